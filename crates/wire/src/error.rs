@@ -1,0 +1,110 @@
+//! Why bytes are not the header they should be.
+
+use std::fmt;
+
+/// The header that was being read when a [`ParseError`] arose.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs, reason = "the variants are the names of the headers")]
+pub enum Layer {
+    Ethernet,
+    Vlan,
+    Arp,
+    Ipv4,
+    Ipv6,
+    Icmpv4,
+    Icmpv6,
+    Nd,
+    Tcp,
+    Udp,
+    Vxlan,
+    Geneve,
+    Gre,
+    Stt,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ethernet => "Ethernet",
+            Self::Vlan => "VLAN",
+            Self::Arp => "ARP",
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+            Self::Icmpv4 => "ICMP",
+            Self::Icmpv6 => "ICMPv6",
+            Self::Nd => "ND",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Vxlan => "VXLAN",
+            Self::Geneve => "Geneve",
+            Self::Gre => "GRE",
+            Self::Stt => "STT",
+        })
+    }
+}
+
+/// What is wrong with a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParseErrorKind {
+    /// Fewer bytes than the header, or a length inside it, demands.
+    Truncated {
+        /// Bytes that had to be there, counted from the start of the header.
+        needed: usize,
+        /// Bytes that are there.
+        have: usize,
+    },
+    /// A version other than the one the standard defines.
+    BadVersion(u8),
+    /// A length field smaller than its header, or inconsistent with another one.
+    BadLength(usize),
+    /// A checksum that does not verify.
+    BadChecksum,
+    /// A field with a value that the standard forbids or this codec does not carry; the text names the field.
+    BadField(&'static str),
+    /// An option marked critical that is not known here (Geneve: the packet must be dropped).
+    UnknownCriticalOption {
+        /// Geneve option class.
+        class: u16,
+        /// Geneve option type, the critical bit included.
+        kind: u8,
+    },
+}
+
+/// Bytes that are not the header they should be: which header, and what is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct ParseError {
+    /// The header being read.
+    pub layer: Layer,
+    /// What is wrong with it.
+    pub kind: ParseErrorKind,
+}
+
+impl ParseError {
+    /// Fewer bytes than needed.
+    pub const fn truncated(layer: Layer, needed: usize, have: usize) -> Self {
+        Self { layer, kind: ParseErrorKind::Truncated { needed, have } }
+    }
+
+    /// A forbidden value of the field `name`.
+    pub const fn field(layer: Layer, name: &'static str) -> Self {
+        Self { layer, kind: ParseErrorKind::BadField(name) }
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layer = self.layer;
+        match self.kind {
+            ParseErrorKind::Truncated { needed, have } => {
+                write!(f, "{layer}: {needed} bytes needed, {have} there")
+            }
+            ParseErrorKind::BadVersion(version) => write!(f, "{layer}: unknown version {version}"),
+            ParseErrorKind::BadLength(len) => write!(f, "{layer}: impossible length {len}"),
+            ParseErrorKind::BadChecksum => write!(f, "{layer}: wrong checksum"),
+            ParseErrorKind::BadField(name) => write!(f, "{layer}: forbidden value of {name}"),
+            ParseErrorKind::UnknownCriticalOption { class, kind } => {
+                write!(f, "{layer}: unknown critical option class {class:#06x} type {kind:#04x}")
+            }
+        }
+    }
+}
