@@ -1,1 +1,9 @@
-//! netdev
+//! The operating system's network devices: packet I/O (TAP, AF_PACKET, UDP and raw IP sockets) and control (network
+//! namespaces, links, addresses, routes, neighbours, offload flags).
+//!
+//! All `unsafe` that talks to the operating system lives in this crate. Everything is synchronous; what can wait has a
+//! file descriptor to poll. No program (`ip`, `tc`, `ethtool`) is ever run.
+
+mod error;
+
+pub use error::{Error, Result};
