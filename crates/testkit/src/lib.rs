@@ -1,1 +1,6 @@
-//! testkit
+//! What tests share: packet builders, pcap files, namespaces as hosts, and the report of skipped tests and real peers.
+//!
+//! A dev-dependency only.
+#![forbid(unsafe_code)]
+
+pub mod report;

@@ -1,0 +1,110 @@
+//! What a test run could not do, and which real programs it was tried against.
+//!
+//! A test that lacks something (root, a package) returns early after [`skip`]; a test that exchanged frames with another
+//! implementation says so with [`peer`]. Both print a line, and append it to the file named by the environment variable
+//! `WEFT_TEST_REPORT`, because the test harness hides what a passing test prints. `cargo xtask test` sets the variable,
+//! lists the lines at the end, and fails on a skip when `CI=true`.
+//!
+//! ```no_run
+//! # use testkit::report;
+//! fn a_ping_crosses_the_tunnel() {
+//!     if report::lacks_root("a_ping_crosses_the_tunnel") {
+//!         return;
+//!     }
+//!     report::peer("linux-vxlan", "IPv4 ping in both directions");
+//! }
+//! ```
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Capability numbers of linux/capability.h that root tests use.
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Says that `test` did not run, and what it lacks.
+pub fn skip(test: &str, why: &str) {
+    record(&format!("SKIPPED {test}: {why}"));
+}
+
+/// Says that a real implementation `name` was run against, and `what` was exchanged with it.
+pub fn peer(name: &str, what: &str) {
+    record(&format!("PEER {name}: {what}"));
+}
+
+/// True, after a [`skip`], when this process may not create network namespaces and devices.
+#[must_use]
+pub fn lacks_root(test: &str) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let lacks = !may_administer(&status);
+    if lacks {
+        skip(test, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)");
+    }
+    lacks
+}
+
+/// True, after a [`skip`] that names the Debian `package`, when the program `name` is not installed.
+#[must_use]
+pub fn lacks_program(test: &str, name: &str, package: &str) -> bool {
+    let lacks = find_program(name).is_none();
+    if lacks {
+        skip(test, &format!("needs {name} of the Debian package {package}"));
+    }
+    lacks
+}
+
+/// Where the program `name` is: in `PATH`, or in the directories of system programs that a user's `PATH` often lacks.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Reads the effective capabilities out of the text of `/proc/PID/status`.
+fn may_administer(status: &str) -> bool {
+    let wanted = 1u64 << CAP_NET_ADMIN | 1 << CAP_SYS_ADMIN;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|effective| effective & wanted == wanted)
+}
+
+/// Prints a line and appends it to the report in one write, so that tests that run at once do not mix their lines.
+fn record(line: &str) {
+    println!("{line}");
+    let Some(path) = env::var_os("WEFT_TEST_REPORT") else { return };
+    let line = format!("{}\n", line.replace('\n', " "));
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .unwrap_or_else(|error| panic!("{}: {error}", PathBuf::from(path).display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_when_all_or_none_are_held() {
+        assert!(may_administer("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(!may_administer("Name:\tx\nCapEff:\t0000000000000000\n"));
+        assert!(
+            !may_administer("CapEff:\t0000000000001000\n"),
+            "CAP_NET_ADMIN alone is not enough"
+        );
+        assert!(!may_administer(""));
+    }
+
+    #[test]
+    fn programs_are_found_when_installed() {
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-such-program-of-weft").is_none());
+    }
+}
