@@ -1,2 +1,81 @@
-//! xtask
-fn main() {}
+//! Every task of the project. CI and the Makefile call only this; `cargo xtask --help` lists it.
+#![forbid(unsafe_code)]
+
+mod ci;
+mod demo;
+mod deps;
+mod fuzz;
+mod lint;
+mod packages;
+mod run;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// All that CI does: every check, every test (none may be skipped), a fuzz smoke and a short demo
+    Ci,
+    /// Run all tests, the ones that need root and real peers included; list skipped tests and peers at the end
+    Test(test::Options),
+    /// Build weft and show it: every tunnel beside the bridge and kernel VXLAN, as one table
+    Demo(demo::Options),
+    /// Format the code, the fuzz targets included
+    Fmt {
+        /// Change nothing; fail if something is not formatted
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run clippy on everything, warnings denied
+    Clippy,
+    /// Build the documentation, warnings denied
+    Doc,
+    /// Check the direction of dependencies, and that `unsafe` stays where ARCHITECTURE.md allows it
+    DepsCheck,
+    /// Fuzz one target, or all of them in turn
+    Fuzz(fuzz::Options),
+    /// Fuzz every target for a moment, 60 s in all
+    FuzzSmoke,
+    /// Write the seed corpora of the fuzz targets anew from valid frames
+    FuzzSeeds,
+    /// Install the Debian packages that all other tasks need
+    Packages,
+}
+
+fn main() -> ExitCode {
+    // Every path below is relative to the root of the repository, wherever the task was called from.
+    if let Err(error) = std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) {
+        eprintln!("xtask: the repository is not where it was built: {error}");
+        return ExitCode::FAILURE;
+    }
+    let result = match Cli::parse().task {
+        Task::Ci => ci::ci(),
+        Task::Test(options) => test::test(&options),
+        Task::Demo(options) => demo::demo(&options),
+        Task::Fmt { check } => lint::fmt(check),
+        Task::Clippy => lint::clippy(),
+        Task::Doc => lint::doc(),
+        Task::DepsCheck => deps::check(),
+        Task::Fuzz(options) => fuzz::fuzz(&options),
+        Task::FuzzSmoke => fuzz::smoke(),
+        Task::FuzzSeeds => fuzz::seeds(),
+        Task::Packages => packages::ensure(&packages::all()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            run::exit_code(&error)
+        }
+    }
+}

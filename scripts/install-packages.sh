@@ -1,0 +1,65 @@
+#!/bin/sh
+# Installs the Debian packages named as arguments that are not installed yet, and says which.
+# Does nothing, quickly, when all are there. Exit 2, after one sentence, when it cannot install them.
+#
+# This is a shell script because it runs before there is a linker to build xtask with.
+set -eu
+
+missing=
+for package in "$@"; do
+    status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+missing=${missing# }
+
+if ! command -v apt-get >/dev/null; then
+    echo "weft: this is not Debian: install what Debian calls: $missing" >&2
+    exit 2
+elif [ "$(id -u)" -eq 0 ]; then
+    as_root=
+elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }; }; then
+    as_root=sudo
+else
+    echo "weft: install the missing packages as root: apt-get install --no-install-recommends $missing" >&2
+    exit 2
+fi
+
+# A package that brings a daemon starts it, and has it started at boot. Nobody asked for that here, and the kernel
+# module that Open vSwitch's daemon loads would slow down the very networking that weft measures. Debian asks the program
+# policy-rc.d whether a daemon may start (101: no); a host that already has one has made up its own mind.
+policy=/usr/sbin/policy-rc.d
+policy_is_ours=
+forbid_daemons() {
+    [ ! -e "$policy" ] || return 0
+    policy_is_ours=yes
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+    $as_root chmod 755 "$policy"
+}
+allow_daemons() {
+    [ -z "$policy_is_ours" ] || $as_root rm -f "$policy"
+    policy_is_ours=
+}
+trap allow_daemons EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+echo "weft: installing Debian packages: $missing"
+apt() {
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 "$@"
+}
+# A stale third-party source makes `update` fail without hiding Debian's own packages: let `install` decide.
+apt update || echo "weft: apt-get update failed; trying with the package lists that are there" >&2
+forbid_daemons
+# shellcheck disable=SC2086  # $missing is a list
+if ! apt install --yes --no-install-recommends $missing >/dev/null; then
+    echo "weft: apt-get could not install: $missing" >&2
+    exit 2
+fi
+case " $missing " in
+*" openvswitch-switch "*)
+    if [ -d /run/systemd/system ]; then
+        $as_root systemctl --quiet disable openvswitch-switch.service
+    fi
+    ;;
+esac

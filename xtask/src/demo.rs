@@ -1,0 +1,43 @@
+//! The demo: build, then become `weft demo`.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::packages;
+use crate::run::{cargo, run, target_dir};
+use crate::test::{Root, root};
+
+/// Everything is handed to `weft demo`.
+#[derive(Args)]
+pub struct Options {
+    /// Arguments of `weft demo`, for example --seconds 1
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Builds weft and replaces this process by its demo, so that Ctrl-C and the exit code are the demo's own.
+pub fn demo(options: &Options) -> Result<()> {
+    let mut command = prepare(&options.arguments)?;
+    Err(command.exec()).context("cannot start weft")
+}
+
+/// Builds weft; returns the command that runs its demo, by sudo for a user who has it.
+pub fn prepare(arguments: &[String]) -> Result<Command> {
+    packages::ensure(&packages::BUILD)?;
+    run(&mut cargo(&["build", "--release", "--package", "weft"]))?;
+    let weft = target_dir().join("release/weft");
+    let mut command = match root() {
+        // Without any root, weft itself says what is missing and how to get it.
+        Root::Already | Root::Unreachable => Command::new(weft),
+        Root::BySudo => {
+            let mut sudo = Command::new("sudo");
+            sudo.arg(weft);
+            sudo
+        }
+    };
+    command.arg("demo").args(arguments);
+    Ok(command)
+}

@@ -1,0 +1,125 @@
+//! Coverage-guided fuzzing on stable Rust.
+//!
+//! libFuzzer needs the counters of LLVM's SanitizerCoverage, which stable rustc can insert by a pass named on its command
+//! line. There is no address sanitizer on stable, and no need of one: what is fuzzed is safe Rust, where a fault is a panic.
+//! Debug assertions and overflow checks are on (fuzz/Cargo.toml).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::packages;
+use crate::run::{self, COMPILER_FLAGS, cargo, run};
+use crate::test::host_triple;
+
+const MANIFEST: &str = "--manifest-path=fuzz/Cargo.toml";
+/// The time of a smoke over all targets.
+const SMOKE_SECONDS: u64 = 60;
+const COVERAGE_FLAGS: [&str; 7] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+];
+
+/// What to fuzz, and for how long. Without a limit: until a crash or Ctrl-C.
+#[derive(Args, Default)]
+pub struct Options {
+    /// The target; all of them in turn when not given
+    target: Option<String>,
+    /// Seconds for each target
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Inputs for each target
+    #[arg(long)]
+    runs: Option<u64>,
+}
+
+/// Fuzzes one target or all. A crash is an error that names the file with the input.
+pub fn fuzz(options: &Options) -> Result<()> {
+    let all = targets()?;
+    let chosen: Vec<_> = match &options.target {
+        None if options.seconds.is_none() && options.runs.is_none() && all.len() > 1 => {
+            bail!("name a target, or limit all by --seconds or --runs: {}", all.join(", "))
+        }
+        None => all,
+        Some(name) if all.contains(name) => vec![name.clone()],
+        Some(name) => bail!("no target {name}: there are {}", all.join(", ")),
+    };
+    let programs = build()?;
+    chosen.iter().try_for_each(|target| fuzz_target(&programs, target, options))
+}
+
+/// Gives every target an equal share of [`SMOKE_SECONDS`].
+pub fn smoke() -> Result<()> {
+    let share = (SMOKE_SECONDS / targets()?.len() as u64).max(1);
+    fuzz(&Options { seconds: Some(share), ..Options::default() })
+}
+
+/// Writes the seed corpora; see `fuzz/examples/seeds.rs`.
+pub fn seeds() -> Result<()> {
+    packages::ensure(&packages::FUZZ)?;
+    run(cargo(&["run", MANIFEST, "--example=seeds", "--target-dir"]).arg(target_dir()))
+}
+
+/// Where the fuzz targets are built, and where the inputs that they find are kept.
+pub fn target_dir() -> PathBuf {
+    run::target_dir().join("fuzz")
+}
+
+/// The names of the targets: the programs of the package in `fuzz/`.
+fn targets() -> Result<Vec<String>> {
+    let output = cargo(&["metadata", "--format-version=1", "--no-deps", MANIFEST])
+        .output()
+        .context("cannot start cargo")?;
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("fuzz/Cargo.toml")?;
+    let targets = metadata["packages"][0]["targets"].as_array().context("fuzz/Cargo.toml")?;
+    Ok(targets
+        .iter()
+        .filter(|target| target["kind"][0] == "bin")
+        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .collect())
+}
+
+/// Builds all targets with coverage; returns the directory of the programs.
+fn build() -> Result<PathBuf> {
+    packages::ensure(&[&packages::BUILD[..], &packages::FUZZ].concat())?;
+    let triple = host_triple()?;
+    // Naming the target keeps the coverage flags away from build scripts.
+    let mut command = cargo(&["build", "--release", MANIFEST, "--bins", "--target", &triple]);
+    for variable in COMPILER_FLAGS {
+        command.env_remove(variable);
+    }
+    run(command.arg("--target-dir").arg(target_dir()).env("RUSTFLAGS", COVERAGE_FLAGS.join(" ")))?;
+    Ok(target_dir().join(triple).join("release"))
+}
+
+fn fuzz_target(programs: &Path, target: &str, options: &Options) -> Result<()> {
+    let found = target_dir().join("corpus").join(target);
+    let artifacts = Path::new("fuzz/artifacts").join(target);
+    fs::create_dir_all(&found)?;
+    fs::create_dir_all(&artifacts)?;
+    let mut command = std::process::Command::new(programs.join(target));
+    // The first corpus takes what is found; the committed seeds are only read.
+    command.arg(found).arg(Path::new("fuzz/corpus").join(target));
+    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command.args(["-timeout=10", "-rss_limit_mb=1024", "-verbosity=1", "-print_final_stats=1"]);
+    if let Some(seconds) = options.seconds {
+        command.arg(format!("-max_total_time={seconds}"));
+    }
+    if let Some(runs) = options.runs {
+        command.arg(format!("-runs={runs}"));
+    }
+    run(&mut command).with_context(|| {
+        format!(
+            "{target}: the input is in {}; make it a named regression test (CONTRIBUTING.md)",
+            artifacts.display()
+        )
+    })
+}

@@ -1,0 +1,40 @@
+//! Formatting, clippy and documentation, each with warnings denied.
+
+use anyhow::Result;
+
+use crate::packages;
+use crate::run::{COMPILER_FLAGS, cargo, run};
+
+const FUZZ_MANIFEST: &str = "--manifest-path=fuzz/Cargo.toml";
+
+/// Formats the workspace and the fuzz targets, or checks that they are formatted.
+pub fn fmt(check: bool) -> Result<()> {
+    for scope in ["--all", FUZZ_MANIFEST] {
+        let mut command = cargo(&["fmt", scope]);
+        if check {
+            command.arg("--check");
+        }
+        run(&mut command)?;
+    }
+    Ok(())
+}
+
+/// Runs clippy on every target of every crate.
+pub fn clippy() -> Result<()> {
+    let warnings = ["--", "-D", "warnings"];
+    run(cargo(&["clippy", "--workspace", "--all-targets"]).args(warnings))?;
+    packages::ensure(&packages::FUZZ)?;
+    let target_dir = super::fuzz::target_dir();
+    run(cargo(&["clippy", FUZZ_MANIFEST, "--all-targets", "--target-dir"])
+        .arg(target_dir)
+        .args(warnings))
+}
+
+/// Builds the documentation, private items included: the comments are written for who works on the code.
+pub fn doc() -> Result<()> {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    for variable in COMPILER_FLAGS {
+        command.env_remove(variable);
+    }
+    run(command.env("RUSTDOCFLAGS", "-D warnings"))
+}

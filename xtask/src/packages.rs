@@ -1,0 +1,33 @@
+//! The Debian packages that the tasks need. `scripts/install-packages.sh` installs what is missing.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::run;
+
+/// The linker that cargo calls, and the C library it links.
+pub const BUILD: [&str; 2] = ["gcc", "libc6-dev"];
+
+/// What the tests run against: dissectors, an independent author of frames, live peers.
+pub const TEST: [&str; 5] =
+    ["iproute2", "openvswitch-switch", "python3-scapy", "tcpdump", "tshark"];
+
+/// libFuzzer is C++.
+pub const FUZZ: [&str; 1] = ["g++"];
+
+/// Everything that any task needs.
+pub fn all() -> Vec<&'static str> {
+    [&BUILD[..], &TEST, &FUZZ].concat()
+}
+
+/// Installs those of `packages` that are missing, and says which.
+///
+/// # Errors
+/// [`run::Failed`] with exit code 2 when they cannot be installed; the script has said why.
+pub fn ensure(packages: &[&str]) -> Result<()> {
+    let mut command = Command::new("scripts/install-packages.sh");
+    command.args(packages);
+    let status = command.status().context("cannot start scripts/install-packages.sh")?;
+    run::succeeded(&command, status)
+}

@@ -1,0 +1,222 @@
+//! All tests, and what they did not do.
+//!
+//! A test that needs root or a package is an ordinary `#[test]`; where it lacks them it reports that it skipped itself
+//! (crate `testkit`, module `report`). The report is a file of lines `SKIPPED test: why` and `PEER name: what`, named to the tests by
+//! `WEFT_TEST_REPORT`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::packages;
+use crate::run::{cargo, show, succeeded, target_dir};
+
+/// How to run the tests.
+#[derive(Args, Default)]
+pub struct Options {
+    /// Install nothing and do not become root: tests that need either are skipped, and listed
+    #[arg(long)]
+    no_root: bool,
+    /// Arguments of `cargo test`, for example -p wire
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// How many tests there were. `passed` does not count the skipped ones, although the test harness does.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub passed: usize,
+    pub failed: usize,
+}
+
+/// What the tests wrote to their report, each line once, sorted.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Report {
+    skipped: BTreeSet<String>,
+    peers: BTreeSet<String>,
+}
+
+/// Whether this process may create namespaces and devices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    Already,
+    BySudo,
+    Unreachable,
+}
+
+/// Finds out whether root is at hand, asking for sudo's password if there is somebody to ask.
+pub fn root() -> Root {
+    if fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
+        return Root::Already;
+    }
+    let sudo = |option: &str| {
+        let mut command = Command::new("sudo");
+        command.arg(option).stdout(Stdio::null());
+        if option == "-n" {
+            command.arg("true").stderr(Stdio::null());
+        }
+        command.status().is_ok_and(|status| status.success())
+    };
+    if sudo("-n") || (std::io::stdin().is_terminal() && sudo("-v")) {
+        Root::BySudo
+    } else {
+        Root::Unreachable
+    }
+}
+
+/// Runs the tests. In CI (`CI=true`) a skipped test is a failure.
+pub fn test(options: &Options) -> Result<()> {
+    let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    let (_, result) = count(options, in_ci);
+    result
+}
+
+/// Runs the tests; returns how many passed and failed beside whether that is good enough.
+pub fn count(options: &Options, skips_fail: bool) -> (Counts, Result<()>) {
+    let mut counts = Counts::default();
+    let result = run_tests(options, skips_fail, &mut counts);
+    (counts, result)
+}
+
+fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result<()> {
+    let root = if options.no_root { Root::Unreachable } else { root() };
+    if !options.no_root {
+        packages::ensure(&[&packages::BUILD[..], &packages::TEST].concat())?;
+    }
+    let report_path = fresh_report()?;
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.args(&options.arguments).env("WEFT_TEST_REPORT", &report_path);
+    if root == Root::BySudo {
+        // Build as the user; only the test programs themselves are root.
+        command.env(runner_variable()?, "sudo --preserve-env");
+    }
+    let end = run_counted(&mut command, counts);
+
+    let report = Report::parse(&fs::read_to_string(&report_path).context("the test report")?);
+    counts.passed = counts.passed.saturating_sub(report.skipped.len());
+    report.print(counts);
+    end?;
+    if skips_fail && !report.skipped.is_empty() {
+        bail!("{} tests were skipped, and CI=true forbids that", report.skipped.len());
+    }
+    Ok(())
+}
+
+/// An empty report, whose absolute path the tests can use from any directory.
+fn fresh_report() -> Result<PathBuf> {
+    fs::create_dir_all(target_dir())?;
+    let path = fs::canonicalize(target_dir())?.join("test-report.txt");
+    fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The variable by which cargo is told to start a program of this host through another one.
+fn runner_variable() -> Result<String> {
+    let triple = host_triple()?.to_uppercase().replace('-', "_");
+    Ok(format!("CARGO_TARGET_{triple}_RUNNER"))
+}
+
+/// The target triple of this host.
+pub fn host_triple() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().context("cannot start rustc")?;
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .map(str::to_owned)
+        .context("rustc -vV names no host")
+}
+
+/// Runs `cargo test`, passing its output on while adding up its results.
+fn run_counted(command: &mut Command, counts: &mut Counts) -> Result<()> {
+    show(command);
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            counts.add(&line);
+        }
+    }
+    let status = child.wait()?;
+    succeeded(command, status)
+}
+
+impl Counts {
+    /// Adds a line of the test harness, if it is a result: `test result: ok. 3 passed; 0 failed; ...`.
+    fn add(&mut self, line: &str) {
+        let Some((_, result)) =
+            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for part in result.split("; ") {
+            match part.split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Report {
+    fn parse(text: &str) -> Self {
+        let pick = |kind: &str| {
+            text.lines().filter_map(|line| line.strip_prefix(kind)).map(str::to_owned).collect()
+        };
+        Self { skipped: pick("SKIPPED "), peers: pick("PEER ") }
+    }
+
+    fn print(&self, counts: &Counts) {
+        println!();
+        if self.peers.is_empty() {
+            println!("Real peers run against: none");
+        } else {
+            println!("Real peers run against:");
+            self.peers.iter().for_each(|peer| println!("  {peer}"));
+        }
+        if !self.skipped.is_empty() {
+            println!("Skipped tests:");
+            self.skipped.iter().for_each(|test| println!("  {test}"));
+        }
+        println!(
+            "{} passed, {} failed, {} skipped",
+            counts.passed,
+            counts.failed,
+            self.skipped.len()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_added_up_when_tests_fail() {
+        let mut counts = Counts::default();
+        for line in [
+            "running 5 tests",
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
+            "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
+            "test result: of mine ... ok",
+        ] {
+            counts.add(line);
+        }
+        assert_eq!(counts, Counts { passed: 7, failed: 2 });
+    }
+
+    #[test]
+    fn report_names_each_line_once_when_repeated() {
+        let report = Report::parse("PEER ovs: gre\nSKIPPED a: root\nPEER ovs: gre\nnoise\n");
+        assert_eq!(report.peers, BTreeSet::from(["ovs: gre".to_owned()]));
+        assert_eq!(report.skipped, BTreeSet::from(["a: root".to_owned()]));
+    }
+}
