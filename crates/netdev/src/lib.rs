@@ -5,5 +5,12 @@
 //! file descriptor to poll. No program (`ip`, `tc`, `ethtool`) is ever run.
 
 mod error;
+mod netlink;
+mod netns;
 
 pub use error::{Error, Result};
+pub use netlink::{
+    Address, Dad, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind, LinkSpec, LinkStats, Netlink,
+    SizeLimits, VxlanSpec, check_link_name,
+};
+pub use netns::{Netns, OwnedNetns};

@@ -1,0 +1,352 @@
+//! Network namespaces: create, open, remove, list; run code and programs inside.
+//!
+//! A named namespace is a file in `/run/netns` with the namespace bind-mounted on it, just as `ip netns` does it, so
+//! either side sees the other's namespaces. `/run/netns` itself is a *shared* mount: without that, a process in
+//! another mount namespace would keep its own copy of the mount, and a removed namespace would live on there.
+//!
+//! A namespace belongs to a thread, not to a process. [`Netns::run_in`] therefore works on a thread of its own that
+//! ends with the closure: no other code can find itself in the wrong namespace by accident. Sockets keep the
+//! namespace in which they were opened, wherever they are used afterwards.
+//!
+//! What does not follow a thread: `/sys` shows the namespace in which it was *mounted*, so `/sys/class/net` must not
+//! be used to learn about another namespace (this crate never reads it), and `/proc/net` shows the namespace of the
+//! process' first thread. `/proc/sys/net` does follow the thread; see [`Netns::sysctl`].
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::panic::resume_unwind;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::{Error, Netlink, Result};
+
+/// Where named namespaces live.
+const DIRECTORY: &str = "/run/netns";
+/// The namespace of the calling thread (not `/proc/self`, which is the process' first thread).
+const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace, held open: it lives at least as long as this value, its name or a process inside.
+///
+/// Cloning is cheap and refers to the same namespace.
+#[derive(Clone, Debug)]
+pub struct Netns {
+    handle: Arc<OwnedFd>,
+    name: Option<String>,
+}
+
+impl Netns {
+    /// Creates the namespace `name` with its loopback device up.
+    ///
+    /// # Errors
+    /// [`Error::is_exists`] when the name is taken, [`Error::is_permission`] without the privilege
+    /// (CAP_SYS_ADMIN), [`Error::Invalid`] for a name that cannot be a file name.
+    pub fn create(name: &str) -> Result<Self> {
+        let path = path_of(name)?;
+        prepare_directory()?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o444)
+            .open(&path)
+            .map_err(|error| Error::os(format!("create namespace {name}"), error))?;
+        let made = on_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .map_err(|errno| Error::os(format!("create namespace {name}"), errno))?;
+            mount(Some(CURRENT), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .map_err(|errno| Error::os(format!("mount namespace {name}"), errno))?;
+            let netlink = Netlink::open()?;
+            netlink.set_up(netlink.index_of("lo")?)
+        })
+        .and_then(|()| Self::open(name));
+        if made.is_err() {
+            // The first error is the one that tells; what the clean-up cannot undo was never done.
+            let _ = Self::remove(name);
+        }
+        made
+    }
+
+    /// Opens the existing namespace `name`.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] when there is none of that name.
+    pub fn open(name: &str) -> Result<Self> {
+        let handle = open_handle(&path_of(name)?, || format!("open namespace {name}"))?;
+        Ok(Self { handle, name: Some(name.to_owned()) })
+    }
+
+    /// The namespace that the process `pid` lives in (its first thread, to be exact).
+    pub fn of_process(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/ns/net");
+        let handle =
+            open_handle(Path::new(&path), || format!("open the namespace of process {pid}"))?;
+        Ok(Self { handle, name: None })
+    }
+
+    /// The namespace of the calling thread.
+    pub fn current() -> Result<Self> {
+        let handle = open_handle(Path::new(CURRENT), || "open the current namespace".to_owned())?;
+        Ok(Self { handle, name: None })
+    }
+
+    /// Removes the name. The namespace itself, with every device in it, ends when its last process, socket and
+    /// handle are gone, and the kernel does that in the background: the far end of a veth pair goes a little later.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] when there is none of that name.
+    pub fn remove(name: &str) -> Result<()> {
+        let path = path_of(name)?;
+        match umount2(&path, MntFlags::MNT_DETACH) {
+            // EINVAL: a file on which nothing is mounted, left by a creation that failed half-way.
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(errno) => return Err(Error::os(format!("unmount namespace {name}"), errno)),
+        }
+        fs::remove_file(&path).map_err(|error| Error::os(format!("remove namespace {name}"), error))
+    }
+
+    /// The names of all named namespaces, sorted.
+    pub fn list() -> Result<Vec<String>> {
+        let entries = match fs::read_dir(DIRECTORY) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::os(format!("list {DIRECTORY}"), error)),
+        };
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Checks that this process may create namespaces, by making one and letting it go.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`Error::is_permission`] is the usual one.
+    pub fn probe() -> Result<()> {
+        on_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .map_err(|errno| Error::os("create a network namespace", errno))
+        })
+    }
+
+    /// The name, for a namespace that was created or opened by name.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// A number that is equal for two handles exactly when they are of the same namespace, as long as both are held.
+    pub fn id(&self) -> Result<u64> {
+        let file = self.handle.try_clone().map(File::from);
+        let metadata = file.and_then(|file| file.metadata());
+        metadata
+            .map(|metadata| metadata.ino())
+            .map_err(|error| Error::os(format!("identify namespace {self}"), error))
+    }
+
+    /// Moves the calling thread, and nothing else, into this namespace for good. For threads that belong to one
+    /// namespace all their life; everything else wants [`Netns::run_in`].
+    pub fn enter_thread(&self) -> Result<()> {
+        setns(&self.handle, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::os(format!("enter namespace {self}"), errno))
+    }
+
+    /// Runs `work` inside this namespace, on a thread of its own, and waits for its result.
+    ///
+    /// A child process that `work` starts with a parent-death signal would get it when that thread ends, which is as
+    /// soon as `work` returns: start such children with [`Netns::command`] instead.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered; then `work` has not run.
+    ///
+    /// # Panics
+    /// With the panic of `work`.
+    pub fn run_in<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R> {
+        on_thread(|| {
+            self.enter_thread()?;
+            Ok(work())
+        })
+    }
+
+    /// The same command, with the child started inside this namespace.
+    ///
+    /// Only the network namespace changes: the child sees the same `/sys` (see the module).
+    #[must_use = "the command has yet to be spawned"]
+    pub fn command(&self, mut command: Command) -> Command {
+        let handle = Arc::clone(&self.handle);
+        let enter = move || setns(&handle, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+        // SAFETY: between fork and exec the closure does one system call; it neither allocates nor takes a lock, also
+        // on failure (an `io::Error` made from an error number is a plain value). The descriptor stays open because
+        // the closure shares its ownership.
+        unsafe { command.pre_exec(enter) };
+        command
+    }
+
+    /// A netlink handle for this namespace, usable from any thread.
+    pub fn netlink(&self) -> Result<Netlink> {
+        self.run_in(Netlink::open)?
+    }
+
+    /// Sets the sysctl `key`, its parts joined by `/` as under `/proc/sys` (`net/ipv4/tcp_congestion_control`).
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = sysctl_path(key)?;
+        self.run_in(|| fs::write(&path, value))?
+            .map_err(|error| Error::os(format!("set {key} to {value} in namespace {self}"), error))
+    }
+
+    /// The value of the sysctl `key`, without the newline at its end.
+    pub fn read_sysctl(&self, key: &str) -> Result<String> {
+        let path = sysctl_path(key)?;
+        self.run_in(|| fs::read_to_string(&path))?
+            .map(|text| text.trim_end().to_owned())
+            .map_err(|error| Error::os(format!("read {key} in namespace {self}"), error))
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+impl std::fmt::Display for Netns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name().unwrap_or("(unnamed)"))
+    }
+}
+
+/// A namespace that is removed when this value is dropped. Dereferences to its [`Netns`].
+#[derive(Debug)]
+pub struct OwnedNetns {
+    netns: Netns,
+    name: String,
+}
+
+impl OwnedNetns {
+    /// Creates the namespace `name`; see [`Netns::create`].
+    pub fn create(name: &str) -> Result<Self> {
+        Ok(Self { netns: Netns::create(name)?, name: name.to_owned() })
+    }
+}
+
+impl Deref for OwnedNetns {
+    type Target = Netns;
+
+    fn deref(&self) -> &Netns {
+        &self.netns
+    }
+}
+
+impl Drop for OwnedNetns {
+    fn drop(&mut self) {
+        if let Err(error) = Netns::remove(&self.name)
+            && !error.is_not_found()
+        {
+            tracing::warn!(%error, "namespace left behind");
+        }
+    }
+}
+
+/// Runs `work` on a thread that ends with it, and hands on a panic.
+fn on_thread<R: Send>(work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::os("start a thread for a namespace", error))?
+            .join()
+            .unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+fn open_handle(path: &Path, what: impl Fn() -> String) -> Result<Arc<OwnedFd>> {
+    let file = File::open(path).map_err(|error| Error::os(what(), error))?;
+    Ok(Arc::new(file.into()))
+}
+
+fn path_of(name: &str) -> Result<PathBuf> {
+    let is_file_name = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
+    if !is_file_name || name.len() > libc::FILENAME_MAX.min(255) as usize {
+        return Err(Error::invalid(
+            format!("use {name:?} as a namespace name"),
+            "expected a file name of 1 to 255 bytes",
+        ));
+    }
+    Ok(Path::new(DIRECTORY).join(name))
+}
+
+fn sysctl_path(key: &str) -> Result<PathBuf> {
+    let relative = Path::new(key);
+    if key.is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(Error::invalid(
+            format!("use {key:?} as a sysctl"),
+            "expected parts joined by '/', such as net/ipv4/ip_forward",
+        ));
+    }
+    Ok(Path::new("/proc/sys").join(relative))
+}
+
+/// Makes `/run/netns` a directory and a shared mount of its own.
+fn prepare_directory() -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(DIRECTORY)
+        .map_err(|error| Error::os(format!("create {DIRECTORY}"), error))?;
+    let directory =
+        File::open(DIRECTORY).map_err(|error| Error::os(format!("open {DIRECTORY}"), error))?;
+    // Two processes that both find no mount would stack two, and the names below the upper one would be hidden. The
+    // lock is on the directory's inode, which is the same above and below a bind mount.
+    let _lock = Flock::lock(directory, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| Error::os(format!("lock {DIRECTORY}"), errno))?;
+    match make_shared() {
+        // EINVAL: not a mount point yet.
+        Err(Errno::EINVAL) => {
+            let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(Some(DIRECTORY), DIRECTORY, None::<&str>, bind, None::<&str>)
+                .and_then(|()| make_shared())
+        }
+        done => done,
+    }
+    .map_err(|errno| Error::os(format!("make {DIRECTORY} a shared mount"), errno))
+}
+
+fn make_shared() -> nix::Result<()> {
+    let shared = MsFlags::MS_SHARED | MsFlags::MS_REC;
+    mount(None::<&str>, DIRECTORY, None::<&str>, shared, None::<&str>)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_refused_when_they_are_no_file_names() {
+        for name in ["", ".", "..", "a/b", "a\0b", &"x".repeat(256)] {
+            assert!(matches!(path_of(name), Err(Error::Invalid { .. })), "{name:?}");
+        }
+        assert_eq!(path_of("blue").unwrap(), Path::new("/run/netns/blue"));
+    }
+
+    #[test]
+    fn sysctls_are_refused_when_they_leave_their_directory() {
+        for key in ["", "../kernel/x", "/etc/passwd", "net/../../x"] {
+            assert!(matches!(sysctl_path(key), Err(Error::Invalid { .. })), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn current_namespace_is_the_same_when_opened_twice() {
+        let (first, second) = (Netns::current().unwrap(), Netns::current().unwrap());
+        assert_eq!(first.id().unwrap(), second.id().unwrap());
+        assert_eq!(first.name(), None);
+    }
+}
