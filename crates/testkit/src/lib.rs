@@ -3,4 +3,5 @@
 //! A dev-dependency only.
 #![forbid(unsafe_code)]
 
+pub mod host;
 pub mod report;

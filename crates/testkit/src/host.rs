@@ -1,0 +1,224 @@
+//! Network namespaces as hosts, for tests that need the real kernel.
+//!
+//! Such a test begins with [`require_root!`](crate::require_root). Without the privilege it ends there and the [`report`]
+//! says that it was skipped; where the environment has `CI=true` a skip is a failure. Everything here panics when it does
+//! not succeed: a test has nothing better to do.
+
+use std::cell::Cell;
+use std::env;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Deref;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netdev::{Dad, Ifindex, IpPrefix, LinkKind, LinkSpec, Netlink, Netns, OwnedNetns};
+use wire::MacAddr;
+
+#[cfg(doc)]
+use crate::report;
+
+/// How often [`wait_until`] looks.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Ends the calling test, saying so in the [`report`], unless the process may create network namespaces.
+#[macro_export]
+macro_rules! require_root {
+    () => {
+        if !$crate::host::may_run($crate::test_name!(), $crate::report::lacks_root) {
+            return;
+        }
+    };
+}
+
+/// Ends the calling test, saying so in the [`report`], unless the program `name` of the Debian package is installed.
+#[macro_export]
+macro_rules! require_program {
+    ($name:expr, $package:expr) => {
+        if !$crate::host::may_run($crate::test_name!(), |test| {
+            $crate::report::lacks_program(test, $name, $package)
+        }) {
+            return;
+        }
+    };
+}
+
+/// The path of the function that this stands in.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        let path = ::std::any::type_name_of_val(&here);
+        path.strip_suffix("::here").unwrap_or(path)
+    }};
+}
+
+/// False when `lacks` says that `test` lacks something. Used by [`require_root!`](crate::require_root) and
+/// [`require_program!`](crate::require_program).
+///
+/// # Panics
+/// Instead of returning false where the environment has `CI=true`: there, nothing may be skipped.
+pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
+    let lacks = lacks(test);
+    let in_ci = env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(!(lacks && in_ci), "{test} lacks what the report says, and CI=true forbids to skip it");
+    !lacks
+}
+
+/// A host: a network namespace of its own with loopback up, removed when dropped. Dereferences to its [`Netns`].
+#[derive(Debug)]
+pub struct TestHost {
+    netlink: Netlink,
+    ports: Cell<u32>,
+    netns: OwnedNetns,
+}
+
+impl TestHost {
+    /// A new host. `name` only makes it recognisable: the namespace gets a name that no other process or test has.
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let netns = OwnedNetns::create(&format!("weft-test-{}-{unique}-{name}", process::id()))
+            .expect("a namespace can be created");
+        // Link-local addresses are usable at once, so the first packet of a test needs no waiting.
+        netns
+            .sysctl("net/ipv6/conf/default/accept_dad", "0")
+            .expect("duplicate address detection can be turned off");
+        let netlink = netns.netlink().expect("a netlink socket can be opened");
+        Self { netlink, ports: Cell::new(0), netns }
+    }
+
+    /// The handle for links, addresses, routes and neighbours of this host.
+    pub fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
+    /// A command that runs `program` on this host.
+    pub fn program(&self, program: &str) -> Command {
+        self.command(Command::new(program))
+    }
+
+    /// Runs `work` on this host, on a thread of its own.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.run_in(work).expect("a thread can enter the namespace")
+    }
+
+    fn next_port(&self) -> String {
+        let number = self.ports.get();
+        self.ports.set(number + 1);
+        format!("eth{number}")
+    }
+}
+
+impl Deref for TestHost {
+    type Target = Netns;
+
+    fn deref(&self) -> &Netns {
+        &self.netns
+    }
+}
+
+/// One end of a [`pair`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WireEnd {
+    /// The name of the link: `eth0` for the first pair of a host, then `eth1` ...
+    pub name: String,
+    /// Its number.
+    pub index: Ifindex,
+    /// Its address.
+    pub mac: MacAddr,
+    /// Its IPv4 address, in a /24 with the other end.
+    pub ip4: Ipv4Addr,
+    /// Its IPv6 address, in a /64 with the other end.
+    pub ip6: Ipv6Addr,
+}
+
+/// Joins two hosts by a veth pair, both ends up and with addresses: the n-th pair of the process has 10.x.y.1 and
+/// 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2. Returns the ends of `a` and `b`.
+pub fn pair(a: &TestHost, b: &TestHost) -> (WireEnd, WireEnd) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let network = (COUNT.fetch_add(1, Ordering::Relaxed) % 0xffff) as u16;
+    let (name_a, name_b) = (a.next_port(), b.next_port());
+    let peer = LinkSpec::new(&name_b).netns(b).up();
+    a.netlink
+        .create(&LinkSpec::new(&name_a).up(), &LinkKind::Veth { peer })
+        .expect("a veth pair can be created");
+    (wire_end(a, name_a, network, 1), wire_end(b, name_b, network, 2))
+}
+
+fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd {
+    let link = host.netlink.link(&name).expect("a new link is there");
+    let [high, low] = network.to_be_bytes();
+    let ip4 = Ipv4Addr::new(10, high, low, number);
+    let ip6 = Ipv6Addr::new(0xfd00, network, 0, 0, 0, 0, 0, number.into());
+    for (address, len) in [(IpAddr::from(ip4), 24), (IpAddr::from(ip6), 64)] {
+        let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+        host.netlink.add_address(link.index, prefix, Dad::Skip).expect("an address can be added");
+    }
+    WireEnd { name, index: link.index, mac: link.mac, ip4, ip6 }
+}
+
+/// Waits until `condition` holds, looking every 10 ms.
+///
+/// # Panics
+/// When it does not hold within `timeout`; the message names `what`.
+pub fn wait_until(timeout: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + timeout;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited {timeout:?} in vain: {what}");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn test_name_is_the_path_of_the_function() {
+        assert!(crate::test_name!().ends_with("tests::test_name_is_the_path_of_the_function"));
+    }
+
+    #[test]
+    fn test_may_run_when_it_lacks_nothing() {
+        assert!(may_run("test", |_| false));
+    }
+
+    #[test]
+    #[should_panic(expected = "waited 20ms in vain: the impossible")]
+    fn waiting_ends_when_the_condition_never_holds() {
+        wait_until(Duration::from_millis(20), "the impossible", || false);
+    }
+
+    #[test]
+    fn paired_hosts_reach_each_other_when_just_created() {
+        crate::require_root!();
+        let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+        let (end_a, end_b) = pair(&a, &b);
+        for (from, to) in [
+            (IpAddr::from(end_a.ip4), IpAddr::from(end_b.ip4)),
+            (IpAddr::from(end_a.ip6), IpAddr::from(end_b.ip6)),
+        ] {
+            let receiver = b.run(|| UdpSocket::bind((to, 0))).unwrap();
+            receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let sender = a.run(|| UdpSocket::bind((from, 0))).unwrap();
+            sender.send_to(b"hello", receiver.local_addr().unwrap()).unwrap();
+            let mut bytes = [0; 16];
+            let (length, peer) = receiver.recv_from(&mut bytes).unwrap();
+            assert_eq!((&bytes[..length], peer), (&b"hello"[..], sender.local_addr().unwrap()));
+        }
+    }
+
+    #[test]
+    fn namespace_is_gone_when_its_host_is_dropped() {
+        crate::require_root!();
+        let host = TestHost::new("gone");
+        let name = host.name().unwrap().to_owned();
+        assert!(Netns::list().unwrap().contains(&name));
+        drop(host);
+        assert!(!Netns::list().unwrap().contains(&name));
+    }
+}
