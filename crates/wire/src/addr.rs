@@ -39,7 +39,9 @@ impl fmt::Debug for MacAddr {
 
 /// Why a text is not a MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a MAC address: expected six hexadecimal bytes separated by colons, such as 02:00:00:00:00:01")]
+#[error(
+    "not a MAC address: expected six hexadecimal bytes separated by colons, such as 02:00:00:00:00:01"
+)]
 pub struct MacAddrError;
 
 impl FromStr for MacAddr {
@@ -129,7 +131,14 @@ mod tests {
 
     #[test]
     fn mac_is_refused_when_malformed() {
-        for text in ["", "02:00", "02:00:00:00:00:00:00", "2:0:0:0:0:0", "+2:00:00:00:00:00", "02-00-00-00-00-01"] {
+        for text in [
+            "",
+            "02:00",
+            "02:00:00:00:00:00:00",
+            "2:0:0:0:0:0",
+            "+2:00:00:00:00:00",
+            "02-00-00-00-00-01",
+        ] {
             assert_eq!(text.parse::<MacAddr>(), Err(MacAddrError), "{text:?}");
         }
     }

@@ -9,7 +9,24 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+pub mod checksum;
 mod error;
+pub mod ethernet;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
+mod locate;
+pub mod tcp;
+pub mod udp;
+mod view;
+pub mod vlan;
 
 pub use addr::{MacAddr, VlanId, Vni};
 pub use error::{Layer, ParseError, ParseErrorKind};
+pub use ethernet::{EtherType, EthernetPacket, EthernetRepr};
+pub use ip::{Fragment, Protocol};
+pub use ipv4::{Ipv4Options, Ipv4Packet, Ipv4Repr};
+pub use ipv6::{Ipv6Packet, Ipv6Repr};
+pub use locate::{Located, transport_offset};
+pub use tcp::{TcpFlags, TcpOption, TcpOptions, TcpPacket, TcpRepr};
+pub use udp::{UdpPacket, UdpRepr};

@@ -1,0 +1,243 @@
+//! The Internet checksum: ones-complement sums, their algebra, and outer checksums without touching the payload.
+//!
+//! # The algebra
+//!
+//! The sum of a string of bytes is the sum of its 16-bit big-endian words modulo 65535, the last odd byte padded with
+//! zero (RFC 1071). 0 and 0xffff are the same number, which is why a UDP checksum that comes out as 0 may be sent as
+//! 0xffff (RFC 768) and 0 is free to mean "none". Three properties carry this module:
+//!
+//! - Sums add up: sum(a || b) = sum(a) + sum(b) when a has an even length, and sum(a) + swap(sum(b)) when it is odd, where
+//!   swap exchanges the two bytes.
+//! - Replacing a word m by m' changes the sum by m' - m, and -m is ~m (RFC 1624).
+//! - A transport segment with a *complete* checksum, summed together with its pseudo header, gives 0xffff, that is zero.
+//!   So sum(segment) = -sum(pseudo header) = ~sum(pseudo header), whatever the payload is.
+//!
+//! # Local checksum offload
+//!
+//! The last property yields the checksum of an outer UDP (or GRE) header from header bytes alone. Let the bytes it covers
+//! be `before` (from the outer transport header, its checksum field zero, to the inner transport header), `segment` (the
+//! inner transport header to its end), and `trailer` (padding behind the inner packet, usually empty):
+//!
+//! ```text
+//! outer = ~( pseudo_outer + sum(before) + [at its offset] ~pseudo_inner + [at its offset] sum(trailer) )
+//! ```
+//!
+//! When the inner checksum is *partial* its field holds sum(pseudo_inner), not complemented; whoever completes it makes the
+//! segment sum to ~pseudo_inner. So the same formula serves both states, with `pseudo_inner` read from the field when
+//! partial and computed from the inner IP header when valid. Segments with a UDP checksum of zero ("none") have no such
+//! sum and must be summed byte by byte. For a super-packet the formula holds for each segment after segmentation, not
+//! for the whole.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::ip::Protocol;
+
+/// A running ones-complement sum over pieces of any length, in order.
+///
+/// `Copy`, so that the sum of what does not change (a pseudo header, a header template) can be kept and continued.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    /// Sum of 16-bit words in the byte order of this machine; the byte order is put right in `fold`.
+    words: u64,
+    /// An odd number of bytes has been added: the next byte is the low half of a word.
+    odd: bool,
+}
+
+impl Sum {
+    /// The sum of nothing.
+    pub const fn new() -> Self {
+        Self { words: 0, odd: false }
+    }
+
+    /// The sum of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self::new().bytes(bytes)
+    }
+
+    /// Continued by `bytes`, of any length and alignment.
+    #[must_use]
+    #[inline]
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        self.native(fold_native(sum_native(bytes)), bytes.len())
+    }
+
+    /// Continued by the two bytes of `value` in network order.
+    #[must_use]
+    #[inline]
+    pub const fn u16(self, value: u16) -> Self {
+        self.native(value.to_be(), 2)
+    }
+
+    /// Continued by the four bytes of `value` in network order.
+    #[must_use]
+    #[inline]
+    pub const fn u32(self, value: u32) -> Self {
+        self.u16((value >> 16) as u16).u16(value as u16)
+    }
+
+    /// Continued by a piece of `len` bytes of which only the sum is known.
+    #[must_use]
+    #[inline]
+    pub const fn piece(self, sum: u16, len: usize) -> Self {
+        self.native(sum.to_be(), len)
+    }
+
+    /// Continued by a transport segment of `len` bytes whose checksum is valid, or will be once completed, and whose pseudo
+    /// header sums to `pseudo` (for a partial checksum: the content of its field). See the module for why.
+    #[must_use]
+    #[inline]
+    pub const fn valid_segment(self, pseudo: u16, len: usize) -> Self {
+        self.piece(!pseudo, len)
+    }
+
+    #[inline]
+    const fn native(self, sum: u16, len: usize) -> Self {
+        let sum = if self.odd { sum.swap_bytes() } else { sum };
+        // The addend is below 2^16, so this takes 2^48 pieces to overflow.
+        Self { words: self.words + sum as u64, odd: self.odd ^ (len & 1 == 1) }
+    }
+
+    /// The 16-bit sum, not complemented: what a partial checksum field holds when this is a pseudo header.
+    #[inline]
+    pub const fn fold(self) -> u16 {
+        u16::from_be(fold_native(self.words))
+    }
+
+    /// The checksum: the complement of the sum. Over data that contains a valid checksum it is 0.
+    #[inline]
+    pub const fn checksum(self) -> u16 {
+        !self.fold()
+    }
+
+    /// The checksum as UDP sends it: 0xffff where it computes to 0 (RFC 768).
+    #[inline]
+    pub const fn udp_checksum(self) -> u16 {
+        match self.checksum() {
+            0 => 0xffff,
+            checksum => checksum,
+        }
+    }
+
+    /// True when the data, checksum field included, is what was sent.
+    #[inline]
+    pub const fn is_valid(self) -> bool {
+        self.fold() == 0xffff
+    }
+}
+
+/// Sum of the native-endian 16-bit words of `bytes`, not yet folded to 16 bits.
+///
+/// Words of 64 bits are split into halves, which are added in 64-bit lanes: no lane can carry out, so there is no
+/// dependency between lanes and the compiler turns the block into vector instructions.
+fn sum_native(bytes: &[u8]) -> u64 {
+    const HALF: u64 = 0xffff_ffff;
+    let (blocks, rest) = bytes.as_chunks::<64>();
+    let mut total = 0;
+    if !blocks.is_empty() {
+        let (mut low, mut high) = ([0_u64; 8], [0_u64; 8]);
+        for block in blocks {
+            let (words, _) = block.as_chunks::<8>();
+            for (lane, word) in words.iter().enumerate() {
+                let word = u64::from_ne_bytes(*word);
+                low[lane] += word & HALF;
+                high[lane] += word >> 32;
+            }
+        }
+        for lane in low.into_iter().chain(high) {
+            total += (lane & HALF) + (lane >> 32);
+        }
+    }
+    let (words, rest) = rest.as_chunks::<8>();
+    for word in words {
+        let word = u64::from_ne_bytes(*word);
+        total += (word & HALF) + (word >> 32);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let word = u64::from_ne_bytes(last);
+        total += (word & HALF) + (word >> 32);
+    }
+    total
+}
+
+/// Folds a wide sum to 16 bits with end-around carry. The result is 0 only when the sum is 0.
+#[inline]
+const fn fold_native(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// The checksum of `bytes`, whose checksum field is zero.
+pub fn checksum(bytes: &[u8]) -> u16 {
+    Sum::of(bytes).checksum()
+}
+
+/// The folded sum of two strings of bytes in a row, from their folded sums and the length of the first.
+pub const fn combine(first: u16, first_len: usize, second: u16) -> u16 {
+    Sum::new().piece(first, first_len).piece(second, 0).fold()
+}
+
+/// The sum of the IPv4 pseudo header (RFC 793 section 3.1, RFC 768): `len` is that of the transport header and payload.
+pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, len: u16) -> Sum {
+    Sum::new().u32(src.to_bits()).u32(dst.to_bits()).u16(u16::from(protocol.0)).u16(len)
+}
+
+/// The sum of the IPv6 pseudo header (RFC 8200 section 8.1): `len` is that of the upper-layer header and payload,
+/// `protocol` the upper-layer protocol and `dst` the final destination.
+pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: Protocol, len: u32) -> Sum {
+    Sum::of(&src.octets()).bytes(&dst.octets()).u32(len).u32(u32::from(protocol.0))
+}
+
+/// A checksum brought up to date after the 16-bit field `old` at an even offset became `new` (RFC 1624 equation 3).
+///
+/// A UDP checksum of 0 means "none" and must be left alone; a result of 0 must be sent as 0xffff ([`update_udp`]).
+pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
+    Sum::new().u16(!checksum).u16(!old).u16(new).checksum()
+}
+
+/// Like [`update_u16`] for a 32-bit field (an IPv4 address) at an even offset.
+pub const fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
+    Sum::new().u16(!checksum).u32(!old).u32(new).checksum()
+}
+
+/// A checksum brought up to date after the bytes `old` were replaced by `new`, both at an even offset and of even
+/// length. The lengths may differ: a prefix pulled off is `(old, &[])`, one pushed in front is `(&[], new)`.
+pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
+    debug_assert!(
+        old.len().is_multiple_of(2) && new.len().is_multiple_of(2),
+        "what follows would change parity"
+    );
+    Sum::new().u16(!checksum).u16(!Sum::of(old).fold()).bytes(new).checksum()
+}
+
+/// Applies `update` to a UDP checksum: "none" stays none, and a computed 0 becomes 0xffff.
+pub fn update_udp(checksum: u16, update: impl FnOnce(u16) -> u16) -> u16 {
+    match checksum {
+        0 => 0,
+        present => match update(present) {
+            0 => 0xffff,
+            updated => updated,
+        },
+    }
+}
+
+/// An inner transport segment whose checksum is valid or partial, as local checksum offload sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InnerSegment {
+    /// Folded sum of the inner pseudo header; when the checksum is partial, the content of its field.
+    pub pseudo: u16,
+    /// Bytes from the inner transport header to the end of the inner packet.
+    pub len: usize,
+}
+
+/// The sum of everything an outer checksum covers, from header arithmetic alone (local checksum offload).
+///
+/// `pseudo_outer` is [`pseudo_v4`] or [`pseudo_v6`] of the outer packet (or [`Sum::new`] for GRE); `before` is everything
+/// from the outer transport header, checksum field zero, to the inner transport header; `trailer` is what follows the
+/// inner packet inside the outer one. Store [`Sum::udp_checksum`] of the result in a UDP header. The module derives it.
+pub fn local_offload(pseudo_outer: Sum, before: &[u8], inner: InnerSegment, trailer: &[u8]) -> Sum {
+    pseudo_outer.bytes(before).valid_segment(inner.pseudo, inner.len).bytes(trailer)
+}

@@ -1,0 +1,94 @@
+//! Where the headers of a frame stand: one bounded walk from Ethernet to the transport header, without copying or
+//! allocating. Segmentation, key extraction and encapsulation all begin with it.
+
+use crate::ethernet::{self, EtherType};
+use crate::ip::{Fragment, Protocol};
+use crate::ipv4::Ipv4Packet;
+use crate::ipv6::Ipv6Packet;
+use crate::view::{require, u16_at};
+use crate::vlan;
+use crate::{Layer, ParseError};
+
+/// Where the headers of a frame stand, in bytes from its start. Always `14 <= l3 <= l4 <= l3_end <= frame length`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Located {
+    /// VLAN tags in front of `ethertype`, 0 to 2.
+    pub vlan_tags: u8,
+    /// Type behind the tags; another TPID when there are more than two.
+    pub ethertype: EtherType,
+    /// The network header, or the payload of a frame that is not IP.
+    pub l3: usize,
+    /// What follows the IP header and its extension headers; `None` in later fragments, in frames that are not IP, and
+    /// when IPv6 says that nothing follows. The transport header itself is not checked: give
+    /// `frame[l4..l3_end]` to `TcpPacket::new_checked` or its like.
+    pub l4: Option<usize>,
+    /// Protocol at `l4`, or of the datagram that a later fragment belongs to; [`Protocol::NO_NEXT_HEADER`] in frames
+    /// that are not IP.
+    pub protocol: Protocol,
+    /// Whole, first fragment or later fragment.
+    pub fragment: Fragment,
+    /// The end of the network packet by its own length field: padding lies behind it. The end of the frame when it
+    /// is not IP.
+    pub l3_end: usize,
+}
+
+impl Located {
+    /// True for IPv4 and IPv6.
+    #[inline]
+    pub const fn is_ip(&self) -> bool {
+        matches!(self.ethertype, EtherType::IPV4 | EtherType::IPV6)
+    }
+}
+
+/// Walks `frame` from its Ethernet header through up to two VLAN tags and IPv4 or IPv6 to the transport header.
+///
+/// # Errors
+/// A [`ParseError`] for a truncated or malformed Ethernet, VLAN, IPv4 or IPv6 header. IPv4 header checksums are not
+/// verified. Frames that are not IP are no error: their `l4` is `None`.
+#[inline]
+pub fn transport_offset(frame: &[u8]) -> Result<Located, ParseError> {
+    require(Layer::Ethernet, ethernet::HEADER_LEN, frame.len())?;
+    let mut ethertype = EtherType(u16_at(frame, vlan::ETHERTYPE_OFFSET));
+    let mut l3 = ethernet::HEADER_LEN;
+    let mut vlan_tags = 0;
+    while ethertype.is_vlan() && usize::from(vlan_tags) < vlan::MAX_TAGS {
+        require(Layer::Vlan, l3 + vlan::TAG_LEN, frame.len())?;
+        ethertype = EtherType(u16_at(frame, l3 + 2));
+        l3 += vlan::TAG_LEN;
+        vlan_tags += 1;
+    }
+    let base = Located {
+        vlan_tags,
+        ethertype,
+        l3,
+        l4: None,
+        protocol: Protocol::NO_NEXT_HEADER,
+        fragment: Fragment::Whole,
+        l3_end: frame.len(),
+    };
+    match ethertype {
+        EtherType::IPV4 => locate_v4(frame, base),
+        EtherType::IPV6 => locate_v6(frame, base),
+        _ => Ok(base),
+    }
+}
+
+#[inline]
+fn locate_v4(frame: &[u8], base: Located) -> Result<Located, ParseError> {
+    let ip = Ipv4Packet::new_checked(&frame[base.l3..])?;
+    let fragment = ip.fragment();
+    let l4 = (fragment != Fragment::Later).then_some(base.l3 + ip.header_len());
+    let l3_end = base.l3 + usize::from(ip.total_len());
+    Ok(Located { l4, protocol: ip.protocol(), fragment, l3_end, ..base })
+}
+
+#[inline]
+fn locate_v6(frame: &[u8], base: Located) -> Result<Located, ParseError> {
+    let ip = Ipv6Packet::new_checked(&frame[base.l3..])?;
+    let upper = ip.upper()?;
+    let fragment = upper.fragmentation();
+    let has_l4 = fragment != Fragment::Later && upper.protocol != Protocol::NO_NEXT_HEADER;
+    let l4 = has_l4.then_some(base.l3 + upper.offset);
+    let l3_end = base.l3 + ip.total_len();
+    Ok(Located { l4, protocol: upper.protocol, fragment, l3_end, ..base })
+}

@@ -1,0 +1,26 @@
+//! Tests of the codecs through their public API: byte vectors written by hand from the standards, round trips,
+//! truncation at every byte, and `etherparse` as an independent author.
+
+mod checksum;
+mod ip;
+mod link;
+mod locate;
+mod transport;
+
+/// Asserts that `parse` accepts `bytes` and refuses, without panicking, every proper prefix of them.
+fn refuses_every_truncation<'a, T: std::fmt::Debug>(
+    bytes: &'a [u8],
+    parse: impl Fn(&'a [u8]) -> Result<T, wire::ParseError>,
+) {
+    parse(bytes).expect("the whole header is accepted");
+    for len in 0..bytes.len() {
+        if let Ok(value) = parse(&bytes[..len]) {
+            panic!("{len} of {} bytes were accepted as {value:?}", bytes.len());
+        }
+    }
+}
+
+/// What emit tests start from, so that a field left unset shows.
+fn dirty(len: usize) -> Vec<u8> {
+    vec![0xa5; len]
+}
