@@ -1,1 +1,32 @@
-//! network
+//! `network.toml`: the hosts, logical switches, ports and tunnels of a network, checked before anything is
+//! applied.
+//!
+//! [`Network::load`] reads one file, the same on every host, and returns either a [`Network`], in which
+//! everything is consistent, or [`Errors`] with everything that is wrong, each with its line and column. There
+//! is nothing in between, so whoever holds a `Network` needs no further checks: names resolve, numbers are in
+//! range, nothing is there twice, packets of the guests fit the underlay. `docs/network-toml.md` describes the
+//! format for users.
+//!
+//! The way of a file: text -> TOML with positions -> drafts (`read/`, one module for each kind of table) ->
+//! checks that need the whole (`check`) -> model.
+#![forbid(unsafe_code)]
+
+mod check;
+mod errors;
+mod ipnet;
+mod load;
+mod model;
+mod name;
+mod options;
+mod read;
+mod section;
+mod suggest;
+
+pub use errors::{Errors, Position, Problem};
+pub use flow::{DatapathKey, PortKey, TunnelType};
+pub use ipnet::IpNet;
+pub use model::{Device, Host, HostIndex, LogicalSwitch, Network, Port, Segment};
+pub use options::{
+    Dscp, Family, GeneveOptions, GreOptions, OuterIp, QinqOptions, ServiceTpid, SttOptions,
+    TunnelOptions, VxlanOptions, overhead_bytes,
+};

@@ -1,0 +1,145 @@
+//! What is wrong with a network file, where, and how it is put to the user.
+
+use std::fmt;
+
+/// One thing wrong with a network file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// Where it is; `None` when it concerns the file as a whole.
+    pub position: Option<Position>,
+    /// What is wrong and what would be right, in one line.
+    pub message: String,
+}
+
+/// A place in a text, as editors count.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Position {
+    /// From 1.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+}
+
+/// Everything wrong with a network file, in the order of the file; never empty.
+///
+/// `Display` prints one line for each problem, as compilers do: `network.toml:12:7: what is wrong; what would
+/// be right`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Errors {
+    file: String,
+    problems: Vec<Problem>,
+}
+
+impl Errors {
+    /// One problem of the whole file.
+    pub(crate) fn of_file(file: &str, message: String) -> Self {
+        Self { file: file.to_owned(), problems: vec![Problem { position: None, message }] }
+    }
+
+    /// The name of the file, as it was given.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The problems, those of the whole file first, then from top to bottom; at least one.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, problem) in self.problems.iter().enumerate() {
+            if number > 0 {
+                f.write_str("\n")?;
+            }
+            f.write_str(&self.file)?;
+            if let Some(Position { line, column }) = problem.position {
+                write!(f, ":{line}:{column}")?;
+            }
+            write!(f, ": {}", problem.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Errors {}
+
+/// Problems as they are found, by byte offset, in any order.
+pub(crate) struct Report<'t> {
+    text: &'t str,
+    line_starts: Vec<usize>,
+    problems: Vec<(Option<usize>, String)>,
+}
+
+impl<'t> Report<'t> {
+    pub(crate) fn new(text: &'t str) -> Self {
+        let newlines = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n');
+        let line_starts = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
+        Self { text, line_starts, problems: Vec::new() }
+    }
+
+    /// Notes a problem at the byte offset `at`.
+    pub(crate) fn error(&mut self, at: usize, message: impl Into<String>) {
+        self.problems.push((Some(at), message.into()));
+    }
+
+    /// Notes a problem of the whole file.
+    pub(crate) fn file_error(&mut self, message: impl Into<String>) {
+        self.problems.push((None, message.into()));
+    }
+
+    /// Problems noted so far.
+    pub(crate) fn len(&self) -> usize {
+        self.problems.len()
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The line of a byte offset, from 1.
+    pub(crate) fn line(&self, at: usize) -> usize {
+        self.line_starts.partition_point(|&start| start <= at)
+    }
+
+    fn position(&self, at: usize) -> Position {
+        let line = self.line(at);
+        let start = self.line_starts[line - 1];
+        let column =
+            self.text.get(start..at).map_or(at - start, |before| before.chars().count()) + 1;
+        Position { line, column }
+    }
+
+    /// All problems in the order of the file.
+    pub(crate) fn finish(mut self, file: &str) -> Errors {
+        let mut found = std::mem::take(&mut self.problems);
+        found.sort_by_key(|&(at, _)| at);
+        let problems = found
+            .into_iter()
+            .map(|(at, message)| Problem { position: at.map(|at| self.position(at)), message })
+            .collect();
+        Errors { file: file.to_owned(), problems }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_come_in_file_order_when_found_in_any_order() {
+        let mut report = Report::new("ab\nüz = 1\n");
+        report.error(5, "z");
+        report.error(0, "a");
+        report.file_error("whole");
+        assert_eq!(report.finish("f").to_string(), "f: whole\nf:1:1: a\nf:2:2: z");
+    }
+
+    #[test]
+    fn position_is_total_when_the_offset_is_at_or_past_the_end() {
+        let report = Report::new("a\n");
+        assert_eq!(report.position(2), Position { line: 2, column: 1 });
+        assert_eq!(report.position(9), Position { line: 2, column: 8 });
+    }
+}

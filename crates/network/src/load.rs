@@ -1,0 +1,86 @@
+//! From a file to a [`Network`] or its [`Errors`].
+
+use crate::errors::Report;
+use crate::{Errors, Network, check, read};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use toml::de::DeTable;
+
+/// Files beyond this are refused unread; the largest network of 32,767 ports in one switch takes about 8 MB.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+impl Network {
+    /// Reads and checks a file. Positions in errors name it as `path` does.
+    ///
+    /// # Errors
+    /// [`Errors`] when the file cannot be read, is larger than 256 MiB, is not UTF-8, or for any reason of
+    /// [`Network::parse`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Errors> {
+        let path = path.as_ref();
+        let file = path.display().to_string();
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(|error| Errors::of_file(&file, format!("cannot read the file: {error}")))?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            let message = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
+            return Err(Errors::of_file(&file, message));
+        }
+        match str::from_utf8(&bytes) {
+            Ok(text) => Self::parse(text, &file),
+            Err(error) => {
+                let (good, rest) = bytes.split_at(error.valid_up_to());
+                let good = str::from_utf8(good).unwrap_or_default();
+                let mut report = Report::new(good);
+                let byte = rest.first().copied().unwrap_or_default();
+                report.error(
+                    good.len(),
+                    format!("byte {byte:#04x} is not UTF-8; save the file as UTF-8"),
+                );
+                Err(report.finish(&file))
+            }
+        }
+    }
+
+    /// Checks a text; `file_name` stands in front of the position of each error.
+    ///
+    /// # Errors [`Errors`] with everything that is wrong. When the text is not TOML, that is all of its syntax
+    /// errors and nothing else: what it was meant to say would be guessing.
+    pub fn parse(text: &str, file_name: &str) -> Result<Self, Errors> {
+        // A byte order mark is no column.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut report = Report::new(text);
+        let (root, syntax_errors) = DeTable::parse_recoverable(text);
+        for error in syntax_errors {
+            note_syntax_error(&mut report, text, &error);
+        }
+        if !report.is_clean() {
+            return Err(report.finish(file_name));
+        }
+        if root.get_ref().is_empty() {
+            return Err(Errors::of_file(
+                file_name,
+                "the file says nothing; a network has at least one [[host]]".to_owned(),
+            ));
+        }
+        let draft = read::network(&mut report, root.get_ref());
+        let network = check::network(&mut report, draft);
+        match network {
+            Some(network) if report.is_clean() => Ok(network),
+            _ => Err(report.finish(file_name)),
+        }
+    }
+}
+
+fn note_syntax_error(report: &mut Report<'_>, text: &str, error: &toml::de::Error) {
+    let Some(span) = error.span() else {
+        report.file_error(error.message());
+        return;
+    };
+    let message = match (error.message(), text.get(span.clone())) {
+        ("duplicate key", Some(key)) => format!("`{key}` is there twice; keep one"),
+        (message, _) => message.to_owned(),
+    };
+    report.error(span.start, message);
+}

@@ -1,0 +1,230 @@
+//! The checked model: what a valid network file says.
+
+use crate::{Family, IpNet, TunnelOptions, overhead_bytes};
+use flow::{DatapathKey, PortKey, TunnelType};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Index;
+use wire::{MacAddr, VlanId};
+
+/// A whole network, the same on every host. It is made by [`Network::load`] or [`Network::parse`] only, which
+/// check it, and never changes afterwards.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Network {
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) logical_switches: Vec<LogicalSwitch>,
+    pub(crate) options: TunnelOptions,
+    pub(crate) underlay_family: Family,
+    pub(crate) underlay_mtu: u16,
+}
+
+impl Network {
+    /// The hosts, in the order of the file; at least one.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The host of that name.
+    pub fn host(&self, name: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+
+    /// The logical switches, in the order of the file.
+    pub fn logical_switches(&self) -> &[LogicalSwitch] {
+        &self.logical_switches
+    }
+
+    /// The logical switch of that name.
+    pub fn logical_switch(&self, name: &str) -> Option<&LogicalSwitch> {
+        self.logical_switches.iter().find(|switch| switch.name == name)
+    }
+
+    /// The ports on a host with the switches they belong to, in the order of the file.
+    pub fn ports_on(&self, host: HostIndex) -> impl Iterator<Item = (&LogicalSwitch, &Port)> {
+        self.logical_switches
+            .iter()
+            .flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)))
+            .filter(move |(_, port)| port.host == host)
+    }
+
+    /// The options of the tunnel types, the same for every switch.
+    pub const fn options(&self) -> &TunnelOptions {
+        &self.options
+    }
+
+    /// The family of the outer IP headers.
+    pub const fn underlay_family(&self) -> Family {
+        self.underlay_family
+    }
+
+    /// The MTU of the path between the hosts, in bytes of IP packet; 576 to 65,535, with IPv6 at least 1280.
+    pub const fn underlay_mtu(&self) -> u16 {
+        self.underlay_mtu
+    }
+
+    /// Bytes that a tunnel type adds to a guest's packet in this network; see [`overhead_bytes`].
+    pub const fn overhead_bytes(&self, tunnel: TunnelType) -> u16 {
+        overhead_bytes(tunnel, self.underlay_family, &self.options)
+    }
+}
+
+/// The host at a [`HostIndex`] of this network. Panics on an index of another network that has more hosts.
+impl Index<HostIndex> for Network {
+    type Output = Host;
+
+    fn index(&self, index: HostIndex) -> &Host {
+        &self.hosts[index.0]
+    }
+}
+
+/// The place of a host in [`Network::hosts`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct HostIndex(pub(crate) usize);
+
+impl HostIndex {
+    /// The place, from 0.
+    pub const fn value(self) -> usize {
+        self.0
+    }
+}
+
+/// A host: where guests run, and one end of the tunnels.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Its place in [`Network::hosts`].
+    pub index: HostIndex,
+    /// Unique in the network.
+    pub name: String,
+    /// The interface that leads to the other hosts; a valid interface name.
+    pub uplink: String,
+    /// The IPv4 address at which the host is a tunnel end point.
+    pub underlay4: Option<Ipv4Addr>,
+    /// The IPv6 address at which the host is a tunnel end point.
+    pub underlay6: Option<Ipv6Addr>,
+}
+
+impl Host {
+    /// The underlay address of one family. It is there for [`Network::underlay_family`] on every host that
+    /// shares a switch with another host through a tunnel type with end points.
+    pub fn underlay(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.underlay4.map(IpAddr::V4),
+            Family::V6 => self.underlay6.map(IpAddr::V6),
+        }
+    }
+}
+
+/// A logical switch: one layer 2 network, stretched over the hosts that have ports in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogicalSwitch {
+    /// Unique in the network.
+    pub name: String,
+    /// What stands for the switch in keys; unique among the switches of its tunnel type. See
+    /// [`Segment::datapath_key`].
+    pub datapath_key: DatapathKey,
+    /// What tells its frames from those of other switches on the wire.
+    pub segment: Segment,
+    /// How its frames travel between hosts.
+    pub tunnel: TunnelType,
+    /// The MTU of its guests, in bytes of IP packet, 68 to 65,535.
+    pub mtu: u16,
+    /// The ports, in the order of their keys; at most 32,767.
+    pub ports: Vec<Port>,
+}
+
+impl LogicalSwitch {
+    /// The port with that key.
+    pub fn port(&self, key: PortKey) -> Option<&Port> {
+        self.ports.get(usize::from(key.value()).checked_sub(1)?)
+    }
+
+    /// The hosts other than `host` that have ports in this switch, each once.
+    pub fn remote_hosts(&self, host: HostIndex) -> BTreeSet<HostIndex> {
+        self.ports.iter().map(|port| port.host).filter(|&other| other != host).collect()
+    }
+}
+
+/// What tells the frames of one logical switch from those of another on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Segment {
+    /// VNI of VXLAN, Geneve and STT, 1 to 2^24 - 1; key of GRE, 1 to 2^32 - 1.
+    Vni(u32),
+    /// GRE without key: the only switch of the type.
+    Unkeyed,
+    /// The VLAN of `vlan`.
+    Vlan(VlanId),
+    /// The two VLANs of `qinq`.
+    QinQ {
+        /// The service VLAN, in the tag nearest to the Ethernet header.
+        outer: VlanId,
+        /// The customer VLAN.
+        inner: VlanId,
+    },
+}
+
+impl Segment {
+    /// The number that stands for the switch in tunnel keys: the VNI or GRE key itself, 0 without key. Tags get
+    /// a number that appears on no wire: the VLAN, or outer VLAN * 4096 + inner VLAN.
+    pub fn datapath_key(self) -> DatapathKey {
+        DatapathKey(match self {
+            Self::Vni(vni) => vni,
+            Self::Unkeyed => 0,
+            Self::Vlan(vlan) => u32::from(vlan.value()),
+            Self::QinQ { outer, inner } => {
+                u32::from(outer.value()) << 12 | u32::from(inner.value())
+            }
+        })
+    }
+}
+
+/// A logical port: where one guest is attached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// Unique in the network.
+    pub name: String,
+    /// Its place among the ports of its switch, from 1 to 32,767.
+    pub key: PortKey,
+    /// The host it is on.
+    pub host: HostIndex,
+    /// The guest's address; unicast, unique in the switch.
+    pub mac: MacAddr,
+    /// The guest's IP addresses, unique in the switch; possibly none.
+    pub addresses: Vec<IpNet>,
+    /// What the guest is attached by; unique on the host.
+    pub device: Device,
+}
+
+/// What a guest is attached by. The names are valid interface names: 1 to 15 bytes of printable ASCII.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Device {
+    /// A TAP device that weft creates and removes.
+    Tap {
+        /// Its name, inside the namespace where one is given.
+        name: String,
+        /// The network namespace it belongs to, by its name under `/run/netns`; that of weft itself when
+        /// `None`.
+        netns: Option<String>,
+    },
+    /// An interface that is already there, in the namespace of weft itself.
+    Interface {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Device {
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Tap { name, .. } | Self::Interface { name } => name,
+        }
+    }
+
+    /// The network namespace of the interface; `None` for that of weft itself.
+    pub fn netns(&self) -> Option<&str> {
+        match self {
+            Self::Tap { netns, .. } => netns.as_deref(),
+            Self::Interface { .. } => None,
+        }
+    }
+}

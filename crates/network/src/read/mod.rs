@@ -1,0 +1,156 @@
+//! From TOML to drafts: each table by itself, and what refers to a table read earlier.
+//!
+//! A draft holds what could be read; a mistake has been reported wherever something that must be there is not.
+//! So the checks that follow never report a consequence of a mistake that is reported already.
+
+mod host;
+mod port;
+mod switch;
+mod tunnel;
+
+pub(crate) use host::HostDraft;
+pub(crate) use switch::SwitchDraft;
+pub(crate) use tunnel::OptionsDraft;
+
+use crate::Family;
+use crate::errors::Report;
+use crate::section::{Field, Schema, Section, Sited, key};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use toml::de::DeTable;
+
+const ROOT: Schema = Schema {
+    name: "the network",
+    keys: &[
+        key("tunnel", "tunnel = \"geneve\""),
+        key("underlay_mtu", "underlay_mtu = 1500"),
+        key("underlay_family", "underlay_family = 4"),
+        key("tunnel_options", "[tunnel_options.geneve]"),
+        key("host", "[[host]]"),
+        key("logical_switch", "[[logical_switch]]"),
+    ],
+};
+
+/// A key that has a default: not there, there but wrong (and reported), or there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Setting<T> {
+    Default,
+    Wrong,
+    Given(T),
+}
+
+impl<T> Setting<T> {
+    /// From a field and its value as far as it could be read.
+    fn of<'a, 't>(
+        field: Option<Field<'a, 't>>,
+        read: impl FnOnce(Field<'a, 't>) -> Option<T>,
+    ) -> Self {
+        match field {
+            None => Self::Default,
+            Some(field) => read(field).map_or(Self::Wrong, Self::Given),
+        }
+    }
+}
+
+/// A network as far as it could be read.
+pub(crate) struct NetworkDraft {
+    pub(crate) underlay_mtu: Setting<Sited<u16>>,
+    pub(crate) underlay_family: Setting<Family>,
+    pub(crate) options: OptionsDraft,
+    pub(crate) hosts: Vec<HostDraft>,
+    pub(crate) switches: Vec<SwitchDraft>,
+}
+
+/// Reads a whole file.
+pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDraft {
+    let root = Section::open(report, &ROOT, 0, root);
+    let default_tunnel = match root.get("tunnel") {
+        None if root.is_misspelt("tunnel") => Setting::Wrong,
+        field => Setting::of(field, |field| tunnel::tunnel_type(report, field)),
+    };
+    let underlay_mtu = Setting::of(root.get("underlay_mtu"), |field| {
+        let rule = "an underlay MTU is 576 to 65535 bytes of IP packet";
+        field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.sited(mtu))
+    });
+    let underlay_family = Setting::of(root.get("underlay_family"), |field| {
+        let number = field.integer(report, 4..=6, "write 4 or 6")?;
+        match number {
+            4 => Some(Family::V4),
+            6 => Some(Family::V6),
+            _ => {
+                field.error(report, format!("`underlay_family` is {number}; write 4 or 6"));
+                None
+            }
+        }
+    });
+    let options = tunnel::options(report, root.get("tunnel_options"));
+    let hosts = host::hosts(report, &root);
+    let mut reader = switch::Reader::new(default_tunnel, &options.options, &hosts);
+    let switches = reader.switches(report, root.get("logical_switch"));
+    NetworkDraft { underlay_mtu, underlay_family, options, hosts, switches }
+}
+
+/// Where each of a set of things that must be unique stood first.
+pub(crate) struct Unique<K> {
+    first: HashMap<K, usize>,
+}
+
+impl<K: Eq + Hash> Unique<K> {
+    pub(crate) fn new() -> Self {
+        Self { first: HashMap::new() }
+    }
+
+    /// Where `key` stood first.
+    pub(crate) fn get(&self, key: &K) -> Option<usize> {
+        self.first.get(key).copied()
+    }
+
+    /// `None` the first time; then the offset at which `key` stood first.
+    pub(crate) fn insert(&mut self, key: K, at: usize) -> Option<usize> {
+        match self.first.entry(key) {
+            Entry::Occupied(entry) => Some(*entry.get()),
+            Entry::Vacant(entry) => {
+                entry.insert(at);
+                None
+            }
+        }
+    }
+}
+
+/// Reads the `name` of a `[[host]]`, `[[logical_switch]]` or port, which `kind` names; it must be new to
+/// `names`.
+fn object_name(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    kind: &str,
+    names: &mut Unique<String>,
+) -> Option<String> {
+    let field = section.require(report, "name")?;
+    let name = field.string(report)?;
+    if let Some(problem) = crate::name::object_problem(name) {
+        field.error(report, problem);
+        return None;
+    }
+    if let Some(first) = names.insert(name.to_owned(), field.at) {
+        let line = report.line(first);
+        field.error(
+            report,
+            format!("`{name}` is already the {kind} of line {line}; give each {kind} its own name"),
+        );
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+/// Reads the name of an interface.
+fn interface_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<String> {
+    let name = field.string(report)?;
+    match crate::name::interface_problem(name) {
+        Some(problem) => {
+            field.error(report, problem);
+            None
+        }
+        None => Some(name.to_owned()),
+    }
+}

@@ -1,0 +1,255 @@
+//! `[[logical_switch.port]]`.
+
+use super::{HostDraft, Unique, interface_name, object_name};
+use crate::errors::Report;
+use crate::section::{Field, Schema, Section, Sited, key};
+use crate::{Device, HostIndex, IpNet, Port, suggest};
+use flow::PortKey;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use wire::MacAddr;
+
+pub(super) const PORT: Schema = Schema {
+    name: "[[logical_switch.port]]",
+    keys: &[
+        key("name", "name = \"web\""),
+        key("host", "host = \"h1\""),
+        key("mac", "mac = \"02:00:00:00:00:01\""),
+        key("addresses", "addresses = [\"10.0.0.1/24\"]"),
+        key("device", "device = { tap = \"web0\" }"),
+    ],
+};
+
+const DEVICE: Schema = Schema {
+    name: "`device`",
+    keys: &[
+        key("tap", "tap = \"web0\""),
+        key("netns", "netns = \"web\""),
+        key("interface", "interface = \"veth-web\""),
+    ],
+};
+
+/// A port as far as it could be read.
+pub(crate) struct PortDraft {
+    pub(crate) key: PortKey,
+    pub(crate) name: Option<String>,
+    pub(crate) host: Option<HostIndex>,
+    pub(crate) mac: Option<MacAddr>,
+    pub(crate) addresses: Vec<Sited<IpNet>>,
+    pub(crate) device: Option<Device>,
+}
+
+impl PortDraft {
+    pub(crate) fn finish(self) -> Option<Port> {
+        Some(Port {
+            name: self.name?,
+            key: self.key,
+            host: self.host?,
+            mac: self.mac?,
+            addresses: self.addresses.into_iter().map(|sited| sited.value).collect(),
+            device: self.device?,
+        })
+    }
+}
+
+/// An interface of a host: host, namespace, name.
+type Place = (HostIndex, Option<String>, String);
+
+/// Reads the ports of all switches.
+pub(super) struct Reader<'h> {
+    hosts: &'h [HostDraft],
+    index: HashMap<&'h str, HostIndex>,
+    names: Unique<String>,
+    devices: Unique<Place>,
+    macs: Unique<MacAddr>,
+    addresses: Unique<IpAddr>,
+}
+
+impl<'h> Reader<'h> {
+    pub(super) fn new(hosts: &'h [HostDraft]) -> Self {
+        let named = hosts.iter().enumerate();
+        let index = named
+            .filter_map(|(index, host)| Some((host.name.as_deref()?, HostIndex(index))))
+            .collect();
+        Self {
+            hosts,
+            index,
+            names: Unique::new(),
+            devices: Unique::new(),
+            macs: Unique::new(),
+            addresses: Unique::new(),
+        }
+    }
+
+    /// From here on, MAC and IP addresses are those of another switch.
+    pub(super) fn begin_switch(&mut self) {
+        self.macs = Unique::new();
+        self.addresses = Unique::new();
+    }
+
+    pub(super) fn port(
+        &mut self,
+        report: &mut Report<'_>,
+        section: &Section<'_, '_>,
+        key: PortKey,
+    ) -> PortDraft {
+        let name = object_name(report, section, "port", &mut self.names);
+        let host = section.require(report, "host").and_then(|field| self.host(report, field));
+        let mac = section.require(report, "mac").and_then(|field| self.mac(report, field));
+        let addresses =
+            section.get("addresses").map_or_else(Vec::new, |field| self.addresses(report, field));
+        let device = section.require(report, "device").and_then(|field| {
+            let device = device(report, field)?;
+            self.check_device(report, field.at, host, &device);
+            Some(device)
+        });
+        PortDraft { key, name, host, mac, addresses, device }
+    }
+
+    fn host(&self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<HostIndex> {
+        let name = field.string(report)?;
+        let found = self.index.get(name).copied();
+        // A host whose name was wrong has been reported; it may be the one that is meant.
+        if found.is_none()
+            && !self.hosts.is_empty()
+            && self.hosts.iter().all(|host| host.name.is_some())
+        {
+            let known = self.hosts.iter().filter_map(|host| host.name.as_deref());
+            let hint = suggest::hint(name, known, "the hosts are");
+            field.error(report, format!("unknown host {name:?}{hint}"));
+        }
+        found
+    }
+
+    fn mac(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
+        let text = field.string(report)?;
+        let mac: MacAddr = match text.parse() {
+            Ok(mac) => mac,
+            Err(error) => {
+                field.error(report, format!("{text:?} is {error}"));
+                return None;
+            }
+        };
+        if !mac.is_unicast() {
+            let why = if mac.is_multicast() { "a multicast address" } else { "all zero" };
+            field.error(
+                report,
+                format!("{mac} is {why}; a port has a unicast address, such as 02:00:00:00:00:01"),
+            );
+            return None;
+        }
+        if let Some(first) = self.macs.insert(mac, field.at) {
+            let line = report.line(first);
+            field.error(
+                report,
+                format!("{mac} is already the MAC address of the port in line {line}; give each port of \
+                     a switch its own"),
+            );
+            return None;
+        }
+        Some(mac)
+    }
+
+    fn addresses(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Sited<IpNet>> {
+        let Some(elements) = field.array(report) else { return Vec::new() };
+        elements.filter_map(|element| self.address(report, element)).collect()
+    }
+
+    fn address(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<IpNet>> {
+        let net = match IpNet::parse(field.string(report)?) {
+            Ok(net) => net,
+            Err(problem) => {
+                field.error(report, problem);
+                return None;
+            }
+        };
+        if let Some(first) = self.addresses.insert(net.addr(), field.at) {
+            let (addr, line) = (net.addr(), report.line(first));
+            field.error(
+                report,
+                format!("{addr} is already an address in line {line}; give each port of a switch its own"),
+            );
+            return None;
+        }
+        Some(field.sited(net))
+    }
+
+    /// Reports a device that is another port's, or the uplink.
+    fn check_device(
+        &mut self,
+        report: &mut Report<'_>,
+        at: usize,
+        host: Option<HostIndex>,
+        device: &Device,
+    ) {
+        let Some(index) = host else { return };
+        let Some(HostDraft { name: Some(host), uplink, .. }) = self.hosts.get(index.0) else {
+            return;
+        };
+        let (name, netns) = (device.name(), device.netns());
+        if netns.is_none() && uplink.as_deref() == Some(name) {
+            report.error(
+                at,
+                format!("`{name}` is the uplink of host `{host}`; name another interface"),
+            );
+            return;
+        }
+        let place = (index, netns.map(str::to_owned), name.to_owned());
+        if let Some(first) = self.devices.insert(place, at) {
+            let line = report.line(first);
+            report.error(
+                at,
+                format!(
+                    "`{name}` is already the device of the port in line {line} on host `{host}`; \
+                     give each port its own"
+                ),
+            );
+        }
+    }
+}
+
+fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
+    const RIGHT: &str = "write { tap = \"web0\" } for a device that weft creates, or \
+                         { interface = \"veth-web\" } for one that is there";
+    let section = field.table(report, &DEVICE)?;
+    let netns = section.get("netns");
+    match (section.get("tap"), section.get("interface")) {
+        (Some(tap), None) => {
+            let name = interface_name(report, tap);
+            let netns = match netns {
+                Some(field) => Some(netns_name(report, field)?),
+                None => None,
+            };
+            Some(Device::Tap { name: name?, netns })
+        }
+        (None, Some(interface)) => {
+            if let Some(field) = netns {
+                report.error(
+                    field.key_at,
+                    "`netns` goes with `tap` only; weft attaches an existing interface where it is, \
+                     so take `netns` out",
+                );
+            }
+            Some(Device::Interface { name: interface_name(report, interface)? })
+        }
+        (Some(_), Some(_)) => {
+            field.error(report, format!("`device` has both `tap` and `interface`; {RIGHT}"));
+            None
+        }
+        (None, None) => {
+            field.error(report, format!("`device` has neither `tap` nor `interface`; {RIGHT}"));
+            None
+        }
+    }
+}
+
+fn netns_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<String> {
+    let name = field.string(report)?;
+    match crate::name::netns_problem(name) {
+        Some(problem) => {
+            field.error(report, problem);
+            None
+        }
+        None => Some(name.to_owned()),
+    }
+}

@@ -1,0 +1,220 @@
+//! `[[logical_switch]]`.
+
+use super::port::{self, PortDraft};
+use super::tunnel::tunnel_type;
+use super::{HostDraft, Setting, Unique, object_name};
+use crate::errors::Report;
+use crate::section::{Field, Schema, Section, Sited, key};
+use crate::{Segment, TunnelOptions};
+use flow::{PortKey, TunnelType};
+use wire::{VlanId, Vni};
+
+const SWITCH: Schema = Schema {
+    name: "[[logical_switch]]",
+    keys: &[
+        key("name", "name = \"blue\""),
+        key("tunnel", "tunnel = \"geneve\""),
+        key("vni", "vni = 5001"),
+        key("vlan", "vlan = 100, or vlan = { outer = 100, inner = 200 } for qinq"),
+        key("mtu", "mtu = 1400"),
+        key("port", "[[logical_switch.port]]"),
+    ],
+};
+
+const VLAN_PAIR: Schema =
+    Schema { name: "`vlan`", keys: &[key("outer", "outer = 100"), key("inner", "inner = 200")] };
+
+/// A logical switch as far as it could be read.
+pub(crate) struct SwitchDraft {
+    pub(crate) at: usize,
+    pub(crate) name: Option<String>,
+    pub(crate) tunnel: Option<TunnelType>,
+    pub(crate) segment: Option<Sited<Segment>>,
+    pub(crate) mtu: Setting<Sited<u16>>,
+    pub(crate) ports: Vec<PortDraft>,
+}
+
+/// Reads the logical switches, in the light of what was read before them.
+pub(super) struct Reader<'h> {
+    default_tunnel: Setting<TunnelType>,
+    options: &'h TunnelOptions,
+    names: Unique<String>,
+    ports: port::Reader<'h>,
+}
+
+impl<'h> Reader<'h> {
+    pub(super) fn new(
+        default_tunnel: Setting<TunnelType>,
+        options: &'h TunnelOptions,
+        hosts: &'h [HostDraft],
+    ) -> Self {
+        let ports = port::Reader::new(hosts);
+        Self { default_tunnel, options, names: Unique::new(), ports }
+    }
+
+    pub(super) fn switches(
+        &mut self,
+        report: &mut Report<'_>,
+        field: Option<Field<'_, '_>>,
+    ) -> Vec<SwitchDraft> {
+        let sections = field.map_or_else(Vec::new, |field| field.tables(report, &SWITCH));
+        sections.iter().map(|section| self.switch(report, section)).collect()
+    }
+
+    fn switch(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> SwitchDraft {
+        let name = object_name(report, section, "logical switch", &mut self.names);
+        let tunnel = self.tunnel(report, section);
+        let segment = tunnel.and_then(|tunnel| self.segment(report, section, tunnel));
+        let mtu = Setting::of(section.get("mtu"), |field| {
+            let rule = "an MTU is 68 (RFC 791) to 65535 bytes of IP packet";
+            field.integer(report, 68..=u16::MAX, rule).map(|mtu| field.sited(mtu))
+        });
+        let ports = self.switch_ports(report, section);
+        SwitchDraft { at: section.at, name, tunnel, segment, mtu, ports }
+    }
+
+    fn tunnel(&self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<TunnelType> {
+        if let Some(field) = section.get("tunnel") {
+            return tunnel_type(report, field);
+        }
+        match self.default_tunnel {
+            Setting::Given(tunnel) => Some(tunnel),
+            Setting::Wrong => None,
+            Setting::Default if section.is_misspelt("tunnel") => None,
+            Setting::Default => {
+                report.error(
+                    section.at,
+                    "[[logical_switch]] has no `tunnel` and there is no default; add one, such as \
+                     tunnel = \"geneve\", here or as the first line of the file",
+                );
+                None
+            }
+        }
+    }
+
+    fn segment(
+        &self,
+        report: &mut Report<'_>,
+        section: &Section<'_, '_>,
+        tunnel: TunnelType,
+    ) -> Option<Sited<Segment>> {
+        let unkeyed = tunnel == TunnelType::Gre && !self.options.gre.key;
+        let wanted = if tunnel.has_endpoints() { "vni" } else { "vlan" };
+        let refused = if tunnel.has_endpoints() { "vlan" } else { "vni" };
+        if let Some(field) = section.get(refused) {
+            report.error(
+                field.key_at,
+                format!("a {tunnel} switch has no `{refused}`; {}", right_segment(tunnel, unkeyed)),
+            );
+            // Alone, it was meant for the other one: no need to say that that is missing too.
+            section.get(wanted)?;
+        }
+        let field = section.get(wanted);
+        if unkeyed {
+            return match field {
+                None => Some(Sited { value: Segment::Unkeyed, at: section.at }),
+                Some(field) => {
+                    report.error(
+                        field.key_at,
+                        format!(
+                            "gre without key carries no `vni`; {}",
+                            right_segment(tunnel, true)
+                        ),
+                    );
+                    None
+                }
+            };
+        }
+        let Some(field) = field else {
+            if !section.is_misspelt(wanted) {
+                let right = right_segment(tunnel, false);
+                report.error(
+                    section.at,
+                    format!("[[logical_switch]] has no `{wanted}`, which {tunnel} needs; {right}"),
+                );
+            }
+            return None;
+        };
+        let segment = match tunnel {
+            TunnelType::Vlan => vlan(report, field),
+            TunnelType::QinQ => vlan_pair(report, field),
+            TunnelType::Gre => vni(report, field, u32::MAX, "a GRE key is 1 to 4294967295"),
+            _ => vni(report, field, Vni::MAX, "a VNI is 1 to 16777215"),
+        };
+        Some(field.sited(segment?))
+    }
+
+    fn switch_ports(
+        &mut self,
+        report: &mut Report<'_>,
+        section: &Section<'_, '_>,
+    ) -> Vec<PortDraft> {
+        let Some(field) = section.get("port") else { return Vec::new() };
+        let sections = field.tables(report, &port::PORT);
+        if let Some(first_too_many) = sections.get(usize::from(PortKey::MAX_PORT)) {
+            report.error(
+                first_too_many.at,
+                format!(
+                    "a logical switch has at most {} ports, this one has {}; move ports to another switch",
+                    PortKey::MAX_PORT,
+                    sections.len()
+                ),
+            );
+            return Vec::new();
+        }
+        self.ports.begin_switch();
+        (1..)
+            .zip(&sections)
+            .filter_map(|(number, section)| {
+                let key = PortKey::new(number)?;
+                Some(self.ports.port(report, section, key))
+            })
+            .collect()
+    }
+}
+
+/// What to write for a switch of that type.
+const fn right_segment(tunnel: TunnelType, unkeyed: bool) -> &'static str {
+    match tunnel {
+        TunnelType::Vlan => "write vlan = 100 (1 to 4094)",
+        TunnelType::QinQ => "write vlan = { outer = 100, inner = 200 }",
+        TunnelType::Gre if unkeyed => "leave it out, or set key = true in [tunnel_options.gre]",
+        _ => "write vni = 5001",
+    }
+}
+
+/// 0 is refused: Open vSwitch and OVN take it to mean that there is no key.
+fn vni(report: &mut Report<'_>, field: Field<'_, '_>, max: u32, rule: &str) -> Option<Segment> {
+    field.integer(report, 1..=max, rule).map(Segment::Vni)
+}
+
+fn vlan(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
+    if field.is_table() {
+        field.error(
+            report,
+            "`vlan` of a vlan switch is one number; write vlan = 100, or tunnel = \"qinq\" \
+             for two tags",
+        );
+        return None;
+    }
+    vlan_id(report, field).map(Segment::Vlan)
+}
+
+fn vlan_pair(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
+    if field.is_integer() {
+        field.error(
+            report,
+            "`vlan` of a qinq switch is two numbers; write vlan = { outer = 100, inner = 200 }, \
+             or tunnel = \"vlan\" for one tag",
+        );
+        return None;
+    }
+    let pair = field.table(report, &VLAN_PAIR)?;
+    let outer = pair.require(report, "outer").and_then(|field| vlan_id(report, field));
+    let inner = pair.require(report, "inner").and_then(|field| vlan_id(report, field));
+    Some(Segment::QinQ { outer: outer?, inner: inner? })
+}
+
+fn vlan_id(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<VlanId> {
+    field.integer(report, 1..=4094, "a VLAN is 1 to 4094").and_then(VlanId::new)
+}

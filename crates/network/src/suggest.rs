@@ -1,0 +1,94 @@
+//! "Did you mean": the word that was probably meant.
+
+/// What to append to a message about the unknown word `found`: the nearest of `known`, else the whole choice,
+/// which `what` names ("the keys here are"). Empty when there is nothing to choose from.
+pub(crate) fn hint<'a>(
+    found: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+    what: &str,
+) -> String {
+    match nearest(found, known.clone()) {
+        Some(word) => format!("; did you mean `{word}`?"),
+        None => match list(known) {
+            Some(words) => format!("; {what} {words}"),
+            None => String::new(),
+        },
+    }
+}
+
+/// `a`, `b` and `c`; at most eight, the rest are counted. `None` for no words.
+pub(crate) fn list<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
+    const SHOWN: usize = 8;
+    let words: Vec<_> = words.map(|word| format!("`{word}`")).collect();
+    match words.as_slice() {
+        [] => None,
+        [only] => Some(only.clone()),
+        [first @ .., last] if words.len() <= SHOWN => {
+            Some(format!("{} and {last}", first.join(", ")))
+        }
+        _ => Some(format!("{} and {} more", words[..SHOWN].join(", "), words.len() - SHOWN)),
+    }
+}
+
+/// The one of `known` that is nearest to `found`, when it is near enough to be meant: at most one edit in words
+/// up to five characters, a third of the characters in longer ones.
+pub(crate) fn nearest<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = found.to_lowercase();
+    let limit = |word: &str| (word.chars().count().max(lower.chars().count()) / 3).max(1);
+    known
+        .map(|word| (distance(&lower, &word.to_lowercase()), word))
+        .filter(|&(edits, word)| edits <= limit(word))
+        .min_by_key(|&(edits, _)| edits)
+        .map(|(_, word)| word)
+}
+
+/// How many characters must be inserted, deleted, replaced or swapped with their neighbour to turn `a` into `b`
+/// (the optimal string alignment distance).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    // rows[i][j] is the distance of the first i characters of `a` to the first j of `b`.
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_one_when_neighbours_are_swapped() {
+        assert_eq!(distance("vni", "vin"), 1);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("uplnik", "uplink"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn nearest_is_none_when_every_word_is_far() {
+        assert_eq!(nearest("colour", ["vni", "mtu"].into_iter()), None);
+        assert_eq!(nearest("VNI", ["mtu", "vni"].into_iter()), Some("vni"));
+    }
+
+    #[test]
+    fn list_counts_the_rest_when_long() {
+        let words = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        assert_eq!(list(words.into_iter().take(2)), Some("`a` and `b`".to_owned()));
+        assert_eq!(
+            list(words.into_iter()),
+            Some("`a`, `b`, `c`, `d`, `e`, `f`, `g`, `h` and 2 more".to_owned())
+        );
+        assert_eq!(list([].into_iter()), None);
+    }
+}
