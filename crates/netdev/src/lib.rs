@@ -4,9 +4,16 @@
 //! All `unsafe` that talks to the operating system lives in this crate. Everything is synchronous; what can wait has a
 //! file descriptor to poll. No program (`ip`, `tc`, `ethtool`) is ever run.
 
+pub mod af_packet;
+pub mod batch;
 mod error;
+pub mod filter;
+pub mod io_error;
 mod netlink;
 mod netns;
+mod sys;
+pub mod tap;
+pub mod udp;
 
 pub use error::{Error, Result};
 pub use netlink::{

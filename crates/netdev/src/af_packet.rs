@@ -1,0 +1,209 @@
+//! [`PacketSocket`]: raw frames of an existing interface (AF_PACKET), super-packets whole.
+//!
+//! Received frames are copies: the host's own stack sees them too, so filters are narrow and whoever opens a socket also
+//! stops the stack from answering where it would. Frames sent by this host through the interface are not received.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use packet::PacketBuf;
+use packet::vnet::{self, VNET_LEN};
+
+use crate::batch::Pieces;
+use crate::filter::Filter;
+use crate::io_error::{IoError, IoResult};
+use crate::sys::{self, Control, SockAddr};
+use crate::{Error, Ifindex, Result};
+
+/// How a packet socket is made.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketOptions {
+    /// Receive frames to any MAC address, not only the interface's own and its groups.
+    pub promiscuous: bool,
+    /// Send past the interface's queueing discipline. Frames are then dropped when the driver's queue is full, instead of
+    /// waiting; on interfaces without a queueing discipline (veth) there is little to win.
+    pub qdisc_bypass: bool,
+    /// Bytes of received frames that may wait in the kernel.
+    pub rx_queue_bytes: u32,
+}
+
+impl Default for PacketOptions {
+    fn default() -> Self {
+        Self { promiscuous: false, qdisc_bypass: false, rx_queue_bytes: 8 << 20 }
+    }
+}
+
+/// A VLAN tag that the kernel took out of a received frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Tag protocol identifier: 0x8100 or 0x88a8.
+    pub tpid: u16,
+    /// Priority (3 bits), drop eligible (1 bit), VLAN identifier (12 bits).
+    pub tci: u16,
+}
+
+/// What is known about a received frame besides its bytes and offload state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PacketRx {
+    /// The outermost VLAN tag. It is *not* in the bytes; further tags are.
+    pub vlan: Option<VlanTag>,
+}
+
+/// Counters of a packet socket since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PacketStats {
+    /// Frames that passed the filter, those dropped included.
+    pub frames: u64,
+    /// Frames dropped because the receive queue was full.
+    pub dropped: u64,
+}
+
+/// A packet socket on one interface; see the module. All calls work from any thread.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    ifindex: Ifindex,
+    frames: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl PacketSocket {
+    /// Opens a socket on the interface `ifindex` of this thread's network namespace that receives what `filter` accepts,
+    /// from the first frame on.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: EPERM without CAP_NET_RAW, ENODEV when there is no such interface. A link that is down is no error.
+    pub fn open(ifindex: Ifindex, filter: &Filter, options: PacketOptions) -> Result<Self> {
+        let what = || format!("open a packet socket on interface {ifindex}");
+        let os = |e| Error::os(what(), e);
+        // Protocol 0: nothing is received until bind, when the filter is in place.
+        let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(os)?;
+        filter.attach(&fd)?;
+        let socket = fd.as_fd();
+        let set = |name, value: libc::c_int| {
+            sys::set_option(socket, libc::SOL_PACKET, name, value).map_err(os)
+        };
+        set(libc::PACKET_VNET_HDR, 1)?;
+        set(libc::PACKET_AUXDATA, 1)?;
+        set(libc::PACKET_IGNORE_OUTGOING, 1)?;
+        set(libc::PACKET_QDISC_BYPASS, options.qdisc_bypass.into())?;
+        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, options.rx_queue_bytes)
+            .map_err(os)?;
+        sys::bind(socket, &SockAddr::link(ifindex.0)).map_err(os)?;
+        if options.promiscuous {
+            let membership = libc::packet_mreq {
+                mr_ifindex: ifindex.0 as libc::c_int,
+                mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+                mr_alen: 0,
+                mr_address: [0; 8],
+            };
+            sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, membership)
+                .map_err(os)?;
+        }
+        Ok(Self { fd, ifindex, frames: AtomicU64::new(0), dropped: AtomicU64::new(0) })
+    }
+
+    /// [`PacketSocket::open`] by the name of the interface.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open`].
+    pub fn open_name(name: &str, filter: &Filter, options: PacketOptions) -> Result<Self> {
+        Self::open(crate::tap::index_of(name)?, filter, options)
+    }
+
+    /// The index of the interface.
+    pub fn ifindex(&self) -> Ifindex {
+        self.ifindex
+    }
+
+    /// Reads the next frame into `packet`, behind the usual headroom, with its offload state. `None` when there is none.
+    /// `packet` should hold [`PacketBuf::MAX_FRAME`] bytes.
+    ///
+    /// # Errors
+    /// [`IoError::LinkDown`] once after the link went down, [`IoError::DeviceGone`] after the interface was deleted,
+    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a frame that is lost; the next call reads the next frame.
+    #[inline]
+    pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<PacketRx>> {
+        packet.reset(PacketBuf::HEADROOM);
+        let mut header = [0; VNET_LEN];
+        let mut control = Control::new();
+        let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(packet.spare_mut())];
+        let received = match sys::recvmsg(self.fd.as_fd(), parts, None, &mut control) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Ok(None),
+            Err(libc::ENETDOWN) if self.is_unbound() => return Err(IoError::DeviceGone),
+            Err(errno) => return Err(IoError::from_errno(errno)),
+        };
+        if received.flags & libc::MSG_TRUNC != 0 {
+            return Err(IoError::Truncated);
+        }
+        let len = received.len.saturating_sub(VNET_LEN);
+        packet.offload = vnet::decode(&header, len)?;
+        packet.set_len(len);
+        Ok(Some(PacketRx { vlan: stripped_tag(&control) }))
+    }
+
+    /// Sends `packet` through the interface, as it is: a super-packet and an unfinished checksum stay such, and are
+    /// finished by the device or, where it cannot, by the kernel.
+    ///
+    /// # Errors
+    /// [`IoError::LinkDown`], [`IoError::Full`], [`IoError::DeviceGone`]; [`IoError::TooBig`] above 1023 pieces or for a
+    /// frame longer than the MTU allows (see the crate's notes on VLAN tags).
+    #[inline]
+    pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
+        let mut header = [0; VNET_LEN];
+        vnet::encode(packet, &mut header)?;
+        let mut parts = Pieces::new();
+        if !parts.push(&header) || !parts.extend(packet.pieces()) {
+            return Err(IoError::TooBig);
+        }
+        match sys::sendmsg(self.fd.as_fd(), parts.as_slice(), None, None) {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(IoError::from_errno(errno)),
+        }
+    }
+
+    /// Counters since the socket was opened.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel refuses.
+    pub fn stats(&self) -> Result<PacketStats> {
+        // Reading resets the kernel's counters, hence the sums.
+        let new: libc::tpacket_stats =
+            sys::option(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS)
+                .map_err(|e| Error::os("read the counters of a packet socket", e))?;
+        let add =
+            |sum: &AtomicU64, n: u32| sum.fetch_add(u64::from(n), Ordering::Relaxed) + u64::from(n);
+        Ok(PacketStats {
+            frames: add(&self.frames, new.tp_packets),
+            dropped: add(&self.dropped, new.tp_drops),
+        })
+    }
+
+    /// True when the kernel has detached the socket, which it does when the interface is deleted.
+    fn is_unbound(&self) -> bool {
+        sys::local_addr(self.fd.as_fd()).is_ok_and(|addr| addr.ifindex() == -1)
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The VLAN tag in PACKET_AUXDATA (`struct tpacket_auxdata`: status, len, snaplen u32; mac, net, tci, tpid u16).
+fn stripped_tag(control: &Control) -> Option<VlanTag> {
+    let (_, _, aux) = control
+        .iter()
+        .find(|&(level, kind, _)| (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
+    let status = u32::from_ne_bytes(aux.get(0..4)?.try_into().ok()?);
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let tci = u16::from_ne_bytes(aux.get(16..18)?.try_into().ok()?);
+    let tpid = u16::from_ne_bytes(aux.get(18..20)?.try_into().ok()?);
+    let known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+    Some(VlanTag { tpid: if known { tpid } else { 0x8100 }, tci })
+}

@@ -1,0 +1,162 @@
+//! Lists of pieces for one system call, kept on the stack: [`Pieces`] of one frame or train, [`Messages`] of several.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+
+const MAX_PIECES: usize = 1024;
+const MAX_MESSAGES: usize = 64;
+
+/// The pieces of one frame, datagram or train in order, up to [`Pieces::MAX`]. Building one allocates nothing and
+/// initialises only what is used.
+pub struct Pieces<'a> {
+    slots: [MaybeUninit<IoSlice<'a>>; MAX_PIECES],
+    len: usize,
+}
+
+impl<'a> Pieces<'a> {
+    /// The most pieces one system call takes (UIO_MAXIOV).
+    pub const MAX: usize = MAX_PIECES;
+
+    /// No pieces.
+    #[inline]
+    pub const fn new() -> Self {
+        Self { slots: [const { MaybeUninit::uninit() }; Self::MAX], len: 0 }
+    }
+
+    /// Appends a piece; false, and nothing appended, when there are [`Pieces::MAX`] already.
+    #[inline]
+    #[must_use]
+    pub fn push(&mut self, piece: &'a [u8]) -> bool {
+        let Some(slot) = self.slots.get_mut(self.len) else { return false };
+        slot.write(IoSlice::new(piece));
+        self.len += 1;
+        true
+    }
+
+    /// Appends pieces; false, and nothing appended, when they do not all fit.
+    #[inline]
+    #[must_use]
+    pub fn extend(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        let before = self.len;
+        for piece in pieces {
+            if !self.push(piece) {
+                self.len = before;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Forgets all pieces.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// The pieces as system calls take them.
+    #[inline]
+    pub fn as_slice(&self) -> &[IoSlice<'a>] {
+        // SAFETY: `push` has initialised the first `len` slots, and MaybeUninit<T> has the layout of T.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
+    }
+}
+
+impl Default for Pieces<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Several messages, each of several pieces, to be sent by one system call.
+pub struct Messages<'a> {
+    pieces: Pieces<'a>,
+    /// Where each message ends in `pieces`.
+    ends: [u16; MAX_MESSAGES],
+    len: usize,
+}
+
+impl<'a> Messages<'a> {
+    /// The most messages in one list.
+    pub const MAX: usize = MAX_MESSAGES;
+
+    /// No messages.
+    pub const fn new() -> Self {
+        Self { pieces: Pieces::new(), ends: [0; Self::MAX], len: 0 }
+    }
+
+    /// Appends a message; false, and nothing appended, when the list is full: send it, [`Messages::clear`] it, go on.
+    #[must_use]
+    pub fn push(&mut self, message: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        if self.len == Self::MAX || !self.pieces.extend(message) {
+            return false;
+        }
+        // At most 1024.
+        self.ends[self.len] = self.pieces.len as u16;
+        self.len += 1;
+        true
+    }
+
+    /// Messages in the list.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets all messages.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.pieces.clear();
+    }
+
+    /// The messages in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[IoSlice<'a>]> {
+        let mut start = 0;
+        self.ends[..self.len].iter().map(move |&end| {
+            let message = &self.pieces.as_slice()[start..usize::from(end)];
+            start = usize::from(end);
+            message
+        })
+    }
+}
+
+impl Default for Messages<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_refused_when_full_and_nothing_is_appended() {
+        let mut pieces = Pieces::new();
+        assert!(pieces.extend([&[1u8][..]; 1023]));
+        assert!(!pieces.extend([&[2u8][..]; 2]));
+        assert_eq!(pieces.as_slice().len(), 1023);
+        assert!(pieces.push(&[3]));
+        assert!(!pieces.push(&[4]));
+    }
+
+    #[test]
+    fn messages_keep_their_pieces_apart() {
+        let mut messages = Messages::new();
+        assert!(
+            messages.push([&b"ab"[..], b"c"]) && messages.push([&b"d"[..]]) && messages.push([])
+        );
+        let read: Vec<Vec<u8>> =
+            messages.iter().map(|m| m.iter().flat_map(|p| p.to_vec()).collect()).collect();
+        assert_eq!(read, [&b"abc"[..], b"d", b""]);
+        messages.clear();
+        assert!(messages.is_empty());
+        for _ in 0..Messages::MAX {
+            assert!(messages.push([&[0u8][..]]));
+        }
+        assert!(!messages.push([&[0u8][..]]));
+        assert_eq!(messages.len(), 64);
+    }
+}

@@ -1,0 +1,203 @@
+//! [`Tap`]: the host's end of a virtual Ethernet interface, whose other end is a guest's.
+//!
+//! Frames cross with a virtio-net header, so 64 KiB super-packets and unfinished checksums pass whole, one system call each.
+//! The interface is made in the network namespace of the thread that opens it and disappears when the [`Tap`] is dropped;
+//! reading and writing work from any thread.
+//!
+//! An open TAP keeps the namespace *where it was opened* alive, so a guest whose TAP was opened inside its namespace can
+//! never vanish. Open it outside and move the interface in ([`crate::Netlink::move_to`]): then the end of the guest's
+//! namespace deletes the interface, and the next call says [`IoError::DeviceGone`].
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use packet::PacketBuf;
+use packet::vnet::{self, VNET_LEN};
+
+use crate::batch::Pieces;
+use crate::io_error::{IoError, IoResult};
+use crate::sys;
+use crate::{Error, Ifindex, Result};
+
+const TUN_F_UDP_SEGMENT: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+const TUN_F_BASE: libc::c_uint =
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+
+/// How a TAP interface is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TapOptions {
+    /// Allow several queues: each further [`Tap::open`] with the same name and this option attaches one.
+    pub multi_queue: bool,
+}
+
+/// One queue of a TAP interface; see the module.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    udp_segmentation: bool,
+}
+
+impl Tap {
+    /// Makes the interface `name` (1 to 15 bytes; a `%d` in it is replaced by a free number) in the network namespace of
+    /// this thread, or attaches to it when it exists without an owner. It is not persistent: dropping the `Tap` removes it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name that cannot be one, [`Error::Os`] when the kernel refuses (EPERM without
+    /// CAP_NET_ADMIN, EBUSY when another process holds the interface).
+    pub fn open(name: &str, options: TapOptions) -> Result<Self> {
+        let what = || format!("create TAP {name}");
+        let mut request = interface_request(name)?;
+        let queues = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+        request.ifr_ifru.ifru_flags =
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queues) as libc::c_short;
+        let fd = open_control()?;
+        // SAFETY: TUNSETIFF reads and writes one ifreq.
+        cvt_ioctl(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut request) })
+            .map_err(|e| Error::os(what(), e))?;
+        let len: libc::c_int = VNET_LEN as libc::c_int;
+        // SAFETY: TUNSETVNETHDRSZ reads one int.
+        cvt_ioctl(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &len) })
+            .map_err(|e| Error::os(what(), e))?;
+        let offload = |flags: libc::c_uint| {
+            // SAFETY: TUNSETOFFLOAD takes its flags by value.
+            cvt_ioctl(unsafe {
+                libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags))
+            })
+        };
+        // Linux before 6.2 does not know the UDP flags and refuses the whole set.
+        let udp_segmentation = offload(TUN_F_BASE | TUN_F_UDP_SEGMENT).is_ok();
+        if !udp_segmentation {
+            offload(TUN_F_BASE).map_err(|e| Error::os(what(), e))?;
+        }
+        Ok(Self { fd, udp_segmentation })
+    }
+
+    /// True when the guest's side may hand over UDP super-packets ([`packet::GsoKind::UdpL4`]; Linux 6.2 and later).
+    pub fn udp_segmentation(&self) -> bool {
+        self.udp_segmentation
+    }
+
+    /// The present name of the interface, which may have been renamed.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the interface is gone.
+    pub fn name(&self) -> Result<String> {
+        let mut request = interface_request("")?;
+        // SAFETY: TUNGETIFF writes one ifreq.
+        cvt_ioctl(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TUNGETIFF, &mut request) })
+            .map_err(|e| Error::os("read the name of a TAP", e))?;
+        let bytes = request.ifr_name.iter().take_while(|&&c| c != 0).map(|&c| c as u8);
+        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+    }
+
+    /// The index of the interface in the namespace of the *calling* thread, which must be where the interface is.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the interface is gone or in another namespace.
+    pub fn ifindex(&self) -> Result<Ifindex> {
+        let name = self.name()?;
+        index_of(&name)
+    }
+
+    /// Gives the interface a carrier or takes it away, as plugging and pulling a cable would.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the interface is gone.
+    pub fn set_carrier(&self, on: bool) -> Result<()> {
+        let value = libc::c_int::from(on);
+        // SAFETY: TUNSETCARRIER reads one int.
+        cvt_ioctl(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TUNSETCARRIER, &value) })
+            .map(|_| ())
+            .map_err(|e| Error::os("set the carrier of a TAP", e))
+    }
+
+    /// Reads the next frame that the guest sent into `packet`, behind the usual headroom, with its offload state. `None`
+    /// when there is none. VLAN tags are in the bytes. `packet` should hold [`PacketBuf::MAX_FRAME`] bytes: the kernel
+    /// cuts a longer frame without a word.
+    ///
+    /// # Errors
+    /// [`IoError::DeviceGone`] when the interface was deleted.
+    #[inline]
+    pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<()>> {
+        packet.reset(PacketBuf::HEADROOM);
+        let mut header = [0; VNET_LEN];
+        let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(packet.spare_mut())];
+        match sys::readv(self.fd.as_fd(), parts) {
+            Ok(len) => {
+                let len = len.saturating_sub(VNET_LEN);
+                packet.offload = vnet::decode(&header, len)?;
+                packet.set_len(len);
+                Ok(Some(()))
+            }
+            Err(libc::EAGAIN | libc::EINTR) => Ok(None),
+            Err(errno) => Err(IoError::from_errno(errno)),
+        }
+    }
+
+    /// Hands `packet` to the guest, as it is: a super-packet and an unfinished checksum stay such.
+    ///
+    /// # Errors
+    /// [`IoError::LinkDown`] while the interface is down, [`IoError::Full`] when the kernel has no memory,
+    /// [`IoError::TooBig`] above 1023 pieces, [`IoError::DeviceGone`] when the interface was deleted.
+    #[inline]
+    pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
+        let mut header = [0; VNET_LEN];
+        vnet::encode(packet, &mut header)?;
+        let mut parts = Pieces::new();
+        if !parts.push(&header) || !parts.extend(packet.pieces()) {
+            return Err(IoError::TooBig);
+        }
+        match sys::writev(self.fd.as_fd(), parts.as_slice()) {
+            Ok(_) => Ok(()),
+            // The TUN driver's word for an interface that is not up.
+            Err(libc::EIO) => Err(IoError::LinkDown),
+            Err(errno) => Err(IoError::from_errno(errno)),
+        }
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The index of the interface `name` in the namespace of this thread.
+pub(crate) fn index_of(name: &str) -> Result<Ifindex> {
+    let what = || format!("look up link {name}");
+    let text = std::ffi::CString::new(name)
+        .map_err(|_| Error::invalid(what(), "a name cannot contain a zero byte"))?;
+    // SAFETY: `text` is a C string.
+    match unsafe { libc::if_nametoindex(text.as_ptr()) } {
+        0 => Err(Error::last_os(what())),
+        index => Ok(Ifindex(index)),
+    }
+}
+
+fn open_control() -> Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .map(OwnedFd::from)
+        .map_err(|e| Error::os("open /dev/net/tun", e))
+}
+
+fn interface_request(name: &str) -> Result<libc::ifreq> {
+    // SAFETY: an ifreq is integers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() || name.bytes().any(|b| b == 0 || b == b'/') {
+        let what = format!("create TAP {name}");
+        return Err(Error::invalid(what, "an interface name has 1 to 15 bytes, no slash"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+fn cvt_ioctl(ret: libc::c_int) -> std::io::Result<libc::c_int> {
+    if ret < 0 { Err(std::io::Error::last_os_error()) } else { Ok(ret) }
+}

@@ -1,0 +1,477 @@
+//! UDP as an underlay: [`UdpUnderlay`] receives the datagrams of a tunnel's port, [`TxPool`] sends from many source ports.
+//!
+//! Both move *trains*: up to 64 (128 on newer kernels) datagrams of equal size, only the last of which may be shorter, in one system
+//! call (UDP_SEGMENT, UDP_GRO). The kernel or the NIC cuts and merges them.
+//!
+//! All sockets set "don't fragment" and obey the kernel's knowledge of the path MTU (IP_PMTUDISC_DO): a datagram that is
+//! too long is refused with [`IoError::TooBig`], including after an ICMP "packet too big" from the path, and
+//! [`path_mtu`] then tells the limit. (IP_PMTUDISC_PROBE would keep sending into the black hole.)
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::c_int;
+use packet::PacketBuf;
+
+use crate::batch::Messages;
+use crate::filter::Filter;
+use crate::io_error::{IoError, IoResult};
+use crate::sys::{self, Control, Received, SockAddr};
+use crate::{Error, Result};
+
+const SOL_UDP: c_int = libc::IPPROTO_UDP;
+const UDP_NO_CHECK6_TX: c_int = 101;
+const UDP_NO_CHECK6_RX: c_int = 102;
+const UDP_SEGMENT: c_int = 103;
+const UDP_GRO: c_int = 104;
+
+/// The most payload of one datagram or train: the 16-bit length of IPv4 less its header and UDP's. (IPv6 could carry 20 bytes more,
+/// which is not worth a difference.)
+pub const MAX_TRAIN_BYTES: usize = 65_507;
+
+/// How a receiving socket is made.
+#[derive(Debug, Clone, Copy)]
+pub struct UdpOptions {
+    /// Let the kernel merge datagrams into trains.
+    pub gro: bool,
+    /// Accept datagrams without a checksum over IPv6, as RFC 6936 allows for tunnels. Over IPv4 they always are.
+    pub zero_checksum_v6: bool,
+    /// Bytes of received datagrams that may wait in the kernel.
+    pub rx_queue_bytes: u32,
+}
+
+impl Default for UdpOptions {
+    fn default() -> Self {
+        Self { gro: true, zero_checksum_v6: false, rx_queue_bytes: 8 << 20 }
+    }
+}
+
+/// What is known about a received datagram or train besides its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RxTrain {
+    /// The sender.
+    pub source: SocketAddr,
+    /// Payload bytes of each datagram but the last, which may be shorter; `None` for a single datagram.
+    pub gso_size: Option<u16>,
+    /// DSCP and ECN of the outer IP header. The ECN bits of all datagrams of a train are equal.
+    pub tos: u8,
+    /// Payload bytes in all.
+    pub len: usize,
+}
+
+impl RxTrain {
+    /// A place for [`UdpUnderlay::recv_batch`] to write to.
+    pub const EMPTY: Self = Self {
+        source: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        gso_size: None,
+        tos: 0,
+        len: 0,
+    };
+}
+
+/// The receiving socket of a tunnel's port; see the module. All calls work from any thread.
+#[derive(Debug)]
+pub struct UdpUnderlay {
+    fd: OwnedFd,
+    malformed: AtomicU32,
+}
+
+impl UdpUnderlay {
+    /// Binds a socket to the address and port `local` in this thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: EADDRINUSE when the port is taken (by a kernel tunnel device, for instance), EADDRNOTAVAIL when the
+    /// address is not this host's.
+    pub fn bind(local: SocketAddr, options: UdpOptions) -> Result<Self> {
+        let what = || format!("bind UDP {local}");
+        let os = |e| Error::os(what(), e);
+        let fd = tunnel_socket(local.ip()).map_err(os)?;
+        let socket = fd.as_fd();
+        let set = |level, name| sys::set_option(socket, level, name, 1 as c_int).map_err(os);
+        if options.gro {
+            set(SOL_UDP, UDP_GRO)?;
+        }
+        match local {
+            SocketAddr::V4(_) => set(libc::IPPROTO_IP, libc::IP_RECVTOS)?,
+            SocketAddr::V6(_) => {
+                set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
+                if options.zero_checksum_v6 {
+                    set(SOL_UDP, UDP_NO_CHECK6_RX)?;
+                }
+            }
+        }
+        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, options.rx_queue_bytes)
+            .map_err(os)?;
+        sys::bind(socket, &SockAddr::from(local)).map_err(os)?;
+        Ok(Self { fd, malformed: AtomicU32::new(0) })
+    }
+
+    /// Reads the next datagram or train into `packet`, behind the usual headroom. `None` when there is none. `packet` must
+    /// hold 65,535 bytes. Checksums have been verified by the kernel or the NIC.
+    ///
+    /// # Errors
+    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a train that is lost; the next call reads the next one.
+    #[inline]
+    pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxTrain>> {
+        packet.reset(PacketBuf::HEADROOM);
+        let mut control = Control::new();
+        let mut from = SockAddr::EMPTY;
+        let parts = &mut [IoSliceMut::new(packet.spare_mut())];
+        match sys::recvmsg(self.fd.as_fd(), parts, Some(&mut from), &mut control) {
+            Ok(Some(received)) => train(packet, &received, &from, &control).map(Some),
+            Ok(None) => Ok(None),
+            Err(errno) => Err(IoError::from_errno(errno)),
+        }
+    }
+
+    /// Reads up to 64 datagrams or trains by one system call, one into each of `packets`, which may be smaller than 65,535 bytes
+    /// only when GRO is off; returns how many, and what is known of each in `trains`. One that did not fit its packet or
+    /// makes no sense is counted ([`UdpUnderlay::malformed`]) and left empty (`len` 0).
+    ///
+    /// # Errors
+    /// [`IoError::Os`] when the kernel refuses.
+    pub fn recv_batch(&self, packets: &mut [PacketBuf], trains: &mut [RxTrain]) -> IoResult<usize> {
+        let count = packets.len().min(trains.len());
+        sys::recvmmsg(self.fd.as_fd(), &mut packets[..count], |i, packet, got, from, control| {
+            trains[i] = train(packet, got, from, control).unwrap_or_else(|_| {
+                self.malformed.fetch_add(1, Ordering::Relaxed);
+                packet.set_len(0);
+                RxTrain::EMPTY
+            });
+        })
+        .map_err(IoError::from_errno)
+    }
+
+    /// Trains that [`UdpUnderlay::recv_batch`] lost, modulo 2^32.
+    pub fn malformed(&self) -> u32 {
+        self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// Datagrams that the kernel dropped because the receive queue was full or their checksum wrong, modulo 2^32.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel refuses.
+    pub fn dropped(&self) -> Result<u32> {
+        sys::dropped(self.fd.as_fd()).map_err(|e| Error::os("read the counters of a UDP socket", e))
+    }
+
+    /// The address and port that the socket is bound to.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel refuses.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        local_addr(self.fd.as_fd())
+    }
+}
+
+impl AsFd for UdpUnderlay {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// How a pool of transmitting sockets is made.
+#[derive(Debug, Clone, Copy)]
+pub struct TxOptions {
+    /// The first source port to try; the pool takes the first run of `count` free ports from here on.
+    pub base_port_hint: u16,
+    /// How many source ports the flows are spread over; at least 1.
+    pub count: u16,
+    /// Send single datagrams (not trains, whose checksum is the kernel's to compute) with checksum zero. Over IPv6 this
+    /// is RFC 6936's exception for tunnels; the receiver has to allow it.
+    pub zero_checksum: bool,
+    /// Bytes that may wait in the queue of each socket.
+    pub tx_queue_bytes: u32,
+}
+
+impl Default for TxOptions {
+    /// 64 ports of the dynamic range (RFC 6335), checksums on, 4 MiB.
+    fn default() -> Self {
+        Self { base_port_hint: 49_152, count: 64, zero_checksum: false, tx_queue_bytes: 4 << 20 }
+    }
+}
+
+/// What one send needs to know besides the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxTrain {
+    /// The remote end point.
+    pub dst: SocketAddr,
+    /// Hash of the inner flow; chooses the source port.
+    pub entropy: u32,
+    /// DSCP and ECN of the outer header.
+    pub tos: u8,
+    /// TTL or hop limit of the outer header; `None` for the host's default.
+    pub ttl: Option<u8>,
+    /// Payload bytes of each datagram but the last; `None` for a single datagram.
+    pub gso_size: Option<u16>,
+}
+
+/// Sockets that differ in their source port and receive nothing; see the module. All calls work from any thread.
+#[derive(Debug)]
+pub struct TxPool {
+    sockets: Vec<OwnedFd>,
+    /// For single datagrams, when those go without a checksum: the same ports once more.
+    unsummed: Vec<OwnedFd>,
+    base_port: u16,
+    max_segments: usize,
+}
+
+impl TxPool {
+    /// Binds `options.count` sockets to consecutive ports of the address `local` in this thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a count of zero, [`Error::Os`] when the address is not this host's or no run of ports is
+    /// free.
+    pub fn new(local: IpAddr, options: TxOptions) -> Result<Self> {
+        let what = || format!("bind {} UDP source ports of {local}", options.count);
+        if options.count == 0 {
+            return Err(Error::invalid(what(), "the count must be at least 1"));
+        }
+        let mut base = options.base_port_hint.max(1024);
+        let sockets = loop {
+            match bind_run(local, base, &options) {
+                Ok(sockets) => break sockets,
+                Err((error, taken)) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
+                    // Go on behind the port that is taken, as long as a run fits.
+                    let next =
+                        taken.checked_add(1).filter(|b| b.checked_add(options.count - 1).is_some());
+                    base = next.ok_or_else(|| Error::os(what(), error))?;
+                }
+                Err((error, _)) => return Err(Error::os(what(), error)),
+            }
+        };
+        let unsummed = if options.zero_checksum {
+            let sockets = bind_run(local, base, &options).map_err(|(e, _)| Error::os(what(), e))?;
+            for socket in &sockets {
+                let (level, name) = match local {
+                    IpAddr::V4(_) => (libc::SOL_SOCKET, libc::SO_NO_CHECK),
+                    IpAddr::V6(_) => (SOL_UDP, UDP_NO_CHECK6_TX),
+                };
+                sys::set_option(socket.as_fd(), level, name, 1 as c_int)
+                    .map_err(|e| Error::os(what(), e))?;
+            }
+            sockets
+        } else {
+            Vec::new()
+        };
+        let mut pool = Self { sockets, unsummed, base_port: base, max_segments: 64 };
+        pool.max_segments = pool.probe_max_segments(local);
+        Ok(pool)
+    }
+
+    /// The source ports: the first, and how many.
+    pub fn ports(&self) -> (u16, u16) {
+        (self.base_port, self.sockets.len() as u16)
+    }
+
+    /// The most datagrams in a train: 64, or 128 on kernels that allow it.
+    pub fn max_segments(&self) -> usize {
+        self.max_segments
+    }
+
+    /// Sends the bytes of `pieces`, in order, as a datagram or as a train that is cut every `gso_size` bytes; one system call.
+    /// Returns the bytes sent. At most [`MAX_TRAIN_BYTES`], [`TxPool::max_segments`] datagrams, 1024 pieces.
+    ///
+    /// # Errors
+    /// [`IoError::TooBig`] beyond these limits, or when a datagram exceeds the path MTU; [`IoError::Full`] when the queue is;
+    /// [`IoError::Unreachable`] without a route.
+    #[inline]
+    pub fn send(&self, train: &TxTrain, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
+        let mut control = control_for(train);
+        let Some(size) = train.gso_size else {
+            return self.send_one(train, pieces, &control);
+        };
+        control.push(SOL_UDP, UDP_SEGMENT, &size.to_ne_bytes());
+        let to = SockAddr::from(train.dst);
+        match sys::sendmsg(self.socket(train.entropy, false), pieces, Some(&to), Some(&control)) {
+            Ok(sent) => Ok(sent),
+            // Linux before 6.11 does not cut trains for a device that cannot compute checksums.
+            Err(libc::EIO) => self.send_cut(train, size, pieces),
+            // What kernels before 6.13 say when a datagram of the train exceeds the path MTU, and all for too many.
+            Err(libc::EINVAL) => Err(IoError::TooBig),
+            Err(errno) => Err(IoError::from_errno(errno)),
+        }
+    }
+
+    /// Sends several single datagrams (`train.gso_size` is not looked at) to one destination by one system call; returns how
+    /// many were sent, which is fewer than all when one after the first is refused.
+    ///
+    /// # Errors
+    /// As [`TxPool::send`], for the first datagram.
+    pub fn send_batch(&self, train: &TxTrain, datagrams: &Messages<'_>) -> IoResult<usize> {
+        let to = SockAddr::from(train.dst);
+        let socket = self.socket(train.entropy, true);
+        sys::sendmmsg(socket, datagrams, Some(&to), Some(&control_for(train)))
+            .map_err(IoError::from_errno)
+    }
+
+    fn send_one(
+        &self,
+        train: &TxTrain,
+        pieces: &[IoSlice<'_>],
+        control: &Control,
+    ) -> IoResult<usize> {
+        let to = SockAddr::from(train.dst);
+        sys::sendmsg(self.socket(train.entropy, true), pieces, Some(&to), Some(control))
+            .map_err(IoError::from_errno)
+    }
+
+    /// Sends a train datagram by datagram.
+    #[cold]
+    fn send_cut(&self, train: &TxTrain, size: u16, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
+        let control = control_for(train);
+        let mut sent = 0;
+        let mut datagram: Vec<IoSlice<'_>> = Vec::new();
+        let mut room = usize::from(size);
+        for piece in pieces {
+            let mut rest: &[u8] = piece;
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(rest.len().min(room));
+                datagram.push(IoSlice::new(now));
+                room -= now.len();
+                rest = later;
+                if room == 0 {
+                    sent += self.send_one(train, &datagram, &control)?;
+                    datagram.clear();
+                    room = usize::from(size);
+                }
+            }
+        }
+        if !datagram.is_empty() {
+            sent += self.send_one(train, &datagram, &control)?;
+        }
+        Ok(sent)
+    }
+
+    fn socket(&self, entropy: u32, single: bool) -> BorrowedFd<'_> {
+        let index = entropy as usize % self.sockets.len();
+        let pool = if single && !self.unsummed.is_empty() { &self.unsummed } else { &self.sockets };
+        pool[index].as_fd()
+    }
+
+    /// Sends a train of 65 one-byte datagrams from the first port to itself, where the filter drops them. A kernel whose
+    /// limit is 64 refuses it before it looks at anything else.
+    fn probe_max_segments(&self, local: IpAddr) -> usize {
+        let mut control = Control::new();
+        control.push(SOL_UDP, UDP_SEGMENT, &1u16.to_ne_bytes());
+        let to = SockAddr::from(SocketAddr::new(local, self.base_port));
+        let sent = sys::sendmsg(
+            self.socket(0, false),
+            &[IoSlice::new(&[0; 65])],
+            Some(&to),
+            Some(&control),
+        );
+        if sent == Ok(65) { 128 } else { 64 }
+    }
+}
+
+/// The largest IP packet, in bytes, that the kernel believes the path from `local` to `dst` carries: the MTU of the link, or
+/// less once an ICMP "packet too big" has come back. UDP payload is 28 bytes less over IPv4, 48 over IPv6.
+///
+/// # Errors
+/// [`Error::Os`] when there is no route.
+pub fn path_mtu(local: IpAddr, dst: IpAddr) -> Result<u32> {
+    let os = |e| Error::os(format!("look up the path MTU to {dst}"), e);
+    let fd = tunnel_socket(local).map_err(os)?;
+    sys::bind(fd.as_fd(), &SockAddr::from(SocketAddr::new(local, 0))).map_err(os)?;
+    sys::connect(fd.as_fd(), &SockAddr::from(SocketAddr::new(dst, 9))).map_err(os)?;
+    let mtu: c_int = match dst {
+        IpAddr::V4(_) => sys::option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU),
+        IpAddr::V6(_) => sys::option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    }
+    .map_err(os)?;
+    Ok(mtu.unsigned_abs())
+}
+
+/// A UDP socket of the family of `local` that sets "don't fragment" and obeys the path MTU.
+fn tunnel_socket(local: IpAddr) -> std::io::Result<OwnedFd> {
+    let fd = sys::socket(sys::family(local), libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
+    let set = |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value);
+    if local.is_ipv4() {
+        set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+    } else {
+        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+    }
+    Ok(fd)
+}
+
+/// Binds `options.count` consecutive ports from `base` on; on failure, the port that failed.
+fn bind_run(
+    local: IpAddr,
+    base: u16,
+    options: &TxOptions,
+) -> Result<Vec<OwnedFd>, (std::io::Error, u16)> {
+    let bind = |port: u16| -> std::io::Result<OwnedFd> {
+        let fd = tunnel_socket(local)?;
+        let set = |name, value| sys::set_option(fd.as_fd(), libc::SOL_SOCKET, name, value);
+        // Every port is bound twice then. Nothing is received, so sharing takes nothing from anybody.
+        set(libc::SO_REUSEPORT, c_int::from(options.zero_checksum))?;
+        set(libc::SO_RCVBUF, 0)?;
+        set(libc::SO_SNDBUFFORCE, options.tx_queue_bytes.min(i32::MAX as u32) as c_int)?;
+        Filter::nothing().attach(&fd).map_err(std::io::Error::other)?;
+        sys::bind(fd.as_fd(), &SockAddr::from(SocketAddr::new(local, port)))?;
+        Ok(fd)
+    };
+    (0..options.count)
+        .map(|i| {
+            let port =
+                base.checked_add(i).ok_or((std::io::ErrorKind::AddrInUse.into(), u16::MAX))?;
+            bind(port).map_err(|e| (e, port))
+        })
+        .collect()
+}
+
+fn control_for(train: &TxTrain) -> Control {
+    let mut control = Control::new();
+    let (level, tos, ttl) = match train.dst {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+    };
+    if train.tos != 0 {
+        control.push(level, tos, &c_int::from(train.tos).to_ne_bytes());
+    }
+    if let Some(hops) = train.ttl {
+        control.push(level, ttl, &c_int::from(hops).to_ne_bytes());
+    }
+    control
+}
+
+/// What a received message says, its length set in `packet`.
+#[inline]
+fn train(
+    packet: &mut PacketBuf,
+    received: &Received,
+    from: &SockAddr,
+    control: &Control,
+) -> IoResult<RxTrain> {
+    if received.flags & libc::MSG_TRUNC != 0 {
+        return Err(IoError::Truncated);
+    }
+    let source = from.ip().ok_or(IoError::Malformed)?;
+    packet.set_len(received.len);
+    let mut train = RxTrain { source, gso_size: None, tos: 0, len: received.len };
+    for (level, kind, data) in control.iter() {
+        let Some(value) = sys::control_int(data) else { continue };
+        match (level, kind) {
+            (SOL_UDP, UDP_GRO) => {
+                // The kernel also says it for a single datagram, where it says nothing.
+                let size = u16::try_from(value).map_err(|_| IoError::Malformed)?;
+                train.gso_size = Some(size).filter(|&s| s > 0 && usize::from(s) < received.len);
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                train.tos = value as u8;
+            }
+            _ => {}
+        }
+    }
+    Ok(train)
+}
+
+fn local_addr(fd: BorrowedFd<'_>) -> Result<SocketAddr> {
+    let what = "read the address of a socket";
+    let addr = sys::local_addr(fd).map_err(|e| Error::os(what, e))?;
+    addr.ip().ok_or_else(|| Error::malformed(what, "not an IP address"))
+}

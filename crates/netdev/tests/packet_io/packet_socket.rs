@@ -1,0 +1,167 @@
+use netdev::af_packet::{PacketOptions, PacketSocket, VlanTag};
+use netdev::filter::Filter;
+use netdev::io_error::IoError;
+use packet::{Gso, GsoKind, PacketBuf};
+use std::net::SocketAddr;
+use testkit::host::{TestHost, WireEnd, pair, wait_until};
+use wire::MacAddr;
+
+use crate::frames::{self, TIMEOUT, big_packet, pattern, tcp_frame, wait_for};
+
+/// A foreign address, so that neither kernel takes part.
+const ELSEWHERE: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 1]);
+
+struct Wire {
+    b: TestHost,
+    tx: PacketSocket,
+    rx: PacketSocket,
+    ends: (WireEnd, WireEnd),
+    a: TestHost,
+}
+
+fn wire(filter: &Filter) -> Wire {
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let rx = b.run(|| PacketSocket::open(ends.1.index, filter, options)).unwrap();
+    Wire { b, tx, rx, ends, a }
+}
+
+/// The next frame to [`ELSEWHERE`].
+fn next(rx: &PacketSocket, packet: &mut PacketBuf) -> Option<VlanTag> {
+    wait_for("a frame", || {
+        let got = rx.recv(packet).unwrap()?;
+        (packet.head()[0..6] == ELSEWHERE.0).then_some(got.vlan)
+    })
+}
+
+fn addresses(v6: bool) -> (SocketAddr, SocketAddr) {
+    if v6 {
+        ("[fd00::1]:1000".parse().unwrap(), "[fd00::2]:7471".parse().unwrap())
+    } else {
+        ("192.0.2.1:1000".parse().unwrap(), "192.0.2.2:7471".parse().unwrap())
+    }
+}
+
+#[test]
+fn super_packets_arrive_whole_when_tagged_or_not() {
+    testkit::require_root!();
+    let wire = wire(&Filter::everything());
+    let macs = (wire.ends.0.mac, ELSEWHERE);
+    let mut packet = big_packet();
+    for v6 in [false, true] {
+        for tags in [
+            &[][..],
+            &[(0x8100, 5)],
+            &[(0x88a8, 7)],
+            &[(0x88a8, 0x2007), (0x8100, 5)],
+            &[(0x8100, 1), (0x8100, 2)],
+        ] {
+            for (len, mss) in [(64_000, Some(1400)), (1000, None)] {
+                let payload = pattern(len);
+                let sent = tcp_frame(macs, tags, addresses(v6), &payload, mss);
+                wire.tx.send(&sent).unwrap();
+                let vlan = next(&wire.rx, &mut packet);
+                assert_eq!(vlan, tags.first().map(|&(tpid, tci)| VlanTag { tpid, tci }));
+                // The outer tag is in the metadata, all else in the bytes.
+                let mut expected = sent.to_vec();
+                if !tags.is_empty() {
+                    expected.drain(12..16);
+                }
+                let what = format!("v6 {v6} tags {tags:x?} mss {mss:?}");
+                assert_eq!(packet.to_vec(), expected, "{what}");
+                let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+                let gso = mss.map(|size| Gso { kind, size, ecn: false });
+                assert_eq!(packet.offload.gso, gso, "{what}");
+                let mut shifted = sent.offload;
+                if let (packet::Checksum::Partial { start, .. }, false) =
+                    (&mut shifted.checksum, tags.is_empty())
+                {
+                    *start -= 4;
+                }
+                assert_eq!(packet.offload, shifted, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_are_sent_in_order_without_joining_them() {
+    testkit::require_root!();
+    let wire = wire(&Filter::everything());
+    let mut sent = big_packet();
+    let mut head = frames::ethernet(ELSEWHERE, wire.ends.0.mac, &[], 0x88b5);
+    let payload = pattern(3000);
+    let len = head.len();
+    head.extend(&payload);
+    sent.spare_mut()[..head.len()].copy_from_slice(&head);
+    sent.set_ranges(0..len, [len + 100..len + 200, len + 300..len + 1300]);
+    wire.tx.send(&sent).unwrap();
+    let mut packet = big_packet();
+    next(&wire.rx, &mut packet);
+    assert_eq!(packet.to_vec(), sent.to_vec());
+}
+
+#[test]
+fn link_down_is_recoverable_and_deletion_is_not() {
+    testkit::require_root!();
+    let wire = wire(&Filter::everything());
+    let frame = PacketBuf::from_bytes(
+        &[frames::ethernet(ELSEWHERE, wire.ends.0.mac, &[], 0x88b5), vec![0; 46]].concat(),
+    );
+    let mut packet = big_packet();
+    wire.tx.send(&frame).unwrap();
+    next(&wire.rx, &mut packet);
+
+    wire.b.netlink().set_down(wire.ends.1.index).unwrap();
+    wait_for("news of the link", || match wire.rx.recv(&mut packet) {
+        Err(IoError::LinkDown) => Some(()),
+        Ok(_) => None,
+        Err(error) => panic!("{error}"),
+    });
+    assert!(matches!(wire.rx.send(&frame), Err(IoError::LinkDown)));
+    wire.b.netlink().set_up(wire.ends.1.index).unwrap();
+    wait_until(TIMEOUT, "a frame after the link came back", || {
+        // The far end's carrier returns a moment later.
+        wire.tx.send(&frame).is_ok() && matches!(wire.rx.recv(&mut packet), Ok(Some(_)))
+    });
+
+    wire.a.netlink().delete(wire.ends.0.index).unwrap();
+    for socket in [&wire.rx, &wire.tx] {
+        wait_for("the end of the device", || match socket.recv(&mut packet) {
+            Err(IoError::DeviceGone) => Some(()),
+            Ok(_) => None,
+            Err(error) => panic!("{error}"),
+        });
+        assert!(matches!(socket.send(&frame), Err(IoError::DeviceGone)));
+    }
+}
+
+#[test]
+fn frames_are_counted_as_dropped_when_the_queue_is_full() {
+    testkit::require_root!();
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    let open = |host: &TestHost, index, filter: &Filter, rx_queue_bytes| {
+        let options = PacketOptions { promiscuous: true, rx_queue_bytes, ..Default::default() };
+        host.run(|| PacketSocket::open(index, filter, options)).unwrap()
+    };
+    let tx = open(&a, ends.0.index, &Filter::nothing(), 4096);
+    let rx = open(&b, ends.1.index, &Filter::everything(), 4096);
+    let frame = tcp_frame((ends.0.mac, ELSEWHERE), &[], addresses(false), &pattern(1000), None);
+    for _ in 0..100 {
+        tx.send(&frame).unwrap();
+    }
+    wait_until(TIMEOUT, "drops to be counted", || rx.stats().unwrap().dropped > 0);
+    wait_until(TIMEOUT, "all frames to be counted", || rx.stats().unwrap().frames >= 100);
+}
+
+#[test]
+fn frame_longer_than_the_mtu_is_refused_as_too_big() {
+    testkit::require_root!();
+    let wire = wire(&Filter::everything());
+    let frame =
+        tcp_frame((wire.ends.0.mac, ELSEWHERE), &[], addresses(false), &pattern(1500), None);
+    assert!(matches!(wire.tx.send(&frame), Err(IoError::TooBig)));
+}

@@ -1,0 +1,166 @@
+use std::net::UdpSocket;
+
+use netdev::io_error::IoError;
+use netdev::tap::{Tap, TapOptions};
+use netdev::{Dad, IpPrefix};
+use packet::{Checksum, GsoKind, PacketBuf};
+use testkit::host::TestHost;
+use wire::MacAddr;
+
+use crate::frames::{self, big_packet, pattern, wait_for};
+
+/// A guest whose interface `tap0` is up and has 10.99.0.1/24.
+fn guest() -> (TestHost, Tap) {
+    let host = TestHost::new("tap");
+    let tap = host.run(|| Tap::open("tap0", TapOptions::default())).unwrap();
+    let index = host.netlink().index_of("tap0").unwrap();
+    assert_eq!(host.run(|| tap.ifindex()).unwrap(), index);
+    assert_eq!(tap.name().unwrap(), "tap0");
+    let prefix = IpPrefix::new(std::net::Ipv4Addr::new(10, 99, 0, 1), 24).unwrap();
+    host.netlink().add_address(index, prefix, Dad::Skip).unwrap();
+    host.netlink().set_up(index).unwrap();
+    (host, tap)
+}
+
+/// The next frame of the guest with this ethertype.
+fn next(tap: &Tap, packet: &mut PacketBuf, ethertype: u16) {
+    wait_for("a frame of the guest", || {
+        tap.recv(packet).unwrap()?;
+        (packet.head()[12..14] == ethertype.to_be_bytes()).then_some(())
+    });
+}
+
+/// Answers the guest's ARP request for 10.99.0.2 and returns the guest's MAC.
+fn answer_arp(tap: &Tap, mac: MacAddr) -> MacAddr {
+    let mut packet = big_packet();
+    next(tap, &mut packet, 0x0806);
+    let request = packet.to_vec();
+    let guest = MacAddr(request[6..12].try_into().unwrap());
+    let mut reply = frames::ethernet(guest, mac, &[], 0x0806);
+    reply.extend([0, 1, 8, 0, 6, 4, 0, 2]);
+    reply.extend(mac.0);
+    reply.extend(&request[38..42]);
+    reply.extend(&request[22..32]);
+    tap.send(&PacketBuf::from_bytes(&reply)).unwrap();
+    guest
+}
+
+#[test]
+fn udp_crosses_the_tap_in_both_directions_from_any_thread() {
+    testkit::require_root!();
+    let (host, tap) = guest();
+    let socket = host.run(|| UdpSocket::bind("10.99.0.1:7000")).unwrap();
+    socket.set_read_timeout(Some(frames::TIMEOUT)).unwrap();
+    let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+    socket.send_to(b"out", "10.99.0.2:9000").unwrap();
+    let guest_mac = answer_arp(&tap, mac);
+
+    let mut packet = big_packet();
+    next(&tap, &mut packet, 0x0800);
+    assert_eq!(&packet.head()[42..], b"out");
+    assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 6 });
+
+    // Back, in two pieces and with the checksum left to the guest's kernel.
+    let (src, dst) = ("10.99.0.2".parse().unwrap(), "10.99.0.1".parse().unwrap());
+    let mut bytes = frames::ethernet(guest_mac, mac, &[], 0x0800);
+    bytes.extend(frames::ip(src, dst, 17, 10));
+    bytes.extend([0x23, 0x28, 0x1b, 0x58, 0, 10]);
+    bytes.extend(frames::fold(frames::pseudo_header_sum(src, dst, 17, 10)).to_be_bytes());
+    let head = bytes.len();
+    bytes.extend(b"..in");
+    let mut packet = big_packet();
+    packet.spare_mut()[..bytes.len()].copy_from_slice(&bytes);
+    packet.set_ranges(0..head, [head + 2..head + 4]);
+    packet.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+    tap.send(&packet).unwrap();
+    let mut got = [0; 16];
+    let (len, from) = socket.recv_from(&mut got).unwrap();
+    assert_eq!((&got[..len], from), (&b"in"[..], "10.99.0.2:9000".parse().unwrap()));
+}
+
+#[test]
+fn udp_train_stays_whole_when_the_guest_sends_one() {
+    testkit::require_root!();
+    let (host, tap) = guest();
+    if !tap.udp_segmentation() {
+        return;
+    }
+    let socket = host.run(|| UdpSocket::bind("10.99.0.1:7000")).unwrap();
+    socket.send_to(b"first", "10.99.0.2:9000").unwrap();
+    answer_arp(&tap, MacAddr([2, 0, 0, 0, 0, 9]));
+    let mut packet = big_packet();
+    next(&tap, &mut packet, 0x0800);
+    nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::UdpGsoSegment, &1000).unwrap();
+    socket.send_to(&pattern(10_500), "10.99.0.2:9000").unwrap();
+    next(&tap, &mut packet, 0x0800);
+    let gso = packet.offload.gso.unwrap();
+    assert_eq!((gso.kind, gso.size, packet.len()), (GsoKind::UdpL4, 1000, 42 + 10_500));
+    assert_eq!(packet.head()[42..], pattern(10_500));
+}
+
+#[test]
+fn link_down_is_recoverable_and_deletion_is_not() {
+    testkit::require_root!();
+    let (host, tap) = guest();
+    let index = host.netlink().index_of("tap0").unwrap();
+    let frame = PacketBuf::from_bytes(&[0; 60]);
+    tap.send(&frame).unwrap();
+    host.netlink().set_down(index).unwrap();
+    assert!(matches!(tap.send(&frame), Err(IoError::LinkDown)));
+    let mut packet = big_packet();
+    while tap.recv(&mut packet).unwrap().is_some() {}
+    host.netlink().set_up(index).unwrap();
+    tap.send(&frame).unwrap();
+
+    host.netlink().delete(index).unwrap();
+    assert!(frames::is_readable(&tap, 1000), "the event loop hears of it");
+    assert!(matches!(tap.send(&frame), Err(IoError::DeviceGone)));
+    assert!(matches!(tap.recv(&mut packet), Err(IoError::DeviceGone)));
+}
+
+#[test]
+fn device_is_gone_when_the_namespace_it_was_moved_to_is() {
+    testkit::require_root!();
+    let (host, tap) = guest();
+    let elsewhere = TestHost::new("elsewhere");
+    host.netlink().move_to(host.netlink().index_of("tap0").unwrap(), &elsewhere).unwrap();
+    assert!(elsewhere.netlink().index_of("tap0").is_ok());
+    drop(elsewhere);
+    let mut packet = big_packet();
+    wait_for("the end of the device", || match tap.recv(&mut packet) {
+        Ok(_) => None,
+        Err(IoError::DeviceGone) => Some(()),
+        Err(error) => panic!("{error}"),
+    });
+}
+
+#[test]
+fn interface_disappears_when_the_tap_is_dropped() {
+    testkit::require_root!();
+    let (host, tap) = guest();
+    drop(tap);
+    assert!(host.netlink().index_of("tap0").unwrap_err().is_not_found());
+}
+
+#[test]
+fn carrier_follows_when_set() {
+    testkit::require_root!();
+    let (host, tap) = guest();
+    let carrier = || host.run(|| std::fs::read_to_string("/proc/net/dev")).is_ok();
+    assert!(carrier());
+    for on in [false, true] {
+        tap.set_carrier(on).unwrap();
+    }
+}
+
+#[test]
+fn open_is_refused_when_the_name_cannot_be_one_or_is_taken() {
+    testkit::require_root!();
+    let (host, _tap) = guest();
+    for name in ["a-name-too-long-", "a/b", "a\0b"] {
+        let error = host.run(|| Tap::open(name, TapOptions::default())).unwrap_err();
+        assert!(matches!(error, netdev::Error::Invalid { .. }), "{error}");
+    }
+    let error = host.run(|| Tap::open("tap0", TapOptions::default())).unwrap_err();
+    assert_eq!(error.errno(), Some(16), "{error}");
+}

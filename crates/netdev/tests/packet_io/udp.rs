@@ -1,0 +1,163 @@
+use std::io::IoSlice;
+use std::net::{IpAddr, SocketAddr};
+
+use netdev::batch::Messages;
+use netdev::io_error::IoError;
+use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay, path_mtu};
+use packet::PacketBuf;
+use testkit::host::{TestHost, WireEnd, pair};
+
+use crate::frames::{big_packet, pattern, wait_for};
+
+struct Underlay {
+    tx: TxPool,
+    rx: UdpUnderlay,
+    dst: SocketAddr,
+    ends: (WireEnd, WireEnd),
+    a: TestHost,
+    _b: TestHost,
+}
+
+fn underlay(v6: bool, rx: UdpOptions, tx: TxOptions) -> Underlay {
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    let ip = |end: &WireEnd| if v6 { IpAddr::V6(end.ip6) } else { IpAddr::V4(end.ip4) };
+    let dst = SocketAddr::new(ip(&ends.1), 4789);
+    let tx = a.run(|| TxPool::new(ip(&ends.0), tx)).unwrap();
+    let rx = b.run(|| UdpUnderlay::bind(dst, rx)).unwrap();
+    Underlay { tx, rx, dst, ends, a, _b: b }
+}
+
+fn to(dst: SocketAddr, gso_size: Option<u16>) -> TxTrain {
+    TxTrain { dst, entropy: 70, tos: 0, ttl: None, gso_size }
+}
+
+/// Receives until `len` bytes are there; returns them, and what was known of each train.
+fn collect(rx: &UdpUnderlay, len: usize) -> (Vec<u8>, Vec<RxTrain>) {
+    let (mut bytes, mut trains) = (Vec::new(), Vec::new());
+    let mut packet = big_packet();
+    wait_for("the train", || {
+        while let Some(train) = rx.recv(&mut packet).unwrap() {
+            assert_eq!(train.len, packet.len());
+            bytes.extend(packet.to_vec());
+            trains.push(train);
+        }
+        (bytes.len() >= len).then_some(())
+    });
+    (bytes, trains)
+}
+
+#[test]
+fn train_crosses_in_one_piece_with_its_tos() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let u = underlay(v6, UdpOptions::default(), TxOptions::default());
+        let payload = pattern(64_000);
+        let (head, tail) = payload.split_at(50);
+        let train = TxTrain { tos: 0xb9, ttl: Some(33), ..to(u.dst, Some(1400)) };
+        let sent = u.tx.send(&train, &[IoSlice::new(head), IoSlice::new(tail)]).unwrap();
+        assert_eq!(sent, 64_000);
+        let (bytes, trains) = collect(&u.rx, 64_000);
+        assert_eq!(bytes, payload);
+        assert_eq!(trains.len(), 1);
+        let (base, count) = u.tx.ports();
+        assert_eq!((trains[0].gso_size, trains[0].tos), (Some(1400), 0xb9));
+        assert_eq!(trains[0].source.port(), base + 70 % count);
+        assert_eq!(count, 64);
+    }
+}
+
+#[test]
+fn longest_train_crosses_and_longer_is_too_big() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let u = underlay(v6, UdpOptions::default(), TxOptions::default());
+        let payload = pattern(65_508);
+        let send =
+            |len: usize, size| u.tx.send(&to(u.dst, Some(size)), &[IoSlice::new(&payload[..len])]);
+        assert_eq!(send(65_507, 1400).unwrap(), 65_507);
+        assert_eq!(collect(&u.rx, 65_507).0, payload[..65_507]);
+        if !v6 {
+            assert!(matches!(send(65_508, 1400), Err(IoError::TooBig)));
+        }
+        assert!(matches!(send(65_000, 1473), Err(IoError::TooBig)), "a datagram over the MTU");
+        let most = u.tx.max_segments();
+        assert!(most >= 64);
+        assert_eq!(send(most * 100, 100).unwrap(), most * 100);
+        assert!(matches!(send(most * 100 + 1, 100), Err(IoError::TooBig)), "too many datagrams");
+        let single = u.tx.send(&to(u.dst, None), &[IoSlice::new(&payload[..1473])]);
+        assert!(matches!(single, Err(IoError::TooBig)));
+    }
+}
+
+#[test]
+fn single_datagrams_cross_when_sent_as_a_batch() {
+    testkit::require_root!();
+    for zero_checksum in [false, true] {
+        for v6 in [false, true] {
+            let rx =
+                UdpOptions { zero_checksum_v6: zero_checksum, gro: false, ..Default::default() };
+            let u = underlay(v6, rx, TxOptions { zero_checksum, ..Default::default() });
+            let payload = pattern(100);
+            let mut messages = Messages::new();
+            for i in 0..40 {
+                assert!(messages.push([&payload[..i], &payload[50..=50 + i]]));
+            }
+            assert_eq!(u.tx.send_batch(&to(u.dst, None), &messages).unwrap(), 40);
+            let mut packets: Vec<_> = (0..64).map(|_| PacketBuf::with_capacity(256, 200)).collect();
+            let mut trains = [RxTrain::EMPTY; 64];
+            let mut next = 0;
+            wait_for("the batch", || {
+                let count = u.rx.recv_batch(&mut packets, &mut trains).unwrap();
+                for (packet, train) in packets.iter().zip(&trains).take(count) {
+                    let expected = [&payload[..next], &payload[50..=50 + next]].concat();
+                    assert_eq!((packet.to_vec(), train.len), (expected, 2 * next + 1));
+                    assert_eq!((train.gso_size, train.tos), (None, 0));
+                    next += 1;
+                }
+                (next == 40).then_some(())
+            });
+            // A train still goes, with a checksum.
+            assert_eq!(u.tx.send(&to(u.dst, Some(50)), &[IoSlice::new(&payload)]).unwrap(), 100);
+            assert_eq!(collect(&u.rx, 100).0, payload);
+        }
+    }
+}
+
+#[test]
+fn destination_is_unreachable_when_there_is_no_route() {
+    testkit::require_root!();
+    let u = underlay(false, UdpOptions::default(), TxOptions::default());
+    let nowhere = "198.51.100.1:4789".parse().unwrap();
+    let error = u.tx.send(&to(nowhere, None), &[IoSlice::new(b"x")]).unwrap_err();
+    assert!(matches!(error, IoError::Unreachable), "{error}");
+}
+
+#[test]
+fn pool_takes_the_next_run_when_a_port_is_taken() {
+    testkit::require_root!();
+    let u = underlay(false, UdpOptions::default(), TxOptions::default());
+    let (base, count) = u.tx.ports();
+    let second = u.a.run(|| TxPool::new(u.ends.0.ip4.into(), TxOptions::default())).unwrap();
+    assert_eq!(second.ports(), (base + count, count));
+    let none = TxOptions { base_port_hint: 65_500, ..TxOptions::default() };
+    let error = u.a.run(|| TxPool::new(u.ends.0.ip4.into(), none)).unwrap_err();
+    assert!(error.to_string().contains("64 UDP source ports"), "{error}");
+}
+
+#[test]
+fn path_mtu_is_that_of_the_link() {
+    testkit::require_root!();
+    let u = underlay(true, UdpOptions::default(), TxOptions::default());
+    let mtu = u.a.run(|| path_mtu(u.ends.0.ip6.into(), u.dst.ip())).unwrap();
+    assert_eq!(mtu, 1500);
+}
+
+#[test]
+fn bind_is_refused_when_the_port_is_taken() {
+    testkit::require_root!();
+    let u = underlay(false, UdpOptions::default(), TxOptions::default());
+    let error = u._b.run(|| UdpUnderlay::bind(u.dst, UdpOptions::default())).unwrap_err();
+    assert!(error.to_string().starts_with("bind UDP 10."), "{error}");
+    assert_eq!(u.rx.local_addr().unwrap(), u.dst);
+}
