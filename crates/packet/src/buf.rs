@@ -129,7 +129,11 @@ impl PacketBuf {
     /// Declares `range` of the storage behind the headroom (the bytes of [`PacketBuf::spare_mut`]) the linear part, and
     /// `rest`, counted likewise, the fragments. What lies before the range becomes headroom. Ranges are cut to what
     /// is there.
-    pub fn set_ranges(&mut self, range: Range<usize>, rest: impl IntoIterator<Item = Range<usize>>) {
+    pub fn set_ranges(
+        &mut self,
+        range: Range<usize>,
+        rest: impl IntoIterator<Item = Range<usize>>,
+    ) {
         let (base, limit) = (self.start, self.storage.len());
         let place = |r: Range<usize>| {
             let end = r.end.saturating_add(base).min(limit);
@@ -187,7 +191,8 @@ impl PacketBuf {
         if self.fragments.is_empty() {
             return;
         }
-        let in_order = self.fragments.iter().try_fold(self.end, |end, r| (r.start >= end).then_some(r.end));
+        let in_order =
+            self.fragments.iter().try_fold(self.end, |end, r| (r.start >= end).then_some(r.end));
         if in_order.is_some() {
             for range in std::mem::take(&mut self.fragments) {
                 let len = range.len();
@@ -208,7 +213,8 @@ impl PacketBuf {
     /// # Errors
     /// [`HeadroomError`] when fewer than `len` bytes are free; the frame is unchanged.
     pub fn push_front(&mut self, len: usize) -> Result<&mut [u8], HeadroomError> {
-        let start = self.start.checked_sub(len).ok_or(HeadroomError { needed: len, have: self.start })?;
+        let start =
+            self.start.checked_sub(len).ok_or(HeadroomError { needed: len, have: self.start })?;
         self.start = start;
         if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
             *start = start.saturating_add(len as u16);
@@ -223,6 +229,18 @@ impl PacketBuf {
         if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
             *start = start.saturating_sub(len as u16);
         }
+    }
+
+    /// Appends `bytes` behind the linear part, growing the storage if need be. A frame with fragments becomes linear
+    /// first.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.linearize();
+        let end = self.end + bytes.len();
+        if self.storage.len() < end {
+            self.storage.resize(end, 0);
+        }
+        self.storage[self.end..end].copy_from_slice(bytes);
+        self.end = end;
     }
 
     /// Shortens the frame to `len` bytes, if it is longer.

@@ -5,5 +5,19 @@
 #![forbid(unsafe_code)]
 
 mod buf;
+pub mod coalesce;
+pub mod complete;
+mod headers;
+mod locate;
+mod merge;
+pub mod segment;
+pub mod stt;
+mod sum;
+pub mod vnet;
 
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
+pub use coalesce::{Coalescer, coalesce_ranges};
+pub use complete::{ChecksumError, Verdict, complete_checksum, verify_checksum};
+pub use segment::{
+    SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, split,
+};

@@ -1,0 +1,215 @@
+//! Coalescing of in-order TCP segments of one flow into super-packets: the inverse of [segmentation](crate::segment).
+//!
+//! [`coalesce_ranges`] takes a train of frames received into one storage and copies no payload; [`Coalescer`] takes frames
+//! received one by one. Both follow the rules of Linux's GRO: a segment continues another when
+//!
+//! - the bytes of the Ethernet header and tags are equal; IPv4 is without options and its header checksum is valid, IPv6 has
+//!   the same extension headers. No fragments. Lengths are the IP header's, so that padding is dropped;
+//! - addresses, ports, TTL, TOS (DSCP and ECN), flow label and DF are equal; the IPv4 identification goes up by 1, or is
+//!   always 0 with DF set;
+//! - the sequence number follows; acknowledgement number, window and all option bytes (timestamps too) are equal;
+//! - no SYN, RST or URG; ECE equal; CWR on the first only; PSH or FIN on the last only;
+//! - all payloads are as long as the first, the last may be shorter, none is empty;
+//! - the IP packet stays within 65,535 bytes;
+//! - the TCP checksums are valid. A segment whose checksum is not passes through alone, and untouched.
+
+use std::ops::Range;
+
+use crate::buf::{Checksum, Offload, PacketBuf};
+use crate::merge::{Class, Run, Segment, classify};
+
+/// Makes the longest run of joinable frames at the front of `frames` one packet, in place, and returns how many frames
+/// that took (0 only when `frames` is empty). A frame that cannot be joined with the next is a run of one, unchanged.
+///
+/// `frames` are ranges of the bytes behind the headroom ([`PacketBuf::spare_mut`]), each an Ethernet frame, in the order
+/// received, all to be treated alike (same tunnel key, same outer ECN mark). `verified` says that somebody vouches for
+/// the bytes, such as a checksum of the outer packet; otherwise inner TCP checksums are verified before segments are
+/// joined. Of a super-packet's payload nothing moves: it becomes fragments.
+///
+/// What lies behind the run in the storage is not touched, so the rest of the train is had from the same buffer once the
+/// run has been dealt with:
+///
+/// ```
+/// # use packet::{PacketBuf, coalesce_ranges};
+/// # let mut packet = PacketBuf::from_bytes(&[0; 120]);
+/// # let frames = [0..60, 60..120];
+/// # let mut deliver = |packet: &mut PacketBuf| assert_eq!(packet.len(), 60);
+/// let headroom = packet.headroom();
+/// let mut rest = &frames[..];
+/// while !rest.is_empty() {
+///     packet.reset(headroom);
+///     let taken = coalesce_ranges(&mut packet, rest, false);
+///     deliver(&mut packet);
+///     rest = &rest[taken..];
+/// }
+/// ```
+pub fn coalesce_ranges(packet: &mut PacketBuf, frames: &[Range<usize>], verified: bool) -> usize {
+    let Some(first_range) = frames.first().cloned() else { return 0 };
+    let run = longest_run(packet.spare_mut(), frames, verified);
+    let trusted = verified || run.is_some_and(|run| run.is_first_valid);
+    let Some(run) = run.filter(|run| run.count > 1) else {
+        packet.set_ranges(first_range, []);
+        let checksum = if trusted { Checksum::Verified } else { Checksum::Unverified };
+        packet.offload = Offload { checksum, gso: None };
+        return 1;
+    };
+    let (header_len, size, total) = (run.header_len(), run.size(), run.payload_len());
+    let linear = first_range.start..first_range.start + header_len + size;
+    let rest = frames[1..run.count].iter().enumerate().map(|(index, frame)| {
+        let start = frame.start + header_len;
+        start..start + size.min(total - (index + 1) * size)
+    });
+    packet.set_ranges(linear, rest);
+    packet.offload = run.finish(packet.head_mut());
+    run.count
+}
+
+/// The longest run at the front of `frames`, ranges of `storage`; `None` when the first frame can be in none.
+fn longest_run(storage: &[u8], frames: &[Range<usize>], verified: bool) -> Option<Run> {
+    let mut frames = frames.iter().map(|range| storage.get(range.clone()));
+    let head = frames.next()??;
+    let Class::Tcp(first) = classify(head) else { return None };
+    if !first.is_mergeable {
+        return None;
+    }
+    let mut run = Run::new(first, verified);
+    for frame in frames {
+        let Some(frame) = frame else { break };
+        if run.is_closed {
+            break;
+        }
+        let Class::Tcp(next) = classify(frame) else { break };
+        if !run.join(head, &next, frame, verified) {
+            break;
+        }
+    }
+    Some(run)
+}
+
+/// A flow's packet that waits for more.
+#[derive(Debug)]
+struct Held<K> {
+    key: K,
+    packet: PacketBuf,
+    run: Run,
+}
+
+/// Joins TCP segments that were received one by one.
+///
+/// Packets are given with [`Coalescer::push`] and come out through its closure, those of one flow in the order they went
+/// in; call [`Coalescer::flush`] at the end of each receive batch, so that nothing waits longer than that. `K` is what must
+/// be equal besides the packet itself, and comes out with the packet: the tunnel, its key, the outer ECN mark.
+///
+/// A packet whose [`Checksum`] is `Verified` or `Partial` is trusted; that of an `Unverified` one is verified before
+/// it is joined.
+#[derive(Debug)]
+pub struct Coalescer<K> {
+    /// Oldest first.
+    held: Vec<Held<K>>,
+    max_flows: usize,
+}
+
+impl<K: Copy + Eq> Coalescer<K> {
+    /// A coalescer that holds packets of at most `max_flows` flows (at least 1) at a time.
+    pub fn new(max_flows: usize) -> Self {
+        let max_flows = max_flows.max(1);
+        Self { held: Vec::with_capacity(max_flows), max_flows }
+    }
+
+    /// Takes a packet in. It is joined to its flow's held packet, or held, or emitted; in the last two cases after
+    /// whatever of its flow was held. A joined packet's buffer is returned for another use.
+    pub fn push(
+        &mut self,
+        key: K,
+        mut packet: PacketBuf,
+        mut emit: impl FnMut(K, PacketBuf),
+    ) -> Option<PacketBuf> {
+        packet.linearize();
+        let segment = match classify(packet.head()) {
+            Class::Tcp(segment) => segment,
+            Class::Blind => {
+                self.emit_where(|held| held.key == key, &mut emit);
+                emit(key, packet);
+                return None;
+            }
+            Class::Other => {
+                emit(key, packet);
+                return None;
+            }
+        };
+        let mergeable = segment.is_mergeable && packet.offload.gso.is_none();
+        let trusted = packet.offload.checksum != Checksum::Unverified;
+        if let Some(index) = self.find(key, &segment, packet.head()) {
+            let held = &mut self.held[index];
+            if mergeable && held.join(&segment, packet.head(), trusted) {
+                if held.run.is_closed {
+                    self.emit_at(index, &mut emit);
+                }
+                return Some(packet);
+            }
+            self.emit_at(index, &mut emit);
+        }
+        if !mergeable || segment.ends_run() {
+            emit(key, packet);
+            return None;
+        }
+        if self.held.len() == self.max_flows {
+            self.emit_at(0, &mut emit);
+        }
+        self.held.push(Held { key, packet, run: Run::new(segment, trusted) });
+        None
+    }
+
+    /// Emits everything held, oldest flow first.
+    pub fn flush(&mut self, mut emit: impl FnMut(K, PacketBuf)) {
+        for held in self.held.drain(..) {
+            held.emit(&mut emit);
+        }
+    }
+
+    /// True when nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    fn find(&self, key: K, segment: &Segment, frame: &[u8]) -> Option<usize> {
+        self.held.iter().position(|held| {
+            held.key == key && held.run.first.is_same_flow(held.packet.head(), segment, frame)
+        })
+    }
+
+    fn emit_at(&mut self, index: usize, emit: &mut impl FnMut(K, PacketBuf)) {
+        self.held.remove(index).emit(emit);
+    }
+
+    fn emit_where(
+        &mut self,
+        mut which: impl FnMut(&Held<K>) -> bool,
+        emit: &mut impl FnMut(K, PacketBuf),
+    ) {
+        for held in self.held.extract_if(.., |held| which(held)) {
+            held.emit(emit);
+        }
+    }
+}
+
+impl<K> Held<K> {
+    fn join(&mut self, next: &Segment, frame: &[u8], trusted: bool) -> bool {
+        let joined = self.run.join(self.packet.head(), next, frame, trusted);
+        if joined {
+            // Before the first join, padding may lie behind the payload.
+            self.packet.truncate(
+                self.run.header_len() + self.run.payload_len() - next.payload(frame).len(),
+            );
+            self.packet.append(next.payload(frame));
+        }
+        joined
+    }
+
+    fn emit(mut self, emit: &mut impl FnMut(K, PacketBuf)) {
+        if self.run.count > 1 {
+            self.packet.offload = self.run.finish(self.packet.head_mut());
+        }
+        emit(self.key, self.packet);
+    }
+}

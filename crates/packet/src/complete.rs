@@ -1,0 +1,137 @@
+//! Completing a partial transport checksum in software, and verifying a complete one.
+
+use crate::buf::{Checksum, PacketBuf};
+use crate::locate::{self, Location, TCP, UDP};
+use crate::sum::Sum;
+
+const UDP_CSUM_OFFSET: u16 = 6;
+
+/// A partial checksum that cannot be completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ChecksumError {
+    /// The checksum field is not inside the linear part of the frame.
+    #[error("the checksum field is outside the frame")]
+    OutsideFrame,
+    /// A super-packet has one checksum per segment: segment it.
+    #[error("a super-packet has no single checksum")]
+    SuperPacket,
+}
+
+/// What [`verify_checksum`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The transport checksum is right.
+    Valid,
+    /// The transport checksum is wrong.
+    Invalid,
+    /// There is none to verify: not TCP or UDP over IP, a fragment, malformed headers, UDP without checksum over IPv4, a
+    /// checksum still partial, or an IPv6 routing header that hides the final destination.
+    Unknown,
+}
+
+/// Fills in the checksum of a packet that has it partial; any other packet is left alone. The sum ends where the IP
+/// packet ends, so that padding behind it does not count. The packet becomes [`Checksum::Verified`].
+///
+/// # Errors
+/// [`ChecksumError`]; the packet is unchanged then.
+pub fn complete_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
+    let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
+    if packet.offload.gso.is_some() {
+        return Err(ChecksumError::SuperPacket);
+    }
+    let owed = owed(packet, 0, start, offset)?;
+    let value = owed.compute(packet);
+    packet.head_mut()[owed.field..owed.field + 2].copy_from_slice(&value.to_be_bytes());
+    packet.offload.checksum = Checksum::Verified;
+    Ok(())
+}
+
+/// Verifies the TCP or UDP checksum of a packet; the packet's own offload state only matters if it is partial.
+pub fn verify_checksum(packet: &PacketBuf) -> Verdict {
+    if matches!(packet.offload.checksum, Checksum::Partial { .. }) {
+        return Verdict::Unknown;
+    }
+    let head = packet.head();
+    let Some(at) = locate::locate(head, packet.len()) else { return Verdict::Unknown };
+    let field = match at.protocol {
+        TCP => 16,
+        UDP => usize::from(UDP_CSUM_OFFSET),
+        _ => return Verdict::Unknown,
+    };
+    let Some(value) = head.get(at.l4 + field..at.l4 + field + 2) else { return Verdict::Unknown };
+    if at.is_fragment || at.is_routed || at.l4 + field + 2 > at.end {
+        return Verdict::Unknown;
+    }
+    if at.protocol == UDP && value == [0, 0] {
+        return if at.is_v6 { Verdict::Invalid } else { Verdict::Unknown };
+    }
+    let sum = sum_range(packet, at.l4, at.end, pseudo_header(head, &at, (at.end - at.l4) as u16));
+    if sum.is_valid() { Verdict::Valid } else { Verdict::Invalid }
+}
+
+/// A partial checksum: where it goes and what it covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    /// Where summing starts, from the start of the frame.
+    start: usize,
+    /// The checksum field, from the start of the frame.
+    pub field: usize,
+    /// The end of what is summed, from the start of the frame.
+    pub end: usize,
+    /// The content of the field.
+    pub pseudo: u16,
+    is_udp: bool,
+}
+
+/// What `packet`, with `outer_len` bytes before its Ethernet header, owes for a partial checksum of `start` and `offset`.
+pub(crate) fn owed(
+    packet: &PacketBuf,
+    outer_len: usize,
+    start: u16,
+    offset: u16,
+) -> Result<Owed, ChecksumError> {
+    let head = packet.head();
+    let (start, is_udp) = (usize::from(start), offset == UDP_CSUM_OFFSET);
+    let field = start + usize::from(offset);
+    let value: [u8; 2] = head
+        .get(field..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .ok_or(ChecksumError::OutsideFrame)?;
+    let inner = head.get(outer_len..).unwrap_or_default();
+    let end = match locate::locate(inner, packet.len().saturating_sub(outer_len)) {
+        Some(at) if at.l4 + outer_len == start && at.end + outer_len >= field + 2 => {
+            at.end + outer_len
+        }
+        _ => packet.len(),
+    };
+    Ok(Owed { start, field, end, pseudo: u16::from_be_bytes(value), is_udp })
+}
+
+impl Owed {
+    /// The complete checksum: of UDP never zero, which would say that there is none (RFC 768).
+    pub(crate) fn compute(&self, packet: &PacketBuf) -> u16 {
+        let sum = sum_range(packet, self.start, self.end, Sum::new());
+        if self.is_udp { sum.udp_checksum() } else { sum.checksum() }
+    }
+}
+
+/// `sum` continued by the bytes `start..end` of the frame, whatever pieces they lie in.
+pub(crate) fn sum_range(packet: &PacketBuf, start: usize, end: usize, mut sum: Sum) -> Sum {
+    let mut at = 0;
+    for piece in packet.pieces() {
+        let from = start.saturating_sub(at).min(piece.len());
+        let to = end.saturating_sub(at).min(piece.len());
+        at += piece.len();
+        if from < to {
+            sum = sum.bytes(&piece[from..to]);
+        }
+    }
+    sum
+}
+
+/// The sum of the pseudo header of the packet in `head` for `l4_len` bytes of transport.
+pub(crate) fn pseudo_header(head: &[u8], at: &Location, l4_len: u16) -> Sum {
+    let addresses = if at.is_v6 { at.l3 + 8..at.l3 + 40 } else { at.l3 + 12..at.l3 + 20 };
+    Sum::of(&head[addresses]).u16(u16::from(at.protocol)).u16(l4_len)
+}

@@ -1,0 +1,194 @@
+//! The headers of one TCP or UDP super-packet, and how they change from segment to segment.
+
+use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
+use crate::locate::{self, TCP, UDP};
+use crate::segment::SegmentError;
+use crate::sum::Sum;
+
+const TCP_FIN: u8 = 0x01;
+const TCP_PSH: u8 = 0x08;
+const TCP_CWR: u8 = 0x80;
+
+/// A piece of a super-packet's payload that gets headers of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Segments in front of the piece.
+    pub index: usize,
+    /// Payload bytes in front of the piece.
+    pub offset: usize,
+    /// Payload bytes of the piece.
+    pub len: usize,
+    /// True when the super-packet's payload ends with the piece.
+    pub is_last: bool,
+}
+
+/// Where the headers of a super-packet are, and the parts of their sums that are the same for all segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SuperHeaders {
+    pub gso: Gso,
+    /// The IP header, from the start of the frame.
+    pub l3: usize,
+    /// The transport header, from the start of the frame.
+    pub l4: usize,
+    /// The first byte of payload, from the start of the frame.
+    pub payload: usize,
+    /// The end of the payload by the IP length, from the start of the frame.
+    pub end: usize,
+    is_v6: bool,
+    ip_id: u16,
+    /// The IPv4 header without total length, identification and checksum.
+    ip_sum: Sum,
+    tcp_seq: u32,
+    tcp_flags: u8,
+    /// Pseudo header without the length.
+    pseudo_sum: Sum,
+    /// `pseudo_sum` and those bytes of the transport header that no segment changes.
+    l4_sum: Sum,
+}
+
+impl SuperHeaders {
+    /// Reads the headers of `packet`, whose first `outer_len` bytes stand before its Ethernet header.
+    pub(crate) fn parse(
+        packet: &PacketBuf,
+        gso: Gso,
+        outer_len: usize,
+    ) -> Result<Self, SegmentError> {
+        let head = packet.head();
+        let inner = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
+        let at = locate::locate(inner, packet.len() - outer_len)
+            .filter(|at| !at.is_fragment)
+            .ok_or(SegmentError::NotTransport)?;
+        let (protocol, field, v6_fits) = match gso.kind {
+            GsoKind::TcpV4 => (TCP, 16, !at.is_v6),
+            GsoKind::TcpV6 => (TCP, 16, at.is_v6),
+            GsoKind::UdpL4 => (UDP, 6, true),
+        };
+        if at.protocol != protocol || !v6_fits {
+            return Err(SegmentError::KindMismatch);
+        }
+        if gso.size == 0 {
+            return Err(SegmentError::ZeroSize);
+        }
+        let (l3, l4) = (outer_len + at.l3, outer_len + at.l4);
+        match packet.offload.checksum {
+            Checksum::Partial { start, offset } if usize::from(start) == l4 && offset == field => {}
+            _ => return Err(SegmentError::ChecksumMisplaced),
+        }
+        let l4_len = inner.len().min(at.end) - at.l4;
+        let header_len = match gso.kind {
+            GsoKind::UdpL4 => 8,
+            _ if l4_len < 20 => return Err(SegmentError::Truncated),
+            _ => usize::from(head[l4 + 12] >> 4) * 4,
+        };
+        let least = if protocol == TCP { 20 } else { 8 };
+        if header_len < least || l4_len < header_len {
+            return Err(SegmentError::Truncated);
+        }
+        let mut this = Self {
+            gso,
+            l3,
+            l4,
+            payload: l4 + header_len,
+            end: outer_len + at.end,
+            is_v6: at.is_v6,
+            ip_id: 0,
+            ip_sum: Sum::new(),
+            tcp_seq: 0,
+            tcp_flags: 0,
+            pseudo_sum: Sum::new(),
+            l4_sum: Sum::new(),
+        };
+        this.take_sums(&head[..l4 + header_len]);
+        Ok(this)
+    }
+
+    /// Keeps what every segment's header is computed from.
+    fn take_sums(&mut self, headers: &[u8]) {
+        let word = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]);
+        if !self.is_v6 {
+            let ip = &headers[self.l3..self.l4];
+            self.ip_id = word(self.l3 + 4);
+            self.ip_sum = Sum::of(&ip[..2]).bytes(&ip[6..10]).bytes(&ip[12..]);
+        }
+        let l4 = &headers[self.l4..];
+        let total_len = (self.end - self.l4) as u16;
+        let field = self.l4 + usize::from(self.checksum_offset());
+        // The partial checksum is the pseudo header's sum, length included: take the length back out. That rests on
+        // the guest's sum rather than on the addresses, as it must where a routing header hides the final address.
+        self.pseudo_sum = Sum::new().u16(word(field)).u16(!total_len);
+        self.l4_sum = self.pseudo_sum.bytes(&l4[..4]);
+        if self.gso.kind != GsoKind::UdpL4 {
+            self.tcp_seq = u32::from_be_bytes([l4[4], l4[5], l4[6], l4[7]]);
+            self.tcp_flags = l4[13];
+            self.l4_sum = self
+                .l4_sum
+                .bytes(&l4[8..12])
+                .bytes(&[l4[12], 0])
+                .bytes(&l4[14..16])
+                .bytes(&l4[18..]);
+        }
+    }
+
+    /// Payload bytes of the super-packet.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.end - self.payload
+    }
+
+    /// Segments of the super-packet; at least one.
+    pub(crate) fn count(&self) -> usize {
+        self.payload_len().div_ceil(usize::from(self.gso.size)).max(1)
+    }
+
+    /// The checksum field, from the start of the transport header.
+    pub(crate) fn checksum_offset(&self) -> u16 {
+        if self.gso.kind == GsoKind::UdpL4 { 6 } else { 16 }
+    }
+
+    /// Turns a copy of the super-packet's headers (`payload` bytes) into those of `piece` and returns the sum of its
+    /// pseudo header. With `payload_sum` the transport checksum is complete, without it the returned sum is left in the
+    /// field.
+    pub(crate) fn patch(&self, header: &mut [u8], piece: Piece, payload_sum: Option<u16>) -> u16 {
+        self.patch_ip(&mut header[self.l3..self.l4], piece);
+        let l4 = &mut header[self.l4..self.payload];
+        let l4_len = (l4.len() + piece.len) as u16;
+        let mut sum = self.l4_sum.u16(l4_len);
+        if self.gso.kind == GsoKind::UdpL4 {
+            l4[4..6].copy_from_slice(&l4_len.to_be_bytes());
+            sum = sum.u16(l4_len);
+        } else {
+            let seq = self.tcp_seq.wrapping_add(piece.offset as u32);
+            let mut flags = self.tcp_flags;
+            if !piece.is_last {
+                flags &= !(TCP_FIN | TCP_PSH);
+            }
+            if piece.index != 0 {
+                flags &= !TCP_CWR;
+            }
+            l4[4..8].copy_from_slice(&seq.to_be_bytes());
+            l4[13] = flags;
+            sum = sum.u32(seq).u16(u16::from(flags));
+        }
+        let pseudo = self.pseudo_sum.u16(l4_len).fold();
+        let checksum = match payload_sum {
+            None => pseudo,
+            Some(payload) if self.gso.kind == GsoKind::UdpL4 => sum.u16(payload).udp_checksum(),
+            Some(payload) => sum.u16(payload).checksum(),
+        };
+        let field = usize::from(self.checksum_offset());
+        l4[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+        pseudo
+    }
+
+    fn patch_ip(&self, ip: &mut [u8], piece: Piece) {
+        let l3_len = self.payload - self.l3 + piece.len;
+        if self.is_v6 {
+            ip[4..6].copy_from_slice(&((l3_len - 40) as u16).to_be_bytes());
+            return;
+        }
+        let id = self.ip_id.wrapping_add(piece.index as u16);
+        let checksum = self.ip_sum.u16(l3_len as u16).u16(id).checksum();
+        ip[2..4].copy_from_slice(&(l3_len as u16).to_be_bytes());
+        ip[4..6].copy_from_slice(&id.to_be_bytes());
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    }
+}

@@ -1,0 +1,281 @@
+//! When one TCP segment continues another, and what the super-packet's headers then are.
+//!
+//! The rules are those of Linux's GRO (`inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive`), so that a super-packet
+//! made here cuts back into the very segments it was made of. Two segments are joined when
+//!
+//! - both are whole IP packets with TCP behind the same bytes of Ethernet header and tags; IPv4 without options and with
+//!   a valid header checksum, or IPv6 with the same extension headers (no fragment or routing header). Lengths are the
+//!   IP header's: padding of the frame is dropped;
+//! - addresses, ports, TTL or hop limit, TOS or traffic class (so DSCP and ECN), flow label and DF are equal. The IPv4
+//!   identification goes up by 1, or is always 0 with DF set;
+//! - the second's sequence number follows; acknowledgement number, window, urgent pointer and all option bytes
+//!   (timestamps too) are equal;
+//! - neither has SYN, RST or URG, and both agree in ECE and the remaining bits. CWR only on the first of all. PSH or FIN
+//!   ends the super-packet;
+//! - both have payload, and the second not more than the first of all; one with less ends the super-packet;
+//! - the IP packet stays within 65,535 bytes, its header included;
+//! - both TCP checksums are valid, unless the caller vouches for them.
+
+use crate::buf::{Checksum, Gso, GsoKind, Offload};
+use crate::complete::pseudo_header;
+use crate::locate::{Location, TCP, locate};
+use crate::sum::Sum;
+
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const PSH: u8 = 0x08;
+const URG: u8 = 0x20;
+const CWR: u8 = 0x80;
+
+const MAX_IP_LEN: usize = 65_535;
+
+/// What a frame is to coalescing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Class {
+    /// A TCP segment.
+    Tcp(Segment),
+    /// Something that may belong to a TCP flow without saying to which: a fragment, or malformed.
+    Blind,
+    /// Not TCP.
+    Other,
+}
+
+/// A whole TCP segment in a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    at: Location,
+    /// The first byte of payload, from the start of the frame.
+    payload: usize,
+    seq: u32,
+    flags: u8,
+    /// It may be part of a super-packet.
+    pub is_mergeable: bool,
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// Classifies a frame.
+pub(crate) fn classify(frame: &[u8]) -> Class {
+    let Some(at) = locate(frame, frame.len()) else { return not_located(frame) };
+    if at.protocol != TCP {
+        return Class::Other;
+    }
+    if at.is_fragment || at.is_routed || at.end < at.l4 + 20 {
+        return Class::Blind;
+    }
+    let tcp = &frame[at.l4..at.end];
+    let header_len = usize::from(tcp[12] >> 4) * 4;
+    if header_len < 20 || header_len > tcp.len() {
+        return Class::Blind;
+    }
+    let flags = tcp[13];
+    let plain_ip = at.is_v6 || (at.l4 - at.l3 == 20 && Sum::of(&frame[at.l3..at.l4]).is_valid());
+    Class::Tcp(Segment {
+        at,
+        payload: at.l4 + header_len,
+        seq: u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]),
+        flags,
+        is_mergeable: plain_ip && tcp.len() > header_len && flags & (SYN | RST | URG) == 0,
+    })
+}
+
+/// Malformed IP is blind; what is not IP at all is something else.
+fn not_located(frame: &[u8]) -> Class {
+    let mut at = 12;
+    while frame.get(at..at + 2).is_some_and(|t| matches!(t, [0x81, 0] | [0x88, 0xa8] | [0x91, 0])) {
+        at += 4;
+    }
+    match frame.get(at..at + 2) {
+        Some([0x08, 0x00] | [0x86, 0xdd]) => Class::Blind,
+        _ => Class::Other,
+    }
+}
+
+impl Segment {
+    fn payload_len(&self) -> usize {
+        self.at.end - self.payload
+    }
+
+    /// True when nothing may be appended behind the segment.
+    pub(crate) fn ends_run(&self) -> bool {
+        self.flags & (PSH | FIN) != 0
+    }
+
+    /// The payload, without padding behind it.
+    pub(crate) fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        &frame[self.payload..self.at.end]
+    }
+
+    /// True when the TCP checksum is right.
+    pub(crate) fn is_valid(&self, frame: &[u8]) -> bool {
+        let tcp = &frame[self.at.l4..self.at.end];
+        pseudo_header(frame, &self.at, tcp.len() as u16).bytes(tcp).is_valid()
+    }
+
+    /// True when addresses and ports are those of `other`.
+    pub(crate) fn is_same_flow(&self, frame: &[u8], other: &Self, other_frame: &[u8]) -> bool {
+        fn addresses<'a>(at: &Location, frame: &'a [u8]) -> &'a [u8] {
+            if at.is_v6 { &frame[at.l3 + 8..at.l3 + 40] } else { &frame[at.l3 + 12..at.l3 + 20] }
+        }
+        let ports = |at: &Location, frame: &[u8]| be32(frame, at.l4);
+        ports(&self.at, frame) == ports(&other.at, other_frame)
+            && addresses(&self.at, frame) == addresses(&other.at, other_frame)
+    }
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Segments joined so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub first: Segment,
+    /// Segments in the run.
+    pub count: usize,
+    payload_len: usize,
+    last_flags: u8,
+    /// Nothing more can be joined.
+    pub is_closed: bool,
+    /// The IPv4 identification stays 0.
+    id_is_fixed: bool,
+    /// The checksum of the first segment is known to be valid.
+    pub is_first_valid: bool,
+}
+
+impl Run {
+    /// A run of one segment, which must be mergeable; `is_valid` vouches for its checksum.
+    pub(crate) fn new(first: Segment, is_valid: bool) -> Self {
+        Self {
+            first,
+            count: 1,
+            payload_len: first.payload_len(),
+            last_flags: first.flags,
+            is_closed: first.ends_run(),
+            id_is_fixed: false,
+            is_first_valid: is_valid,
+        }
+    }
+
+    /// Bytes of payload in each segment but the last.
+    pub(crate) fn size(&self) -> usize {
+        self.first.payload_len()
+    }
+
+    /// Bytes of payload of all segments.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.payload_len
+    }
+
+    /// Bytes of the headers of the first segment.
+    pub(crate) fn header_len(&self) -> usize {
+        self.first.payload
+    }
+
+    /// Joins `next` if the rules allow it. `head` is the first frame (or the super-packet so far), `is_valid` vouches for
+    /// the checksum of `next`.
+    pub(crate) fn join(
+        &mut self,
+        head: &[u8],
+        next: &Segment,
+        frame: &[u8],
+        is_valid: bool,
+    ) -> bool {
+        if self.is_closed || !next.is_mergeable || !self.continues(head, next, frame) {
+            return false;
+        }
+        if !self.is_first_valid {
+            // The first frame is still as received here: a run of two is made of valid segments only.
+            if !self.first.is_valid(head) {
+                self.is_closed = true;
+                return false;
+            }
+            self.is_first_valid = true;
+        }
+        if !is_valid && !next.is_valid(frame) {
+            return false;
+        }
+        if !self.first.at.is_v6 && self.count == 1 {
+            self.id_is_fixed = be16(frame, next.at.l3 + 4) == be16(head, self.first.at.l3 + 4);
+        }
+        self.count += 1;
+        self.payload_len += next.payload_len();
+        self.last_flags = next.flags;
+        self.is_closed = next.ends_run() || next.payload_len() < self.size();
+        true
+    }
+
+    fn continues(&self, head: &[u8], next: &Segment, frame: &[u8]) -> bool {
+        let (a, b) = (&self.first, next);
+        let (l3, l4) = (a.at.l3, a.at.l4);
+        let same = |from: usize, to: usize| head[from..to] == frame[from..to];
+        let shape = l3 == b.at.l3
+            && l4 == b.at.l4
+            && a.payload == b.payload
+            && a.at.is_v6 == b.at.is_v6
+            && b.payload_len() <= self.size()
+            && a.payload - l3 + self.payload_len + b.payload_len() <= MAX_IP_LEN;
+        if !shape || b.seq != a.seq.wrapping_add(self.payload_len as u32) || !same(0, l3) {
+            return false;
+        }
+        let same_ip = if a.at.is_v6 {
+            same(l3, l3 + 4) && same(l3 + 6, l4)
+        } else {
+            same(l3, l3 + 2)
+                && same(l3 + 6, l3 + 10)
+                && same(l3 + 12, l4)
+                && self.id_follows(head, frame)
+        };
+        same_ip
+            && same(l4, l4 + 4)
+            && same(l4 + 8, l4 + 13)
+            && (a.flags ^ b.flags) & !(FIN | PSH | CWR) == 0
+            && b.flags & CWR == 0
+            && same(l4 + 14, l4 + 16)
+            && same(l4 + 18, a.payload)
+    }
+
+    /// The rule of the IPv4 identification; both headers are at the same place.
+    fn id_follows(&self, head: &[u8], frame: &[u8]) -> bool {
+        let l3 = self.first.at.l3;
+        let (first, next) = (be16(head, l3 + 4), be16(frame, l3 + 4));
+        let is_fixed = first == 0 && next == 0 && head[l3 + 6] & 0x40 != 0;
+        let follows = next == first.wrapping_add(self.count as u16);
+        if self.count == 1 {
+            is_fixed || follows
+        } else if self.id_is_fixed {
+            is_fixed
+        } else {
+            follows
+        }
+    }
+
+    /// Makes the headers of the first segment, at the start of `head`, those of the super-packet, and returns what the
+    /// offloads then owe. Call it only for a run of two or more.
+    pub(crate) fn finish(&self, head: &mut [u8]) -> Offload {
+        let at = self.first.at;
+        let (l3, l4) = (at.l3, at.l4);
+        let l4_len = (self.first.payload - l4 + self.payload_len) as u16;
+        let l3_len = (self.first.payload - l3 + self.payload_len) as u16;
+        if at.is_v6 {
+            head[l3 + 4..l3 + 6].copy_from_slice(&(l3_len - 40).to_be_bytes());
+        } else {
+            head[l3 + 2..l3 + 4].copy_from_slice(&l3_len.to_be_bytes());
+            head[l3 + 10..l3 + 12].fill(0);
+            let checksum = Sum::of(&head[l3..l4]).checksum();
+            head[l3 + 10..l3 + 12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        head[l4 + 13] |= self.last_flags & (FIN | PSH);
+        let pseudo = pseudo_header(head, &at, l4_len).fold();
+        head[l4 + 16..l4 + 18].copy_from_slice(&pseudo.to_be_bytes());
+        let kind = if at.is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let ecn = self.first.flags & CWR != 0;
+        Offload {
+            checksum: Checksum::Partial { start: l4 as u16, offset: 16 },
+            gso: Some(Gso { kind, size: self.size() as u16, ecn }),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Software segmentation without copying payload.
+//!
+//! A [`Segmenter`] builds the headers of all segments of a super-packet in memory that it keeps; the payload of each
+//! segment stays a slice of the super-packet. What it returns, [`Segments`], is ready for vectored I/O, whole or in
+//! [trains](Segments::trains) of what one send may carry.
+//!
+//! | field | in segment *i* |
+//! |---|---|
+//! | IPv4 total length, IPv6 payload length, UDP length | of the segment |
+//! | IPv4 identification | + *i* (wrapping) |
+//! | IPv4 header checksum | complete |
+//! | TCP sequence number | + payload bytes in front |
+//! | TCP FIN, PSH | on the last only |
+//! | TCP CWR | on the first only (RFC 3168 section 6.1.2) |
+//! | TCP, UDP checksum | complete, or the pseudo header's sum: [`SegmentChecksum`] |
+//!
+//! [`split`] cuts a super-packet into smaller super-packets instead.
+
+use crate::buf::{Checksum, Offload, PacketBuf};
+use crate::complete::{self, ChecksumError};
+use crate::headers::{Piece, SuperHeaders};
+use crate::sum::Sum;
+
+/// The most segments of one super-packet: 64 KiB in pieces of 8 bytes, what Linux accepts as the least TCP segment.
+/// It bounds the memory a guest can make a [`Segmenter`] keep.
+pub const MAX_SEGMENTS: usize = 8192;
+
+/// Why a packet cannot be segmented, completed or split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SegmentError {
+    /// The frame has fragments: [`PacketBuf::linearize`] it first.
+    #[error("the frame is not linear")]
+    NotLinear,
+    /// The frame is shorter than the outer headers it should start with.
+    #[error("the frame is shorter than its outer headers")]
+    OuterLength,
+    /// A super-packet that is not an unfragmented, well-formed IP packet.
+    #[error("no transport header to segment")]
+    NotTransport,
+    /// The segmentation type belongs to another IP version or transport than the packet's.
+    #[error("the segmentation type does not fit the packet")]
+    KindMismatch,
+    /// The checksum is not left partial at the packet's transport header.
+    #[error("the checksum is not partial, or not the one of the transport header")]
+    ChecksumMisplaced,
+    /// The transport header is cut, or its length field impossible.
+    #[error("the transport header is truncated")]
+    Truncated,
+    /// Segments of zero bytes.
+    #[error("the segment size is zero")]
+    ZeroSize,
+    /// More than [`MAX_SEGMENTS`].
+    #[error("{0} segments, more than {MAX_SEGMENTS}")]
+    TooManySegments(usize),
+    /// Not even one segment fits the limits of [`split`], or the packet is too long and no super-packet.
+    #[error("a segment does not fit the limits")]
+    LimitTooSmall,
+}
+
+impl From<ChecksumError> for SegmentError {
+    fn from(_: ChecksumError) -> Self {
+        Self::ChecksumMisplaced
+    }
+}
+
+/// What to do with the transport checksum of each segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SegmentChecksum {
+    /// Compute it; the payload is read once.
+    Complete,
+    /// Leave the pseudo header's sum, for a device that completes it ([`Segments::offload`]).
+    Partial,
+}
+
+/// One segment in the making, as the `fix` closure of [`Segmenter::segment`] sees it.
+#[derive(Debug)]
+pub struct SegmentHead<'a> {
+    /// Number of the segment, from 0.
+    pub index: usize,
+    /// Segments in all.
+    pub count: usize,
+    /// The outer prefix, to be fixed, and behind it the finished inner headers.
+    pub header: &'a mut [u8],
+    /// The payload behind `header`.
+    pub payload: &'a [u8],
+    /// The inner transport, from which an outer checksum follows without reading the payload
+    /// (`wire::checksum::local_offload`); `None` when it is not known, because the packet owed no checksum.
+    pub transport: Option<Transport>,
+}
+
+/// An inner TCP or UDP segment whose checksum is complete, or partial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transport {
+    /// The transport header, in bytes from the start of the segment, outer prefix included.
+    pub offset: usize,
+    /// Bytes from the transport header to the end of what the checksum covers.
+    pub len: usize,
+    /// The folded sum of the pseudo header.
+    pub pseudo: u16,
+}
+
+/// Segments packets; keeps its memory from one packet to the next.
+#[derive(Debug, Default)]
+pub struct Segmenter {
+    headers: Vec<u8>,
+}
+
+impl Segmenter {
+    /// A segmenter without memory yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cuts `packet` into segments, each with a copy of the first `outer_len` bytes (tunnel headers already pushed in
+    /// front of the frame) before its own headers. `fix` is called once per segment, in order, to set the outer
+    /// lengths, identification and checksum.
+    ///
+    /// A packet that is no super-packet comes out as one segment, its checksum completed if it was partial.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; `fix` has not been called then.
+    pub fn segment<'a>(
+        &'a mut self,
+        packet: &'a PacketBuf,
+        outer_len: usize,
+        checksum: SegmentChecksum,
+        fix: impl FnMut(SegmentHead<'_>),
+    ) -> Result<Segments<'a>, SegmentError> {
+        if !packet.is_linear() {
+            return Err(SegmentError::NotLinear);
+        }
+        if outer_len > packet.len() {
+            return Err(SegmentError::OuterLength);
+        }
+        match packet.offload.gso {
+            Some(gso) => {
+                let headers = SuperHeaders::parse(packet, gso, outer_len)?;
+                self.cut(packet, &headers, checksum, fix)
+            }
+            None => self.single(packet, outer_len, checksum, fix),
+        }
+    }
+
+    fn cut<'a>(
+        &'a mut self,
+        packet: &'a PacketBuf,
+        from: &SuperHeaders,
+        checksum: SegmentChecksum,
+        mut fix: impl FnMut(SegmentHead<'_>),
+    ) -> Result<Segments<'a>, SegmentError> {
+        let (count, size) = (from.count(), usize::from(from.gso.size));
+        if count > MAX_SEGMENTS {
+            return Err(SegmentError::TooManySegments(count));
+        }
+        let (template, payload) = packet.head()[..from.end].split_at(from.payload);
+        let headers = room(&mut self.headers, count * template.len());
+        let mut left = payload;
+        for (index, header) in headers.chunks_exact_mut(template.len()).enumerate() {
+            let (own, rest) = left.split_at(size.min(left.len()));
+            left = rest;
+            header.copy_from_slice(template);
+            let payload_sum = (checksum == SegmentChecksum::Complete).then(|| Sum::of(own).fold());
+            let piece =
+                Piece { index, offset: index * size, len: own.len(), is_last: index + 1 == count };
+            let pseudo = from.patch(header, piece, payload_sum);
+            let len = template.len() - from.l4 + own.len();
+            let transport = Some(Transport { offset: from.l4, len, pseudo });
+            fix(SegmentHead { index, count, header, payload: own, transport });
+        }
+        let partial = Checksum::Partial { start: from.l4 as u16, offset: from.checksum_offset() };
+        Ok(Segments {
+            headers,
+            payload,
+            header_len: template.len(),
+            size,
+            count,
+            checksum: if checksum == SegmentChecksum::Partial {
+                partial
+            } else {
+                Checksum::Verified
+            },
+        })
+    }
+
+    fn single<'a>(
+        &'a mut self,
+        packet: &'a PacketBuf,
+        outer_len: usize,
+        mode: SegmentChecksum,
+        mut fix: impl FnMut(SegmentHead<'_>),
+    ) -> Result<Segments<'a>, SegmentError> {
+        let head = packet.head();
+        let (mut header_len, mut transport, mut completed) = (outer_len, None, None);
+        if let Checksum::Partial { start, offset } = packet.offload.checksum {
+            let owed = complete::owed(packet, outer_len, start, offset)?;
+            let start = usize::from(start);
+            if start < outer_len {
+                return Err(SegmentError::ChecksumMisplaced);
+            }
+            header_len = owed.field + 2;
+            transport =
+                Some(Transport { offset: start, len: owed.end - start, pseudo: owed.pseudo });
+            if mode == SegmentChecksum::Complete {
+                completed = Some(owed.compute(packet));
+            }
+        }
+        let (template, payload) = head.split_at(header_len);
+        let headers = room(&mut self.headers, header_len);
+        headers.copy_from_slice(template);
+        if let Some(value) = completed {
+            headers[header_len - 2..].copy_from_slice(&value.to_be_bytes());
+        }
+        fix(SegmentHead { index: 0, count: 1, header: headers, payload, transport });
+        Ok(Segments {
+            headers,
+            payload,
+            header_len,
+            size: payload.len(),
+            count: 1,
+            checksum: if completed.is_some() {
+                Checksum::Verified
+            } else {
+                packet.offload.checksum
+            },
+        })
+    }
+}
+
+/// The first `len` bytes of `memory`, grown if need be; contents unspecified.
+fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if memory.len() < len {
+        memory.resize(len, 0);
+    }
+    &mut memory[..len]
+}
+
+/// Segments in order, as (header, payload) pairs. All headers have the same length, all payloads but the last too.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments<'a> {
+    headers: &'a [u8],
+    payload: &'a [u8],
+    header_len: usize,
+    size: usize,
+    count: usize,
+    checksum: Checksum,
+}
+
+impl<'a> Segments<'a> {
+    /// Bytes of each header, the outer prefix included.
+    pub fn header_len(&self) -> usize {
+        self.header_len
+    }
+
+    /// Bytes of the first segment, which no other exceeds; zero when there is none.
+    pub fn segment_len(&self) -> usize {
+        if self.count == 0 { 0 } else { self.header_len + self.size.min(self.payload.len()) }
+    }
+
+    /// Bytes of all segments together.
+    pub fn total_len(&self) -> usize {
+        self.headers.len() + self.payload.len()
+    }
+
+    /// The offload state of each segment; a partial checksum counts from the start of the outer prefix.
+    pub fn offload(&self) -> Offload {
+        Offload { checksum: self.checksum, gso: None }
+    }
+
+    /// The segments in groups of at most `max_segments` that are at most `max_bytes` long together (both at least one
+    /// segment), such as UDP_SEGMENT takes: 64 and 65,507. Within a group only the last segment may be shorter.
+    pub fn trains(
+        self,
+        max_segments: usize,
+        max_bytes: usize,
+    ) -> impl Iterator<Item = Segments<'a>> {
+        let fit = max_bytes.checked_div(self.segment_len()).unwrap_or(0);
+        let per_train = fit.min(max_segments).max(1);
+        let mut rest = self;
+        std::iter::from_fn(move || (rest.count > 0).then(|| rest.take_front(per_train)))
+    }
+
+    /// Takes the first `count` segments (at most all) off.
+    fn take_front(&mut self, count: usize) -> Self {
+        let count = count.min(self.count);
+        let payload_len = if count == self.count { self.payload.len() } else { count * self.size };
+        let (headers, headers_left) = self.headers.split_at(count * self.header_len);
+        let (payload, payload_left) = self.payload.split_at(payload_len);
+        let front = Self { headers, payload, count, ..*self };
+        *self = Self {
+            headers: headers_left,
+            payload: payload_left,
+            count: self.count - count,
+            ..*self
+        };
+        front
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (self.count > 0).then(|| {
+            let one = self.take_front(1);
+            (one.headers, one.payload)
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count, Some(self.count))
+    }
+}
+
+impl ExactSizeIterator for Segments<'_> {}
+
+/// How large the super-packets that come out of [`split`] may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SplitLimits {
+    /// Segments in each.
+    pub max_segments: usize,
+    /// Bytes of each as a frame: its headers once, and the payload of all its segments.
+    pub max_bytes: usize,
+}
+
+/// Cuts a super-packet that exceeds `limits` into smaller ones: `packet` becomes the first in place, the others are
+/// returned in order (nothing, without allocating, when `packet` is within the limits). Only the payload that leaves
+/// `packet` is copied. Each part has its own lengths, identification, sequence number and pseudo header's sum; a part of
+/// one segment is no super-packet any more.
+///
+/// # Errors
+/// [`SegmentError`]; `packet` is unchanged then.
+pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBuf>, SegmentError> {
+    let Some(gso) = packet.offload.gso else {
+        let fits = packet.len() <= limits.max_bytes && limits.max_segments > 0;
+        return if fits { Ok(Vec::new()) } else { Err(SegmentError::LimitTooSmall) };
+    };
+    let from = SuperHeaders::parse(packet, gso, 0)?;
+    let size = usize::from(gso.size);
+    let per_part = (limits.max_bytes.saturating_sub(from.payload) / size).min(limits.max_segments);
+    // A super-packet with less payload than one segment fits where a full segment would not.
+    if packet.len() <= limits.max_bytes && from.count() <= limits.max_segments {
+        return Ok(Vec::new());
+    }
+    if per_part == 0 {
+        return Err(SegmentError::LimitTooSmall);
+    }
+    let total = from.payload_len();
+    let mut parts = Vec::new();
+    for offset in (0..total).step_by(per_part * size).skip(1) {
+        let len = (total - offset).min(per_part * size);
+        let mut part = PacketBuf::with_capacity(PacketBuf::HEADROOM, from.payload + len);
+        part.append(&packet.head()[..from.payload]);
+        append_range(&mut part, packet, from.payload + offset, len);
+        part.offload = packet.offload;
+        finish_part(
+            &mut part,
+            &from,
+            Piece { index: offset / size, offset, len, is_last: offset + len == total },
+        );
+        parts.push(part);
+    }
+    let len = total.min(per_part * size);
+    packet.truncate(from.payload + len);
+    finish_part(packet, &from, Piece { index: 0, offset: 0, len, is_last: parts.is_empty() });
+    Ok(parts)
+}
+
+fn finish_part(part: &mut PacketBuf, from: &SuperHeaders, piece: Piece) {
+    from.patch(&mut part.head_mut()[..from.payload], piece, None);
+    if piece.len <= usize::from(from.gso.size) {
+        part.offload.gso = None;
+    } else if let (Some(gso), true) = (&mut part.offload.gso, piece.index > 0) {
+        gso.ecn = false;
+    }
+}
+
+/// Appends `len` bytes of `from`, which has them, starting `offset` bytes into the frame.
+fn append_range(to: &mut PacketBuf, from: &PacketBuf, offset: usize, len: usize) {
+    let (mut skip, mut left) = (offset, len);
+    for piece in from.pieces() {
+        let wanted = &piece[skip.min(piece.len())..];
+        skip = skip.saturating_sub(piece.len());
+        let wanted = &wanted[..left.min(wanted.len())];
+        left -= wanted.len();
+        to.append(wanted);
+    }
+}
