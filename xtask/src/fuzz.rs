@@ -64,7 +64,6 @@ pub fn smoke() -> Result<()> {
 
 /// Writes the seed corpora; see `fuzz/examples/seeds.rs`.
 pub fn seeds() -> Result<()> {
-    packages::ensure(&packages::FUZZ)?;
     run(cargo(&["run", MANIFEST, "--example=seeds", "--target-dir"]).arg(target_dir()))
 }
 
@@ -92,7 +91,15 @@ fn build() -> Result<PathBuf> {
     packages::ensure(&[&packages::BUILD[..], &packages::FUZZ].concat())?;
     let triple = host_triple()?;
     // Naming the target keeps the coverage flags away from build scripts.
-    let mut command = cargo(&["build", "--release", MANIFEST, "--bins", "--target", &triple]);
+    let mut command = cargo(&[
+        "build",
+        "--release",
+        MANIFEST,
+        "--bins",
+        "--features=libfuzzer",
+        "--target",
+        &triple,
+    ]);
     for variable in COMPILER_FLAGS {
         command.env_remove(variable);
     }

@@ -25,7 +25,7 @@ pub fn clippy() -> Result<()> {
     run(cargo(&["clippy", "--workspace", "--all-targets"]).args(warnings))?;
     packages::ensure(&packages::FUZZ)?;
     let target_dir = super::fuzz::target_dir();
-    run(cargo(&["clippy", FUZZ_MANIFEST, "--all-targets", "--target-dir"])
+    run(cargo(&["clippy", FUZZ_MANIFEST, "--all-targets", "--all-features", "--target-dir"])
         .arg(target_dir)
         .args(warnings))
 }

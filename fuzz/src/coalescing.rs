@@ -1,0 +1,80 @@
+//! Segments joined into super-packets. Cutting what came out must give what went in.
+
+use packet::{Coalescer, PacketBuf, coalesce_ranges};
+
+use crate::{lists, offload};
+
+/// Joins the frames of a list, by both ways; returns how many packets came out of the first.
+pub fn list(bytes: &[u8]) -> usize {
+    let frames = lists::read(bytes);
+    let one_by_one = push_all(&frames);
+    assert_same(&frames, &one_by_one);
+    assert_same(&frames, &join_train(&frames));
+    one_by_one.len()
+}
+
+fn push_all(frames: &[&[u8]]) -> Vec<PacketBuf> {
+    let mut out = Vec::new();
+    let mut coalescer = Coalescer::new(4);
+    for frame in frames {
+        coalescer.push((), PacketBuf::from_bytes(frame), |(), packet| out.push(packet));
+    }
+    coalescer.flush(|(), packet| out.push(packet));
+    assert!(coalescer.is_empty());
+    out
+}
+
+fn join_train(frames: &[&[u8]]) -> Vec<PacketBuf> {
+    let mut storage = PacketBuf::from_bytes(&frames.concat());
+    let headroom = storage.headroom();
+    let mut end = 0;
+    let ranges: Vec<_> = frames
+        .iter()
+        .map(|frame| {
+            end += frame.len();
+            end - frame.len()..end
+        })
+        .collect();
+    let mut out = Vec::new();
+    let mut rest = &ranges[..];
+    while !rest.is_empty() {
+        storage.reset(headroom);
+        let taken = coalesce_ranges(&mut storage, rest, false);
+        assert!(taken > 0, "no progress");
+        out.push(storage.clone());
+        rest = &rest[taken..];
+    }
+    out
+}
+
+/// Every frame is there again, once; in what order differs between flows.
+fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
+    let cut = |packet: &PacketBuf| match packet.offload.gso {
+        Some(_) => offload::segments(packet).expect("a coalesced packet can be segmented"),
+        None => vec![packet.to_vec()],
+    };
+    let mut left: Vec<_> = packets.iter().flat_map(cut).map(|frame| normal(&frame)).collect();
+    let mut right: Vec<_> = frames.iter().map(|frame| normal(frame)).collect();
+    left.sort_unstable();
+    right.sort_unstable();
+    assert_eq!(left, right);
+}
+
+/// The frame without padding, and without the checksums, of which 0 and 0xffff are the same number.
+fn normal(frame: &[u8]) -> Vec<u8> {
+    let mut copy = frame.to_vec();
+    let Ok(located) = wire::transport_offset(frame) else { return copy };
+    if !located.is_ip() {
+        return copy;
+    }
+    copy.truncate(located.l3_end);
+    if located.ethertype == wire::EtherType::IPV4 {
+        copy[located.l3 + 10..located.l3 + 12].fill(0);
+    }
+    if let (Some(l4), wire::Protocol::TCP) = (located.l4, located.protocol)
+        && let Some(checksum) = copy.get_mut(l4 + 16..l4 + 18)
+    {
+        checksum.fill(0);
+    }
+    copy
+}

@@ -1,0 +1,78 @@
+//! What a guest's virtio-net header asks for: checksums to complete, super-packets to cut.
+
+use packet::vnet::{self, VNET_LEN};
+use packet::{
+    Checksum, PacketBuf, SegmentChecksum, Segmenter, SplitLimits, Verdict, complete_checksum,
+    split, verify_checksum,
+};
+use wire::checksum::pseudo_v6;
+use wire::{Ipv4Packet, Ipv6Packet};
+
+/// A guest's frame behind a virtio-net header; returns how many segments it was cut into, if it could be.
+pub fn frame(bytes: &[u8]) -> Option<usize> {
+    let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
+    let mut packet = PacketBuf::from_bytes(frame);
+    packet.offload = vnet::decode(header, frame.len()).ok()?;
+
+    let mut again = [0xa5; VNET_LEN];
+    if vnet::encode(&packet, &mut again).is_ok() {
+        assert_eq!(vnet::decode(&again, frame.len()), Ok(packet.offload));
+    }
+    if packet.offload.gso.is_none() {
+        complete_checksum(&mut packet).ok()?;
+        assert!(packet.len() == frame.len());
+        return Some(1);
+    }
+    owe_checksum(&mut packet)?;
+    check_split(&packet);
+    segments(&packet).map(|segments| segments.len())
+}
+
+/// Stores what a partial checksum begins with: the pseudo header's sum. A guest that stores something else gets wrong
+/// checksums, and no mutated frame stores the right thing.
+fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
+    let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
+    let frame = packet.head();
+    let located = wire::transport_offset(frame).ok()?;
+    let l4 = located.l4.filter(|l4| *l4 == usize::from(start))?;
+    let ip = &frame[located.l3..];
+    let len = located.l3_end - l4;
+    let sum = match Ipv6Packet::new_checked(ip) {
+        Ok(ip) => pseudo_v6(ip.src(), ip.dst(), located.protocol, len as u32),
+        Err(_) => Ipv4Packet::new_checked(ip).ok()?.pseudo_header(),
+    };
+    let field = l4 + usize::from(offset);
+    packet.head_mut().get_mut(field..field + 2)?.copy_from_slice(&sum.fold().to_be_bytes());
+    Some(())
+}
+
+/// The segments of a packet with their checksums computed; each one is right, and together they carry its payload.
+pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
+    let mut segmenter = Segmenter::new();
+    let cut = segmenter.segment(packet, 0, SegmentChecksum::Complete, |_| {}).ok()?;
+    let mut payload = Vec::new();
+    let mut segments = Vec::new();
+    for (header, part) in cut {
+        payload.extend_from_slice(part);
+        segments.push([header, part].concat());
+    }
+    assert!(packet.head()[cut.header_len()..].starts_with(&payload), "payload is lost");
+    if packet.offload.gso.is_some() {
+        for segment in &segments {
+            let verdict = verify_checksum(&PacketBuf::from_bytes(segment));
+            assert_ne!(verdict, Verdict::Invalid, "{segment:02x?}");
+        }
+    }
+    Some(segments)
+}
+
+/// Smaller super-packets give the same segments as the large one.
+fn check_split(packet: &PacketBuf) {
+    let mut first = packet.clone();
+    let limits = SplitLimits { max_segments: 3, max_bytes: 4000 };
+    let Ok(rest) = split(&mut first, limits) else { return };
+    let Some(whole) = segments(packet) else { return };
+    let parts: Vec<_> =
+        std::iter::once(&first).chain(&rest).filter_map(segments).flatten().collect();
+    assert_eq!(parts, whole);
+}

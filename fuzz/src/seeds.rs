@@ -1,0 +1,252 @@
+//! The seed corpora: at least one valid input of each kind that a target accepts.
+
+use crate::frames::{
+    self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
+    ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
+};
+use crate::lists;
+
+/// One seed: a file `corpus/TARGET/NAME`.
+pub struct Seed {
+    pub target: &'static str,
+    pub name: &'static str,
+    pub bytes: Vec<u8>,
+}
+
+/// All seeds of all targets.
+pub fn all() -> Vec<Seed> {
+    let mut seeds = Vec::new();
+    for (target, group) in [
+        ("wire_frame", plain()),
+        ("vxlan", vxlans()),
+        ("geneve", geneves()),
+        ("gre", gres()),
+        ("stt", stts()),
+        ("stt_reassembly", stt_trains()),
+        ("vlan", tagged()),
+        ("offload", offloads()),
+        ("coalesce", segments()),
+        ("network_toml", networks()),
+    ] {
+        seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
+    }
+    seeds
+}
+
+type Group = Vec<(&'static str, Vec<u8>)>;
+
+/// A guest's TCP segment with the timestamp option.
+fn guest_tcp(ends: Ends) -> Vec<u8> {
+    ends.tcp(1000, 0x18, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 8], b"GET / HTTP/1.0\r\n\r\n")
+}
+
+fn guest_udp(ends: Ends) -> Vec<u8> {
+    ends.udp((40_000, 53), true, b"a question")
+}
+
+fn plain() -> Group {
+    let Ends::V4(src, dst) = GUESTS_V4 else { return Vec::new() };
+    let Ends::V6(src6, dst6) = GUESTS_V6 else { return Vec::new() };
+    let router_alert = [0x94, 4, 0, 0];
+    let with_options = frames::ipv4(src, dst, UDP, &router_alert, &guest_udp(GUESTS_V4)[34..]);
+    let hop_by_hop = [60, 0, 5, 2, 0, 0, 1, 0];
+    let destination = [44, 0, 1, 4, 0, 0, 0, 0];
+    let first_fragment = [UDP, 0, 0, 1, 0, 0, 0, 7];
+    let datagram = &guest_udp(GUESTS_V6)[54..];
+    let extended = join(&[&hop_by_hop, &destination, &first_fragment, datagram]);
+    let target: &[u8] = &dst6.octets();
+    let solicitation = join(&[&[0; 4], target, &[1, 1, 2, 0, 0, 0, 0, 1]]);
+    let advertisement = join(&[&[0x60, 0, 0, 0], target, &[2, 1, 2, 0, 0, 0, 0, 2]]);
+    let syn_options = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+    vec![
+        ("arp-request", arp_request()),
+        ("ipv4-tcp", guest_tcp(GUESTS_V4)),
+        ("ipv4-tcp-syn", GUESTS_V4.tcp(1, 2, &syn_options, &[])),
+        ("ipv4-options-udp", ethernet(frames::TYPE_IPV4, &with_options)),
+        ("ipv4-echo", GUESTS_V4.icmp(8, &[0, 1, 0, 1, 0xaa, 0xbb])),
+        ("ipv4-too-big", GUESTS_V4.icmp(3, &join(&[&[0, 0, 5, 0x78], &with_options]))),
+        ("ipv6-tcp", guest_tcp(GUESTS_V6)),
+        ("ipv6-extensions-udp", ethernet(TYPE_IPV6, &frames::ipv6(src6, dst6, 0, &extended))),
+        ("ipv6-solicitation", GUESTS_V6.icmp(135, &solicitation)),
+        ("ipv6-advertisement", GUESTS_V6.icmp(136, &advertisement)),
+        ("qinq-ipv4-tcp", tag(&tag(&guest_tcp(GUESTS_V4), 0x8100, 20), 0x88a8, 0x6064)),
+    ]
+}
+
+fn vxlans() -> Group {
+    let outer = |ends: Ends, checksum, vni, frame: &[u8]| {
+        ends.udp((50_000, 4789), checksum, &vxlan(vni, frame))
+    };
+    let (tcp, tcp6) = (guest_tcp(GUESTS_V4), guest_tcp(GUESTS_V6));
+    let nested = outer(GUESTS_V4, false, 7, &tcp);
+    vec![
+        ("ipv4", outer(UNDERLAY_V4, false, 5001, &tcp)),
+        ("ipv6-checksum", outer(UNDERLAY_V6, true, 5001, &tcp6)),
+        ("arp", outer(UNDERLAY_V4, false, 0xff_ffff, &arp_request())),
+        ("tunnel-inside", outer(UNDERLAY_V4, false, 1, &nested)),
+    ]
+}
+
+fn geneves() -> Group {
+    const CRITICAL: u8 = 0x40;
+    let ports = geneve_option(0x0102, 0x80, &[0, 3, 0, 4]);
+    let unknown = geneve_option(0xfff0, 1, &[0xaa; 8]);
+    let unknown_critical = geneve_option(0xfff0, 0x81, &[]);
+    let several = join(&[&unknown, &ports, &geneve_option(0xfff0, 2, &[])]);
+    let outer = |ends: Ends, flags, options: &[u8], frame: &[u8]| {
+        ends.udp((50_000, 6081), true, &geneve(5001, flags, options, frame))
+    };
+    let (tcp, tcp6) = (guest_tcp(GUESTS_V4), guest_tcp(GUESTS_V6));
+    vec![
+        ("ipv4", outer(UNDERLAY_V4, 0, &[], &tcp)),
+        ("ipv4-logical-ports", outer(UNDERLAY_V4, CRITICAL, &ports, &tcp)),
+        ("ipv6-several-options", outer(UNDERLAY_V6, CRITICAL, &several, &tcp6)),
+        ("unknown-critical", outer(UNDERLAY_V4, CRITICAL, &unknown_critical, &tcp)),
+        ("control", outer(UNDERLAY_V4, 0x80, &[], &tcp)),
+    ]
+}
+
+fn gres() -> Group {
+    let (tcp, tcp6) = (guest_tcp(GUESTS_V4), guest_tcp(GUESTS_V6));
+    let nvgre = Some(5001 << 8 | 0x2a);
+    vec![
+        ("ipv4-key", UNDERLAY_V4.frame(GRE, &gre(false, Some(5001), None, &tcp))),
+        ("ipv4-all", UNDERLAY_V4.frame(GRE, &gre(true, Some(5001), Some(9), &tcp))),
+        ("ipv6-checksum", UNDERLAY_V6.frame(GRE, &gre(true, Some(5001), None, &tcp6))),
+        ("ipv4-no-key", UNDERLAY_V4.frame(GRE, &gre(false, None, None, &tcp))),
+        ("ipv4-nvgre", UNDERLAY_V4.frame(GRE, &gre(false, nvgre, None, &tcp))),
+    ]
+}
+
+/// Datapath 5001, egress port 4, ingress port 3.
+const CONTEXT: u64 = 3 << 40 | 4 << 24 | 5001;
+
+fn stt_super_frame() -> Vec<u8> {
+    // IPv4 and TCP with a partial checksum, to be cut at 1000 bytes.
+    let guest = GUESTS_V4.tcp(1, 0x18, &[], &[0x5a; 2500]);
+    stt(0b1110, 34, 1000, 0, CONTEXT, &guest)
+}
+
+fn stts() -> Group {
+    let whole = |ends: Ends, frame: Vec<u8>| ends.stt_segment(77, frame.len() as u16, 0, &frame);
+    let (tcp, tcp6) = (guest_tcp(GUESTS_V4), guest_tcp(GUESTS_V6));
+    vec![
+        ("ipv4-verified", whole(UNDERLAY_V4, stt(0b1101, 34, 0, 0, CONTEXT, &tcp))),
+        ("ipv6-tagged", whole(UNDERLAY_V6, stt(0b1001, 54, 0, 0x1064, CONTEXT, &tcp6))),
+        ("ipv4-super", whole(UNDERLAY_V4, stt_super_frame())),
+        ("ipv4-arp", whole(UNDERLAY_V4, stt(0, 0, 0, 0, CONTEXT, &arp_request()))),
+    ]
+}
+
+/// `frame` as segments of 1400 bytes.
+fn stt_cut(ends: Ends, id: u32, frame: &[u8]) -> Vec<Vec<u8>> {
+    let total = frame.len() as u16;
+    let part =
+        |(index, part): (usize, &[u8])| ends.stt_segment(id, total, (index * 1400) as u16, part);
+    frame.chunks(1400).enumerate().map(part).collect()
+}
+
+fn stt_trains() -> Group {
+    let in_order = stt_cut(UNDERLAY_V4, 1, &stt_super_frame());
+    let mut reversed = stt_cut(UNDERLAY_V6, 2, &stt_super_frame());
+    reversed.reverse();
+    let mut two = stt_cut(UNDERLAY_V4, 3, &stt_super_frame());
+    two.splice(1..1, stt_cut(UNDERLAY_V4, 4, &stt_super_frame()));
+    vec![
+        ("in-order", lists::build(&in_order)),
+        ("reversed", lists::build(&reversed)),
+        ("two-frames", lists::build(&two)),
+    ]
+}
+
+fn tagged() -> Group {
+    let (tcp, tcp6) = (guest_tcp(GUESTS_V4), guest_tcp(GUESTS_V6));
+    vec![
+        ("vlan", tag(&tcp, 0x8100, 0x2064)),
+        ("qinq", tag(&tag(&tcp6, 0x8100, 20), 0x88a8, 100)),
+        ("qinq-8100", tag(&tag(&tcp, 0x8100, 20), 0x8100, 100)),
+        ("qinq-9100", tag(&tag(&tcp, 0x8100, 20), 0x9100, 100)),
+        ("priority", tag(&tcp, 0x8100, 0xe000)),
+        ("guest-tag-inside", tag(&tag(&tag(&tcp, 0x8100, 7), 0x8100, 20), 0x88a8, 100)),
+    ]
+}
+
+/// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and offset.
+fn vnet(flags: u8, gso: u8, words: [u16; 4], frame: &[u8]) -> Vec<u8> {
+    let words = words.map(u16::to_le_bytes).concat();
+    join(&[&[flags, gso], &words, &[0, 0], frame])
+}
+
+fn offloads() -> Group {
+    let payload = [0x5a; 3000];
+    let (tcp, tcp6) =
+        (GUESTS_V4.tcp(1, 0x19, &[], &payload), GUESTS_V6.tcp(1, 0x99, &[], &payload));
+    let udp = GUESTS_V4.udp((40_000, 443), true, &payload);
+    let small = guest_udp(GUESTS_V6);
+    let tagged = tag(&tcp, 0x8100, 20);
+    vec![
+        ("none", vnet(0, 0, [0; 4], &small)),
+        ("verified", vnet(2, 0, [0; 4], &small)),
+        ("partial", vnet(1, 0, [0, 0, 54, 6], &small)),
+        ("tcp4", vnet(1, 1, [54, 1000, 34, 16], &tcp)),
+        ("tcp4-tagged", vnet(1, 1, [58, 1000, 38, 16], &tagged)),
+        ("tcp6-ecn", vnet(1, 0x84, [74, 1000, 54, 16], &tcp6)),
+        ("udp", vnet(1, 5, [42, 1000, 34, 6], &udp)),
+    ]
+}
+
+fn segments() -> Group {
+    let train = |ends: Ends| -> Vec<_> {
+        let sequence = |index: u32| 1000 + index * 500;
+        (0..4).map(|index| ends.tcp(sequence(index), 0x10, &[], &[index as u8; 500])).collect()
+    };
+    let mut with_a_gap = train(GUESTS_V4);
+    with_a_gap.remove(2);
+    let last = GUESTS_V4.tcp(1500, 0x19, &[], &[9; 100]);
+    with_a_gap.push(last);
+    vec![
+        ("ipv4", lists::build(&train(GUESTS_V4))),
+        ("ipv6", lists::build(&train(GUESTS_V6))),
+        ("gap-and-end", lists::build(&with_a_gap)),
+        ("mixed", lists::build(&[guest_tcp(GUESTS_V4), guest_udp(GUESTS_V4), arp_request()])),
+    ]
+}
+
+fn networks() -> Group {
+    let vxlan = r#"
+[[host]]
+name = "h1"
+uplink = "eth0"
+underlay = ["192.0.2.1", "2001:db8::1"]
+[[host]]
+name = "h2"
+uplink = "eth0"
+underlay = ["192.0.2.2", "2001:db8::2"]
+[[logical_switch]]
+name = "blue"
+tunnel = "vxlan"
+vni = 5001
+[[logical_switch.port]]
+name = "a"
+host = "h1"
+mac = "02:00:00:00:00:01"
+addresses = ["10.0.0.1/24", "fd00::1/64"]
+device = { tap = "a0" }
+[[logical_switch.port]]
+name = "b"
+host = "h2"
+mac = "02:00:00:00:00:02"
+addresses = ["10.0.0.2/24"]
+device = { tap = "b0" }
+"#;
+    let each = ["geneve", "gre", "stt"].map(|tunnel| vxlan.replace("vxlan", tunnel).into_bytes());
+    let [geneve, gre, stt] = each;
+    let vlan = vxlan.replace("\"vxlan\"", "\"vlan\"").replace("vni = 5001", "vlan = 100");
+    vec![
+        ("vxlan", vxlan.as_bytes().to_vec()),
+        ("geneve", geneve),
+        ("gre", gre),
+        ("stt", stt),
+        ("vlan", vlan.into_bytes()),
+    ]
+}
