@@ -6,11 +6,15 @@
 
 pub mod af_packet;
 pub mod batch;
+pub mod epoll;
 mod error;
 pub mod filter;
 pub mod io_error;
 mod netlink;
 mod netns;
+pub mod raw_ip;
+pub mod signal;
+pub mod stt_sink;
 mod sys;
 pub mod tap;
 pub mod udp;

@@ -223,6 +223,23 @@ impl Control {
     }
 }
 
+/// Control messages that set fields of the IP header: DSCP and ECN, and TTL or hop limit unless it is the host's default.
+pub(crate) fn header_control(v4: bool, tos: u8, ttl: Option<u8>) -> Control {
+    let mut control = Control::new();
+    let (level, tos_name, ttl_name) = if v4 {
+        (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
+    };
+    if tos != 0 {
+        control.push(level, tos_name, &c_int::from(tos).to_ne_bytes());
+    }
+    if let Some(hops) = ttl {
+        control.push(level, ttl_name, &c_int::from(hops).to_ne_bytes());
+    }
+    control
+}
+
 /// The integer in a control message of 1 or 4 bytes: the kernel uses both, for the same option in the two IP versions.
 pub(crate) fn control_int(data: &[u8]) -> Option<u32> {
     match *data {

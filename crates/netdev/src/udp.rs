@@ -279,7 +279,7 @@ impl TxPool {
     /// [`IoError::Unreachable`] without a route.
     #[inline]
     pub fn send(&self, train: &TxTrain, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
-        let mut control = control_for(train);
+        let mut control = header_control(train);
         let Some(size) = train.gso_size else {
             return self.send_one(train, pieces, &control);
         };
@@ -303,7 +303,7 @@ impl TxPool {
     pub fn send_batch(&self, train: &TxTrain, datagrams: &Messages<'_>) -> IoResult<usize> {
         let to = SockAddr::from(train.dst);
         let socket = self.socket(train.entropy, true);
-        sys::sendmmsg(socket, datagrams, Some(&to), Some(&control_for(train)))
+        sys::sendmmsg(socket, datagrams, Some(&to), Some(&header_control(train)))
             .map_err(IoError::from_errno)
     }
 
@@ -321,7 +321,7 @@ impl TxPool {
     /// Sends a train datagram by datagram.
     #[cold]
     fn send_cut(&self, train: &TxTrain, size: u16, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
-        let control = control_for(train);
+        let control = header_control(train);
         let mut sent = 0;
         let mut datagram: Vec<IoSlice<'_>> = Vec::new();
         let mut room = usize::from(size);
@@ -424,19 +424,8 @@ fn bind_run(
         .collect()
 }
 
-fn control_for(train: &TxTrain) -> Control {
-    let mut control = Control::new();
-    let (level, tos, ttl) = match train.dst {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
-    };
-    if train.tos != 0 {
-        control.push(level, tos, &c_int::from(train.tos).to_ne_bytes());
-    }
-    if let Some(hops) = train.ttl {
-        control.push(level, ttl, &c_int::from(hops).to_ne_bytes());
-    }
-    control
+fn header_control(train: &TxTrain) -> Control {
+    sys::header_control(train.dst.is_ipv4(), train.tos, train.ttl)
 }
 
 /// What a received message says, its length set in `packet`.

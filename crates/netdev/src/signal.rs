@@ -1,0 +1,82 @@
+//! [`Signals`]: the signals that end or reload a daemon, as something to read in its event loop.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{self, SigSet};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::{Error, Result};
+
+/// A signal to a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM: stop.
+    Terminate,
+    /// SIGINT: stop; somebody pressed Ctrl-C.
+    Interrupt,
+    /// SIGHUP: read the configuration again, or the terminal is gone.
+    Hangup,
+}
+
+/// The signals of this process, to be read; see the module.
+#[derive(Debug)]
+pub struct Signals {
+    fd: SignalFd,
+}
+
+impl Signals {
+    /// Keeps SIGTERM, SIGINT and SIGHUP from acting and makes them readable instead. Call it before any thread starts:
+    /// threads inherit it, and a signal goes to any thread that has not been told. Programs inherit it
+    /// too, unless they are started with [`crate::Netns::command`]. Dropping the value does not undo it.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the process has too many descriptors.
+    pub fn take() -> Result<Self> {
+        let set = SigSet::from_iter([signal::SIGTERM, signal::SIGINT, signal::SIGHUP]);
+        set.thread_block().map_err(|e| Error::os("block signals", e))?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .map(|fd| Self { fd })
+            .map_err(|e| Error::os("create a signalfd", e))
+    }
+
+    /// The next signal; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel refuses.
+    pub fn read(&self) -> Result<Option<Signal>> {
+        let info = self.fd.read_signal().map_err(|e| Error::os("read a signal", e))?;
+        Ok(info.and_then(|info| match info.ssi_signo as i32 {
+            libc::SIGTERM => Some(Signal::Terminate),
+            libc::SIGINT => Some(Signal::Interrupt),
+            libc::SIGHUP => Some(Signal::Hangup),
+            _ => None,
+        }))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_instead_of_acting_when_taken() {
+        let signals = Signals::take().unwrap();
+        assert_eq!(signals.read().unwrap(), None);
+        for (raised, read) in [
+            (signal::SIGTERM, Signal::Terminate),
+            (signal::SIGINT, Signal::Interrupt),
+            (signal::SIGHUP, Signal::Hangup),
+        ] {
+            // To this thread alone, which has just blocked it.
+            signal::raise(raised).unwrap();
+            assert_eq!(signals.read().unwrap(), Some(read));
+        }
+        assert_eq!(signals.read().unwrap(), None);
+    }
+}

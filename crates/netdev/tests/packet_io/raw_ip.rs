@@ -1,0 +1,137 @@
+use std::io::IoSlice;
+use std::net::{IpAddr, UdpSocket};
+
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::batch::Messages;
+use netdev::filter::Filter;
+use netdev::io_error::IoError;
+use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawRx, RawTx};
+use packet::PacketBuf;
+use testkit::host::{TestHost, WireEnd, pair};
+
+use crate::frames::{big_packet, pattern, wait_for};
+
+fn address(end: &WireEnd, v6: bool) -> IpAddr {
+    if v6 { end.ip6.into() } else { end.ip4.into() }
+}
+
+#[test]
+fn packets_cross_in_batches_without_their_ip_header() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+        let ends = pair(&a, &b);
+        let (src, dst) = (address(&ends.0, v6), address(&ends.1, v6));
+        let tx = a.run(|| RawIp::reserve(src, PROTOCOL_GRE)).unwrap();
+        let rx = b.run(|| RawIp::bind(dst, PROTOCOL_GRE, 1 << 20)).unwrap();
+        let watch = b
+            .run(|| {
+                PacketSocket::open(
+                    ends.1.index,
+                    &Filter::protocol_to(dst, 47),
+                    PacketOptions::default(),
+                )
+            })
+            .unwrap();
+        let payload = pattern(1400);
+        let mut messages = Messages::new();
+        for len in 0..40 {
+            assert!(messages.push([&[0, 0, 0x65, 0x58][..], &payload[..len * 35]]));
+        }
+        let to = RawTx { dst, tos: 0xba, ttl: Some(9) };
+        assert_eq!(tx.send_batch(&to, &messages).unwrap(), 40);
+
+        let mut packets: Vec<_> = (0..64).map(|_| PacketBuf::with_capacity(256, 2000)).collect();
+        let mut about = [RawRx::EMPTY; 64];
+        let mut next = 0;
+        wait_for("the batch", || {
+            let count = rx.recv_batch(&mut packets, &mut about).unwrap();
+            for (packet, about) in packets.iter().zip(&about).take(count) {
+                let expected = [&[0, 0, 0x65, 0x58][..], &payload[..next * 35]].concat();
+                assert_eq!(packet.to_vec(), expected);
+                assert_eq!(*about, RawRx { source: src, tos: 0xba, len: expected.len() });
+                assert!(packet.headroom() >= PacketBuf::HEADROOM);
+                next += 1;
+            }
+            (next == 40).then_some(())
+        });
+        assert_eq!((rx.malformed(), rx.dropped().unwrap()), (0, 0));
+
+        let mut packet = big_packet();
+        wait_for("the packet with its IP header", || watch.recv(&mut packet).unwrap());
+        let header = &packet.head()[14..];
+        if v6 {
+            assert_eq!((header[0], header[1] >> 4, header[7]), (0x6b, 0xa, 9));
+        } else {
+            assert_eq!((header[1], header[6], header[8]), (0xba, 0x40, 9), "TOS, DF, TTL");
+        }
+
+        let big = IoSlice::new(&[0; 1481]);
+        assert!(matches!(tx.send(&to, &[big]), Err(IoError::TooBig)));
+    }
+}
+
+#[test]
+fn packet_is_counted_when_it_does_not_fit() {
+    testkit::require_root!();
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    let (src, dst) = (address(&ends.0, false), address(&ends.1, false));
+    let tx = a.run(|| RawIp::reserve(src, PROTOCOL_GRE)).unwrap();
+    let rx = b.run(|| RawIp::bind(dst, PROTOCOL_GRE, 1 << 20)).unwrap();
+    tx.send(&RawTx { dst, tos: 0, ttl: None }, &[IoSlice::new(&[7; 200])]).unwrap();
+    let mut packets = [PacketBuf::with_capacity(256, 100)];
+    let mut about = [RawRx::EMPTY];
+    wait_for("the packet", || {
+        (rx.recv_batch(&mut packets, &mut about).unwrap() == 1).then_some(())
+    });
+    assert_eq!((about[0].len, packets[0].len(), rx.malformed()), (0, 0, 1));
+}
+
+/// Type and code of the next ICMP error that arrives at `rx`.
+fn next_icmp_error(rx: &PacketSocket, v6: bool) -> (u8, u8) {
+    let mut packet = big_packet();
+    wait_for("an ICMP error", || {
+        rx.recv(&mut packet).unwrap()?;
+        let icmp = if v6 { 54 } else { 34 };
+        let (kind, code) = (*packet.head().get(icmp)?, *packet.head().get(icmp + 1)?);
+        // Not ND, which shares the protocol.
+        (!v6 || kind < 128).then_some((kind, code))
+    })
+}
+
+#[test]
+fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+        let ends = pair(&a, &b);
+        for key in ["net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit"] {
+            b.sysctl(key, "0").unwrap();
+        }
+        let (src, dst) = (address(&ends.0, v6), address(&ends.1, v6));
+        let icmp = Filter::protocol_to(src, if v6 { 58 } else { 1 });
+        let errors =
+            a.run(|| PacketSocket::open(ends.0.index, &icmp, PacketOptions::default())).unwrap();
+        let tx = a.run(|| RawIp::reserve(src, PROTOCOL_GRE)).unwrap();
+        let udp = a.run(|| UdpSocket::bind((src, 0))).unwrap();
+        let gre = || tx.send(&RawTx { dst, tos: 0, ttl: None }, &[IoSlice::new(&[0; 40])]).unwrap();
+        let (protocol_unreachable, port_unreachable) =
+            if v6 { ((4, 1), (1, 4)) } else { ((3, 2), (3, 3)) };
+
+        gre();
+        assert_eq!(next_icmp_error(&errors, v6), protocol_unreachable);
+        for bound in [
+            b.run(|| RawIp::reserve(dst, PROTOCOL_GRE)).unwrap(),
+            b.run(|| RawIp::bind(dst, PROTOCOL_GRE, 4096)).unwrap(),
+        ] {
+            gre();
+            // What is answered for certain, so that the silence before it says something.
+            udp.send_to(b"x", (dst, 9)).unwrap();
+            assert_eq!(next_icmp_error(&errors, v6), port_unreachable);
+            drop(bound);
+        }
+        gre();
+        assert_eq!(next_icmp_error(&errors, v6), protocol_unreachable);
+    }
+}
