@@ -311,7 +311,7 @@ mod tests {
     fn fragments_are_joined_when_out_of_order() {
         let mut p = PacketBuf::with_capacity(0, 10);
         p.spare_mut().copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        p.set_ranges(8..10, [0..4]);
+        p.set_ranges(8..10, std::iter::once(0..4));
         p.linearize();
         assert_eq!(p.head(), [8, 9, 0, 1, 2, 3]);
     }

@@ -1,10 +1,10 @@
 //! Completing a partial transport checksum in software, and verifying a complete one.
 
-use crate::buf::{Checksum, PacketBuf};
-use crate::locate::{self, Location, TCP, UDP};
-use crate::sum::Sum;
+use wire::checksum::Sum;
+use wire::{Protocol, UdpPacket, tcp, udp};
 
-const UDP_CSUM_OFFSET: u16 = 6;
+use crate::buf::{Checksum, PacketBuf};
+use crate::locate::locate;
 
 /// A partial checksum that cannot be completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -51,21 +51,30 @@ pub fn verify_checksum(packet: &PacketBuf) -> Verdict {
     if matches!(packet.offload.checksum, Checksum::Partial { .. }) {
         return Verdict::Unknown;
     }
-    let head = packet.head();
-    let Some(at) = locate::locate(head, packet.len()) else { return Verdict::Unknown };
-    let field = match at.protocol {
-        TCP => 16,
-        UDP => usize::from(UDP_CSUM_OFFSET),
-        _ => return Verdict::Unknown,
+    let linear;
+    let frame = if packet.is_linear() {
+        packet.head()
+    } else {
+        linear = packet.to_vec();
+        &linear
     };
-    let Some(value) = head.get(at.l4 + field..at.l4 + field + 2) else { return Verdict::Unknown };
-    if at.is_fragment || at.is_routed || at.l4 + field + 2 > at.end {
+    let Some(at) = locate(frame) else { return Verdict::Unknown };
+    if !at.has_only_options(frame) {
         return Verdict::Unknown;
     }
-    if at.protocol == UDP && value == [0, 0] {
-        return if at.is_v6 { Verdict::Invalid } else { Verdict::Unknown };
-    }
-    let sum = sum_range(packet, at.l4, at.end, pseudo_header(head, &at, (at.end - at.l4) as u16));
+    let segment = &frame[at.l4..at.end];
+    let segment = match at.protocol {
+        Protocol::TCP if segment.len() >= tcp::MIN_HEADER_LEN => segment,
+        Protocol::UDP => {
+            let Ok(udp) = UdpPacket::new_checked(segment) else { return Verdict::Unknown };
+            if udp.checksum() == 0 {
+                return if at.is_v6 { Verdict::Invalid } else { Verdict::Unknown };
+            }
+            &segment[..usize::from(udp.length())]
+        }
+        _ => return Verdict::Unknown,
+    };
+    let sum = at.pseudo_header(frame, segment.len() as u16).bytes(segment);
     if sum.is_valid() { Verdict::Valid } else { Verdict::Invalid }
 }
 
@@ -91,15 +100,16 @@ pub(crate) fn owed(
     offset: u16,
 ) -> Result<Owed, ChecksumError> {
     let head = packet.head();
-    let (start, is_udp) = (usize::from(start), offset == UDP_CSUM_OFFSET);
+    let (start, is_udp) = (usize::from(start), usize::from(offset) == udp::CHECKSUM_OFFSET);
     let field = start + usize::from(offset);
     let value: [u8; 2] = head
         .get(field..)
         .and_then(|rest| rest.first_chunk())
         .copied()
         .ok_or(ChecksumError::OutsideFrame)?;
+    // The headers of a frame with fragments are not found, but no padding lies behind those.
     let inner = head.get(outer_len..).unwrap_or_default();
-    let end = match locate::locate(inner, packet.len().saturating_sub(outer_len)) {
+    let end = match locate(inner) {
         Some(at) if at.l4 + outer_len == start && at.end + outer_len >= field + 2 => {
             at.end + outer_len
         }
@@ -128,10 +138,4 @@ pub(crate) fn sum_range(packet: &PacketBuf, start: usize, end: usize, mut sum: S
         }
     }
     sum
-}
-
-/// The sum of the pseudo header of the packet in `head` for `l4_len` bytes of transport.
-pub(crate) fn pseudo_header(head: &[u8], at: &Location, l4_len: u16) -> Sum {
-    let addresses = if at.is_v6 { at.l3 + 8..at.l3 + 40 } else { at.l3 + 12..at.l3 + 20 };
-    Sum::of(&head[addresses]).u16(u16::from(at.protocol)).u16(l4_len)
 }

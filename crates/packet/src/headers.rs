@@ -1,13 +1,11 @@
 //! The headers of one TCP or UDP super-packet, and how they change from segment to segment.
 
-use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
-use crate::locate::{self, TCP, UDP};
-use crate::segment::SegmentError;
-use crate::sum::Sum;
+use wire::checksum::Sum;
+use wire::{Protocol, TcpFlags, tcp, udp};
 
-const TCP_FIN: u8 = 0x01;
-const TCP_PSH: u8 = 0x08;
-const TCP_CWR: u8 = 0x80;
+use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
+use crate::locate::locate;
+use crate::segment::{MAX_HEADER_LEN, SegmentError};
 
 /// A piece of a super-packet's payload that gets headers of its own.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +44,14 @@ pub(crate) struct SuperHeaders {
     l4_sum: Sum,
 }
 
+/// The checksum field of the transport that `kind` segments, from the start of its header.
+pub(crate) fn checksum_offset(kind: GsoKind) -> u16 {
+    match kind {
+        GsoKind::TcpV4 | GsoKind::TcpV6 => tcp::CHECKSUM_OFFSET as u16,
+        GsoKind::UdpL4 => udp::CHECKSUM_OFFSET as u16,
+    }
+}
+
 impl SuperHeaders {
     /// Reads the headers of `packet`, whose first `outer_len` bytes stand before its Ethernet header.
     pub(crate) fn parse(
@@ -55,41 +61,44 @@ impl SuperHeaders {
     ) -> Result<Self, SegmentError> {
         let head = packet.head();
         let inner = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
-        let at = locate::locate(inner, packet.len() - outer_len)
-            .filter(|at| !at.is_fragment)
-            .ok_or(SegmentError::NotTransport)?;
-        let (protocol, field, v6_fits) = match gso.kind {
-            GsoKind::TcpV4 => (TCP, 16, !at.is_v6),
-            GsoKind::TcpV6 => (TCP, 16, at.is_v6),
-            GsoKind::UdpL4 => (UDP, 6, true),
+        let at = locate(inner).ok_or(SegmentError::NotTransport)?;
+        let (protocol, least, fits_version) = match gso.kind {
+            GsoKind::TcpV4 => (Protocol::TCP, tcp::MIN_HEADER_LEN, !at.is_v6),
+            GsoKind::TcpV6 => (Protocol::TCP, tcp::MIN_HEADER_LEN, at.is_v6),
+            GsoKind::UdpL4 => (Protocol::UDP, udp::HEADER_LEN, true),
         };
-        if at.protocol != protocol || !v6_fits {
+        if at.protocol != protocol || !fits_version {
             return Err(SegmentError::KindMismatch);
         }
         if gso.size == 0 {
             return Err(SegmentError::ZeroSize);
         }
-        let (l3, l4) = (outer_len + at.l3, outer_len + at.l4);
+        let (l3, l4, end) = (outer_len + at.l3, outer_len + at.l4, outer_len + at.end);
+        let field = checksum_offset(gso.kind);
         match packet.offload.checksum {
             Checksum::Partial { start, offset } if usize::from(start) == l4 && offset == field => {}
             _ => return Err(SegmentError::ChecksumMisplaced),
         }
-        let l4_len = inner.len().min(at.end) - at.l4;
-        let header_len = match gso.kind {
-            GsoKind::UdpL4 => 8,
-            _ if l4_len < 20 => return Err(SegmentError::Truncated),
-            _ => usize::from(head[l4 + 12] >> 4) * 4,
-        };
-        let least = if protocol == TCP { 20 } else { 8 };
-        if header_len < least || l4_len < header_len {
+        if end < l4 + least {
             return Err(SegmentError::Truncated);
+        }
+        let header_len = match gso.kind {
+            GsoKind::UdpL4 => udp::HEADER_LEN,
+            GsoKind::TcpV4 | GsoKind::TcpV6 => usize::from(head[l4 + 12] >> 4) * 4,
+        };
+        let payload = l4 + header_len;
+        if header_len < least || payload > end {
+            return Err(SegmentError::Truncated);
+        }
+        if payload > MAX_HEADER_LEN {
+            return Err(SegmentError::HeadersTooLong(payload));
         }
         let mut this = Self {
             gso,
             l3,
             l4,
-            payload: l4 + header_len,
-            end: outer_len + at.end,
+            payload,
+            end,
             is_v6: at.is_v6,
             ip_id: 0,
             ip_sum: Sum::new(),
@@ -98,7 +107,7 @@ impl SuperHeaders {
             pseudo_sum: Sum::new(),
             l4_sum: Sum::new(),
         };
-        this.take_sums(&head[..l4 + header_len]);
+        this.take_sums(&head[..payload]);
         Ok(this)
     }
 
@@ -141,7 +150,7 @@ impl SuperHeaders {
 
     /// The checksum field, from the start of the transport header.
     pub(crate) fn checksum_offset(&self) -> u16 {
-        if self.gso.kind == GsoKind::UdpL4 { 6 } else { 16 }
+        checksum_offset(self.gso.kind)
     }
 
     /// Turns a copy of the super-packet's headers (`payload` bytes) into those of `piece` and returns the sum of its
@@ -159,10 +168,10 @@ impl SuperHeaders {
             let seq = self.tcp_seq.wrapping_add(piece.offset as u32);
             let mut flags = self.tcp_flags;
             if !piece.is_last {
-                flags &= !(TCP_FIN | TCP_PSH);
+                flags &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
             }
             if piece.index != 0 {
-                flags &= !TCP_CWR;
+                flags &= !TcpFlags::CWR.0;
             }
             l4[4..8].copy_from_slice(&seq.to_be_bytes());
             l4[13] = flags;

@@ -12,7 +12,6 @@ mod locate;
 mod merge;
 pub mod segment;
 pub mod stt;
-mod sum;
 pub mod vnet;
 
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};

@@ -16,17 +16,18 @@
 //! - the IP packet stays within 65,535 bytes, its header included;
 //! - both TCP checksums are valid, unless the caller vouches for them.
 
-use crate::buf::{Checksum, Gso, GsoKind, Offload};
-use crate::complete::pseudo_header;
-use crate::locate::{Location, TCP, locate};
-use crate::sum::Sum;
+use wire::checksum::Sum;
+use wire::{Protocol, TcpFlags, tcp, transport_offset};
 
-const FIN: u8 = 0x01;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const PSH: u8 = 0x08;
-const URG: u8 = 0x20;
-const CWR: u8 = 0x80;
+use crate::buf::{Checksum, Gso, GsoKind, Offload};
+use crate::locate::{Location, whole};
+
+const FIN: u8 = TcpFlags::FIN.0;
+const SYN: u8 = TcpFlags::SYN.0;
+const RST: u8 = TcpFlags::RST.0;
+const PSH: u8 = TcpFlags::PSH.0;
+const URG: u8 = TcpFlags::URG.0;
+const CWR: u8 = TcpFlags::CWR.0;
 
 const MAX_IP_LEN: usize = 65_535;
 
@@ -59,16 +60,17 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 
 /// Classifies a frame.
 pub(crate) fn classify(frame: &[u8]) -> Class {
-    let Some(at) = locate(frame, frame.len()) else { return not_located(frame) };
-    if at.protocol != TCP {
+    let Ok(located) = transport_offset(frame) else { return Class::Blind };
+    if !located.is_ip() || located.protocol != Protocol::TCP {
         return Class::Other;
     }
-    if at.is_fragment || at.is_routed || at.end < at.l4 + 20 {
+    let Some(at) = whole(&located) else { return Class::Blind };
+    if at.end < at.l4 + tcp::MIN_HEADER_LEN || !at.has_only_options(frame) {
         return Class::Blind;
     }
     let tcp = &frame[at.l4..at.end];
     let header_len = usize::from(tcp[12] >> 4) * 4;
-    if header_len < 20 || header_len > tcp.len() {
+    if header_len < tcp::MIN_HEADER_LEN || header_len > tcp.len() {
         return Class::Blind;
     }
     let flags = tcp[13];
@@ -80,18 +82,6 @@ pub(crate) fn classify(frame: &[u8]) -> Class {
         flags,
         is_mergeable: plain_ip && tcp.len() > header_len && flags & (SYN | RST | URG) == 0,
     })
-}
-
-/// Malformed IP is blind; what is not IP at all is something else.
-fn not_located(frame: &[u8]) -> Class {
-    let mut at = 12;
-    while frame.get(at..at + 2).is_some_and(|t| matches!(t, [0x81, 0] | [0x88, 0xa8] | [0x91, 0])) {
-        at += 4;
-    }
-    match frame.get(at..at + 2) {
-        Some([0x08, 0x00] | [0x86, 0xdd]) => Class::Blind,
-        _ => Class::Other,
-    }
 }
 
 impl Segment {
@@ -112,7 +102,7 @@ impl Segment {
     /// True when the TCP checksum is right.
     pub(crate) fn is_valid(&self, frame: &[u8]) -> bool {
         let tcp = &frame[self.at.l4..self.at.end];
-        pseudo_header(frame, &self.at, tcp.len() as u16).bytes(tcp).is_valid()
+        self.at.pseudo_header(frame, tcp.len() as u16).bytes(tcp).is_valid()
     }
 
     /// True when addresses and ports are those of `other`.
@@ -269,7 +259,7 @@ impl Run {
             head[l3 + 10..l3 + 12].copy_from_slice(&checksum.to_be_bytes());
         }
         head[l4 + 13] |= self.last_flags & (FIN | PSH);
-        let pseudo = pseudo_header(head, &at, l4_len).fold();
+        let pseudo = at.pseudo_header(head, l4_len).fold();
         head[l4 + 16..l4 + 18].copy_from_slice(&pseudo.to_be_bytes());
         let kind = if at.is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let ecn = self.first.flags & CWR != 0;

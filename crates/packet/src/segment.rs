@@ -16,14 +16,18 @@
 //!
 //! [`split`] cuts a super-packet into smaller super-packets instead.
 
+use wire::checksum::Sum;
+
 use crate::buf::{Checksum, Offload, PacketBuf};
 use crate::complete::{self, ChecksumError};
 use crate::headers::{Piece, SuperHeaders};
-use crate::sum::Sum;
 
 /// The most segments of one super-packet: 64 KiB in pieces of 8 bytes, what Linux accepts as the least TCP segment.
 /// It bounds the memory a guest can make a [`Segmenter`] keep.
 pub const MAX_SEGMENTS: usize = 8192;
+/// The most bytes of headers in front of each segment's payload, the outer prefix included. With [`MAX_SEGMENTS`] it bounds
+/// that memory to 4 MiB.
+pub const MAX_HEADER_LEN: usize = 512;
 
 /// Why a packet cannot be segmented, completed or split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -52,6 +56,9 @@ pub enum SegmentError {
     /// More than [`MAX_SEGMENTS`].
     #[error("{0} segments, more than {MAX_SEGMENTS}")]
     TooManySegments(usize),
+    /// Headers longer than [`MAX_HEADER_LEN`].
+    #[error("{0} bytes of headers, more than {MAX_HEADER_LEN}")]
+    HeadersTooLong(usize),
     /// Not even one segment fits the limits of [`split`], or the packet is too long and no super-packet.
     #[error("a segment does not fit the limits")]
     LimitTooSmall,
@@ -328,19 +335,24 @@ pub struct SplitLimits {
 /// one segment is no super-packet any more.
 ///
 /// # Errors
-/// [`SegmentError`]; `packet` is unchanged then.
+/// [`SegmentError`]; `packet` has the same bytes then.
 pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBuf>, SegmentError> {
     let Some(gso) = packet.offload.gso else {
         let fits = packet.len() <= limits.max_bytes && limits.max_segments > 0;
         return if fits { Ok(Vec::new()) } else { Err(SegmentError::LimitTooSmall) };
     };
+    let size = usize::from(gso.size).max(1);
+    // All of its bytes, headers included, are at least as many segments as there are.
+    if packet.len() <= limits.max_bytes && packet.len().div_ceil(size) <= limits.max_segments {
+        return Ok(Vec::new());
+    }
+    packet.linearize();
     let from = SuperHeaders::parse(packet, gso, 0)?;
-    let size = usize::from(gso.size);
-    let per_part = (limits.max_bytes.saturating_sub(from.payload) / size).min(limits.max_segments);
     // A super-packet with less payload than one segment fits where a full segment would not.
     if packet.len() <= limits.max_bytes && from.count() <= limits.max_segments {
         return Ok(Vec::new());
     }
+    let per_part = (limits.max_bytes.saturating_sub(from.payload) / size).min(limits.max_segments);
     if per_part == 0 {
         return Err(SegmentError::LimitTooSmall);
     }
@@ -350,7 +362,7 @@ pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBu
         let len = (total - offset).min(per_part * size);
         let mut part = PacketBuf::with_capacity(PacketBuf::HEADROOM, from.payload + len);
         part.append(&packet.head()[..from.payload]);
-        append_range(&mut part, packet, from.payload + offset, len);
+        part.append(&packet.head()[from.payload + offset..][..len]);
         part.offload = packet.offload;
         finish_part(
             &mut part,
@@ -371,17 +383,5 @@ fn finish_part(part: &mut PacketBuf, from: &SuperHeaders, piece: Piece) {
         part.offload.gso = None;
     } else if let (Some(gso), true) = (&mut part.offload.gso, piece.index > 0) {
         gso.ecn = false;
-    }
-}
-
-/// Appends `len` bytes of `from`, which has them, starting `offset` bytes into the frame.
-fn append_range(to: &mut PacketBuf, from: &PacketBuf, offset: usize, len: usize) {
-    let (mut skip, mut left) = (offset, len);
-    for piece in from.pieces() {
-        let wanted = &piece[skip.min(piece.len())..];
-        skip = skip.saturating_sub(piece.len());
-        let wanted = &wanted[..left.min(wanted.len())];
-        left -= wanted.len();
-        to.append(wanted);
     }
 }

@@ -1,0 +1,147 @@
+//! Completing and verifying transport checksums.
+
+mod support;
+
+use packet::{
+    Checksum, ChecksumError, PacketBuf, SplitLimits, Verdict, coalesce_ranges, complete_checksum,
+    split, verify_checksum,
+};
+use proptest::prelude::*;
+use support::{Spec, any_spec};
+
+/// The same packet with its bytes behind `head_len` spread over fragments of `piece` bytes with gaps between them.
+fn scattered(packet: &PacketBuf, head_len: usize, piece: usize) -> PacketBuf {
+    let bytes = packet.to_vec();
+    let (head, rest) = bytes.split_at(head_len.min(bytes.len()));
+    let mut storage = head.to_vec();
+    let mut ranges = Vec::new();
+    for chunk in rest.chunks(piece) {
+        storage.extend([0x99; 3]);
+        ranges.push(storage.len()..storage.len() + chunk.len());
+        storage.extend(chunk);
+    }
+    let mut out = PacketBuf::from_bytes(&storage);
+    out.set_ranges(0..head.len(), ranges);
+    out.offload = packet.offload;
+    out
+}
+
+#[test]
+fn completion_is_refused_when_super_packet_or_field_outside() {
+    let mut packet = Spec::default().packet(Some(10));
+    assert_eq!(complete_checksum(&mut packet), Err(ChecksumError::SuperPacket));
+    packet.offload.gso = None;
+    packet.truncate(51);
+    let before = packet.to_vec();
+    assert_eq!(complete_checksum(&mut packet), Err(ChecksumError::OutsideFrame));
+    assert_eq!(packet.to_vec(), before);
+}
+
+#[test]
+fn packet_is_left_alone_when_nothing_is_owed() {
+    for checksum in [Checksum::Unverified, Checksum::Verified] {
+        let mut packet = PacketBuf::from_bytes(&[0x33; 70]);
+        packet.offload.checksum = checksum;
+        complete_checksum(&mut packet).unwrap();
+        assert_eq!((packet.to_vec(), packet.offload.checksum), (vec![0x33; 70], checksum));
+    }
+}
+
+#[test]
+fn checksum_is_unknown_when_there_is_none_to_verify() {
+    let unknown = |frame: &[u8]| {
+        assert_eq!(verify_checksum(&PacketBuf::from_bytes(frame)), Verdict::Unknown);
+    };
+    let tcp = Spec::default().frame();
+    let udp = Spec { udp: true, ..Spec::default() };
+    let mut fragment = tcp.clone();
+    fragment[20] = 0x20;
+    unknown(&fragment);
+    let mut icmp = tcp.clone();
+    icmp[23] = 1;
+    unknown(&icmp);
+    let mut without = udp.frame();
+    without[40..42].fill(0);
+    unknown(&without);
+    unknown(&tcp[..40]);
+    unknown(&[]);
+    assert_eq!(verify_checksum(&udp.packet(None)), Verdict::Unknown);
+    let v6 = Spec { v6: true, ..udp };
+    let mut without = v6.frame();
+    let at = v6.l4() + 6;
+    without[at..at + 2].fill(0);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&without)), Verdict::Invalid);
+}
+
+#[test]
+fn checksum_is_unknown_when_a_routing_header_hides_the_destination() {
+    let spec = Spec { v6: true, ip_extra: 24, ..Spec::default() };
+    let mut frame = spec.frame();
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), Verdict::Valid);
+    frame[20] = 43;
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), Verdict::Unknown);
+}
+
+#[test]
+fn split_works_when_super_packet_has_fragments() {
+    let spec = Spec { payload: (0..=255).cycle().take(1000).collect(), ..Spec::default() };
+    let frames = spec.segments(100);
+    let bytes: Vec<u8> = frames.iter().flat_map(|s| s.frame()).collect();
+    let len = frames[0].frame().len();
+    let ranges: Vec<_> = (0..10).map(|i| i * len..(i + 1) * len).collect();
+    let mut packet = PacketBuf::from_bytes(&bytes);
+    assert_eq!(coalesce_ranges(&mut packet, &ranges, false), 10);
+    assert!(!packet.is_linear());
+    let limits = SplitLimits { max_segments: 1000, max_bytes: 65_535 };
+    assert!(split(&mut packet, limits).unwrap().is_empty());
+    assert!(!packet.is_linear(), "nothing to do, nothing moved");
+    let parts = split(&mut packet, SplitLimits { max_segments: 4, ..limits }).unwrap();
+    let payloads: Vec<Vec<u8>> = std::iter::once(&packet)
+        .chain(&parts)
+        .map(|p| p.to_vec()[spec.header_len()..].to_vec())
+        .collect();
+    assert_eq!(payloads.iter().map(Vec::len).collect::<Vec<_>>(), [400, 400, 200]);
+    assert_eq!(payloads.concat(), spec.payload);
+}
+
+proptest! {
+    #[test]
+    fn completed_packet_is_the_naive_one_when_in_pieces_of_any_length(
+        spec in any_spec(500), piece in 1usize..60, padding in 0usize..10,
+    ) {
+        let whole = spec.packet(None);
+        let mut linear = whole.clone();
+        linear.append(&vec![0x77; padding]);
+        let mut pieces = scattered(&whole, spec.header_len(), piece);
+        prop_assert_eq!(verify_checksum(&whole), Verdict::Unknown);
+        complete_checksum(&mut linear).unwrap();
+        complete_checksum(&mut pieces).unwrap();
+        let want = spec.frame();
+        prop_assert_eq!(&linear.to_vec()[..want.len()], &want[..]);
+        prop_assert_eq!(pieces.to_vec(), want);
+        for packet in [linear, pieces] {
+            prop_assert_eq!(packet.offload.checksum, Checksum::Verified);
+            prop_assert_eq!(verify_checksum(&packet), Verdict::Valid);
+        }
+    }
+
+    #[test]
+    fn damage_is_found_when_one_bit_flips(
+        spec in any_spec(300), at in any::<prop::sample::Index>(), bit in 0u8..8, padding in 0usize..10,
+    ) {
+        let mut bytes = spec.frame();
+        let end = bytes.len();
+        bytes.extend(vec![0; padding]);
+        let at = spec.l4() + at.index(bytes.len() - spec.l4());
+        bytes[at] ^= 1 << bit;
+        let verdict = verify_checksum(&PacketBuf::from_bytes(&bytes));
+        // A length that cannot be, or a checksum that happens to become zero, leaves nothing to verify.
+        let leaves_none = spec.udp && (spec.l4() + 4..spec.l4() + 8).contains(&at);
+        if at >= end {
+            prop_assert_eq!(verdict, Verdict::Valid, "padding does not count");
+        } else {
+            prop_assert!(verdict == Verdict::Invalid || leaves_none);
+            prop_assert_ne!(verdict, Verdict::Valid);
+        }
+    }
+}
