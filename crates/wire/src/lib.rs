@@ -10,6 +10,7 @@
 
 mod addr;
 pub mod checksum;
+pub mod ecn;
 mod error;
 pub mod ethernet;
 pub mod ip;
@@ -17,11 +18,13 @@ pub mod ipv4;
 pub mod ipv6;
 mod locate;
 pub mod tcp;
+pub mod tunnel;
 pub mod udp;
 mod view;
 pub mod vlan;
 
 pub use addr::{MacAddr, VlanId, Vni};
+pub use ecn::Ecn;
 pub use error::{Layer, ParseError, ParseErrorKind};
 pub use ethernet::{EtherType, EthernetPacket, EthernetRepr};
 pub use ip::{Fragment, Protocol};

@@ -2,10 +2,15 @@
 //! truncation at every byte, and `etherparse` as an independent author.
 
 mod checksum;
+mod ecn;
+mod geneve;
+mod gre;
 mod ip;
 mod link;
 mod locate;
+mod stt;
 mod transport;
+mod vxlan;
 
 /// Asserts that `parse` accepts `bytes` and refuses, without panicking, every proper prefix of them.
 fn refuses_every_truncation<'a, T: std::fmt::Debug>(
