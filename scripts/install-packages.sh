@@ -46,7 +46,7 @@ trap 'exit 143' TERM
 
 echo "weft: installing Debian packages: $missing"
 apt() {
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 "$@"
+    $as_root env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq -o DPkg::Lock::Timeout=120 "$@"
 }
 # A stale third-party source makes `update` fail without hiding Debian's own packages: let `install` decide.
 apt update || echo "weft: apt-get update failed; trying with the package lists that are there" >&2
@@ -58,8 +58,6 @@ if ! apt install --yes --no-install-recommends $missing >/dev/null; then
 fi
 case " $missing " in
 *" openvswitch-switch "*)
-    if [ -d /run/systemd/system ]; then
-        $as_root systemctl --quiet disable openvswitch-switch.service
-    fi
+    $as_root update-rc.d openvswitch-switch disable
     ;;
 esac
