@@ -319,7 +319,7 @@ impl Underlay {
         let added = self.added(tunnel);
         if tunnel == TunnelType::Stt {
             format!(
-                "guest MTU {mtu} + {added} does not fit an STT frame of {MAX_STT_PACKET} bytes; at most {max}"
+                "guest MTU {mtu} + {added} does not fit STT's largest packet, {MAX_STT_PACKET} bytes; at most {max}"
             )
         } else {
             format!(

@@ -81,12 +81,12 @@ impl<'t> Report<'t> {
 
     /// Notes a problem at the byte offset `at`.
     pub(crate) fn error(&mut self, at: usize, message: impl Into<String>) {
-        self.problems.push((Some(at), message.into()));
+        self.problems.push((Some(at), shortened(message.into())));
     }
 
     /// Notes a problem of the whole file.
     pub(crate) fn file_error(&mut self, message: impl Into<String>) {
-        self.problems.push((None, message.into()));
+        self.problems.push((None, shortened(message.into())));
     }
 
     /// Problems noted so far.
@@ -123,9 +123,28 @@ impl<'t> Report<'t> {
     }
 }
 
+/// A message that quotes a very long text loses its middle; what is wrong and what would be right are at its ends.
+fn shortened(message: String) -> String {
+    const MAX_CHARS: usize = 600;
+    if message.chars().count() <= MAX_CHARS {
+        return message;
+    }
+    let start: String = message.chars().take(MAX_CHARS / 2).collect();
+    let end = message.char_indices().rev().nth(MAX_CHARS / 2).map_or(0, |(at, _)| at);
+    format!("{start} ... {}", &message[end..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn message_keeps_both_ends_when_it_quotes_a_very_long_text() {
+        let long = shortened(format!("what {} right", "ü".repeat(100_000)));
+        assert!(long.starts_with("what ü") && long.ends_with("ü right"), "{long}");
+        assert!(long.chars().count() < 610);
+        assert_eq!(shortened("short".to_owned()), "short");
+    }
 
     #[test]
     fn problems_come_in_file_order_when_found_in_any_order() {

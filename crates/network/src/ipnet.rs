@@ -180,11 +180,13 @@ mod tests {
             ),
             (
                 "web",
-                "\"web\" is not an IP address with its prefix length; write one such as \"10.0.0.1/24\" or \"fd00::1/64\"",
+                "\"web\" is not an IP address with its prefix length; write one such as \
+                 \"10.0.0.1/24\" or \"fd00::1/64\"",
             ),
             (
                 "web/24",
-                "\"web/24\" is not an IP address with its prefix length; write one such as \"10.0.0.1/24\" or \"fd00::1/64\"",
+                "\"web/24\" is not an IP address with its prefix length; write one such as \
+                 \"10.0.0.1/24\" or \"fd00::1/64\"",
             ),
         ];
         for (text, expected) in cases {

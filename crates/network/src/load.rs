@@ -78,8 +78,15 @@ fn note_syntax_error(report: &mut Report<'_>, text: &str, error: &toml::de::Erro
         report.file_error(error.message());
         return;
     };
-    let message = match (error.message(), text.get(span.clone())) {
+    let message = match (error.message(), text.get(span.clone()).map(str::trim)) {
         ("duplicate key", Some(key)) => format!("`{key}` is there twice; keep one"),
+        (message, Some(bare)) if message.starts_with("string values must be quoted") => {
+            if bare.is_empty() {
+                "there is no value; write one after the `=`".to_owned()
+            } else {
+                format!("{bare} is no value; if it is a string, write \"{bare}\"")
+            }
+        }
         (message, _) => message.to_owned(),
     };
     report.error(span.start, message);

@@ -58,7 +58,7 @@ impl<'a, 't> Section<'a, 't> {
             let name = found.get_ref();
             if !schema.keys.iter().any(|key| key.name == name) {
                 misspelt.extend(suggest::nearest(name, known.clone()));
-                let hint = suggest::hint(name, known.clone(), "the keys here are");
+                let hint = suggest::hint(name, known.clone(), "keys");
                 let place = schema.name;
                 report.error(found.span().start, format!("unknown key `{name}` in {place}{hint}"));
             }
@@ -77,7 +77,9 @@ impl<'a, 't> Section<'a, 't> {
         let key = self.schema.keys.iter().find(|key| key.name == name)?;
         let (found, node) = self.table.get_key_value(name)?;
         Some(Field {
-            key,
+            name: key.name,
+            example: key.example,
+            is_element: false,
             key_at: found.span().start,
             at: node.span().start,
             value: node.get_ref(),
@@ -99,7 +101,9 @@ impl<'a, 't> Section<'a, 't> {
 /// The value of a key, or an element of an array that is.
 #[derive(Clone, Copy)]
 pub(crate) struct Field<'a, 't> {
-    key: &'static Key,
+    name: &'static str,
+    example: &'static str,
+    is_element: bool,
     /// Where the key stands.
     pub(crate) key_at: usize,
     /// Where the value stands.
@@ -108,8 +112,9 @@ pub(crate) struct Field<'a, 't> {
 }
 
 impl<'a, 't> Field<'a, 't> {
-    pub(crate) fn name(&self) -> &'static str {
-        self.key.name
+    /// The same field with another example of how to write it.
+    pub(crate) fn with_example(self, example: &'static str) -> Self {
+        Self { example, ..self }
     }
 
     /// Notes a problem with the value.
@@ -121,10 +126,15 @@ impl<'a, 't> Field<'a, 't> {
         Sited { value, at: self.at }
     }
 
-    fn wrong_type(&self, report: &mut Report<'_>, expected: &str) {
-        let Key { name, example } = self.key;
+    /// Notes that the value is not what it should be; `expected` comes after "write".
+    pub(crate) fn wrong_type(&self, report: &mut Report<'_>, expected: &str) {
+        let Self { name, example, .. } = self;
+        let element = if self.is_element { "an element of " } else { "" };
         let found = with_article(self.value.type_str());
-        self.error(report, format!("`{name}` is {found}; write {expected}, such as {example}"));
+        self.error(
+            report,
+            format!("{element}`{name}` is {found}; write {expected}, such as {example}"),
+        );
     }
 
     pub(crate) fn string(&self, report: &mut Report<'_>) -> Option<&'a str> {
@@ -171,7 +181,7 @@ impl<'a, 't> Field<'a, 't> {
                 16 => "0x",
                 _ => "",
             };
-            let name = self.name();
+            let name = self.name;
             self.error(report, format!("`{name}` is {prefix}{}; {rule}", number.as_str()));
         }
         value
@@ -181,7 +191,7 @@ impl<'a, 't> Field<'a, 't> {
         self.value.is_integer()
     }
 
-    /// The elements if it is an array; in messages each has the name of the key.
+    /// The elements if it is an array; messages call each an element of the key.
     pub(crate) fn array(
         &self,
         report: &mut Report<'_>,
@@ -190,12 +200,12 @@ impl<'a, 't> Field<'a, 't> {
             self.wrong_type(report, "an array");
             return None;
         };
-        let (key, key_at) = (self.key, self.key_at);
+        let whole = *self;
         Some(array.iter().map(move |node: &'a Spanned<DeValue<'t>>| Field {
-            key,
-            key_at,
+            is_element: true,
             at: node.span().start,
             value: node.get_ref(),
+            ..whole
         }))
     }
 
@@ -222,7 +232,7 @@ impl<'a, 't> Field<'a, 't> {
         schema: &'static Schema,
     ) -> Vec<Section<'a, 't>> {
         if self.value.is_table() {
-            let (name, place) = (self.name(), schema.name);
+            let (name, place) = (self.name, schema.name);
             self.error(
                 report,
                 format!("`{name}` is one table; write {place}, for there can be several"),

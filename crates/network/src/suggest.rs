@@ -1,7 +1,10 @@
 //! "Did you mean": the word that was probably meant.
 
+/// Words that are compared; with more of them a file full of mistakes would take long to refuse.
+const MAX_CANDIDATES: usize = 256;
+
 /// What to append to a message about the unknown word `found`: the nearest of `known`, else the whole choice,
-/// which `what` names ("the keys here are"). Empty when there is nothing to choose from.
+/// which `what` names ("keys").
 pub(crate) fn hint<'a>(
     found: &str,
     known: impl Iterator<Item = &'a str> + Clone,
@@ -10,8 +13,8 @@ pub(crate) fn hint<'a>(
     match nearest(found, known.clone()) {
         Some(word) => format!("; did you mean `{word}`?"),
         None => match list(known) {
-            Some(words) => format!("; {what} {words}"),
-            None => String::new(),
+            Some(words) => format!("; known {what}: {words}"),
+            None => format!("; there are no {what} here"),
         },
     }
 }
@@ -30,14 +33,23 @@ pub(crate) fn list<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
     }
 }
 
-/// The one of `known` that is nearest to `found`, when it is near enough to be meant: at most one edit in words
-/// up to five characters, a third of the characters in longer ones.
+/// The one of `known` that is nearest to `found`, when it is near enough to be meant: at most one edit for every three
+/// characters, so words of one or two characters are never guessed.
 pub(crate) fn nearest<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = found.to_lowercase();
-    let limit = |word: &str| (word.chars().count().max(lower.chars().count()) / 3).max(1);
+    let length = lower.chars().count();
     known
-        .map(|word| (distance(&lower, &word.to_lowercase()), word))
-        .filter(|&(edits, word)| edits <= limit(word))
+        .take(MAX_CANDIDATES)
+        .filter_map(|word| {
+            let word_length = word.chars().count();
+            let limit = word_length.max(length) / 3;
+            // A cheap answer first: the distance is at least the difference of the lengths.
+            if word_length.abs_diff(length) > limit {
+                return None;
+            }
+            let edits = distance(&lower, &word.to_lowercase());
+            (edits <= limit).then_some((edits, word))
+        })
         .min_by_key(|&(edits, _)| edits)
         .map(|(_, word)| word)
 }
@@ -79,6 +91,13 @@ mod tests {
     fn nearest_is_none_when_every_word_is_far() {
         assert_eq!(nearest("colour", ["vni", "mtu"].into_iter()), None);
         assert_eq!(nearest("VNI", ["mtu", "vni"].into_iter()), Some("vni"));
+        assert_eq!(nearest("h3", ["h1", "h2"].into_iter()), None);
+    }
+
+    #[test]
+    fn nearest_is_quick_when_the_word_is_huge() {
+        let huge = "x".repeat(10_000_000);
+        assert_eq!(nearest(&huge, ["vni", "mtu"].into_iter()), None);
     }
 
     #[test]

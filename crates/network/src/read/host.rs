@@ -7,7 +7,7 @@ use crate::section::{Field, Schema, Section, key};
 use crate::{Family, Host, HostIndex};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const HOST: Schema = Schema {
+pub(super) const HOST: Schema = Schema {
     name: "[[host]]",
     keys: &[
         key("name", "name = \"h1\""),

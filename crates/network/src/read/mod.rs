@@ -154,3 +154,21 @@ fn interface_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Strin
         None => Some(name.to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manual_names_every_key() {
+        let manual = include_str!("../../../../docs/network-toml.md");
+        let options = tunnel::schemas();
+        let schemas = [&ROOT, &host::HOST, &switch::SWITCH, &port::PORT].into_iter().chain(options);
+        for schema in schemas {
+            for key in schema.keys {
+                let entry = format!("| `{}` |", key.name);
+                assert!(manual.contains(&entry), "{} of {}", key.name, schema.name);
+            }
+        }
+    }
+}

@@ -115,7 +115,7 @@ impl<'h> Reader<'h> {
             && self.hosts.iter().all(|host| host.name.is_some())
         {
             let known = self.hosts.iter().filter_map(|host| host.name.as_deref());
-            let hint = suggest::hint(name, known, "the hosts are");
+            let hint = suggest::hint(name, known, "hosts");
             field.error(report, format!("unknown host {name:?}{hint}"));
         }
         found
@@ -236,6 +236,7 @@ fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
             field.error(report, format!("`device` has both `tap` and `interface`; {RIGHT}"));
             None
         }
+        (None, None) if section.is_misspelt("tap") || section.is_misspelt("interface") => None,
         (None, None) => {
             field.error(report, format!("`device` has neither `tap` nor `interface`; {RIGHT}"));
             None

@@ -9,7 +9,7 @@ use crate::{Segment, TunnelOptions};
 use flow::{PortKey, TunnelType};
 use wire::{VlanId, Vni};
 
-const SWITCH: Schema = Schema {
+pub(super) const SWITCH: Schema = Schema {
     name: "[[logical_switch]]",
     keys: &[
         key("name", "name = \"blue\""),
@@ -102,32 +102,28 @@ impl<'h> Reader<'h> {
         let wanted = if tunnel.has_endpoints() { "vni" } else { "vlan" };
         let refused = if tunnel.has_endpoints() { "vlan" } else { "vni" };
         if let Some(field) = section.get(refused) {
-            report.error(
-                field.key_at,
-                format!("a {tunnel} switch has no `{refused}`; {}", right_segment(tunnel, unkeyed)),
-            );
+            let alone = section.get(wanted).is_none() && !unkeyed;
+            let right = if alone { right_segment(tunnel) } else { "take it out" };
+            report.error(field.key_at, format!("a {tunnel} switch takes no `{refused}`; {right}"));
             // Alone, it was meant for the other one: no need to say that that is missing too.
-            section.get(wanted)?;
+            if alone {
+                return None;
+            }
         }
         let field = section.get(wanted);
         if unkeyed {
-            return match field {
-                None => Some(Sited { value: Segment::Unkeyed, at: section.at }),
-                Some(field) => {
-                    report.error(
-                        field.key_at,
-                        format!(
-                            "gre without key carries no `vni`; {}",
-                            right_segment(tunnel, true)
-                        ),
-                    );
-                    None
-                }
-            };
+            if let Some(field) = field {
+                report.error(
+                    field.key_at,
+                    "gre without key carries no `vni`; take it out, or set key = true in \
+                     [tunnel_options.gre]",
+                );
+            }
+            return Some(Sited { value: Segment::Unkeyed, at: section.at });
         }
         let Some(field) = field else {
             if !section.is_misspelt(wanted) {
-                let right = right_segment(tunnel, false);
+                let right = right_segment(tunnel);
                 report.error(
                     section.at,
                     format!("[[logical_switch]] has no `{wanted}`, which {tunnel} needs; {right}"),
@@ -138,8 +134,10 @@ impl<'h> Reader<'h> {
         let segment = match tunnel {
             TunnelType::Vlan => vlan(report, field),
             TunnelType::QinQ => vlan_pair(report, field),
-            TunnelType::Gre => vni(report, field, u32::MAX, "a GRE key is 1 to 4294967295"),
-            _ => vni(report, field, Vni::MAX, "a VNI is 1 to 16777215"),
+            TunnelType::Gre => {
+                vni(report, field, u32::MAX, "a GRE key is 1 to 4294967295 (0 means no key)")
+            }
+            _ => vni(report, field, Vni::MAX, "a VNI is 1 to 16777215 (0 means no key)"),
         };
         Some(field.sited(segment?))
     }
@@ -160,10 +158,9 @@ impl<'h> Reader<'h> {
                     sections.len()
                 ),
             );
-            return Vec::new();
         }
         self.ports.begin_switch();
-        (1..)
+        (1..=PortKey::MAX_PORT)
             .zip(&sections)
             .filter_map(|(number, section)| {
                 let key = PortKey::new(number)?;
@@ -174,16 +171,15 @@ impl<'h> Reader<'h> {
 }
 
 /// What to write for a switch of that type.
-const fn right_segment(tunnel: TunnelType, unkeyed: bool) -> &'static str {
+const fn right_segment(tunnel: TunnelType) -> &'static str {
     match tunnel {
         TunnelType::Vlan => "write vlan = 100 (1 to 4094)",
         TunnelType::QinQ => "write vlan = { outer = 100, inner = 200 }",
-        TunnelType::Gre if unkeyed => "leave it out, or set key = true in [tunnel_options.gre]",
         _ => "write vni = 5001",
     }
 }
 
-/// 0 is refused: Open vSwitch and OVN take it to mean that there is no key.
+/// 0 is refused although the standards allow it: Open vSwitch and OVN take it to mean that there is no key.
 fn vni(report: &mut Report<'_>, field: Field<'_, '_>, max: u32, rule: &str) -> Option<Segment> {
     field.integer(report, 1..=max, rule).map(Segment::Vni)
 }
@@ -197,7 +193,7 @@ fn vlan(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
         );
         return None;
     }
-    vlan_id(report, field).map(Segment::Vlan)
+    vlan_id(report, field.with_example("vlan = 100")).map(Segment::Vlan)
 }
 
 fn vlan_pair(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
@@ -209,6 +205,7 @@ fn vlan_pair(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
         );
         return None;
     }
+    let field = field.with_example("vlan = { outer = 100, inner = 200 }");
     let pair = field.table(report, &VLAN_PAIR)?;
     let outer = pair.require(report, "outer").and_then(|field| vlan_id(report, field));
     let inner = pair.require(report, "inner").and_then(|field| vlan_id(report, field));

@@ -67,7 +67,7 @@ pub(super) fn tunnel_type(report: &mut Report<'_>, field: Field<'_, '_>) -> Opti
     let text = field.string(report)?;
     let found = text.parse().ok();
     if found.is_none() {
-        let hint = suggest::hint(text, TunnelType::ALL.iter().map(|t| t.name()), "the types are");
+        let hint = suggest::hint(text, TunnelType::ALL.iter().map(|t| t.name()), "types");
         field.error(report, format!("unknown tunnel type {text:?}{hint}"));
     }
     found
@@ -169,6 +169,8 @@ fn outer(report: &mut Report<'_>, section: &Section<'_, '_>, outer: &mut OuterIp
             }
             None => {}
         }
+    } else if !field.is_integer() {
+        field.wrong_type(report, "a string or an integer");
     } else if let Some(dscp) = field.integer(report, 0..=63, "write \"inherit\" or 0 to 63") {
         outer.dscp = Dscp::Fixed(dscp);
     }
@@ -193,4 +195,10 @@ fn s_tpid(report: &mut Report<'_>, section: &Section<'_, '_>, tpid: &mut Service
         Some(found) => *tpid = found,
         None => field.error(report, format!("`s_tpid` is {value:#06x}; {RULE}")),
     }
+}
+
+/// The schemas of the types' tables.
+#[cfg(test)]
+pub(super) fn schemas() -> impl Iterator<Item = &'static Schema> {
+    TunnelType::ALL.into_iter().map(schema)
 }

@@ -1,0 +1,309 @@
+//! What valid files become, and that the files shown to users are valid.
+
+use network::{
+    DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, Segment,
+    ServiceTpid, TunnelType,
+};
+use std::path::{Path, PathBuf};
+
+const TWO_HOSTS: &str = r#"
+host = [
+  { name = "h1", uplink = "eth0", underlay = ["192.0.2.1", "2001:db8::1"] },
+  { name = "h2", uplink = "eth1", underlay = ["2001:db8::2", "192.0.2.2"] },
+]
+"#;
+
+fn parse(text: &str) -> Network {
+    Network::parse(text, "net.toml").unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A switch of each type with default options.
+fn six_switches(underlay: &str) -> Network {
+    let switches = TunnelType::ALL.map(|tunnel| {
+        let segment = match tunnel {
+            TunnelType::Vlan => "vlan = 5",
+            TunnelType::QinQ => "vlan = { outer = 5, inner = 6 }",
+            _ => "vni = 5",
+        };
+        format!("[[logical_switch]]\nname = \"{tunnel}\"\ntunnel = \"{tunnel}\"\n{segment}\n")
+    });
+    parse(&format!("{underlay}{TWO_HOSTS}{}", switches.concat()))
+}
+
+#[test]
+fn example_is_valid_when_loaded_for_each_type() {
+    for tunnel in TunnelType::ALL {
+        let path = root().join(format!("examples/{tunnel}.toml"));
+        let network = Network::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(network.hosts().len(), 2, "{tunnel}");
+        let [blue] = network.logical_switches() else { panic!("{tunnel}: one switch") };
+        assert_eq!(blue.tunnel, tunnel);
+        assert_eq!(blue.ports.len(), 2, "{tunnel}");
+        // The examples say that the MTU they give is the default.
+        let given = std::fs::read_to_string(&path).unwrap();
+        let without: String = given
+            .lines()
+            .filter(|line| !line.starts_with("mtu"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_ne!(given, without);
+        assert_eq!(parse(&without), network, "{tunnel}");
+    }
+}
+
+/// The manual shows a whole file, then a file with mistakes and what weft says about it.
+#[test]
+fn manual_is_true_when_its_files_are_parsed() {
+    let manual = std::fs::read_to_string(root().join("docs/network-toml.md")).unwrap();
+    let blocks = |language: &str| -> Vec<String> {
+        let fence = format!("```{language}\n");
+        let parts = manual.split(&fence).skip(1);
+        parts.filter_map(|part| part.split_once("```")).map(|(block, _)| block.to_owned()).collect()
+    };
+    let [valid, mistaken] = blocks("toml").try_into().expect("two files");
+    let [complaints] = blocks("text").try_into().expect("one set of complaints");
+    assert_eq!(parse(&valid).logical_switches().len(), 2);
+    let errors = Network::parse(&mistaken, "network.toml").unwrap_err();
+    assert_eq!(errors.to_string(), complaints.trim_end());
+}
+
+#[test]
+fn network_has_all_that_the_file_says() {
+    let network = parse(
+        r#"
+tunnel = "geneve"
+underlay_mtu = 9000
+underlay_family = 6
+
+[tunnel_options.geneve]
+udp_port = 6082
+checksum = false
+logical_ports = false
+ttl = 255
+dscp = "inherit"
+[tunnel_options.vxlan]
+udp_port = 8472
+checksum = false
+dscp = 46
+[tunnel_options.gre]
+checksum = true
+sequence = true
+ttl = 1
+[tunnel_options.stt]
+tcp_port = 7472
+logical_ports = false
+[tunnel_options.vlan]
+[tunnel_options.qinq]
+s_tpid = 0x9100
+
+[[host]]
+name = "h1"
+uplink = "eth0"
+underlay = ["192.0.2.1", "2001:db8::1"]
+[[host]]
+name = "h2"
+uplink = "bond0.7"
+underlay = ["2001:db8::2"]
+
+[[logical_switch]]
+name = "blue"
+vni = 0xffffff
+mtu = 1400
+  [[logical_switch.port]]
+  name = "web"
+  host = "h2"
+  mac = "02:00:00:00:00:01"
+  addresses = ["10.0.0.1/24", "fd00::1/64"]
+  device = { tap = "web0", netns = "web" }
+  [[logical_switch.port]]
+  name = "vm"
+  host = "h1"
+  mac = "02:00:00:00:00:02"
+  device = { interface = "veth-vm" }
+"#,
+    );
+    assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, Family::V6));
+    let options = network.options();
+    assert_eq!(
+        (options.geneve.udp_port, options.geneve.checksum, options.geneve.logical_ports),
+        (6082, false, false)
+    );
+    assert_eq!((options.geneve.outer.ttl, options.geneve.outer.dscp), (255, Dscp::Inherit));
+    assert_eq!((options.vxlan.udp_port, options.vxlan.checksum), (8472, false));
+    assert_eq!((options.vxlan.outer.ttl, options.vxlan.outer.dscp), (64, Dscp::Fixed(46)));
+    assert_eq!((options.gre.checksum, options.gre.key, options.gre.sequence), (true, true, true));
+    assert_eq!((options.gre.outer.ttl, options.gre.outer.dscp), (1, Dscp::Fixed(0)));
+    assert_eq!((options.stt.tcp_port, options.stt.logical_ports), (7472, false));
+    assert_eq!(options.qinq.s_tpid, ServiceTpid::Legacy);
+    assert!(TunnelType::ALL.into_iter().all(|tunnel| !options.logical_ports(tunnel)));
+    assert_eq!(options.outer(TunnelType::Vlan), None);
+
+    let (h1, h2) = (network.host("h1").unwrap(), network.host("h2").unwrap());
+    assert_eq!(network.host("h3"), None);
+    assert_eq!((&network[h2.index], h2.index.value(), h2.uplink.as_str()), (h2, 1, "bond0.7"));
+    assert_eq!(h1.underlay(Family::V4), Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(h2.underlay(Family::V4), None);
+    assert_eq!(h2.underlay(Family::V6), Some("2001:db8::2".parse().unwrap()));
+
+    let blue = network.logical_switch("blue").unwrap();
+    assert_eq!(blue.segment, Segment::Vni(0xff_ffff));
+    assert_eq!((blue.datapath_key, blue.mtu), (DatapathKey(0xff_ffff), 1400));
+    let [web, vm] = blue.ports.as_slice() else { panic!("two ports") };
+    assert_eq!((web.name.as_str(), web.host, web.key.value()), ("web", h2.index, 1));
+    assert_eq!(web.mac.to_string(), "02:00:00:00:00:01");
+    let addresses: Vec<_> = web.addresses.iter().map(IpNet::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64"]);
+    assert_eq!((web.device.name(), web.device.netns()), ("web0", Some("web")));
+    assert_eq!(vm.device, Device::Interface { name: "veth-vm".to_owned() });
+    assert_eq!((vm.key.value(), vm.addresses.len()), (2, 0));
+
+    assert_eq!(blue.port(web.key), Some(web));
+    assert_eq!(blue.port(PortKey::FLOOD), None);
+    assert_eq!(network.ports_on(h1.index).collect::<Vec<_>>(), [(blue, vm)]);
+    assert!(blue.remote_hosts(h1.index).into_iter().eq([h2.index]));
+}
+
+#[test]
+fn mtu_is_the_largest_that_fits_when_not_given() {
+    let mtus = |underlay: &str| -> Vec<u16> {
+        six_switches(underlay).logical_switches().iter().map(|switch| switch.mtu).collect()
+    };
+    // vxlan, geneve, gre, stt, vlan, qinq
+    assert_eq!(mtus(""), [1450, 1442, 1458, 1500, 1496, 1492]);
+    assert_eq!(mtus("underlay_family = 6\n"), [1430, 1422, 1438, 1500, 1496, 1492]);
+    assert_eq!(mtus("underlay_mtu = 9000\n"), [8950, 8942, 8958, 9000, 8996, 8992]);
+    assert_eq!(mtus("underlay_mtu = 65535\n"), [65485, 65477, 65493, 65463, 65531, 65527]);
+}
+
+#[test]
+fn datapath_key_is_unique_in_each_type_when_derived_from_the_segment() {
+    let network = six_switches("");
+    let keys: Vec<_> =
+        network.logical_switches().iter().map(|switch| switch.datapath_key.0).collect();
+    assert_eq!(keys, [5, 5, 5, 5, 5, 5 << 12 | 6]);
+    let unkeyed = parse(&format!(
+        "{TWO_HOSTS}[tunnel_options.gre]\nkey = false\n\
+         [[logical_switch]]\nname = \"blue\"\ntunnel = \"gre\"\n"
+    ));
+    let blue = unkeyed.logical_switch("blue").unwrap();
+    assert_eq!(
+        (blue.segment, blue.datapath_key, blue.mtu),
+        (Segment::Unkeyed, DatapathKey(0), 1462)
+    );
+}
+
+#[test]
+fn family_is_the_common_one_when_not_given() {
+    let family = |h1: &str, h2: &str| {
+        parse(&format!(
+            r#"
+tunnel = "vxlan"
+[[host]]
+name = "h1"
+uplink = "eth0"
+underlay = [{h1}]
+[[host]]
+name = "h2"
+uplink = "eth0"
+underlay = [{h2}]
+[[host]]
+name = "idle"
+uplink = "eth0"
+[[logical_switch]]
+name = "blue"
+vni = 1
+port = [
+  {{ name = "a", host = "h1", mac = "02:00:00:00:00:01", device = {{ tap = "a" }} }},
+  {{ name = "b", host = "h2", mac = "02:00:00:00:00:02", device = {{ tap = "b" }} }},
+]
+"#
+        ))
+        .underlay_family()
+    };
+    let (v4, v6) = (r#""192.0.2.1""#, r#""2001:db8::1""#);
+    assert_eq!(family(v4, r#""192.0.2.2""#), Family::V4);
+    assert_eq!(family(&format!("{v6}, {v4}"), r#""2001:db8::2", "192.0.2.2""#), Family::V4);
+    assert_eq!(family(&format!("{v6}, {v4}"), r#""2001:db8::2""#), Family::V6);
+}
+
+/// A port named `name` with the last two bytes of its MAC address from `number`, and a device.
+fn port(name: &str, host: &str, number: u16, device: &str) -> String {
+    let [high, low] = number.to_be_bytes();
+    format!(
+        "{{ name = \"{name}\", host = \"{host}\", mac = \"02:00:00:00:{high:02x}:{low:02x}\", \
+         addresses = [\"10.0.{high}.{low}/8\"], device = {{ {device} }} }},\n"
+    )
+}
+
+fn switch(name: &str, segment: &str, ports: &str) -> String {
+    format!("[[logical_switch]]\nname = \"{name}\"\n{segment}\nport = [\n{ports}]\n")
+}
+
+#[test]
+fn underlay_address_is_not_needed_when_no_tunnel_ends_at_the_host() {
+    let local = port("a", "h1", 1, "tap = \"a\"") + &port("b", "h1", 2, "tap = \"b\"");
+    let tagged = port("c", "h1", 1, "tap = \"c\"") + &port("d", "h2", 2, "tap = \"d\"");
+    let network = parse(&format!(
+        "host = [{{ name = \"h1\", uplink = \"e\" }}, {{ name = \"h2\", uplink = \"e\" }}]\n{}{}",
+        switch("local", "tunnel = \"vxlan\"\nvni = 1", &local),
+        switch("tagged", "tunnel = \"vlan\"\nvlan = 1", &tagged),
+    ));
+    assert_eq!(network.hosts()[0].underlay(network.underlay_family()), None);
+}
+
+/// MAC and IP addresses in two switches; a device on two hosts, in two namespaces, and beside an uplink of its name.
+#[test]
+fn same_name_is_accepted_when_the_place_differs() {
+    let blue = port("a", "h1", 1, "tap = \"tap0\"") + &port("b", "h2", 2, "tap = \"tap0\"");
+    let red = port("c", "h1", 1, "tap = \"tap0\", netns = \"x\"")
+        + &port("d", "h1", 2, "tap = \"eth0\", netns = \"x\"");
+    let network = parse(&format!(
+        "{TWO_HOSTS}{}{}",
+        switch("blue", "tunnel = \"vxlan\"\nvni = 1", &blue),
+        switch("red", "tunnel = \"vxlan\"\nvni = 2", &red),
+    ));
+    let ports = network.logical_switches().iter().map(|switch| switch.ports.len());
+    assert_eq!(ports.collect::<Vec<_>>(), [2, 2]);
+}
+
+#[test]
+fn keys_are_one_to_the_last_when_a_switch_is_full() {
+    let ports: String = (1..=PortKey::MAX_PORT)
+        .map(|number| port(&format!("p{number}"), "h1", number, &format!("tap = \"p{number}\"")))
+        .collect();
+    let blue = switch("blue", "tunnel = \"stt\"\nvni = 1", &ports);
+    let network = parse(&format!("{TWO_HOSTS}{blue}"));
+    let blue: &LogicalSwitch = network.logical_switch("blue").unwrap();
+    assert!(blue.ports.iter().map(|port| port.key.value()).eq(1..=PortKey::MAX_PORT));
+    assert!(blue.ports.iter().all(|port| blue.port(port.key) == Some(port)));
+}
+
+#[test]
+fn byte_order_mark_is_skipped_and_is_no_column() {
+    assert_eq!(parse(&format!("\u{feff}{TWO_HOSTS}")), parse(TWO_HOSTS));
+    let errors = Network::parse("\u{feff}vnii = 1", "net.toml").unwrap_err();
+    assert_eq!(errors.problems()[1].position.map(|at| (at.line, at.column)), Some((1, 1)));
+}
+
+/// Every prefix of a valid file, and the file with each byte replaced by another: an answer, never a panic.
+#[test]
+fn answer_is_given_when_the_file_is_damaged() {
+    let text = std::fs::read_to_string(root().join("examples/geneve.toml")).unwrap();
+    assert!(text.is_ascii());
+    let mut refused = 0;
+    for at in 0..text.len() {
+        refused += u32::from(Network::parse(&text[..at], "net.toml").is_err());
+        for other in ["\"", "]", "{", "=", "\n", "9", "\u{0}", "é"] {
+            let damaged = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+            if let Err(errors) = Network::parse(&damaged, "net.toml") {
+                refused += 1;
+                assert!(errors.to_string().starts_with("net.toml:"), "{errors}");
+            }
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}

@@ -1,0 +1,123 @@
+//! Every mistake that the checks know, with the exact text that the user gets.
+//!
+//! The cases are in `refused/*.txt`: a title after `==`, a network file, `=>`, and *all* complaints about it, so
+//! that a mistake that draws others after it shows. Two lines stand for longer ones, so that what a case is about
+//! can be seen: `@hosts` for two hosts, `@ports` for a port on each of them. Each is one line, so positions are as
+//! they seem.
+
+use network::Network;
+
+const HOSTS: &str = concat!(
+    r#"host = [{ name = "h1", uplink = "eth0", underlay = ["192.0.2.1"] }, "#,
+    r#"{ name = "h2", uplink = "eth0", underlay = ["192.0.2.2"] }]"#
+);
+
+const PORTS: &str = concat!(
+    r#"port = [{ name = "a", host = "h1", mac = "02:00:00:00:00:01", device = { tap = "a0" } }, "#,
+    r#"{ name = "b", host = "h2", mac = "02:00:00:00:00:02", device = { tap = "b0" } }]"#
+);
+
+fn complaints(text: &str) -> String {
+    match Network::parse(text, "net.toml") {
+        Ok(network) => format!("accepted: {network:#?}"),
+        Err(errors) => errors.to_string(),
+    }
+}
+
+/// Compares all cases of a file, of which there are `count`.
+fn check(cases: &str, count: usize) {
+    let cases: Vec<_> = cases.split("== ").skip(1).collect();
+    assert_eq!(cases.len(), count);
+    for case in cases {
+        let (title, case) = case.split_once('\n').expect("a title");
+        let (text, expected) = case.split_once("=>\n").expect("a `=>`");
+        let text = text.replace("@hosts", HOSTS).replace("@ports", PORTS);
+        assert_eq!(complaints(&text), expected.trim_end(), "case: {title}");
+    }
+}
+
+#[test]
+fn file_is_refused_when_it_is_no_network() {
+    check(include_str!("refused/file.txt"), 13);
+}
+
+#[test]
+fn keys_are_refused_when_unknown_missing_or_of_the_wrong_type() {
+    check(include_str!("refused/keys.txt"), 19);
+}
+
+#[test]
+fn hosts_are_refused_when_they_cannot_be_told_apart_or_reached() {
+    check(include_str!("refused/hosts.txt"), 12);
+}
+
+#[test]
+fn tunnels_are_refused_when_unknown_or_options_are_out_of_range() {
+    check(include_str!("refused/tunnels.txt"), 5);
+}
+
+#[test]
+fn segments_are_refused_when_out_of_range_missing_or_taken() {
+    check(include_str!("refused/segments.txt"), 9);
+}
+
+#[test]
+fn mtus_are_refused_when_packets_cannot_fit() {
+    check(include_str!("refused/mtu.txt"), 9);
+}
+
+#[test]
+fn ports_are_refused_when_invalid_or_taken() {
+    check(include_str!("refused/ports.txt"), 10);
+}
+
+#[test]
+fn ports_are_refused_when_there_are_more_than_keys() {
+    let port = |number: u32| {
+        let [_, _, high, low] = number.to_be_bytes();
+        format!(
+            "{{ name = \"p{number}\", host = \"h1\", mac = \"02:00:00:00:{high:02x}:{low:02x}\", \
+             device = {{ tap = \"p{number}\" }} }},\n"
+        )
+    };
+    let ports: String = (1..=32_768).map(port).collect();
+    let switch = "[[logical_switch]]\nname = \"blue\"\ntunnel = \"vxlan\"\nvni = 1";
+    assert_eq!(
+        complaints(&format!("{HOSTS}\n{switch}\nport = [\n{ports}]")),
+        "net.toml:32774:1: a logical switch has at most 32767 ports, this one has 32768; \
+         move ports to another switch"
+    );
+}
+
+#[test]
+fn file_is_refused_when_it_is_missing_empty_or_not_text() {
+    let dir = std::env::temp_dir().join(format!("weft-network-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let load = |content: Option<&[u8]>| {
+        let path = dir.join("net.toml");
+        if let Some(content) = content {
+            std::fs::write(&path, content).unwrap();
+        }
+        let errors = Network::load(&path).unwrap_err();
+        assert_eq!(errors.file(), path.display().to_string());
+        errors.to_string().replace(&format!("{}/", dir.display()), "")
+    };
+    let complaints = [
+        load(None),
+        load(Some(b"")),
+        load(Some(b"tunnel = \"\xc3\xa4\"\n# caf\xe9\n")),
+        load(Some(b"\xff\xfet\0")),
+    ];
+    let directory = Network::load(&dir).unwrap_err().to_string();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(
+        complaints,
+        [
+            "net.toml: cannot read the file: No such file or directory (os error 2)",
+            "net.toml: the file says nothing; a network has at least one [[host]]",
+            "net.toml:2:6: byte 0xe9 is not UTF-8; save the file as UTF-8",
+            "net.toml:1:1: byte 0xff is not UTF-8; save the file as UTF-8",
+        ]
+    );
+    assert!(directory.ends_with(": cannot read the file: Is a directory (os error 21)"));
+}
