@@ -7,7 +7,9 @@
 pub mod af_packet;
 pub mod batch;
 pub mod epoll;
+pub mod cpu;
 mod error;
+pub mod ethtool;
 pub mod filter;
 pub mod io_error;
 mod netlink;
@@ -20,8 +22,10 @@ pub mod tap;
 pub mod udp;
 
 pub use error::{Error, Result};
+pub use ethtool::Ethtool;
 pub use netlink::{
-    Address, Dad, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind, LinkSpec, LinkStats, Netlink,
-    SizeLimits, VxlanSpec, check_link_name,
+    Address, Dad, Event, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind, LinkSpec, LinkStats,
+    Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath, SizeLimits, VxlanEntry,
+    VxlanSpec, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};

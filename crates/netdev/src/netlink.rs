@@ -6,6 +6,9 @@
 
 mod address;
 mod link;
+mod monitor;
+mod neighbour;
+mod route;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -28,6 +31,9 @@ pub use address::{Address, Dad, IpPrefix, IpPrefixError};
 pub use link::{
     Ifindex, Link, LinkKind, LinkSpec, LinkStats, SizeLimits, VxlanSpec, check_link_name,
 };
+pub use monitor::{Event, Monitor};
+pub use neighbour::{Neighbour, NeighbourState, VxlanEntry};
+pub use route::{Route, RoutePath};
 
 /// How long to wait for an answer of the kernel.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -28,8 +28,9 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::SigSet;
 
-use crate::{Error, Netlink, Result};
+use crate::{Error, Monitor, Netlink, Result};
 
 /// Where named namespaces live.
 const DIRECTORY: &str = "/run/netns";
@@ -176,14 +177,18 @@ impl Netns {
         })
     }
 
-    /// The same command, with the child started inside this namespace.
+    /// The same command, with the child started inside this namespace and no signal blocked.
     ///
-    /// Only the network namespace changes: the child sees the same `/sys` (see the module).
+    /// Only the network namespace changes: the child sees the same `/sys` (see the module). A child inherits the signal
+    /// mask of its parent: one started after [`crate::signal::Signals::take`] would not end on SIGTERM.
     #[must_use = "the command has yet to be spawned"]
     pub fn command(&self, mut command: Command) -> Command {
         let handle = Arc::clone(&self.handle);
-        let enter = move || setns(&handle, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
-        // SAFETY: between fork and exec the closure does one system call; it neither allocates nor takes a lock, also
+        let enter = move || {
+            SigSet::empty().thread_set_mask()?;
+            setns(&handle, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)
+        };
+        // SAFETY: between fork and exec the closure does two system calls; it neither allocates nor takes a lock, also
         // on failure (an `io::Error` made from an error number is a plain value). The descriptor stays open because
         // the closure shares its ownership.
         unsafe { command.pre_exec(enter) };
@@ -193,6 +198,11 @@ impl Netns {
     /// A netlink handle for this namespace, usable from any thread.
     pub fn netlink(&self) -> Result<Netlink> {
         self.run_in(Netlink::open)?
+    }
+
+    /// A subscription to the changes of this namespace, usable from any thread.
+    pub fn monitor(&self) -> Result<Monitor> {
+        self.run_in(Monitor::open)?
     }
 
     /// Sets the sysctl `key`, its parts joined by `/` as under `/proc/sys` (`net/ipv4/tcp_congestion_control`).

@@ -109,7 +109,8 @@ impl FromStr for IpPrefix {
 pub enum Dad {
     /// Probe first, as the standard demands.
     Run,
-    /// Usable at once.
+    /// Usable some microseconds later: even so the kernel installs the address in the background, once the link is up.
+    /// From then on [`Netlink::route_get`] to the address says that it is local.
     Skip,
 }
 

@@ -1,0 +1,198 @@
+//! What the machine's processors and a process' memory have been used for.
+
+use std::fs;
+use std::ops::Sub;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::{Error, Result};
+
+/// What all processors together have spent their time on since boot, in ticks of [`ticks_per_second`].
+///
+/// The difference of two readings is what happened in between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CpuTimes {
+    /// Programs at normal priority, guests of this machine included.
+    pub user: u64,
+    /// Programs at low priority.
+    pub nice: u64,
+    /// The kernel, on behalf of programs.
+    pub system: u64,
+    /// Nothing to do.
+    pub idle: u64,
+    /// Nothing to do while a program waits for a disk.
+    pub iowait: u64,
+    /// Hardware interrupts.
+    pub irq: u64,
+    /// Software interrupts, which is where packets are received.
+    pub softirq: u64,
+    /// Taken by the hypervisor.
+    pub steal: u64,
+}
+
+impl CpuTimes {
+    /// Reads the times of this moment.
+    pub fn now() -> Result<Self> {
+        let what = "read /proc/stat";
+        let text = fs::read_to_string("/proc/stat").map_err(|error| Error::os(what, error))?;
+        Self::parse(&text).ok_or_else(|| Error::malformed(what, "no line of all processors"))
+    }
+
+    /// Takes the line of all processors out of the text of `/proc/stat`.
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let mut fields = line.split_ascii_whitespace().map(str::parse);
+        let mut next = || fields.next()?.ok();
+        Some(Self {
+            user: next()?,
+            nice: next()?,
+            system: next()?,
+            idle: next()?,
+            iowait: next()?,
+            irq: next()?,
+            softirq: next()?,
+            steal: next()?,
+        })
+    }
+
+    /// Time in which a processor did something, for anybody but other virtual machines.
+    pub const fn busy(self) -> u64 {
+        self.user + self.nice + self.system + self.irq + self.softirq
+    }
+
+    /// All time: the number of processors times the time that has passed.
+    pub const fn total(self) -> u64 {
+        self.busy() + self.idle + self.iowait + self.steal
+    }
+
+    /// The part of all time that was busy, 0.0 to 1.0 (0.0 when no tick has passed).
+    pub fn utilisation(self) -> f64 {
+        if self.total() == 0 { 0.0 } else { self.busy() as f64 / self.total() as f64 }
+    }
+}
+
+/// What happened between two readings. A counter that went backwards (the kernel's idle times can, slightly) counts 0.
+impl Sub for CpuTimes {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            nice: self.nice.saturating_sub(earlier.nice),
+            system: self.system.saturating_sub(earlier.system),
+            idle: self.idle.saturating_sub(earlier.idle),
+            iowait: self.iowait.saturating_sub(earlier.iowait),
+            irq: self.irq.saturating_sub(earlier.irq),
+            softirq: self.softirq.saturating_sub(earlier.softirq),
+            steal: self.steal.saturating_sub(earlier.steal),
+        }
+    }
+}
+
+/// The unit of [`CpuTimes`]: ticks per second (USER_HZ), 100 nearly everywhere.
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: sysconf takes a number and touches no memory of ours.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
+}
+
+/// Keeps the calling thread, and threads that it starts from now on, on the processor `cpu` (counted from 0).
+///
+/// # Errors
+/// When there is no such processor, or this process may not use it.
+pub fn pin_current_thread(cpu: usize) -> Result<()> {
+    let what = || format!("pin a thread to processor {cpu}");
+    let mut set = CpuSet::new();
+    set.set(cpu).map_err(|errno| Error::os(what(), errno))?;
+    sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| Error::os(what(), errno))
+}
+
+/// The resident memory of the process `pid`, in bytes.
+///
+/// # Errors
+/// [`Error::is_not_found`] when there is no such process; [`Error::Malformed`] for one that has no memory (a thread of
+/// the kernel, or a process that has ended and waits for its parent).
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text =
+        fs::read_to_string(&path).map_err(|error| Error::os(format!("read {path}"), error))?;
+    resident_of(&text).ok_or_else(|| Error::malformed(format!("read {path}"), "no VmRSS line"))
+}
+
+/// The kernel's "kB" are 1024 bytes.
+fn resident_of(status: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "cpu  10 20 30 400 50 6 7 8 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\nintr 5\n";
+
+    #[test]
+    fn times_are_those_of_all_processors_together() {
+        let times = CpuTimes::parse(STAT).unwrap();
+        assert_eq!((times.user, times.softirq, times.steal), (10, 7, 8));
+        assert_eq!((times.busy(), times.total()), (73, 531));
+    }
+
+    #[test]
+    fn times_are_refused_when_the_line_is_short_or_missing() {
+        for text in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3 4 5 6 7", "cpu  1 2 x 4 5 6 7 8"] {
+            assert_eq!(CpuTimes::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn difference_is_zero_when_a_counter_went_backwards() {
+        let earlier = CpuTimes { idle: 5, user: 1, ..CpuTimes::default() };
+        let later = CpuTimes { idle: 4, user: 3, ..CpuTimes::default() };
+        assert_eq!(later - earlier, CpuTimes { user: 2, ..CpuTimes::default() });
+        assert!((later - earlier).utilisation() == 1.0);
+        assert!(CpuTimes::default().utilisation() == 0.0);
+    }
+
+    #[test]
+    fn time_passes_when_a_thread_works() {
+        let before = CpuTimes::now().unwrap();
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 100 {
+            std::hint::black_box(0);
+        }
+        let spent = CpuTimes::now().unwrap() - before;
+        assert!(spent.busy() > 0 && spent.busy() <= spent.total(), "{spent:?}");
+        assert!(ticks_per_second() >= 1);
+    }
+
+    #[test]
+    fn resident_memory_grows_when_memory_is_written() {
+        let before = resident_bytes(std::process::id()).unwrap();
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+        let after = resident_bytes(std::process::id()).unwrap();
+        assert!(after >= before + (32 << 20), "{before} {after}");
+        drop(memory);
+    }
+
+    #[test]
+    fn resident_memory_is_not_found_when_there_is_no_process() {
+        assert!(resident_bytes(u32::MAX).unwrap_err().is_not_found());
+        assert_eq!(resident_of("Name:\tkthreadd\n"), None);
+        assert_eq!(resident_of("VmRSS:\t    1234 kB\n"), Some(1234 * 1024));
+    }
+
+    #[test]
+    fn thread_is_where_it_was_pinned() {
+        std::thread::spawn(|| {
+            pin_current_thread(0).unwrap();
+            // SAFETY: sched_getcpu takes nothing and returns a number.
+            assert_eq!(unsafe { libc::sched_getcpu() }, 0);
+        })
+        .join()
+        .unwrap();
+        assert!(pin_current_thread(1023).is_err());
+    }
+}

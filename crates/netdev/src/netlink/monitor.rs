@@ -1,0 +1,202 @@
+//! [`Monitor`]: what changes in a namespace, as it changes.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::Socket;
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::{
+    Address, Ifindex, Link, Neighbour, RECEIVE_BYTES, Route, decode, messages, open_socket, receive,
+};
+use crate::{Error, Result};
+
+/// Multicast groups of linux/rtnetlink.h: links, neighbours, IPv4 addresses and routes, IPv6 addresses and routes.
+const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Room for the notifications of some hundreds of links that change at once.
+const QUEUE_BYTES: usize = 1 << 20;
+/// Datagrams read by one [`Monitor::drain`], so that a caller who serves other descriptors gets its turn.
+const DRAIN_MAX: usize = 1024;
+
+/// Something that changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A link is new, or something about it is: up, running, name, MTU, address, master ...
+    LinkChanged(Box<Link>),
+    /// A link was deleted or moved to another namespace.
+    LinkRemoved {
+        /// Its number.
+        index: Ifindex,
+        /// Its name.
+        name: String,
+    },
+    /// A neighbour is new or its state or address is.
+    NeighbourChanged(Neighbour),
+    /// A neighbour was forgotten.
+    NeighbourRemoved(Neighbour),
+    /// A link got an address, or it became ready.
+    AddressChanged(Address),
+    /// A link lost an address.
+    AddressRemoved(Address),
+    /// A unicast route is new or changed.
+    RouteChanged(Route),
+    /// A unicast route was deleted. IPv4 routes that go because their link went down are *not* reported by the
+    /// kernel; the link is.
+    RouteRemoved(Route),
+    /// Events were lost: whatever was learnt from earlier ones must be read anew.
+    Lost,
+}
+
+/// A subscription to the changes of one namespace: the one in which it was opened.
+///
+/// Wait for its descriptor to become readable, then [`Monitor::drain`] it. Open it *before* reading the state
+/// that the events are to keep current, or a change in between is missed.
+pub struct Monitor {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Monitor {
+    /// Subscribes in the namespace of the calling thread; [`crate::Netns::monitor`] subscribes elsewhere.
+    pub fn open() -> Result<Self> {
+        let what = "open a monitor of network changes";
+        let socket = open_socket(&GROUPS)?;
+        socket.set_non_blocking(true).map_err(|error| Error::os(what, error))?;
+        // Beyond the system's limit with the privilege, up to it without.
+        if setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES).is_err() {
+            setsockopt(&socket, sockopt::RcvBuf, &QUEUE_BYTES)
+                .map_err(|errno| Error::os(what, errno))?;
+        }
+        Ok(Self { socket, buffer: vec![0; RECEIVE_BYTES] })
+    }
+
+    /// What has happened since the last call, oldest first; empty when nothing has. Never waits.
+    ///
+    /// At most 1024 of the kernel's datagrams are read at once; the descriptor stays readable while there are more.
+    ///
+    /// # Errors
+    /// When the socket fails. Losses are not errors but [`Event::Lost`].
+    pub fn drain(&mut self) -> Result<Vec<Event>> {
+        let mut events = Events::default();
+        for _ in 0..DRAIN_MAX {
+            match receive(&self.socket, &mut self.buffer) {
+                Ok(datagram) => events.take(datagram),
+                Err(Errno::EAGAIN) => break,
+                Err(Errno::ENOBUFS | Errno::EMSGSIZE) => events.lose(),
+                Err(errno) => return Err(Error::os("read network changes", errno)),
+            }
+        }
+        Ok(events.0.into())
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for Monitor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl std::fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Monitor").field("fd", &self.socket.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+/// The events of one [`Monitor::drain`].
+#[derive(Default)]
+struct Events(VecDeque<Event>);
+
+impl Events {
+    fn take(&mut self, datagram: &[u8]) {
+        for bytes in messages(datagram) {
+            match bytes.map_err(str::to_owned).and_then(decode) {
+                Ok(NetlinkPayload::InnerMessage(message)) => self.0.extend(event_of(message)),
+                Ok(NetlinkPayload::Overrun(_)) => self.lose(),
+                Ok(_) => {}
+                // What cannot be read may have been the change that mattered.
+                Err(reason) => {
+                    tracing::warn!(reason, "unreadable network change");
+                    self.lose();
+                }
+            }
+        }
+    }
+
+    /// One loss says all that many could.
+    fn lose(&mut self) {
+        if self.0.back() != Some(&Event::Lost) {
+            self.0.push_back(Event::Lost);
+        }
+    }
+}
+
+fn event_of(message: RouteNetlinkMessage) -> Option<Event> {
+    match message {
+        RouteNetlinkMessage::NewLink(message) => {
+            is_link(&message).then(|| Event::LinkChanged(Box::new(Link::from_message(message))))
+        }
+        RouteNetlinkMessage::DelLink(message) => is_link(&message).then(|| {
+            let link = Link::from_message(message);
+            Event::LinkRemoved { index: link.index, name: link.name }
+        }),
+        RouteNetlinkMessage::NewNeighbour(message) => {
+            Neighbour::from_message(&message).map(Event::NeighbourChanged)
+        }
+        RouteNetlinkMessage::DelNeighbour(message) => {
+            Neighbour::from_message(&message).map(Event::NeighbourRemoved)
+        }
+        RouteNetlinkMessage::NewAddress(message) => {
+            Address::from_message(&message).map(Event::AddressChanged)
+        }
+        RouteNetlinkMessage::DelAddress(message) => {
+            Address::from_message(&message).map(Event::AddressRemoved)
+        }
+        RouteNetlinkMessage::NewRoute(message) => {
+            Route::from_message(&message).map(Event::RouteChanged)
+        }
+        RouteNetlinkMessage::DelRoute(message) => {
+            Route::from_message(&message).map(Event::RouteRemoved)
+        }
+        _ => None,
+    }
+}
+
+/// A bridge tells of its ports by link messages of its own family; "deleted" there means "no longer a port".
+fn is_link(message: &LinkMessage) -> bool {
+    message.header.interface_family == AddressFamily::Unspec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_is_not_removed_when_it_only_leaves_a_bridge() {
+        let mut message = LinkMessage::default();
+        message.header.index = 4;
+        message.header.interface_family = AddressFamily::Bridge;
+        assert_eq!(event_of(RouteNetlinkMessage::DelLink(message.clone())), None);
+        message.header.interface_family = AddressFamily::Unspec;
+        let removed = Event::LinkRemoved { index: Ifindex(4), name: String::new() };
+        assert_eq!(event_of(RouteNetlinkMessage::DelLink(message)), Some(removed));
+    }
+
+    #[test]
+    fn loss_is_told_once_when_datagrams_are_unreadable() {
+        let mut events = Events::default();
+        events.take(&[0xa5; 40]);
+        events.take(&[0; 3]);
+        assert_eq!(events.0, [Event::Lost]);
+    }
+}
