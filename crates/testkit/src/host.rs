@@ -134,8 +134,9 @@ pub struct WireEnd {
     pub ip6: Ipv6Addr,
 }
 
-/// Joins two hosts by a veth pair, both ends up and with addresses: the n-th pair of the process has 10.x.y.1 and
-/// 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2. Returns the ends of `a` and `b`.
+/// Joins two hosts by a veth pair, both ends up and with addresses that can be used: the n-th pair of the process has
+/// 10.x.y.1 and 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2 with n in hexadecimal. Returns the ends of
+/// `a` and `b`.
 pub fn pair(a: &TestHost, b: &TestHost) -> (WireEnd, WireEnd) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let network = (COUNT.fetch_add(1, Ordering::Relaxed) % 0xffff) as u16;
@@ -155,6 +156,9 @@ fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd 
     for (address, len) in [(IpAddr::from(ip4), 24), (IpAddr::from(ip6), 64)] {
         let prefix = IpPrefix::new(address, len).expect("the length fits the family");
         host.netlink.add_address(link.index, prefix, Dad::Skip).expect("an address can be added");
+        wait_until(Duration::from_secs(5), "the kernel has installed the address", || {
+            host.netlink.route_get(address, None).is_ok_and(|path| path.local)
+        });
     }
     WireEnd { name, index: link.index, mac: link.mac, ip4, ip6 }
 }
