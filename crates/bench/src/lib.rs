@@ -1,1 +1,26 @@
-//! bench
+//! Labs of network namespaces on this machine, traffic in them, what it costs, and a table of it.
+//!
+//! - [`lab`]: two hosts with two guests each, an underlay between them, and the [`lab::Contender`]s that join the guests;
+//! - [`traffic`]: pings and TCP streams;
+//! - [`measure`]: processors and frames, as differences of snapshots;
+//! - [`demo`]: all of that for every tunnel of weft and for what it is compared with.
+//!
+//! Whatever is built is owned by a value that removes it when dropped: after success, failure, a panic, and Ctrl-C, which
+//! raises the [`Stop`] flag that every wait polls. What a killed process leaves behind is removed by the next one.
+//!
+//! The programs `ip`, `tc` and `ethtool` are not used. Only peers under comparison are run as programs.
+#![forbid(unsafe_code)]
+
+pub mod demo;
+mod environment;
+mod error;
+pub mod lab;
+pub mod measure;
+mod process;
+mod stop;
+pub mod traffic;
+
+pub use environment::Environment;
+pub use error::{Error, Result};
+pub use process::Process;
+pub use stop::Stop;

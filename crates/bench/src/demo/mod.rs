@@ -1,0 +1,197 @@
+//! The demo: every tunnel of weft, beside the Linux bridge and other switches, in labs on this machine, in one table.
+//!
+//! The bridge is measured first and last in every block; all ratios are taken inside a block. What lies between is in another
+//! order in each block, so that no contender always meets the machine in the same state.
+
+mod progress;
+mod report;
+mod table;
+mod trial;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use network::TunnelType;
+
+use crate::environment::Environment;
+use crate::lab::{Contender, DEFAULT_UPLINK_MTU, Profile, Session};
+use crate::{Error, Result, Stop};
+
+pub use report::{DemoReport, ProfileReport, Row, StreamReport, Trial};
+
+use progress::Progress;
+use report::BASE;
+use trial::Plan;
+
+/// How long another demo or study on the machine is waited for.
+const SESSION_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What to measure, and how long.
+#[derive(Clone, Debug)]
+pub struct DemoOptions {
+    /// The program that is run as `weft run --host NAME FILE`.
+    pub weft: PathBuf,
+    /// Seconds of each TCP measurement; two of them for each contender.
+    pub seconds: f64,
+    /// Where to write the report as JSON.
+    pub json: Option<PathBuf>,
+    /// Underlay profiles, one table each.
+    pub profiles: Vec<Profile>,
+    /// Repetitions, at least 1. With one, noise is known only from the bridge measured twice.
+    pub blocks: usize,
+    /// The MTU of the underlay, in bytes.
+    pub uplink_mtu: u16,
+    /// The contenders beside the bridge.
+    pub contenders: Vec<Contender>,
+    /// No progress on standard error.
+    pub quiet: bool,
+    /// The commit that this program was built from, for the report.
+    pub commit: Option<String>,
+}
+
+impl DemoOptions {
+    /// The usual demo: 2 s a run, profile `full`, one block, all six tunnels, kernel VXLAN and Open vSwitch.
+    pub fn new(weft: impl Into<PathBuf>) -> Self {
+        let mut contenders: Vec<_> = TunnelType::ALL.into_iter().map(Contender::Weft).collect();
+        contenders.extend([Contender::KernelVxlan, Contender::OvsVxlan]);
+        Self {
+            weft: weft.into(),
+            seconds: 2.0,
+            json: None,
+            profiles: vec![Profile::Full],
+            blocks: 1,
+            uplink_mtu: DEFAULT_UPLINK_MTU,
+            contenders,
+            quiet: false,
+            commit: None,
+        }
+    }
+}
+
+/// Runs the demo. `stop` ends it early, as Ctrl-C should; whatever happens, nothing is left on the machine.
+///
+/// # Errors
+/// [`Error::Missing`] when a privilege is missing or another demo is running, [`Error::Interrupted`], or the lab
+/// cannot be built. That a contender fails is no error: it is a row of the report.
+pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
+    let seconds = check_seconds(options.seconds)?;
+    let session = Session::open(SESSION_PATIENCE, stop)?;
+    let environment = Environment::read(options.commit.clone());
+    let (present, left_out) = sort_out(&options.contenders);
+    let blocks = options.blocks.max(1);
+    let trials = blocks * (present.len() + 2);
+    let progress = Progress::start(trials * options.profiles.len(), options.quiet);
+    let mut profiles = Vec::with_capacity(options.profiles.len());
+    for &profile in &options.profiles {
+        let plan = Plan {
+            session: &session,
+            profile,
+            uplink_mtu: options.uplink_mtu,
+            weft: &options.weft,
+            seconds,
+            progress: &progress,
+        };
+        let mut trials = Vec::with_capacity(trials);
+        let mut offloads = Vec::new();
+        for (number, mut trial) in schedule(&present, blocks).into_iter().enumerate() {
+            let again = if trial.again { " (again)" } else { "" };
+            progress.trial(&format!("{profile}: {}: {}{again}", number + 1, trial.contender));
+            offloads = plan.run(&mut trial)?;
+            trials.push(trial);
+            progress.done();
+        }
+        let mtu = options.uplink_mtu;
+        profiles.push(ProfileReport::new(profile, mtu, offloads, trials, &left_out));
+    }
+    drop(progress);
+    let report = DemoReport { environment, seconds: options.seconds, blocks, profiles };
+    if let Some(path) = &options.json {
+        write_json(&report, path)?;
+    }
+    Ok(report)
+}
+
+/// # Errors
+/// Not a number of seconds that a run can last: 0.1 to 3600.
+fn check_seconds(seconds: f64) -> Result<Duration> {
+    if (0.1..=3600.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(Error::Traffic(format!("a run cannot last {seconds} s; choose from 0.1 to 3600")))
+}
+
+/// Contenders that can take part, each once and the base apart, and those that cannot, with the reason.
+fn sort_out(contenders: &[Contender]) -> (Vec<Contender>, Vec<(Contender, String)>) {
+    let (mut present, mut left_out) = (Vec::new(), Vec::new());
+    for &contender in contenders {
+        if contender == BASE || present.contains(&contender) {
+            continue;
+        }
+        match contender.unavailable() {
+            None => present.push(contender),
+            Some(why) => left_out.push((contender, why)),
+        }
+    }
+    (present, left_out)
+}
+
+/// All trials in order: in each block the base, the others (rotated by one place in every block), the base again.
+fn schedule(contenders: &[Contender], blocks: usize) -> Vec<Trial> {
+    let mut trials = Vec::with_capacity(blocks * (contenders.len() + 2));
+    for block in 0..blocks {
+        trials.push(Trial::new(BASE, block, false));
+        let places = 0..contenders.len();
+        let others = places.map(|place| contenders[(place + block) % contenders.len()]);
+        trials.extend(others.map(|contender| Trial::new(contender, block, false)));
+        trials.push(Trial::new(BASE, block, true));
+    }
+    trials
+}
+
+fn write_json(report: &DemoReport, path: &std::path::Path) -> Result<()> {
+    let what = || format!("write {}", path.display());
+    let mut text = serde_json::to_string_pretty(report).map_err(|e| Error::io(what())(e))?;
+    text.push('\n');
+    fs::write(path, text).map_err(Error::io(what()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_is_first_and_last_and_others_rotate_when_there_are_blocks() {
+        let (a, b) = (Contender::KernelVxlan, Contender::Direct);
+        let order: Vec<_> =
+            schedule(&[a, b], 2).iter().map(|t| (t.contender, t.block, t.again)).collect();
+        assert_eq!(
+            order,
+            [
+                (BASE, 0, false),
+                (a, 0, false),
+                (b, 0, false),
+                (BASE, 0, true),
+                (BASE, 1, false),
+                (b, 1, false),
+                (a, 1, false),
+                (BASE, 1, true),
+            ]
+        );
+        assert_eq!(schedule(&[], 1).len(), 2);
+    }
+
+    #[test]
+    fn contenders_take_part_once_when_named_twice() {
+        let (present, _) = sort_out(&[BASE, Contender::Direct, Contender::Direct]);
+        assert_eq!(present, [Contender::Direct]);
+    }
+
+    #[test]
+    fn seconds_are_refused_when_no_run_can_last_so_long() {
+        assert_eq!(check_seconds(0.5).unwrap(), Duration::from_millis(500));
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
+            assert!(check_seconds(seconds).is_err(), "{seconds}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What the demo found: every trial as measured, and one row of medians for each contender.
+
+use crate::environment::Environment;
+use crate::lab::{Contender, Profile};
+use crate::measure::{Usage, median, ratio};
+use crate::traffic::ping::PingReport;
+
+/// A TCP measurement: what it moved, and what it cost.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct StreamReport {
+    /// Between the end of the warm-up and the end of the measurement.
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// Segments that the senders' namespaces retransmitted, warm-up included.
+    pub retransmitted: u64,
+}
+
+/// One contender, measured once.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Trial {
+    /// The contender.
+    #[serde(serialize_with = "as_text")]
+    pub contender: Contender,
+    /// Which repetition this is, from 0.
+    pub block: usize,
+    /// The second measurement of the base in its block, which shows how far the machine itself wanders.
+    pub again: bool,
+    /// MTU of the guests in bytes; `None` when they could not be joined.
+    pub guest_mtu: Option<u16>,
+    /// Pings over IPv4 between the first guests of the two hosts.
+    pub ping4: Option<PingReport>,
+    /// The same over IPv6.
+    pub ping6: Option<PingReport>,
+    /// One TCP connection from the first host to the second.
+    pub one: Option<StreamReport>,
+    /// Eight TCP connections from the first host to the second, four for each pair of guests.
+    pub eight: Option<StreamReport>,
+    /// Why the trial failed, if it did; what is filled in above was measured before that.
+    pub failure: Option<String>,
+}
+
+impl Trial {
+    pub(super) fn new(contender: Contender, block: usize, again: bool) -> Self {
+        Self {
+            contender,
+            block,
+            again,
+            guest_mtu: None,
+            ping4: None,
+            ping6: None,
+            one: None,
+            eight: None,
+            failure: None,
+        }
+    }
+}
+
+/// One line of the table: medians over the blocks.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Row {
+    /// The contender.
+    #[serde(serialize_with = "as_text")]
+    pub contender: Contender,
+    /// The second measurement of the base.
+    pub again: bool,
+    /// True for what this project makes.
+    pub is_weft: bool,
+    /// MTU of the guests, in bytes.
+    pub guest_mtu: Option<u16>,
+    /// Round-trip time over IPv4 in microseconds; `None` unless all pings were answered.
+    pub ping4_us: Option<f64>,
+    /// The same over IPv6.
+    pub ping6_us: Option<f64>,
+    /// Gb/s of payload over one TCP connection.
+    pub one_gbps: Option<f64>,
+    /// Gb/s of payload over eight TCP connections.
+    pub eight_gbps: Option<f64>,
+    /// Busy share of the machine during the run with one connection, 0 to 1.
+    pub cpu_busy: Option<f64>,
+    /// One connection: Gb/s over those of the base in the same block.
+    pub one_ratio: Option<f64>,
+    /// Eight connections: Gb/s over those of the base in the same block.
+    pub eight_ratio: Option<f64>,
+    /// Frames per second on the underlay with one connection, both directions; a super-packet counts as one.
+    pub wire_frames_per_second: Option<f64>,
+    /// Why the contender failed, or was left out.
+    pub failure: Option<String>,
+    /// The contender is not available on this machine and was left out.
+    pub left_out: bool,
+}
+
+/// All trials with one underlay profile.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct ProfileReport {
+    /// The profile.
+    pub profile: Profile,
+    /// MTU of the underlay, in bytes.
+    pub uplink_mtu: u16,
+    /// Offload flags of the underlay, as the kernel states them.
+    pub offloads: Vec<(String, bool)>,
+    /// The base measured a second time over its first time (one connection; median over the blocks). What differs from 1
+    /// is noise, and no ratio of the table means more than that.
+    pub noise: Option<f64>,
+    /// One row for each contender.
+    pub rows: Vec<Row>,
+    /// What the rows are made of.
+    pub trials: Vec<Trial>,
+}
+
+/// The whole demo.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct DemoReport {
+    /// The machine.
+    pub environment: Environment,
+    /// Seconds of each TCP measurement.
+    pub seconds: f64,
+    /// Repetitions.
+    pub blocks: usize,
+    /// One report for each underlay profile.
+    pub profiles: Vec<ProfileReport>,
+}
+
+/// What every other contender is compared with.
+pub(super) const BASE: Contender = Contender::LinuxBridge;
+
+impl DemoReport {
+    /// True when every tunnel of weft, and the bridge that it is compared with, passed in every profile. Other contenders
+    /// are peers on this machine; that one of them fails is shown but is no fault of weft.
+    pub fn passed(&self) -> bool {
+        let must_pass = |row: &&Row| row.is_weft || row.contender == BASE;
+        let rows = || self.profiles.iter().flat_map(|profile| &profile.rows).filter(must_pass);
+        rows().next().is_some() && rows().all(|row| row.failure.is_none())
+    }
+}
+
+impl ProfileReport {
+    pub(super) fn new(
+        profile: Profile,
+        uplink_mtu: u16,
+        offloads: Vec<(String, bool)>,
+        trials: Vec<Trial>,
+        left_out: &[(Contender, String)],
+    ) -> Self {
+        let mut kinds: Vec<(Contender, bool)> = Vec::new();
+        for trial in &trials {
+            if !kinds.contains(&(trial.contender, trial.again)) {
+                kinds.push((trial.contender, trial.again));
+            }
+        }
+        // In the order of the first block; the base again comes last there.
+        let mut rows: Vec<Row> =
+            kinds.iter().map(|&(contender, again)| Row::of(contender, again, &trials)).collect();
+        let last = rows.iter().position(|row| row.again).unwrap_or(rows.len());
+        rows.splice(last..last, left_out.iter().map(|(c, why)| Row::left_out(*c, why)));
+        let noise = rows.iter().find(|row| row.again).and_then(|_| noise(&trials));
+        Self { profile, uplink_mtu, offloads, noise, rows, trials }
+    }
+}
+
+impl Row {
+    fn of(contender: Contender, again: bool, all: &[Trial]) -> Self {
+        let trials: Vec<&Trial> =
+            all.iter().filter(|t| t.contender == contender && t.again == again).collect();
+        let middle =
+            |of: &dyn Fn(&Trial) -> Option<f64>| median(trials.iter().filter_map(|t| of(t)));
+        let ping = |ping: &Option<PingReport>| {
+            ping.as_ref().filter(|ping| ping.is_complete()).and_then(|ping| ping.rtt_median_us)
+        };
+        let compared = |rate: fn(&Trial) -> Option<f64>| {
+            middle(&|t| ratio(rate(t)?, base_rate(all, t.block, rate)?))
+        };
+        Self {
+            contender,
+            again,
+            is_weft: contender.is_weft(),
+            guest_mtu: trials.iter().find_map(|t| t.guest_mtu),
+            ping4_us: middle(&|t| ping(&t.ping4)),
+            ping6_us: middle(&|t| ping(&t.ping6)),
+            one_gbps: middle(&one_gbps),
+            eight_gbps: middle(&eight_gbps),
+            cpu_busy: middle(&|t| Some(t.one.as_ref()?.usage.cpu_busy)),
+            one_ratio: compared(one_gbps),
+            eight_ratio: compared(eight_gbps),
+            wire_frames_per_second: middle(&|t| Some(t.one.as_ref()?.usage.wire_frames_per_second)),
+            failure: trials.iter().find_map(|t| t.failure.clone()),
+            left_out: false,
+        }
+    }
+
+    fn left_out(contender: Contender, why: &str) -> Self {
+        let failure = Some(why.to_owned());
+        Self { failure, left_out: true, ..Self::of(contender, false, &[]) }
+    }
+}
+
+fn one_gbps(trial: &Trial) -> Option<f64> {
+    Some(trial.one.as_ref()?.usage.gbps)
+}
+
+fn eight_gbps(trial: &Trial) -> Option<f64> {
+    Some(trial.eight.as_ref()?.usage.gbps)
+}
+
+/// The mean rate of the base over its measurements in `block`.
+fn base_rate(all: &[Trial], block: usize, rate: fn(&Trial) -> Option<f64>) -> Option<f64> {
+    let base = all.iter().filter(|trial| trial.contender == BASE && trial.block == block);
+    let rates: Vec<f64> = base.filter_map(rate).collect();
+    ratio(rates.iter().sum(), rates.len() as f64)
+}
+
+/// The median over the blocks of base again over base.
+fn noise(trials: &[Trial]) -> Option<f64> {
+    let rate = |block: usize, again: bool| {
+        let mut base = trials.iter().filter(|t| t.contender == BASE && t.block == block);
+        base.find(|t| t.again == again).and_then(one_gbps)
+    };
+    let blocks = trials.iter().map(|t| t.block + 1).max().unwrap_or(0);
+    median((0..blocks).filter_map(|block| ratio(rate(block, true)?, rate(block, false)?)))
+}
+
+fn as_text<S: serde::Serializer>(value: &Contender, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use network::TunnelType;
+
+    use super::*;
+
+    pub(in crate::demo) fn environment() -> Environment {
+        Environment { date: "2025-01-01T00:00:00Z".into(), ..Environment::read(None) }
+    }
+
+    pub(in crate::demo) fn trial(
+        contender: Contender,
+        block: usize,
+        again: bool,
+        gbps: f64,
+    ) -> Trial {
+        let usage = Usage {
+            seconds: 1.0,
+            gbps,
+            connection_bytes: vec![1],
+            cpu_busy: 0.5,
+            cpu_seconds: 1.0,
+            cpu_seconds_per_gbit: 1.0 / gbps,
+            cpu_steal: 0.0,
+            wire_frames_per_second: 1000.0,
+            wire_bytes_per_second: 1.0,
+            wire_dropped: 0,
+        };
+        let ping =
+            PingReport { sent: 2, received: 2, rtt_median_us: Some(50.0), rtt_max_us: Some(60.0) };
+        let stream = StreamReport { usage, retransmitted: 0 };
+        Trial {
+            guest_mtu: Some(1450),
+            ping4: Some(ping),
+            ping6: Some(ping),
+            one: Some(stream.clone()),
+            eight: Some(stream),
+            ..Trial::new(contender, block, again)
+        }
+    }
+
+    pub(in crate::demo) fn report(trials: Vec<Trial>) -> DemoReport {
+        let left_out = [(Contender::OvsVxlan, "not installed".to_owned())];
+        let offloads = vec![("tx-tcp-segmentation".to_owned(), true)];
+        let profile = ProfileReport::new(Profile::Full, 1500, offloads, trials, &left_out);
+        let environment = environment();
+        DemoReport { environment, seconds: 1.0, blocks: 2, profiles: vec![profile] }
+    }
+
+    pub(in crate::demo) const STT: Contender = Contender::Weft(TunnelType::Stt);
+
+    #[test]
+    fn rows_are_medians_of_ratios_inside_their_block() {
+        let report = report(vec![
+            trial(BASE, 0, false, 40.0),
+            trial(STT, 0, false, 20.0),
+            trial(BASE, 0, true, 40.0),
+            // The machine is half as fast in this block: the ratio is the same all the same.
+            trial(BASE, 1, false, 20.0),
+            trial(STT, 1, false, 10.0),
+            trial(BASE, 1, true, 20.0),
+        ]);
+        let profile = &report.profiles[0];
+        let names: Vec<_> = profile.rows.iter().map(|r| (r.contender, r.again)).collect();
+        let ovs = (Contender::OvsVxlan, false);
+        assert_eq!(names, [(BASE, false), (STT, false), ovs, (BASE, true)]);
+        let stt = &profile.rows[1];
+        assert_eq!(
+            (stt.one_gbps, stt.one_ratio, profile.noise),
+            (Some(15.0), Some(0.5), Some(1.0))
+        );
+        assert!(report.passed(), "a peer that is left out is no failure");
+    }
+
+    #[test]
+    fn noise_is_the_base_again_over_the_base() {
+        let report = report(vec![trial(BASE, 0, false, 40.0), trial(BASE, 0, true, 36.0)]);
+        assert_eq!(report.profiles[0].noise, Some(0.9));
+        assert_eq!(report.profiles[0].rows[0].one_ratio, Some(40.0 / 38.0));
+    }
+
+    #[test]
+    fn report_fails_when_a_tunnel_or_the_base_fails() {
+        for failing in [STT, BASE] {
+            let failure = Some("no answer".to_owned());
+            let broken = Trial { failure, ..Trial::new(failing, 1, false) };
+            let report =
+                report(vec![trial(BASE, 0, false, 1.0), trial(STT, 0, false, 1.0), broken]);
+            assert!(!report.passed(), "{failing}");
+        }
+        assert!(!report(Vec::new()).passed(), "nothing measured is nothing passed");
+    }
+
+    #[test]
+    fn ping_is_absent_when_an_answer_is_missing() {
+        let mut lossy = trial(STT, 0, false, 1.0);
+        lossy.ping6 = lossy.ping6.map(|ping| PingReport { received: 1, ..ping });
+        let row = &report(vec![lossy]).profiles[0].rows[0];
+        assert_eq!((row.ping4_us, row.ping6_us), (Some(50.0), None));
+    }
+}

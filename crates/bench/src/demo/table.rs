@@ -1,0 +1,155 @@
+//! The report as a person reads it.
+
+use std::fmt;
+
+use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
+
+use super::report::{DemoReport, ProfileReport, Row};
+
+const HEADER: [&str; 9] = [
+    "",
+    "guest\nMTU",
+    "ping4\nµs",
+    "ping6\nµs",
+    "TCP x1\nGb/s",
+    "TCP x8\nGb/s",
+    "CPU x1\n%",
+    "x1 of\nbridge",
+    "frames/s\non wire",
+];
+/// Shown where there is nothing to show.
+const NOTHING: &str = "-";
+
+impl fmt::Display for DemoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for profile in &self.profiles {
+            writeln!(f, "{profile}")?;
+        }
+        let env = &self.environment;
+        let commit = env.commit.as_deref().unwrap_or("commit unknown");
+        writeln!(
+            f,
+            "{}; {} x {}; Linux {}; weft {} ({commit}); {}; {} s a run, {} block(s).",
+            env.date,
+            env.cores,
+            env.cpu_model,
+            env.kernel,
+            env.version,
+            env.congestion_control,
+            self.seconds,
+            self.blocks
+        )?;
+        f.write_str("CPU is that of the whole machine; a super-packet counts as one frame.\n")
+    }
+}
+
+impl fmt::Display for ProfileReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Underlay: MTU {}, offload profile `{}`", self.uplink_mtu, self.profile)?;
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(HEADER);
+        table.set_style(TableComponent::HeaderLines, '─');
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        for row in &self.rows {
+            table.add_row(cells(row));
+        }
+        writeln!(f, "{table}")?;
+        let off = self.offloads.iter().filter(|(_, on)| !on).map(|(name, _)| name.as_str());
+        let off = off.collect::<Vec<_>>().join(", ");
+        writeln!(f, "Off on the underlay: {}.", if off.is_empty() { "nothing" } else { &off })?;
+        if let Some(noise) = self.noise {
+            writeln!(f, "The bridge against itself: {noise:.2}; ratios mean no more than that.")?;
+        }
+        for row in &self.rows {
+            if let Some(reason) = &row.failure {
+                let verdict = if row.left_out { "left out" } else { "FAIL" };
+                writeln!(f, "{}: {verdict}: {reason}", label(row))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn label(row: &Row) -> String {
+    format!("{}{}", row.contender, if row.again { " (again)" } else { "" })
+}
+
+fn cells(row: &Row) -> Vec<Cell> {
+    let number = |value: Option<f64>, decimals: usize| {
+        value.map_or(NOTHING.to_owned(), |value| format!("{value:.decimals$}"))
+    };
+    let verdict = match (&row.failure, row.left_out) {
+        (None, _) => "",
+        (Some(_), true) => " (left out)",
+        (Some(_), false) => " FAIL",
+    };
+    let ping = |rtt: Option<f64>| rtt.map_or(NOTHING.to_owned(), |rtt| format!("{rtt:.0}"));
+    vec![
+        Cell::new(format!("{}{verdict}", label(row))),
+        Cell::new(row.guest_mtu.map_or(NOTHING.to_owned(), |mtu| mtu.to_string())),
+        Cell::new(ping(row.ping4_us)),
+        Cell::new(ping(row.ping6_us)),
+        Cell::new(number(row.one_gbps, 1)),
+        Cell::new(number(row.eight_gbps, 1)),
+        Cell::new(number(row.cpu_busy.map(|busy| busy * 100.0), 0)),
+        Cell::new(number(row.one_ratio, 2)),
+        Cell::new(row.wire_frames_per_second.map_or(NOTHING.to_owned(), thousands)),
+    ]
+}
+
+/// A count with its thousands marked: `1 234 567`.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Trial;
+    use super::super::report::tests::{STT, report, trial};
+    use super::*;
+    use crate::lab::Contender;
+
+    #[test]
+    fn thousands_are_marked_when_there_are_any() {
+        let all = [0.0, 999.4, 1000.0, 1_234_567.0].map(thousands);
+        assert_eq!(all, ["0", "999", "1 000", "1 234 567"]);
+    }
+
+    #[test]
+    fn table_shows_figures_failures_and_who_was_left_out() {
+        let failure = Some("no answer from 10.77.0.21".to_owned());
+        let text = report(vec![
+            trial(Contender::LinuxBridge, 0, false, 40.0),
+            trial(STT, 0, false, 22.0),
+            Trial { failure, ..Trial::new(Contender::KernelVxlan, 0, false) },
+            trial(Contender::LinuxBridge, 0, true, 40.0),
+        ])
+        .to_string();
+        let line = |start: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(start));
+            line.unwrap_or_else(|| panic!("{start} in\n{text}"))
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(line("weft stt"), "weft stt 1450 50 50 22.0 22.0 50 0.55 1 000");
+        assert_eq!(line("kernel vxlan FAIL"), "kernel vxlan FAIL - - - - - - - -");
+        assert_eq!(line("kernel vxlan:"), "kernel vxlan: FAIL: no answer from 10.77.0.21");
+        assert_eq!(line("OVS user vxlan:"), "OVS user vxlan: left out: not installed");
+        assert_eq!(
+            line("The bridge"),
+            "The bridge against itself: 1.00; ratios mean no more than that."
+        );
+        assert_eq!(line("Off on"), "Off on the underlay: nothing.");
+    }
+}

@@ -1,0 +1,223 @@
+//! One contender, from an empty machine to figures and back.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::progress::Progress;
+use super::report::{StreamReport, Trial};
+use crate::lab::{Attachment, Contender, GUEST_DEVICE, Guest, Lab, Profile, Session};
+use crate::measure::{Snapshot, Usage};
+use crate::traffic::ping::{PingReport, Pinger};
+use crate::traffic::tcp::{Route, Streams, retransmitted};
+use crate::{Error, Result, Stop};
+
+/// How long the first ping may take, the start of daemons included.
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// How long the first ping of every other pair may take: addresses are resolved, nothing starts.
+const PAIR_LIMIT: Duration = Duration::from_secs(3);
+/// Pings between the first guests, for the round-trip time, and between all others.
+const PINGS: u32 = 20;
+const PINGS_OF_A_PAIR: u32 = 3;
+/// TCP's start, which is not measured.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// The stream back, which only has to flow.
+const BACKWARD: Duration = Duration::from_millis(200);
+/// How often the contender's processes are looked at during a run.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a daemon's devices may take to go after it has ended.
+const GONE_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is the same for all trials of a profile.
+pub(super) struct Plan<'a> {
+    pub(super) session: &'a Session,
+    pub(super) profile: Profile,
+    pub(super) uplink_mtu: u16,
+    pub(super) weft: &'a Path,
+    pub(super) seconds: Duration,
+    pub(super) progress: &'a Progress,
+}
+
+impl Plan<'_> {
+    /// Measures `trial.contender`. A failure of the contender is noted in the trial; what was measured before it stays.
+    /// Returns the underlay's offload flags, for the report.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], or the lab itself cannot be built: no contender is to blame.
+    pub(super) fn run(&self, trial: &mut Trial) -> Result<Vec<(String, bool)>> {
+        let lab = Lab::build(self.session, self.profile, self.uplink_mtu)?;
+        let offloads = lab.offloads().to_vec();
+        match self.attempt(&lab, trial) {
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => trial.failure = Some(error.to_string()),
+            Ok(()) => {}
+        }
+        Ok(offloads)
+    }
+
+    fn attempt(&self, lab: &Lab, trial: &mut Trial) -> Result<()> {
+        let contender = trial.contender;
+        self.step(contender, "start");
+        let mut attachment = contender.attach(lab, self.weft)?;
+        trial.guest_mtu = Some(attachment.guest_mtu());
+        let result = self.measure(lab, &mut attachment, trial);
+        match result {
+            // That a process died is the better explanation, whatever was noticed first.
+            Err(error) if !error.is_interrupted() => {
+                attachment.check()?;
+                return Err(with_stderr(error, &attachment));
+            }
+            other => other?,
+        }
+        self.step(contender, "stop");
+        attachment.stop()?;
+        if contender.is_weft() { nothing_left_behind(lab) } else { Ok(()) }
+    }
+
+    fn measure(&self, lab: &Lab, attachment: &mut Attachment, trial: &mut Trial) -> Result<()> {
+        let contender = trial.contender;
+        let stop = self.session.stop();
+        self.step(contender, "wait for the first ping");
+        let (first, second) = (lab.guest(0, 0), lab.guest(1, 0));
+        let mut ping4 = first_ping(first, second, attachment, stop)?;
+        self.step(contender, "ping, all pairs of guests");
+        ping_all_pairs(lab, contender, stop)?;
+        trial.ping4 = Some(complete(ping4.run(PINGS, stop)?, first, second)?);
+        let mut ping6 = first.run(|| Pinger::open(second.ip6().into()))??;
+        trial.ping6 = Some(complete(ping6.run(PINGS, stop)?, first, second)?);
+
+        self.step(contender, "TCP, 1 connection");
+        let one = [route4(lab, 0, 1)];
+        trial.one = Some(self.stream(lab, attachment, &one, self.seconds)?);
+        self.step(contender, "TCP, 8 connections over both pairs of guests");
+        let eight = [route4(lab, 0, 4), route4(lab, 1, 4)];
+        trial.eight = Some(self.stream(lab, attachment, &eight, self.seconds)?);
+        self.step(contender, "TCP over IPv6, back");
+        let (from, to) = (lab.guest(1, 1), lab.guest(0, 1));
+        let back = [Route { from, to, address: to.ip6().into(), connections: 1 }];
+        self.stream(lab, attachment, &back, BACKWARD)?;
+        Ok(())
+    }
+
+    /// Runs TCP over `routes` and measures it for `seconds`.
+    fn stream(
+        &self,
+        lab: &Lab,
+        attachment: &mut Attachment,
+        routes: &[Route<'_>],
+        seconds: Duration,
+    ) -> Result<StreamReport> {
+        let stop = self.session.stop();
+        let retransmits = || -> Result<u64> {
+            routes.iter().map(|route| retransmitted(route.from)).sum::<Result<u64>>()
+        };
+        let before = retransmits()?;
+        let streams = Streams::start(routes, stop)?;
+        let mut run_for = |duration| {
+            let end = Instant::now() + duration;
+            while Instant::now() < end {
+                stop.sleep(end.saturating_duration_since(Instant::now()).min(LOOK))?;
+                attachment.check()?;
+                streams.check()?;
+            }
+            Snapshot::now(lab.wire_counters()?, streams.received())
+        };
+        let start = run_for(WARM_UP)?;
+        let end = run_for(seconds)?;
+        let total = streams.received();
+        streams.finish()?;
+        if let Some(idle) = total.iter().position(|&bytes| bytes == 0) {
+            let all = total.len();
+            let text =
+                format!("TCP connection {} of {all} was established but moved nothing", idle + 1);
+            return Err(Error::Traffic(text));
+        }
+        let retransmitted = retransmits()?.saturating_sub(before);
+        Ok(StreamReport { usage: Usage::between(&start, &end), retransmitted })
+    }
+
+    fn step(&self, contender: Contender, what: &str) {
+        self.progress.step(&format!("{} · {contender} · {what}", self.profile));
+    }
+}
+
+/// IPv4 from guest `number` of the first host to that of the second.
+fn route4(lab: &Lab, number: usize, connections: usize) -> Route<'_> {
+    let (from, to) = (lab.guest(0, number), lab.guest(1, number));
+    Route { from, to, address: to.ip4().into(), connections }
+}
+
+/// Waits until `from` has a device and `to` answers, as long as the contender's processes run.
+fn first_ping(
+    from: &Guest,
+    to: &Guest,
+    attachment: &mut Attachment,
+    stop: &Stop,
+) -> Result<Pinger> {
+    let what = format!("the first ping from {} to {}", from.name(), to.name());
+    let mut last = String::new();
+    let opened = stop.wait_for(&what, READY_LIMIT, || {
+        attachment.check()?;
+        // Before there is a device, there is no route.
+        let opened = from.run(|| Pinger::open(to.ip4().into()))?.and_then(|mut pinger| {
+            pinger.wait_for_answer(Duration::from_millis(200), stop).map(|()| pinger)
+        });
+        match opened {
+            Ok(pinger) => Ok(Some(pinger)),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => {
+                last = error.to_string();
+                Ok(None)
+            }
+        }
+    });
+    opened.map_err(|error| match error {
+        Error::Deadline { what, limit, .. } => {
+            Error::Deadline { what, limit, detail: last.clone() }
+        }
+        other => other,
+    })
+}
+
+/// Pings between every two guests that the contender joins, over IPv4 and IPv6.
+fn ping_all_pairs(lab: &Lab, contender: Contender, stop: &Stop) -> Result<()> {
+    for (index, from) in lab.guests().iter().enumerate() {
+        for to in lab.guests()[index + 1..].iter().filter(|to| contender.joins(from, to)) {
+            for address in [to.ip4().into(), to.ip6().into()] {
+                let mut pinger = from.run(|| Pinger::open(address))??;
+                pinger.wait_for_answer(PAIR_LIMIT, stop)?;
+                complete(pinger.run(PINGS_OF_A_PAIR, stop)?, from, to)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn complete(report: PingReport, from: &Guest, to: &Guest) -> Result<PingReport> {
+    if report.is_complete() {
+        return Ok(report);
+    }
+    let (from, to) = (from.name(), to.name());
+    let PingReport { sent, received, .. } = report;
+    Err(Error::Traffic(format!("{received} of {sent} pings from {from} to {to} were answered")))
+}
+
+/// Adds to `error` what the contender's processes had to say.
+fn with_stderr(error: Error, attachment: &Attachment) -> Error {
+    let said = attachment.stderr();
+    if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
+}
+
+/// Checks that a stopped weft has taken the guests' devices with it.
+fn nothing_left_behind(lab: &Lab) -> Result<()> {
+    let waiter = lab.stop();
+    for guest in lab.guests() {
+        let what = format!("the removal of {GUEST_DEVICE} of {} by weft", guest.name());
+        let netlink = guest.netns().netlink()?;
+        waiter.wait_for(&what, GONE_LIMIT, || match netlink.link(GUEST_DEVICE) {
+            Ok(_) => Ok(None),
+            Err(error) if error.is_not_found() => Ok(Some(())),
+            Err(error) => Err(error.into()),
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! What joins the guests: weft with one of its tunnels, or something to compare it with.
+
+use std::fmt;
+use std::path::Path;
+
+use netdev::{Ifindex, LinkKind, LinkSpec, VxlanSpec};
+use network::TunnelType;
+use wire::Vni;
+
+use super::scratch::Scratch;
+use super::{GUEST_DEVICE, Guest, Host, Lab, UPLINK, ovs, weft};
+use crate::process::Process;
+use crate::{Error, Result};
+
+/// What VXLAN takes from the guests' MTU on an IPv4 underlay, in bytes.
+pub(super) const VXLAN_OVERHEAD: u16 = 50;
+/// The network identifier of every contender that has one.
+pub(super) const LAB_VNI: u32 = 100;
+
+/// A way to join the guests of a [`Lab`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Contender {
+    /// weft on both hosts, with this tunnel between them.
+    Weft(TunnelType),
+    /// A Linux bridge on each host with the guests and the uplink as its ports: no tunnel.
+    LinuxBridge,
+    /// A Linux bridge on each host with the guests and a VXLAN device of the kernel as its ports.
+    KernelVxlan,
+    /// Open vSwitch with its userspace datapath and VXLAN.
+    OvsVxlan,
+    /// One veth pair from each guest to its counterpart, hosts left out: the load without any switching.
+    Direct,
+}
+
+impl Contender {
+    /// True for what this project makes, false for what it is compared with.
+    pub fn is_weft(self) -> bool {
+        matches!(self, Self::Weft(_))
+    }
+
+    /// Why this contender cannot take part on this machine, if so.
+    pub fn unavailable(self) -> Option<String> {
+        match self {
+            Self::OvsVxlan => ovs::unavailable(),
+            _ => None,
+        }
+    }
+
+    /// True when the contender is meant to carry frames between the two guests.
+    pub fn joins(self, a: &Guest, b: &Guest) -> bool {
+        match self {
+            Self::Direct => a.host() != b.host() && a.number() == b.number(),
+            _ => true,
+        }
+    }
+
+    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for weft's own tunnels. A
+    /// process may still be starting when this returns: wait for a ping.
+    ///
+    /// # Errors
+    /// The kernel refuses a device, or a program cannot be started.
+    pub fn attach(self, lab: &Lab, weft: &Path) -> Result<Attachment> {
+        let mtu = lab.uplink_mtu();
+        let vxlan_mtu = mtu.saturating_sub(VXLAN_OVERHEAD);
+        match self {
+            Self::Weft(tunnel) => weft::attach(lab, tunnel, weft),
+            Self::OvsVxlan => ovs::attach(lab, vxlan_mtu),
+            Self::Direct => direct(lab, mtu),
+            Self::LinuxBridge => bridged(lab, mtu, |host, bridge| {
+                let uplink = host.netlink().index_of(UPLINK)?;
+                Ok(host.netlink().set_master(uplink, Some(bridge))?)
+            }),
+            Self::KernelVxlan => bridged(lab, vxlan_mtu, |host, bridge| {
+                let other = &lab.hosts()[1 - host.index];
+                kernel_vxlan(host, other, bridge, vxlan_mtu)
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Weft(tunnel) => write!(f, "weft {tunnel}"),
+            Self::LinuxBridge => f.write_str("Linux bridge"),
+            Self::KernelVxlan => f.write_str("kernel vxlan"),
+            Self::OvsVxlan => f.write_str("OVS user vxlan"),
+            Self::Direct => f.write_str("one veth"),
+        }
+    }
+}
+
+/// Joined guests, and the processes that join them. Dropping it ends the processes; devices end with the lab.
+#[derive(Debug)]
+pub struct Attachment {
+    // Processes first: they use the files in the directory.
+    processes: Vec<Process>,
+    _scratch: Option<Scratch>,
+    guest_mtu: u16,
+}
+
+impl Attachment {
+    pub(super) fn new(processes: Vec<Process>, scratch: Option<Scratch>, guest_mtu: u16) -> Self {
+        Self { processes, _scratch: scratch, guest_mtu }
+    }
+
+    /// The MTU of the guests, in bytes.
+    pub fn guest_mtu(&self) -> u16 {
+        self.guest_mtu
+    }
+
+    /// # Errors
+    /// [`Error::Process`] when one of the processes has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.processes.iter_mut().try_for_each(Process::check_running)
+    }
+
+    /// The last lines that the processes wrote to standard error, each under the name of its process.
+    pub fn stderr(&self) -> String {
+        let tails = self.processes.iter().map(|p| (p.name(), p.stderr_tail()));
+        tails
+            .filter(|(_, tail)| !tail.is_empty())
+            .map(|(name, tail)| format!("{name} says:\n{tail}"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// Ends the processes in order.
+    ///
+    /// # Errors
+    /// The first [`Error::Process`] of those that did not end by themselves or reported failure; all are ended.
+    pub fn stop(self) -> Result<()> {
+        self.processes.into_iter().map(Process::stop).fold(Ok(()), Result::and)
+    }
+}
+
+/// Makes `eth0` of `guest` one end of a veth pair whose other end, `g1` or `g2`, is on its host.
+pub(super) fn veth_guest(
+    lab: &Lab,
+    guest: &Guest,
+    mtu: u16,
+    bridge: Option<Ifindex>,
+) -> Result<Ifindex> {
+    let name = format!("g{}", guest.number() + 1);
+    let mtu = u32::from(mtu);
+    let mut spec = LinkSpec::new(&name).mtu(mtu).up();
+    if let Some(bridge) = bridge {
+        spec = spec.master(bridge);
+    }
+    let peer = guest_end(guest, mtu);
+    let index = lab.hosts()[guest.host()].netlink().create(&spec, &LinkKind::Veth { peer })?;
+    guest.configure()?;
+    Ok(index)
+}
+
+fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {
+    LinkSpec::new(GUEST_DEVICE).mac(guest.mac()).mtu(mtu).up().netns(guest.netns())
+}
+
+/// A bridge on each host with its guests as ports; `add_uplink` adds the way to the other host.
+fn bridged(
+    lab: &Lab,
+    guest_mtu: u16,
+    mut add_uplink: impl FnMut(&Host, Ifindex) -> Result<()>,
+) -> Result<Attachment> {
+    for host in lab.hosts() {
+        let bridge = host.netlink().create(&LinkSpec::new("br0").up(), &LinkKind::Bridge)?;
+        add_uplink(host, bridge)?;
+        for guest in lab.guests().iter().filter(|guest| guest.host() == host.index) {
+            veth_guest(lab, guest, guest_mtu, Some(bridge))?;
+        }
+    }
+    Ok(Attachment::new(Vec::new(), None, guest_mtu))
+}
+
+fn kernel_vxlan(host: &Host, other: &Host, bridge: Ifindex, mtu: u16) -> Result<()> {
+    let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Traffic("the VNI of the lab".into()))?;
+    let vxlan = VxlanSpec {
+        local: Some(host.underlay4().into()),
+        remote: Some(other.underlay4().into()),
+        underlay: Some(host.netlink().index_of(UPLINK)?),
+        ..VxlanSpec::new(vni)
+    };
+    let spec = LinkSpec::new("vx0").mtu(u32::from(mtu)).up().master(bridge);
+    host.netlink().create(&spec, &LinkKind::Vxlan(vxlan))?;
+    Ok(())
+}
+
+fn direct(lab: &Lab, mtu: u16) -> Result<Attachment> {
+    for number in 0..2 {
+        let (first, second) = (lab.guest(0, number), lab.guest(1, number));
+        let mtu = u32::from(mtu);
+        let spec = guest_end(first, mtu);
+        let kind = LinkKind::Veth { peer: guest_end(second, mtu) };
+        lab.hosts()[0].netlink().create(&spec, &kind)?;
+        first.configure()?;
+        second.configure()?;
+    }
+    Ok(Attachment::new(Vec::new(), None, lab.uplink_mtu()))
+}

@@ -1,0 +1,299 @@
+//! Two hosts, joined by an underlay, with two guests each: all of them network namespaces of this machine.
+//!
+//! ```text
+//!   h1g1   h1g2                     h2g1   h2g2      guests: eth0 (made by the contender), 10.77.0.<host><guest>/24
+//!     |      |                        |      |
+//!   [    h1    ] uplink ---- uplink [    h2    ]     hosts: 192.0.2.<host>/24, 2001:db8::<host>/64
+//! ```
+//!
+//! A [`Lab`] is the same for every [`Contender`]; how frames get from `eth0` to `uplink` is the contender's affair.
+//! Everything lives in the namespaces, and these end when the lab is dropped.
+
+mod contender;
+mod ovs;
+mod profile;
+mod scratch;
+mod session;
+mod weft;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netdev::{Dad, Ethtool, Ifindex, IpPrefix, LinkKind, LinkSpec, Netlink, Netns, OwnedNetns};
+use wire::MacAddr;
+
+use crate::measure::{WireCounters, processors};
+use crate::{Error, Result, Stop};
+
+pub use contender::{Attachment, Contender};
+pub use profile::{Profile, ProfileError};
+pub use session::{Session, check_privileges, remove_stale};
+pub use weft::network_toml;
+
+/// The device that joins the hosts, on either of them.
+pub const UPLINK: &str = "uplink";
+/// The guests' device.
+pub const GUEST_DEVICE: &str = "eth0";
+/// The MTU of the underlay unless told otherwise, in bytes.
+pub const DEFAULT_UPLINK_MTU: u16 = 1500;
+
+/// The congestion control of the guests' TCP.
+pub const CONGESTION_CONTROL: &str = "cubic";
+
+/// A host: a namespace with an uplink.
+#[derive(Debug)]
+pub struct Host {
+    index: usize,
+    netns: OwnedNetns,
+    netlink: Netlink,
+}
+
+impl Host {
+    /// `h1` or `h2`.
+    pub fn name(&self) -> String {
+        format!("h{}", self.index + 1)
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Links and addresses of its namespace.
+    pub fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
+    /// Its IPv4 address on the underlay, a /24.
+    pub fn underlay4(&self) -> Ipv4Addr {
+        Ipv4Addr::new(192, 0, 2, self.index as u8 + 1)
+    }
+
+    /// Its IPv6 address on the underlay, a /64.
+    pub fn underlay6(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, self.index as u16 + 1)
+    }
+}
+
+/// A guest: a namespace whose only way out is `eth0`.
+#[derive(Debug)]
+pub struct Guest {
+    host: usize,
+    number: usize,
+    netns: OwnedNetns,
+}
+
+impl Guest {
+    /// `h1g1` to `h2g2`.
+    pub fn name(&self) -> String {
+        format!("h{}g{}", self.host + 1, self.number + 1)
+    }
+
+    /// The place of its host in [`Lab::hosts`].
+    pub fn host(&self) -> usize {
+        self.host
+    }
+
+    /// Its number on the host, from 0.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// The address of its `eth0`.
+    pub fn mac(&self) -> MacAddr {
+        MacAddr([0x02, 0x77, 0, 0, self.host as u8 + 1, self.number as u8 + 1])
+    }
+
+    /// The IPv4 address of its `eth0`, a /24.
+    pub fn ip4(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, 10 * (self.host as u8 + 1) + self.number as u8 + 1)
+    }
+
+    /// The IPv6 address of its `eth0`, a /64.
+    pub fn ip6(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, self.host as u16 + 1, self.number as u16 + 1)
+    }
+
+    /// The core to which its traffic is pinned: guests of one host share a core, so that sender and receiver never do
+    /// (on a machine with more than one).
+    pub fn cpu(&self) -> usize {
+        self.host % processors()
+    }
+
+    /// Runs `work` in its namespace.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R> {
+        Ok(self.netns.run_in(work)?)
+    }
+
+    /// Gives `eth0`, which is there already, the guest's addresses.
+    fn configure(&self) -> Result<()> {
+        let netlink = self.netns.netlink()?;
+        let index = netlink.index_of(GUEST_DEVICE)?;
+        add_address(&netlink, index, self.ip4().into(), 24)?;
+        add_address(&netlink, index, self.ip6().into(), 64)
+    }
+}
+
+/// Two hosts with two guests each, joined by an underlay. Dropping it removes everything.
+#[derive(Debug)]
+pub struct Lab {
+    // Guests first: a process of a host may hold devices in their namespaces, never the other way round.
+    guests: Vec<Guest>,
+    hosts: Vec<Host>,
+    profile: Profile,
+    uplink_mtu: u16,
+    offloads: Vec<(String, bool)>,
+    stop: Stop,
+}
+
+impl Lab {
+    /// Builds hosts, underlay and guests; the guests have no device yet. The session is borrowed for the life of the
+    /// lab only by convention: names allow one lab at a time.
+    ///
+    /// # Errors
+    /// The kernel refuses a part, such as an offload flag that cannot be set; what was built before is removed.
+    pub fn build(session: &Session, profile: Profile, uplink_mtu: u16) -> Result<Self> {
+        let prefix = session::prefix();
+        let mut lab = Self {
+            guests: Vec::with_capacity(4),
+            hosts: Vec::with_capacity(2),
+            profile,
+            uplink_mtu,
+            offloads: Vec::new(),
+            stop: session.stop().clone(),
+        };
+        for index in 0..2 {
+            lab.stop.check()?;
+            let netns = namespace(&format!("{prefix}h{}", index + 1))?;
+            let netlink = netns.netlink()?;
+            lab.hosts.push(Host { index, netns, netlink });
+            for number in 0..2 {
+                let netns = namespace(&format!("{prefix}h{}g{}", index + 1, number + 1))?;
+                lab.guests.push(Guest { host: index, number, netns });
+            }
+        }
+        lab.join_hosts()?;
+        lab.offloads = lab.apply_profile()?;
+        Ok(lab)
+    }
+
+    /// The two hosts.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The four guests, host by host.
+    pub fn guests(&self) -> &[Guest] {
+        &self.guests
+    }
+
+    /// The guest `number` of host `host`, both from 0.
+    pub fn guest(&self, host: usize, number: usize) -> &Guest {
+        &self.guests[2 * host + number]
+    }
+
+    /// The underlay profile.
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// The MTU of the underlay, in bytes.
+    pub fn uplink_mtu(&self) -> u16 {
+        self.uplink_mtu
+    }
+
+    /// The offload flags of the underlay, read back from the kernel.
+    pub fn offloads(&self) -> &[(String, bool)] {
+        &self.offloads
+    }
+
+    /// The flag that waits poll.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// What has passed the uplink of the first host since the lab was built.
+    ///
+    /// # Errors
+    /// The uplink is gone.
+    pub fn wire_counters(&self) -> Result<WireCounters> {
+        let stats = self.hosts[0].netlink.link(UPLINK)?.stats;
+        Ok(WireCounters {
+            frames: stats.rx_packets + stats.tx_packets,
+            bytes: stats.rx_bytes + stats.tx_bytes,
+            dropped: stats.rx_dropped + stats.tx_dropped,
+        })
+    }
+
+    fn join_hosts(&self) -> Result<()> {
+        let [first, second] = &self.hosts[..] else { return Ok(()) };
+        let mtu = u32::from(self.uplink_mtu);
+        let peer = LinkSpec::new(UPLINK).mtu(mtu).up().netns(second.netns());
+        let spec = LinkSpec::new(UPLINK).mtu(mtu).up();
+        first.netlink.create(&spec, &LinkKind::Veth { peer })?;
+        for host in &self.hosts {
+            let index = host.netlink.index_of(UPLINK)?;
+            add_address(&host.netlink, index, host.underlay4().into(), 24)?;
+            add_address(&host.netlink, index, host.underlay6().into(), 64)?;
+        }
+        Ok(())
+    }
+
+    /// Switches what the profile says on both ends of the underlay, and reads the flags back (they are the same on both).
+    fn apply_profile(&self) -> Result<Vec<(String, bool)>> {
+        let mut flags = Vec::new();
+        for host in &self.hosts {
+            let ethtool = host.netns.ethtool()?;
+            switch(&ethtool, UPLINK, &self.profile.features_off(), false)?;
+            switch(&ethtool, UPLINK, self.profile.features_on(), true)?;
+            let features = ethtool.features(UPLINK)?;
+            flags = Profile::reported_features()
+                .filter_map(|name| Some((name.to_owned(), features.get(name)?.active)))
+                .collect();
+        }
+        Ok(flags)
+    }
+}
+
+/// Switches `features` of `link` on or off. One that this kernel does not know is as good as off.
+fn switch(ethtool: &Ethtool, link: &str, features: &[&str], on: bool) -> Result<()> {
+    let wanted: Vec<_> = features.iter().map(|&name| (name, on)).collect();
+    let unchanged = ethtool.set_features(link, &wanted)?;
+    let now = ethtool.features(link)?;
+    let is_on = |name: &str| now.get(name).is_some_and(|feature| feature.active);
+    match unchanged.iter().find(|u| is_on(&u.name) != on) {
+        None => Ok(()),
+        Some(stuck) => {
+            let wish = if on { "on" } else { "off" };
+            Err(Error::Traffic(format!("{link}: {} cannot be switched {wish}", stuck.name)))
+        }
+    }
+}
+
+/// A namespace with the settings of a lab.
+fn namespace(name: &str) -> Result<OwnedNetns> {
+    let netns = OwnedNetns::create(name)?;
+    for (key, value) in [
+        // Ping sockets are for root's group too.
+        ("net/ipv4/ping_group_range", "0 2147483647"),
+        // Link-local addresses are usable at once, like those that the lab gives.
+        ("net/ipv6/conf/all/accept_dad", "0"),
+        ("net/ipv6/conf/default/accept_dad", "0"),
+    ] {
+        netns.sysctl(key, value)?;
+    }
+    Ok(netns)
+}
+
+fn add_address(netlink: &Netlink, index: Ifindex, address: IpAddr, prefix_len: u8) -> Result<()> {
+    let prefix = IpPrefix::new(address, prefix_len)
+        .ok_or_else(|| Error::Traffic(format!("{address}/{prefix_len} is no prefix")))?;
+    Ok(netlink.add_address(index, prefix, Dad::Skip)?)
+}

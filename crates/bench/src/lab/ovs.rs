@@ -1,0 +1,157 @@
+//! Open vSwitch with its userspace datapath: an instance for each host, with directories of its own, so that one that
+//! already runs on the machine is left alone.
+//!
+//! On each host `br-phy` owns the uplink and the underlay address, and `br-int` has the guests and the tunnel port:
+//! the usual arrangement for userspace tunnelling.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::contender::{Attachment, LAB_VNI, veth_guest};
+use super::scratch::Scratch;
+use super::{GUEST_DEVICE, Host, Lab, UPLINK, add_address, switch};
+use crate::process::{self, Process};
+use crate::{Error, Result, Stop};
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// How long a configuration step may take; it includes the start of the switch.
+const STEP_LIMIT: Duration = Duration::from_secs(15);
+/// It takes frames as a wire would carry them: whole checksums, no super-packets.
+const GUEST_FEATURES_OFF: &[&str] = &[
+    "tx-tcp-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp6-segmentation",
+    "tx-udp-segmentation",
+    "tx-checksum-ip-generic",
+];
+
+/// Why Open vSwitch cannot take part, if so.
+pub(super) fn unavailable() -> Option<String> {
+    let found = ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl"].map(program);
+    let installed = found.iter().all(Option::is_some) && Path::new(SCHEMA).exists();
+    (!installed).then(|| "not installed (Debian package openvswitch-switch)".to_owned())
+}
+
+/// The path of a program: its daemons are in directories that a user's PATH may lack.
+fn program(name: &str) -> Option<PathBuf> {
+    let usual = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(usual.map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+}
+
+pub(super) fn attach(lab: &Lab, guest_mtu: u16) -> Result<Attachment> {
+    let scratch = Scratch::create()?;
+    let mut processes = Vec::new();
+    for guest in lab.guests() {
+        veth_guest(lab, guest, guest_mtu, None)?;
+        switch(&guest.netns().ethtool()?, GUEST_DEVICE, GUEST_FEATURES_OFF, false)?;
+    }
+    for (host, other) in lab.hosts().iter().zip(lab.hosts().iter().rev()) {
+        let instance = Instance::create(host, scratch.path(), lab.stop())?;
+        processes.extend(instance.start()?);
+        instance.configure(other, guest_mtu)?;
+        move_underlay(host)?;
+    }
+    Ok(Attachment::new(processes, Some(scratch), guest_mtu))
+}
+
+/// One Open vSwitch, by its directory.
+struct Instance<'a> {
+    host: &'a Host,
+    directory: PathBuf,
+    stop: &'a Stop,
+}
+
+impl<'a> Instance<'a> {
+    /// Makes the directory and an empty database in it.
+    fn create(host: &'a Host, parent: &Path, stop: &'a Stop) -> Result<Self> {
+        let directory = parent.join(host.name());
+        let what = format!("create {}", directory.display());
+        std::fs::create_dir(&directory).map_err(Error::io(what))?;
+        let instance = Self { host, directory, stop };
+        let mut create = instance.command("ovsdb-tool");
+        create.arg("create").arg(instance.file("conf.db")).arg(SCHEMA);
+        process::run("ovsdb-tool create", create, STEP_LIMIT, stop)?;
+        Ok(instance)
+    }
+
+    /// Starts database and switch; the switch comes first, so that it is also stopped first.
+    fn start(&self) -> Result<[Process; 2]> {
+        let name = |program: &str| format!("{program} of {}", self.host.name());
+        let mut database = self.command("ovsdb-server");
+        database
+            .arg(self.file("conf.db"))
+            .arg(format!("--remote=punix:{}", self.file("db.sock").display()))
+            .arg(format!("--unixctl={}", self.file("db.ctl").display()))
+            .args(["-vconsole:warn", "-vsyslog:off"]);
+        let database = Process::spawn(name("ovsdb-server"), database)?;
+        self.stop.wait_for("the socket of ovsdb-server", STEP_LIMIT, || {
+            Ok(self.file("db.sock").exists().then_some(()))
+        })?;
+        self.vsctl(&["--no-wait", "init"])?;
+        let mut switch = self.command("ovs-vswitchd");
+        switch
+            .arg(self.database())
+            .arg(format!("--unixctl={}", self.file("switch.ctl").display()))
+            .args(["-vconsole:warn", "-vsyslog:off"]);
+        Ok([Process::spawn(name("ovs-vswitchd"), switch)?, database])
+    }
+
+    /// Bridges, guests and tunnel; returns when the switch has applied them.
+    fn configure(&self, other: &Host, guest_mtu: u16) -> Result<()> {
+        let script = format!(
+            "add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy {UPLINK} \
+             -- add-br br-int -- set bridge br-int datapath_type=netdev \
+             -- set interface br-int mtu_request={guest_mtu} \
+             -- add-port br-int g1 -- add-port br-int g2 -- add-port br-int vx0 \
+             -- set interface vx0 type=vxlan options:remote_ip={} options:key={LAB_VNI}",
+            other.underlay4()
+        );
+        self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
+    }
+
+    fn vsctl(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = self.command("ovs-vsctl");
+        let limit = STEP_LIMIT.as_secs().to_string();
+        command
+            .arg(format!("--db={}", self.database()))
+            .args(["--timeout", &limit])
+            .args(arguments);
+        process::run("ovs-vsctl", command, STEP_LIMIT, self.stop)
+    }
+
+    fn database(&self) -> String {
+        format!("unix:{}", self.file("db.sock").display())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// A command in the host's namespace that uses this instance's directory.
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(program(name).unwrap_or_else(|| name.into()));
+        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
+            command.env(variable, &self.directory);
+        }
+        self.host.netns().command(command)
+    }
+}
+
+/// Moves the underlay's addresses from the uplink, which now belongs to `br-phy`, to `br-phy` itself.
+fn move_underlay(host: &Host) -> Result<()> {
+    let netlink = host.netlink();
+    let uplink = netlink.index_of(UPLINK)?;
+    for address in netlink.addresses(Some(uplink))? {
+        netlink.delete_address(uplink, address.prefix)?;
+    }
+    for bridge in ["br-phy", "br-int"] {
+        netlink.set_up(netlink.index_of(bridge)?)?;
+    }
+    add_address(netlink, netlink.index_of("br-phy")?, host.underlay4().into(), 24)
+}

@@ -1,0 +1,57 @@
+//! A directory for the files of a lab's processes.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Error, Result};
+
+/// A new directory that only this user can read. Dropping it removes it with all that is inside.
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn create() -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weft-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let what = format!("create the directory {}", path.display());
+        DirBuilder::new().mode(0o700).create(&path).map_err(Error::io(what))?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file and returns its path.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        fs::write(&path, text).map_err(Error::io(format!("write {}", path.display())))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "directory left behind");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_is_gone_when_dropped() {
+        let scratch = Scratch::create().unwrap();
+        let file = scratch.write("a", "b").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "b");
+        drop(scratch);
+        assert!(!file.parent().unwrap().exists());
+    }
+}

@@ -1,0 +1,232 @@
+//! The one session that may build labs on this machine: the lock that keeps others out, what it changes for the whole
+//! machine and puts back, and what a killed session left behind.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netdev::Netns;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::{Error, Result, Stop};
+
+/// Held while labs exist. It keeps the original backlog, so that even the session after a killed one puts it back.
+const LOCK: &str = "/run/weft-lab.lock";
+/// veth hops lose frames under bursts with the usual 1000.
+const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+const LAB_BACKLOG: &str = "10000";
+/// Namespaces of a lab are called `weft-<pid of the session>-<host or guest>`.
+const PREFIX: &str = "weft-";
+/// How long orphaned processes may take to end after SIGTERM.
+const ORPHAN_GRACE: Duration = Duration::from_secs(3);
+/// Numbers of the capabilities that a lab needs (capability(7)).
+const CAPABILITIES: [(&str, u32); 3] =
+    [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_SYS_ADMIN", 21)];
+
+/// The right to build labs. Dropping it puts the machine's settings back.
+#[derive(Debug)]
+pub struct Session {
+    lock: File,
+    original_backlog: Option<String>,
+    stop: Stop,
+}
+
+impl Session {
+    /// Checks privileges, waits up to `patience` for another session to end, removes what dead ones left behind, and
+    /// raises the machine's packet backlog.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without the privileges, or when another session holds the lock for too long.
+    pub fn open(patience: Duration, stop: &Stop) -> Result<Self> {
+        check_privileges()?;
+        let mut lock = lock(patience, stop)?;
+        remove_stale(stop)?;
+        let original_backlog = raise_backlog(&mut lock)?;
+        Ok(Self { lock, original_backlog, stop: stop.clone() })
+    }
+
+    /// The flag that every wait of this session polls.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(original) = self.original_backlog.take() {
+            match fs::write(BACKLOG, original) {
+                Ok(()) => drop(self.lock.set_len(0)),
+                Err(error) => tracing::warn!(%error, "{BACKLOG} was not put back"),
+            }
+        }
+    }
+}
+
+/// The beginning of the names of this process's namespaces.
+pub(super) fn prefix() -> String {
+    format!("{PREFIX}{}-", std::process::id())
+}
+
+/// # Errors
+/// [`Error::Missing`] with one sentence, when this process may not create namespaces and devices or the kernel cannot.
+pub fn check_privileges() -> Result<()> {
+    let how = "run the command as root, for example with sudo";
+    let status =
+        fs::read_to_string("/proc/self/status").map_err(Error::io("read /proc/self/status"))?;
+    if let Some(name) = missing_capability(&status) {
+        return Err(Error::Missing {
+            what: format!("the privilege {name}, needed to build hosts and guests in namespaces,"),
+            how: how.into(),
+        });
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Err(Error::Missing {
+            what: "the device /dev/net/tun, needed for the guests' TAP devices,".into(),
+            how: "load it with `modprobe tun`, or give the container that device".into(),
+        });
+    }
+    Netns::probe().map_err(|error| match error.is_permission() {
+        true => Error::Missing {
+            what: "the right to create network namespaces".into(),
+            how: format!("{how}, outside of an unprivileged container"),
+        },
+        false => error.into(),
+    })
+}
+
+/// The first capability of a lab that the effective set in `/proc/self/status` lacks.
+fn missing_capability(status: &str) -> Option<&'static str> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
+    CAPABILITIES.iter().find(|(_, bit)| effective & (1 << bit) == 0).map(|(name, _)| *name)
+}
+
+fn lock(patience: Duration, stop: &Stop) -> Result<File> {
+    let failed = |e| Error::io(format!("lock {LOCK}"))(e);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(LOCK)
+        .map_err(failed)?;
+    let taken = stop.wait_for("the end of another session", patience, || match file.try_lock() {
+        Ok(()) => Ok(Some(())),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    });
+    match taken {
+        Ok(()) => Ok(file),
+        Err(Error::Deadline { .. }) => Err(Error::Missing {
+            what: "a machine without another demo or study running".into(),
+            how: format!("wait for that one to end (it holds {LOCK})"),
+        }),
+        Err(other) => Err(other),
+    }
+}
+
+/// Raises the backlog and returns the value to put back. It is also written to the lock file, which still holds it if a
+/// session was killed before it could put it back. `None` where the setting does not exist (not the initial namespace).
+fn raise_backlog(lock: &mut File) -> Result<Option<String>> {
+    let failed = |e| Error::io(format!("remember the packet backlog in {LOCK}"))(e);
+    let Ok(current) = fs::read_to_string(BACKLOG) else { return Ok(None) };
+    let mut saved = String::new();
+    lock.read_to_string(&mut saved).map_err(failed)?;
+    let original = if saved.trim().parse::<u32>().is_ok() { saved } else { current };
+    lock.set_len(0).map_err(failed)?;
+    lock.rewind().map_err(failed)?;
+    lock.write_all(original.trim().as_bytes()).map_err(failed)?;
+    fs::write(BACKLOG, LAB_BACKLOG).map_err(Error::io(format!("write {BACKLOG}")))?;
+    Ok(Some(original.trim().to_owned()))
+}
+
+/// Removes the namespaces of sessions whose process is gone, and ends the processes that those left inside.
+///
+/// # Errors
+/// The names cannot be listed, or [`Error::Interrupted`]. What cannot be removed is left, with a warning.
+pub fn remove_stale(stop: &Stop) -> Result<()> {
+    let alive = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
+    let names = Netns::list()?;
+    let stale: Vec<_> =
+        names.iter().filter(|name| owner(name).is_some_and(|pid| !alive(pid))).collect();
+    let ids: Vec<u64> =
+        stale.iter().filter_map(|name| Netns::open(name).and_then(|ns| ns.id()).ok()).collect();
+    end_processes_in(&ids, stop)?;
+    for name in stale {
+        tracing::info!(name, "removing a namespace left by a killed session");
+        if let Err(error) = Netns::remove(name)
+            && !error.is_not_found()
+        {
+            tracing::warn!(%error, "namespace left behind");
+        }
+    }
+    Ok(())
+}
+
+/// The process that a namespace called `name` belongs to, if it is one of a lab.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    if rest.is_empty() { None } else { pid.parse().ok() }
+}
+
+/// Ends what runs in the namespaces `ids`: SIGTERM, and SIGKILL after 3 s.
+fn end_processes_in(ids: &[u64], stop: &Stop) -> Result<()> {
+    let end = Instant::now() + ORPHAN_GRACE;
+    let mut signal = Signal::SIGTERM;
+    loop {
+        let pids = processes_in(ids);
+        if pids.is_empty() {
+            return Ok(());
+        }
+        for pid in pids {
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+        if signal == Signal::SIGKILL {
+            return Ok(());
+        }
+        // Long enough for a daemon to remove its devices before it is asked again.
+        stop.sleep(Duration::from_millis(300))?;
+        if Instant::now() >= end {
+            signal = Signal::SIGKILL;
+        }
+    }
+}
+
+/// The processes whose main thread lives in one of the namespaces `ids`.
+fn processes_in(ids: &[u64]) -> Vec<i32> {
+    if ids.is_empty() {
+        return Vec::new();
+    }
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid: &i32| {
+            fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ids.contains(&ns.ino()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_is_found_when_the_name_is_of_a_lab() {
+        assert_eq!(owner("weft-123-h1"), Some(123));
+        assert_eq!(owner("weft-123-h1g2"), Some(123));
+        for other in ["weft-123", "weft-123-", "weft-x-h1", "weft--h1", "123-h1", "blue"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn capability_is_named_when_the_effective_set_lacks_it() {
+        assert_eq!(missing_capability("Name:\tx\nCapEff:\t000001ffffffffff\n"), None);
+        assert_eq!(missing_capability("CapEff:\t0000000000000000\n"), Some("CAP_NET_ADMIN"));
+        assert_eq!(missing_capability("CapEff:\t0000000000003000\n"), Some("CAP_SYS_ADMIN"));
+    }
+}

@@ -1,0 +1,61 @@
+//! weft itself in a lab: one network file, one daemon for each host.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use network::{Network, TunnelType};
+
+use super::contender::{Attachment, LAB_VNI};
+use super::scratch::Scratch;
+use super::{GUEST_DEVICE, Lab, UPLINK};
+use crate::process::Process;
+use crate::{Error, Result};
+
+/// The network file of `lab` with `tunnel` between the hosts: both hosts, one logical switch, all four guests.
+pub fn network_toml(lab: &Lab, tunnel: TunnelType) -> String {
+    let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
+    for host in lab.hosts() {
+        let (name, ip4, ip6) = (host.name(), host.underlay4(), host.underlay6());
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n[[host]]\nname = \"{name}\"\nuplink = \"{UPLINK}\"\nunderlay = [\"{ip4}\", \"{ip6}\"]\n"
+        );
+    }
+    let segment = match tunnel {
+        TunnelType::Vlan => format!("vlan = {LAB_VNI}"),
+        TunnelType::QinQ => format!("vlan = {{ outer = {LAB_VNI}, inner = 200 }}"),
+        _ => format!("vni = {LAB_VNI}"),
+    };
+    let _ = write!(text, "\n[[logical_switch]]\nname = \"lab\"\n{segment}\n");
+    for guest in lab.guests() {
+        let (name, host) = (guest.name(), lab.hosts()[guest.host()].name());
+        let (mac, ip4, ip6) = (guest.mac(), guest.ip4(), guest.ip6());
+        let netns = guest.netns();
+        let _ = write!(
+            text,
+            "\n[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\"\nmac = \"{mac}\"\n\
+             addresses = [\"{ip4}/24\", \"{ip6}/64\"]\n\
+             device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}\n"
+        );
+    }
+    text
+}
+
+pub(super) fn attach(lab: &Lab, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
+    let scratch = Scratch::create()?;
+    let text = network_toml(lab, tunnel);
+    let file = scratch.write("network.toml", &text)?;
+    let network = Network::load(&file)
+        .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
+    let guest_mtu = network.logical_switches().first().map_or(lab.uplink_mtu(), |s| s.mtu);
+    let mut processes = Vec::new();
+    for host in lab.hosts() {
+        let mut command = Command::new(weft);
+        command.args(["run", "--host", &host.name()]).arg(&file);
+        let name = format!("weft run --host {} ({tunnel})", host.name());
+        processes.push(Process::spawn(name, host.netns().command(command))?);
+    }
+    Ok(Attachment::new(processes, Some(scratch), guest_mtu))
+}
