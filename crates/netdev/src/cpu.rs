@@ -186,13 +186,18 @@ mod tests {
 
     #[test]
     fn thread_is_where_it_was_pinned() {
-        std::thread::spawn(|| {
-            pin_current_thread(0).unwrap();
-            // SAFETY: sched_getcpu takes nothing and returns a number.
-            assert_eq!(unsafe { libc::sched_getcpu() }, 0);
+        // SAFETY: sched_getcpu takes nothing and returns a number.
+        let current = || usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+        std::thread::spawn(move || {
+            let cpu = current();
+            pin_current_thread(cpu).unwrap();
+            for _ in 0..100 {
+                std::thread::yield_now();
+                assert_eq!(current(), cpu);
+            }
         })
         .join()
         .unwrap();
-        assert!(pin_current_thread(1023).is_err());
+        assert!(pin_current_thread(usize::MAX).is_err());
     }
 }

@@ -6,8 +6,8 @@
 
 pub mod af_packet;
 pub mod batch;
-pub mod epoll;
 pub mod cpu;
+pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod filter;

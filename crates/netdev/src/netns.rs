@@ -29,11 +29,14 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::SigSet;
+use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 use crate::{Error, Monitor, Netlink, Result};
 
 /// Where named namespaces live.
 const DIRECTORY: &str = "/run/netns";
+/// The longest file name.
+const NAME_MAX_BYTES: usize = 255;
 /// The namespace of the calling thread (not `/proc/self`, which is the process' first thread).
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
@@ -80,7 +83,7 @@ impl Netns {
     /// Opens the existing namespace `name`.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is none of that name.
+    /// [`Error::is_not_found`] when there is none of that name, [`Error::Malformed`] when there is only a file.
     pub fn open(name: &str) -> Result<Self> {
         let handle = open_handle(&path_of(name)?, || format!("open namespace {name}"))?;
         Ok(Self { handle, name: Some(name.to_owned()) })
@@ -279,12 +282,17 @@ fn on_thread<R: Send>(work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
 
 fn open_handle(path: &Path, what: impl Fn() -> String) -> Result<Arc<OwnedFd>> {
     let file = File::open(path).map_err(|error| Error::os(what(), error))?;
+    let file_system = fstatfs(&file).map_err(|errno| Error::os(what(), errno))?;
+    // A creation that is under way, or was cut short, leaves a plain file; entering that would fail without a reason.
+    if file_system.filesystem_type() != NSFS_MAGIC {
+        return Err(Error::malformed(what(), "no namespace is mounted there"));
+    }
     Ok(Arc::new(file.into()))
 }
 
 fn path_of(name: &str) -> Result<PathBuf> {
     let is_file_name = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
-    if !is_file_name || name.len() > libc::FILENAME_MAX.min(255) as usize {
+    if !is_file_name || name.len() > NAME_MAX_BYTES {
         return Err(Error::invalid(
             format!("use {name:?} as a namespace name"),
             "expected a file name of 1 to 255 bytes",

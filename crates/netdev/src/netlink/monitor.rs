@@ -1,6 +1,5 @@
 //! [`Monitor`]: what changes in a namespace, as it changes.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use netlink_packet_core::NetlinkPayload;
@@ -91,7 +90,7 @@ impl Monitor {
                 Err(errno) => return Err(Error::os("read network changes", errno)),
             }
         }
-        Ok(events.0.into())
+        Ok(events.0)
     }
 }
 
@@ -115,7 +114,7 @@ impl std::fmt::Debug for Monitor {
 
 /// The events of one [`Monitor::drain`].
 #[derive(Default)]
-struct Events(VecDeque<Event>);
+struct Events(Vec<Event>);
 
 impl Events {
     fn take(&mut self, datagram: &[u8]) {
@@ -135,8 +134,8 @@ impl Events {
 
     /// One loss says all that many could.
     fn lose(&mut self) {
-        if self.0.back() != Some(&Event::Lost) {
-            self.0.push_back(Event::Lost);
+        if self.0.last() != Some(&Event::Lost) {
+            self.0.push(Event::Lost);
         }
     }
 }

@@ -13,7 +13,8 @@ use super::address::family_of;
 use super::{Ifindex, IpPrefix, Netlink};
 use crate::{Error, Result};
 
-/// A unicast route of the main table.
+/// A unicast route: of the main table when added or deleted here, of any table in the events of a
+/// [`Monitor`](crate::Monitor).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Where it leads. Bits behind the prefix do not count.

@@ -5,7 +5,7 @@ use std::process::{self, Command};
 use std::thread;
 use std::time::Duration;
 
-use netdev::{LinkKind, LinkSpec, Netns, OwnedNetns};
+use netdev::{Error, LinkKind, LinkSpec, Netns, OwnedNetns};
 use testkit::host::{TestHost, wait_until};
 
 fn unique(name: &str) -> String {
@@ -21,6 +21,18 @@ fn namespace_is_refused_when_its_name_is_taken() {
     assert!(error.is_exists(), "{error}");
     let again = Netns::open(&name).expect("the failed creation left the first one alone");
     assert_eq!(again.id().unwrap(), first.id().unwrap());
+}
+
+#[test]
+fn name_without_a_namespace_is_told_apart_and_can_be_removed() {
+    testkit::require_root!();
+    drop(TestHost::new("makes-the-directory"));
+    let name = unique("stale");
+    fs::write(Path::new("/run/netns").join(&name), "").unwrap();
+    let error = Netns::open(&name).unwrap_err();
+    Netns::remove(&name).unwrap();
+    assert!(matches!(error, Error::Malformed { .. }), "{error}");
+    assert!(Netns::open(&name).unwrap_err().is_not_found());
 }
 
 #[test]
