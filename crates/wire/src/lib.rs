@@ -9,10 +9,12 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+pub mod arp;
 pub mod checksum;
 pub mod ecn;
 mod error;
 pub mod ethernet;
+pub mod icmp;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
@@ -24,9 +26,11 @@ mod view;
 pub mod vlan;
 
 pub use addr::{MacAddr, VlanId, Vni};
+pub use arp::{ArpOperation, ArpPacket, ArpRepr};
 pub use ecn::Ecn;
 pub use error::{Layer, ParseError, ParseErrorKind};
 pub use ethernet::{EtherType, EthernetPacket, EthernetRepr};
+pub use icmp::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, NdOption, NdOptions, NdRepr};
 pub use ip::{Fragment, Protocol};
 pub use ipv4::{Ipv4Options, Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};

@@ -1,13 +1,16 @@
 //! Tests of the codecs through their public API: byte vectors written by hand from the standards, round trips,
 //! truncation at every byte, and `etherparse` as an independent author.
 
+mod arp;
 mod checksum;
 mod ecn;
 mod geneve;
 mod gre;
+mod icmp;
 mod ip;
 mod link;
 mod locate;
+mod nd;
 mod stt;
 mod transport;
 mod vxlan;
