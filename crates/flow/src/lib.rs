@@ -1,1 +1,30 @@
-//! flow
+//! The vocabulary that every part of the switch shares: identifiers, [`Action`]s, [`DropReason`]s, tunnel end points and
+//! their header templates, encapsulation and decapsulation, and the reference executor.
+//!
+//! No I/O and no clock. A datapath provider may do the same work faster; what it puts on a wire must be what
+//! [`execute`] puts there.
+#![forbid(unsafe_code)]
+
+mod action;
+mod decap;
+mod drop_reason;
+mod encap;
+mod endpoint;
+mod entropy;
+mod execute;
+mod id;
+mod mac_table;
+mod stt;
+
+pub use action::{Action, LogicalPorts, TunnelKey};
+pub use decap::{Decapped, decap_geneve, decap_gre, decap_vxlan, propagate_ecn};
+pub use drop_reason::{DropCounters, DropReason};
+pub use encap::{Encapsulated, finish_gre};
+pub use endpoint::{
+    Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, TunnelSpec,
+};
+pub use entropy::flow_hash;
+pub use execute::{Output, execute};
+pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
+pub use mac_table::{Ingress, MacTable, PortPlace, SwitchLink, TableError};
+pub use stt::{SttSegment, decap_stt, strip_stt_segment};

@@ -1,0 +1,84 @@
+//! What a user datapath is made from.
+
+use flow::{EndpointTable, MacTable, PortNo, TunnelSpec};
+use netdev::IpPrefix;
+use std::net::IpAddr;
+use wire::MacAddr;
+
+/// Everything a user datapath needs to know, checked by whoever made it.
+#[derive(Debug)]
+pub struct Config {
+    /// The host's name, for logs and [`Snapshot`](crate::stats::Snapshot).
+    pub host: String,
+    /// The device toward the underlay.
+    pub uplink: String,
+    /// The uplink's number in `table`.
+    pub uplink_port: PortNo,
+    /// True when some logical switch is linked by tags.
+    pub tags: bool,
+    /// The local VIFs.
+    pub ports: Vec<PortConfig>,
+    /// The local ends of tunnels: each is a socket.
+    pub tunnels: Vec<(TunnelSpec, IpAddr)>,
+    /// Outer source ports: the range carries the entropy of the inner flows.
+    pub entropy_ports: u16,
+    /// The remote ends.
+    pub endpoints: EndpointTable,
+    /// The forwarding table.
+    pub table: MacTable,
+}
+
+/// A local VIF.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// Its number.
+    pub port: PortNo,
+    /// Its name in the network file.
+    pub name: String,
+    /// The logical switch it belongs to.
+    pub logical_switch: String,
+    /// The device.
+    pub device: DeviceConfig,
+}
+
+/// The device behind a VIF.
+#[derive(Clone, Debug)]
+pub enum DeviceConfig {
+    /// A TAP that the datapath makes.
+    Tap {
+        /// The device's name.
+        name: String,
+        /// The namespace it is moved into, and what it is given there.
+        guest: Option<GuestConfig>,
+        /// The guest's MTU in bytes.
+        mtu: u16,
+    },
+    /// A device that is there already.
+    Interface {
+        /// The device's name.
+        name: String,
+    },
+}
+
+/// What a TAP is given when it is put into a guest's namespace: there is nobody else to do it.
+#[derive(Clone, Debug)]
+pub struct GuestConfig {
+    /// The namespace's name.
+    pub netns: String,
+    /// The guest's MAC address.
+    pub mac: MacAddr,
+    /// The guest's addresses with their prefix lengths.
+    pub addresses: Vec<IpPrefix>,
+}
+
+impl std::fmt::Display for DeviceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tap { name, guest: Some(guest), .. } => {
+                write!(f, "tap {name} in {}", guest.netns)
+            }
+            Self::Tap { name, guest: None, .. } => write!(f, "tap {name}"),
+            Self::Interface { name } => write!(f, "interface {name}"),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! From the underlay: who sent a packet is checked, the frame taken out of its tunnel, and what belongs together joined
+//! into super-packets before the guest sees it.
+
+use super::BATCH;
+use super::forward::Forwarder;
+use flow::{
+    Decapped, DropCounters, DropReason, EndpointId, EndpointTable, Ingress, TunnelKey, TunnelSpec,
+    TunnelType, decap_geneve, decap_gre, decap_stt, decap_vxlan, propagate_ecn, strip_stt_segment,
+};
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::io_error::IoError;
+use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawRx};
+use netdev::stt_sink::SttSink;
+use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
+use netdev::{Error, Ifindex};
+use packet::stt::{SttDrop, SttLimits, SttProgress, SttReassembler};
+use packet::{Coalescer, PacketBuf, coalesce_ranges};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// What must be equal of frames that are joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct From {
+    endpoint: EndpointId,
+    key: TunnelKey,
+}
+
+/// The local end of one tunnel type at one address.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    tunnel: TunnelType,
+    local: IpAddr,
+    /// GRE: a key is demanded.
+    keyed: bool,
+    socket: Socket,
+    batch: Batch,
+    overruns_seen: u64,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Udp {
+        socket: UdpUnderlay,
+        trains: Vec<RxTrain>,
+    },
+    Gre {
+        socket: Arc<RawIp>,
+        heads: Vec<RawRx>,
+    },
+    Stt {
+        socket: PacketSocket,
+        reassembler: SttReassembler,
+        now_ms: u64,
+        seen_given_up: [u64; 2],
+        _sink: SttSink,
+    },
+}
+
+/// Buffers to receive into, and what waits to be joined.
+#[derive(Debug)]
+struct Batch {
+    packets: Vec<PacketBuf>,
+    /// Buffers that came back.
+    spare: Vec<PacketBuf>,
+    coalescer: Coalescer<From>,
+    frames: Vec<Range<usize>>,
+}
+
+impl Receiver {
+    /// Opens the local end of `spec` at `local`; `uplink` is the device that STT's segments arrive at.
+    pub(super) fn open(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<Self, Error> {
+        let (socket, buffers) = match spec.tunnel {
+            TunnelType::Gre => {
+                let socket = Arc::new(RawIp::bind(local, PROTOCOL_GRE, RX_QUEUE_BYTES)?);
+                (Socket::Gre { socket, heads: vec![RawRx::EMPTY; BATCH] }, BATCH)
+            }
+            TunnelType::Stt => {
+                let filter = Filter::tcp_to(local, spec.port);
+                let socket = Socket::Stt {
+                    socket: PacketSocket::open(uplink, &filter, PacketOptions::default())?,
+                    reassembler: SttReassembler::new(SttLimits::default()),
+                    now_ms: 0,
+                    seen_given_up: [0; 2],
+                    // The host's own stack must not answer the segments.
+                    _sink: SttSink::bind(SocketAddr::new(local, spec.port))?,
+                };
+                (socket, 1)
+            }
+            _ => {
+                // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
+                let options =
+                    UdpOptions { zero_checksum_v6: !spec.checksum, ..UdpOptions::default() };
+                let socket = UdpUnderlay::bind(SocketAddr::new(local, spec.port), options)?;
+                (Socket::Udp { socket, trains: vec![RxTrain::EMPTY; BATCH] }, BATCH)
+            }
+        };
+        let batch = Batch {
+            packets: (0..buffers).map(|_| new_buffer()).collect(),
+            spare: Vec::new(),
+            coalescer: Coalescer::new(COALESCED_FLOWS),
+            frames: Vec::new(),
+        };
+        Ok(Self { tunnel: spec.tunnel, local, keyed: spec.key, socket, batch, overruns_seen: 0 })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Udp { socket, .. } => socket.as_fd(),
+            Socket::Gre { socket, .. } => socket.as_fd(),
+            Socket::Stt { socket, .. } => socket.as_fd(),
+        }
+    }
+
+    /// The GRE socket, which also sends.
+    pub(super) fn gre_socket(&self) -> Option<(IpAddr, Arc<RawIp>)> {
+        match &self.socket {
+            Socket::Gre { socket, .. } => Some((self.local, Arc::clone(socket))),
+            _ => None,
+        }
+    }
+
+    /// Forwards what has arrived, up to a batch.
+    pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
+        match &mut self.socket {
+            Socket::Udp { socket, trains } => {
+                let count = socket.recv_batch(&mut self.batch.packets, trains).unwrap_or(0);
+                for (index, train) in trains.iter().take(count).enumerate() {
+                    let from = Arrival {
+                        tunnel: self.tunnel,
+                        keyed: self.keyed,
+                        local: self.local,
+                        remote: train.source.ip(),
+                        traffic_class: train.tos,
+                    };
+                    match train.gso_size {
+                        Some(size) if usize::from(size) < train.len => {
+                            self.batch.train(index, usize::from(size), from, forwarder);
+                        }
+                        _ => self.batch.single(index, from, forwarder),
+                    }
+                }
+                self.batch.flush(self.tunnel, forwarder);
+            }
+            Socket::Gre { socket, heads } => {
+                let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
+                for (index, head) in heads.iter().take(count).enumerate() {
+                    let from = Arrival {
+                        tunnel: self.tunnel,
+                        keyed: self.keyed,
+                        local: self.local,
+                        remote: head.source,
+                        traffic_class: head.tos,
+                    };
+                    self.batch.single(index, from, forwarder);
+                }
+                self.batch.flush(self.tunnel, forwarder);
+            }
+            Socket::Stt { socket, reassembler, now_ms, .. } => {
+                let Some(packet) = self.batch.packets.first_mut() else { return };
+                for _ in 0..BATCH {
+                    match socket.recv(packet) {
+                        Ok(Some(_)) => {}
+                        Err(IoError::Malformed | IoError::Truncated) => {
+                            forwarder.dropped(DropReason::Malformed);
+                            continue;
+                        }
+                        Ok(None) | Err(_) => return,
+                    }
+                    match stt_segment(self.local, packet, reassembler, *now_ms, forwarder) {
+                        Ok(Some(ingress)) => forwarder.from_tunnel(ingress, packet),
+                        Ok(None) => {}
+                        Err(reason) => forwarder.dropped(reason),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ages what is incomplete and takes over what the kernel dropped before it could be read.
+    pub(super) fn tick(&mut self, time_ms: u64, drops: &mut DropCounters) {
+        let overruns = match &mut self.socket {
+            Socket::Udp { socket, .. } => socket.dropped().map_or(0, u64::from),
+            Socket::Gre { socket, .. } => socket.dropped().map_or(0, u64::from),
+            Socket::Stt { socket, reassembler, now_ms, seen_given_up, .. } => {
+                *now_ms = time_ms;
+                reassembler.expire(time_ms);
+                let given_up =
+                    [SttDrop::Expired, SttDrop::Evicted].map(|drop| reassembler.dropped(drop));
+                drops.add(DropReason::SttExpired, given_up[0] - seen_given_up[0]);
+                drops.add(DropReason::SttMemory, given_up[1] - seen_given_up[1]);
+                *seen_given_up = given_up;
+                socket.stats().map_or(0, |stats| stats.dropped)
+            }
+        };
+        drops.add(DropReason::ReceiveOverrun, overruns.saturating_sub(self.overruns_seen));
+        self.overruns_seen = overruns.max(self.overruns_seen);
+    }
+}
+
+const COALESCED_FLOWS: usize = 8;
+const RX_QUEUE_BYTES: u32 = 8 << 20;
+
+fn new_buffer() -> PacketBuf {
+    PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME)
+}
+
+/// What the outer headers said.
+#[derive(Clone, Copy)]
+struct Arrival {
+    tunnel: TunnelType,
+    keyed: bool,
+    local: IpAddr,
+    remote: IpAddr,
+    traffic_class: u8,
+}
+
+fn decap(arrival: &Arrival, bytes: &[u8]) -> Result<Decapped, DropReason> {
+    match arrival.tunnel {
+        TunnelType::Vxlan => decap_vxlan(bytes),
+        TunnelType::Geneve => decap_geneve(bytes),
+        TunnelType::Gre => decap_gre(bytes, arrival.keyed),
+        TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::TunnelProtocol),
+    }
+}
+
+impl Batch {
+    /// One datagram: joined with its neighbours in the batch where it can be.
+    fn single(&mut self, index: usize, arrival: Arrival, forwarder: &mut Forwarder) {
+        let packet = &mut self.packets[index];
+        let from = match take_out(arrival, packet, &forwarder.endpoints) {
+            Ok(from) => from,
+            Err(reason) => return forwarder.dropped(reason),
+        };
+        let fresh = self.spare.pop().unwrap_or_else(new_buffer);
+        let packet = std::mem::replace(packet, fresh);
+        let spare = &mut self.spare;
+        let emit = |from, mut packet| {
+            forward(arrival.tunnel, from, &mut packet, forwarder);
+            spare.push(packet);
+        };
+        let free = self.coalescer.push(from, packet, emit);
+        self.spare.extend(free);
+    }
+
+    /// A train of equal datagrams, which the kernel has joined: its frames are joined where they lie.
+    fn train(&mut self, index: usize, size: usize, arrival: Arrival, forwarder: &mut Forwarder) {
+        // What was received before goes first.
+        self.flush(arrival.tunnel, forwarder);
+        let packet = &mut self.packets[index];
+        let endpoint = match forwarder.endpoints.find(arrival.tunnel, arrival.local, arrival.remote)
+        {
+            Ok(endpoint) => endpoint,
+            Err(reason) => return forwarder.dropped(reason),
+        };
+        let (headroom, len) = (packet.headroom(), packet.len());
+        let mut run: Option<TunnelKey> = None;
+        self.frames.clear();
+        for start in (0..len).step_by(size) {
+            let end = len.min(start + size);
+            let found = decap(&arrival, &packet.spare_mut()[start..end]).and_then(|decapped| {
+                let frame = start + decapped.inner..end;
+                propagate_ecn(arrival.traffic_class, &mut packet.spare_mut()[frame.clone()])?;
+                Ok((decapped.key, frame))
+            });
+            match found {
+                Ok((key, frame)) => {
+                    if let Some(previous) = run.filter(|previous| *previous != key) {
+                        let from = From { endpoint, key: previous };
+                        forward_run(
+                            arrival.tunnel,
+                            from,
+                            packet,
+                            headroom,
+                            &self.frames,
+                            forwarder,
+                        );
+                        self.frames.clear();
+                    }
+                    run = Some(key);
+                    self.frames.push(frame);
+                }
+                Err(reason) => forwarder.dropped(reason),
+            }
+            packet.reset(headroom);
+        }
+        if let Some(key) = run {
+            let from = From { endpoint, key };
+            forward_run(arrival.tunnel, from, packet, headroom, &self.frames, forwarder);
+        }
+    }
+
+    fn flush(&mut self, tunnel: TunnelType, forwarder: &mut Forwarder) {
+        let spare = &mut self.spare;
+        self.coalescer.flush(|from, mut packet| {
+            forward(tunnel, from, &mut packet, forwarder);
+            spare.push(packet);
+        });
+        self.spare.truncate(BATCH);
+    }
+}
+
+/// Joins frames of one logical switch that lie in one buffer, and forwards what comes of it.
+fn forward_run(
+    tunnel: TunnelType,
+    from: From,
+    packet: &mut PacketBuf,
+    headroom: usize,
+    frames: &[Range<usize>],
+    forwarder: &mut Forwarder,
+) {
+    let mut rest = frames;
+    while !rest.is_empty() {
+        packet.reset(headroom);
+        let taken = coalesce_ranges(packet, rest, false);
+        forward(tunnel, from, packet, forwarder);
+        rest = &rest[taken.max(1)..];
+    }
+    packet.reset(headroom);
+}
+
+fn forward(tunnel: TunnelType, from: From, packet: &mut PacketBuf, forwarder: &mut Forwarder) {
+    if let Some(endpoint) = forwarder.endpoints.get_mut(from.endpoint) {
+        endpoint.rx.add(packet.len());
+    }
+    forwarder.from_tunnel(Ingress::Tunnel { tunnel, key: from.key }, packet);
+}
+
+/// Checks the sender, takes the tunnel header off and carries the outer ECN mark inward.
+fn take_out(
+    arrival: Arrival,
+    packet: &mut PacketBuf,
+    endpoints: &EndpointTable,
+) -> Result<From, DropReason> {
+    let endpoint = endpoints.find(arrival.tunnel, arrival.local, arrival.remote)?;
+    let decapped = decap(&arrival, packet.head())?;
+    packet.pull_front(decapped.inner);
+    propagate_ecn(arrival.traffic_class, packet.head_mut())?;
+    Ok(From { endpoint, key: decapped.key })
+}
+
+/// One STT segment, given from its outer Ethernet header on. `Some` when its frame is complete: `packet` is the inner frame
+/// then.
+fn stt_segment(
+    local: IpAddr,
+    packet: &mut PacketBuf,
+    reassembler: &mut SttReassembler,
+    now_ms: u64,
+    forwarder: &mut Forwarder,
+) -> Result<Option<Ingress>, DropReason> {
+    let segment = strip_stt_segment(packet)?;
+    let endpoint = forwarder.endpoints.find(TunnelType::Stt, local, segment.key.src)?;
+    let ce =
+        match reassembler.push(segment.key, segment.place, packet, now_ms).map_err(stt_reason)? {
+            SttProgress::Complete { ce } => ce,
+            SttProgress::Pending => return Ok(None),
+        };
+    let key = decap_stt(packet)?;
+    propagate_ecn(if ce { 3 } else { segment.traffic_class }, packet.head_mut())?;
+    if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
+        endpoint.rx.add(packet.len());
+    }
+    Ok(Some(Ingress::Tunnel { tunnel: TunnelType::Stt, key }))
+}
+
+fn stt_reason(drop: SttDrop) -> DropReason {
+    match drop {
+        SttDrop::Overlap => DropReason::SttOverlap,
+        SttDrop::Expired => DropReason::SttExpired,
+        SttDrop::Evicted | SttDrop::OverLimit => DropReason::SttMemory,
+        _ => DropReason::SttFrame,
+    }
+}

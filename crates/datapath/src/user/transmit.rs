@@ -1,0 +1,141 @@
+//! Toward the underlay: a frame with its outer header becomes a UDP_SEGMENT train, a batch of GRE packets, one TCP-shaped
+//! super-segment, or tagged frames on the uplink.
+
+use flow::{DropReason, Encapsulated, TunnelSpec, TunnelType, finish_gre};
+use netdev::Error;
+use netdev::batch::{Messages, Pieces};
+use netdev::io_error::IoError;
+use netdev::raw_ip::{RawIp, RawTx};
+use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
+use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The sending halves of all tunnels.
+#[derive(Debug, Default)]
+pub(super) struct Transmit {
+    udp: Vec<UdpTx>,
+    gre: Vec<(IpAddr, Arc<RawIp>)>,
+    segmenter: Segmenter,
+}
+
+#[derive(Debug)]
+struct UdpTx {
+    local: IpAddr,
+    checksum: bool,
+    pool: TxPool,
+}
+
+impl Transmit {
+    /// Opens the source ports for a UDP tunnel.
+    pub(super) fn open(
+        &mut self,
+        spec: &TunnelSpec,
+        local: IpAddr,
+        ports: u16,
+    ) -> Result<(), Error> {
+        if !matches!(spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
+            return Ok(());
+        }
+        if self.udp.iter().any(|tx| tx.local == local && tx.checksum == spec.checksum) {
+            return Ok(());
+        }
+        let options =
+            TxOptions { count: ports, zero_checksum: !spec.checksum, ..TxOptions::default() };
+        let pool = TxPool::new(local, options)?;
+        self.udp.push(UdpTx { local, checksum: spec.checksum, pool });
+        Ok(())
+    }
+
+    /// Takes the socket that GRE at `local` is sent from.
+    pub(super) fn add_gre(&mut self, local: IpAddr, socket: Arc<RawIp>) {
+        self.gre.push((local, socket));
+    }
+
+    /// Sends a frame in a UDP tunnel: a super-packet as trains, as few as their limits allow.
+    pub(super) fn udp(
+        &mut self,
+        outer: &Encapsulated,
+        packet: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        let tx =
+            self.udp.iter().find(|tx| tx.local == outer.local && tx.checksum == outer.checksum);
+        let pool = &tx.ok_or(DropReason::EndpointUnresolved)?.pool;
+        packet.linearize();
+        // The kernel writes the outer headers up to UDP's.
+        packet.pull_front(outer.tunnel_header);
+        let sent = self.segmenter.segment(
+            packet,
+            outer.outer_len - outer.tunnel_header,
+            SegmentChecksum::Complete,
+            |_| {},
+        );
+        let result = sent.map_err(segmentation).and_then(|segments| {
+            let train = |size: Option<usize>| TxTrain {
+                dst: SocketAddr::new(outer.remote, outer.port),
+                entropy: outer.entropy,
+                tos: outer.traffic_class,
+                ttl: Some(outer.ttl),
+                gso_size: size.map(|size| size as u16),
+            };
+            for group in segments.trains(pool.max_segments(), MAX_TRAIN_BYTES) {
+                let size = (group.len() > 1).then_some(group.segment_len());
+                let mut pieces = Pieces::new();
+                if !pieces.extend(group.flat_map(|(header, payload)| [header, payload])) {
+                    return Err(DropReason::Segmentation);
+                }
+                pool.send(&train(size), pieces.as_slice()).map_err(refused)?;
+            }
+            Ok(())
+        });
+        // Room for the pulled bytes is there: they have just been taken off.
+        let _ = packet.push_front(outer.tunnel_header);
+        result
+    }
+
+    /// Sends a frame in GRE, each segment in a packet of its own.
+    pub(super) fn gre(
+        &mut self,
+        outer: &Encapsulated,
+        packet: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        let socket = self.gre.iter().find(|(local, _)| *local == outer.local);
+        let (_, socket) = socket.ok_or(DropReason::EndpointUnresolved)?;
+        packet.linearize();
+        packet.pull_front(outer.tunnel_header);
+        let header_len = outer.outer_len - outer.tunnel_header;
+        let sent =
+            self.segmenter.segment(packet, header_len, SegmentChecksum::Complete, |segment| {
+                finish_gre(segment.header, segment.payload, segment.index as u32);
+            });
+        let tx = RawTx { dst: outer.remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
+        let result = sent.map_err(segmentation).and_then(|segments| {
+            for group in segments.trains(Messages::MAX, usize::MAX) {
+                let mut messages = Messages::new();
+                for (header, payload) in group {
+                    if !messages.push([header, payload]) {
+                        return Err(DropReason::Segmentation);
+                    }
+                }
+                socket.send_batch(&tx, &messages).map_err(refused)?;
+            }
+            Ok(())
+        });
+        let _ = packet.push_front(outer.tunnel_header);
+        result
+    }
+}
+
+fn segmentation(_: SegmentError) -> DropReason {
+    DropReason::Segmentation
+}
+
+pub(super) fn refused(error: IoError) -> DropReason {
+    match error {
+        IoError::Full => DropReason::QueueFull,
+        IoError::LinkDown | IoError::DeviceGone => DropReason::UplinkDown,
+        IoError::TooBig => DropReason::UnderlayTooBig,
+        IoError::Unreachable => DropReason::UnderlayUnreachable,
+        _ => DropReason::DeviceError,
+    }
+}

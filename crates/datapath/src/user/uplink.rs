@@ -1,0 +1,141 @@
+//! The uplink as a device: tagged frames in and out (VLAN, QinQ), and STT's super-segments out.
+
+use super::config::Config;
+use super::restore_tag;
+use super::transmit::refused;
+use crate::stats::{UplinkStats, drops};
+use flow::{DropCounters, DropReason, Encapsulated, PortNo, Traffic, TunnelType};
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::io_error::IoError;
+use netdev::{Error, Ifindex, Netlink};
+use packet::PacketBuf;
+
+#[derive(Debug)]
+pub(super) struct Uplink {
+    device: String,
+    port: PortNo,
+    ifindex: Ifindex,
+    up: bool,
+    /// Receives tagged frames; only where a logical switch is linked by tags.
+    tags: Option<PacketSocket>,
+    /// Sends whole frames and receives nothing.
+    sender: Option<PacketSocket>,
+    rx: Traffic,
+    tx: Traffic,
+    pub(super) drops: DropCounters,
+    overruns_seen: u64,
+}
+
+impl Uplink {
+    pub(super) fn open(config: &Config) -> Result<Self, Error> {
+        let ifindex = Netlink::open()?.index_of(&config.uplink)?;
+        // Frames for guests carry the guests' MAC addresses.
+        let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+        let tags = match config.tags {
+            true => Some(PacketSocket::open(ifindex, &Filter::vlan_tagged(), promiscuous)?),
+            false => None,
+        };
+        let stt = config.tunnels.iter().any(|(spec, _)| spec.tunnel == TunnelType::Stt);
+        let sender = match stt || config.tags {
+            true => {
+                Some(PacketSocket::open(ifindex, &Filter::nothing(), PacketOptions::default())?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            device: config.uplink.clone(),
+            port: config.uplink_port,
+            ifindex,
+            up: true,
+            tags,
+            sender,
+            rx: Traffic::default(),
+            tx: Traffic::default(),
+            drops: DropCounters::default(),
+            overruns_seen: 0,
+        })
+    }
+
+    pub(super) fn ifindex(&self) -> Ifindex {
+        self.ifindex
+    }
+
+    pub(super) fn port(&self) -> PortNo {
+        self.port
+    }
+
+    pub(super) fn tags(&self) -> Option<&PacketSocket> {
+        self.tags.as_ref()
+    }
+
+    /// What the kernel says about the link.
+    pub(super) fn set_up(&mut self, up: bool) {
+        if up != self.up {
+            self.up = up;
+            let state = if up { "up again" } else { "down" };
+            tracing::warn!(uplink = %self.device, "uplink is {state}");
+        }
+    }
+
+    /// Reads the next tagged frame, all tags in its bytes; false when there is none.
+    pub(super) fn recv_tagged(&mut self, packet: &mut PacketBuf) -> bool {
+        let Some(socket) = &self.tags else { return false };
+        match socket.recv(packet) {
+            Ok(Some(received)) => {
+                if let Some(tag) = received.vlan {
+                    restore_tag(packet, tag);
+                }
+                self.rx.add(packet.len());
+                true
+            }
+            Ok(None) => false,
+            Err(IoError::Malformed | IoError::Truncated) => {
+                self.drops.add(DropReason::Malformed, 1);
+                packet.set_len(0);
+                true
+            }
+            // The monitor tells when the link is back.
+            Err(_) => false,
+        }
+    }
+
+    /// Sends a frame with its tags.
+    pub(super) fn send_tagged(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        self.send(packet)?;
+        self.tx.add(packet.len());
+        Ok(())
+    }
+
+    /// Sends an STT frame as one TCP-shaped super-segment.
+    pub(super) fn send_stt(
+        &mut self,
+        outer: &Encapsulated,
+        packet: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        if outer.resolved { self.send(packet) } else { Err(DropReason::EndpointUnresolved) }
+    }
+
+    fn send(&mut self, packet: &PacketBuf) -> Result<(), DropReason> {
+        let socket = self.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
+        socket.send(packet).map_err(refused)
+    }
+
+    /// Takes over what the kernel dropped before it could be read.
+    pub(super) fn tick(&mut self) {
+        let Some(stats) = self.tags.as_ref().and_then(|socket| socket.stats().ok()) else { return };
+        self.drops
+            .add(DropReason::ReceiveOverrun, stats.dropped.saturating_sub(self.overruns_seen));
+        self.overruns_seen = stats.dropped;
+    }
+
+    pub(super) fn stats(&self) -> UplinkStats {
+        UplinkStats {
+            device: self.device.clone(),
+            state: if self.up { "up" } else { "down" }.to_owned(),
+            rx: self.rx.into(),
+            tx: self.tx.into(),
+            drops: drops(&self.drops),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Encapsulation: an end point's header template in front of a frame, and what differs between packets filled in.
+//!
+//! A super-packet stays whole. For STT the outer header becomes the one the NIC segments (the frame turns into one
+//! TCP-shaped GSO frame and the inner offload state travels in the STT header). For the others the outer lengths and
+//! checksums of a super-packet are only known when it is cut; [`Encapsulated::finish_segment`] completes the outer header
+//! of each segment then.
+
+use crate::endpoint::L3;
+use crate::{
+    DropReason, Dscp, Endpoint, EndpointId, EndpointTable, LogicalPorts, TunnelKey, TunnelSpec,
+    TunnelType,
+};
+use packet::{Checksum, GsoKind, Offload, PacketBuf, SplitLimits};
+use std::net::IpAddr;
+use wire::EtherType;
+use wire::checksum::{self, InnerSegment, Sum};
+use wire::ecn;
+use wire::ip::Protocol;
+
+/// Bytes of the Geneve option that carries the logical ports: class 0x0102, type 0x80, one word.
+const LOGICAL_PORTS_OPTION_LEN: usize = 8;
+
+/// An outer header in front of a frame: where its parts are, and how the frame was before.
+#[derive(Clone, Copy, Debug)]
+pub struct Encapsulated {
+    /// The tunnel type.
+    pub tunnel: TunnelType,
+    /// Bytes in front of the inner frame, from the outer Ethernet header on.
+    pub outer_len: usize,
+    /// Where the outer transport header begins (UDP, GRE, or the TCP-shaped header of STT).
+    pub l4: usize,
+    /// Where the tunnel header begins: after UDP; at `l4` for GRE; after the TCP-shaped header for STT.
+    pub tunnel_header: usize,
+    /// The outer traffic class byte: DSCP and ECN.
+    pub traffic_class: u8,
+    /// The outer TTL or hop limit.
+    pub ttl: u8,
+    /// The hash of the inner flow.
+    pub entropy: u32,
+    /// The outer source port made of it; unused for GRE.
+    pub source_port: u16,
+    /// This host's address.
+    pub local: IpAddr,
+    /// The end point's address.
+    pub remote: IpAddr,
+    /// The destination port; unused for GRE.
+    pub port: u16,
+    /// Whether the outer UDP or GRE header has a checksum.
+    pub checksum: bool,
+    /// Whether the Ethernet addresses of the outer header are known.
+    pub resolved: bool,
+    inner_offload: Offload,
+}
+
+impl Encapsulated {
+    /// Takes the outer header off again.
+    pub fn undo(&self, packet: &mut PacketBuf) {
+        packet.pull_front(self.outer_len);
+        packet.offload = self.inner_offload;
+    }
+
+    /// The offload state of the inner frame, its offsets counted from the inner frame's start.
+    pub fn inner_offload(&self) -> Offload {
+        self.inner_offload
+    }
+
+    /// Completes the outer checksum of a whole packet (not a super-packet), for those who emit the outer header
+    /// themselves. An inner checksum that is partial stays partial, and its payload is not read.
+    pub fn finish(&self, packet: &mut PacketBuf) {
+        let Some(udp) = self.udp_header() else {
+            packet.linearize();
+            let (header, payload) = packet.head_mut().split_at_mut(self.outer_len);
+            return self.finish_segment(header, payload, 0);
+        };
+        if !self.checksum {
+            return;
+        }
+        let len = packet.len() - udp;
+        packet.head_mut()[udp + 6..udp + 8].fill(0);
+        let head = packet.head();
+        let mut sum = outer_pseudo_header(head, Protocol::UDP, len as u32);
+        match packet.offload.checksum {
+            Checksum::Partial { start, offset } => {
+                let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
+                let pseudo =
+                    head.get(field..field + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+                let inner = InnerSegment { pseudo, len: packet.len() - start };
+                sum = checksum::local_offload(sum, &head[udp..start], inner, &[]);
+            }
+            Checksum::Unverified | Checksum::Verified => {
+                sum = sum.bytes(&head[udp..]);
+                for piece in packet.pieces().skip(1) {
+                    sum = sum.bytes(piece);
+                }
+            }
+        }
+        let value = sum.udp_checksum();
+        packet.head_mut()[udp + 6..udp + 8].copy_from_slice(&value.to_be_bytes());
+    }
+
+    /// Completes lengths and checksums of one segment: `header` is the outer header with the segment's inner headers
+    /// behind it, `payload` what follows them. `index` counts the segments of a super-packet.
+    ///
+    /// Not for STT, whose segments the NIC completes.
+    pub fn finish_segment(&self, header: &mut [u8], payload: &[u8], index: u32) {
+        set_lengths(header, header.len() + payload.len(), self.udp_header());
+        if self.tunnel == TunnelType::Gre {
+            finish_gre(&mut header[self.l4..], payload, index);
+        } else if let (Some(udp), true) = (self.udp_header(), self.checksum) {
+            header[udp + 6..udp + 8].fill(0);
+            let len = header.len() - udp + payload.len();
+            let sum = outer_pseudo_header(header, Protocol::UDP, len as u32).bytes(&header[udp..]);
+            let value = sum.bytes(payload).udp_checksum();
+            header[udp + 6..udp + 8].copy_from_slice(&value.to_be_bytes());
+        }
+    }
+}
+
+/// Completes the checksum and sequence number of a packet, given from its GRE header on; `index` counts the segments of
+/// a super-packet. `header` holds at least the GRE header.
+pub fn finish_gre(header: &mut [u8], payload: &[u8], index: u32) {
+    let flags = header[0];
+    let sum_len = if flags & GRE_CHECKSUM != 0 { 4 } else { 0 };
+    if flags & GRE_SEQUENCE != 0 && index != 0 {
+        let at = 4 + sum_len + if flags & GRE_KEY != 0 { 4 } else { 0 };
+        let number =
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        header[at..at + 4].copy_from_slice(&number.wrapping_add(index).to_be_bytes());
+    }
+    if flags & GRE_CHECKSUM != 0 {
+        header[4..8].fill(0);
+        let value = Sum::of(header).bytes(payload).checksum();
+        header[4..6].copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+const GRE_CHECKSUM: u8 = 0x80;
+const GRE_KEY: u8 = 0x20;
+const GRE_SEQUENCE: u8 = 0x10;
+
+fn saturating_u16(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}
+
+pub(crate) fn is_ipv4(header: &[u8]) -> bool {
+    header[L3] >> 4 == 4
+}
+
+/// Sets the outer lengths (and IPv4's checksum) of a packet of `total` bytes from the outer Ethernet header on; those of a
+/// super-packet saturate until it is cut.
+pub(crate) fn set_lengths(header: &mut [u8], total: usize, udp: Option<usize>) {
+    if let Some(udp) = udp {
+        header[udp + 4..udp + 6].copy_from_slice(&saturating_u16(total - udp).to_be_bytes());
+    }
+    if is_ipv4(header) {
+        header[L3 + 2..L3 + 4].copy_from_slice(&saturating_u16(total - L3).to_be_bytes());
+        header[L3 + 10..L3 + 12].fill(0);
+        let sum = checksum::checksum(&header[L3..L3 + 20]);
+        header[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        header[L3 + 4..L3 + 6].copy_from_slice(&saturating_u16(total - L3 - 40).to_be_bytes());
+    }
+}
+
+/// The sum over the outer pseudo header.
+pub(crate) fn outer_pseudo_header(header: &[u8], protocol: Protocol, l4_len: u32) -> Sum {
+    let addresses = if is_ipv4(header) { L3 + 12..L3 + 20 } else { L3 + 8..L3 + 40 };
+    Sum::of(&header[addresses]).u32(l4_len).u16(u16::from(protocol.0))
+}
+
+impl EndpointTable {
+    /// How a super-packet is to be split before it can go to `endpoint`: STT carries one TCP super-packet of limited
+    /// length. `None` when it can go as it is.
+    pub fn split_limits(&self, endpoint: EndpointId, packet: &PacketBuf) -> Option<SplitLimits> {
+        let gso = packet.offload.gso?;
+        let endpoint = self.get(endpoint)?;
+        if self.class(endpoint).0.tunnel != TunnelType::Stt {
+            return None;
+        }
+        let max_bytes = crate::stt::max_inner_len(!is_ipv4(endpoint.template.as_bytes()));
+        if gso.kind == GsoKind::UdpL4 {
+            return Some(SplitLimits { max_segments: 1, max_bytes });
+        }
+        (packet.len() > max_bytes).then_some(SplitLimits { max_segments: usize::MAX, max_bytes })
+    }
+
+    /// Puts the outer header of `endpoint` in front of `packet`. The packet then begins with the outer Ethernet header; its
+    /// offload state is that of the outer packet for STT, and still that of the inner one (offsets moved) otherwise.
+    ///
+    /// # Errors
+    /// [`DropReason`] when there is no such end point or the frame cannot be carried; the packet is as before then.
+    pub fn encap(
+        &mut self,
+        id: EndpointId,
+        key: &TunnelKey,
+        packet: &mut PacketBuf,
+    ) -> Result<Encapsulated, DropReason> {
+        packet.linearize();
+        let entropy = crate::flow_hash(packet, &self.seed);
+        let source_port = self.entropy_base + (entropy % u32::from(self.entropy_ports)) as u16;
+        let packet_id = self.next_packet_id;
+        let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
+        let (&spec, local) = self.class(endpoint);
+        let segments = if spec.sequence { segment_count(packet) } else { 0 };
+        let outer = Encapsulated {
+            entropy,
+            source_port,
+            local,
+            ..Encapsulated::plan(&spec, endpoint, key, packet)
+        };
+        if spec.tunnel == TunnelType::Stt {
+            crate::stt::encap(&outer, &spec, endpoint, key, packet, packet_id)?;
+            self.next_packet_id = packet_id.wrapping_add(1);
+        } else {
+            outer.encap(endpoint, key, packet)?;
+        }
+        let Some(endpoint) = self.get_mut(id) else { return Err(DropReason::UnknownEndpoint) };
+        endpoint.next_sequence = endpoint.next_sequence.wrapping_add(segments);
+        endpoint.tx.add(packet.len() - outer.outer_len);
+        Ok(outer)
+    }
+}
+
+/// How many packets a frame becomes on the wire, for GRE's sequence numbers.
+fn segment_count(packet: &PacketBuf) -> u32 {
+    let Some(gso) = packet.offload.gso else { return 1 };
+    let Checksum::Partial { start, .. } = packet.offload.checksum else { return 1 };
+    let l4 = usize::from(start);
+    let header_len = match (gso.kind, packet.head().get(l4 + 12)) {
+        (GsoKind::TcpV4 | GsoKind::TcpV6, Some(offset)) => usize::from(offset >> 4) * 4,
+        _ => 8,
+    };
+    let payload = packet.len().saturating_sub(l4 + header_len);
+    payload.div_ceil(usize::from(gso.size.max(1))).max(1) as u32
+}
+
+/// DSCP and ECN of the inner packet; `None` when it is not IP.
+fn inner_traffic_class(frame: &[u8]) -> Option<u8> {
+    let located = wire::transport_offset(frame).ok()?;
+    let first = frame.get(located.l3..located.l3 + 2)?;
+    match located.ethertype {
+        EtherType::IPV4 => Some(first[1]),
+        EtherType::IPV6 => Some(first[0] << 4 | first[1] >> 4),
+        _ => None,
+    }
+}
+
+fn outer_traffic_class(dscp: Dscp, inner: Option<u8>) -> u8 {
+    let dscp = match dscp {
+        Dscp::Fixed(dscp) => dscp << 2,
+        Dscp::Inherit => inner.unwrap_or(0) & 0xfc,
+    };
+    // RFC 6040 section 4.1, normal mode: the ECN field is copied.
+    ecn::encap(dscp, inner.unwrap_or(0))
+}
+
+impl Encapsulated {
+    fn plan(spec: &TunnelSpec, endpoint: &Endpoint, key: &TunnelKey, packet: &PacketBuf) -> Self {
+        let l4 = if is_ipv4(endpoint.template.as_bytes()) { L3 + 20 } else { L3 + 40 };
+        let options = if spec.tunnel == TunnelType::Geneve && key.ports.is_some() {
+            LOGICAL_PORTS_OPTION_LEN
+        } else {
+            0
+        };
+        let transport_len = match spec.tunnel {
+            TunnelType::Vxlan | TunnelType::Geneve => 8,
+            TunnelType::Stt => 20,
+            _ => 0,
+        };
+        let remote = endpoint.remote();
+        Self {
+            tunnel: spec.tunnel,
+            outer_len: endpoint.template.as_bytes().len() + options,
+            l4,
+            tunnel_header: l4 + transport_len,
+            traffic_class: outer_traffic_class(spec.dscp, inner_traffic_class(packet.head())),
+            ttl: spec.ttl,
+            entropy: 0,
+            source_port: 0,
+            local: remote,
+            remote,
+            port: spec.port,
+            checksum: spec.checksum,
+            resolved: endpoint.resolved,
+            inner_offload: packet.offload,
+        }
+    }
+
+    /// Copies the template and fills in all but STT's parts.
+    fn encap(
+        &self,
+        endpoint: &Endpoint,
+        key: &TunnelKey,
+        packet: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        packet.push_front(self.outer_len).map_err(|_| DropReason::Headroom)?;
+        let total = packet.len();
+        let template = endpoint.template.as_bytes();
+        let header = packet.head_mut();
+        header[..template.len()].copy_from_slice(template);
+        self.set_traffic_class(header);
+        let vni = (key.datapath.0 << 8).to_be_bytes();
+        let tunnel = self.tunnel_header;
+        match self.tunnel {
+            TunnelType::Vxlan => header[tunnel + 4..tunnel + 8].copy_from_slice(&vni),
+            TunnelType::Geneve => {
+                header[tunnel + 4..tunnel + 8].copy_from_slice(&vni);
+                if let Some(ports) = key.ports {
+                    header[tunnel] = (LOGICAL_PORTS_OPTION_LEN / 4) as u8;
+                    header[tunnel + 1] = 0x40; // C: a critical option is present
+                    let option = &mut header[tunnel + 8..tunnel + 8 + LOGICAL_PORTS_OPTION_LEN];
+                    option[..4].copy_from_slice(&[0x01, 0x02, 0x80, 1]);
+                    option[4..].copy_from_slice(&logical_ports_word(ports).to_be_bytes());
+                }
+            }
+            TunnelType::Gre => self.fill_gre(header, endpoint, key),
+            TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => {}
+        }
+        if matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
+            header[self.l4..self.l4 + 2].copy_from_slice(&self.source_port.to_be_bytes());
+        }
+        set_lengths(header, total, self.udp_header());
+        Ok(())
+    }
+
+    /// Where the outer UDP header begins, if there is one.
+    fn udp_header(&self) -> Option<usize> {
+        matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve).then_some(self.l4)
+    }
+
+    fn fill_gre(&self, header: &mut [u8], endpoint: &Endpoint, key: &TunnelKey) {
+        let flags = header[self.l4];
+        let mut at = self.l4 + if flags & GRE_CHECKSUM != 0 { 8 } else { 4 };
+        if flags & GRE_KEY != 0 {
+            header[at..at + 4].copy_from_slice(&key.datapath.0.to_be_bytes());
+            at += 4;
+        }
+        if flags & GRE_SEQUENCE != 0 {
+            header[at..at + 4].copy_from_slice(&endpoint.next_sequence.to_be_bytes());
+        }
+    }
+
+    pub(crate) fn set_traffic_class(&self, header: &mut [u8]) {
+        if is_ipv4(header) {
+            header[L3 + 1] = self.traffic_class;
+        } else {
+            header[L3] = 0x60 | self.traffic_class >> 4;
+            // The flow label takes the entropy too (RFC 6438).
+            let label = u32::from(self.traffic_class & 0xf) << 20 | u32::from(self.source_port);
+            header[L3 + 1..L3 + 4].copy_from_slice(&label.to_be_bytes()[1..]);
+        }
+    }
+}
+
+/// Ingress port (15 bits) << 16 | egress port, as OVN's Geneve option has it.
+fn logical_ports_word(ports: LogicalPorts) -> u32 {
+    let ingress = ports.ingress.map_or(0, crate::PortKey::value) & 0x7fff;
+    u32::from(ingress) << 16 | u32::from(ports.egress.value())
+}

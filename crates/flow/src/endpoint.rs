@@ -1,0 +1,355 @@
+//! Remote tunnel end points and the outer header that is ready for each.
+//!
+//! The outer header of an end point is built once, as a [`HeaderTemplate`]: Ethernet, IP, UDP (or the TCP-shaped header of
+//! STT) and the tunnel header, with everything in place that is the same for all packets. Encapsulation copies it and
+//! fills in lengths, traffic class, entropy, key and checksums; see `encap`.
+
+use crate::{DropReason, EndpointId, TunnelType};
+use ahash::HashMap;
+use std::net::IpAddr;
+use wire::MacAddr;
+
+/// The outer DSCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dscp {
+    /// That of the inner IP header; 0 for other frames (RFC 2983, the uniform model).
+    #[default]
+    Inherit,
+    /// Always this one, 0 to 63 (the pipe model).
+    Fixed(u8),
+}
+
+/// What is the same for all end points of one tunnel type on a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TunnelSpec {
+    /// The tunnel type; one that has end points.
+    pub tunnel: TunnelType,
+    /// The destination port: UDP for VXLAN and Geneve, that of the TCP-shaped header for STT; unused for GRE.
+    pub port: u16,
+    /// The outer UDP checksum of VXLAN and Geneve, or the GRE checksum.
+    pub checksum: bool,
+    /// The outer TTL or hop limit, 1 to 255.
+    pub ttl: u8,
+    /// The outer DSCP.
+    pub dscp: Dscp,
+    /// GRE: a key is sent and demanded.
+    pub key: bool,
+    /// GRE: packets are numbered.
+    pub sequence: bool,
+    /// The MTU of the underlay in bytes: what STT segments are cut to.
+    pub path_mtu_bytes: u16,
+}
+
+/// The Ethernet addresses toward an end point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NextHop {
+    /// The uplink's own address.
+    pub source: MacAddr,
+    /// The end point's, or that of the router on the way.
+    pub destination: MacAddr,
+}
+
+/// The longest header: Ethernet, IPv6, TCP-shaped segment header, STT header.
+const TEMPLATE_MAX: usize = 14 + 40 + 20 + 18;
+
+/// The outer header of an end point, complete but for what differs between packets.
+#[derive(Clone, Debug)]
+pub struct HeaderTemplate {
+    bytes: [u8; TEMPLATE_MAX],
+    /// Bytes in use; without Geneve options, which are added by encapsulation.
+    len: u8,
+}
+
+/// Where the outer IP header begins in a template.
+pub(crate) const L3: usize = 14;
+
+impl HeaderTemplate {
+    /// The template from `local` to `remote`, of one address family.
+    pub(crate) fn build(
+        spec: &TunnelSpec,
+        local: IpAddr,
+        remote: IpAddr,
+        next_hop: Option<NextHop>,
+    ) -> Self {
+        let mut bytes = [0; TEMPLATE_MAX];
+        let (protocol, l4_len, tunnel_len) = match spec.tunnel {
+            TunnelType::Vxlan | TunnelType::Geneve => (17, 8, 8),
+            TunnelType::Gre => {
+                let optional = [spec.checksum, spec.key, spec.sequence];
+                (47, 0, 4 + 4 * optional.iter().filter(|&&present| present).count())
+            }
+            TunnelType::Stt => (6, 20, wire::tunnel::stt::FRAME_HEADER_LEN),
+            TunnelType::Vlan | TunnelType::QinQ => (0, 0, 0),
+        };
+        if let Some(next_hop) = next_hop {
+            bytes[0..6].copy_from_slice(&next_hop.destination.0);
+            bytes[6..12].copy_from_slice(&next_hop.source.0);
+        }
+        let l4 = Self::build_ip(&mut bytes, spec, local, remote, protocol);
+        match spec.tunnel {
+            TunnelType::Vxlan => {
+                bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
+                bytes[l4 + 8] = 0x08; // the I flag
+            }
+            TunnelType::Geneve => {
+                bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
+                bytes[l4 + 10..l4 + 12].copy_from_slice(&0x6558_u16.to_be_bytes());
+            }
+            TunnelType::Gre => {
+                let flag = |present, bit| if present { bit } else { 0 };
+                bytes[l4] =
+                    flag(spec.checksum, 0x80) | flag(spec.key, 0x20) | flag(spec.sequence, 0x10);
+                bytes[l4 + 2..l4 + 4].copy_from_slice(&0x6558_u16.to_be_bytes());
+            }
+            TunnelType::Stt => {
+                bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
+                bytes[l4 + 12] = 5 << 4;
+                bytes[l4 + 13] = 0x18; // ACK and PSH
+                bytes[l4 + 14..l4 + 16].fill(0xff); // window
+            }
+            TunnelType::Vlan | TunnelType::QinQ => {}
+        }
+        Self { bytes, len: (l4 + l4_len + tunnel_len) as u8 }
+    }
+
+    /// Writes the IP header and returns where it ends.
+    fn build_ip(
+        bytes: &mut [u8; TEMPLATE_MAX],
+        spec: &TunnelSpec,
+        local: IpAddr,
+        remote: IpAddr,
+        protocol: u8,
+    ) -> usize {
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                bytes[12..14].copy_from_slice(&0x0800_u16.to_be_bytes());
+                bytes[L3] = 0x45;
+                bytes[L3 + 6] = 0x40; // don't fragment
+                bytes[L3 + 8] = spec.ttl;
+                bytes[L3 + 9] = protocol;
+                bytes[L3 + 12..L3 + 16].copy_from_slice(&local.octets());
+                bytes[L3 + 16..L3 + 20].copy_from_slice(&remote.octets());
+                L3 + 20
+            }
+            (local, remote) => {
+                let octets = |address| match address {
+                    IpAddr::V4(v4) => std::net::Ipv4Addr::to_ipv6_mapped(&v4).octets(),
+                    IpAddr::V6(v6) => v6.octets(),
+                };
+                bytes[12..14].copy_from_slice(&0x86dd_u16.to_be_bytes());
+                bytes[L3] = 0x60;
+                bytes[L3 + 6] = protocol;
+                bytes[L3 + 7] = spec.ttl;
+                bytes[L3 + 8..L3 + 24].copy_from_slice(&octets(local));
+                bytes[L3 + 24..L3 + 40].copy_from_slice(&octets(remote));
+                L3 + 40
+            }
+        }
+    }
+
+    /// The header's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// One remote end point of one tunnel type.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub(crate) template: HeaderTemplate,
+    /// Which [`TunnelSpec`] and local address of the table it uses.
+    pub(crate) class: u16,
+    /// True when the template's Ethernet addresses are known.
+    pub resolved: bool,
+    pub(crate) next_sequence: u32,
+    /// Frames and bytes encapsulated toward it.
+    pub tx: Traffic,
+    /// Frames and bytes received from it, after decapsulation.
+    pub rx: Traffic,
+}
+
+impl Endpoint {
+    /// The end point's address.
+    pub fn remote(&self) -> IpAddr {
+        let header = &self.template.bytes;
+        // The template was built from the address: both branches copy whole arrays out of it.
+        if header[L3] >> 4 == 4 {
+            IpAddr::from([header[L3 + 16], header[L3 + 17], header[L3 + 18], header[L3 + 19]])
+        } else {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&header[L3 + 24..L3 + 40]);
+            IpAddr::from(octets)
+        }
+    }
+}
+
+/// A count of frames and their bytes. A super-packet counts as one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Frames.
+    pub packets: u64,
+    /// Bytes, from the Ethernet header on.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Counts one frame.
+    pub fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Class {
+    pub(crate) spec: TunnelSpec,
+    pub(crate) local: IpAddr,
+}
+
+/// All remote end points of a host, found by their number when sending and by (type, remote address) when receiving.
+#[derive(Debug)]
+pub struct EndpointTable {
+    classes: Vec<Class>,
+    endpoints: Vec<Endpoint>,
+    by_remote: HashMap<(u16, IpAddr), EndpointId>,
+    pub(crate) seed: ahash::RandomState,
+    pub(crate) next_packet_id: u32,
+    /// The first outer source port of the range that carries entropy.
+    pub(crate) entropy_base: u16,
+    /// How many ports the range has; a power of two.
+    pub(crate) entropy_ports: u16,
+}
+
+/// Why an end point cannot be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The two addresses are of different families.
+    #[error("local address {0} and remote address {1} are of different families")]
+    MixedFamilies(IpAddr, IpAddr),
+    /// The tunnel type has no end points.
+    #[error("{0} has no end points")]
+    NotATunnel(TunnelType),
+    /// More than 65,535 combinations of local address and tunnel specification.
+    #[error("too many combinations of local address and tunnel type")]
+    TooManyClasses,
+}
+
+impl EndpointTable {
+    /// An empty table whose outer source ports are `entropy_base` up to `entropy_base + entropy_ports - 1`.
+    pub fn new(entropy_base: u16, entropy_ports: u16) -> Self {
+        Self {
+            classes: Vec::new(),
+            endpoints: Vec::new(),
+            by_remote: HashMap::default(),
+            seed: ahash::RandomState::new(),
+            next_packet_id: 1,
+            entropy_base,
+            entropy_ports: entropy_ports.max(1),
+        }
+    }
+
+    /// Adds the end point from `local` to `remote`; the same one again returns the same number.
+    ///
+    /// # Errors
+    /// [`EndpointError`] when the addresses or the type cannot be.
+    pub fn add(
+        &mut self,
+        spec: &TunnelSpec,
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> Result<EndpointId, EndpointError> {
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(EndpointError::MixedFamilies(local, remote));
+        }
+        if !spec.tunnel.has_endpoints() {
+            return Err(EndpointError::NotATunnel(spec.tunnel));
+        }
+        let class = match self.classes.iter().position(|c| c.spec == *spec && c.local == local) {
+            Some(place) => place,
+            None => {
+                self.classes.push(Class { spec: *spec, local });
+                self.classes.len() - 1
+            }
+        };
+        let class = u16::try_from(class).map_err(|_| EndpointError::TooManyClasses)?;
+        let endpoints = &mut self.endpoints;
+        Ok(*self.by_remote.entry((class, remote)).or_insert_with(|| {
+            endpoints.push(Endpoint {
+                template: HeaderTemplate::build(spec, local, remote, None),
+                class,
+                resolved: false,
+                next_sequence: 0,
+                tx: Traffic::default(),
+                rx: Traffic::default(),
+            });
+            EndpointId(endpoints.len() as u32 - 1)
+        }))
+    }
+
+    /// Frees what growing has left over.
+    pub fn shrink_to_fit(&mut self) {
+        self.endpoints.shrink_to_fit();
+        self.by_remote.shrink_to_fit();
+    }
+
+    /// Sets the Ethernet addresses toward an end point, or makes them unknown.
+    pub fn resolve(&mut self, id: EndpointId, next_hop: Option<NextHop>) {
+        let Some(endpoint) = self.endpoints.get_mut(id.0 as usize) else { return };
+        endpoint.resolved = next_hop.is_some();
+        if let Some(next_hop) = next_hop {
+            endpoint.template.bytes[0..6].copy_from_slice(&next_hop.destination.0);
+            endpoint.template.bytes[6..12].copy_from_slice(&next_hop.source.0);
+        }
+    }
+
+    /// The end point from which a packet of type `tunnel` came, to `local`.
+    ///
+    /// # Errors
+    /// [`DropReason::UnknownEndpoint`]: whoever is not configured is not listened to.
+    pub fn find(
+        &self,
+        tunnel: TunnelType,
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> Result<EndpointId, DropReason> {
+        self.classes
+            .iter()
+            .enumerate()
+            .filter(|(_, class)| class.spec.tunnel == tunnel && class.local == local)
+            .find_map(|(place, _)| self.by_remote.get(&(place as u16, remote)).copied())
+            .ok_or(DropReason::UnknownEndpoint)
+    }
+
+    /// An end point by its number.
+    pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.endpoints.get(id.0 as usize)
+    }
+
+    /// An end point by its number.
+    pub fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(id.0 as usize)
+    }
+
+    /// Specification and local address of an end point.
+    pub fn class(&self, endpoint: &Endpoint) -> (&TunnelSpec, IpAddr) {
+        let class = &self.classes[usize::from(endpoint.class)];
+        (&class.spec, class.local)
+    }
+
+    /// All end points: number, remote address, end point. In no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (EndpointId, IpAddr, &Endpoint)> {
+        self.by_remote
+            .iter()
+            .map(|(&(_, remote), &id)| (id, remote, &self.endpoints[id.0 as usize]))
+    }
+
+    /// How many end points there are.
+    pub fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// True when there is no end point.
+    pub fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+}

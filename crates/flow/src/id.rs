@@ -1,0 +1,117 @@
+//! Identifiers. Each is its own type so that a port number never stands where a port key belongs.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A port of one host's datapath: a VIF or the uplink. Local to the host; never on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PortNo(pub u32);
+
+/// A row of the [`EndpointTable`](crate::EndpointTable): one remote tunnel end point of one type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct EndpointId(pub u32);
+
+/// The number of a logical switch, the same on every host: 24 bits in VXLAN, Geneve, NVGRE and STT (OVN's tunnel key of a
+/// logical datapath), up to 32 in a plain GRE key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct DatapathKey(pub u32);
+
+/// The number of a logical port inside its logical switch: 1 to 32,767 for a port, from 32,768 for a multicast group
+/// (OVN's tunnel key of a port binding).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PortKey(u16);
+
+impl PortKey {
+    /// The largest key of a single port.
+    pub const MAX_PORT: u16 = 0x7fff;
+    /// The multicast group "every port of the switch" (OVN's `_MC_flood`).
+    pub const FLOOD: Self = Self(0x8000);
+
+    /// `None` for 0, which names no port.
+    pub const fn new(value: u16) -> Option<Self> {
+        if value == 0 { None } else { Some(Self(value)) }
+    }
+
+    /// The number, 1 to 65,535.
+    pub const fn value(self) -> u16 {
+        self.0
+    }
+
+    /// True for a multicast group rather than a single port.
+    pub const fn is_group(self) -> bool {
+        self.0 > Self::MAX_PORT
+    }
+}
+
+/// How frames travel between hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum TunnelType {
+    /// VXLAN, RFC 7348.
+    Vxlan,
+    /// Geneve, RFC 8926.
+    Geneve,
+    /// GRE with Transparent Ethernet Bridging, RFC 2784 and 2890.
+    Gre,
+    /// STT, draft-davie-stt.
+    Stt,
+    /// One 802.1Q tag on the uplink.
+    Vlan,
+    /// Two tags on the uplink, IEEE 802.1ad.
+    QinQ,
+}
+
+impl TunnelType {
+    /// All six, in the order in which they are listed everywhere.
+    pub const ALL: [Self; 6] =
+        [Self::Vxlan, Self::Geneve, Self::Gre, Self::Stt, Self::Vlan, Self::QinQ];
+
+    /// The name in configuration files and output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vxlan => "vxlan",
+            Self::Geneve => "geneve",
+            Self::Gre => "gre",
+            Self::Stt => "stt",
+            Self::Vlan => "vlan",
+            Self::QinQ => "qinq",
+        }
+    }
+
+    /// True for the types with an outer IP header, hence with remote end points; VLAN and QinQ have none.
+    pub const fn has_endpoints(self) -> bool {
+        !matches!(self, Self::Vlan | Self::QinQ)
+    }
+}
+
+impl fmt::Display for TunnelType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no tunnel type.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown tunnel type `{0}`: expected vxlan, geneve, gre, stt, vlan or qinq")]
+pub struct UnknownTunnelType(pub String);
+
+impl FromStr for TunnelType {
+    type Err = UnknownTunnelType;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|t| t.name() == text)
+            .ok_or_else(|| UnknownTunnelType(text.to_owned()))
+    }
+}
+
+macro_rules! display_number {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+display_number!(PortNo, EndpointId, DatapathKey, PortKey);

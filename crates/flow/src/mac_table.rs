@@ -1,0 +1,320 @@
+//! [`MacTable`]: which actions a frame gets, from where it entered and its destination MAC address alone.
+//!
+//! The table is made whole from a configuration and never changes afterwards; a new configuration makes a new table.
+//! Broadcast and multicast reach every other port of the logical switch, each remote host once. A frame that came
+//! from the underlay never returns to it (split horizon).
+
+use crate::{
+    Action, DatapathKey, DropReason, EndpointId, LogicalPorts, PortKey, PortNo, TunnelKey,
+    TunnelType,
+};
+use ahash::HashMap;
+use wire::vlan::Tag;
+use wire::{MacAddr, VlanId};
+
+/// How a logical switch reaches other hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwitchLink {
+    /// Through tunnels to remote end points.
+    Tunnel {
+        /// The tunnel type.
+        tunnel: TunnelType,
+        /// Whether the tunnel header carries logical ports.
+        logical_ports: bool,
+    },
+    /// By tags on the uplink.
+    Tags {
+        /// The uplink.
+        uplink: PortNo,
+        /// The outermost tag.
+        outer: Tag,
+        /// The second tag, of a QinQ switch.
+        inner: Option<Tag>,
+    },
+}
+
+/// Where a logical port is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortPlace {
+    /// On this host.
+    Local(PortNo),
+    /// Behind a remote end point.
+    Remote(EndpointId),
+    /// Somewhere behind the uplink, for switches linked by tags.
+    Uplink,
+}
+
+/// Where a frame entered the datapath.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ingress {
+    /// From a local guest.
+    Vif(PortNo),
+    /// Out of a tunnel.
+    Tunnel {
+        /// The tunnel's type: the same VNI may belong to different switches in different types.
+        tunnel: TunnelType,
+        /// What its header said.
+        key: TunnelKey,
+    },
+    /// From the uplink, with these identifiers in its tags. The tags are taken off by the actions.
+    Tags {
+        /// The outermost VLAN.
+        outer: VlanId,
+        /// The second VLAN, where there is a second tag.
+        inner: Option<VlanId>,
+    },
+}
+
+/// A table that cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TableError {
+    /// Two logical switches answer to the same key or tags.
+    #[error("two logical switches share the key {0} or its tags")]
+    DuplicateSwitch(DatapathKey),
+    /// Two ports of one switch have the same MAC address.
+    #[error("two ports share the MAC address {0}")]
+    DuplicateMac(MacAddr),
+    /// A port number stands for two logical ports.
+    #[error("port {0} is used twice")]
+    DuplicatePort(PortNo),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Station {
+    place: PortPlace,
+    key: PortKey,
+}
+
+#[derive(Debug)]
+struct Switch {
+    key: DatapathKey,
+    link: SwitchLink,
+    stations: HashMap<MacAddr, Station>,
+    local: Vec<(PortKey, PortNo)>,
+    /// The end points behind which the switch has ports, each once.
+    remote: Vec<EndpointId>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct MacTable {
+    switches: Vec<Switch>,
+    vifs: HashMap<PortNo, (usize, PortKey)>,
+    by_key: HashMap<(TunnelType, DatapathKey), usize>,
+    by_tags: HashMap<(u16, Option<u16>), usize>,
+}
+
+impl MacTable {
+    /// Adds a logical switch and returns its place, to be given to [`MacTable::add_port`].
+    ///
+    /// # Errors
+    /// [`TableError::DuplicateSwitch`] when a switch with the same type and key, or the same tags, is there.
+    pub fn add_switch(&mut self, key: DatapathKey, link: SwitchLink) -> Result<usize, TableError> {
+        let place = self.switches.len();
+        let taken = match link {
+            SwitchLink::Tunnel { tunnel, .. } => self.by_key.insert((tunnel, key), place),
+            SwitchLink::Tags { outer, inner, .. } => {
+                self.by_tags.insert((outer.vid, inner.map(|tag| tag.vid)), place)
+            }
+        };
+        if taken.is_some() {
+            return Err(TableError::DuplicateSwitch(key));
+        }
+        self.switches.push(Switch {
+            key,
+            link,
+            stations: HashMap::default(),
+            local: Vec::new(),
+            remote: Vec::new(),
+        });
+        Ok(place)
+    }
+
+    /// Adds a logical port to the switch at `switch` (as [`MacTable::add_switch`] returned it).
+    ///
+    /// # Errors
+    /// [`TableError`] when its MAC address or its port number is taken.
+    pub fn add_port(
+        &mut self,
+        switch: usize,
+        key: PortKey,
+        mac: MacAddr,
+        place: PortPlace,
+    ) -> Result<(), TableError> {
+        let entry = &mut self.switches[switch];
+        if entry.stations.insert(mac, Station { place, key }).is_some() {
+            return Err(TableError::DuplicateMac(mac));
+        }
+        match place {
+            PortPlace::Local(port) => {
+                if self.vifs.insert(port, (switch, key)).is_some() {
+                    return Err(TableError::DuplicatePort(port));
+                }
+                entry.local.push((key, port));
+            }
+            PortPlace::Remote(endpoint) => {
+                if !entry.remote.contains(&endpoint) {
+                    entry.remote.push(endpoint);
+                }
+            }
+            PortPlace::Uplink => {}
+        }
+        Ok(())
+    }
+
+    /// Replaces `actions` by what is to be done with a frame that entered at `ingress`, from `source` to `destination`.
+    /// There is always at least one action; the last resort is [`Action::Drop`].
+    pub fn look_up(
+        &self,
+        ingress: Ingress,
+        source: MacAddr,
+        destination: MacAddr,
+        actions: &mut Vec<Action>,
+    ) {
+        actions.clear();
+        let result = if source.is_multicast() {
+            Err(DropReason::BadSourceMac)
+        } else {
+            match ingress {
+                Ingress::Vif(port) => self.from_vif(port, destination, actions),
+                Ingress::Tunnel { tunnel, key } => {
+                    self.from_tunnel(tunnel, key, destination, actions)
+                }
+                Ingress::Tags { outer, inner } => {
+                    self.from_tags(outer, inner, destination, actions)
+                }
+            }
+        };
+        if let Err(reason) = result {
+            actions.clear();
+            actions.push(Action::Drop(reason));
+        } else if actions.is_empty() {
+            // A group frame in a switch without other ports.
+            actions.push(Action::Drop(DropReason::UnknownMac));
+        }
+    }
+
+    fn from_vif(
+        &self,
+        port: PortNo,
+        destination: MacAddr,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), DropReason> {
+        let &(switch, ingress) = self.vifs.get(&port).ok_or(DropReason::NoSuchPort)?;
+        let switch = &self.switches[switch];
+        if destination.is_multicast() {
+            switch.flood_local(Some(port), actions);
+            switch.flood_remote(ingress, actions);
+            return Ok(());
+        }
+        let station = switch.stations.get(&destination).ok_or(DropReason::UnknownMac)?;
+        match station.place {
+            PortPlace::Local(out) if out == port => return Err(DropReason::Hairpin),
+            PortPlace::Local(out) => actions.push(Action::Output(out)),
+            PortPlace::Remote(endpoint) => {
+                actions.push(switch.encap(endpoint, ingress, station.key))
+            }
+            PortPlace::Uplink => switch.output_tagged(actions),
+        }
+        Ok(())
+    }
+
+    fn from_tunnel(
+        &self,
+        tunnel: TunnelType,
+        key: TunnelKey,
+        destination: MacAddr,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), DropReason> {
+        let &switch =
+            self.by_key.get(&(tunnel, key.datapath)).ok_or(DropReason::UnknownDatapath)?;
+        let switch = &self.switches[switch];
+        match key.ports {
+            // The ingress host has chosen the port already: the choice is made once, for the whole giant switch.
+            Some(LogicalPorts { egress, .. }) if !egress.is_group() => {
+                let found = switch.local.iter().find(|(key, _)| *key == egress);
+                let &(_, port) = found.ok_or(DropReason::UnknownLogicalPort)?;
+                actions.push(Action::Output(port));
+                Ok(())
+            }
+            Some(LogicalPorts { egress, .. }) if egress != PortKey::FLOOD => {
+                Err(DropReason::UnknownLogicalPort)
+            }
+            Some(_) => {
+                switch.flood_local(None, actions);
+                Ok(())
+            }
+            None => switch.deliver(destination, actions),
+        }
+    }
+
+    fn from_tags(
+        &self,
+        outer: VlanId,
+        inner: Option<VlanId>,
+        destination: MacAddr,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), DropReason> {
+        let pair = inner.and_then(|inner| self.by_tags.get(&(outer.value(), Some(inner.value()))));
+        let (tags, &switch) = match pair {
+            Some(switch) => (2, switch),
+            // The second tag, if any, is the guest's own.
+            None => {
+                (1, self.by_tags.get(&(outer.value(), None)).ok_or(DropReason::UnknownDatapath)?)
+            }
+        };
+        actions.extend(std::iter::repeat_n(Action::PopVlan, tags));
+        self.switches[switch].deliver(destination, actions)?;
+        if actions.len() == tags { Err(DropReason::UnknownMac) } else { Ok(()) }
+    }
+}
+
+impl Switch {
+    /// To the local port that owns `destination`, or to all of them for a group address.
+    fn deliver(&self, destination: MacAddr, actions: &mut Vec<Action>) -> Result<(), DropReason> {
+        if destination.is_multicast() {
+            self.flood_local(None, actions);
+            return Ok(());
+        }
+        match self.stations.get(&destination).map(|station| station.place) {
+            Some(PortPlace::Local(port)) => {
+                actions.push(Action::Output(port));
+                Ok(())
+            }
+            Some(PortPlace::Remote(_) | PortPlace::Uplink) => Err(DropReason::Hairpin),
+            None => Err(DropReason::UnknownMac),
+        }
+    }
+
+    fn flood_local(&self, except: Option<PortNo>, actions: &mut Vec<Action>) {
+        let others = self.local.iter().filter(|(_, port)| Some(*port) != except);
+        actions.extend(others.map(|&(_, port)| Action::Output(port)));
+    }
+
+    fn flood_remote(&self, ingress: PortKey, actions: &mut Vec<Action>) {
+        if matches!(self.link, SwitchLink::Tags { .. }) {
+            self.output_tagged(actions);
+        } else {
+            actions.extend(self.remote.iter().map(|&e| self.encap(e, ingress, PortKey::FLOOD)));
+        }
+    }
+
+    fn encap(&self, endpoint: EndpointId, ingress: PortKey, egress: PortKey) -> Action {
+        let ports = match self.link {
+            SwitchLink::Tunnel { logical_ports: true, .. } => {
+                Some(LogicalPorts { ingress: Some(ingress), egress })
+            }
+            _ => None,
+        };
+        Action::Encap { endpoint, key: TunnelKey { datapath: self.key, ports } }
+    }
+
+    fn output_tagged(&self, actions: &mut Vec<Action>) {
+        let SwitchLink::Tags { uplink, outer, inner } = self.link else { return };
+        actions.extend(inner.map(Action::PushVlan));
+        actions.push(Action::PushVlan(outer));
+        actions.push(Action::Output(uplink));
+        actions.push(Action::PopVlan);
+        actions.extend(inner.map(|_| Action::PopVlan));
+    }
+}

@@ -1,0 +1,252 @@
+//! A frame as one STT frame in one TCP-shaped super-segment, and back (draft-davie-stt sections 3 and 4).
+//!
+//! The inner offload state travels in the STT header, so a super-packet with an unfinished checksum crosses the
+//! underlay as it is, and the outer packet is what any NIC with plain TCP segmentation cuts.
+
+use crate::encap::{is_ipv4, outer_pseudo_header, set_lengths};
+use crate::endpoint::L3;
+use crate::{
+    DatapathKey, DropReason, Encapsulated, Endpoint, LogicalPorts, PortKey, TunnelKey, TunnelSpec,
+};
+use packet::stt::{SttFrameKey, SttPlace};
+use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, Verdict};
+use std::net::IpAddr;
+use wire::ecn::Ecn;
+use wire::tunnel::stt::{FRAME_HEADER_LEN, SEGMENT_HEADER_LEN};
+use wire::tunnel::{SttChecksum, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr};
+use wire::{EtherType, Fragment, Ipv4Packet, Ipv6Packet, Protocol, vlan};
+
+/// The largest outer IP packet.
+const MAX_IP_LEN: usize = 65_535;
+const TCP_CHECKSUM: u16 = 16;
+const UDP_CHECKSUM: u16 = 6;
+
+/// The longest inner frame that fits one STT frame over IPv4 (`ipv6`: over IPv6).
+pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
+    MAX_IP_LEN - if ipv6 { 40 } else { 20 } - SEGMENT_HEADER_LEN - FRAME_HEADER_LEN
+}
+
+pub(crate) fn encap(
+    outer: &Encapsulated,
+    spec: &TunnelSpec,
+    endpoint: &Endpoint,
+    key: &TunnelKey,
+    packet: &mut PacketBuf,
+    packet_id: u32,
+) -> Result<(), DropReason> {
+    let template = endpoint.template.as_bytes();
+    let ipv4 = is_ipv4(template);
+    if packet.len() > max_inner_len(!ipv4) {
+        return Err(DropReason::UnderlayTooBig);
+    }
+    let inner = describe(packet)?;
+    let frame_len = FRAME_HEADER_LEN + packet.len();
+    packet.push_front(outer.outer_len).map_err(|_| DropReason::Headroom)?;
+    let total = packet.len();
+    let header = packet.head_mut();
+    header[..template.len()].copy_from_slice(template);
+    outer.set_traffic_class(header);
+    set_lengths(header, total, None);
+
+    let l4 = outer.l4;
+    let segment = SttSegmentRepr {
+        src_port: outer.source_port,
+        dst_port: spec.port,
+        frame_len: frame_len as u16,
+        offset: 0,
+        packet_id,
+    };
+    let segment_len = (SEGMENT_HEADER_LEN + frame_len) as u32;
+    let pseudo = outer_pseudo_header(header, Protocol::TCP, segment_len).fold();
+    let (segment_header, frame_header) = header[l4..].split_at_mut(SEGMENT_HEADER_LEN);
+    let mut view = SttSegmentPacket::new_unchecked(segment_header);
+    segment.emit(&mut view);
+    view.set_checksum(pseudo);
+    let frame = SttRepr { checksum: inner, vlan: None, context_id: context(key) };
+    frame.emit(&mut SttPacket::new_unchecked(frame_header));
+
+    let headers = l4 - L3 + SEGMENT_HEADER_LEN;
+    let segment_size = spec.path_mtu_bytes.saturating_sub(headers as u16).max(1);
+    let kind = if ipv4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    packet.offload = Offload {
+        checksum: Checksum::Partial { start: l4 as u16, offset: TCP_CHECKSUM },
+        gso: (frame_len > usize::from(segment_size)).then_some(Gso {
+            kind,
+            size: segment_size,
+            ecn: false,
+        }),
+    };
+    Ok(())
+}
+
+/// The inner offload state as the STT header says it; what it cannot say is completed first.
+fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
+    let told = match packet.offload.checksum {
+        Checksum::Unverified => SttChecksum::Unverified,
+        Checksum::Verified => SttChecksum::Verified,
+        Checksum::Partial { start, offset } => match partial(packet, start, offset) {
+            Some(told) => told,
+            None => {
+                packet::complete_checksum(packet).map_err(|_| DropReason::Segmentation)?;
+                SttChecksum::Verified
+            }
+        },
+    };
+    match (packet.offload.gso, told) {
+        (None, _) | (Some(_), SttChecksum::Partial { tcp: true, .. }) => Ok(told),
+        // Only TCP super-packets can be described; others are split before.
+        _ => Err(DropReason::Segmentation),
+    }
+}
+
+/// `None` when the receiver would not find the checksum field where it is.
+fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
+    let located = wire::transport_offset(packet.head()).ok()?;
+    if located.l4 != Some(usize::from(start)) {
+        return None;
+    }
+    let tcp = match (located.protocol, offset) {
+        (Protocol::TCP, TCP_CHECKSUM) => true,
+        (Protocol::UDP, UDP_CHECKSUM) => false,
+        _ => return None,
+    };
+    Some(SttChecksum::Partial {
+        l4_offset: u8::try_from(start).ok()?,
+        ipv4: located.ethertype == EtherType::IPV4,
+        tcp,
+        mss: packet.offload.gso.map_or(0, |gso| gso.size),
+    })
+}
+
+/// The 64-bit context: datapath in bits 0-23, egress port in 24-39, ingress port in 40-54 (OVN's layout).
+fn context(key: &TunnelKey) -> u64 {
+    let ports = key.ports.map_or(0, |ports| {
+        let ingress = u64::from(ports.ingress.map_or(0, PortKey::value) & PortKey::MAX_PORT);
+        ingress << 40 | u64::from(ports.egress.value()) << 24
+    });
+    u64::from(key.datapath.0 & 0xff_ffff) | ports
+}
+
+/// What a context id says.
+pub(crate) fn key_of_context(context: u64) -> Result<TunnelKey, DropReason> {
+    if context >> 55 != 0 {
+        return Err(DropReason::UnknownDatapath);
+    }
+    let ingress = PortKey::new((context >> 40) as u16 & PortKey::MAX_PORT);
+    let ports = PortKey::new((context >> 24) as u16).map(|egress| LogicalPorts { ingress, egress });
+    Ok(TunnelKey { datapath: DatapathKey(context as u32 & 0xff_ffff), ports })
+}
+
+/// One segment of an STT frame, its outer headers read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SttSegment {
+    /// Which frame it belongs to.
+    pub key: SttFrameKey,
+    /// Where in the frame.
+    pub place: SttPlace,
+    /// The outer destination port.
+    pub port: u16,
+    /// The outer traffic class byte.
+    pub traffic_class: u8,
+}
+
+/// Reads the outer headers of an STT segment, from its Ethernet header on, and takes them off: `packet` is the segment's
+/// part of the frame then, without padding.
+///
+/// # Errors
+/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterFragment`] for IP fragments,
+/// [`DropReason::SttFrame`] for a segment that cannot be part of a frame, [`DropReason::OuterChecksum`] for a wrong
+/// checksum.
+pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReason> {
+    packet.linearize();
+    let frame = packet.head();
+    let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
+    if located.fragment != Fragment::Whole {
+        return Err(DropReason::OuterFragment);
+    }
+    let (Protocol::TCP, Some(l4)) = (located.protocol, located.l4) else {
+        return Err(DropReason::Malformed);
+    };
+    let ip = &frame[located.l3..];
+    let (src, dst, traffic_class) = if located.ethertype == EtherType::IPV4 {
+        let ip = Ipv4Packet::new_unchecked(ip);
+        (IpAddr::V4(ip.src()), IpAddr::V4(ip.dst()), ip.tos())
+    } else {
+        let ip = Ipv6Packet::new_unchecked(ip);
+        (IpAddr::V6(ip.src()), IpAddr::V6(ip.dst()), ip.traffic_class())
+    };
+    let view = SttSegmentPacket::new_checked(&frame[l4..located.l3_end])
+        .map_err(|_| DropReason::Malformed)?;
+    let segment = SttSegmentRepr::parse(&view).map_err(|_| DropReason::SttFrame)?;
+    if packet.offload.checksum == Checksum::Unverified
+        && packet::verify_checksum(packet) == Verdict::Invalid
+    {
+        return Err(DropReason::OuterChecksum);
+    }
+    let (header_end, end) = (located.l3_end - view.payload_len(), located.l3_end);
+    packet.truncate(end);
+    packet.offload = Offload::default();
+    packet.pull_front(header_end);
+    Ok(SttSegment {
+        key: SttFrameKey { src, dst, src_port: segment.src_port, packet_id: segment.packet_id },
+        place: SttPlace {
+            total: segment.frame_len,
+            offset: segment.offset,
+            ce: Ecn::of(traffic_class) == Ecn::Ce,
+        },
+        port: segment.dst_port,
+        traffic_class,
+    })
+}
+
+/// Reads the STT header of a whole frame and takes it off: `packet` is the inner Ethernet frame then, with the offload
+/// state that the header tells.
+///
+/// # Errors
+/// [`DropReason::MalformedTunnel`] for a header that does not parse or does not fit the frame,
+/// [`DropReason::UnknownDatapath`] for a context with bits where there should be none.
+pub fn decap_stt(packet: &mut PacketBuf) -> Result<TunnelKey, DropReason> {
+    let ethernet_len = packet.len().saturating_sub(FRAME_HEADER_LEN);
+    let view = SttPacket::new_checked(packet.head()).map_err(|_| DropReason::MalformedTunnel)?;
+    let repr = SttRepr::parse(&view, ethernet_len).map_err(|_| DropReason::MalformedTunnel)?;
+    let key = key_of_context(repr.context_id)?;
+    packet.pull_front(FRAME_HEADER_LEN);
+    if packet.head().len() < wire::ethernet::HEADER_LEN {
+        return Err(DropReason::Malformed);
+    }
+    packet.offload = offload(packet, repr.checksum)?;
+    if let Some(lost) = repr.vlan {
+        let tag = vlan::Tag { tpid: EtherType::VLAN, pcp: lost.pcp, dei: false, vid: lost.vid };
+        crate::execute::push_vlan(packet, tag)?;
+    }
+    Ok(key)
+}
+
+/// The offload state that an STT header tells, checked against the frame: a device would believe it.
+fn offload(packet: &PacketBuf, told: SttChecksum) -> Result<Offload, DropReason> {
+    let (l4_offset, ipv4, tcp, mss) = match told {
+        SttChecksum::Unverified => return Ok(Offload::default()),
+        // The sender's word for bytes that have crossed a network since; the guest's stack looks again.
+        SttChecksum::Verified => return Ok(Offload::default()),
+        SttChecksum::Partial { l4_offset, ipv4, tcp, mss } => (l4_offset, ipv4, tcp, mss),
+    };
+    let located = wire::transport_offset(packet.head()).map_err(|_| DropReason::Malformed)?;
+    let protocol = if tcp { Protocol::TCP } else { Protocol::UDP };
+    let family = if ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    let fits = located.ethertype == family
+        && located.protocol == protocol
+        && located.fragment == Fragment::Whole
+        && located.l4 == Some(l4_offset.into());
+    let field = usize::from(l4_offset) + if tcp { 18 } else { 8 };
+    if !fits || packet.head().len() < field || (mss != 0 && !tcp) {
+        return Err(DropReason::MalformedTunnel);
+    }
+    let kind = if ipv4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    Ok(Offload {
+        checksum: Checksum::Partial {
+            start: l4_offset.into(),
+            offset: if tcp { TCP_CHECKSUM } else { UDP_CHECKSUM },
+        },
+        gso: (mss != 0).then_some(Gso { kind, size: mss, ecn: false }),
+    })
+}

@@ -1,0 +1,170 @@
+//! From the network, which is the same on every host, to what the datapath of one host needs.
+
+use anyhow::{Context, Result};
+use datapath::user::{Config, DeviceConfig, GuestConfig, PortConfig};
+use flow::{
+    DatapathKey, Dscp, EndpointTable, MacTable, PortNo, PortPlace, SwitchLink, TunnelSpec,
+    TunnelType,
+};
+use netdev::IpPrefix;
+use network::{Device, Host, LogicalSwitch, Network, Port, Segment};
+use std::net::IpAddr;
+use wire::EtherType;
+use wire::vlan::Tag;
+
+const UPLINK: PortNo = PortNo(0);
+/// Outer source ports per tunnel address: 64 flows' worth of paths, each a socket.
+const ENTROPY_PORTS: u16 = 64;
+const ENTROPY_BASE: u16 = 49_152;
+
+/// The datapath of `host`.
+pub fn plan(network: &Network, host: &Host) -> Result<Config> {
+    let mut plan = Plan {
+        network,
+        host,
+        table: MacTable::default(),
+        endpoints: EndpointTable::new(ENTROPY_BASE, ENTROPY_PORTS),
+        tunnels: Vec::new(),
+        ports: Vec::new(),
+        tags: false,
+    };
+    for switch in network.logical_switches() {
+        if switch.ports.iter().any(|port| port.host == host.index) {
+            plan.add_switch(switch).with_context(|| format!("logical switch {}", switch.name))?;
+        }
+    }
+    plan.endpoints.shrink_to_fit();
+    Ok(Config {
+        host: host.name.clone(),
+        uplink: host.uplink.clone(),
+        uplink_port: UPLINK,
+        tags: plan.tags,
+        ports: plan.ports,
+        tunnels: plan.tunnels,
+        entropy_ports: ENTROPY_PORTS,
+        endpoints: plan.endpoints,
+        table: plan.table,
+    })
+}
+
+struct Plan<'a> {
+    network: &'a Network,
+    host: &'a Host,
+    table: MacTable,
+    endpoints: EndpointTable,
+    tunnels: Vec<(TunnelSpec, IpAddr)>,
+    ports: Vec<PortConfig>,
+    tags: bool,
+}
+
+impl Plan<'_> {
+    fn add_switch(&mut self, switch: &LogicalSwitch) -> Result<()> {
+        let spec = self.tunnel_spec(switch.tunnel);
+        let link = self.link(switch);
+        if let Some(spec) = spec {
+            let local = self.address_of(self.host)?;
+            if !self.tunnels.contains(&(spec, local)) {
+                self.tunnels.push((spec, local));
+            }
+        } else {
+            self.tags = true;
+        }
+        let place = self.table.add_switch(DatapathKey(switch.datapath_key.0), link)?;
+        for port in &switch.ports {
+            let port_place = if port.host == self.host.index {
+                PortPlace::Local(self.add_vif(switch, port))
+            } else if let Some(spec) = spec {
+                let remote = self.address_of(&self.network.hosts()[port.host.value()])?;
+                let local = self.address_of(self.host)?;
+                PortPlace::Remote(self.endpoints.add(&spec, local, remote)?)
+            } else {
+                PortPlace::Uplink
+            };
+            self.table.add_port(place, port.key, port.mac, port_place)?;
+        }
+        Ok(())
+    }
+
+    fn address_of(&self, host: &Host) -> Result<IpAddr> {
+        let family = self.network.underlay_family();
+        host.underlay(family)
+            .with_context(|| format!("host {} has no IPv{family} underlay address", host.name))
+    }
+
+    fn add_vif(&mut self, switch: &LogicalSwitch, port: &Port) -> PortNo {
+        let number = PortNo(self.ports.len() as u32 + 1);
+        let device = match &port.device {
+            Device::Tap { name, netns } => DeviceConfig::Tap {
+                name: name.clone(),
+                mtu: switch.mtu,
+                guest: netns.as_ref().map(|netns| GuestConfig {
+                    netns: netns.clone(),
+                    mac: port.mac,
+                    addresses: port
+                        .addresses
+                        .iter()
+                        .filter_map(|net| IpPrefix::new(net.addr(), net.prefix_len()))
+                        .collect(),
+                }),
+            },
+            Device::Interface { name } => DeviceConfig::Interface { name: name.clone() },
+        };
+        self.ports.push(PortConfig {
+            port: number,
+            name: port.name.clone(),
+            logical_switch: switch.name.clone(),
+            device,
+        });
+        number
+    }
+
+    fn link(&self, switch: &LogicalSwitch) -> SwitchLink {
+        match switch.segment {
+            Segment::Vni(_) | Segment::Unkeyed => SwitchLink::Tunnel {
+                tunnel: switch.tunnel,
+                logical_ports: match switch.tunnel {
+                    TunnelType::Geneve => self.network.options().geneve.logical_ports,
+                    TunnelType::Stt => self.network.options().stt.logical_ports,
+                    _ => false,
+                },
+            },
+            Segment::Vlan(vlan) => SwitchLink::Tags {
+                uplink: UPLINK,
+                outer: Tag::new(EtherType::VLAN, vlan),
+                inner: None,
+            },
+            Segment::QinQ { outer, inner } => SwitchLink::Tags {
+                uplink: UPLINK,
+                outer: Tag::new(EtherType(self.network.options().qinq.s_tpid.value()), outer),
+                inner: Some(Tag::new(EtherType::VLAN, inner)),
+            },
+        }
+    }
+
+    /// `None` for the types without end points.
+    fn tunnel_spec(&self, tunnel: TunnelType) -> Option<TunnelSpec> {
+        let options = self.network.options();
+        let outer = options.outer(tunnel)?;
+        let (port, checksum) = match tunnel {
+            TunnelType::Vxlan => (options.vxlan.udp_port, options.vxlan.checksum),
+            TunnelType::Geneve => (options.geneve.udp_port, options.geneve.checksum),
+            TunnelType::Stt => (options.stt.tcp_port, true),
+            _ => (0, options.gre.checksum),
+        };
+        let is_gre = tunnel == TunnelType::Gre;
+        let spec = TunnelSpec {
+            tunnel,
+            port,
+            checksum,
+            ttl: outer.ttl,
+            dscp: match outer.dscp {
+                network::Dscp::Inherit => Dscp::Inherit,
+                network::Dscp::Fixed(dscp) => Dscp::Fixed(dscp),
+            },
+            key: is_gre && options.gre.key,
+            sequence: is_gre && options.gre.sequence,
+            path_mtu_bytes: self.network.underlay_mtu(),
+        };
+        Some(spec)
+    }
+}

@@ -1,0 +1,99 @@
+//! `weft run`: the daemon of one host.
+
+use crate::control::{Answer, Control, Request, default_path};
+use crate::{Failure, logging, plan};
+use anyhow::{Context, anyhow};
+use datapath::user::{Mailbox, UserDatapath};
+use netdev::epoll::{Epoll, Events, Interest};
+use netdev::signal::{Signal, Signals};
+use network::Network;
+use std::path::PathBuf;
+
+/// Run the switch of one host until SIGTERM or SIGINT.
+///
+/// Reads the network file, opens the underlay, makes the TAP devices of this host's ports (in their namespaces where the
+/// file says so) and forwards. Devices that do not exist yet are waited for. Everything it made is gone when it ends.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  weft run --host h1 network.toml\n\nWEFT_LOG=debug shows more messages."
+)]
+pub struct Args {
+    /// The name of this host in the network file
+    #[arg(long)]
+    host: String,
+    /// The control socket [default: /run/weft/HOST.sock]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// The network file
+    network: PathBuf,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let network = Network::load(&args.network).map_err(Failure::input)?;
+    let host = network.host(&args.host).ok_or_else(|| {
+        let names: Vec<_> = network.hosts().iter().map(|host| host.name.as_str()).collect();
+        Failure::Input(anyhow!(
+            "{} has no host {:?}; it has {}",
+            args.network.display(),
+            args.host,
+            names.join(", ")
+        ))
+    })?;
+    let config = plan::plan(&network, host).map_err(Failure::Input)?;
+    logging::init();
+    // Blocked before any thread starts, so that every thread has them blocked.
+    let signals = Signals::take()?;
+    let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
+    let control = Control::listen(&path)?;
+    let (mut datapath, mailbox) = UserDatapath::new(config)
+        .with_context(|| format!("cannot run the switch of {}", args.host))?;
+    tracing::info!(host = %args.host, control = %path.display(), "running");
+    let forwarding = std::thread::Builder::new()
+        .name("forward".to_owned())
+        .spawn(move || datapath.run())
+        .context("start the forwarding thread")?;
+    let served = serve(&control, &signals, &mailbox, || forwarding.is_finished());
+    mailbox.stop();
+    match forwarding.join() {
+        Ok(result) => result?,
+        Err(_) => return Err(anyhow!("the forwarding thread panicked").into()),
+    }
+    served?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Answers the control socket until a signal says stop, or the forwarding thread has ended.
+fn serve(
+    control: &Control,
+    signals: &Signals,
+    mailbox: &Mailbox,
+    ended: impl Fn() -> bool,
+) -> Result<(), anyhow::Error> {
+    const SIGNAL: u64 = 0;
+    const CONTROL: u64 = 1;
+    let epoll = Epoll::new()?;
+    epoll.add(signals, SIGNAL, Interest::Read)?;
+    epoll.add(control.listener(), CONTROL, Interest::Read)?;
+    let mut events = Events::new();
+    while !ended() {
+        epoll.wait(&mut events, Some(std::time::Duration::from_millis(500)))?;
+        for event in events.iter() {
+            if event.token == SIGNAL {
+                match signals.read()? {
+                    Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
+                    Some(Signal::Hangup) => {
+                        tracing::info!("SIGHUP ignored: restart to read the network file anew")
+                    }
+                    None => {}
+                }
+                continue;
+            }
+            control.serve(|Request::Show| match mailbox.snapshot() {
+                Ok(snapshot) => Answer::Ok(Box::new(snapshot)),
+                Err(error) => Answer::Error(error.to_string()),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! `weft show`: what a running daemon counts.
+
+use crate::Failure;
+use crate::control::{Request, ask, default_path};
+use datapath::stats::{Count, Drops, Snapshot};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Show ports, end points, counters and drops by reason of a running switch.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  weft show --host h1\n  weft show --host h1 --json | jq .ports"
+)]
+pub struct Args {
+    /// The name of the host in its network file
+    #[arg(long, required_unless_present = "control")]
+    host: Option<String>,
+    /// The control socket [default: /run/weft/HOST.sock]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn show(args: &Args) -> Result<(), Failure> {
+    let path = match (&args.control, &args.host) {
+        (Some(path), _) => path.clone(),
+        (None, host) => default_path(host.as_deref().unwrap_or_default()),
+    };
+    let snapshot = ask(&path, &Request::Show)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&snapshot)?);
+    } else {
+        print!("{}", text(&snapshot));
+    }
+    Ok(())
+}
+
+fn text(snapshot: &Snapshot) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_text(snapshot, &mut out);
+    out
+}
+
+fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
+    let seconds = snapshot.uptime_ms / 1000;
+    writeln!(out, "host {}  pid {}  up {seconds} s", snapshot.host, snapshot.pid)?;
+    let uplink = &snapshot.uplink;
+    writeln!(out, "uplink {}  {}", uplink.device, uplink.state)?;
+    write_counts(out, &uplink.rx, &uplink.tx)?;
+    write_drops(out, &uplink.drops)?;
+    for port in &snapshot.ports {
+        writeln!(
+            out,
+            "port {} {}  switch {}  {}  {}",
+            port.port, port.name, port.logical_switch, port.device, port.state
+        )?;
+        write_counts(out, &port.rx, &port.tx)?;
+        write_drops(out, &port.drops)?;
+    }
+    for endpoint in &snapshot.endpoints {
+        writeln!(
+            out,
+            "endpoint {} {} -> {}  neighbour {}",
+            endpoint.tunnel, endpoint.local, endpoint.remote, endpoint.neighbour
+        )?;
+        write_counts(out, &endpoint.rx, &endpoint.tx)?;
+    }
+    Ok(())
+}
+
+fn write_counts(out: &mut String, rx: &Count, tx: &Count) -> std::fmt::Result {
+    writeln!(
+        out,
+        "  rx {} frames {} bytes  tx {} frames {} bytes",
+        rx.packets, rx.bytes, tx.packets, tx.bytes
+    )
+}
+
+fn write_drops(out: &mut String, drops: &Drops) -> std::fmt::Result {
+    for (reason, count) in drops {
+        writeln!(out, "  drop {reason} {count}")?;
+    }
+    Ok(())
+}
