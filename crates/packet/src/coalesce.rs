@@ -1,17 +1,23 @@
 //! Coalescing of in-order TCP segments of one flow into super-packets: the inverse of [segmentation](crate::segment).
 //!
 //! [`coalesce_ranges`] takes a train of frames received into one storage and copies no payload; [`Coalescer`] takes frames
-//! received one by one. Both follow the rules of Linux's GRO: a segment continues another when
+//! received one by one. The rules are those of Linux's GRO (`inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive`),
+//! so that a super-packet made here cuts back into the very segments it was made of. A segment continues others when
 //!
-//! - the bytes of the Ethernet header and tags are equal; IPv4 is without options and its header checksum is valid, IPv6 has
-//!   the same extension headers. No fragments. Lengths are the IP header's, so that padding is dropped;
-//! - addresses, ports, TTL, TOS (DSCP and ECN), flow label and DF are equal; the IPv4 identification goes up by 1, or is
-//!   always 0 with DF set;
-//! - the sequence number follows; acknowledgement number, window and all option bytes (timestamps too) are equal;
-//! - no SYN, RST or URG; ECE equal; CWR on the first only; PSH or FIN on the last only;
-//! - all payloads are as long as the first, the last may be shorter, none is empty;
-//! - the IP packet stays within 65,535 bytes;
-//! - the TCP checksums are valid. A segment whose checksum is not passes through alone, and untouched.
+//! - all are whole IP packets with TCP behind the same bytes of Ethernet header and tags; IPv4 without options and with a
+//!   valid header checksum, or IPv6 with the same options headers and no other extension header. Lengths are the IP
+//!   header's: padding of the frame is dropped;
+//! - addresses, TTL or hop limit, TOS or traffic class (so DSCP and ECN), flow label and DF are equal. The IPv4
+//!   identification goes up by 1; or it is always 0 with DF set, where it means nothing (RFC 6864 section 4.1) and
+//!   segmentation may number anew;
+//! - ports, acknowledgement number, window, urgent pointer and all option bytes (timestamps too) are equal, and the
+//!   sequence number follows;
+//! - none has SYN, RST or URG, and all agree in ECE and the remaining bits. CWR is on the first only, PSH and FIN on the
+//!   last only;
+//! - all payloads are as long as the first, only the last may be shorter, none is empty;
+//! - the IP packet stays within 65,535 bytes, its header included;
+//! - all TCP checksums are valid, unless somebody vouches for them. A segment whose checksum is wrong passes through alone
+//!   and untouched, for its receiver to refuse.
 
 use std::ops::Range;
 
@@ -137,8 +143,10 @@ impl<K: Copy + Eq> Coalescer<K> {
                 return None;
             }
         };
-        let mergeable = segment.is_mergeable && packet.offload.gso.is_none();
-        let trusted = packet.offload.checksum != Checksum::Unverified;
+        let offload = packet.offload;
+        let mergeable =
+            segment.is_mergeable && offload.gso.is_none() && segment.owes_nothing_else(offload);
+        let trusted = offload.checksum != Checksum::Unverified;
         if let Some(index) = self.find(key, &segment, packet.head()) {
             let held = &mut self.held[index];
             if mergeable && held.join(&segment, packet.head(), trusted) {
@@ -209,6 +217,8 @@ impl<K> Held<K> {
     fn emit(mut self, emit: &mut impl FnMut(K, PacketBuf)) {
         if self.run.count > 1 {
             self.packet.offload = self.run.finish(self.packet.head_mut());
+        } else if self.run.is_first_valid && self.packet.offload.checksum == Checksum::Unverified {
+            self.packet.offload.checksum = Checksum::Verified;
         }
         emit(self.key, self.packet);
     }

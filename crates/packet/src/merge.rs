@@ -1,20 +1,6 @@
 //! When one TCP segment continues another, and what the super-packet's headers then are.
 //!
-//! The rules are those of Linux's GRO (`inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive`), so that a super-packet
-//! made here cuts back into the very segments it was made of. Two segments are joined when
-//!
-//! - both are whole IP packets with TCP behind the same bytes of Ethernet header and tags; IPv4 without options and with
-//!   a valid header checksum, or IPv6 with the same extension headers (no fragment or routing header). Lengths are the
-//!   IP header's: padding of the frame is dropped;
-//! - addresses, ports, TTL or hop limit, TOS or traffic class (so DSCP and ECN), flow label and DF are equal. The IPv4
-//!   identification goes up by 1, or is always 0 with DF set;
-//! - the second's sequence number follows; acknowledgement number, window, urgent pointer and all option bytes
-//!   (timestamps too) are equal;
-//! - neither has SYN, RST or URG, and both agree in ECE and the remaining bits. CWR only on the first of all. PSH or FIN
-//!   ends the super-packet;
-//! - both have payload, and the second not more than the first of all; one with less ends the super-packet;
-//! - the IP packet stays within 65,535 bytes, its header included;
-//! - both TCP checksums are valid, unless the caller vouches for them.
+//! The rules are in [`crate::coalesce`]; the functions here name the same fields in the same order.
 
 use wire::checksum::Sum;
 use wire::{Protocol, TcpFlags, tcp, transport_offset};
@@ -92,6 +78,16 @@ impl Segment {
     /// True when nothing may be appended behind the segment.
     pub(crate) fn ends_run(&self) -> bool {
         self.flags & (PSH | FIN) != 0
+    }
+
+    /// True when a partial checksum, if there is one, is that of the segment.
+    pub(crate) fn owes_nothing_else(&self, offload: Offload) -> bool {
+        match offload.checksum {
+            Checksum::Partial { start, offset } => {
+                usize::from(start) == self.at.l4 && usize::from(offset) == tcp::CHECKSUM_OFFSET
+            }
+            Checksum::Unverified | Checksum::Verified => true,
+        }
     }
 
     /// The payload, without padding behind it.

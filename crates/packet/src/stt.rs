@@ -87,11 +87,14 @@ pub enum SttDrop {
     /// A frame that was not complete in time. Counts frames.
     #[error("incomplete STT frame expired")]
     Expired,
+    /// An incomplete frame whose packet id came again with a whole frame: its sender has started anew. Counts frames.
+    #[error("incomplete STT frame superseded by a whole one")]
+    Superseded,
 }
 
 impl SttDrop {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Empty,
         Self::TotalTooShort,
         Self::BeyondTotal,
@@ -101,6 +104,7 @@ impl SttDrop {
         Self::OverLimit,
         Self::Evicted,
         Self::Expired,
+        Self::Superseded,
     ];
 }
 
@@ -219,10 +223,11 @@ impl SttReassembler {
         }
         // The check above makes this fit.
         let range = (place.offset, end as u16);
+        if len == usize::from(place.total) {
+            self.give_up(key, SttDrop::Superseded);
+            return Ok(SttProgress::Complete { ce: place.ce });
+        }
         if !self.frames.contains_key(&key) {
-            if len == usize::from(place.total) {
-                return Ok(SttProgress::Complete { ce: place.ce });
-            }
             self.open(key, place.total, now_ms)?;
         }
         let Entry::Occupied(mut entry) = self.frames.entry(key) else {

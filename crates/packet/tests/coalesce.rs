@@ -327,6 +327,20 @@ fn buffer_is_returned_when_its_packet_was_joined() {
 }
 
 #[test]
+fn partial_packet_stays_alone_when_it_owes_another_checksum() {
+    let (first, second) = pair();
+    let mut coalescer = Coalescer::new(2);
+    let mut out = Vec::new();
+    for spec in [first, second] {
+        let mut packet = spec.packet(None);
+        packet.offload.checksum = Checksum::Partial { start: 20, offset: 16 };
+        coalescer.push((), packet, |(), p| out.push(p.offload));
+    }
+    assert_eq!(out.len(), 2);
+    assert!(out.iter().all(|o| o.checksum == Checksum::Partial { start: 20, offset: 16 }));
+}
+
+#[test]
 fn partial_packets_are_joined_when_nobody_summed_them() {
     let spec = Spec { payload: vec![5; 250], ..Spec::default() };
     let mut coalescer = Coalescer::new(2);

@@ -162,6 +162,21 @@ fn segment_is_refused_when_offload_lies() {
 }
 
 #[test]
+fn segment_is_refused_when_headers_are_longer_than_the_bound() {
+    let spec = Spec { v6: true, options: vec![], ip_extra: 248, ..Spec::default() };
+    let len = spec.header_len();
+    let mut packet = spec.packet(Some(10));
+    for (outer, fits) in [(512 - len, true), (513 - len, false)] {
+        packet.pull_front(packet.len() - spec.packet(None).len());
+        packet.push_front(outer).unwrap();
+        let count = Segmenter::new()
+            .segment(&packet, outer, SegmentChecksum::Complete, |_| {})
+            .map(|s| s.len());
+        assert_eq!(count, if fits { Ok(10) } else { Err(SegmentError::HeadersTooLong(513)) });
+    }
+}
+
+#[test]
 fn split_does_nothing_when_within_limits() {
     let spec = Spec::default();
     let mut packet = spec.packet(Some(40));
