@@ -4,6 +4,9 @@ use packet::{Coalescer, PacketBuf, coalesce_ranges};
 
 use crate::{lists, offload};
 
+/// The flag's byte in the flags and fragment offset of IPv4.
+const DONT_FRAGMENT: u8 = 0x40;
+
 /// Joins the frames of a list, by both ways; returns how many packets came out of the first.
 pub fn list(bytes: &[u8]) -> usize {
     let frames = lists::read(bytes);
@@ -60,7 +63,8 @@ fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
     assert_eq!(left, right);
 }
 
-/// The frame without padding, and without the checksums, of which 0 and 0xffff are the same number.
+/// The frame without padding, without the checksums, of which 0 and 0xffff are the same number, and without an IPv4
+/// identification that says nothing (RFC 6864: it is not to be fragmented).
 fn normal(frame: &[u8]) -> Vec<u8> {
     let mut copy = frame.to_vec();
     let Ok(located) = wire::transport_offset(frame) else { return copy };
@@ -70,6 +74,9 @@ fn normal(frame: &[u8]) -> Vec<u8> {
     copy.truncate(located.l3_end);
     if located.ethertype == wire::EtherType::IPV4 {
         copy[located.l3 + 10..located.l3 + 12].fill(0);
+        if copy[located.l3 + 6] & DONT_FRAGMENT != 0 {
+            copy[located.l3 + 4..located.l3 + 6].fill(0);
+        }
     }
     if let (Some(l4), wire::Protocol::TCP) = (located.l4, located.protocol)
         && let Some(checksum) = copy.get_mut(l4 + 16..l4 + 18)

@@ -109,14 +109,14 @@ impl Ends {
         self.frame(TCP, &join(&[&head, &sum.to_be_bytes(), &tail]))
     }
 
-    /// An ICMP or ICMPv6 message of `kind` and code 0; `body` is all behind the checksum.
-    pub fn icmp(self, kind: u8, body: &[u8]) -> Vec<u8> {
+    /// An ICMP or ICMPv6 message of `kind` and `code`; `body` is all behind the checksum.
+    pub fn icmp(self, kind: u8, code: u8, body: &[u8]) -> Vec<u8> {
         let (protocol, pseudo) = match self {
             Self::V4(..) => (ICMP, Vec::new()),
             Self::V6(..) => (ICMPV6, self.pseudo(ICMPV6, 4 + body.len())),
         };
-        let sum = checksum(&[&pseudo, &[kind, 0, 0, 0], body]);
-        self.frame(protocol, &join(&[&[kind, 0], &sum.to_be_bytes(), body]))
+        let sum = checksum(&[&pseudo, &[kind, code, 0, 0], body]);
+        self.frame(protocol, &join(&[&[kind, code], &sum.to_be_bytes(), body]))
     }
 
     /// One segment of an STT frame: the TCP-shaped header to port 7471 and `part`, which begins at `offset` of a frame of
@@ -141,16 +141,17 @@ pub fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, options: &[u8], payload:
     let head = join(&[
         &[0x45 + (options.len() / 4) as u8, 0],
         &len.to_be_bytes(),
-        &[0, 1, 0x40, 0, 64, protocol],
+        &[0, 0, 0x40, 0, 64, protocol],
     ]);
     let tail = join(&[&src.octets(), &dst.octets(), options]);
     join(&[&head, &checksum(&[&head, &[0, 0], &tail]).to_be_bytes(), &tail, payload])
 }
 
-/// An IPv6 packet.
+/// An IPv6 packet. Neighbour discovery demands that no router has forwarded it.
 pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u16).to_be_bytes();
-    join(&[&[0x60, 0, 0, 0], &len, &[next, 64], &src.octets(), &dst.octets(), payload])
+    let hop_limit = if next == ICMPV6 { 255 } else { 64 };
+    join(&[&[0x60, 0, 0, 0], &len, &[next, hop_limit], &src.octets(), &dst.octets(), payload])
 }
 
 /// A VXLAN header with the I flag.
@@ -189,8 +190,9 @@ pub fn stt(flags: u8, l4_offset: u8, mss: u16, tci: u16, context: u64, frame: &[
     join(&[&head, &context.to_be_bytes(), &[0, 0], frame])
 }
 
-/// An ARP request.
+/// An ARP request, to the broadcast address.
 pub fn arp_request() -> Vec<u8> {
     let head = [0, 1, 8, 0, 6, 4, 0, 1];
-    ethernet(TYPE_ARP, &join(&[&head, &[2, 0, 0, 0, 0, 1, 10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]]))
+    let body = join(&[&head, &[2, 0, 0, 0, 0, 1, 10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]]);
+    join(&[&[0xff; 6], &ethernet(TYPE_ARP, &body)[6..]])
 }

@@ -2,9 +2,11 @@
 //!
 //! What a parser accepts, it must be able to emit, and to read again as the same value.
 
+use wire::checksum::{Sum, pseudo_v6};
 use wire::{
-    EtherType, EthernetPacket, EthernetRepr, Fragment, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr,
-    Protocol, TcpPacket, TcpRepr, UdpPacket, UdpRepr,
+    ArpPacket, ArpRepr, EtherType, EthernetPacket, EthernetRepr, Fragment, Icmpv4Packet,
+    Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Protocol,
+    TcpPacket, TcpRepr, UdpPacket, UdpRepr,
 };
 
 /// Emits `$repr` over a copy of `$bytes` whose header has been wiped, and reads it again.
@@ -19,23 +21,25 @@ macro_rules! assert_round_trip {
     }};
 }
 
+pub(crate) use assert_round_trip;
+
 /// Reads all headers of a frame; returns how many were valid.
 pub fn frame(bytes: &[u8]) -> usize {
     let Ok(ethernet) = EthernetPacket::new_checked(bytes) else { return 0 };
     let repr = EthernetRepr::parse(&ethernet);
-    assert_round_trip!(EthernetPacket, bytes, repr, |p: &EthernetPacket<_>| Ok::<_, ()>(
-        EthernetRepr::parse(p)
+    assert_round_trip!(EthernetPacket, bytes, repr, |packet: &EthernetPacket<_>| Ok::<_, ()>(
+        EthernetRepr::parse(packet)
     ));
     let Ok(tags) = wire::vlan::Tags::parse(bytes) else { return 1 };
-    let payload = &bytes[tags.payload_offset()..];
-    let tagged = usize::from(tags.count() > 0);
     assert_located(bytes, tags.count());
-    1 + tagged
-        + match tags.ethertype() {
-            EtherType::IPV4 => ipv4(payload),
-            EtherType::IPV6 => ipv6(payload),
-            _ => 0,
-        }
+    let payload = &bytes[tags.payload_offset()..];
+    let inner = match tags.ethertype() {
+        EtherType::ARP => arp(payload),
+        EtherType::IPV4 => ipv4(payload),
+        EtherType::IPV6 => ipv6(payload),
+        _ => 0,
+    };
+    1 + usize::from(tags.count() > 0) + inner
 }
 
 /// The one walk to the transport header agrees with the views, and keeps the order it promises.
@@ -47,12 +51,28 @@ fn assert_located(bytes: &[u8], tags: usize) {
     assert!(located.l3_end <= bytes.len());
 }
 
+fn arp(bytes: &[u8]) -> usize {
+    let Ok(packet) = ArpPacket::new_checked(bytes) else { return 0 };
+    let Ok(repr) = ArpRepr::parse(&packet) else { return 0 };
+    let mut copy = [0xa5; wire::arp::PACKET_LEN];
+    repr.emit(&mut ArpPacket::new_unchecked(&mut copy[..]));
+    assert_eq!(
+        ArpPacket::new_checked(&copy[..]).and_then(|packet| ArpRepr::parse(&packet)),
+        Ok(repr)
+    );
+    1
+}
+
 fn ipv4(bytes: &[u8]) -> usize {
     let Ok(packet) = Ipv4Packet::new_checked(bytes) else { return 0 };
     let payload = packet.payload();
     assert_eq!(payload.len(), usize::from(packet.payload_len()));
-    let whole = packet.fragment() == Fragment::Whole;
-    let inner = if whole { transport(packet.protocol(), payload) } else { 0 };
+    let inner = match (packet.fragment(), packet.protocol()) {
+        (Fragment::Whole, Protocol::TCP) => tcp(payload),
+        (Fragment::Whole, Protocol::UDP) => udp(payload),
+        (Fragment::Whole, Protocol::ICMP) => icmpv4(payload),
+        _ => 0,
+    };
     // A mutated header hardly ever has the right checksum, and everything behind the check deserves to be reached.
     let mut summed = bytes.to_vec();
     Ipv4Packet::new_unchecked(&mut summed[..]).fill_checksum();
@@ -67,7 +87,17 @@ fn ipv6(bytes: &[u8]) -> usize {
     let Ok(packet) = Ipv6Packet::new_checked(bytes) else { return 0 };
     let inner = match packet.upper() {
         Ok(upper) if upper.fragmentation() == Fragment::Whole => {
-            transport(upper.protocol, &bytes[upper.offset..packet.total_len()])
+            let payload = &bytes[upper.offset..packet.total_len()];
+            match upper.protocol {
+                Protocol::TCP => tcp(payload),
+                Protocol::UDP => udp(payload),
+                Protocol::ICMPV6 => {
+                    let len = payload.len() as u32;
+                    let pseudo = pseudo_v6(packet.src(), packet.dst(), upper.protocol, len);
+                    icmpv6(payload, pseudo, packet.hop_limit())
+                }
+                _ => 0,
+            }
         }
         _ => 0,
     };
@@ -76,12 +106,37 @@ fn ipv6(bytes: &[u8]) -> usize {
     1 + inner
 }
 
-fn transport(protocol: Protocol, bytes: &[u8]) -> usize {
-    match protocol {
-        Protocol::TCP => tcp(bytes),
-        Protocol::UDP => udp(bytes),
-        _ => 0,
+/// The message with the right checksum.
+fn summed(bytes: &[u8], pseudo: Sum) -> Vec<u8> {
+    let mut copy = bytes.to_vec();
+    if let Some(field) = copy.get_mut(2..4) {
+        field.fill(0);
+        let checksum = pseudo.bytes(&copy).checksum();
+        copy[2..4].copy_from_slice(&checksum.to_be_bytes());
     }
+    copy
+}
+
+fn icmpv4(bytes: &[u8]) -> usize {
+    let message = summed(bytes, Sum::new());
+    let Ok(packet) = Icmpv4Packet::new_checked(&message[..]) else { return 0 };
+    let Ok(repr) = Icmpv4Repr::parse(&packet) else { return 0 };
+    let mut copy = vec![0xa5; repr.message_len()];
+    repr.emit(&mut Icmpv4Packet::new_unchecked(&mut copy[..]));
+    let again = Icmpv4Packet::new_checked(&copy[..]).expect("an emitted message is whole");
+    assert_eq!(Icmpv4Repr::parse(&again), Ok(repr));
+    1
+}
+
+fn icmpv6(bytes: &[u8], pseudo: Sum, hop_limit: u8) -> usize {
+    let message = summed(bytes, pseudo);
+    let Ok(packet) = Icmpv6Packet::new_checked(&message[..]) else { return 0 };
+    let Ok(repr) = Icmpv6Repr::parse(&packet, pseudo, hop_limit) else { return 0 };
+    let mut copy = vec![0xa5; repr.message_len()];
+    repr.emit(&mut Icmpv6Packet::new_unchecked(&mut copy[..]), pseudo);
+    let again = Icmpv6Packet::new_checked(&copy[..]).expect("an emitted message is whole");
+    assert_eq!(Icmpv6Repr::parse(&again, pseudo, hop_limit), Ok(repr));
+    1
 }
 
 fn tcp(bytes: &[u8]) -> usize {

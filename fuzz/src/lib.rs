@@ -11,3 +11,5 @@ pub mod network;
 pub mod offload;
 pub mod reassembly;
 pub mod seeds;
+pub mod switch;
+pub mod tunnels;

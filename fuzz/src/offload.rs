@@ -48,15 +48,7 @@ fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
 
 /// The segments of a packet with their checksums computed; each one is right, and together they carry its payload.
 pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
-    let mut segmenter = Segmenter::new();
-    let cut = segmenter.segment(packet, 0, SegmentChecksum::Complete, |_| {}).ok()?;
-    let mut payload = Vec::new();
-    let mut segments = Vec::new();
-    for (header, part) in cut {
-        payload.extend_from_slice(part);
-        segments.push([header, part].concat());
-    }
-    assert!(packet.head()[cut.header_len()..].starts_with(&payload), "payload is lost");
+    let segments = cut(packet)?;
     if packet.offload.gso.is_some() {
         for segment in &segments {
             let verdict = verify_checksum(&PacketBuf::from_bytes(segment));
@@ -64,6 +56,15 @@ pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
         }
     }
     Some(segments)
+}
+
+/// The segments of a packet, whose payload is the packet's.
+pub fn cut(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
+    let mut segmenter = Segmenter::new();
+    let cut = segmenter.segment(packet, 0, SegmentChecksum::Complete, |_| {}).ok()?;
+    let payload: Vec<_> = cut.flat_map(|(_, part)| part.iter().copied()).collect();
+    assert!(packet.head()[cut.header_len()..].starts_with(&payload), "payload is lost");
+    Some(cut.map(|(header, part)| [header, part].concat()).collect())
 }
 
 /// Smaller super-packets give the same segments as the large one.

@@ -15,7 +15,8 @@ use crate::packages;
 use crate::run::{self, COMPILER_FLAGS, cargo, run};
 use crate::test::host_triple;
 
-const MANIFEST: &str = "--manifest-path=fuzz/Cargo.toml";
+/// The package of the targets, a workspace of its own.
+pub const MANIFEST: &str = "--manifest-path=fuzz/Cargo.toml";
 /// The time of a smoke over all targets.
 const SMOKE_SECONDS: u64 = 60;
 const COVERAGE_FLAGS: [&str; 7] = [
@@ -41,11 +42,17 @@ pub struct Options {
     runs: Option<u64>,
 }
 
+impl Options {
+    fn is_limited(&self) -> bool {
+        self.seconds.is_some() || self.runs.is_some()
+    }
+}
+
 /// Fuzzes one target or all. A crash is an error that names the file with the input.
 pub fn fuzz(options: &Options) -> Result<()> {
     let all = targets()?;
     let chosen: Vec<_> = match &options.target {
-        None if options.seconds.is_none() && options.runs.is_none() && all.len() > 1 => {
+        None if !options.is_limited() => {
             bail!("name a target, or limit all by --seconds or --runs: {}", all.join(", "))
         }
         None => all,
@@ -58,7 +65,9 @@ pub fn fuzz(options: &Options) -> Result<()> {
 
 /// Gives every target an equal share of [`SMOKE_SECONDS`].
 pub fn smoke() -> Result<()> {
-    let share = (SMOKE_SECONDS / targets()?.len() as u64).max(1);
+    let share = SMOKE_SECONDS / targets()?.len() as u64;
+    // libFuzzer stops a second late.
+    let share = share.saturating_sub(1).max(1);
     fuzz(&Options { seconds: Some(share), ..Options::default() })
 }
 
@@ -116,12 +125,16 @@ fn fuzz_target(programs: &Path, target: &str, options: &Options) -> Result<()> {
     // The first corpus takes what is found; the committed seeds are only read.
     command.arg(found).arg(Path::new("fuzz/corpus").join(target));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-    command.args(["-timeout=10", "-rss_limit_mb=1024", "-verbosity=1", "-print_final_stats=1"]);
+    command.args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1"]);
     if let Some(seconds) = options.seconds {
         command.arg(format!("-max_total_time={seconds}"));
     }
     if let Some(runs) = options.runs {
         command.arg(format!("-runs={runs}"));
+    }
+    if options.is_limited() {
+        // The progress of a short run is of no interest.
+        command.arg("-verbosity=0");
     }
     run(&mut command).with_context(|| {
         format!(

@@ -2,14 +2,12 @@
 
 use anyhow::Result;
 
-use crate::packages;
 use crate::run::{COMPILER_FLAGS, cargo, run};
-
-const FUZZ_MANIFEST: &str = "--manifest-path=fuzz/Cargo.toml";
+use crate::{fuzz, packages};
 
 /// Formats the workspace and the fuzz targets, or checks that they are formatted.
 pub fn fmt(check: bool) -> Result<()> {
-    for scope in ["--all", FUZZ_MANIFEST] {
+    for scope in ["--all", fuzz::MANIFEST] {
         let mut command = cargo(&["fmt", scope]);
         if check {
             command.arg("--check");
@@ -24,8 +22,8 @@ pub fn clippy() -> Result<()> {
     let warnings = ["--", "-D", "warnings"];
     run(cargo(&["clippy", "--workspace", "--all-targets"]).args(warnings))?;
     packages::ensure(&packages::FUZZ)?;
-    let target_dir = super::fuzz::target_dir();
-    run(cargo(&["clippy", FUZZ_MANIFEST, "--all-targets", "--all-features", "--target-dir"])
+    let target_dir = fuzz::target_dir();
+    run(cargo(&["clippy", fuzz::MANIFEST, "--all-targets", "--all-features", "--target-dir"])
         .arg(target_dir)
         .args(warnings))
 }

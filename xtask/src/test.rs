@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::packages;
 use crate::run::{cargo, show, succeeded, target_dir};
+use crate::{fuzz, packages};
 
 /// How to run the tests.
 #[derive(Args, Default)]
@@ -96,7 +96,11 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         // Build as the user; only the test programs themselves are root.
         command.env(runner_variable()?, "sudo --preserve-env");
     }
-    let end = run_counted(&mut command, counts);
+    let mut end = run_counted(&mut command, counts);
+    if options.arguments.is_empty() {
+        let mut seeds = cargo(&["test", fuzz::MANIFEST, "--target-dir"]);
+        end = end.and(run_counted(seeds.arg(fuzz::target_dir()), counts));
+    }
 
     let report = Report::parse(&fs::read_to_string(&report_path).context("the test report")?);
     counts.passed = counts.passed.saturating_sub(report.skipped.len());

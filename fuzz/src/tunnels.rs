@@ -1,0 +1,145 @@
+//! The decapsulators, each given a frame of the underlay, and the way from there to the guests.
+//!
+//! Whatever the outer headers of a mutated frame say, the tunnel header is looked for where it would be, so that every frame
+//! reaches the decapsulator.
+
+use flow::{
+    Decapped, DropReason, Ingress, TunnelKey, TunnelType, decap_geneve, decap_gre, decap_stt,
+    decap_vxlan, propagate_ecn, strip_stt_segment,
+};
+use packet::{Checksum, PacketBuf};
+use wire::ParseError;
+use wire::tunnel::{
+    GenevePacket, GeneveRepr, GrePacket, GreRepr, SttPacket, SttRepr, SttSegmentPacket,
+    SttSegmentRepr, VxlanPacket, VxlanRepr,
+};
+use wire::vlan::Tags;
+
+use crate::headers::{self, assert_round_trip};
+use crate::switch::{Outcome, Switch};
+
+const UDP_HEADER_LEN: usize = 8;
+/// Where the transport header of a plain IPv4 packet is.
+const IPV4_L4: usize = 14 + 20;
+/// Where the traffic class of an IPv4 packet is.
+const IPV4_TOS: usize = 14 + 1;
+
+/// VXLAN (RFC 7348).
+pub fn vxlan(frame: &[u8]) -> Outcome {
+    let bytes = behind(frame, UDP_HEADER_LEN);
+    let header = VxlanPacket::new_checked(bytes).and_then(|packet| VxlanRepr::parse(&packet));
+    if let Ok(repr) = header {
+        assert_round_trip!(VxlanPacket, bytes, repr, VxlanRepr::parse);
+    }
+    let decapped = checked(decap_vxlan(bytes), header.map(|repr| repr.vni.value()))?;
+    deliver(TunnelType::Vxlan, traffic_class(frame), bytes, decapped)
+}
+
+/// Geneve (RFC 8926).
+pub fn geneve(frame: &[u8]) -> Outcome {
+    let bytes = behind(frame, UDP_HEADER_LEN);
+    let packet = GenevePacket::new_checked(bytes);
+    let header = packet.and_then(|packet| GeneveRepr::parse(&packet));
+    if let Ok(repr) = header {
+        assert_round_trip!(GenevePacket, bytes, repr, GeneveRepr::parse);
+        let options: usize = repr.options.iter().map(|option| option.wire_len()).sum();
+        assert_eq!(options, repr.options.as_bytes().len());
+    }
+    let decapped = checked(decap_geneve(bytes), header.map(|repr| repr.vni.value()))?;
+    deliver(TunnelType::Geneve, traffic_class(frame), bytes, decapped)
+}
+
+/// GRE with key (RFC 2784, RFC 2890).
+pub fn gre(frame: &[u8]) -> Outcome {
+    let mut bytes = behind(frame, 0).to_vec();
+    // A mutated packet hardly ever has the right checksum.
+    if GrePacket::new_checked(&bytes[..]).is_ok_and(|packet| packet.checksum().is_some()) {
+        GrePacket::new_unchecked(&mut bytes[..]).fill_checksum();
+    }
+    let header = GrePacket::new_checked(&bytes[..]).and_then(|packet| GreRepr::parse(&packet));
+    if let Ok(repr) = header {
+        // The checksum is none of the header's fields: it covers the payload, too.
+        let reparse = |packet: &GrePacket<&[u8]>| {
+            let mut summed = packet.into_inner().to_vec();
+            if packet.checksum().is_some() {
+                GrePacket::new_unchecked(&mut summed[..]).fill_checksum();
+            }
+            GrePacket::new_checked(&summed[..]).and_then(|packet| GreRepr::parse(&packet))
+        };
+        assert_round_trip!(GrePacket, bytes, repr, reparse);
+    }
+    let key = header.map(|repr| repr.key.unwrap_or_default());
+    let decapped = checked(decap_gre(&bytes, true), key)?;
+    deliver(TunnelType::Gre, traffic_class(frame), &bytes, decapped)
+}
+
+/// STT in one segment (draft-davie-stt).
+pub fn stt(frame: &[u8]) -> Outcome {
+    let bytes = behind(frame, 0);
+    let segment = SttSegmentPacket::new_checked(bytes);
+    if let Ok(repr) = segment.and_then(|packet| SttSegmentRepr::parse(&packet)) {
+        assert_round_trip!(SttSegmentPacket, bytes, repr, SttSegmentRepr::parse);
+    }
+    let mut packet = PacketBuf::from_bytes(frame);
+    // A mutated packet hardly ever has the right checksum.
+    packet.offload.checksum = Checksum::Verified;
+    if strip_stt_segment(&mut packet).is_err() {
+        packet = PacketBuf::from_bytes(bytes.get(20..).unwrap_or_default());
+    }
+    stt_header(packet.head());
+    let key = decap_stt(&mut packet)?;
+    propagate_ecn(traffic_class(frame), packet.head_mut())?;
+    forward(TunnelType::Stt, key, &mut packet)
+}
+
+fn stt_header(bytes: &[u8]) {
+    let parse = |packet: &SttPacket<&[u8]>| {
+        SttRepr::parse(packet, packet.into_inner().len() - wire::tunnel::stt::FRAME_HEADER_LEN)
+    };
+    if let Ok(repr) = SttPacket::new_checked(bytes).and_then(|packet| parse(&packet)) {
+        assert_round_trip!(SttPacket, bytes, repr, parse);
+    }
+}
+
+/// One or two tags on the uplink, on a host with a VLAN and on one with QinQ.
+pub fn tagged(frame: &[u8]) -> Outcome {
+    let tags = Tags::parse(frame).map_err(|_| DropReason::Malformed)?;
+    let outer = tags.outer().and_then(|tag| tag.vlan()).ok_or(DropReason::UnknownDatapath)?;
+    let ingress = Ingress::Tags { outer, inner: tags.inner().and_then(|tag| tag.vlan()) };
+    let forward = |tunnel| Switch::new(tunnel).forward(ingress, &mut PacketBuf::from_bytes(frame));
+    forward(TunnelType::Vlan).or_else(|_| forward(TunnelType::QinQ))
+}
+
+/// The tunnel header in `frame`, `skip` bytes behind the start of the transport header.
+fn behind(frame: &[u8], skip: usize) -> &[u8] {
+    let l4 = wire::transport_offset(frame).ok().and_then(|located| located.l4).unwrap_or(IPV4_L4);
+    frame.get(l4 + skip..).unwrap_or_default()
+}
+
+fn traffic_class(frame: &[u8]) -> u8 {
+    frame.get(IPV4_TOS).copied().unwrap_or_default()
+}
+
+/// What is accepted has a valid header, and the key that stands in it.
+fn checked(
+    outcome: Result<Decapped, DropReason>,
+    key: Result<u32, ParseError>,
+) -> Result<Decapped, DropReason> {
+    if let Ok(decapped) = &outcome {
+        assert_eq!(key, Ok(decapped.key.datapath.0));
+    }
+    outcome
+}
+
+/// From the tunnel header to the guests.
+fn deliver(tunnel: TunnelType, traffic_class: u8, bytes: &[u8], decapped: Decapped) -> Outcome {
+    let mut packet = PacketBuf::from_bytes(bytes);
+    packet.pull_front(decapped.inner);
+    headers::frame(packet.head());
+    propagate_ecn(traffic_class, packet.head_mut())?;
+    forward(tunnel, decapped.key, &mut packet)
+}
+
+fn forward(tunnel: TunnelType, key: TunnelKey, packet: &mut PacketBuf) -> Outcome {
+    Switch::new(tunnel).forward(Ingress::Tunnel { tunnel, key }, packet)
+}

@@ -1,0 +1,101 @@
+//! The seeds do what they are there for, and the committed ones are the current ones.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use weft_fuzz::seeds::{self, Seed};
+use weft_fuzz::{coalescing, headers, network, offload, reassembly, tunnels};
+
+fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
+    seeds::all().into_iter().filter(move |seed| seed.target == target)
+}
+
+#[test]
+fn corpora_are_current_when_compared_with_the_generator() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut committed = BTreeMap::new();
+    for target in fs::read_dir(&corpus).unwrap() {
+        for seed in fs::read_dir(target.unwrap().path()).unwrap() {
+            let path = seed.unwrap().path();
+            let name = path.strip_prefix(&corpus).unwrap().to_str().unwrap().to_owned();
+            committed.insert(name, fs::read(path).unwrap());
+        }
+    }
+    let generated: BTreeMap<_, _> = seeds::all()
+        .into_iter()
+        .map(|seed| (format!("{}/{}", seed.target, seed.name), seed.bytes))
+        .collect();
+    assert!(committed == generated, "run `cargo xtask fuzz-seeds`");
+}
+
+#[test]
+fn every_header_is_valid_when_the_frame_is_a_seed() {
+    for seed in seeds_of("wire_frame") {
+        let expected = match seed.name {
+            "arp-request" => 2,
+            "qinq-ipv4-tcp" => 4,
+            _ => 3,
+        };
+        assert_eq!(headers::frame(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
+fn tunnels_are_decapped_or_refused_for_the_right_reason_when_the_frame_is_a_seed() {
+    for target in ["vxlan", "geneve", "gre", "stt", "vlan"] {
+        for seed in seeds_of(target) {
+            let outcome = match target {
+                "vxlan" => tunnels::vxlan(&seed.bytes),
+                "geneve" => tunnels::geneve(&seed.bytes),
+                "gre" => tunnels::gre(&seed.bytes),
+                "stt" => tunnels::stt(&seed.bytes),
+                _ => tunnels::tagged(&seed.bytes),
+            };
+            let refused = outcome.err().map(|reason| reason.name());
+            let expected = match seed.name {
+                "unknown-critical" => Some("geneve_critical_option"),
+                "control" => Some("geneve_control"),
+                "ipv4-no-key" => Some("gre_no_key"),
+                "unknown-vni" | "ipv4-nvgre" | "priority" => Some("unknown_datapath"),
+                _ => None,
+            };
+            assert_eq!(refused, expected, "{target}/{}", seed.name);
+        }
+    }
+}
+
+#[test]
+fn super_packets_are_cut_when_the_offload_is_a_seed() {
+    for seed in seeds_of("offload") {
+        let expected = if matches!(seed.name, "none" | "verified" | "partial") { 1 } else { 3 };
+        assert_eq!(offload::frame(&seed.bytes), Some(expected), "{}", seed.name);
+    }
+}
+
+#[test]
+fn trains_are_joined_when_they_are_seeds() {
+    for seed in seeds_of("coalesce") {
+        let expected = match seed.name {
+            "ipv4" | "ipv6" => 1,
+            "gap-and-end" => 3,
+            _ => 3,
+        };
+        assert_eq!(coalescing::list(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
+fn stt_frames_are_complete_when_their_segments_are_seeds() {
+    for seed in seeds_of("stt_reassembly") {
+        let expected = if seed.name == "two-frames" { 2 } else { 1 };
+        assert_eq!(reassembly::list(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
+fn networks_are_accepted_when_they_are_seeds() {
+    for seed in seeds_of("network_toml") {
+        assert!(network::file(&seed.bytes), "{}", seed.name);
+    }
+}
