@@ -98,8 +98,7 @@ fn profiles_are_in_force_when_read_back() {
     for profile in Profile::ALL {
         let lab = Lab::build(&session, profile, DEFAULT_UPLINK_MTU).unwrap();
         let is_on = |name: &str| {
-            let flag = lab.offloads().iter().find(|(found, _)| found == name);
-            flag.unwrap_or_else(|| panic!("{name} in {:?}", lab.offloads())).1
+            *lab.offloads().get(name).unwrap_or_else(|| panic!("{name} in {:?}", lab.offloads()))
         };
         assert!(is_on("tx-checksum-ip-generic") && is_on("rx-gro"), "{profile}");
         assert_eq!(is_on("tx-udp_tnl-segmentation"), profile == Profile::Full, "{profile}");

@@ -15,7 +15,7 @@ use std::time::Duration;
 use network::TunnelType;
 
 use crate::environment::Environment;
-use crate::lab::{Contender, DEFAULT_UPLINK_MTU, Profile, Session};
+use crate::lab::{Contender, DEFAULT_UPLINK_MTU, OffloadFlags, Profile, Session};
 use crate::{Error, Result, Stop};
 
 pub use report::{DemoReport, ProfileReport, Row, StreamReport, Trial};
@@ -80,8 +80,8 @@ pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     let environment = Environment::read(options.commit.clone());
     let (present, left_out) = sort_out(&options.contenders);
     let blocks = options.blocks.max(1);
-    let trials = blocks * (present.len() + 2);
-    let progress = Progress::start(trials * options.profiles.len(), options.quiet);
+    let trials = schedule(&present, blocks);
+    let progress = Progress::start(trials.len() * options.profiles.len(), options.quiet);
     let mut profiles = Vec::with_capacity(options.profiles.len());
     for &profile in &options.profiles {
         let plan = Plan {
@@ -92,15 +92,7 @@ pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
             seconds,
             progress: &progress,
         };
-        let mut trials = Vec::with_capacity(trials);
-        let mut offloads = Vec::new();
-        for (number, mut trial) in schedule(&present, blocks).into_iter().enumerate() {
-            let again = if trial.again { " (again)" } else { "" };
-            progress.trial(&format!("{profile}: {}: {}{again}", number + 1, trial.contender));
-            offloads = plan.run(&mut trial)?;
-            trials.push(trial);
-            progress.done();
-        }
+        let (trials, offloads) = run_all(&plan, trials.clone())?;
         let mtu = options.uplink_mtu;
         profiles.push(ProfileReport::new(profile, mtu, offloads, trials, &left_out));
     }
@@ -110,6 +102,20 @@ pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
         write_json(&report, path)?;
     }
     Ok(report)
+}
+
+/// Measures all `trials` in order. Also returns the underlay's offload flags.
+fn run_all(plan: &Plan<'_>, mut trials: Vec<Trial>) -> Result<(Vec<Trial>, OffloadFlags)> {
+    let mut offloads = OffloadFlags::new();
+    let total = trials.len();
+    for (index, trial) in trials.iter_mut().enumerate() {
+        let again = if trial.again { " (again)" } else { "" };
+        let (profile, number, contender) = (plan.profile, index + 1, trial.contender);
+        plan.progress.trial(&format!("{profile}, {number} of {total}: {contender}{again}"));
+        offloads = plan.run(trial)?;
+        plan.progress.done();
+    }
+    Ok((trials, offloads))
 }
 
 /// # Errors

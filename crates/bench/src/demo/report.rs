@@ -1,7 +1,7 @@
 //! What the demo found: every trial as measured, and one row of medians for each contender.
 
 use crate::environment::Environment;
-use crate::lab::{Contender, Profile};
+use crate::lab::{Contender, OffloadFlags, Profile};
 use crate::measure::{Usage, median, ratio};
 use crate::traffic::ping::PingReport;
 
@@ -97,7 +97,7 @@ pub struct ProfileReport {
     /// MTU of the underlay, in bytes.
     pub uplink_mtu: u16,
     /// Offload flags of the underlay, as the kernel states them.
-    pub offloads: Vec<(String, bool)>,
+    pub offloads: OffloadFlags,
     /// The base measured a second time over its first time (one connection; median over the blocks). What differs from 1
     /// is noise, and no ratio of the table means more than that.
     pub noise: Option<f64>,
@@ -137,7 +137,7 @@ impl ProfileReport {
     pub(super) fn new(
         profile: Profile,
         uplink_mtu: u16,
-        offloads: Vec<(String, bool)>,
+        offloads: OffloadFlags,
         trials: Vec<Trial>,
         left_out: &[(Contender, String)],
     ) -> Self {
@@ -265,7 +265,7 @@ pub(super) mod tests {
 
     pub(in crate::demo) fn report(trials: Vec<Trial>) -> DemoReport {
         let left_out = [(Contender::OvsVxlan, "not installed".to_owned())];
-        let offloads = vec![("tx-tcp-segmentation".to_owned(), true)];
+        let offloads = [("tx-tcp-segmentation".to_owned(), true)].into();
         let profile = ProfileReport::new(Profile::Full, 1500, offloads, trials, &left_out);
         let environment = environment();
         DemoReport { environment, seconds: 1.0, blocks: 2, profiles: vec![profile] }

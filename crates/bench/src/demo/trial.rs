@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::progress::Progress;
 use super::report::{StreamReport, Trial};
-use crate::lab::{Attachment, Contender, GUEST_DEVICE, Guest, Lab, Profile, Session};
+use crate::lab::{Attachment, Contender, GUEST_DEVICE, Guest, Lab, OffloadFlags, Profile, Session};
 use crate::measure::{Snapshot, Usage};
 use crate::traffic::ping::{PingReport, Pinger};
 use crate::traffic::tcp::{Route, Streams, retransmitted};
@@ -43,9 +43,9 @@ impl Plan<'_> {
     ///
     /// # Errors
     /// [`Error::Interrupted`], or the lab itself cannot be built: no contender is to blame.
-    pub(super) fn run(&self, trial: &mut Trial) -> Result<Vec<(String, bool)>> {
+    pub(super) fn run(&self, trial: &mut Trial) -> Result<OffloadFlags> {
         let lab = Lab::build(self.session, self.profile, self.uplink_mtu)?;
-        let offloads = lab.offloads().to_vec();
+        let offloads = lab.offloads().clone();
         match self.attempt(&lab, trial) {
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => trial.failure = Some(error.to_string()),
@@ -54,7 +54,7 @@ impl Plan<'_> {
         Ok(offloads)
     }
 
-    fn attempt(&self, lab: &Lab, trial: &mut Trial) -> Result<()> {
+    fn attempt(&self, lab: &Lab<'_>, trial: &mut Trial) -> Result<()> {
         let contender = trial.contender;
         self.step(contender, "start");
         let mut attachment = contender.attach(lab, self.weft)?;
@@ -73,7 +73,7 @@ impl Plan<'_> {
         if contender.is_weft() { nothing_left_behind(lab) } else { Ok(()) }
     }
 
-    fn measure(&self, lab: &Lab, attachment: &mut Attachment, trial: &mut Trial) -> Result<()> {
+    fn measure(&self, lab: &Lab<'_>, attachment: &mut Attachment, trial: &mut Trial) -> Result<()> {
         let contender = trial.contender;
         let stop = self.session.stop();
         self.step(contender, "wait for the first ping");
@@ -101,7 +101,7 @@ impl Plan<'_> {
     /// Runs TCP over `routes` and measures it for `seconds`.
     fn stream(
         &self,
-        lab: &Lab,
+        lab: &Lab<'_>,
         attachment: &mut Attachment,
         routes: &[Route<'_>],
         seconds: Duration,
@@ -141,7 +141,7 @@ impl Plan<'_> {
 }
 
 /// IPv4 from guest `number` of the first host to that of the second.
-fn route4(lab: &Lab, number: usize, connections: usize) -> Route<'_> {
+fn route4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Route<'a> {
     let (from, to) = (lab.guest(0, number), lab.guest(1, number));
     Route { from, to, address: to.ip4().into(), connections }
 }
@@ -179,7 +179,7 @@ fn first_ping(
 }
 
 /// Pings between every two guests that the contender joins, over IPv4 and IPv6.
-fn ping_all_pairs(lab: &Lab, contender: Contender, stop: &Stop) -> Result<()> {
+fn ping_all_pairs(lab: &Lab<'_>, contender: Contender, stop: &Stop) -> Result<()> {
     for (index, from) in lab.guests().iter().enumerate() {
         for to in lab.guests()[index + 1..].iter().filter(|to| contender.joins(from, to)) {
             for address in [to.ip4().into(), to.ip6().into()] {
@@ -208,7 +208,7 @@ fn with_stderr(error: Error, attachment: &Attachment) -> Error {
 }
 
 /// Checks that a stopped weft has taken the guests' devices with it.
-fn nothing_left_behind(lab: &Lab) -> Result<()> {
+fn nothing_left_behind(lab: &Lab<'_>) -> Result<()> {
     let waiter = lab.stop();
     for guest in lab.guests() {
         let what = format!("the removal of {GUEST_DEVICE} of {} by weft", guest.name());

@@ -59,7 +59,7 @@ impl Contender {
     ///
     /// # Errors
     /// The kernel refuses a device, or a program cannot be started.
-    pub fn attach(self, lab: &Lab, weft: &Path) -> Result<Attachment> {
+    pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
         let mtu = lab.uplink_mtu();
         let vxlan_mtu = mtu.saturating_sub(VXLAN_OVERHEAD);
         match self {
@@ -136,7 +136,7 @@ impl Attachment {
 
 /// Makes `eth0` of `guest` one end of a veth pair whose other end, `g1` or `g2`, is on its host.
 pub(super) fn veth_guest(
-    lab: &Lab,
+    lab: &Lab<'_>,
     guest: &Guest,
     mtu: u16,
     bridge: Option<Ifindex>,
@@ -159,7 +159,7 @@ fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {
 
 /// A bridge on each host with its guests as ports; `add_uplink` adds the way to the other host.
 fn bridged(
-    lab: &Lab,
+    lab: &Lab<'_>,
     guest_mtu: u16,
     mut add_uplink: impl FnMut(&Host, Ifindex) -> Result<()>,
 ) -> Result<Attachment> {
@@ -186,7 +186,7 @@ fn kernel_vxlan(host: &Host, other: &Host, bridge: Ifindex, mtu: u16) -> Result<
     Ok(())
 }
 
-fn direct(lab: &Lab, mtu: u16) -> Result<Attachment> {
+fn direct(lab: &Lab<'_>, mtu: u16) -> Result<Attachment> {
     for number in 0..2 {
         let (first, second) = (lab.guest(0, number), lab.guest(1, number));
         let mtu = u32::from(mtu);

@@ -25,7 +25,7 @@ use crate::measure::{WireCounters, processors};
 use crate::{Error, Result, Stop};
 
 pub use contender::{Attachment, Contender};
-pub use profile::{Profile, ProfileError};
+pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
 pub use weft::network_toml;
 
@@ -143,34 +143,33 @@ impl Guest {
 
 /// Two hosts with two guests each, joined by an underlay. Dropping it removes everything.
 #[derive(Debug)]
-pub struct Lab {
+pub struct Lab<'s> {
     // Guests first: a process of a host may hold devices in their namespaces, never the other way round.
     guests: Vec<Guest>,
     hosts: Vec<Host>,
     profile: Profile,
     uplink_mtu: u16,
-    offloads: Vec<(String, bool)>,
-    stop: Stop,
+    offloads: OffloadFlags,
+    session: &'s Session,
 }
 
-impl Lab {
-    /// Builds hosts, underlay and guests; the guests have no device yet. The session is borrowed for the life of the
-    /// lab only by convention: names allow one lab at a time.
+impl<'s> Lab<'s> {
+    /// Builds hosts, underlay and guests; the guests have no device yet. A session can have one lab at a time.
     ///
     /// # Errors
     /// The kernel refuses a part, such as an offload flag that cannot be set; what was built before is removed.
-    pub fn build(session: &Session, profile: Profile, uplink_mtu: u16) -> Result<Self> {
+    pub fn build(session: &'s Session, profile: Profile, uplink_mtu: u16) -> Result<Self> {
         let prefix = session::prefix();
         let mut lab = Self {
             guests: Vec::with_capacity(4),
             hosts: Vec::with_capacity(2),
             profile,
             uplink_mtu,
-            offloads: Vec::new(),
-            stop: session.stop().clone(),
+            offloads: OffloadFlags::new(),
+            session,
         };
         for index in 0..2 {
-            lab.stop.check()?;
+            session.stop().check()?;
             let netns = namespace(&format!("{prefix}h{}", index + 1))?;
             let netlink = netns.netlink()?;
             lab.hosts.push(Host { index, netns, netlink });
@@ -210,13 +209,13 @@ impl Lab {
     }
 
     /// The offload flags of the underlay, read back from the kernel.
-    pub fn offloads(&self) -> &[(String, bool)] {
+    pub fn offloads(&self) -> &OffloadFlags {
         &self.offloads
     }
 
     /// The flag that waits poll.
-    pub fn stop(&self) -> &Stop {
-        &self.stop
+    pub fn stop(&self) -> &'s Stop {
+        self.session.stop()
     }
 
     /// What has passed the uplink of the first host since the lab was built.
@@ -247,8 +246,8 @@ impl Lab {
     }
 
     /// Switches what the profile says on both ends of the underlay, and reads the flags back (they are the same on both).
-    fn apply_profile(&self) -> Result<Vec<(String, bool)>> {
-        let mut flags = Vec::new();
+    fn apply_profile(&self) -> Result<OffloadFlags> {
+        let mut flags = OffloadFlags::new();
         for host in &self.hosts {
             let ethtool = host.netns.ethtool()?;
             switch(&ethtool, UPLINK, &self.profile.features_off(), false)?;

@@ -44,7 +44,7 @@ fn program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-pub(super) fn attach(lab: &Lab, guest_mtu: u16) -> Result<Attachment> {
+pub(super) fn attach(lab: &Lab<'_>, guest_mtu: u16) -> Result<Attachment> {
     let scratch = Scratch::create()?;
     let mut processes = Vec::new();
     for guest in lab.guests() {

@@ -1,7 +1,11 @@
 //! What the underlay's network card is able to do, imitated by switching off offloads of its veth devices.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+
+/// Offload features of a device by their ethtool names: on or off.
+pub type OffloadFlags = BTreeMap<String, bool>;
 
 /// Tunnel segmentation: super-packets inside UDP tunnels or GRE.
 const TUNNEL_SEGMENTATION: &[&str] = &[

@@ -5,18 +5,26 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::session;
 use crate::{Error, Result};
+
+/// Where the directories are: only root can write here, so nobody can put anything in their place.
+pub(super) const PARENT: &str = "/run";
 
 /// A new directory that only this user can read. Dropping it removes it with all that is inside.
 #[derive(Debug)]
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
+    /// A directory in [`PARENT`], named like a namespace of this session so that the next one finds it if need be.
     pub(super) fn create() -> Result<Self> {
+        Self::create_in(Path::new(PARENT))
+    }
+
+    fn create_in(parent: &Path) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weft-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(format!("{}{number}", session::prefix()));
         let what = format!("create the directory {}", path.display());
         DirBuilder::new().mode(0o700).create(&path).map_err(Error::io(what))?;
         Ok(Self(path))
@@ -48,7 +56,7 @@ mod tests {
 
     #[test]
     fn directory_is_gone_when_dropped() {
-        let scratch = Scratch::create().unwrap();
+        let scratch = Scratch::create_in(&std::env::temp_dir()).unwrap();
         let file = scratch.write("a", "b").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "b");
         drop(scratch);

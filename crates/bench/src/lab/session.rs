@@ -11,6 +11,7 @@ use netdev::Netns;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::scratch;
 use crate::{Error, Result, Stop};
 
 /// Held while labs exist. It keeps the original backlog, so that even the session after a killed one puts it back.
@@ -18,7 +19,7 @@ const LOCK: &str = "/run/weft-lab.lock";
 /// veth hops lose frames under bursts with the usual 1000.
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const LAB_BACKLOG: &str = "10000";
-/// Namespaces of a lab are called `weft-<pid of the session>-<host or guest>`.
+/// Namespaces and directories of a lab are called `weft-<pid of the session>-<host, guest or number>`.
 const PREFIX: &str = "weft-";
 /// How long orphaned processes may take to end after SIGTERM.
 const ORPHAN_GRACE: Duration = Duration::from_secs(3);
@@ -143,7 +144,7 @@ fn raise_backlog(lock: &mut File) -> Result<Option<String>> {
     Ok(Some(original.trim().to_owned()))
 }
 
-/// Removes the namespaces of sessions whose process is gone, and ends the processes that those left inside.
+/// Removes the namespaces and directories of sessions whose process is gone, and ends the processes that those left inside.
 ///
 /// # Errors
 /// The names cannot be listed, or [`Error::Interrupted`]. What cannot be removed is left, with a warning.
@@ -163,10 +164,23 @@ pub fn remove_stale(stop: &Stop) -> Result<()> {
             tracing::warn!(%error, "namespace left behind");
         }
     }
+    remove_stale_directories(alive);
     Ok(())
 }
 
-/// The process that a namespace called `name` belongs to, if it is one of a lab.
+/// Removes the directories of sessions whose process is gone.
+fn remove_stale_directories(alive: impl Fn(u32) -> bool) {
+    let Ok(entries) = fs::read_dir(scratch::PARENT) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let stale = name.to_str().and_then(owner).is_some_and(|pid| !alive(pid));
+        if stale && let Err(error) = fs::remove_dir_all(entry.path()) {
+            tracing::warn!(%error, path = %entry.path().display(), "directory left behind");
+        }
+    }
+}
+
+/// The process that a namespace or directory called `name` belongs to, if it is one of a lab.
 fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
     if rest.is_empty() { None } else { pid.parse().ok() }

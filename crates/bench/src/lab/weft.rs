@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::{Error, Result};
 
 /// The network file of `lab` with `tunnel` between the hosts: both hosts, one logical switch, all four guests.
-pub fn network_toml(lab: &Lab, tunnel: TunnelType) -> String {
+pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
     for host in lab.hosts() {
         let (name, ip4, ip6) = (host.name(), host.underlay4(), host.underlay6());
@@ -43,7 +43,7 @@ pub fn network_toml(lab: &Lab, tunnel: TunnelType) -> String {
     text
 }
 
-pub(super) fn attach(lab: &Lab, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
+pub(super) fn attach(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
     let scratch = Scratch::create()?;
     let text = network_toml(lab, tunnel);
     let file = scratch.write("network.toml", &text)?;
