@@ -6,8 +6,9 @@
 //! # GRO
 //! The kernel's GRO merges TCP segments inside GRE like any others, and a raw socket then receives one packet that no
 //! wire carried, with an unfinished inner checksum and without a word about either. A [`crate::af_packet::PacketSocket`]
-//! with [`crate::filter::Filter::protocol_to`] receives the same packet *with* its offload state; where GRO may be
-//! on, receive there and let the raw socket reserve and send.
+//! with [`crate::filter::Filter::protocol_to`] receives the same packet *with* its offload state (which then fits the inner
+//! frame once the outer headers are pulled off). Where GRO may be on, receive there and let the raw socket reserve
+//! the protocol and send.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,7 +21,7 @@ use packet::PacketBuf;
 use crate::batch::Messages;
 use crate::filter::Filter;
 use crate::io_error::{IoError, IoResult};
-use crate::sys::{self, Control, Received, SockAddr};
+use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
 use crate::{Error, Result};
 
 /// IP protocol number of GRE (RFC 2784).
@@ -109,10 +110,14 @@ impl RawIp {
     /// [`IoError::Os`] when the kernel refuses.
     pub fn recv_batch(&self, packets: &mut [PacketBuf], about: &mut [RawRx]) -> IoResult<usize> {
         let count = packets.len().min(about.len());
-        sys::recvmmsg(self.fd.as_fd(), &mut packets[..count], |i, packet, got, from, control| {
-            let parsed =
-                if self.v4 { parse_v4(packet, got) } else { parse_v6(packet, got, from, control) };
-            about[i] = parsed.unwrap_or_else(|| {
+        sys::recvmmsg(self.fd.as_fd(), &mut packets[..count], |entry: BatchEntry<'_, 0>| {
+            let BatchEntry { index, packet, received, from, control, .. } = entry;
+            let parsed = if self.v4 {
+                parse_v4(packet, &received)
+            } else {
+                parse_v6(packet, &received, from, control)
+            };
+            about[index] = parsed.unwrap_or_else(|| {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
                 packet.set_len(0);
                 RawRx::EMPTY

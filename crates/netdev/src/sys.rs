@@ -158,12 +158,6 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SockAddr) -> io::Result<()> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SockAddr) -> io::Result<()> {
-    // SAFETY: pointer and length describe `addr`.
-    let ret = unsafe { libc::connect(fd.as_raw_fd(), addr.as_ptr(), addr.len) };
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SockAddr> {
     let mut addr = SockAddr::EMPTY;
     addr.len = addr.bytes.len() as u32;
@@ -354,55 +348,94 @@ pub(crate) fn sendmmsg(
 /// The most messages one [`recvmmsg`] reads.
 pub(crate) const RX_BATCH: usize = 64;
 
-/// Receives up to [`RX_BATCH`] messages, one per packet, behind the usual headroom; returns how many. `sink` is told
-/// the index, what was received, from where, and with which control messages; it sets the length of the packet.
-pub(crate) fn recvmmsg(
+/// What [`recvmmsg`] tells of one message.
+pub(crate) struct BatchEntry<'a, const HEADER: usize> {
+    /// Its place in the batch.
+    pub(crate) index: usize,
+    /// The first bytes of the message, which are not in `packet`.
+    pub(crate) header: &'a [u8; HEADER],
+    /// Where the rest was received; its length is yet to be set.
+    pub(crate) packet: &'a mut PacketBuf,
+    /// Length, header included, and flags.
+    pub(crate) received: Received,
+    pub(crate) from: &'a SockAddr,
+    pub(crate) control: &'a Control,
+}
+
+/// Receives up to [`RX_BATCH`] messages, one per packet, behind the usual headroom; returns how many. The first `HEADER`
+/// bytes of each are kept apart. `sink` is told of each in order and sets the length of the packet.
+pub(crate) fn recvmmsg<const HEADER: usize>(
     fd: BorrowedFd<'_>,
     packets: &mut [PacketBuf],
-    mut sink: impl FnMut(usize, &mut PacketBuf, &Received, &SockAddr, &Control),
+    mut sink: impl FnMut(BatchEntry<'_, HEADER>),
 ) -> Result<usize, i32> {
     let count = packets.len().min(RX_BATCH);
-    let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; RX_BATCH];
-    let mut iovecs = [const { MaybeUninit::<iovec>::uninit() }; RX_BATCH];
-    let mut from = [const { MaybeUninit::<SockAddr>::uninit() }; RX_BATCH];
-    let mut controls = [const { MaybeUninit::<Control>::uninit() }; RX_BATCH];
-    for (i, packet) in packets.iter_mut().take(count).enumerate() {
+    let mut slots = [const { MaybeUninit::<RxSlot<HEADER>>::uninit() }; RX_BATCH];
+    let mut messages = [const { MaybeUninit::<mmsghdr>::uninit() }; RX_BATCH];
+    for ((packet, slot), message) in packets.iter_mut().zip(&mut slots).zip(&mut messages) {
         packet.reset(PacketBuf::HEADROOM);
-        let room = packet.spare_mut();
-        let iov =
-            iovecs[i].write(iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
-        let (from, control) = (from[i].write(SockAddr::EMPTY), controls[i].write(Control::new()));
-        let mut msg = empty_msghdr();
-        msg.msg_name = from.bytes.as_mut_ptr().cast();
-        msg.msg_namelen = from.bytes.len() as u32;
-        msg.msg_iov = iov;
-        msg.msg_iovlen = 1;
-        msg.msg_control = control.bytes.as_mut_ptr().cast();
-        msg.msg_controllen = control.bytes.len();
-        headers[i].write(mmsghdr { msg_hdr: msg, msg_len: 0 });
+        let slot = slot.write(RxSlot::new(packet.spare_mut()));
+        message.write(mmsghdr { msg_hdr: slot.message(), msg_len: 0 });
     }
-    // SAFETY: the first `count` headers are initialised; each describes its own address, iovec, control buffer and
-    // packet storage with true lengths, all exclusively borrowed here and untouched until the call returns.
+    // SAFETY: the first `count` messages are initialised; each describes its own slot and packet storage with true
+    // lengths, all exclusively borrowed here, not moved, and untouched until the call returns.
     let ret = unsafe {
-        let headers = headers.as_mut_ptr().cast::<mmsghdr>();
-        libc::recvmmsg(fd.as_raw_fd(), headers, count as u32, libc::MSG_TRUNC, ptr::null_mut())
+        let messages = messages.as_mut_ptr().cast::<mmsghdr>();
+        libc::recvmmsg(fd.as_raw_fd(), messages, count as u32, libc::MSG_TRUNC, ptr::null_mut())
     };
-    let received = match cvt(ret as isize) {
-        Ok(received) => received.min(count),
+    let taken = match cvt(ret as isize) {
+        Ok(taken) => taken.min(count),
         Err(libc::EAGAIN | libc::EINTR) => return Ok(0),
         Err(errno) => return Err(errno),
     };
-    for (i, packet) in packets.iter_mut().take(received).enumerate() {
+    for (index, packet) in packets.iter_mut().take(taken).enumerate() {
         // SAFETY: entries below `count` were initialised above.
-        let (header, from, control) = unsafe {
-            (headers[i].assume_init_ref(), from[i].assume_init_mut(), controls[i].assume_init_mut())
-        };
-        from.len = header.msg_hdr.msg_namelen;
-        control.len = header.msg_hdr.msg_controllen;
-        let got = Received { len: header.msg_len as usize, flags: header.msg_hdr.msg_flags };
-        sink(i, packet, &got, from, control);
+        let (slot, message) =
+            unsafe { (slots[index].assume_init_mut(), messages[index].assume_init_ref()) };
+        slot.from.len = message.msg_hdr.msg_namelen;
+        slot.control.len = message.msg_hdr.msg_controllen;
+        let received = Received { len: message.msg_len as usize, flags: message.msg_hdr.msg_flags };
+        let RxSlot { header, from, control, .. } = slot;
+        sink(BatchEntry { index, header, packet, received, from, control });
     }
-    Ok(received)
+    Ok(taken)
+}
+
+/// What one message of a batch is received into, besides its packet.
+struct RxSlot<const HEADER: usize> {
+    parts: [iovec; 2],
+    header: [u8; HEADER],
+    from: SockAddr,
+    control: Control,
+}
+
+impl<const HEADER: usize> RxSlot<HEADER> {
+    /// A slot for a message whose bytes behind the header go to `room`.
+    fn new(room: &mut [u8]) -> Self {
+        let none = iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let body = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        Self {
+            parts: [none, body],
+            header: [0; HEADER],
+            from: SockAddr::EMPTY,
+            control: Control::new(),
+        }
+    }
+
+    /// A `msghdr` that describes this slot, valid as long as it is not moved.
+    fn message(&mut self) -> msghdr {
+        self.parts[0] = iovec { iov_base: self.header.as_mut_ptr().cast(), iov_len: HEADER };
+        // Without a header only the second part counts.
+        let unused = usize::from(HEADER == 0);
+        let mut msg = empty_msghdr();
+        msg.msg_name = self.from.bytes.as_mut_ptr().cast();
+        msg.msg_namelen = self.from.bytes.len() as u32;
+        msg.msg_iov = self.parts[unused..].as_mut_ptr();
+        msg.msg_iovlen = 2 - unused;
+        msg.msg_control = self.control.bytes.as_mut_ptr().cast();
+        msg.msg_controllen = self.control.bytes.len();
+        msg
+    }
 }
 
 pub(crate) fn readv(fd: BorrowedFd<'_>, parts: &mut [io::IoSliceMut<'_>]) -> Result<usize, i32> {

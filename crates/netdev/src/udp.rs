@@ -5,7 +5,7 @@
 //!
 //! All sockets set "don't fragment" and obey the kernel's knowledge of the path MTU (IP_PMTUDISC_DO): a datagram that is
 //! too long is refused with [`IoError::TooBig`], including after an ICMP "packet too big" from the path, and
-//! [`path_mtu`] then tells the limit. (IP_PMTUDISC_PROBE would keep sending into the black hole.)
+//! [`crate::Netlink::route_get`] then tells the limit. (IP_PMTUDISC_PROBE would keep sending into the black hole.)
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use packet::PacketBuf;
 use crate::batch::Messages;
 use crate::filter::Filter;
 use crate::io_error::{IoError, IoResult};
-use crate::sys::{self, Control, Received, SockAddr};
+use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
 use crate::{Error, Result};
 
 const SOL_UDP: c_int = libc::IPPROTO_UDP;
@@ -134,8 +134,9 @@ impl UdpUnderlay {
     /// [`IoError::Os`] when the kernel refuses.
     pub fn recv_batch(&self, packets: &mut [PacketBuf], trains: &mut [RxTrain]) -> IoResult<usize> {
         let count = packets.len().min(trains.len());
-        sys::recvmmsg(self.fd.as_fd(), &mut packets[..count], |i, packet, got, from, control| {
-            trains[i] = train(packet, got, from, control).unwrap_or_else(|_| {
+        sys::recvmmsg(self.fd.as_fd(), &mut packets[..count], |entry: BatchEntry<'_, 0>| {
+            let BatchEntry { index, packet, received, from, control, .. } = entry;
+            trains[index] = train(packet, &received, from, control).unwrap_or_else(|_| {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
                 packet.set_len(0);
                 RxTrain::EMPTY
@@ -365,24 +366,6 @@ impl TxPool {
         );
         if sent == Ok(65) { 128 } else { 64 }
     }
-}
-
-/// The largest IP packet, in bytes, that the kernel believes the path from `local` to `dst` carries: the MTU of the link, or
-/// less once an ICMP "packet too big" has come back. UDP payload is 28 bytes less over IPv4, 48 over IPv6.
-///
-/// # Errors
-/// [`Error::Os`] when there is no route.
-pub fn path_mtu(local: IpAddr, dst: IpAddr) -> Result<u32> {
-    let os = |e| Error::os(format!("look up the path MTU to {dst}"), e);
-    let fd = tunnel_socket(local).map_err(os)?;
-    sys::bind(fd.as_fd(), &SockAddr::from(SocketAddr::new(local, 0))).map_err(os)?;
-    sys::connect(fd.as_fd(), &SockAddr::from(SocketAddr::new(dst, 9))).map_err(os)?;
-    let mtu: c_int = match dst {
-        IpAddr::V4(_) => sys::option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MTU),
-        IpAddr::V6(_) => sys::option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU),
-    }
-    .map_err(os)?;
-    Ok(mtu.unsigned_abs())
 }
 
 /// A UDP socket of the family of `local` that sets "don't fragment" and obeys the path MTU.

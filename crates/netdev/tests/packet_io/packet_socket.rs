@@ -1,4 +1,4 @@
-use netdev::af_packet::{PacketOptions, PacketSocket, VlanTag};
+use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket, VlanTag};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
 use packet::{Gso, GsoKind, PacketBuf};
@@ -158,10 +158,99 @@ fn frames_are_counted_as_dropped_when_the_queue_is_full() {
 }
 
 #[test]
-fn frame_longer_than_the_mtu_is_refused_as_too_big() {
+fn mtu_has_room_for_one_customer_tag_and_no_more() {
     testkit::require_root!();
     let wire = wire(&Filter::everything());
-    let frame =
-        tcp_frame((wire.ends.0.mac, ELSEWHERE), &[], addresses(false), &pattern(1500), None);
-    assert!(matches!(wire.tx.send(&frame), Err(IoError::TooBig)));
+    let macs = (wire.ends.0.mac, ELSEWHERE);
+    let frame = |tags: &[_], ip_len: usize| {
+        tcp_frame(macs, tags, addresses(false), &pattern(ip_len - 40), None)
+    };
+    let mut packet = big_packet();
+    let (c_tag, s_tag) = ((0x8100, 5), (0x88a8, 7));
+    for (tags, most) in
+        [(&[][..], 1500), (&[c_tag], 1500), (&[s_tag], 1496), (&[s_tag, c_tag], 1492)]
+    {
+        let fits = frame(tags, most);
+        wire.tx.send(&fits).unwrap();
+        let vlan = next(&wire.rx, &mut packet);
+        assert_eq!(packet.len() + 4 * usize::from(vlan.is_some()), fits.len());
+        let sent = wire.tx.send(&frame(tags, most + 1));
+        assert!(matches!(sent, Err(IoError::TooBig)), "{tags:x?}: {sent:?}");
+    }
+}
+
+#[test]
+fn frames_are_received_in_batches_with_their_offload_state() {
+    testkit::require_root!();
+    let wire = wire(&Filter::vlan_tagged());
+    let sent: Vec<_> = (0..40)
+        .map(|i| {
+            let (len, mss) = if i % 2 == 0 { (i, None) } else { (i * 1000 + 1, Some(1000)) };
+            let tags = [(0x8100, i as u16)];
+            tcp_frame((wire.ends.0.mac, ELSEWHERE), &tags, addresses(false), &pattern(len), mss)
+        })
+        .collect();
+    for packet in &sent {
+        wire.tx.send(packet).unwrap();
+    }
+    let mut packets: Vec<_> = (0..16).map(|_| big_packet()).collect();
+    let mut about = [PacketRx::default(); 16];
+    let mut next = 0;
+    wait_for("all frames", || {
+        let count = wire.rx.recv_batch(&mut packets, &mut about).unwrap();
+        for (packet, about) in packets.iter().zip(&about).take(count) {
+            let mut expected = sent[next].to_vec();
+            expected.drain(12..16);
+            assert_eq!(about.vlan, Some(VlanTag { tpid: 0x8100, tci: next as u16 }));
+            assert_eq!((packet.to_vec(), packet.offload.gso), (expected, sent[next].offload.gso));
+            next += 1;
+        }
+        (next == sent.len()).then_some(())
+    });
+    assert_eq!(wire.rx.recv_batch(&mut packets, &mut about).unwrap(), 0);
+}
+
+#[test]
+fn frame_is_reported_as_lost_when_it_does_not_fit() {
+    testkit::require_root!();
+    let wire = wire(&Filter::vlan_tagged());
+    let frame = tcp_frame(
+        (wire.ends.0.mac, ELSEWHERE),
+        &[(0x8100, 1)],
+        addresses(false),
+        &pattern(500),
+        None,
+    );
+    for _ in 0..2 {
+        wire.tx.send(&frame).unwrap();
+    }
+    let mut small = [PacketBuf::with_capacity(PacketBuf::HEADROOM, 100)];
+    wait_for("the frame", || match wire.rx.recv(&mut small[0]) {
+        Ok(got) => got.map(|_| panic!("it cannot fit")),
+        Err(IoError::Truncated) => Some(()),
+        Err(error) => panic!("{error}"),
+    });
+    let mut about = [PacketRx::default()];
+    wait_for("the frame", || {
+        (wire.rx.recv_batch(&mut small, &mut about).unwrap() == 1).then_some(())
+    });
+    assert_eq!((small[0].len(), wire.rx.malformed()), (0, 1));
+}
+
+#[test]
+fn socket_works_when_opened_before_the_link_is_up() {
+    testkit::require_root!();
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    b.netlink().set_down(ends.1.index).unwrap();
+    let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+    let rx = b.run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options)).unwrap();
+    let tx = a.run(|| PacketSocket::open_name(&ends.0.name, &Filter::nothing(), options)).unwrap();
+    let mut packet = big_packet();
+    assert!(matches!(rx.recv(&mut packet), Err(IoError::LinkDown)));
+    b.netlink().set_up(ends.1.index).unwrap();
+    let frame = tcp_frame((ends.0.mac, ELSEWHERE), &[], addresses(false), b"x", None);
+    wait_until(TIMEOUT, "a frame", || {
+        tx.send(&frame).is_ok() && matches!(rx.recv(&mut packet), Ok(Some(_)))
+    });
 }

@@ -1,15 +1,18 @@
 use std::io::IoSlice;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::batch::Messages;
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawRx, RawTx};
-use packet::PacketBuf;
+use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf};
 use testkit::host::{TestHost, WireEnd, pair};
+use wire::MacAddr;
 
-use crate::frames::{big_packet, pattern, wait_for};
+use crate::frames::{self, big_packet, pattern, wait_for};
 
 fn address(end: &WireEnd, v6: bool) -> IpAddr {
     if v6 { end.ip6.into() } else { end.ip4.into() }
@@ -134,4 +137,71 @@ fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
         gre();
         assert_eq!(next_icmp_error(&errors, v6), protocol_unreachable);
     }
+}
+
+/// TCP segments of one flow, in Ethernet in GRE, with finished checksums.
+fn gre_segments(count: u32, payload_len: usize) -> Vec<Vec<u8>> {
+    let (src, dst): (SocketAddr, SocketAddr) =
+        ("192.0.2.1:80".parse().unwrap(), "192.0.2.2:8080".parse().unwrap());
+    let segment = |i: u32| {
+        let mut tcp = frames::tcp(src, dst, &vec![i as u8; payload_len]);
+        tcp[4..8].copy_from_slice(&(1 + i * payload_len as u32).to_be_bytes());
+        tcp[13] = 0x10;
+        let sum = !frames::fold(frames::sum(&tcp, 0));
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        let macs = (MacAddr([2; 6]), MacAddr([4; 6]));
+        let ethernet = frames::ethernet(macs.0, macs.1, &[], 0x0800);
+        let ip = frames::ip(src.ip(), dst.ip(), 6, tcp.len());
+        [vec![0, 0, 0x65, 0x58], ethernet, ip, tcp].concat()
+    };
+    (0..count).map(segment).collect()
+}
+
+#[test]
+fn merged_gre_keeps_its_offload_state_on_a_packet_socket_only() {
+    testkit::require_root!();
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    // No TCP segmentation at all on the sending veth, without which the receiving one does not merge.
+    let kinds = ["", "6", "-ecn", "-mangleid"];
+    let tso = kinds.map(|kind| format!("tx-tcp{kind}-segmentation"));
+    let off: Vec<_> = tso.iter().map(|name| (name.as_str(), false)).collect();
+    assert_eq!(a.ethtool().unwrap().set_features(&ends.0.name, &off).unwrap(), []);
+    assert_eq!(b.ethtool().unwrap().set_features(&ends.1.name, &[("rx-gro", true)]).unwrap(), []);
+    // A patient GRO: merging for certain.
+    let patience = "cd /sys/class/net/eth0 && echo 100000000 > gro_flush_timeout && echo 1000 > napi_defer_hard_irqs";
+    let set = Command::new("ip")
+        .args(["netns", "exec", b.name().unwrap(), "sh", "-c", patience])
+        .status()
+        .unwrap();
+    assert!(set.success());
+
+    let (src, dst) = (address(&ends.0, false), address(&ends.1, false));
+    let tx = a.run(|| RawIp::reserve(src, PROTOCOL_GRE)).unwrap();
+    let raw = b.run(|| RawIp::bind(dst, PROTOCOL_GRE, 1 << 20)).unwrap();
+    let filter = Filter::protocol_to(dst, PROTOCOL_GRE);
+    let rx = b.run(|| PacketSocket::open(ends.1.index, &filter, PacketOptions::default())).unwrap();
+    let segments = gre_segments(20, 1000);
+    let mut messages = Messages::new();
+    for segment in &segments {
+        assert!(messages.push([&segment[..]]));
+    }
+    let to = RawTx { dst, tos: 0, ttl: None };
+    let mut packet = big_packet();
+    let (mut packets, mut about) = ([big_packet()], [RawRx::EMPTY]);
+    // Nothing is merged while the neighbour is still looked up.
+    wait_for("all segments merged, by both sockets", || {
+        assert_eq!(tx.send_batch(&to, &messages).unwrap(), 20);
+        std::thread::sleep(Duration::from_millis(150));
+        while rx.recv(&mut packet).unwrap().is_some() && packet.len() < 20_000 {}
+        while raw.recv_batch(&mut packets, &mut about).unwrap() > 0 && about[0].len < 20_000 {}
+        (packet.len() > 20_000 && about[0].len > 20_000).then_some(())
+    });
+    assert_eq!(packet.len(), 14 + 20 + 4 + 14 + 40 + 20_000);
+    assert_eq!(about[0].len, 4 + 14 + 40 + 20_000, "merged, without a word");
+    // Without the outer headers the offload state is that of the inner frame.
+    packet.pull_front(14 + 20 + 4);
+    let gso = Gso { kind: GsoKind::TcpV4, size: 1000, ecn: false };
+    let checksum = Checksum::Partial { start: 34, offset: 16 };
+    assert_eq!(packet.offload, Offload { checksum, gso: Some(gso) });
 }

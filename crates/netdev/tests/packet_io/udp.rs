@@ -1,9 +1,10 @@
 use std::io::IoSlice;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netdev::batch::Messages;
 use netdev::io_error::IoError;
-use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay, path_mtu};
+use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
+use netdev::{IpPrefix, Route};
 use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
 
@@ -15,7 +16,7 @@ struct Underlay {
     dst: SocketAddr,
     ends: (WireEnd, WireEnd),
     a: TestHost,
-    _b: TestHost,
+    b: TestHost,
 }
 
 fn underlay(v6: bool, rx: UdpOptions, tx: TxOptions) -> Underlay {
@@ -25,7 +26,7 @@ fn underlay(v6: bool, rx: UdpOptions, tx: TxOptions) -> Underlay {
     let dst = SocketAddr::new(ip(&ends.1), 4789);
     let tx = a.run(|| TxPool::new(ip(&ends.0), tx)).unwrap();
     let rx = b.run(|| UdpUnderlay::bind(dst, rx)).unwrap();
-    Underlay { tx, rx, dst, ends, a, _b: b }
+    Underlay { tx, rx, dst, ends, a, b }
 }
 
 fn to(dst: SocketAddr, gso_size: Option<u16>) -> TxTrain {
@@ -146,18 +147,77 @@ fn pool_takes_the_next_run_when_a_port_is_taken() {
 }
 
 #[test]
-fn path_mtu_is_that_of_the_link() {
+fn datagram_is_too_big_when_the_path_has_said_so() {
     testkit::require_root!();
-    let u = underlay(true, UdpOptions::default(), TxOptions::default());
-    let mtu = u.a.run(|| path_mtu(u.ends.0.ip6.into(), u.dst.ip())).unwrap();
-    assert_eq!(mtu, 1500);
+    for v6 in [false, true] {
+        let (a, router, b) = (TestHost::new("a"), TestHost::new("router"), TestHost::new("b"));
+        let (near, near_router) = pair(&a, &router);
+        let (far_router, far) = pair(&router, &b);
+        let ip = |end: &WireEnd| if v6 { IpAddr::V6(end.ip6) } else { IpAddr::V4(end.ip4) };
+        for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            router.sysctl(key, "1").unwrap();
+        }
+        for (host, gateway) in [(&a, &near_router), (&b, &far_router)] {
+            let everywhere: IpAddr =
+                if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            let destination = IpPrefix::new(everywhere, 0).unwrap();
+            host.netlink().add_route(&Route::via(destination, ip(gateway))).unwrap();
+        }
+        router.netlink().set_mtu(far_router.index, 1400).unwrap();
+        let (local, dst) = (ip(&near), SocketAddr::new(ip(&far), 4789));
+        let tx = a.run(|| TxPool::new(local, TxOptions::default())).unwrap();
+        let payload = pattern(13_000);
+        let pieces = [IoSlice::new(&payload)];
+        let path_mtu = || a.netlink().route_get(dst.ip(), None).unwrap().mtu;
+        assert_eq!(path_mtu(), 1500);
+        wait_for("the path to object", || match tx.send(&to(dst, Some(1400)), &pieces) {
+            Ok(_) => None,
+            Err(IoError::TooBig) => Some(()),
+            Err(error) => panic!("{error}"),
+        });
+        assert_eq!(path_mtu(), 1400);
+        let rx = b.run(|| UdpUnderlay::bind(dst, UdpOptions::default())).unwrap();
+        tx.send(&to(dst, Some(1300)), &pieces).unwrap();
+        assert_eq!(collect(&rx, payload.len()).0, payload);
+    }
+}
+
+#[test]
+fn datagrams_are_counted_as_dropped_when_the_queue_is_full() {
+    testkit::require_root!();
+    let rx = UdpOptions { rx_queue_bytes: 4096, gro: false, ..UdpOptions::default() };
+    let u = underlay(false, rx, TxOptions::default());
+    for _ in 0..20 {
+        u.tx.send(&to(u.dst, None), &[IoSlice::new(&pattern(1400))]).unwrap();
+    }
+    wait_for("drops to be counted", || (u.rx.dropped().unwrap() > 0).then_some(()));
+}
+
+#[test]
+fn train_is_lost_with_a_word_when_it_does_not_fit() {
+    testkit::require_root!();
+    let u = underlay(false, UdpOptions::default(), TxOptions::default());
+    for _ in 0..2 {
+        u.tx.send(&to(u.dst, Some(1000)), &[IoSlice::new(&pattern(5000))]).unwrap();
+    }
+    let mut small = [PacketBuf::with_capacity(PacketBuf::HEADROOM, 2000)];
+    wait_for("the train", || match u.rx.recv(&mut small[0]) {
+        Ok(got) => got.map(|_| panic!("it cannot fit")),
+        Err(IoError::Truncated) => Some(()),
+        Err(error) => panic!("{error}"),
+    });
+    let mut trains = [RxTrain::EMPTY];
+    wait_for("the train", || {
+        (u.rx.recv_batch(&mut small, &mut trains).unwrap() == 1).then_some(())
+    });
+    assert_eq!((trains[0].len, small[0].len(), u.rx.malformed()), (0, 0, 1));
 }
 
 #[test]
 fn bind_is_refused_when_the_port_is_taken() {
     testkit::require_root!();
     let u = underlay(false, UdpOptions::default(), TxOptions::default());
-    let error = u._b.run(|| UdpUnderlay::bind(u.dst, UdpOptions::default())).unwrap_err();
+    let error = u.b.run(|| UdpUnderlay::bind(u.dst, UdpOptions::default())).unwrap_err();
     assert!(error.to_string().starts_with("bind UDP 10."), "{error}");
     assert_eq!(u.rx.local_addr().unwrap(), u.dst);
 }
