@@ -6,6 +6,7 @@ mod checksum;
 mod ecn;
 mod geneve;
 mod gre;
+mod hostile;
 mod icmp;
 mod ip;
 mod link;
