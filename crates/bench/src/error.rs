@@ -11,9 +11,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The machine or the user lacks something without which nothing can start. One sentence: what, and how to get it.
-    #[error("{what} is missing: {how}")]
+    #[error("{what}; {how}")]
     Missing {
-        /// What is not there, such as `the privilege CAP_NET_ADMIN`.
+        /// What is not there, such as `this needs the privilege CAP_NET_ADMIN`.
         what: String,
         /// How to get it, such as `run the command with sudo`.
         how: String,
@@ -32,15 +32,15 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A process of the lab ended, or reported failure. `stderr` is the end of what it wrote.
-    #[error("{name} {how}{}", quoted(stderr))]
+    /// A process of the lab ended, or reported failure. `output` is the end of what it printed.
+    #[error("{name} {how}{}", quoted(output))]
     Process {
         /// What was started, such as `weft run --host h1`.
         name: String,
         /// What became of it, such as `ended with exit status: 1`.
         how: String,
-        /// The last lines of its standard error.
-        stderr: String,
+        /// The last lines of its standard output and standard error.
+        output: String,
     },
     /// Something that should have happened did not within its deadline. `detail` says what was seen instead.
     #[error("{what} did not happen within {:.1} s{}", limit.as_secs_f64(), quoted(detail))]
@@ -85,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_error_shows_stderr_when_there_is_some() {
-        let error = |stderr: &str| {
+    fn process_error_shows_the_output_when_there_is_some() {
+        let error = |output: &str| {
             let how = "ended with exit status: 1".to_owned();
-            Error::Process { name: "weft".into(), how, stderr: stderr.into() }.to_string()
+            Error::Process { name: "weft".into(), how, output: output.into() }.to_string()
         };
         assert_eq!(error("no such host\n"), "weft ended with exit status: 1:\nno such host");
         assert_eq!(error(""), "weft ended with exit status: 1");

@@ -1,5 +1,5 @@
 //! Processes of a lab: started in a process group of their own (so that Ctrl-C reaches only the study, which stops them in
-//! order), their standard error kept, their end guaranteed.
+//! order), the end of what they print kept, their own end guaranteed.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -18,7 +18,7 @@ use crate::{Error, Result, Stop};
 const TERM_GRACE: Duration = Duration::from_secs(3);
 /// How often an ending process is looked at.
 const POLL: Duration = Duration::from_millis(5);
-/// The end of standard error that is kept, in lines, and the longest line, in bytes.
+/// How much of the output is kept, in lines, and the longest line, in bytes.
 const TAIL_LINES: usize = 40;
 const TAIL_LINE_BYTES: u64 = 1000;
 
@@ -28,7 +28,7 @@ pub struct Process {
     name: String,
     child: std::process::Child,
     tail: Arc<Mutex<VecDeque<String>>>,
-    reader: Option<JoinHandle<()>>,
+    reader: JoinHandle<()>,
     status: Option<ExitStatus>,
 }
 
@@ -39,13 +39,16 @@ impl Process {
     /// The program is absent or not executable.
     pub fn spawn(name: impl Into<String>, mut command: Command) -> Result<Self> {
         let name = name.into();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().map_err(Error::io(format!("start {name}")))?;
+        let failed = |e| Error::io(format!("start {name}"))(e);
+        let (output, input) = std::io::pipe().map_err(failed)?;
+        let stdout = input.try_clone().map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(input).process_group(0);
+        let child = command.spawn().map_err(failed)?;
+        // It holds the writing end, and the reader is to see the end when the process is gone.
+        drop(command);
         let tail = Arc::new(Mutex::new(VecDeque::new()));
-        let reader = child.stderr.take().map(|stderr| {
-            let tail = Arc::clone(&tail);
-            std::thread::spawn(move || keep_tail(stderr, &tail))
-        });
+        let kept = Arc::clone(&tail);
+        let reader = std::thread::spawn(move || keep_tail(output, &kept));
         Ok(Self { name, child, tail, reader, status: None })
     }
 
@@ -59,8 +62,8 @@ impl Process {
         &self.name
     }
 
-    /// The last lines of standard error.
-    pub fn stderr_tail(&self) -> String {
+    /// The last lines of standard output and standard error.
+    pub fn output_tail(&self) -> String {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
@@ -74,15 +77,15 @@ impl Process {
         }
     }
 
-    /// Waits for the end of a process that ends by itself.
+    /// Waits for the end of a process that ends by itself, and returns the last lines of its output.
     ///
     /// # Errors
     /// [`Error::Process`] when it reports failure, or does not end within `limit`; [`Error::Interrupted`].
-    pub fn finish(mut self, limit: Duration, stop: &Stop) -> Result<()> {
+    pub fn finish(mut self, limit: Duration, stop: &Stop) -> Result<String> {
         let end = Instant::now() + limit;
         loop {
             match self.poll()? {
-                Some(status) if status.success() => return Ok(()),
+                Some(status) if status.success() => return Ok(self.last_output()),
                 Some(status) => return Err(self.failure(format!("ended with {status}"))),
                 None if Instant::now() >= end => {
                     let how = format!("did not end within {:.1} s", limit.as_secs_f64());
@@ -119,14 +122,18 @@ impl Process {
     }
 
     fn failure(&mut self, how: String) -> Error {
-        // What was written before the end may still be in the pipe; after the end of the process it is finite, unless
-        // a grandchild holds the pipe, so the wait is bounded.
+        Error::Process { name: self.name.clone(), how, output: self.last_output() }
+    }
+
+    /// The last lines of the output; of a process that has ended, all that it wrote before.
+    fn last_output(&self) -> String {
+        // What was written last may still be in the pipe. After the end of the process that is finite, unless a
+        // grandchild holds the pipe, so the wait is bounded.
         let patience = Instant::now() + Duration::from_millis(300);
-        let unread = |r: &Option<JoinHandle<()>>| r.as_ref().is_some_and(|r| !r.is_finished());
-        while self.status.is_some() && unread(&self.reader) && Instant::now() < patience {
+        while self.status.is_some() && !self.reader.is_finished() && Instant::now() < patience {
             std::thread::sleep(POLL);
         }
-        Error::Process { name: self.name.clone(), how, stderr: self.stderr_tail() }
+        self.output_tail()
     }
 
     /// SIGTERM, then SIGKILL; `None` when the latter was necessary. The process is gone and reaped afterwards.
@@ -161,7 +168,7 @@ impl Drop for Process {
 ///
 /// # Errors
 /// As [`Process::spawn`] and [`Process::finish`].
-pub fn run(name: &str, command: Command, limit: Duration, stop: &Stop) -> Result<()> {
+pub fn run(name: &str, command: Command, limit: Duration, stop: &Stop) -> Result<String> {
     Process::spawn(name, command)?.finish(limit, stop)
 }
 
@@ -195,9 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn failure_carries_stderr_when_a_process_ends_early() {
-        let mut process =
-            Process::spawn("thing", shell("echo one >&2; echo two >&2; exit 3")).unwrap();
+    fn failure_carries_the_output_when_a_process_ends_early() {
+        let mut process = Process::spawn("thing", shell("echo one >&2; echo two; exit 3")).unwrap();
         let stop = Stop::new();
         let error = stop
             .wait_for("the end", Duration::from_secs(10), || Ok(process.check_running().err()))
@@ -214,7 +220,7 @@ mod tests {
         .unwrap();
         Stop::new()
             .wait_for("trap set", Duration::from_secs(10), || {
-                Ok((process.stderr_tail() == "up").then_some(()))
+                Ok((process.output_tail() == "up").then_some(()))
             })
             .unwrap();
         process.stop().unwrap();
@@ -235,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_is_bounded_when_stderr_is_long() {
+    fn tail_is_bounded_when_the_output_is_long() {
         let tail = Mutex::new(VecDeque::new());
         let text = format!("{}{}\n", "x\n".repeat(100), "y".repeat(2500));
         keep_tail(text.as_bytes(), &tail);

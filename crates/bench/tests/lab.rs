@@ -143,6 +143,8 @@ fn nothing_is_left_when_a_study_panics_or_is_interrupted() {
 #[test]
 fn stale_namespaces_and_their_processes_go_when_their_session_is_dead() {
     testkit::require_root!();
+    // While it is open nobody else removes what is stale.
+    let session = session();
     // Its process identifier is free again once it has been waited for.
     let mut dead = Command::new("true").spawn().unwrap();
     let name = format!("weft-{}-h1", dead.id());
@@ -151,9 +153,10 @@ fn stale_namespaces_and_their_processes_go_when_their_session_is_dead() {
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let mut orphan = Process::spawn("orphan", netns.command(sleep)).unwrap();
-    remove_stale(&Stop::new()).unwrap();
+    remove_stale(session.stop()).unwrap();
     assert!(!Netns::list().unwrap().contains(&name));
-    Stop::new()
+    session
+        .stop()
         .wait_for("the end of the orphan", LIMIT, || {
             Ok(orphan.check_running().is_err().then_some(()))
         })

@@ -64,7 +64,7 @@ impl Plan<'_> {
             // That a process died is the better explanation, whatever was noticed first.
             Err(error) if !error.is_interrupted() => {
                 attachment.check()?;
-                return Err(with_stderr(error, &attachment));
+                return Err(with_testimony(error, &attachment, self.session.stop()));
             }
             other => other?,
         }
@@ -201,9 +201,9 @@ fn complete(report: PingReport, from: &Guest, to: &Guest) -> Result<PingReport> 
     Err(Error::Traffic(format!("{received} of {sent} pings from {from} to {to} were answered")))
 }
 
-/// Adds to `error` what the contender's processes had to say.
-fn with_stderr(error: Error, attachment: &Attachment) -> Error {
-    let said = attachment.stderr();
+/// Adds to `error` what the contender's processes have to say.
+fn with_testimony(error: Error, attachment: &Attachment, stop: &Stop) -> Error {
+    let said = attachment.testimony(stop);
     if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
 }
 

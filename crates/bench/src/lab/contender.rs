@@ -1,7 +1,10 @@
 //! What joins the guests: weft with one of its tunnels, or something to compare it with.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use netdev::{Ifindex, LinkKind, LinkSpec, VxlanSpec};
 use network::TunnelType;
@@ -9,11 +12,13 @@ use wire::Vni;
 
 use super::scratch::Scratch;
 use super::{GUEST_DEVICE, Guest, Host, Lab, UPLINK, ovs, weft};
-use crate::process::Process;
-use crate::{Error, Result};
+use crate::process::{self, Process};
+use crate::{Error, Result, Stop};
 
 /// What VXLAN takes from the guests' MTU on an IPv4 underlay, in bytes.
 pub(super) const VXLAN_OVERHEAD: u16 = 50;
+/// How long an answer to an inquiry may take.
+const INQUIRY_LIMIT: Duration = Duration::from_secs(2);
 /// The network identifier of every contender that has one.
 pub(super) const LAB_VNI: u32 = 100;
 
@@ -97,11 +102,19 @@ pub struct Attachment {
     processes: Vec<Process>,
     _scratch: Option<Scratch>,
     guest_mtu: u16,
+    inquiries: Vec<Inquiry>,
+}
+
+/// A program that tells what a running process knows of itself.
+#[derive(Debug)]
+pub(super) struct Inquiry {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<OsString>,
 }
 
 impl Attachment {
     pub(super) fn new(processes: Vec<Process>, scratch: Option<Scratch>, guest_mtu: u16) -> Self {
-        Self { processes, _scratch: scratch, guest_mtu }
+        Self { processes, _scratch: scratch, guest_mtu, inquiries: Vec::new() }
     }
 
     /// The MTU of the guests, in bytes.
@@ -115,12 +128,18 @@ impl Attachment {
         self.processes.iter_mut().try_for_each(Process::check_running)
     }
 
-    /// The last lines that the processes wrote to standard error, each under the name of its process.
-    pub fn stderr(&self) -> String {
-        let tails = self.processes.iter().map(|p| (p.name(), p.stderr_tail()));
-        tails
-            .filter(|(_, tail)| !tail.is_empty())
-            .map(|(name, tail)| format!("{name} says:\n{tail}"))
+    pub(super) fn with_inquiries(self, inquiries: Vec<Inquiry>) -> Self {
+        Self { inquiries, ..self }
+    }
+
+    /// What the processes printed last and what they count, for whoever has to find out why frames do not arrive.
+    pub fn testimony(&self, stop: &Stop) -> String {
+        let printed = self.processes.iter().map(|p| (p.name().to_owned(), p.output_tail()));
+        let asked = self.inquiries.iter().map(|inquiry| inquiry.ask(stop));
+        printed
+            .chain(asked)
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(name, text)| format!("{name} says:\n{text}"))
             .collect::<Vec<_>>()
             .join("\n")
     }
@@ -131,6 +150,19 @@ impl Attachment {
     /// The first [`Error::Process`] of those that did not end by themselves or reported failure; all are ended.
     pub fn stop(self) -> Result<()> {
         self.processes.into_iter().map(Process::stop).fold(Ok(()), Result::and)
+    }
+}
+
+impl Inquiry {
+    /// The command as it would be typed, and its answer.
+    fn ask(&self, stop: &Stop) -> (String, String) {
+        let program = self.program.file_name().unwrap_or(self.program.as_os_str());
+        let words = [program].into_iter().chain(self.arguments.iter().map(OsString::as_os_str));
+        let name = words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ");
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        let answer = process::run(&name, command, INQUIRY_LIMIT, stop);
+        (name, answer.unwrap_or_else(|error| error.to_string()))
     }
 }
 

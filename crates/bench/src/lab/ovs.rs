@@ -122,7 +122,7 @@ impl<'a> Instance<'a> {
             .arg(format!("--db={}", self.database()))
             .args(["--timeout", &limit])
             .args(arguments);
-        process::run("ovs-vsctl", command, STEP_LIMIT, self.stop)
+        process::run("ovs-vsctl", command, STEP_LIMIT, self.stop).map(drop)
     }
 
     fn database(&self) -> String {

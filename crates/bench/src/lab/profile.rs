@@ -68,13 +68,8 @@ impl Profile {
 }
 
 /// Stated in reports, never changed.
-const OTHER_REPORTED: &[&str] = &[
-    "tx-checksum-ip-generic",
-    "tx-scatter-gather",
-    "tx-generic-segmentation",
-    "rx-gro",
-    "rx-udp-gro-forwarding",
-];
+const OTHER_REPORTED: &[&str] =
+    &["tx-checksum-ip-generic", "tx-scatter-gather", "tx-generic-segmentation", "rx-gro"];
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -79,19 +79,19 @@ pub fn check_privileges() -> Result<()> {
         fs::read_to_string("/proc/self/status").map_err(Error::io("read /proc/self/status"))?;
     if let Some(name) = missing_capability(&status) {
         return Err(Error::Missing {
-            what: format!("the privilege {name}, needed to build hosts and guests in namespaces,"),
+            what: format!("building hosts and guests in namespaces needs the privilege {name}"),
             how: how.into(),
         });
     }
     if !Path::new("/dev/net/tun").exists() {
         return Err(Error::Missing {
-            what: "the device /dev/net/tun, needed for the guests' TAP devices,".into(),
+            what: "the guests' TAP devices need /dev/net/tun, which is not there".into(),
             how: "load it with `modprobe tun`, or give the container that device".into(),
         });
     }
     Netns::probe().map_err(|error| match error.is_permission() {
         true => Error::Missing {
-            what: "the right to create network namespaces".into(),
+            what: "this process may not create network namespaces".into(),
             how: format!("{how}, outside of an unprivileged container"),
         },
         false => error.into(),
@@ -122,8 +122,8 @@ fn lock(patience: Duration, stop: &Stop) -> Result<File> {
     match taken {
         Ok(()) => Ok(file),
         Err(Error::Deadline { .. }) => Err(Error::Missing {
-            what: "a machine without another demo or study running".into(),
-            how: format!("wait for that one to end (it holds {LOCK})"),
+            what: "another demo or study is running on this machine".into(),
+            how: format!("wait until it has ended (it holds {LOCK})"),
         }),
         Err(other) => Err(other),
     }

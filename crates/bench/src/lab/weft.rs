@@ -6,7 +6,7 @@ use std::process::Command;
 
 use network::{Network, TunnelType};
 
-use super::contender::{Attachment, LAB_VNI};
+use super::contender::{Attachment, Inquiry, LAB_VNI};
 use super::scratch::Scratch;
 use super::{GUEST_DEVICE, Lab, UPLINK};
 use crate::process::Process;
@@ -50,12 +50,17 @@ pub(super) fn attach(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<A
     let network = Network::load(&file)
         .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
     let guest_mtu = network.logical_switches().first().map_or(lab.uplink_mtu(), |s| s.mtu);
-    let mut processes = Vec::new();
+    let (mut processes, mut inquiries) = (Vec::new(), Vec::new());
     for host in lab.hosts() {
+        // Not where a weft of this machine would have its own.
+        let control = scratch.path().join(format!("{}.sock", host.name()));
         let mut command = Command::new(weft);
-        command.args(["run", "--host", &host.name()]).arg(&file);
+        command.args(["run", "--host", &host.name(), "--control"]).arg(&control).arg(&file);
         let name = format!("weft run --host {} ({tunnel})", host.name());
         processes.push(Process::spawn(name, host.netns().command(command))?);
+        let arguments = vec!["show".into(), "--control".into(), control.into()];
+        inquiries.push(Inquiry { program: weft.to_owned(), arguments });
     }
-    Ok(Attachment::new(processes, Some(scratch), guest_mtu))
+    let attachment = Attachment::new(processes, Some(scratch), guest_mtu);
+    Ok(attachment.with_inquiries(inquiries))
 }
