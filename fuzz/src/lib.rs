@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod coalescing;
+pub mod encapsulation;
 pub mod frames;
 pub mod headers;
 pub mod lists;

@@ -8,7 +8,12 @@ use packet::{
 use wire::checksum::pseudo_v6;
 use wire::{Ipv4Packet, Ipv6Packet};
 
-/// A guest's frame behind a virtio-net header; returns how many segments it was cut into, if it could be.
+use crate::encapsulation;
+
+/// A byte of the header that says nothing here, and chooses the tunnel.
+const UNUSED: usize = 11;
+
+/// A guest's frame behind a virtio-net header, sent into a tunnel, too; returns how many segments it was cut into, if it could be.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
     let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let mut packet = PacketBuf::from_bytes(frame);
@@ -18,13 +23,16 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     if vnet::encode(&packet, &mut again).is_ok() {
         assert_eq!(vnet::decode(&again, frame.len()), Ok(packet.offload));
     }
+    let choice = header[UNUSED];
     if packet.offload.gso.is_none() {
+        encapsulation::round_trip(choice, &packet);
         complete_checksum(&mut packet).ok()?;
         assert!(packet.len() == frame.len());
         return Some(1);
     }
     owe_checksum(&mut packet)?;
     check_split(&packet);
+    encapsulation::round_trip(choice, &packet);
     segments(&packet).map(|segments| segments.len())
 }
 

@@ -172,10 +172,11 @@ fn tagged() -> Group {
     ]
 }
 
-/// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and offset.
-fn vnet(flags: u8, gso: u8, words: [u16; 4], frame: &[u8]) -> Vec<u8> {
+/// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and offset. The last byte chooses
+/// a tunnel.
+fn vnet(flags: u8, gso: u8, words: [u16; 4], tunnel: u8, frame: &[u8]) -> Vec<u8> {
     let words = words.map(u16::to_le_bytes).concat();
-    join(&[&[flags, gso], &words, &[0, 0], frame])
+    join(&[&[flags, gso], &words, &[0, tunnel], frame])
 }
 
 fn offloads() -> Group {
@@ -186,13 +187,13 @@ fn offloads() -> Group {
     let small = guest_udp(GUESTS_V6);
     let tagged = tag(&tcp, 0x8100, 20);
     vec![
-        ("none", vnet(0, 0, [0; 4], &small)),
-        ("verified", vnet(2, 0, [0; 4], &small)),
-        ("partial", vnet(1, 0, [0, 0, 54, 6], &small)),
-        ("tcp4", vnet(1, 1, [54, 1000, 34, 16], &tcp)),
-        ("tcp4-tagged", vnet(1, 1, [58, 1000, 38, 16], &tagged)),
-        ("tcp6-ecn", vnet(1, 0x84, [74, 1000, 54, 16], &tcp6)),
-        ("udp", vnet(1, 5, [42, 1000, 34, 6], &udp)),
+        ("none", vnet(0, 0, [0; 4], 0, &small)),
+        ("verified", vnet(2, 0, [0; 4], 1, &small)),
+        ("partial", vnet(1, 0, [0, 0, 54, 6], 2, &small)),
+        ("tcp4", vnet(1, 1, [54, 1000, 34, 16], 3, &tcp)),
+        ("tcp4-tagged", vnet(1, 1, [58, 1000, 38, 16], 7, &tagged)),
+        ("tcp6-ecn", vnet(1, 0x84, [74, 1000, 54, 16], 5, &tcp6)),
+        ("udp", vnet(1, 5, [42, 1000, 34, 6], 6, &udp)),
     ]
 }
 

@@ -104,8 +104,8 @@ fn stt_header(bytes: &[u8]) {
 /// One or two tags on the uplink, on a host with a VLAN and on one with QinQ.
 pub fn tagged(frame: &[u8]) -> Outcome {
     let tags = Tags::parse(frame).map_err(|_| DropReason::Malformed)?;
-    let outer = tags.outer().and_then(|tag| tag.vlan()).ok_or(DropReason::UnknownDatapath)?;
-    let ingress = Ingress::Tags { outer, inner: tags.inner().and_then(|tag| tag.vlan()) };
+    let outer = tags.outer().ok_or(DropReason::UnknownDatapath)?;
+    let ingress = Ingress::Tags { outer, inner: tags.inner() };
     let forward = |tunnel| Switch::new(tunnel).forward(ingress, &mut PacketBuf::from_bytes(frame));
     forward(TunnelType::Vlan).or_else(|_| forward(TunnelType::QinQ))
 }

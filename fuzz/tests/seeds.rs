@@ -57,7 +57,7 @@ fn tunnels_are_decapped_or_refused_for_the_right_reason_when_the_frame_is_a_seed
                 "unknown-critical" => Some("geneve_critical_option"),
                 "control" => Some("geneve_control"),
                 "ipv4-no-key" => Some("gre_no_key"),
-                "unknown-vni" | "ipv4-nvgre" | "priority" => Some("unknown_datapath"),
+                "unknown-vni" | "ipv4-nvgre" | "priority" | "qinq-9100" => Some("unknown_datapath"),
                 _ => None,
             };
             assert_eq!(refused, expected, "{target}/{}", seed.name);

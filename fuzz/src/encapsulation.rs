@@ -1,0 +1,96 @@
+//! A guest's frame into a tunnel and out again: what comes out is what went in, cut into segments and summed.
+
+use std::ops::RangeInclusive;
+
+use flow::{
+    DropReason, Encapsulated, LogicalPorts, PortKey, TunnelKey, TunnelType, decap_geneve,
+    decap_gre, decap_stt, decap_vxlan, strip_stt_segment,
+};
+use packet::stt::{SttLimits, SttProgress, SttReassembler};
+use packet::{PacketBuf, SegmentChecksum, Segmenter, Verdict, verify_checksum};
+
+use crate::offload;
+use crate::switch::{KEY, Switch};
+
+/// Shorter frames are not looked up; longer ones exceed an IP packet with outer headers, and are split or refused before.
+const FRAME_LEN: RangeInclusive<usize> = wire::ethernet::HEADER_LEN..=65_000;
+const TUNNELS: [TunnelType; 4] =
+    [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
+
+/// Takes `packet` through the tunnel that the bits of `choice` say: type, and whether over IPv6.
+pub fn round_trip(choice: u8, packet: &PacketBuf) {
+    let Some(expected) = offload::cut(packet) else { return };
+    if !FRAME_LEN.contains(&packet.len()) {
+        return;
+    }
+    let tunnel = TUNNELS[usize::from(choice & 3)];
+    let mut host = Switch::new(tunnel);
+    let endpoint = if choice & 4 == 0 { flow::EndpointId(0) } else { host.add_v6(tunnel) };
+    let ports =
+        LogicalPorts { ingress: PortKey::new(3), egress: PortKey::new(4).expect("not zero") };
+    let key = TunnelKey { datapath: KEY, ports: carries_ports(tunnel).then_some(ports) };
+    let mut outer_packet = packet.clone();
+    let Ok(outer) = host.endpoints.encap(endpoint, &key, &mut outer_packet) else { return };
+    let received = match tunnel {
+        TunnelType::Stt => stt_segments(&outer_packet, key),
+        _ => segments(&outer, &outer_packet, key),
+    };
+    assert_eq!(received, expected, "{tunnel}");
+
+    outer.undo(&mut outer_packet);
+    if tunnel != TunnelType::Stt {
+        assert_eq!(
+            (outer_packet.to_vec(), outer_packet.offload),
+            (packet.to_vec(), packet.offload)
+        );
+    }
+}
+
+fn carries_ports(tunnel: TunnelType) -> bool {
+    matches!(tunnel, TunnelType::Geneve | TunnelType::Stt)
+}
+
+/// The frames in the packets that the outer packet is cut into.
+fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec<u8>> {
+    let mut segmenter = Segmenter::new();
+    let cut = segmenter
+        .segment(packet, outer.outer_len, SegmentChecksum::Complete, |segment| {
+            outer.finish_segment(segment.header, segment.payload, segment.index as u32);
+        })
+        .expect("what can be cut without outer headers can be cut with them");
+    cut.map(|(header, payload)| {
+        let wire = [header, payload].concat();
+        assert_ne!(verify_checksum(&PacketBuf::from_bytes(&wire)), Verdict::Invalid, "{wire:02x?}");
+        let bytes = &wire[outer.tunnel_header..];
+        let decapped = match outer.tunnel {
+            TunnelType::Vxlan => decap_vxlan(bytes),
+            TunnelType::Geneve => decap_geneve(bytes),
+            _ => decap_gre(bytes, true),
+        }
+        .expect("what was encapsulated can be decapsulated");
+        assert_eq!(decapped.key, key);
+        bytes[decapped.inner..].to_vec()
+    })
+    .collect()
+}
+
+/// The same for STT, whose outer packet is cut like TCP and put together again before it is read.
+fn stt_segments(packet: &PacketBuf, key: TunnelKey) -> Vec<Vec<u8>> {
+    let mut reassembler = SttReassembler::new(SttLimits::default());
+    let wire = offload::segments(packet).expect("the outer packet can be cut");
+    let mut whole = None;
+    for segment in &wire {
+        assert!(whole.is_none(), "complete before its last segment");
+        let mut packet = PacketBuf::from_bytes(segment);
+        let read = strip_stt_segment(&mut packet).expect("an emitted segment is valid");
+        match reassembler.push(read.key, read.place, &mut packet, 0) {
+            Ok(SttProgress::Complete { .. }) => whole = Some(packet),
+            Ok(_) => {}
+            Err(reason) => panic!("{reason}"),
+        }
+    }
+    let mut inner = whole.expect("all segments were there");
+    let read: Result<_, DropReason> = decap_stt(&mut inner);
+    assert_eq!(read, Ok(key));
+    offload::cut(&inner).expect("the inner frame can be cut as before")
+}
