@@ -95,6 +95,8 @@ drop_reasons! {
     31 PortTooBig "port_too_big",
     /// The checksum of the outer packet does not verify.
     32 OuterChecksum "outer_checksum",
+    /// A broadcast or multicast frame in a logical switch that has no other port.
+    33 NoReceiver "no_receiver",
 }
 
 /// A counter for every reason.

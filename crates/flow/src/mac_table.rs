@@ -10,7 +10,7 @@ use crate::{
 };
 use ahash::HashMap;
 use wire::vlan::Tag;
-use wire::{MacAddr, VlanId};
+use wire::{EtherType, MacAddr};
 
 /// How a logical switch reaches other hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,12 +56,12 @@ pub enum Ingress {
         /// What its header said.
         key: TunnelKey,
     },
-    /// From the uplink, with these identifiers in its tags. The tags are taken off by the actions.
+    /// From the uplink, with these tags. They are taken off by the actions.
     Tags {
-        /// The outermost VLAN.
-        outer: VlanId,
-        /// The second VLAN, where there is a second tag.
-        inner: Option<VlanId>,
+        /// The outermost tag.
+        outer: Tag,
+        /// The second tag, where there is one.
+        inner: Option<Tag>,
     },
 }
 
@@ -101,7 +101,21 @@ pub struct MacTable {
     switches: Vec<Switch>,
     vifs: HashMap<PortNo, (usize, PortKey)>,
     by_key: HashMap<(TunnelType, DatapathKey), usize>,
-    by_tags: HashMap<(u16, Option<u16>), usize>,
+    by_tags: HashMap<TagPair, usize>,
+}
+
+/// What tells a tagged frame's switch: TPID and VLAN of the outer tag, the VLAN of the inner one. The TPID counts, or a
+/// guest of VLAN 100 that sends a tag of its own could reach the QinQ switch of 100 and that tag.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct TagPair {
+    outer: (EtherType, u16),
+    inner: Option<u16>,
+}
+
+impl TagPair {
+    fn new(outer: Tag, inner: Option<Tag>) -> Self {
+        Self { outer: (outer.tpid, outer.vid), inner: inner.map(|tag| tag.vid) }
+    }
 }
 
 impl MacTable {
@@ -114,7 +128,7 @@ impl MacTable {
         let taken = match link {
             SwitchLink::Tunnel { tunnel, .. } => self.by_key.insert((tunnel, key), place),
             SwitchLink::Tags { outer, inner, .. } => {
-                self.by_tags.insert((outer.vid, inner.map(|tag| tag.vid)), place)
+                self.by_tags.insert(TagPair::new(outer, inner), place)
             }
         };
         if taken.is_some() {
@@ -176,12 +190,12 @@ impl MacTable {
             Err(DropReason::BadSourceMac)
         } else {
             match ingress {
-                Ingress::Vif(port) => self.from_vif(port, destination, actions),
+                Ingress::Vif(port) => self.act_on_vif(port, destination, actions),
                 Ingress::Tunnel { tunnel, key } => {
-                    self.from_tunnel(tunnel, key, destination, actions)
+                    self.act_on_tunnel(tunnel, key, destination, actions)
                 }
                 Ingress::Tags { outer, inner } => {
-                    self.from_tags(outer, inner, destination, actions)
+                    self.act_on_tags(outer, inner, destination, actions)
                 }
             }
         };
@@ -189,12 +203,11 @@ impl MacTable {
             actions.clear();
             actions.push(Action::Drop(reason));
         } else if actions.is_empty() {
-            // A group frame in a switch without other ports.
-            actions.push(Action::Drop(DropReason::UnknownMac));
+            actions.push(Action::Drop(DropReason::NoReceiver));
         }
     }
 
-    fn from_vif(
+    fn act_on_vif(
         &self,
         port: PortNo,
         destination: MacAddr,
@@ -219,7 +232,7 @@ impl MacTable {
         Ok(())
     }
 
-    fn from_tunnel(
+    fn act_on_tunnel(
         &self,
         tunnel: TunnelType,
         key: TunnelKey,
@@ -248,24 +261,25 @@ impl MacTable {
         }
     }
 
-    fn from_tags(
+    fn act_on_tags(
         &self,
-        outer: VlanId,
-        inner: Option<VlanId>,
+        outer: Tag,
+        inner: Option<Tag>,
         destination: MacAddr,
         actions: &mut Vec<Action>,
     ) -> Result<(), DropReason> {
-        let pair = inner.and_then(|inner| self.by_tags.get(&(outer.value(), Some(inner.value()))));
+        let pair = inner.and_then(|inner| self.by_tags.get(&TagPair::new(outer, Some(inner))));
         let (tags, &switch) = match pair {
             Some(switch) => (2, switch),
             // The second tag, if any, is the guest's own.
             None => {
-                (1, self.by_tags.get(&(outer.value(), None)).ok_or(DropReason::UnknownDatapath)?)
+                let single = self.by_tags.get(&TagPair::new(outer, None));
+                (1, single.ok_or(DropReason::UnknownDatapath)?)
             }
         };
         actions.extend(std::iter::repeat_n(Action::PopVlan, tags));
         self.switches[switch].deliver(destination, actions)?;
-        if actions.len() == tags { Err(DropReason::UnknownMac) } else { Ok(()) }
+        if actions.len() == tags { Err(DropReason::NoReceiver) } else { Ok(()) }
     }
 }
 

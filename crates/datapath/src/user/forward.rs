@@ -51,25 +51,24 @@ impl Forwarder {
     }
 
     /// A frame from the guest at `index`.
-    pub(super) fn from_vif(&mut self, index: usize, packet: &mut PacketBuf) {
+    pub(super) fn vif_frame(&mut self, index: usize, packet: &mut PacketBuf) {
         self.out.origin = Origin::Vif(index);
         self.forward(Ingress::Vif(PortNo(index as u32 + 1)), packet);
     }
 
     /// A frame out of a tunnel.
-    pub(super) fn from_tunnel(&mut self, ingress: Ingress, packet: &mut PacketBuf) {
+    pub(super) fn tunnel_frame(&mut self, ingress: Ingress, packet: &mut PacketBuf) {
         self.out.origin = Origin::Underlay;
         self.forward(ingress, packet);
     }
 
     /// A tagged frame from the uplink.
-    pub(super) fn from_uplink(&mut self, packet: &mut PacketBuf) {
+    pub(super) fn tagged_frame(&mut self, packet: &mut PacketBuf) {
         self.out.origin = Origin::Underlay;
         let tags = Tags::parse(packet.head()).ok();
-        let outer = tags.and_then(|tags| tags.outer()?.vlan());
-        match outer {
+        match tags.and_then(|tags| tags.outer()) {
             Some(outer) => {
-                let inner = tags.and_then(|tags| tags.inner()?.vlan());
+                let inner = tags.and_then(|tags| tags.inner());
                 self.forward(Ingress::Tags { outer, inner }, packet);
             }
             None => self.out.dropped(DropReason::UnknownDatapath, packet),

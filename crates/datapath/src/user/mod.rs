@@ -4,7 +4,7 @@
 //!
 //! - a guest's frame: [`vif`] receives it, [`forward`] looks up its destination MAC address and executes the actions,
 //!   [`transmit`] puts it on the underlay;
-//! - a frame from the underlay: [`receive`] takes it out of its tunnel and coalesces trains, [`forward`] looks it up, [`vif`]
+//! - a frame from the underlay: [`receive`] ([`stt`] for STT) takes it out of its tunnel and coalesces trains, [`forward`] looks it up, [`vif`]
 //!   hands it to the guest.
 //!
 //! [`resolve`] keeps the Ethernet addresses of STT end points, [`mailbox`] is how other threads ask for counters.
@@ -17,6 +17,7 @@ mod forward;
 pub mod mailbox;
 mod receive;
 mod resolve;
+mod stt;
 mod transmit;
 mod uplink;
 mod vif;
@@ -197,7 +198,7 @@ impl UserDatapath {
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
-                    self.forwarder.from_vif(index, &mut self.packet);
+                    self.forwarder.vif_frame(index, &mut self.packet);
                 }
                 Ok(None) => return,
                 Err(IoError::LinkDown) => return,
@@ -215,7 +216,7 @@ impl UserDatapath {
             if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
                 return;
             }
-            self.forwarder.from_uplink(&mut self.packet);
+            self.forwarder.tagged_frame(&mut self.packet);
         }
     }
 

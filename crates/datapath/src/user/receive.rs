@@ -3,18 +3,14 @@
 
 use super::BATCH;
 use super::forward::Forwarder;
+use super::stt::SttReceiver;
 use flow::{
     Decapped, DropCounters, DropReason, EndpointId, EndpointTable, Ingress, TunnelKey, TunnelSpec,
-    TunnelType, decap_geneve, decap_gre, decap_stt, decap_vxlan, propagate_ecn, strip_stt_segment,
+    TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn,
 };
-use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
-use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawRx};
-use netdev::stt_sink::SttSink;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
-use packet::stt::{SttDrop, SttLimits, SttProgress, SttReassembler};
 use packet::{Coalescer, PacketBuf, coalesce_ranges};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -37,26 +33,15 @@ pub(super) struct Receiver {
     keyed: bool,
     socket: Socket,
     batch: Batch,
-    overruns_seen: u64,
+    overruns: Growth,
+    malformed: Growth,
 }
 
 #[derive(Debug)]
 enum Socket {
-    Udp {
-        socket: UdpUnderlay,
-        trains: Vec<RxTrain>,
-    },
-    Gre {
-        socket: Arc<RawIp>,
-        heads: Vec<RawRx>,
-    },
-    Stt {
-        socket: PacketSocket,
-        reassembler: SttReassembler,
-        now_ms: u64,
-        seen_given_up: [u64; 2],
-        _sink: SttSink,
-    },
+    Udp { socket: UdpUnderlay, trains: Vec<RxTrain> },
+    Gre { socket: Arc<RawIp>, heads: Vec<RawRx> },
+    Stt(Box<SttReceiver>),
 }
 
 /// Buffers to receive into, and what waits to be joined.
@@ -78,16 +63,7 @@ impl Receiver {
                 (Socket::Gre { socket, heads: vec![RawRx::EMPTY; BATCH] }, BATCH)
             }
             TunnelType::Stt => {
-                let filter = Filter::tcp_to(local, spec.port);
-                let socket = Socket::Stt {
-                    socket: PacketSocket::open(uplink, &filter, PacketOptions::default())?,
-                    reassembler: SttReassembler::new(SttLimits::default()),
-                    now_ms: 0,
-                    seen_given_up: [0; 2],
-                    // The host's own stack must not answer the segments.
-                    _sink: SttSink::bind(SocketAddr::new(local, spec.port))?,
-                };
-                (socket, 1)
+                (Socket::Stt(Box::new(SttReceiver::open(local, spec.port, uplink)?)), 0)
             }
             _ => {
                 // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
@@ -103,14 +79,22 @@ impl Receiver {
             coalescer: Coalescer::new(COALESCED_FLOWS),
             frames: Vec::new(),
         };
-        Ok(Self { tunnel: spec.tunnel, local, keyed: spec.key, socket, batch, overruns_seen: 0 })
+        Ok(Self {
+            tunnel: spec.tunnel,
+            local,
+            keyed: spec.key,
+            socket,
+            batch,
+            overruns: Growth::default(),
+            malformed: Growth::default(),
+        })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Socket::Udp { socket, .. } => socket.as_fd(),
             Socket::Gre { socket, .. } => socket.as_fd(),
-            Socket::Stt { socket, .. } => socket.as_fd(),
+            Socket::Stt(stt) => stt.as_fd(),
         }
     }
 
@@ -158,52 +142,38 @@ impl Receiver {
                 }
                 self.batch.flush(self.tunnel, forwarder);
             }
-            Socket::Stt { socket, reassembler, now_ms, .. } => {
-                let Some(packet) = self.batch.packets.first_mut() else { return };
-                for _ in 0..BATCH {
-                    match socket.recv(packet) {
-                        Ok(Some(_)) => {}
-                        Err(IoError::Malformed | IoError::Truncated) => {
-                            forwarder.dropped(DropReason::Malformed);
-                            continue;
-                        }
-                        Ok(None) | Err(_) => return,
-                    }
-                    match stt_segment(self.local, packet, reassembler, *now_ms, forwarder) {
-                        Ok(Some(ingress)) => forwarder.from_tunnel(ingress, packet),
-                        Ok(None) => {}
-                        Err(reason) => forwarder.dropped(reason),
-                    }
-                }
-            }
+            Socket::Stt(stt) => stt.receive(forwarder),
         }
     }
 
     /// Ages what is incomplete and takes over what the kernel dropped before it could be read.
     pub(super) fn tick(&mut self, time_ms: u64, drops: &mut DropCounters) {
-        let overruns = match &mut self.socket {
-            Socket::Udp { socket, .. } => socket.dropped().map_or(0, u64::from),
-            Socket::Gre { socket, .. } => socket.dropped().map_or(0, u64::from),
-            Socket::Stt { socket, reassembler, now_ms, seen_given_up, .. } => {
-                *now_ms = time_ms;
-                reassembler.expire(time_ms);
-                let given_up =
-                    [SttDrop::Expired, SttDrop::Evicted].map(|drop| reassembler.dropped(drop));
-                drops.add(DropReason::SttExpired, given_up[0] - seen_given_up[0]);
-                drops.add(DropReason::SttMemory, given_up[1] - seen_given_up[1]);
-                *seen_given_up = given_up;
-                socket.stats().map_or(0, |stats| stats.dropped)
-            }
+        let (overruns, malformed) = match &mut self.socket {
+            Socket::Udp { socket, .. } => (socket.dropped(), socket.malformed()),
+            Socket::Gre { socket, .. } => (socket.dropped(), socket.malformed()),
+            Socket::Stt(stt) => return stt.tick(time_ms, drops),
         };
-        drops.add(DropReason::ReceiveOverrun, overruns.saturating_sub(self.overruns_seen));
-        self.overruns_seen = overruns.max(self.overruns_seen);
+        drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns.unwrap_or(0).into()));
+        drops.add(DropReason::Malformed, self.malformed.grown_to(malformed.into()));
+    }
+}
+
+/// A counter that only grows, of which the growth is wanted.
+#[derive(Debug, Default)]
+pub(super) struct Growth(u64);
+
+impl Growth {
+    pub(super) fn grown_to(&mut self, count: u64) -> u64 {
+        let growth = count.saturating_sub(self.0);
+        self.0 = self.0.max(count);
+        growth
     }
 }
 
 const COALESCED_FLOWS: usize = 8;
 const RX_QUEUE_BYTES: u32 = 8 << 20;
 
-fn new_buffer() -> PacketBuf {
+pub(super) fn new_buffer() -> PacketBuf {
     PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME)
 }
 
@@ -325,7 +295,7 @@ fn forward(tunnel: TunnelType, from: From, packet: &mut PacketBuf, forwarder: &m
     if let Some(endpoint) = forwarder.endpoints.get_mut(from.endpoint) {
         endpoint.rx.add(packet.len());
     }
-    forwarder.from_tunnel(Ingress::Tunnel { tunnel, key: from.key }, packet);
+    forwarder.tunnel_frame(Ingress::Tunnel { tunnel, key: from.key }, packet);
 }
 
 /// Checks the sender, takes the tunnel header off and carries the outer ECN mark inward.
@@ -339,37 +309,4 @@ fn take_out(
     packet.pull_front(decapped.inner);
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
     Ok(From { endpoint, key: decapped.key })
-}
-
-/// One STT segment, given from its outer Ethernet header on. `Some` when its frame is complete: `packet` is the inner frame
-/// then.
-fn stt_segment(
-    local: IpAddr,
-    packet: &mut PacketBuf,
-    reassembler: &mut SttReassembler,
-    now_ms: u64,
-    forwarder: &mut Forwarder,
-) -> Result<Option<Ingress>, DropReason> {
-    let segment = strip_stt_segment(packet)?;
-    let endpoint = forwarder.endpoints.find(TunnelType::Stt, local, segment.key.src)?;
-    let ce =
-        match reassembler.push(segment.key, segment.place, packet, now_ms).map_err(stt_reason)? {
-            SttProgress::Complete { ce } => ce,
-            SttProgress::Pending => return Ok(None),
-        };
-    let key = decap_stt(packet)?;
-    propagate_ecn(if ce { 3 } else { segment.traffic_class }, packet.head_mut())?;
-    if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
-        endpoint.rx.add(packet.len());
-    }
-    Ok(Some(Ingress::Tunnel { tunnel: TunnelType::Stt, key }))
-}
-
-fn stt_reason(drop: SttDrop) -> DropReason {
-    match drop {
-        SttDrop::Overlap => DropReason::SttOverlap,
-        SttDrop::Expired => DropReason::SttExpired,
-        SttDrop::Evicted | SttDrop::OverLimit => DropReason::SttMemory,
-        _ => DropReason::SttFrame,
-    }
 }

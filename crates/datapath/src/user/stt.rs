@@ -1,0 +1,124 @@
+//! STT from the underlay: TCP-shaped segments taken off the uplink before the host's own stack can answer them, put
+//! together to frames.
+
+use super::BATCH;
+use super::forward::Forwarder;
+use super::receive::{Growth, new_buffer};
+use flow::{
+    DropCounters, DropReason, Ingress, TunnelType, decap_stt, propagate_ecn, strip_stt_segment,
+};
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::io_error::IoError;
+use netdev::stt_sink::SttSink;
+use netdev::{Error, Ifindex};
+use packet::PacketBuf;
+use packet::stt::{SttDrop, SttLimits, SttProgress, SttReassembler};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Frames that the reassembler gave up by itself, not on account of the segment it was given.
+const GIVEN_UP: [(SttDrop, DropReason); 3] = [
+    (SttDrop::Expired, DropReason::SttExpired),
+    (SttDrop::Evicted, DropReason::SttMemory),
+    (SttDrop::Superseded, DropReason::SttFrame),
+];
+
+/// The local end of STT at one address.
+#[derive(Debug)]
+pub(super) struct SttReceiver {
+    local: IpAddr,
+    socket: PacketSocket,
+    /// Keeps the host's own stack from answering.
+    _sink: SttSink,
+    reassembler: SttReassembler,
+    packet: PacketBuf,
+    now_ms: u64,
+    overruns: Growth,
+    given_up: [Growth; GIVEN_UP.len()],
+}
+
+impl SttReceiver {
+    pub(super) fn open(local: IpAddr, port: u16, uplink: Ifindex) -> Result<Self, Error> {
+        Ok(Self {
+            local,
+            socket: PacketSocket::open(
+                uplink,
+                &Filter::tcp_to(local, port),
+                PacketOptions::default(),
+            )?,
+            _sink: SttSink::bind(SocketAddr::new(local, port))?,
+            reassembler: SttReassembler::new(SttLimits::default()),
+            packet: new_buffer(),
+            now_ms: 0,
+            overruns: Growth::default(),
+            given_up: Default::default(),
+        })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
+        for _ in 0..BATCH {
+            match self.socket.recv(&mut self.packet) {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(IoError::Malformed | IoError::Truncated) => {
+                    forwarder.dropped(DropReason::Malformed);
+                    continue;
+                }
+                // The uplink is down: the monitor tells when it is back.
+                Err(_) => return,
+            }
+            match self.segment(forwarder) {
+                Ok(Some(ingress)) => forwarder.tunnel_frame(ingress, &mut self.packet),
+                Ok(None) => {}
+                Err(reason) => forwarder.dropped(reason),
+            }
+        }
+    }
+
+    /// One segment, given from its outer Ethernet header on. `Some` when its frame is complete: the packet is the inner
+    /// frame then.
+    fn segment(&mut self, forwarder: &mut Forwarder) -> Result<Option<Ingress>, DropReason> {
+        let packet = &mut self.packet;
+        let segment = strip_stt_segment(packet)?;
+        let endpoint = forwarder.endpoints.find(TunnelType::Stt, self.local, segment.key.src)?;
+        let progress = self.reassembler.push(segment.key, segment.place, packet, self.now_ms);
+        let SttProgress::Complete { ce } = progress.map_err(reason)? else { return Ok(None) };
+        let key = decap_stt(packet)?;
+        let congested = if ce { 3 } else { segment.traffic_class };
+        propagate_ecn(congested, packet.head_mut())?;
+        if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
+            endpoint.rx.add(packet.len());
+        }
+        Ok(Some(Ingress::Tunnel { tunnel: TunnelType::Stt, key }))
+    }
+
+    /// Gives up frames that are too old and takes over what was dropped since the last tick.
+    pub(super) fn tick(&mut self, now_ms: u64, drops: &mut DropCounters) {
+        self.now_ms = now_ms;
+        self.reassembler.expire(now_ms);
+        for ((drop, reason), given_up) in GIVEN_UP.into_iter().zip(&mut self.given_up) {
+            drops.add(reason, given_up.grown_to(self.reassembler.dropped(drop)));
+        }
+        let overruns = self.socket.stats().map_or(0, |stats| stats.dropped);
+        drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns));
+    }
+}
+
+fn reason(drop: SttDrop) -> DropReason {
+    match drop {
+        SttDrop::Overlap => DropReason::SttOverlap,
+        SttDrop::Expired => DropReason::SttExpired,
+        SttDrop::Evicted | SttDrop::OverLimit => DropReason::SttMemory,
+        SttDrop::Empty
+        | SttDrop::TotalTooShort
+        | SttDrop::BeyondTotal
+        | SttDrop::InconsistentTotal
+        | SttDrop::Scattered
+        | SttDrop::Superseded => DropReason::SttFrame,
+    }
+}
