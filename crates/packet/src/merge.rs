@@ -47,7 +47,8 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 /// Classifies a frame.
 pub(crate) fn classify(frame: &[u8]) -> Class {
     let Ok(located) = transport_offset(frame) else { return Class::Blind };
-    if !located.is_ip() || located.protocol != Protocol::TCP {
+    // What is not IP has no protocol either.
+    if located.protocol != Protocol::TCP {
         return Class::Other;
     }
     let Some(at) = whole(&located) else { return Class::Blind };

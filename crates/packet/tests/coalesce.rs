@@ -127,6 +127,21 @@ fn segments_stay_apart_when_a_header_field_differs() {
 }
 
 #[test]
+fn segments_stay_apart_when_ethernet_headers_differ() {
+    let (mut first, mut second) = pair();
+    first.tags.push(0x8100);
+    second.tags.push(0x8100);
+    assert!(joined(&first, &second));
+    // An address of either side, and the VLAN.
+    for at in [5, 11, 15] {
+        let mut frames = frames(&[first.clone(), second.clone()]);
+        frames[1][at] ^= 1;
+        assert_eq!(coalesced(&frames, false).len(), 2);
+        assert_eq!(pushed(&frames, Checksum::Unverified).len(), 2);
+    }
+}
+
+#[test]
 fn segments_stay_apart_when_the_first_ends_the_run() {
     for flags in [PSH, FIN, SYN, 4, 0x20] {
         let (mut first, mut second) = pair();
@@ -196,14 +211,16 @@ fn segments_stay_apart_when_ip_checksum_is_wrong() {
 
 #[test]
 fn padding_is_dropped_when_frames_are_padded() {
-    let spec = Spec { options: vec![], payload: (0..9).collect(), ..Spec::default() };
-    let mut frames = frames(&spec.segments(3));
-    for frame in &mut frames {
-        frame.resize(60, 0xdd);
-    }
-    for out in [coalesced(&frames, false), pushed(&frames, Checksum::Unverified)] {
-        assert_eq!(out.len(), 1);
-        assert!(same(&out[0], &spec.packet(Some(3))));
+    for len in [8, 9] {
+        let spec = Spec { options: vec![], payload: (0..len).collect(), ..Spec::default() };
+        let mut frames = frames(&spec.segments(3));
+        for frame in &mut frames {
+            frame.resize(60, 0xdd);
+        }
+        for out in [coalesced(&frames, false), pushed(&frames, Checksum::Unverified)] {
+            assert_eq!(out.len(), 1);
+            assert!(same(&out[0], &spec.packet(Some(3))));
+        }
     }
 }
 
@@ -222,6 +239,35 @@ fn run_stops_when_ip_length_would_pass_65535() {
         let lens: Vec<usize> = out.iter().map(|p| p.len() - 66).collect();
         assert_eq!(lens, [46 * 1400, 4 * 1400]);
         assert_eq!(out[0].head()[16..18], 64_452u16.to_be_bytes());
+    }
+}
+
+#[test]
+fn segment_is_joined_when_ip_length_is_65535_exactly() {
+    for (len, joins) in [(1495, true), (1496, false)] {
+        let first = Spec { options: vec![], payload: vec![1; 64_000], ..Spec::default() };
+        let mut second = Spec { payload: vec![2; len], ..first.clone() };
+        second.id += 1;
+        second.seq += 64_000;
+        assert_eq!(joined(&first, &second), joins);
+    }
+}
+
+#[test]
+fn segments_stay_apart_when_ipv6_has_more_than_options() {
+    let spec = Spec { v6: true, ip_extra: 8, payload: vec![1; 200], ..Spec::default() };
+    let options = frames(&spec.segments(100));
+    assert_eq!(coalesced(&options, true).len(), 1);
+    // A routing header, an atomic fragment header, an authentication header of the same length.
+    for (protocol, second_byte) in [(43, 0), (44, 0), (51, 0)] {
+        let mut frames = options.clone();
+        for frame in &mut frames {
+            frame[20] = protocol;
+            frame[55] = second_byte;
+            frame[56..62].fill(0);
+        }
+        assert_eq!(coalesced(&frames, true).len(), 2, "{protocol}");
+        assert_eq!(pushed(&frames, Checksum::Verified).len(), 2, "{protocol}");
     }
 }
 
@@ -368,7 +414,9 @@ proptest! {
     fn coalescing_segments_is_identity_when_rules_allow(
         spec in any_spec(3000).prop_map(coalescable), size in 1u16..1500, verified in any::<bool>(),
     ) {
-        prop_assume!(spec.payload.len() > usize::from(size));
+        let mut spec = spec;
+        // More than one segment.
+        spec.payload.resize(spec.payload.len() + usize::from(size) + 1, 0x42);
         let frames = frames(&spec.segments(size.into()));
         let want = spec.packet(Some(size));
         let ranges = coalesced(&frames, verified);
@@ -452,8 +500,8 @@ fn recut(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Sorted by ports, which are at the same place in all frames, keeping the order of each flow.
+/// Sorted by protocol, addresses and ports, which are at the same place in all frames, keeping the order of each flow.
 fn by_flow(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    frames.sort_by_key(|frame| frame.get(26..38).map(<[u8]>::to_vec));
+    frames.sort_by_key(|frame| (frame[23], frame[26..38].to_vec()));
     frames
 }

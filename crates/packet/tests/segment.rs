@@ -247,6 +247,10 @@ proptest! {
         let mut out = Vec::new();
         for part in std::iter::once(&packet).chain(&parts) {
             prop_assert!(part.len() <= max_bytes);
+            if !parts.is_empty() {
+                let payload_len = part.len() - spec.header_len();
+                prop_assert_eq!(part.offload.gso.is_some(), payload_len > usize::from(size));
+            }
             if let (Some(gso), false) = (part.offload.gso, spec.udp) {
                 let cwr = part.head()[spec.l4() + 13] & CWR != 0;
                 prop_assert!(gso.ecn == cwr);

@@ -92,6 +92,32 @@ fn frame_has_headroom_when_reassembled() {
 }
 
 #[test]
+fn buffers_are_used_again_when_large_enough() {
+    let mut reassembler = SttReassembler::new(SttLimits::default());
+    let bytes = frame(100);
+    // Two segments through one caller's buffer, which stays behind when the frame is complete.
+    let mut receive = |packet: &mut PacketBuf, len: u16| {
+        for offset in [0, 40] {
+            let end = if offset == 0 { 40 } else { len };
+            packet.reset(PacketBuf::HEADROOM);
+            packet.append(&bytes[usize::from(offset)..usize::from(end)]);
+            reassembler.push(KEY, SttPlace { total: len, offset, ce: false }, packet, 0).unwrap();
+        }
+        assert_eq!(packet.head(), &bytes[..usize::from(len)]);
+        packet.head().as_ptr()
+    };
+    let mut first = PacketBuf::with_capacity(PacketBuf::HEADROOM, 79);
+    let storage = first.spare_mut().as_ptr();
+    receive(&mut first, 80);
+    let mut second = PacketBuf::with_capacity(PacketBuf::HEADROOM, 80);
+    assert_ne!(receive(&mut second, 80), storage, "one byte too small");
+    let mut third = PacketBuf::with_capacity(PacketBuf::HEADROOM, 90);
+    let kept = third.spare_mut().as_ptr();
+    receive(&mut third, 80);
+    assert_eq!(receive(&mut PacketBuf::with_capacity(PacketBuf::HEADROOM, 80), 80), kept);
+}
+
+#[test]
 fn ce_is_reported_when_any_segment_had_it() {
     for marked in 0..4 {
         let mut reassembler = SttReassembler::new(SttLimits::default());
