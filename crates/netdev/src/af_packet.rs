@@ -7,7 +7,8 @@
 //! The kernel moves the outermost tag of a received frame (TPID 0x8100 or 0x88a8, not 0x9100) from the bytes to its
 //! metadata: [`PacketRx::vlan`]. Tags to be sent are simply in the bytes, in front of super-packets too. A frame that is
 //! no super-packet may exceed the MTU of the interface by one tag of TPID 0x8100, and by nothing otherwise: 0x88a8 and
-//! double tags need an MTU that has room for them.
+//! double tags need an MTU that has room for them. Super-packets behind a tag of TPID 0x9100 have to be segmented
+//! first, because the kernel cannot.
 //!
 //! # Why no rings
 //! Memory-mapped rings were measured beside these calls. A transmit ring costs a third more CPU per super-packet
@@ -185,9 +186,13 @@ impl PacketSocket {
     ///
     /// # Errors
     /// [`IoError::LinkDown`], [`IoError::Full`], [`IoError::DeviceGone`]; [`IoError::TooBig`] above 1023 pieces or for a
-    /// frame longer than the MTU allows (see the crate's notes on VLAN tags).
+    /// frame longer than the MTU allows, or for a super-packet behind a tag of TPID 0x9100 (see the module).
     #[inline]
     pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
+        // The kernel would drop it: here with the words for a lack of memory, behind a queueing discipline with none.
+        if packet.offload.gso.is_some() && has_unknown_tag(packet) {
+            return Err(IoError::TooBig);
+        }
         let mut header = [0; VNET_LEN];
         vnet::encode(packet, &mut header)?;
         let mut parts = Pieces::new();
@@ -233,6 +238,18 @@ impl PacketSocket {
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// True when one of the two outermost tags has TPID 0x9100, which is no VLAN tag to the kernel.
+#[inline]
+fn has_unknown_tag(packet: &PacketBuf) -> bool {
+    let type_at =
+        |at: usize| packet.head().get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+    match type_at(12) {
+        Some(0x9100) => true,
+        Some(0x8100 | 0x88a8) => type_at(16) == Some(0x9100),
+        _ => false,
     }
 }
 

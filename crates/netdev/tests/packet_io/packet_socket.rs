@@ -180,6 +180,22 @@ fn mtu_has_room_for_one_customer_tag_and_no_more() {
 }
 
 #[test]
+fn super_packet_is_refused_when_the_kernel_does_not_know_its_tag() {
+    testkit::require_root!();
+    let wire = wire(&Filter::vlan_tagged());
+    let macs = (wire.ends.0.mac, ELSEWHERE);
+    let mut packet = big_packet();
+    for tags in [&[(0x9100, 1)][..], &[(0x8100, 1), (0x9100, 2)]] {
+        let whole = tcp_frame(macs, tags, addresses(false), &pattern(30_000), Some(1400));
+        assert!(matches!(wire.tx.send(&whole), Err(IoError::TooBig)));
+        let single = tcp_frame(macs, tags, addresses(false), &pattern(1000), None);
+        wire.tx.send(&single).unwrap();
+        let stripped = next(&wire.rx, &mut packet).map_or(0, |_| 4);
+        assert_eq!(packet.len() + stripped, single.len());
+    }
+}
+
+#[test]
 fn frames_are_received_in_batches_with_their_offload_state() {
     testkit::require_root!();
     let wire = wire(&Filter::vlan_tagged());
