@@ -12,9 +12,9 @@
 //!
 //! # Why no rings
 //! Memory-mapped rings were measured beside these calls. A transmit ring costs a third more CPU per super-packet
-//! over veth, where the kernel copies its slots. A receive ring saves CPU only as long as frames are used in place; every
-//! slot has to hold a super-packet, so 64 frames, however small, fill 4.4 MB of resident memory, and bursts are dropped
-//! where the socket's queue takes them.
+//! over veth, where the kernel copies its slots. A receive ring, when forwarding TCP, saves CPU only as long as frames are
+//! used in place, which a [`PacketBuf`] cannot do; every slot has to hold a super-packet, so 64 frames, however small,
+//! fill 4.4 MB of resident memory, and bursts are dropped that the socket's queue takes.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
