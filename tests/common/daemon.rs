@@ -1,0 +1,134 @@
+//! `weft run` as a child process, and what it tells.
+
+use super::{Host, PATIENCE};
+use datapath::stats::{Drops, Snapshot};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use testkit::host::wait_until;
+
+/// The program under test.
+pub const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+
+/// How long a daemon may take to end when asked.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// A running `weft run`. Ended when dropped; what it wrote to standard error is printed when a test fails.
+pub struct Daemon {
+    host: &'static str,
+    child: Child,
+    control: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Daemon {
+    /// Starts the daemon of `host`.
+    pub fn spawn(host: &Host, network: &Path, control: &Path) -> Self {
+        let stderr = control.with_extension("stderr");
+        let file = File::options().create(true).append(true).open(&stderr).expect("a log file");
+        let mut command = host.netns.program(WEFT);
+        command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
+        command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().expect("weft can be started");
+        Self { host: host.name, child, control: control.to_owned(), stderr }
+    }
+
+    /// Waits until the daemon answers and all its ports are up.
+    ///
+    /// # Panics
+    /// When it does not within [`PATIENCE`]; the daemon's messages are printed.
+    pub fn wait_ready(&self) {
+        wait_until(PATIENCE, "the daemon answers and its ports are up", || {
+            self.try_show().is_some_and(|now| now.ports.iter().all(|port| port.state == "up"))
+        });
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What `weft show --json` says.
+    pub fn show(&self) -> Snapshot {
+        self.try_show().unwrap_or_else(|| panic!("the daemon of {} does not answer", self.host))
+    }
+
+    fn try_show(&self) -> Option<Snapshot> {
+        let mut command = Command::new(WEFT);
+        command.args(["show", "--json", "--control"]).arg(&self.control);
+        let output = command.stderr(Stdio::null()).output().expect("weft can be started");
+        if !output.status.success() {
+            return None;
+        }
+        Some(serde_json::from_slice(&output.stdout).expect("show --json prints what it documents"))
+    }
+
+    /// All drops, of the uplink and of every port, by reason.
+    pub fn drops(&self) -> Drops {
+        let snapshot = self.show();
+        let mut sum = snapshot.uplink.drops;
+        for (reason, count) in snapshot.ports.into_iter().flat_map(|port| port.drops) {
+            *sum.entry(reason).or_default() += count;
+        }
+        sum
+    }
+
+    /// What it has written to standard error so far, that of earlier daemons with the same control socket included.
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a process number is positive");
+        kill(Pid::from_raw(pid), signal).expect("a child can be sent a signal");
+    }
+
+    /// Waits for its end, at most `limit`.
+    pub fn wait_end(&mut self, limit: Duration) -> ExitStatus {
+        let mut status = None;
+        wait_until(limit, "the daemon ends", || {
+            status = self.child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        status.expect("the wait has ended")
+    }
+
+    /// Ends it as an operator would.
+    ///
+    /// # Panics
+    /// When it does not end in time or reports failure.
+    pub fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait_end(STOP_LIMIT);
+        assert!(status.success(), "weft run ended with {status}:\n{}", self.stderr());
+    }
+
+    fn running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let show = Command::new(WEFT).args(["show", "--control"]).arg(&self.control).output();
+            let show = show.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+            eprintln!("--- weft show, {}\n{}", self.host, show.unwrap_or_default());
+            eprintln!("--- standard error of weft run, {}\n{}", self.host, self.stderr());
+        }
+        if self.running() {
+            self.signal(Signal::SIGTERM);
+            let end = std::time::Instant::now() + STOP_LIMIT;
+            while self.running() && std::time::Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // One that has ended in the meantime cannot be killed, and is reaped all the same.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

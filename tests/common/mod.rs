@@ -1,0 +1,343 @@
+//! What the end-to-end tests share: two hosts as network namespaces, joined by an uplink; guests as namespaces of their
+//! own; a network file made from a [`Setup`]; daemons ([`daemon`]) and traffic between guests ([`traffic`]).
+//!
+//! Everything made is owned by the [`Lab`] and gone when it is dropped, also when a test fails.
+#![allow(dead_code, reason = "each test program uses the part it needs")]
+
+pub mod daemon;
+pub mod traffic;
+
+pub use daemon::Daemon;
+
+use netdev::{Dad, IpPrefix, LinkKind, LinkSpec};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use testkit::host::{TestHost, WireEnd, pair, wait_until};
+use wire::MacAddr;
+
+/// How long something that happens at once on an idle machine may take on a busy one.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The VNI, GRE key or STT datapath of the logical switch `blue`.
+pub const VNI: u32 = 5001;
+/// The VLAN of the switch for type `vlan`, and the outer one for `qinq`.
+pub const VLAN: u16 = 100;
+/// The inner VLAN for type `qinq`.
+pub const INNER_VLAN: u16 = 200;
+/// The name of a guest's interface in its namespace.
+pub const GUEST_DEVICE: &str = "eth0";
+
+/// How a guest is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attachment {
+    /// A TAP that weft makes in the guest's namespace.
+    Tap,
+    /// A veth pair that is there already; weft opens the host's end.
+    Veth,
+}
+
+/// What a [`Lab`] is made from: one logical switch `blue` stretched over hosts `h1` and `h2`.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    tunnel: String,
+    family: u8,
+    options: String,
+    underlay_mtu: Option<u16>,
+    mtu: Option<u16>,
+    guests: [usize; 2],
+    attachment: Attachment,
+    keyed: bool,
+    more: String,
+}
+
+impl Setup {
+    /// One guest on each host, IPv4 underlay, all options at their defaults.
+    pub fn new(tunnel: &str) -> Self {
+        Self {
+            tunnel: tunnel.to_owned(),
+            family: 4,
+            options: String::new(),
+            underlay_mtu: None,
+            mtu: None,
+            guests: [1, 1],
+            attachment: Attachment::Tap,
+            keyed: true,
+            more: String::new(),
+        }
+    }
+
+    /// With this IP version of the outer header, 4 or 6.
+    pub fn family(self, family: u8) -> Self {
+        Self { family, ..self }
+    }
+
+    /// With these lines under `[tunnel_options.TUNNEL]`.
+    pub fn options(self, lines: &str) -> Self {
+        Self { options: lines.to_owned(), ..self }
+    }
+
+    /// With this MTU of the uplinks, in bytes; it is also set on them.
+    pub fn underlay_mtu(self, bytes: u16) -> Self {
+        Self { underlay_mtu: Some(bytes), ..self }
+    }
+
+    /// With this MTU of the guests, in bytes.
+    pub fn mtu(self, bytes: u16) -> Self {
+        Self { mtu: Some(bytes), ..self }
+    }
+
+    /// With so many guests on `h1` and on `h2`.
+    pub fn guests(self, first: usize, second: usize) -> Self {
+        Self { guests: [first, second], ..self }
+    }
+
+    /// With guests attached like this.
+    pub fn attachment(self, attachment: Attachment) -> Self {
+        Self { attachment, ..self }
+    }
+
+    /// The switch has no `vni`: GRE without a key.
+    pub fn without_key(self) -> Self {
+        Self { keyed: false, ..self }
+    }
+
+    /// With this text at the end of the network file.
+    pub fn more(self, text: &str) -> Self {
+        Self { more: text.to_owned(), ..self }
+    }
+}
+
+/// One host.
+pub struct Host {
+    /// `h1` or `h2`, as in the network file.
+    pub name: &'static str,
+    /// Its namespace.
+    pub netns: TestHost,
+    /// Its end of the wire between the hosts.
+    pub uplink: WireEnd,
+}
+
+impl Host {
+    /// Its underlay address of IP version `family`.
+    pub fn underlay(&self, family: u8) -> IpAddr {
+        if family == 4 { self.uplink.ip4.into() } else { self.uplink.ip6.into() }
+    }
+}
+
+/// One guest.
+pub struct Guest {
+    /// `g1`, `g2` ... in the order of the network file, those of `h1` first.
+    pub name: String,
+    /// The place of its host in [`Lab::hosts`].
+    pub host: usize,
+    /// The number of its logical port.
+    pub port_key: u16,
+    /// Its namespace; the interface in it is [`GUEST_DEVICE`].
+    pub netns: TestHost,
+    /// Its MAC address, 02:00:00:00:00:NN.
+    pub mac: MacAddr,
+    /// 192.168.7.N
+    pub ip4: Ipv4Addr,
+    /// fd77::N
+    pub ip6: Ipv6Addr,
+}
+
+impl Guest {
+    fn new(number: u8, host: usize) -> Self {
+        let name = format!("g{number}");
+        let netns = TestHost::new(&name);
+        // The ping sockets of this process are to be allowed there.
+        netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
+        Self {
+            name,
+            host,
+            port_key: number.into(),
+            netns,
+            mac: MacAddr([2, 0, 0, 0, 0, number]),
+            ip4: Ipv4Addr::new(192, 168, 7, number),
+            ip6: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number.into()),
+        }
+    }
+
+    /// Its address of IP version `family`.
+    pub fn ip(&self, family: u8) -> IpAddr {
+        if family == 4 { self.ip4.into() } else { self.ip6.into() }
+    }
+
+    /// The host's end of its veth, where it is attached by one.
+    pub fn host_device(&self) -> String {
+        format!("vif-{}", self.name)
+    }
+
+    /// Makes the veth pair that joins it to `host`, and gives its end addresses.
+    pub fn attach(&self, host: &Host, mtu: u16) {
+        let device = self.host_device();
+        let peer = LinkSpec::new(&device).mtu(mtu.into()).netns(&host.netns).up();
+        let spec = LinkSpec::new(GUEST_DEVICE).mac(self.mac).mtu(mtu.into()).up();
+        let netlink = self.netns.netlink();
+        let index = netlink.create(&spec, &LinkKind::Veth { peer }).expect("a veth can be made");
+        for (address, len) in [(self.ip(4), 24), (self.ip(6), 64)] {
+            let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+            netlink.add_address(index, prefix, Dad::Skip).expect("an address can be added");
+        }
+    }
+}
+
+/// Two hosts, their guests and the network file; no daemon runs yet.
+pub struct Lab {
+    /// What it was made from.
+    pub setup: Setup,
+    /// `h1` and `h2`.
+    pub hosts: [Host; 2],
+    /// All guests, those of `h1` first.
+    pub guests: Vec<Guest>,
+    /// Where the network file and the control sockets are.
+    pub dir: TempDir,
+}
+
+impl Lab {
+    /// Builds it.
+    pub fn new(setup: Setup) -> Self {
+        let (a, b) = (TestHost::new("h1"), TestHost::new("h2"));
+        let (end_a, end_b) = pair(&a, &b);
+        let hosts = [
+            Host { name: "h1", netns: a, uplink: end_a },
+            Host { name: "h2", netns: b, uplink: end_b },
+        ];
+        if let Some(mtu) = setup.underlay_mtu {
+            for host in &hosts {
+                let index = host.uplink.index;
+                host.netns.netlink().set_mtu(index, mtu.into()).expect("an MTU can be set");
+            }
+        }
+        let places = [vec![0; setup.guests[0]], vec![1; setup.guests[1]]].concat();
+        let guests: Vec<_> =
+            (1..).zip(places).map(|(number, host)| Guest::new(number, host)).collect();
+        let lab = Self { setup, hosts, guests, dir: TempDir::new() };
+        if lab.setup.attachment == Attachment::Veth {
+            let mtu = lab.setup.mtu.expect("a guest that weft does not configure needs an MTU");
+            lab.guests.iter().for_each(|guest| guest.attach(&lab.hosts[guest.host], mtu));
+        }
+        std::fs::write(lab.network_file(), lab.network_toml()).expect("a file can be written");
+        lab
+    }
+
+    /// The IP version of the outer header.
+    pub fn family(&self) -> u8 {
+        self.setup.family
+    }
+
+    /// Where the network file is.
+    pub fn network_file(&self) -> PathBuf {
+        self.dir.path().join("network.toml")
+    }
+
+    /// The control socket of the daemon of `host`.
+    pub fn control(&self, host: usize) -> PathBuf {
+        self.dir.path().join(format!("{}.sock", self.hosts[host].name))
+    }
+
+    /// The guests of one host.
+    pub fn guests_of(&self, host: usize) -> impl Iterator<Item = &Guest> {
+        self.guests.iter().filter(move |guest| guest.host == host)
+    }
+
+    /// A guest of `h1` and one of `h2`.
+    pub fn ends(&self) -> (&Guest, &Guest) {
+        let first = |host| self.guests_of(host).next().expect("each host has a guest");
+        (first(0), first(1))
+    }
+
+    /// Starts the daemon of one host and waits until its ports are up.
+    pub fn start(&self, host: usize) -> Daemon {
+        let daemon = Daemon::spawn(&self.hosts[host], &self.network_file(), &self.control(host));
+        daemon.wait_ready();
+        daemon
+    }
+
+    /// Starts both daemons and waits until frames can cross: ports up, end points resolved.
+    pub fn start_both(&self) -> [Daemon; 2] {
+        let daemons = [0, 1].map(|host| {
+            Daemon::spawn(&self.hosts[host], &self.network_file(), &self.control(host))
+        });
+        daemons.iter().for_each(Daemon::wait_ready);
+        for daemon in &daemons {
+            wait_until(PATIENCE, "the end points are resolved", || {
+                let endpoints = daemon.show().endpoints;
+                endpoints.iter().all(|endpoint| endpoint.neighbour != "unresolved")
+            });
+        }
+        daemons
+    }
+
+    /// The text of the network file.
+    fn network_toml(&self) -> String {
+        let setup = &self.setup;
+        let mut text = format!("tunnel = \"{}\"\n", setup.tunnel);
+        let line = &mut |args: std::fmt::Arguments<'_>| {
+            writeln!(text, "{args}").expect("a String takes all");
+        };
+        line(format_args!("underlay_mtu = {}", setup.underlay_mtu.unwrap_or(1500)));
+        line(format_args!("underlay_family = {}", setup.family));
+        line(format_args!("[tunnel_options.{}]\n{}", setup.tunnel, setup.options));
+        for host in &self.hosts {
+            let WireEnd { name, ip4, ip6, .. } = &host.uplink;
+            line(format_args!("[[host]]\nname = \"{}\"\nuplink = \"{name}\"", host.name));
+            line(format_args!("underlay = [\"{ip4}\", \"{ip6}\"]"));
+        }
+        line(format_args!("[[logical_switch]]\nname = \"blue\""));
+        match setup.tunnel.as_str() {
+            "vlan" => line(format_args!("vlan = {VLAN}")),
+            "qinq" => line(format_args!("vlan = {{ outer = {VLAN}, inner = {INNER_VLAN} }}")),
+            _ if setup.keyed => line(format_args!("vni = {VNI}")),
+            _ => {}
+        }
+        if let Some(mtu) = setup.mtu {
+            line(format_args!("mtu = {mtu}"));
+        }
+        for guest in &self.guests {
+            let Guest { name, mac, ip4, ip6, .. } = guest;
+            let host = self.hosts[guest.host].name;
+            line(format_args!("[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\""));
+            line(format_args!("mac = \"{mac}\"\naddresses = [\"{ip4}/24\", \"{ip6}/64\"]"));
+            let netns = guest.netns.name().expect("the namespace of a guest has a name");
+            match setup.attachment {
+                Attachment::Tap => line(format_args!(
+                    "device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}"
+                )),
+                Attachment::Veth => {
+                    line(format_args!("device = {{ interface = \"{}\" }}", guest.host_device()));
+                }
+            }
+        }
+        line(format_args!("{}", setup.more));
+        text
+    }
+}
+
+/// A directory of its own, removed when dropped.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("weft-test-{}-{unique}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory can be made");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // What cannot be removed is a temporary file.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,118 @@
+//! Traffic between guests: pings, TCP streams and UDP datagrams on the sockets of the namespaces' own kernels.
+
+use super::{Guest, PATIENCE};
+use bench::Stop;
+use bench::traffic::ping::Pinger;
+use netdev::Netns;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+use testkit::host::TestHost;
+
+/// How long a TCP stream or a datagram may stand still.
+const STALL: Duration = Duration::from_secs(20);
+
+/// Pings until the first answer.
+///
+/// # Panics
+/// When none comes within [`PATIENCE`].
+pub fn ping(from: &TestHost, to: IpAddr) {
+    ping_within(from, to, PATIENCE).unwrap_or_else(|error| panic!("no answer from {to}: {error}"));
+}
+
+/// Pings until the first answer, at most for `limit`.
+///
+/// # Errors
+/// Without an answer.
+pub fn ping_within(from: &TestHost, to: IpAddr, limit: Duration) -> bench::Result<()> {
+    let mut pinger = from.run(|| Pinger::open(to))?;
+    pinger.wait_for_answer(limit, &Stop::new())
+}
+
+/// Bytes that look random, the same for the same seed (xorshift64).
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Sends `len` bytes over TCP and compares all of them.
+///
+/// # Panics
+/// When the stream stalls for 20 s, breaks, or brings other bytes.
+pub fn tcp(from: &Guest, to: &Guest, family: u8, len: usize) {
+    let what = format!("{len} bytes over TCP from {} to {}, IPv{family}", from.name, to.name);
+    let sent = noise(len, 7);
+    let to_ip = to.ip(family);
+    let listener = to.netns.run(|| TcpListener::bind((to_ip, 0))).expect("a TCP listener");
+    let address = listener.local_addr().expect("a listener has an address");
+    let received = std::thread::scope(|scope| {
+        let (sent, netns) = (&sent, Netns::clone(&from.netns));
+        let send = move || netns.run_in(|| tcp_send(address, sent)).expect("a namespace");
+        let sender = scope.spawn(send);
+        let received = tcp_receive(&listener, len);
+        sender.join().expect("the sender does not panic").expect("all bytes can be sent");
+        received
+    });
+    let received = received.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(received.len(), len, "{what}: the length");
+    if let Some(place) = sent.iter().zip(&received).position(|(a, b)| a != b) {
+        panic!("{what}: byte {place} differs");
+    }
+}
+
+fn tcp_send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to, STALL)?;
+    stream.set_write_timeout(Some(STALL))?;
+    stream.write_all(bytes)?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8>> {
+    // `accept` has no time limit of its own.
+    listener.set_nonblocking(true)?;
+    let mut accepted = None;
+    testkit::host::wait_until(2 * STALL, "a TCP connection arrives", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let Some((mut stream, _)) = accepted else { unreachable!("the wait ends with a connection") };
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(STALL))?;
+    let mut bytes = Vec::with_capacity(len);
+    stream.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Sends one datagram of `len` bytes of payload and expects it back, unchanged.
+///
+/// # Panics
+/// When one of the two is lost or altered.
+pub fn udp_echo(from: &Guest, to: &Guest, family: u8, len: usize) {
+    let what = format!("{len} bytes over UDP from {} to {}, IPv{family}", from.name, to.name);
+    let (near, far) = (udp_socket(from, family), udp_socket(to, family));
+    let sent = noise(len, len as u64);
+    let mut bytes = vec![0; 65_536];
+    near.send_to(&sent, far.local_addr().expect("an address")).expect("a datagram is sent");
+    let (got, source) = far.recv_from(&mut bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(bytes[..got] == sent, "{what}: {got} other bytes arrived");
+    assert_eq!(source, near.local_addr().expect("an address"), "{what}: the source");
+    far.send_to(&bytes[..got], source).expect("a datagram is sent");
+    let (got, _) = near.recv_from(&mut bytes).unwrap_or_else(|e| panic!("{what}, back: {e}"));
+    assert!(bytes[..got] == sent, "{what}: {got} other bytes came back");
+}
+
+/// A UDP socket at a guest's address that does not wait for ever.
+pub fn udp_socket(guest: &Guest, family: u8) -> UdpSocket {
+    let ip = guest.ip(family);
+    let socket = guest.netns.run(|| UdpSocket::bind((ip, 0))).expect("a UDP socket");
+    socket.set_read_timeout(Some(STALL)).expect("a time limit can be set");
+    socket
+}
