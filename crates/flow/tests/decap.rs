@@ -1,0 +1,173 @@
+//! Decapsulation of what should not be: truncated at every byte, altered, foreign.
+
+mod common;
+
+use common::{key, spec, table, tcp_frame};
+use flow::{
+    DropReason, TunnelType, decap_geneve, decap_gre, decap_stt, decap_vxlan, propagate_ecn,
+    strip_stt_segment,
+};
+use packet::{Checksum, PacketBuf};
+use proptest::prelude::*;
+
+/// A tunnelled frame from its tunnel header on (for STT: from the outer Ethernet header on).
+fn tunnelled(tunnel: TunnelType) -> Vec<u8> {
+    let (mut endpoints, id) = table(&spec(tunnel), false);
+    let mut packet = tcp_frame(64);
+    packet::complete_checksum(&mut packet).unwrap();
+    let outer = endpoints.encap(id, &key(tunnel), &mut packet).unwrap();
+    outer.finish(&mut packet);
+    if tunnel != TunnelType::Stt {
+        packet.pull_front(outer.tunnel_header);
+    }
+    packet.to_vec()
+}
+
+#[test]
+fn truncation_is_refused_at_every_byte_of_the_headers() {
+    let inner = 14;
+    for (tunnel, header) in [(TunnelType::Vxlan, 8), (TunnelType::Geneve, 16)] {
+        let bytes = tunnelled(tunnel);
+        let decap = if tunnel == TunnelType::Vxlan { decap_vxlan } else { decap_geneve };
+        for len in 0..header + inner {
+            assert!(decap(&bytes[..len]).is_err(), "{tunnel} {len}");
+        }
+        assert_eq!(decap(&bytes[..header + inner]).unwrap().inner, header, "{tunnel}");
+    }
+    let bytes = tunnelled(TunnelType::Gre);
+    for len in 0..bytes.len() {
+        // The checksum covers everything: a cut at any byte is seen.
+        assert!(decap_gre(&bytes[..len], true).is_err(), "gre {len}");
+    }
+    let bytes = tunnelled(TunnelType::Stt);
+    for len in 0..bytes.len() {
+        assert!(
+            strip_stt_segment(&mut PacketBuf::from_bytes(&bytes[..len])).is_err(),
+            "stt segment {len}"
+        );
+    }
+    let mut frame = PacketBuf::from_bytes(&bytes);
+    frame.offload.checksum = Checksum::Verified;
+    strip_stt_segment(&mut frame).unwrap();
+    for len in 0..18 + inner {
+        assert!(
+            decap_stt(&mut PacketBuf::from_bytes(&frame.head()[..len])).is_err(),
+            "stt frame {len}"
+        );
+    }
+}
+
+#[test]
+fn vxlan_demands_the_i_flag_and_ignores_reserved_bits() {
+    let mut bytes = tunnelled(TunnelType::Vxlan);
+    (bytes[0], bytes[1], bytes[7]) = (0xff, 0xff, 0xff);
+    assert_eq!(decap_vxlan(&bytes).map(|d| d.key), Ok(key(TunnelType::Vxlan)));
+    bytes[0] = 0xf7;
+    assert_eq!(decap_vxlan(&bytes), Err(DropReason::VxlanNoVni));
+}
+
+#[test]
+fn geneve_refuses_control_packets_and_unknown_critical_options() {
+    let good = tunnelled(TunnelType::Geneve);
+    let altered = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        decap_geneve(&bytes)
+    };
+    assert_eq!(altered(1, 0xc0), Err(DropReason::GeneveControl));
+    assert_eq!(altered(0, 0x42), Err(DropReason::MalformedTunnel), "version 1");
+    assert_eq!(altered(2, 0x08), Err(DropReason::TunnelProtocol));
+    assert_eq!(altered(8, 0x7f), Err(DropReason::GeneveCriticalOption));
+    // The same unknown option, not critical, passes; the logical ports are then unknown.
+    let mut bytes = good.clone();
+    (bytes[1], bytes[8], bytes[10]) = (0, 0x7f, 0x01);
+    assert_eq!(decap_geneve(&bytes).map(|d| d.key.ports), Ok(None));
+    // An egress port of 0 names no port.
+    let mut bytes = good;
+    (bytes[14], bytes[15]) = (0, 0);
+    assert_eq!(decap_geneve(&bytes), Err(DropReason::UnknownLogicalPort));
+}
+
+#[test]
+fn gre_demands_its_key_where_keyed_and_none_where_not() {
+    let keyed = tunnelled(TunnelType::Gre);
+    assert_eq!(decap_gre(&keyed, false), Err(DropReason::UnknownDatapath));
+    let mut corrupt = keyed.clone();
+    *corrupt.last_mut().unwrap() ^= 1;
+    assert_eq!(decap_gre(&corrupt, true), Err(DropReason::GreChecksum));
+    let plain = [&[0, 0, 0x65, 0x58][..], tcp_frame(64).head()].concat();
+    assert_eq!(decap_gre(&plain, true), Err(DropReason::GreNoKey));
+    assert_eq!(decap_gre(&plain, false).map(|d| d.inner), Ok(4));
+    let ip = [&[0, 0, 0x08, 0x00][..], &[0; 64]].concat();
+    assert_eq!(decap_gre(&ip, false), Err(DropReason::TunnelProtocol));
+}
+
+#[test]
+fn stt_segment_is_refused_when_its_checksum_is_wrong() {
+    let (mut endpoints, id) = table(&spec(TunnelType::Stt), false);
+    let mut packet = tcp_frame(64);
+    endpoints.encap(id, &key(TunnelType::Stt), &mut packet).unwrap();
+    packet::complete_checksum(&mut packet).unwrap();
+    let mut good = PacketBuf::from_bytes(packet.head());
+    assert!(strip_stt_segment(&mut good).is_ok());
+    let mut bytes = packet.to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(
+        strip_stt_segment(&mut PacketBuf::from_bytes(&bytes)),
+        Err(DropReason::OuterChecksum)
+    );
+}
+
+#[test]
+fn congestion_is_carried_inward_or_the_packet_dropped() {
+    let ce = |inner_tos: u8| {
+        let mut frame = tcp_frame(10);
+        frame.head_mut()[15] = inner_tos;
+        let result = propagate_ecn(3, frame.head_mut());
+        result.map(|()| frame.head()[15])
+    };
+    assert_eq!(ce(2), Ok(3));
+    assert_eq!(ce(1), Ok(3));
+    assert_eq!(ce(3), Ok(3));
+    assert_eq!(ce(0), Err(DropReason::EcnNotCapable));
+}
+
+proptest! {
+    #[test]
+    fn decapsulators_never_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), keyed: bool) {
+        let _ = decap_vxlan(&bytes);
+        let _ = decap_geneve(&bytes);
+        let _ = decap_gre(&bytes, keyed);
+        let _ = strip_stt_segment(&mut PacketBuf::from_bytes(&bytes));
+        let _ = decap_stt(&mut PacketBuf::from_bytes(&bytes));
+    }
+
+    #[test]
+    fn decapsulators_never_panic_on_altered_packets(
+        which in 0..4_usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let tunnel = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt][which];
+        let mut bytes = tunnelled(tunnel);
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let decapped = match tunnel {
+            TunnelType::Vxlan => decap_vxlan(&bytes),
+            TunnelType::Geneve => decap_geneve(&bytes),
+            TunnelType::Gre => decap_gre(&bytes, true),
+            _ => {
+                let mut packet = PacketBuf::from_bytes(&bytes);
+                packet.offload.checksum = Checksum::Verified;
+                if strip_stt_segment(&mut packet).is_ok() && decap_stt(&mut packet).is_ok() {
+                    prop_assert!(packet.len() >= 14);
+                }
+                return Ok(());
+            }
+        };
+        if let Ok(decapped) = decapped {
+            prop_assert!(decapped.inner + 14 <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Encapsulation against what the parsers of `wire` read back, byte by byte and sum by sum.
+
+mod common;
+
+use common::{GUEST_A, GUEST_B, NEXT_HOP, addresses, key, spec, super_packet, table, tcp_frame};
+use flow::{
+    DropReason, Dscp, Encapsulated, TunnelKey, TunnelType, decap_geneve, decap_gre, decap_stt,
+    decap_vxlan, flow_hash, strip_stt_segment,
+};
+use packet::{Checksum, GsoKind, PacketBuf, SegmentChecksum, Segmenter, complete_checksum};
+use wire::checksum::Sum;
+use wire::{EtherType, EthernetPacket, Ipv4Packet, Ipv6Packet, Protocol};
+
+const IP_TUNNELS: [TunnelType; 4] =
+    [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
+
+/// Outer transport bytes, after checking everything up to there.
+fn check_outer_ip(frame: &[u8], tunnel: TunnelType, ipv6: bool) -> Vec<u8> {
+    let ethernet = EthernetPacket::new_checked(frame).unwrap();
+    assert_eq!((ethernet.dst(), ethernet.src()), (NEXT_HOP.destination, NEXT_HOP.source));
+    let protocol = match tunnel {
+        TunnelType::Gre => Protocol::GRE,
+        TunnelType::Stt => Protocol::TCP,
+        _ => Protocol::UDP,
+    };
+    let (local, remote) = addresses(ipv6);
+    if ipv6 {
+        let ip = Ipv6Packet::new_checked(ethernet.payload()).unwrap();
+        assert_eq!(ethernet.ethertype(), EtherType::IPV6);
+        assert_eq!((ip.src(), ip.dst()), (to_v6(local), to_v6(remote)));
+        assert_eq!(
+            (ip.next_header(), ip.hop_limit(), ip.traffic_class()),
+            (protocol, 64, 10 << 2 | 2)
+        );
+        assert_ne!(ip.flow_label(), 0, "the flow label carries entropy");
+        ethernet.payload()[40..].to_vec()
+    } else {
+        let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+        assert_eq!(ethernet.ethertype(), EtherType::IPV4);
+        assert!(ip.verify_checksum());
+        assert!(ip.dont_fragment());
+        assert_eq!((ip.protocol(), ip.ttl(), ip.tos()), (protocol, 64, 10 << 2 | 2));
+        assert_eq!(
+            (std::net::IpAddr::V4(ip.src()), std::net::IpAddr::V4(ip.dst())),
+            (local, remote)
+        );
+        assert_eq!(usize::from(ip.total_len()), ethernet.payload().len());
+        ethernet.payload()[20..].to_vec()
+    }
+}
+
+fn to_v6(address: std::net::IpAddr) -> std::net::Ipv6Addr {
+    match address {
+        std::net::IpAddr::V6(v6) => v6,
+        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+    }
+}
+
+fn outer_pseudo(ipv6: bool, protocol: u8, len: usize) -> Sum {
+    let (local, remote) = addresses(ipv6);
+    let octets = |address| match address {
+        std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
+        std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    Sum::of(&octets(local)).bytes(&octets(remote)).u16(protocol.into()).u32(len as u32)
+}
+
+/// The inner frame, by the decapsulator of the type.
+fn decapsulate(
+    tunnel: TunnelType,
+    ipv6: bool,
+    outer: &Encapsulated,
+    packet: &PacketBuf,
+) -> (TunnelKey, PacketBuf) {
+    let mut packet = packet.clone();
+    if tunnel == TunnelType::Stt {
+        let segment = strip_stt_segment(&mut packet).unwrap();
+        assert_eq!((segment.place.offset, usize::from(segment.place.total)), (0, packet.len()));
+        assert_eq!((segment.key.src, segment.key.dst), addresses(ipv6));
+        let key = decap_stt(&mut packet).unwrap();
+        return (key, packet);
+    }
+    packet.pull_front(outer.tunnel_header);
+    let decapped = match tunnel {
+        TunnelType::Vxlan => decap_vxlan(packet.head()),
+        TunnelType::Geneve => decap_geneve(packet.head()),
+        _ => decap_gre(packet.head(), true),
+    }
+    .unwrap();
+    packet.pull_front(decapped.inner);
+    (decapped.key, packet)
+}
+
+#[test]
+fn outer_headers_are_complete_when_a_frame_is_encapsulated() {
+    for (tunnel, ipv6) in IP_TUNNELS.into_iter().flat_map(|t| [(t, false), (t, true)]) {
+        let (mut endpoints, id) = table(&spec(tunnel), ipv6);
+        let mut packet = tcp_frame(333);
+        let before = (packet.to_vec(), packet.offload);
+        let outer = endpoints.encap(id, &key(tunnel), &mut packet).unwrap();
+        outer.finish(&mut packet);
+        let transport = check_outer_ip(packet.head(), tunnel, ipv6);
+        if matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
+            // The inner checksum is completed last, as a device would; only then does the outer one verify.
+            let mut sent = packet.clone();
+            complete_checksum(&mut sent).unwrap();
+            let udp = &sent.head()[outer.l4..];
+            assert_ne!([udp[6], udp[7]], [0, 0], "{tunnel}: a computed zero is sent as ones");
+            assert!(
+                outer_pseudo(ipv6, 17, udp.len()).bytes(udp).is_valid(),
+                "{tunnel} ipv6={ipv6}"
+            );
+            assert_eq!(
+                transport.len(),
+                usize::from(u16::from_be_bytes([transport[4], transport[5]]))
+            );
+            assert_eq!(outer.source_port, u16::from_be_bytes([transport[0], transport[1]]));
+            assert!((49_152..49_216).contains(&outer.source_port));
+        }
+        let (found, inner) = decapsulate(tunnel, ipv6, &outer, &packet);
+        assert_eq!((found, inner.to_vec()), (key(tunnel), before.0.clone()), "{tunnel}");
+        outer.undo(&mut packet);
+        assert_eq!((packet.to_vec(), packet.offload), before, "{tunnel}: undone");
+    }
+}
+
+#[test]
+fn outer_checksum_is_the_same_with_and_without_reading_the_payload() {
+    for tunnel in [TunnelType::Vxlan, TunnelType::Geneve] {
+        for payload in [0, 1, 2, 999, 1400] {
+            let (mut endpoints, id) = table(&spec(tunnel), false);
+            let mut partial = tcp_frame(payload);
+            let mut complete = partial.clone();
+            complete_checksum(&mut complete).unwrap();
+            let sums = [&mut partial, &mut complete].map(|packet| {
+                let outer = endpoints.encap(id, &key(tunnel), packet).unwrap();
+                outer.finish(packet);
+                packet.head()[outer.l4 + 6..outer.l4 + 8].to_vec()
+            });
+            assert_eq!(sums[0], sums[1], "{tunnel} {payload}");
+        }
+    }
+}
+
+#[test]
+fn checksum_is_zero_when_configured_off() {
+    let (mut endpoints, id) =
+        table(&flow::TunnelSpec { checksum: false, ..spec(TunnelType::Vxlan) }, false);
+    let mut packet = tcp_frame(100);
+    let outer = endpoints.encap(id, &key(TunnelType::Vxlan), &mut packet).unwrap();
+    outer.finish(&mut packet);
+    assert_eq!(packet.head()[outer.l4 + 6..outer.l4 + 8], [0, 0]);
+}
+
+#[test]
+fn every_segment_is_complete_when_a_super_packet_is_cut() {
+    for tunnel in [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre] {
+        let spec = flow::TunnelSpec { sequence: tunnel == TunnelType::Gre, ..spec(tunnel) };
+        let (mut endpoints, id) = table(&spec, false);
+        let mut packet = super_packet(5000, 1400);
+        let outer = endpoints.encap(id, &key(tunnel), &mut packet).unwrap();
+        let mut segmenter = Segmenter::new();
+        let segments = segmenter
+            .segment(&packet, outer.outer_len, SegmentChecksum::Complete, |segment| {
+                outer.finish_segment(segment.header, segment.payload, segment.index as u32);
+            })
+            .unwrap();
+        let frames: Vec<_> = segments.map(|(header, payload)| [header, payload].concat()).collect();
+        assert_eq!(frames.len(), 4);
+        for (index, frame) in frames.iter().enumerate() {
+            let transport = check_outer_ip(frame, tunnel, false);
+            if tunnel == TunnelType::Gre {
+                let gre = wire::tunnel::GrePacket::new_checked(&transport[..]).unwrap();
+                assert!(gre.verify_checksum());
+                assert_eq!(gre.sequence(), Some(index as u32));
+            } else {
+                assert!(outer_pseudo(false, 17, transport.len()).bytes(&transport).is_valid());
+            }
+        }
+        // The next packet goes on counting where this one ended.
+        let mut next = tcp_frame(10);
+        let outer = endpoints.encap(id, &key(tunnel), &mut next).unwrap();
+        outer.finish(&mut next);
+        if tunnel == TunnelType::Gre {
+            let gre = wire::tunnel::GrePacket::new_checked(&next.head()[outer.l4..]).unwrap();
+            assert_eq!(gre.sequence(), Some(4));
+        }
+    }
+}
+
+#[test]
+fn stt_carries_a_super_packet_whole_and_its_offload_state_with_it() {
+    for ipv6 in [false, true] {
+        let (mut endpoints, id) = table(&spec(TunnelType::Stt), ipv6);
+        let mut packet = super_packet(60_000, 1448);
+        let inner = packet.offload;
+        let outer = endpoints.encap(id, &key(TunnelType::Stt), &mut packet).unwrap();
+        let gso = packet.offload.gso.unwrap();
+        let (kind, headers) = if ipv6 { (GsoKind::TcpV6, 60) } else { (GsoKind::TcpV4, 40) };
+        assert_eq!((gso.kind, gso.size), (kind, 1500 - headers));
+        assert_eq!(
+            packet.offload.checksum,
+            Checksum::Partial { start: outer.l4 as u16, offset: 16 }
+        );
+        let mut received = packet.clone();
+        strip_stt_segment(&mut received).unwrap();
+        assert_eq!(decap_stt(&mut received), Ok(key(TunnelType::Stt)));
+        assert_eq!(received.offload, inner, "ipv6={ipv6}");
+    }
+}
+
+#[test]
+fn stt_packet_ids_differ_between_frames() {
+    let (mut endpoints, id) = table(&spec(TunnelType::Stt), false);
+    let mut ids: Vec<_> = (0..100)
+        .map(|_| {
+            let mut packet = tcp_frame(10);
+            endpoints.encap(id, &key(TunnelType::Stt), &mut packet).unwrap();
+            strip_stt_segment(&mut packet).unwrap().key.packet_id
+        })
+        .collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 100);
+}
+
+#[test]
+fn stt_refuses_a_frame_longer_than_an_ip_packet() {
+    let (mut endpoints, id) = table(&spec(TunnelType::Stt), false);
+    let mut packet = super_packet(65_440, 1448);
+    let before = packet.to_vec();
+    assert_eq!(
+        endpoints.encap(id, &key(TunnelType::Stt), &mut packet).err(),
+        Some(DropReason::UnderlayTooBig)
+    );
+    assert_eq!(packet.to_vec(), before);
+    assert!(endpoints.split_limits(id, &packet).is_some());
+}
+
+#[test]
+fn entropy_is_the_same_for_a_flow_and_falls_back_to_addresses_for_fragments() {
+    let seed = flow_seed();
+    let one = tcp_frame(10);
+    let other_payload = tcp_frame(400);
+    assert_eq!(flow_hash(&one, &seed), flow_hash(&other_payload, &seed));
+    let mut other_port = tcp_frame(10);
+    other_port.head_mut()[35] ^= 1;
+    assert_ne!(flow_hash(&one, &seed), flow_hash(&other_port, &seed));
+    // First and later fragments of one datagram: no ports in either.
+    let fragment = |flags: u8, offset: u8, port: u8| {
+        let mut packet = tcp_frame(10);
+        let head = packet.head_mut();
+        (head[20], head[21], head[35]) = (flags, offset, port);
+        flow_hash(&packet, &seed)
+    };
+    assert_eq!(fragment(0x20, 0, 1), fragment(0, 185, 2));
+}
+
+fn flow_seed() -> impl std::ops::Deref<Target = ahash::RandomState> {
+    Box::new(ahash::RandomState::with_seeds(1, 2, 3, 4))
+}
+
+#[test]
+fn dscp_is_fixed_when_configured_and_ecn_is_always_copied() {
+    let (mut endpoints, id) =
+        table(&flow::TunnelSpec { dscp: Dscp::Fixed(46), ..spec(TunnelType::Vxlan) }, false);
+    let mut packet = tcp_frame(10);
+    let outer = endpoints.encap(id, &key(TunnelType::Vxlan), &mut packet).unwrap();
+    assert_eq!(outer.traffic_class, 46 << 2 | 2);
+    let mut arp =
+        PacketBuf::from_bytes(&[[0xff; 6].as_slice(), &GUEST_A.0, &[8, 6], &[0; 46]].concat());
+    let outer = endpoints.encap(id, &key(TunnelType::Vxlan), &mut arp).unwrap();
+    assert_eq!(outer.traffic_class, 46 << 2);
+    let _ = GUEST_B;
+}
+
+#[test]
+fn encap_is_refused_when_headroom_is_short() {
+    for tunnel in IP_TUNNELS {
+        let (mut endpoints, id) = table(&spec(tunnel), false);
+        let mut packet = PacketBuf::with_capacity(20, 60);
+        packet.set_len(60);
+        assert_eq!(
+            endpoints.encap(id, &key(tunnel), &mut packet).err(),
+            Some(DropReason::Headroom)
+        );
+        assert_eq!(packet.len(), 60, "{tunnel}");
+    }
+}
