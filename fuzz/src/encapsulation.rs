@@ -65,7 +65,7 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
         let decapped = match outer.tunnel {
             TunnelType::Vxlan => decap_vxlan(bytes),
             TunnelType::Geneve => decap_geneve(bytes),
-            _ => decap_gre(bytes, true),
+            _ => decap_gre(bytes, true, false),
         }
         .expect("what was encapsulated can be decapsulated");
         assert_eq!(decapped.key, key);

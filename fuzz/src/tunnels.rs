@@ -69,7 +69,7 @@ pub fn gre(frame: &[u8]) -> Outcome {
         assert_round_trip!(GrePacket, bytes, repr, reparse);
     }
     let key = header.map(|repr| repr.key.unwrap_or_default());
-    let decapped = checked(decap_gre(&bytes, true), key)?;
+    let decapped = checked(decap_gre(&bytes, true, false), key)?;
     deliver(TunnelType::Gre, traffic_class(frame), &bytes, decapped)
 }
 

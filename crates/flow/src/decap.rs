@@ -5,9 +5,13 @@
 //! they are, and every refusal is a [`DropReason`].
 
 use crate::{DatapathKey, DropReason, LogicalPorts, PortKey, TunnelKey};
+use packet::PacketBuf;
+use std::net::IpAddr;
 use wire::ecn::{self, Ecn};
-use wire::tunnel::{GenevePacket, GeneveRepr, GrePacket, GreRepr, VxlanPacket, VxlanRepr};
-use wire::{EtherType, ParseError, ParseErrorKind, ethernet};
+use wire::tunnel::{GenevePacket, GeneveRepr, GrePacket, VxlanPacket, VxlanRepr};
+use wire::{
+    EtherType, Fragment, Ipv4Packet, Ipv6Packet, ParseError, ParseErrorKind, Protocol, ethernet,
+};
 
 /// What a tunnel header says, and where the frame begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,9 +36,47 @@ impl Decapped {
 fn refused(error: ParseError) -> DropReason {
     match error.kind {
         ParseErrorKind::UnknownCriticalOption { .. } => DropReason::GeneveCriticalOption,
-        ParseErrorKind::BadChecksum => DropReason::GreChecksum,
         _ => DropReason::MalformedTunnel,
     }
+}
+
+/// The outer IP header of a packet that was received as a whole frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OuterIp {
+    /// Who sent it.
+    pub source: IpAddr,
+    /// To whom.
+    pub destination: IpAddr,
+    /// What follows.
+    pub protocol: Protocol,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+/// Takes the outer Ethernet and IP headers off, and the padding behind the IP packet.
+///
+/// # Errors
+/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterFragment`] for IP fragments; the packet is
+/// unchanged then.
+pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
+    packet.linearize();
+    let frame = packet.head();
+    let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
+    if located.fragment != Fragment::Whole {
+        return Err(DropReason::OuterFragment);
+    }
+    let l4 = located.l4.ok_or(DropReason::Malformed)?;
+    let ip = &frame[located.l3..];
+    let (source, destination, traffic_class) = if located.ethertype == EtherType::IPV4 {
+        let ip = Ipv4Packet::new_unchecked(ip);
+        (IpAddr::V4(ip.src()), IpAddr::V4(ip.dst()), ip.tos())
+    } else {
+        let ip = Ipv6Packet::new_unchecked(ip);
+        (IpAddr::V6(ip.src()), IpAddr::V6(ip.dst()), ip.traffic_class())
+    };
+    packet.truncate(located.l3_end);
+    packet.pull_front(l4);
+    Ok(OuterIp { source, destination, protocol: located.protocol, traffic_class })
 }
 
 /// Reads a VXLAN header (RFC 7348 section 5) and what it carries.
@@ -78,23 +120,28 @@ pub fn decap_geneve(bytes: &[u8]) -> Result<Decapped, DropReason> {
 /// Reads a GRE header (RFC 2784 and 2890) and what it carries; the checksum, where there is one, is verified over all of
 /// `bytes`. `keyed` says whether a key is demanded or forbidden; a key is taken as 32 bits.
 ///
+/// `is_super` says that the kernel has merged several packets into this one: it has verified the checksum of each before,
+/// and the one that is left covers the first alone.
+///
 /// # Errors
 /// [`DropReason::GreChecksum`], [`DropReason::GreNoKey`] when a key is missing, [`DropReason::UnknownDatapath`] for one
 /// where there should be none, [`DropReason::TunnelProtocol`] unless it carries Ethernet (Transparent Ethernet Bridging),
 /// [`DropReason::MalformedTunnel`] or [`DropReason::Malformed`].
-pub fn decap_gre(bytes: &[u8], keyed: bool) -> Result<Decapped, DropReason> {
+pub fn decap_gre(bytes: &[u8], keyed: bool, is_super: bool) -> Result<Decapped, DropReason> {
     let packet = GrePacket::new_checked(bytes).map_err(refused)?;
-    let repr = GreRepr::parse(&packet).map_err(refused)?;
-    if repr.protocol != EtherType::TEB {
+    if !is_super && !packet.verify_checksum() {
+        return Err(DropReason::GreChecksum);
+    }
+    if packet.protocol() != EtherType::TEB {
         return Err(DropReason::TunnelProtocol);
     }
-    let datapath = match (repr.key, keyed) {
+    let datapath = match (packet.key(), keyed) {
         (Some(key), true) => DatapathKey(key),
         (None, false) => DatapathKey(0),
         (None, true) => return Err(DropReason::GreNoKey),
         (Some(_), false) => return Err(DropReason::UnknownDatapath),
     };
-    Decapped::new(TunnelKey { datapath, ports: None }, repr.header_len(), bytes)
+    Decapped::new(TunnelKey { datapath, ports: None }, packet.header_len(), bytes)
 }
 
 /// Carries the outer ECN mark into an inner Ethernet frame (RFC 6040 section 4.2).

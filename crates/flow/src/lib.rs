@@ -17,7 +17,9 @@ mod mac_table;
 mod stt;
 
 pub use action::{Action, LogicalPorts, TunnelKey};
-pub use decap::{Decapped, decap_geneve, decap_gre, decap_vxlan, propagate_ecn};
+pub use decap::{
+    Decapped, OuterIp, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
+};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{

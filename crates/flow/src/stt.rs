@@ -3,6 +3,7 @@
 //! The inner offload state travels in the STT header, so a super-packet with an unfinished checksum crosses the
 //! underlay as it is, and the outer packet is what any NIC with plain TCP segmentation cuts.
 
+use crate::decap::strip_outer;
 use crate::encap::{is_ipv4, outer_pseudo_header, set_lengths};
 use crate::endpoint::L3;
 use crate::{
@@ -10,11 +11,10 @@ use crate::{
 };
 use packet::stt::{SttFrameKey, SttPlace};
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, Verdict};
-use std::net::IpAddr;
 use wire::ecn::Ecn;
 use wire::tunnel::stt::{FRAME_HEADER_LEN, SEGMENT_HEADER_LEN};
 use wire::tunnel::{SttChecksum, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr};
-use wire::{EtherType, Fragment, Ipv4Packet, Ipv6Packet, Protocol, vlan};
+use wire::{EtherType, Fragment, Protocol, vlan};
 
 /// The largest outer IP packet.
 const MAX_IP_LEN: usize = 65_535;
@@ -158,44 +158,36 @@ pub struct SttSegment {
 /// [`DropReason::SttFrame`] for a segment that cannot be part of a frame, [`DropReason::OuterChecksum`] for a wrong
 /// checksum.
 pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReason> {
-    packet.linearize();
-    let frame = packet.head();
-    let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
-    if located.fragment != Fragment::Whole {
-        return Err(DropReason::OuterFragment);
-    }
-    let (Protocol::TCP, Some(l4)) = (located.protocol, located.l4) else {
+    let verdict = match packet.offload.checksum {
+        Checksum::Unverified => packet::verify_checksum(packet),
+        Checksum::Verified | Checksum::Partial { .. } => Verdict::Valid,
+    };
+    let outer = strip_outer(packet)?;
+    if outer.protocol != Protocol::TCP {
         return Err(DropReason::Malformed);
-    };
-    let ip = &frame[located.l3..];
-    let (src, dst, traffic_class) = if located.ethertype == EtherType::IPV4 {
-        let ip = Ipv4Packet::new_unchecked(ip);
-        (IpAddr::V4(ip.src()), IpAddr::V4(ip.dst()), ip.tos())
-    } else {
-        let ip = Ipv6Packet::new_unchecked(ip);
-        (IpAddr::V6(ip.src()), IpAddr::V6(ip.dst()), ip.traffic_class())
-    };
-    let view = SttSegmentPacket::new_checked(&frame[l4..located.l3_end])
-        .map_err(|_| DropReason::Malformed)?;
+    }
+    let view = SttSegmentPacket::new_checked(packet.head()).map_err(|_| DropReason::Malformed)?;
     let segment = SttSegmentRepr::parse(&view).map_err(|_| DropReason::SttFrame)?;
-    if packet.offload.checksum == Checksum::Unverified
-        && packet::verify_checksum(packet) == Verdict::Invalid
-    {
+    if verdict == Verdict::Invalid {
         return Err(DropReason::OuterChecksum);
     }
-    let (header_end, end) = (located.l3_end - view.payload_len(), located.l3_end);
-    packet.truncate(end);
+    let header_len = packet.len() - view.payload_len();
     packet.offload = Offload::default();
-    packet.pull_front(header_end);
+    packet.pull_front(header_len);
     Ok(SttSegment {
-        key: SttFrameKey { src, dst, src_port: segment.src_port, packet_id: segment.packet_id },
+        key: SttFrameKey {
+            src: outer.source,
+            dst: outer.destination,
+            src_port: segment.src_port,
+            packet_id: segment.packet_id,
+        },
         place: SttPlace {
             total: segment.frame_len,
             offset: segment.offset,
-            ce: Ecn::of(traffic_class) == Ecn::Ce,
+            ce: Ecn::of(outer.traffic_class) == Ecn::Ce,
         },
         port: segment.dst_port,
-        traffic_class,
+        traffic_class: outer.traffic_class,
     })
 }
 

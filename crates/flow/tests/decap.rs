@@ -37,7 +37,7 @@ fn truncation_is_refused_at_every_byte_of_the_headers() {
     let bytes = tunnelled(TunnelType::Gre);
     for len in 0..bytes.len() {
         // The checksum covers everything: a cut at any byte is seen.
-        assert!(decap_gre(&bytes[..len], true).is_err(), "gre {len}");
+        assert!(decap_gre(&bytes[..len], true, false).is_err(), "gre {len}");
     }
     let bytes = tunnelled(TunnelType::Stt);
     for len in 0..bytes.len() {
@@ -91,15 +91,15 @@ fn geneve_refuses_control_packets_and_unknown_critical_options() {
 #[test]
 fn gre_demands_its_key_where_keyed_and_none_where_not() {
     let keyed = tunnelled(TunnelType::Gre);
-    assert_eq!(decap_gre(&keyed, false), Err(DropReason::UnknownDatapath));
+    assert_eq!(decap_gre(&keyed, false, false), Err(DropReason::UnknownDatapath));
     let mut corrupt = keyed.clone();
     *corrupt.last_mut().unwrap() ^= 1;
-    assert_eq!(decap_gre(&corrupt, true), Err(DropReason::GreChecksum));
+    assert_eq!(decap_gre(&corrupt, true, false), Err(DropReason::GreChecksum));
     let plain = [&[0, 0, 0x65, 0x58][..], tcp_frame(64).head()].concat();
-    assert_eq!(decap_gre(&plain, true), Err(DropReason::GreNoKey));
-    assert_eq!(decap_gre(&plain, false).map(|d| d.inner), Ok(4));
+    assert_eq!(decap_gre(&plain, true, false), Err(DropReason::GreNoKey));
+    assert_eq!(decap_gre(&plain, false, false).map(|d| d.inner), Ok(4));
     let ip = [&[0, 0, 0x08, 0x00][..], &[0; 64]].concat();
-    assert_eq!(decap_gre(&ip, false), Err(DropReason::TunnelProtocol));
+    assert_eq!(decap_gre(&ip, false, false), Err(DropReason::TunnelProtocol));
 }
 
 #[test]
@@ -137,7 +137,7 @@ proptest! {
     fn decapsulators_never_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), keyed: bool) {
         let _ = decap_vxlan(&bytes);
         let _ = decap_geneve(&bytes);
-        let _ = decap_gre(&bytes, keyed);
+        let _ = decap_gre(&bytes, keyed, false);
         let _ = strip_stt_segment(&mut PacketBuf::from_bytes(&bytes));
         let _ = decap_stt(&mut PacketBuf::from_bytes(&bytes));
     }
@@ -156,7 +156,7 @@ proptest! {
         let decapped = match tunnel {
             TunnelType::Vxlan => decap_vxlan(&bytes),
             TunnelType::Geneve => decap_geneve(&bytes),
-            TunnelType::Gre => decap_gre(&bytes, true),
+            TunnelType::Gre => decap_gre(&bytes, true, false),
             _ => {
                 let mut packet = PacketBuf::from_bytes(&bytes);
                 packet.offload.checksum = Checksum::Verified;

@@ -84,7 +84,7 @@ fn decapsulate(
     let decapped = match tunnel {
         TunnelType::Vxlan => decap_vxlan(packet.head()),
         TunnelType::Geneve => decap_geneve(packet.head()),
-        _ => decap_gre(packet.head(), true),
+        _ => decap_gre(packet.head(), true, false),
     }
     .unwrap();
     packet.pull_front(decapped.inner);

@@ -132,9 +132,6 @@ impl UserDatapath {
         for (index, (spec, local)) in config.tunnels.iter().enumerate() {
             transmit.open(spec, *local, config.entropy_ports)?;
             let receiver = Receiver::open(spec, *local, uplink.ifindex())?;
-            if let Some((local, socket)) = receiver.gre_socket() {
-                transmit.add_gre(local, socket);
-            }
             epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64(), Interest::Read)?;
             receivers.push(receiver);
         }

@@ -6,16 +6,17 @@ use super::forward::Forwarder;
 use super::stt::SttReceiver;
 use flow::{
     Decapped, DropCounters, DropReason, EndpointId, EndpointTable, Ingress, TunnelKey, TunnelSpec,
-    TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn,
+    TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
 };
-use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawRx};
+use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
+use netdev::filter::Filter;
+use netdev::raw_ip::PROTOCOL_GRE;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
 use packet::{Coalescer, PacketBuf, coalesce_ranges};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 
 /// What must be equal of frames that are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +41,8 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 enum Socket {
     Udp { socket: UdpUnderlay, trains: Vec<RxTrain> },
-    Gre { socket: Arc<RawIp>, heads: Vec<RawRx> },
+    /// Not a raw IP socket: the kernel merges what GRE carries, and only a packet socket tells how.
+    Gre { socket: PacketSocket, heads: Vec<PacketRx> },
     Stt(Box<SttReceiver>),
 }
 
@@ -59,8 +61,10 @@ impl Receiver {
     pub(super) fn open(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<Self, Error> {
         let (socket, buffers) = match spec.tunnel {
             TunnelType::Gre => {
-                let socket = Arc::new(RawIp::bind(local, PROTOCOL_GRE, RX_QUEUE_BYTES)?);
-                (Socket::Gre { socket, heads: vec![RawRx::EMPTY; BATCH] }, BATCH)
+                let filter = Filter::protocol_to(local, PROTOCOL_GRE);
+                let socket = PacketSocket::open(uplink, &filter, PacketOptions::default())?;
+                let heads = vec![PacketRx::default(); BATCH];
+                (Socket::Gre { socket, heads }, BATCH)
             }
             TunnelType::Stt => {
                 (Socket::Stt(Box::new(SttReceiver::open(local, spec.port, uplink)?)), 0)
@@ -98,14 +102,6 @@ impl Receiver {
         }
     }
 
-    /// The GRE socket, which also sends.
-    pub(super) fn gre_socket(&self) -> Option<(IpAddr, Arc<RawIp>)> {
-        match &self.socket {
-            Socket::Gre { socket, .. } => Some((self.local, Arc::clone(socket))),
-            _ => None,
-        }
-    }
-
     /// Forwards what has arrived, up to a batch.
     pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
         match &mut self.socket {
@@ -130,15 +126,21 @@ impl Receiver {
             }
             Socket::Gre { socket, heads } => {
                 let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
-                for (index, head) in heads.iter().take(count).enumerate() {
-                    let from = Arrival {
-                        tunnel: self.tunnel,
-                        keyed: self.keyed,
-                        local: self.local,
-                        remote: head.source,
-                        traffic_class: head.tos,
-                    };
-                    self.batch.single(index, from, forwarder);
+                for index in 0..count {
+                    let packet = &mut self.batch.packets[index];
+                    match strip_outer(packet) {
+                        Ok(outer) => {
+                            let from = Arrival {
+                                tunnel: self.tunnel,
+                                keyed: self.keyed,
+                                local: self.local,
+                                remote: outer.source,
+                                traffic_class: outer.traffic_class,
+                            };
+                            self.batch.single(index, from, forwarder);
+                        }
+                        Err(reason) => forwarder.dropped(reason),
+                    }
                 }
                 self.batch.flush(self.tunnel, forwarder);
             }
@@ -150,7 +152,13 @@ impl Receiver {
     pub(super) fn tick(&mut self, time_ms: u64, drops: &mut DropCounters) {
         let (overruns, malformed) = match &mut self.socket {
             Socket::Udp { socket, .. } => (socket.dropped(), socket.malformed()),
-            Socket::Gre { socket, .. } => (socket.dropped(), socket.malformed()),
+            Socket::Gre { socket, .. } => {
+                let dropped = socket.stats().map_or(0, |stats| stats.dropped);
+                drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(dropped));
+                drops
+                    .add(DropReason::Malformed, self.malformed.grown_to(socket.malformed().into()));
+                return;
+            }
             Socket::Stt(stt) => return stt.tick(time_ms, drops),
         };
         drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns.unwrap_or(0).into()));
@@ -171,7 +179,6 @@ impl Growth {
 }
 
 const COALESCED_FLOWS: usize = 8;
-const RX_QUEUE_BYTES: u32 = 8 << 20;
 
 pub(super) fn new_buffer() -> PacketBuf {
     PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME)
@@ -187,11 +194,11 @@ struct Arrival {
     traffic_class: u8,
 }
 
-fn decap(arrival: &Arrival, bytes: &[u8]) -> Result<Decapped, DropReason> {
+fn decap(arrival: &Arrival, bytes: &[u8], is_super: bool) -> Result<Decapped, DropReason> {
     match arrival.tunnel {
         TunnelType::Vxlan => decap_vxlan(bytes),
         TunnelType::Geneve => decap_geneve(bytes),
-        TunnelType::Gre => decap_gre(bytes, arrival.keyed),
+        TunnelType::Gre => decap_gre(bytes, arrival.keyed, is_super),
         TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::TunnelProtocol),
     }
 }
@@ -230,11 +237,12 @@ impl Batch {
         self.frames.clear();
         for start in (0..len).step_by(size) {
             let end = len.min(start + size);
-            let found = decap(&arrival, &packet.spare_mut()[start..end]).and_then(|decapped| {
-                let frame = start + decapped.inner..end;
-                propagate_ecn(arrival.traffic_class, &mut packet.spare_mut()[frame.clone()])?;
-                Ok((decapped.key, frame))
-            });
+            let found =
+                decap(&arrival, &packet.spare_mut()[start..end], false).and_then(|decapped| {
+                    let frame = start + decapped.inner..end;
+                    propagate_ecn(arrival.traffic_class, &mut packet.spare_mut()[frame.clone()])?;
+                    Ok((decapped.key, frame))
+                });
             match found {
                 Ok((key, frame)) => {
                     if let Some(previous) = run.filter(|previous| *previous != key) {
@@ -305,7 +313,7 @@ fn take_out(
     endpoints: &EndpointTable,
 ) -> Result<From, DropReason> {
     let endpoint = endpoints.find(arrival.tunnel, arrival.local, arrival.remote)?;
-    let decapped = decap(&arrival, packet.head())?;
+    let decapped = decap(&arrival, packet.head(), packet.offload.gso.is_some())?;
     packet.pull_front(decapped.inner);
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
     Ok(From { endpoint, key: decapped.key })

@@ -5,17 +5,16 @@ use flow::{DropReason, Encapsulated, TunnelSpec, TunnelType, finish_gre};
 use netdev::Error;
 use netdev::batch::{Messages, Pieces};
 use netdev::io_error::IoError;
-use netdev::raw_ip::{RawIp, RawTx};
+use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
 use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 /// The sending halves of all tunnels.
 #[derive(Debug, Default)]
 pub(super) struct Transmit {
     udp: Vec<UdpTx>,
-    gre: Vec<(IpAddr, Arc<RawIp>)>,
+    gre: Vec<(IpAddr, RawIp)>,
     segmenter: Segmenter,
 }
 
@@ -27,13 +26,17 @@ struct UdpTx {
 }
 
 impl Transmit {
-    /// Opens the source ports for a UDP tunnel.
+    /// Opens what a tunnel is sent from: source ports for UDP, a raw socket for GRE (which also keeps the host's own stack from
+    /// answering).
     pub(super) fn open(
         &mut self,
         spec: &TunnelSpec,
         local: IpAddr,
         ports: u16,
     ) -> Result<(), Error> {
+        if spec.tunnel == TunnelType::Gre {
+            self.gre.push((local, RawIp::reserve(local, PROTOCOL_GRE)?));
+        }
         if !matches!(spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
             return Ok(());
         }
@@ -45,11 +48,6 @@ impl Transmit {
         let pool = TxPool::new(local, options)?;
         self.udp.push(UdpTx { local, checksum: spec.checksum, pool });
         Ok(())
-    }
-
-    /// Takes the socket that GRE at `local` is sent from.
-    pub(super) fn add_gre(&mut self, local: IpAddr, socket: Arc<RawIp>) {
-        self.gre.push((local, socket));
     }
 
     /// Sends a frame in a UDP tunnel: a super-packet as trains, as few as their limits allow.

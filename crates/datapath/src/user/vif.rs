@@ -8,7 +8,7 @@ use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::{IoError, IoResult};
 use netdev::tap::{Tap, TapOptions};
-use netdev::{Dad, Netns, SizeLimits};
+use netdev::{Dad, Netlink, Netns, SizeLimits};
 use packet::PacketBuf;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -24,7 +24,7 @@ impl Device {
         match config {
             DeviceConfig::Tap { name, guest: None, mtu } => {
                 let tap = Tap::open(name, TapOptions::default())?;
-                let netlink = netdev::Netlink::open()?;
+                let netlink = Netlink::open()?;
                 let index = netlink.index_of(name)?;
                 netlink.set_mtu(index, u32::from(*mtu))?;
                 netlink.set_up(index)?;
@@ -68,13 +68,20 @@ impl Device {
     }
 }
 
-/// Opens a TAP inside the guest's namespace and gives it what the guest needs to speak.
+/// Opens a TAP, moves it into the guest's namespace and gives it what the guest needs to speak.
+///
+/// It is made here and not there, because the descriptor keeps the namespace alive in which it was opened: a guest's
+/// namespace that is deleted has to be gone, and the TAP with it.
 fn open_in_guest(name: &str, guest: &GuestConfig, mtu: u16) -> Result<Tap, Error> {
     let netns = Netns::open(&guest.netns)?;
+    let tap = Tap::open(PASSING_NAME, TapOptions::default())?;
+    let passing_name = tap.name()?;
+    let netlink = Netlink::open()?;
+    netlink.move_to(netlink.index_of(&passing_name)?, &netns)?;
     netns.run_in(|| {
-        let tap = Tap::open(name, TapOptions::default())?;
-        let netlink = netdev::Netlink::open()?;
-        let index = netlink.index_of(name)?;
+        let netlink = Netlink::open()?;
+        let index = netlink.index_of(&passing_name)?;
+        netlink.set_name(index, name)?;
         netlink.set_mac(index, guest.mac)?;
         netlink.set_mtu(index, u32::from(mtu))?;
         // One UDP_SEGMENT train carries a super-packet of this size with the tunnel's headers; a refusal (an old kernel)
@@ -85,11 +92,13 @@ fn open_in_guest(name: &str, guest: &GuestConfig, mtu: u16) -> Result<Tap, Error
         for &prefix in &guest.addresses {
             netlink.add_address(index, prefix, Dad::Skip)?;
         }
-        netlink.set_up(index)?;
-        Ok(tap)
-    })?
+        netlink.set_up(index)
+    })??;
+    Ok(tap)
 }
 
+/// What a TAP is called until it is where it belongs; the kernel puts a free number for `%d`.
+const PASSING_NAME: &str = "weft%d";
 const GUEST_GSO_MAX_BYTES: u32 = 61_440;
 
 /// One VIF.
