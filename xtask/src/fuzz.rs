@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -121,7 +122,7 @@ fn fuzz_target(programs: &Path, target: &str, options: &Options) -> Result<()> {
     let artifacts = Path::new("fuzz/artifacts").join(target);
     fs::create_dir_all(&found)?;
     fs::create_dir_all(&artifacts)?;
-    let mut command = std::process::Command::new(programs.join(target));
+    let mut command = Command::new(programs.join(target));
     // The first corpus takes what is found; the committed seeds are only read.
     command.arg(found).arg(Path::new("fuzz/corpus").join(target));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
@@ -132,14 +133,24 @@ fn fuzz_target(programs: &Path, target: &str, options: &Options) -> Result<()> {
     if let Some(runs) = options.runs {
         command.arg(format!("-runs={runs}"));
     }
-    if options.is_limited() {
-        // The progress of a short run is of no interest.
-        command.arg("-verbosity=0");
-    }
-    run(&mut command).with_context(|| {
+    let result = if options.is_limited() { run_quietly(&mut command) } else { run(&mut command) };
+    result.with_context(|| {
         format!(
             "{target}: the input is in {}; make it a named regression test (CONTRIBUTING.md)",
             artifacts.display()
         )
     })
+}
+
+/// Runs a target that will end by itself: its progress is of no interest unless it fails.
+fn run_quietly(command: &mut Command) -> Result<()> {
+    run::show(command);
+    let output = command.arg("-verbosity=0").output().context("cannot start the target")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        eprint!("{text}");
+    }
+    let inputs = text.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    println!("{} inputs", inputs.unwrap_or(" unknown number of").trim());
+    run::succeeded(command, output.status)
 }

@@ -28,11 +28,12 @@ pub fn clippy() -> Result<()> {
         .args(warnings))
 }
 
-/// Builds the documentation, private items included: the comments are written for who works on the code.
+/// Builds the documentation, private items included: the comments are written for who works on the code, and may lead from
+/// a public item to a private one.
 pub fn doc() -> Result<()> {
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     for variable in COMPILER_FLAGS {
         command.env_remove(variable);
     }
-    run(command.env("RUSTDOCFLAGS", "-D warnings"))
+    run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
