@@ -9,7 +9,9 @@ use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
 use netdev::{Error, Ifindex, Netlink};
-use packet::PacketBuf;
+use packet::{PacketBuf, SegmentChecksum, Segmenter};
+use wire::EtherType;
+use wire::vlan::Tags;
 
 #[derive(Debug)]
 pub(super) struct Uplink {
@@ -21,6 +23,9 @@ pub(super) struct Uplink {
     tags: Option<PacketSocket>,
     /// Sends whole frames and receives nothing.
     sender: Option<PacketSocket>,
+    segmenter: Segmenter,
+    /// A segment on its way.
+    segment: PacketBuf,
     rx: Traffic,
     tx: Traffic,
     pub(super) drops: DropCounters,
@@ -50,6 +55,8 @@ impl Uplink {
             up: true,
             tags,
             sender,
+            segmenter: Segmenter::new(),
+            segment: PacketBuf::with_capacity(PacketBuf::HEADROOM, 0),
             rx: Traffic::default(),
             tx: Traffic::default(),
             drops: DropCounters::default(),
@@ -102,8 +109,30 @@ impl Uplink {
 
     /// Sends a frame with its tags.
     pub(super) fn send_tagged(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        self.send(packet)?;
+        if packet.offload.gso.is_some() && has_tag_unknown_to_the_kernel(packet.head()) {
+            packet.linearize();
+            self.send_segments(packet)?;
+        } else {
+            self.send(packet)?;
+        }
         self.tx.add(packet.len());
+        Ok(())
+    }
+
+    /// Sends the segments of a super-packet that the kernel cannot cut.
+    fn send_segments(&mut self, packet: &PacketBuf) -> Result<(), DropReason> {
+        let socket = self.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
+        let segments = self
+            .segmenter
+            .segment(packet, 0, SegmentChecksum::Partial, |_| {})
+            .map_err(|_| DropReason::Segmentation)?;
+        for (header, payload) in segments {
+            self.segment.reset(PacketBuf::HEADROOM);
+            self.segment.append(header);
+            self.segment.append(payload);
+            self.segment.offload = segments.offload();
+            socket.send(&self.segment).map_err(refused)?;
+        }
         Ok(())
     }
 
@@ -138,4 +167,14 @@ impl Uplink {
             drops: drops(&self.drops),
         }
     }
+}
+
+/// TPID 0x9100 is no VLAN tag to the kernel: it does not find the headers behind it. The first two tags are looked at,
+/// because a guest may send tags of its own.
+fn has_tag_unknown_to_the_kernel(frame: &[u8]) -> bool {
+    const OLD_QINQ: EtherType = EtherType(0x9100);
+    let tags = Tags::parse(frame).ok();
+    tags.is_some_and(|tags| {
+        [tags.outer(), tags.inner()].into_iter().flatten().any(|tag| tag.tpid == OLD_QINQ)
+    })
 }
