@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test program uses the part it needs")]
 
 pub mod daemon;
+pub mod frames;
 pub mod traffic;
 
 pub use daemon::Daemon;

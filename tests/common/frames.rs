@@ -1,0 +1,91 @@
+//! Single Ethernet frames, sent and watched for on the interfaces of a lab.
+
+use super::PATIENCE;
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use packet::PacketBuf;
+use std::time::{Duration, Instant};
+use testkit::host::TestHost;
+use wire::MacAddr;
+
+/// The EtherType for local experiments (IEEE 802, clause 9): no kernel answers to it.
+pub const EXPERIMENT: u16 = 0x88b5;
+/// The shortest frame, without its frame check sequence.
+const MIN_FRAME: usize = 60;
+
+/// An Ethernet frame, padded to the shortest length.
+pub fn frame(dst: MacAddr, src: MacAddr, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = [&dst.0[..], &src.0, &ethertype.to_be_bytes(), payload].concat();
+    bytes.resize(bytes.len().max(MIN_FRAME), 0);
+    bytes
+}
+
+/// A frame that carries `text` from `src` to `dst` and means nothing to anybody else.
+pub fn note(dst: MacAddr, src: MacAddr, text: &str) -> Vec<u8> {
+    frame(dst, src, EXPERIMENT, text.as_bytes())
+}
+
+/// Sees every frame that an interface receives, and sends frames out of it.
+pub struct FrameSocket(PacketSocket);
+
+impl FrameSocket {
+    /// Opens it on `device` of a host or guest. Frames sent before are not seen.
+    pub fn open(netns: &TestHost, device: &str) -> Self {
+        let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+        let open = || PacketSocket::open_name(device, &Filter::everything(), options);
+        Self(netns.run(open).expect("a packet socket can be opened"))
+    }
+
+    /// Sends a frame as it is.
+    pub fn send(&self, frame: &[u8]) {
+        self.0.send(&PacketBuf::from_bytes(frame)).expect("a frame can be sent");
+    }
+
+    /// The next frame, if one comes before `deadline`.
+    fn next(&self, deadline: Instant) -> Option<Vec<u8>> {
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        loop {
+            match self.0.recv(&mut packet) {
+                Ok(Some(_)) => return Some(packet.to_vec()),
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(None) => return None,
+                Err(error) => panic!("a packet socket fails: {error}"),
+            }
+        }
+    }
+
+    /// Everything received up to and including the first frame that is `last`.
+    ///
+    /// # Panics
+    /// When that does not come within [`PATIENCE`].
+    pub fn until(&self, what: &str, last: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next(deadline) {
+            let found = last(&frame);
+            frames.push(frame);
+            if found {
+                return frames;
+            }
+        }
+        panic!("waited {PATIENCE:?} in vain for {what}; {} other frames came", frames.len());
+    }
+
+    /// Everything received up to and including the [`note`] that says `text`.
+    pub fn until_note(&self, text: &str) -> Vec<Vec<u8>> {
+        self.until(&format!("the frame that says {text:?}"), |frame| contains(frame, text))
+    }
+}
+
+/// True when `text` stands somewhere in the frame.
+pub fn contains(frame: &[u8], text: impl AsRef<[u8]>) -> bool {
+    let text = text.as_ref();
+    frame.windows(text.len()).any(|window| window == text)
+}
+
+/// How many of the frames contain `text`.
+pub fn count(frames: &[Vec<u8>], text: &str) -> usize {
+    frames.iter().filter(|frame| contains(frame, text)).count()
+}
