@@ -187,13 +187,15 @@ fn demo_keeps_the_reason_when_the_daemon_fails() {
     options.contenders = vec![Contender::Weft(TunnelType::Geneve)];
     options.seconds = 0.1;
     options.quiet = true;
-    let report = loop {
-        // Another test may have the machine; the demo itself does not wait for long.
-        match demo::run(&options, &Stop::new()) {
-            Err(error) if error.is_missing() => std::thread::sleep(Duration::from_millis(100)),
-            other => break other.unwrap(),
-        }
-    };
+    // Another test may have the machine; the demo itself does not wait for long.
+    let report = Stop::new()
+        .wait_for("the end of other sessions", PATIENCE, || {
+            match demo::run(&options, &Stop::new()) {
+                Err(error) if error.is_missing() => Ok(None),
+                other => other.map(Some),
+            }
+        })
+        .unwrap();
     assert!(!report.passed());
     let rows = &report.profiles[0].rows;
     let failed: Vec<_> = rows.iter().filter(|row| row.failure.is_some()).collect();

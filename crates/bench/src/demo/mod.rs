@@ -1,7 +1,7 @@
 //! The demo: every tunnel of weft, beside the Linux bridge and other switches, in labs on this machine, in one table.
 //!
-//! The bridge is measured first and last in every block; all ratios are taken inside a block. What lies between is in another
-//! order in each block, so that no contender always meets the machine in the same state.
+//! The bridge is measured first and last in every block; all ratios are taken inside a block. What lies between is in random
+//! order from the second block on, so that no contender always meets the machine in the same state.
 
 mod progress;
 mod report;
@@ -9,6 +9,7 @@ mod table;
 mod trial;
 
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -119,12 +120,12 @@ fn run_all(plan: &Plan<'_>, mut trials: Vec<Trial>) -> Result<(Vec<Trial>, Offlo
 }
 
 /// # Errors
-/// Not a number of seconds that a run can last: 0.1 to 3600.
+/// Not a number of seconds that a run can last: 0.1 to 600.
 fn check_seconds(seconds: f64) -> Result<Duration> {
-    if (0.1..=3600.0).contains(&seconds) {
+    if (0.1..=600.0).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
     }
-    Err(Error::Traffic(format!("a run cannot last {seconds} s; choose from 0.1 to 3600")))
+    Err(Error::Traffic(format!("a run cannot last {seconds} s; choose from 0.1 to 600")))
 }
 
 /// Contenders that can take part, each once and the base apart, and those that cannot, with the reason.
@@ -142,17 +143,28 @@ fn sort_out(contenders: &[Contender]) -> (Vec<Contender>, Vec<(Contender, String
     (present, left_out)
 }
 
-/// All trials in order: in each block the base, the others (rotated by one place in every block), the base again.
+/// All trials in order: in each block the base, the others, the base again. The first block has the others as they are
+/// given, which is the order of the report; the next ones have them in random order.
 fn schedule(contenders: &[Contender], blocks: usize) -> Vec<Trial> {
+    let mut others = contenders.to_vec();
     let mut trials = Vec::with_capacity(blocks * (contenders.len() + 2));
     for block in 0..blocks {
         trials.push(Trial::new(BASE, block, false));
-        let places = 0..contenders.len();
-        let others = places.map(|place| contenders[(place + block) % contenders.len()]);
-        trials.extend(others.map(|contender| Trial::new(contender, block, false)));
+        if block > 0 {
+            shuffle(&mut others);
+        }
+        trials.extend(others.iter().map(|&contender| Trial::new(contender, block, false)));
         trials.push(Trial::new(BASE, block, true));
     }
     trials
+}
+
+/// Fisher and Yates' shuffle. The standard library's hash keys are all the randomness that an order needs.
+fn shuffle<T>(items: &mut [T]) {
+    for last in (1..items.len()).rev() {
+        let random = RandomState::new().hash_one(last) % (last as u64 + 1);
+        items.swap(last, random as usize);
+    }
 }
 
 fn write_json(report: &DemoReport, path: &std::path::Path) -> Result<()> {
@@ -167,24 +179,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_is_first_and_last_and_others_rotate_when_there_are_blocks() {
-        let (a, b) = (Contender::KernelVxlan, Contender::Direct);
-        let order: Vec<_> =
-            schedule(&[a, b], 2).iter().map(|t| (t.contender, t.block, t.again)).collect();
-        assert_eq!(
-            order,
-            [
-                (BASE, 0, false),
-                (a, 0, false),
-                (b, 0, false),
-                (BASE, 0, true),
-                (BASE, 1, false),
-                (b, 1, false),
-                (a, 1, false),
-                (BASE, 1, true),
-            ]
-        );
+    fn base_is_first_and_last_in_every_block_and_all_others_are_between() {
+        let others = DemoOptions::new("weft").contenders;
+        let trials = schedule(&others, 3);
+        for (block, trials) in trials.chunks(others.len() + 2).enumerate() {
+            assert!(trials.iter().all(|trial| trial.block == block));
+            let [first, between @ .., last] = trials else { panic!("a block of {}", trials.len()) };
+            assert_eq!((first.contender, first.again), (BASE, false));
+            assert_eq!((last.contender, last.again), (BASE, true));
+            let order: Vec<_> = between.iter().map(|trial| trial.contender).collect();
+            assert!(
+                others.iter().all(|other| order.contains(other)) && order.len() == others.len()
+            );
+            assert!(block > 0 || order == others, "the first block is the order of the report");
+        }
         assert_eq!(schedule(&[], 1).len(), 2);
+    }
+
+    #[test]
+    fn shuffle_reaches_every_order() {
+        // Six orders: that one of them is missing after 600 shuffles has a chance of 6 * (5/6)^600.
+        let orders: std::collections::HashSet<_> = (0..600)
+            .map(|_| {
+                let mut items = [1, 2, 3];
+                shuffle(&mut items);
+                items
+            })
+            .collect();
+        assert_eq!(orders.len(), 6);
     }
 
     #[test]

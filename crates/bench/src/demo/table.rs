@@ -98,8 +98,8 @@ fn cells(row: &Row) -> Vec<Cell> {
         Cell::new(row.guest_mtu.map_or(NOTHING.to_owned(), |mtu| mtu.to_string())),
         Cell::new(ping(row.ping4_us)),
         Cell::new(ping(row.ping6_us)),
-        Cell::new(number(row.one_gbps, 1)),
-        Cell::new(number(row.eight_gbps, 1)),
+        Cell::new(number(row.one_gbps, 2)),
+        Cell::new(number(row.eight_gbps, 2)),
         Cell::new(number(row.cpu_busy.map(|busy| busy * 100.0), 0)),
         Cell::new(number(row.one_ratio, 2)),
         Cell::new(row.wire_frames_per_second.map_or(NOTHING.to_owned(), thousands)),
@@ -149,7 +149,7 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        assert_eq!(line("weft stt"), "weft stt 1450 50 50 22.0 22.0 50 0.55 1 000");
+        assert_eq!(line("weft stt"), "weft stt 1450 50 50 22.00 22.00 50 0.55 1 000");
         assert_eq!(line("kernel vxlan FAIL"), "kernel vxlan FAIL - - - - - - - -");
         assert_eq!(line("kernel vxlan:"), "kernel vxlan: FAIL: no answer from 10.77.0.21");
         assert_eq!(line("OVS user vxlan:"), "OVS user vxlan: left out: not installed");
