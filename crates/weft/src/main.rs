@@ -1,4 +1,5 @@
 //! The command line of weft: nothing but wiring.
+#![forbid(unsafe_code)]
 
 mod control;
 mod demo;
