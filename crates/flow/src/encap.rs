@@ -5,14 +5,13 @@
 //! checksums of a super-packet are only known when it is cut; [`Encapsulated::finish_segment`] completes the outer header
 //! of each segment then.
 
-use crate::endpoint::L3;
+use crate::endpoint::{L3, addresses};
 use crate::{
-    DropReason, Dscp, Endpoint, EndpointId, EndpointTable, LogicalPorts, TunnelKey, TunnelSpec,
-    TunnelType,
+    DropReason, Dscp, Endpoint, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, LogicalPorts,
+    TunnelKey, TunnelType,
 };
 use packet::{Checksum, GsoKind, Offload, PacketBuf, SplitLimits};
 use std::net::IpAddr;
-use wire::EtherType;
 use wire::checksum::{self, InnerSegment, Sum};
 use wire::ecn;
 use wire::ip::Protocol;
@@ -39,16 +38,13 @@ pub struct Encapsulated {
     pub entropy: u32,
     /// The outer source port made of it; unused for GRE.
     pub source_port: u16,
-    /// This host's address.
-    pub local: IpAddr,
-    /// The end point's address.
-    pub remote: IpAddr,
     /// The destination port; unused for GRE.
     pub port: u16,
     /// Whether the outer UDP or GRE header has a checksum.
     pub checksum: bool,
     /// Whether the Ethernet addresses of the outer header are known.
     pub resolved: bool,
+    ipv4: bool,
     inner_offload: Offload,
 }
 
@@ -62,6 +58,11 @@ impl Encapsulated {
     /// The offload state of the inner frame, its offsets counted from the inner frame's start.
     pub fn inner_offload(&self) -> Offload {
         self.inner_offload
+    }
+
+    /// This host's address and the end point's, from the outer header of `packet`.
+    pub fn addresses(&self, packet: &PacketBuf) -> (IpAddr, IpAddr) {
+        addresses(packet.head())
     }
 
     /// Completes the outer checksum of a whole packet (not a super-packet), for those who emit the outer header
@@ -148,7 +149,7 @@ pub(crate) fn is_ipv4(header: &[u8]) -> bool {
 
 /// Sets the outer lengths (and IPv4's checksum) of a packet of `total` bytes from the outer Ethernet header on; those of a
 /// super-packet saturate until it is cut.
-pub(crate) fn set_lengths(header: &mut [u8], total: usize, udp: Option<usize>) {
+fn set_lengths(header: &mut [u8], total: usize, udp: Option<usize>) {
     if let Some(udp) = udp {
         header[udp + 4..udp + 6].copy_from_slice(&saturating_u16(total - udp).to_be_bytes());
     }
@@ -196,27 +197,51 @@ impl EndpointTable {
         packet: &mut PacketBuf,
     ) -> Result<Encapsulated, DropReason> {
         packet.linearize();
-        let entropy = crate::flow_hash(packet, &self.seed);
-        let source_port = self.entropy_base + (entropy % u32::from(self.entropy_ports)) as u16;
-        let packet_id = self.next_packet_id;
-        let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
-        let (&spec, local) = self.class(endpoint);
-        let segments = if spec.sequence { segment_count(packet) } else { 0 };
+        let inner = InnerFlow::read(packet, &self.seed);
+        self.emit(id, key, packet, inner)
+    }
+
+    /// [`EndpointTable::encap`] of a linear packet whose headers have been read already.
+    ///
+    /// # Errors
+    /// As [`EndpointTable::encap`].
+    pub fn emit(
+        &mut self,
+        id: EndpointId,
+        key: &TunnelKey,
+        packet: &mut PacketBuf,
+        inner: InnerFlow,
+    ) -> Result<Encapsulated, DropReason> {
+        let endpoint = self.endpoints.get_mut(id.0 as usize).ok_or(DropReason::UnknownEndpoint)?;
+        let class = &self.classes[usize::from(endpoint.class)];
+        let spec = &class.spec;
+        let options = spec.tunnel == TunnelType::Geneve && key.ports.is_some();
         let outer = Encapsulated {
-            entropy,
-            source_port,
-            local,
-            ..Encapsulated::plan(&spec, endpoint, key, packet)
+            tunnel: spec.tunnel,
+            outer_len: usize::from(class.layout.len)
+                + if options { LOGICAL_PORTS_OPTION_LEN } else { 0 },
+            l4: class.layout.l4.into(),
+            tunnel_header: class.layout.tunnel_header.into(),
+            traffic_class: outer_traffic_class(spec.dscp, inner.traffic_class),
+            ttl: spec.ttl,
+            entropy: inner.hash,
+            source_port: self.entropy_base + (inner.hash % u32::from(self.entropy_ports)) as u16,
+            port: spec.port,
+            checksum: spec.checksum,
+            resolved: endpoint.resolved,
+            ipv4: class.layout.ipv4,
+            inner_offload: packet.offload,
         };
+        let inner_len = packet.len();
         if spec.tunnel == TunnelType::Stt {
-            crate::stt::encap(&outer, &spec, endpoint, key, packet, packet_id)?;
-            self.next_packet_id = packet_id.wrapping_add(1);
+            crate::stt::encap(&outer, spec, endpoint, key, packet, self.next_packet_id)?;
+            self.next_packet_id = self.next_packet_id.wrapping_add(1);
         } else {
+            let segments = if spec.sequence { segment_count(packet) } else { 0 };
             outer.encap(endpoint, key, packet)?;
+            endpoint.next_sequence = endpoint.next_sequence.wrapping_add(segments);
         }
-        let Some(endpoint) = self.get_mut(id) else { return Err(DropReason::UnknownEndpoint) };
-        endpoint.next_sequence = endpoint.next_sequence.wrapping_add(segments);
-        endpoint.tx.add(packet.len() - outer.outer_len);
+        endpoint.tx.add(inner_len);
         Ok(outer)
     }
 }
@@ -234,17 +259,6 @@ fn segment_count(packet: &PacketBuf) -> u32 {
     payload.div_ceil(usize::from(gso.size.max(1))).max(1) as u32
 }
 
-/// DSCP and ECN of the inner packet; `None` when it is not IP.
-fn inner_traffic_class(frame: &[u8]) -> Option<u8> {
-    let located = wire::transport_offset(frame).ok()?;
-    let first = frame.get(located.l3..located.l3 + 2)?;
-    match located.ethertype {
-        EtherType::IPV4 => Some(first[1]),
-        EtherType::IPV6 => Some(first[0] << 4 | first[1] >> 4),
-        _ => None,
-    }
-}
-
 fn outer_traffic_class(dscp: Dscp, inner: Option<u8>) -> u8 {
     let dscp = match dscp {
         Dscp::Fixed(dscp) => dscp << 2,
@@ -255,35 +269,41 @@ fn outer_traffic_class(dscp: Dscp, inner: Option<u8>) -> u8 {
 }
 
 impl Encapsulated {
-    fn plan(spec: &TunnelSpec, endpoint: &Endpoint, key: &TunnelKey, packet: &PacketBuf) -> Self {
-        let l4 = if is_ipv4(endpoint.template.as_bytes()) { L3 + 20 } else { L3 + 40 };
-        let options = if spec.tunnel == TunnelType::Geneve && key.ports.is_some() {
-            LOGICAL_PORTS_OPTION_LEN
+    /// Puts the template in front of the packet, and into it what every outer IP header has of its own: traffic class,
+    /// length, and IPv4's checksum over them.
+    pub(crate) fn push_template<'a>(
+        &self,
+        template: &HeaderTemplate,
+        packet: &'a mut PacketBuf,
+    ) -> Result<&'a mut [u8], DropReason> {
+        let total = packet.len() + self.outer_len;
+        packet.push_front(self.outer_len).map_err(|_| DropReason::Headroom)?;
+        let header = &mut packet.head_mut()[..self.outer_len];
+        let template = template.as_bytes();
+        header[..template.len()].copy_from_slice(template);
+        let ip = &mut header[L3..];
+        if self.ipv4 {
+            let len = saturating_u16(total - L3);
+            let template_sum = !u16::from_be_bytes([ip[10], ip[11]]);
+            let sum = u32::from(template_sum) + u32::from(self.traffic_class) + u32::from(len);
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+            ip[1] = self.traffic_class;
+            ip[2..4].copy_from_slice(&len.to_be_bytes());
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
-            0
-        };
-        let transport_len = match spec.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => 8,
-            TunnelType::Stt => 20,
-            _ => 0,
-        };
-        let remote = endpoint.remote();
-        Self {
-            tunnel: spec.tunnel,
-            outer_len: endpoint.template.as_bytes().len() + options,
-            l4,
-            tunnel_header: l4 + transport_len,
-            traffic_class: outer_traffic_class(spec.dscp, inner_traffic_class(packet.head())),
-            ttl: spec.ttl,
-            entropy: 0,
-            source_port: 0,
-            local: remote,
-            remote,
-            port: spec.port,
-            checksum: spec.checksum,
-            resolved: endpoint.resolved,
-            inner_offload: packet.offload,
+            ip[0] = 0x60 | self.traffic_class >> 4;
+            // The flow label takes the entropy too (RFC 6438).
+            let label = u32::from(self.traffic_class & 0xf) << 20 | u32::from(self.source_port);
+            ip[1..4].copy_from_slice(&label.to_be_bytes()[1..]);
+            ip[4..6].copy_from_slice(&saturating_u16(total - L3 - 40).to_be_bytes());
         }
+        if let Some(udp) = self.udp_header() {
+            let source_port = self.source_port.to_be_bytes();
+            header[udp..udp + 2].copy_from_slice(&source_port);
+            header[udp + 4..udp + 6].copy_from_slice(&saturating_u16(total - udp).to_be_bytes());
+        }
+        Ok(header)
     }
 
     /// Copies the template and fills in all but STT's parts.
@@ -293,12 +313,7 @@ impl Encapsulated {
         key: &TunnelKey,
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
-        packet.push_front(self.outer_len).map_err(|_| DropReason::Headroom)?;
-        let total = packet.len();
-        let template = endpoint.template.as_bytes();
-        let header = packet.head_mut();
-        header[..template.len()].copy_from_slice(template);
-        self.set_traffic_class(header);
+        let header = self.push_template(&endpoint.template, packet)?;
         let vni = (key.datapath.0 << 8).to_be_bytes();
         let tunnel = self.tunnel_header;
         match self.tunnel {
@@ -316,10 +331,6 @@ impl Encapsulated {
             TunnelType::Gre => self.fill_gre(header, endpoint, key),
             TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => {}
         }
-        if matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
-            header[self.l4..self.l4 + 2].copy_from_slice(&self.source_port.to_be_bytes());
-        }
-        set_lengths(header, total, self.udp_header());
         Ok(())
     }
 
@@ -337,17 +348,6 @@ impl Encapsulated {
         }
         if flags & GRE_SEQUENCE != 0 {
             header[at..at + 4].copy_from_slice(&endpoint.next_sequence.to_be_bytes());
-        }
-    }
-
-    pub(crate) fn set_traffic_class(&self, header: &mut [u8]) {
-        if is_ipv4(header) {
-            header[L3 + 1] = self.traffic_class;
-        } else {
-            header[L3] = 0x60 | self.traffic_class >> 4;
-            // The flow label takes the entropy too (RFC 6438).
-            let label = u32::from(self.traffic_class & 0xf) << 20 | u32::from(self.source_port);
-            header[L3 + 1..L3 + 4].copy_from_slice(&label.to_be_bytes()[1..]);
         }
     }
 }

@@ -72,14 +72,10 @@ impl HeaderTemplate {
         next_hop: Option<NextHop>,
     ) -> Self {
         let mut bytes = [0; TEMPLATE_MAX];
-        let (protocol, l4_len, tunnel_len) = match spec.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => (17, 8, 8),
-            TunnelType::Gre => {
-                let optional = [spec.checksum, spec.key, spec.sequence];
-                (47, 0, 4 + 4 * optional.iter().filter(|&&present| present).count())
-            }
-            TunnelType::Stt => (6, 20, wire::tunnel::stt::FRAME_HEADER_LEN),
-            TunnelType::Vlan | TunnelType::QinQ => (0, 0, 0),
+        let protocol = match spec.tunnel {
+            TunnelType::Vxlan | TunnelType::Geneve => 17,
+            TunnelType::Stt => 6,
+            _ => 47,
         };
         if let Some(next_hop) = next_hop {
             bytes[0..6].copy_from_slice(&next_hop.destination.0);
@@ -109,7 +105,7 @@ impl HeaderTemplate {
             }
             TunnelType::Vlan | TunnelType::QinQ => {}
         }
-        Self { bytes, len: (l4 + l4_len + tunnel_len) as u8 }
+        Self { bytes, len: Layout::new(spec, local.is_ipv4()).len }
     }
 
     /// Writes the IP header and returns where it ends.
@@ -129,6 +125,9 @@ impl HeaderTemplate {
                 bytes[L3 + 9] = protocol;
                 bytes[L3 + 12..L3 + 16].copy_from_slice(&local.octets());
                 bytes[L3 + 16..L3 + 20].copy_from_slice(&remote.octets());
+                // Of the header without length and traffic class; encapsulation adds theirs.
+                let sum = wire::checksum::checksum(&bytes[L3..L3 + 20]);
+                bytes[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
                 L3 + 20
             }
             (local, remote) => {
@@ -169,17 +168,26 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// The outer header.
+    pub fn template(&self) -> &HeaderTemplate {
+        &self.template
+    }
+
     /// The end point's address.
     pub fn remote(&self) -> IpAddr {
-        let header = &self.template.bytes;
-        // The template was built from the address: both branches copy whole arrays out of it.
-        if header[L3] >> 4 == 4 {
-            IpAddr::from([header[L3 + 16], header[L3 + 17], header[L3 + 18], header[L3 + 19]])
-        } else {
-            let mut octets = [0; 16];
-            octets.copy_from_slice(&header[L3 + 24..L3 + 40]);
-            IpAddr::from(octets)
-        }
+        addresses(&self.template.bytes).1
+    }
+}
+
+/// Source and destination of an outer header; a header cut short has none, but an outer header never is.
+pub(crate) fn addresses(header: &[u8]) -> (IpAddr, IpAddr) {
+    fn at<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
+        header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+    if header.get(L3).is_some_and(|first| first >> 4 == 4) {
+        (at::<4>(header, L3 + 12).into(), at::<4>(header, L3 + 16).into())
+    } else {
+        (at::<16>(header, L3 + 8).into(), at::<16>(header, L3 + 24).into())
     }
 }
 
@@ -200,17 +208,52 @@ impl Traffic {
     }
 }
 
+/// Where the parts of an outer header are; the same for all end points of a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(crate) ipv4: bool,
+    /// The outer transport header.
+    pub(crate) l4: u8,
+    /// The tunnel header.
+    pub(crate) tunnel_header: u8,
+    /// Bytes of the template.
+    pub(crate) len: u8,
+}
+
+impl Layout {
+    fn new(spec: &TunnelSpec, ipv4: bool) -> Self {
+        let l4 = L3 + if ipv4 { 20 } else { 40 };
+        let (transport_len, tunnel_len) = match spec.tunnel {
+            TunnelType::Vxlan | TunnelType::Geneve => (8, 8),
+            TunnelType::Stt => (20, wire::tunnel::stt::FRAME_HEADER_LEN),
+            _ => {
+                let optional = [spec.checksum, spec.key, spec.sequence];
+                (0, 4 + 4 * optional.iter().filter(|&&present| present).count())
+            }
+        };
+        let tunnel_header = l4 + transport_len;
+        Self {
+            ipv4,
+            l4: l4 as u8,
+            tunnel_header: tunnel_header as u8,
+            len: (tunnel_header + tunnel_len) as u8,
+        }
+    }
+}
+
+/// What end points of one tunnel specification and one local address share.
 #[derive(Debug)]
 pub(crate) struct Class {
     pub(crate) spec: TunnelSpec,
     pub(crate) local: IpAddr,
+    pub(crate) layout: Layout,
 }
 
 /// All remote end points of a host, found by their number when sending and by (type, remote address) when receiving.
 #[derive(Debug)]
 pub struct EndpointTable {
-    classes: Vec<Class>,
-    endpoints: Vec<Endpoint>,
+    pub(crate) classes: Vec<Class>,
+    pub(crate) endpoints: Vec<Endpoint>,
     by_remote: HashMap<(u16, IpAddr), EndpointId>,
     pub(crate) seed: ahash::RandomState,
     pub(crate) next_packet_id: u32,
@@ -267,7 +310,8 @@ impl EndpointTable {
         let class = match self.classes.iter().position(|c| c.spec == *spec && c.local == local) {
             Some(place) => place,
             None => {
-                self.classes.push(Class { spec: *spec, local });
+                let layout = Layout::new(spec, local.is_ipv4());
+                self.classes.push(Class { spec: *spec, local, layout });
                 self.classes.len() - 1
             }
         };

@@ -10,9 +10,9 @@ mod decap;
 mod drop_reason;
 mod encap;
 mod endpoint;
-mod entropy;
 mod execute;
 mod id;
+mod inner;
 mod mac_table;
 mod stt;
 
@@ -25,8 +25,8 @@ pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, TunnelSpec,
 };
-pub use entropy::flow_hash;
 pub use execute::{Output, execute};
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
+pub use inner::InnerFlow;
 pub use mac_table::{Ingress, MacTable, PortPlace, SwitchLink, TableError};
 pub use stt::{SttSegment, decap_stt, strip_stt_segment};

@@ -4,7 +4,7 @@
 //! underlay as it is, and the outer packet is what any NIC with plain TCP segmentation cuts.
 
 use crate::decap::strip_outer;
-use crate::encap::{is_ipv4, outer_pseudo_header, set_lengths};
+use crate::encap::{is_ipv4, outer_pseudo_header};
 use crate::endpoint::L3;
 use crate::{
     DatapathKey, DropReason, Encapsulated, Endpoint, LogicalPorts, PortKey, TunnelKey, TunnelSpec,
@@ -34,20 +34,13 @@ pub(crate) fn encap(
     packet: &mut PacketBuf,
     packet_id: u32,
 ) -> Result<(), DropReason> {
-    let template = endpoint.template.as_bytes();
-    let ipv4 = is_ipv4(template);
+    let ipv4 = is_ipv4(endpoint.template.as_bytes());
     if packet.len() > max_inner_len(!ipv4) {
         return Err(DropReason::UnderlayTooBig);
     }
     let inner = describe(packet)?;
     let frame_len = FRAME_HEADER_LEN + packet.len();
-    packet.push_front(outer.outer_len).map_err(|_| DropReason::Headroom)?;
-    let total = packet.len();
-    let header = packet.head_mut();
-    header[..template.len()].copy_from_slice(template);
-    outer.set_traffic_class(header);
-    set_lengths(header, total, None);
-
+    let header = outer.push_template(&endpoint.template, packet)?;
     let l4 = outer.l4;
     let segment = SttSegmentRepr {
         src_port: outer.source_port,

@@ -13,7 +13,7 @@ use netdev::filter::Filter;
 use netdev::raw_ip::PROTOCOL_GRE;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
-use packet::{Coalescer, PacketBuf, coalesce_ranges};
+use packet::{Coalescer, PacketBuf, coalesce_ranges, infer_partial};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,9 +40,15 @@ pub(super) struct Receiver {
 
 #[derive(Debug)]
 enum Socket {
-    Udp { socket: UdpUnderlay, trains: Vec<RxTrain> },
+    Udp {
+        socket: UdpUnderlay,
+        trains: Vec<RxTrain>,
+    },
     /// Not a raw IP socket: the kernel merges what GRE carries, and only a packet socket tells how.
-    Gre { socket: PacketSocket, heads: Vec<PacketRx> },
+    Gre {
+        socket: PacketSocket,
+        heads: Vec<PacketRx>,
+    },
     Stt(Box<SttReceiver>),
 }
 
@@ -293,6 +299,7 @@ fn forward_run(
     while !rest.is_empty() {
         packet.reset(headroom);
         let taken = coalesce_ranges(packet, rest, false);
+        infer_partial(packet);
         forward(tunnel, from, packet, forwarder);
         rest = &rest[taken.max(1)..];
     }
@@ -316,5 +323,6 @@ fn take_out(
     let decapped = decap(&arrival, packet.head(), packet.offload.gso.is_some())?;
     packet.pull_front(decapped.inner);
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
+    infer_partial(packet);
     Ok(From { endpoint, key: decapped.key })
 }

@@ -77,6 +77,8 @@ impl SttReceiver {
                 Ok(None) => {}
                 Err(reason) => forwarder.dropped(reason),
             }
+            // The next segment may be longer than the frame that was just put together.
+            self.reassembler.give_back(&mut self.packet);
         }
     }
 

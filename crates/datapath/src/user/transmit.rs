@@ -56,8 +56,8 @@ impl Transmit {
         outer: &Encapsulated,
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
-        let tx =
-            self.udp.iter().find(|tx| tx.local == outer.local && tx.checksum == outer.checksum);
+        let (local, remote) = outer.addresses(packet);
+        let tx = self.udp.iter().find(|tx| tx.local == local && tx.checksum == outer.checksum);
         let pool = &tx.ok_or(DropReason::EndpointUnresolved)?.pool;
         packet.linearize();
         // The kernel writes the outer headers up to UDP's.
@@ -70,7 +70,7 @@ impl Transmit {
         );
         let result = sent.map_err(segmentation).and_then(|segments| {
             let train = |size: Option<usize>| TxTrain {
-                dst: SocketAddr::new(outer.remote, outer.port),
+                dst: SocketAddr::new(remote, outer.port),
                 entropy: outer.entropy,
                 tos: outer.traffic_class,
                 ttl: Some(outer.ttl),
@@ -97,7 +97,8 @@ impl Transmit {
         outer: &Encapsulated,
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
-        let socket = self.gre.iter().find(|(local, _)| *local == outer.local);
+        let (local, remote) = outer.addresses(packet);
+        let socket = self.gre.iter().find(|(address, _)| *address == local);
         let (_, socket) = socket.ok_or(DropReason::EndpointUnresolved)?;
         packet.linearize();
         packet.pull_front(outer.tunnel_header);
@@ -106,7 +107,7 @@ impl Transmit {
             self.segmenter.segment(packet, header_len, SegmentChecksum::Complete, |segment| {
                 finish_gre(segment.header, segment.payload, segment.index as u32);
             });
-        let tx = RawTx { dst: outer.remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
+        let tx = RawTx { dst: remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
         let result = sent.map_err(segmentation).and_then(|segments| {
             for group in segments.trains(Messages::MAX, usize::MAX) {
                 let mut messages = Messages::new();

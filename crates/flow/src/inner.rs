@@ -1,0 +1,51 @@
+//! What an outer header takes from the inner frame: the entropy of its flow, and its traffic class.
+
+use packet::PacketBuf;
+use std::hash::{BuildHasher, Hasher};
+use wire::{EtherType, Fragment, Protocol};
+
+/// What encapsulation needs to know of the frame, read once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InnerFlow {
+    /// The same for all frames of one flow, different between flows: over addresses, protocol and ports; over addresses
+    /// and protocol alone for IP fragments, so that all fragments of a packet agree; over MAC addresses and EtherType
+    /// of frames that are not IP.
+    pub hash: u32,
+    /// DSCP and ECN; `None` when the frame is not IP.
+    pub traffic_class: Option<u8>,
+}
+
+impl InnerFlow {
+    /// Reads the headers of `packet`. `seed` keeps the choice of paths from being predicted by those who choose inner
+    /// addresses.
+    pub fn read(packet: &PacketBuf, seed: &ahash::RandomState) -> Self {
+        let frame = packet.head();
+        let mut hasher = seed.build_hasher();
+        let traffic_class = match wire::transport_offset(frame) {
+            Ok(located) if located.is_ip() => {
+                let ip = frame.get(located.l3..).unwrap_or_default();
+                let (addresses, traffic_class) = match (located.ethertype, ip) {
+                    (EtherType::IPV4, [_, tos, ..]) => (12..20, Some(*tos)),
+                    (_, [first, second, ..]) => (8..40, Some(first << 4 | second >> 4)),
+                    _ => (0..0, None),
+                };
+                hasher.write(ip.get(addresses).unwrap_or_default());
+                hasher.write_u8(located.protocol.0);
+                let has_ports =
+                    matches!(located.protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP);
+                if let (true, Fragment::Whole, Some(l4)) = (has_ports, located.fragment, located.l4)
+                    && let Some(ports) = frame.get(l4..l4 + 4)
+                {
+                    hasher.write(ports);
+                }
+                traffic_class
+            }
+            _ => {
+                hasher.write(frame.get(..14).unwrap_or(frame));
+                None
+            }
+        };
+        let hash = hasher.finish();
+        Self { hash: (hash >> 32) as u32 ^ hash as u32, traffic_class }
+    }
+}
