@@ -146,6 +146,8 @@ pub struct SttReassembler {
     next_serial: u64,
     bytes: usize,
     spares: Vec<PacketBuf>,
+    /// The caller's buffer, in whose place stands that of the frame completed last.
+    borrowed: Option<PacketBuf>,
     drops: [u64; SttDrop::ALL.len()],
 }
 
@@ -158,7 +160,8 @@ impl SttReassembler {
     /// Takes in the segment in `packet`: the bytes behind the TCP-shaped header, without padding. `now_ms` is a monotonic
     /// time in milliseconds.
     ///
-    /// When the frame is complete, `packet` holds it, starting with the STT header; its buffer may be another one.
+    /// When the frame is complete, `packet` holds it, starting with the STT header. Its buffer may be another one then, just
+    /// large enough: [`SttReassembler::give_back`] exchanges it again.
     ///
     /// # Errors
     /// [`SttDrop`], counted already; the segment is not part of any frame then, and `packet` is unchanged.
@@ -175,6 +178,15 @@ impl SttReassembler {
             self.count(reason);
         }
         result
+    }
+
+    /// Gives `packet` the buffer back that the last [`SttReassembler::push`] took from it, if it did, and keeps the one of
+    /// the frame for the frames to come. `packet` is empty then.
+    pub fn give_back(&mut self, packet: &mut PacketBuf) {
+        if let Some(mut buffer) = self.borrowed.take() {
+            buffer.reset(PacketBuf::HEADROOM);
+            self.spare(std::mem::replace(packet, buffer));
+        }
     }
 
     /// Gives up every frame whose first segment is older than the timeout. [`SttReassembler::push`] does so too; call
@@ -243,7 +255,7 @@ impl SttReassembler {
         self.bytes -= usize::from(frame.total);
         frame.buffer.set_len(usize::from(frame.total));
         std::mem::swap(packet, &mut frame.buffer);
-        self.spare(frame.buffer);
+        self.borrowed = Some(frame.buffer);
         Ok(SttProgress::Complete { ce: frame.ce })
     }
 

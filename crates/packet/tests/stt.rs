@@ -64,6 +64,29 @@ fn frame_passes_without_copy_when_whole() {
 }
 
 #[test]
+fn buffer_comes_back_when_the_frame_is_given_back() {
+    let mut reassembler = SttReassembler::new(SttLimits::default());
+    let bytes = frame(100);
+    let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+    let own = packet.spare_mut().as_ptr();
+    for id in 1..10 {
+        for (from, to) in [(0, 60), (60, 100)] {
+            packet.reset(PacketBuf::HEADROOM);
+            packet.append(&bytes[from..to]);
+            let place = SttPlace { total: 100, offset: from as u16, ce: false };
+            let progress = reassembler.push(key(id), place, &mut packet, 0).unwrap();
+            assert_eq!(progress == SttProgress::Pending, from == 0);
+        }
+        assert_eq!(packet.to_vec(), bytes);
+        reassembler.give_back(&mut packet);
+        assert!(packet.is_empty());
+        assert_eq!(packet.spare_mut().as_ptr(), own, "the longest frame still fits");
+        reassembler.give_back(&mut packet);
+        assert_eq!(packet.spare_mut().as_ptr(), own, "there is nothing more to give back");
+    }
+}
+
+#[test]
 fn frame_is_complete_when_segments_come_in_any_order() {
     let bytes = frame(65_535);
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
@@ -95,26 +118,25 @@ fn frame_has_headroom_when_reassembled() {
 fn buffers_are_used_again_when_large_enough() {
     let mut reassembler = SttReassembler::new(SttLimits::default());
     let bytes = frame(100);
-    // Two segments through one caller's buffer, which stays behind when the frame is complete.
-    let mut receive = |packet: &mut PacketBuf, len: u16| {
+    // Where the frame stood that two segments were put together to.
+    let mut receive = |len: u16| {
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, 100);
         for offset in [0, 40] {
             let end = if offset == 0 { 40 } else { len };
             packet.reset(PacketBuf::HEADROOM);
             packet.append(&bytes[usize::from(offset)..usize::from(end)]);
-            reassembler.push(KEY, SttPlace { total: len, offset, ce: false }, packet, 0).unwrap();
+            let place = SttPlace { total: len, offset, ce: false };
+            reassembler.push(KEY, place, &mut packet, 0).unwrap();
         }
         assert_eq!(packet.head(), &bytes[..usize::from(len)]);
-        packet.head().as_ptr()
+        let storage = packet.head().as_ptr();
+        reassembler.give_back(&mut packet);
+        (storage, packet)
     };
-    let mut first = PacketBuf::with_capacity(PacketBuf::HEADROOM, 79);
-    let storage = first.spare_mut().as_ptr();
-    receive(&mut first, 80);
-    let mut second = PacketBuf::with_capacity(PacketBuf::HEADROOM, 80);
-    assert_ne!(receive(&mut second, 80), storage, "one byte too small");
-    let mut third = PacketBuf::with_capacity(PacketBuf::HEADROOM, 90);
-    let kept = third.spare_mut().as_ptr();
-    receive(&mut third, 80);
-    assert_eq!(receive(&mut PacketBuf::with_capacity(PacketBuf::HEADROOM, 80), 80), kept);
+    let _one_byte_too_small = receive(79);
+    let (storage, _callers) = receive(80);
+    assert_eq!(receive(80).0, storage);
+    assert_eq!(receive(79).0, storage);
 }
 
 #[test]
