@@ -6,6 +6,7 @@
 
 pub mod daemon;
 pub mod frames;
+pub mod outer;
 pub mod traffic;
 
 pub use daemon::Daemon;
