@@ -28,6 +28,12 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
+impl Options {
+    fn selects_package(&self) -> bool {
+        self.arguments.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"))
+    }
+}
+
 /// How many tests there were. `passed` does not count the skipped ones, although the test harness does.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -90,7 +96,10 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         packages::ensure(&[&packages::BUILD[..], &packages::TEST].concat())?;
     }
     let report_path = fresh_report()?;
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    let mut command = cargo(&["test", "--no-fail-fast"]);
+    if !options.selects_package() {
+        command.arg("--workspace");
+    }
     command.args(&options.arguments).env("WEFT_TEST_REPORT", &report_path);
     if root == Root::BySudo {
         // Build as the user; only the test programs themselves are root.
