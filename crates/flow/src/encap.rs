@@ -225,7 +225,7 @@ impl EndpointTable {
             traffic_class: outer_traffic_class(spec.dscp, inner.traffic_class),
             ttl: spec.ttl,
             entropy: inner.hash,
-            source_port: self.entropy_base + (inner.hash % u32::from(self.entropy_ports)) as u16,
+            source_port: self.entropy_base + (inner.hash as u16 & (self.entropy_ports - 1)),
             port: spec.port,
             checksum: spec.checksum,
             resolved: endpoint.resolved,
@@ -277,10 +277,10 @@ impl Encapsulated {
         packet: &'a mut PacketBuf,
     ) -> Result<&'a mut [u8], DropReason> {
         let total = packet.len() + self.outer_len;
-        packet.push_front(self.outer_len).map_err(|_| DropReason::Headroom)?;
-        let header = &mut packet.head_mut()[..self.outer_len];
-        let template = template.as_bytes();
-        header[..template.len()].copy_from_slice(template);
+        let (template, len) = template.array();
+        let header = packet
+            .push_front_header(template, len, self.outer_len - len)
+            .map_err(|_| DropReason::Headroom)?;
         let ip = &mut header[L3..];
         if self.ipv4 {
             let len = saturating_u16(total - L3);

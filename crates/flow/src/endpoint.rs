@@ -55,6 +55,7 @@ const TEMPLATE_MAX: usize = 14 + 40 + 20 + 18;
 /// The outer header of an end point, complete but for what differs between packets.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
+    /// The header stands at the end, so that a copy of the whole array puts it in front of a frame.
     bytes: [u8; TEMPLATE_MAX],
     /// Bytes in use; without Geneve options, which are added by encapsulation.
     len: u8,
@@ -105,7 +106,9 @@ impl HeaderTemplate {
             }
             TunnelType::Vlan | TunnelType::QinQ => {}
         }
-        Self { bytes, len: Layout::new(spec, local.is_ipv4()).len }
+        let len = Layout::new(spec, local.is_ipv4()).len;
+        bytes.rotate_right(TEMPLATE_MAX - usize::from(len));
+        Self { bytes, len }
     }
 
     /// Writes the IP header and returns where it ends.
@@ -148,7 +151,16 @@ impl HeaderTemplate {
 
     /// The header's bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        &self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
+    }
+
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
+    }
+
+    /// The header at the end of an array, and how many bytes of it count.
+    pub(crate) fn array(&self) -> (&[u8; TEMPLATE_MAX], usize) {
+        (&self.bytes, self.len.into())
     }
 }
 
@@ -175,7 +187,7 @@ impl Endpoint {
 
     /// The end point's address.
     pub fn remote(&self) -> IpAddr {
-        addresses(&self.template.bytes).1
+        addresses(self.template.as_bytes()).1
     }
 }
 
@@ -278,7 +290,8 @@ pub enum EndpointError {
 }
 
 impl EndpointTable {
-    /// An empty table whose outer source ports are `entropy_base` up to `entropy_base + entropy_ports - 1`.
+    /// An empty table whose outer source ports are `entropy_base` up to `entropy_base + entropy_ports - 1`;
+    /// `entropy_ports` is rounded up to a power of two.
     pub fn new(entropy_base: u16, entropy_ports: u16) -> Self {
         Self {
             classes: Vec::new(),
@@ -287,7 +300,7 @@ impl EndpointTable {
             seed: ahash::RandomState::new(),
             next_packet_id: 1,
             entropy_base,
-            entropy_ports: entropy_ports.max(1),
+            entropy_ports: entropy_ports.max(1).next_power_of_two(),
         }
     }
 
@@ -341,8 +354,9 @@ impl EndpointTable {
         let Some(endpoint) = self.endpoints.get_mut(id.0 as usize) else { return };
         endpoint.resolved = next_hop.is_some();
         if let Some(next_hop) = next_hop {
-            endpoint.template.bytes[0..6].copy_from_slice(&next_hop.destination.0);
-            endpoint.template.bytes[6..12].copy_from_slice(&next_hop.source.0);
+            let header = endpoint.template.as_bytes_mut();
+            header[0..6].copy_from_slice(&next_hop.destination.0);
+            header[6..12].copy_from_slice(&next_hop.source.0);
         }
     }
 

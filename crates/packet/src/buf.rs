@@ -147,6 +147,7 @@ impl PacketBuf {
     }
 
     /// Total bytes of the frame, fragments included.
+    #[inline]
     pub fn len(&self) -> usize {
         self.end - self.start + self.fragments.iter().map(ExactSizeIterator::len).sum::<usize>()
     }
@@ -157,11 +158,13 @@ impl PacketBuf {
     }
 
     /// The linear part: all headers, and the payload too unless the frame has fragments.
+    #[inline]
     pub fn head(&self) -> &[u8] {
         &self.storage[self.start..self.end]
     }
 
     /// The linear part.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         &mut self.storage[self.start..self.end]
     }
@@ -212,6 +215,7 @@ impl PacketBuf {
     ///
     /// # Errors
     /// [`HeadroomError`] when fewer than `len` bytes are free; the frame is unchanged.
+    #[inline]
     pub fn push_front(&mut self, len: usize) -> Result<&mut [u8], HeadroomError> {
         let start =
             self.start.checked_sub(len).ok_or(HeadroomError { needed: len, have: self.start })?;
@@ -222,7 +226,32 @@ impl PacketBuf {
         Ok(&mut self.storage[start..start + len])
     }
 
+    /// Puts the last `len` bytes of `header` in front of the frame, with `gap` bytes between the two, contents
+    /// unspecified, and returns all `len + gap` of them. What lies in front of the frame then is unspecified too.
+    ///
+    /// The copy has a length known when compiling, wherever there is headroom for `N` bytes.
+    ///
+    /// # Errors
+    /// [`HeadroomError`] when fewer than `len + gap` bytes are free; the frame is unchanged.
+    #[inline]
+    pub fn push_front_header<const N: usize>(
+        &mut self,
+        header: &[u8; N],
+        len: usize,
+        gap: usize,
+    ) -> Result<&mut [u8], HeadroomError> {
+        let len = len.min(N);
+        let end = self.start.checked_sub(gap).filter(|end| *end >= len);
+        let end = end.ok_or(HeadroomError { needed: len + gap, have: self.start })?;
+        match self.storage[..end].last_chunk_mut::<N>() {
+            Some(room) => *room = *header,
+            None => self.storage[end - len..end].copy_from_slice(&header[N - len..]),
+        }
+        self.push_front(len + gap)
+    }
+
     /// Takes `len` bytes (at most the linear part) off the front of the frame.
+    #[inline]
     pub fn pull_front(&mut self, len: usize) {
         let len = len.min(self.end - self.start);
         self.start += len;
@@ -292,6 +321,21 @@ mod tests {
         let mut p = PacketBuf::with_capacity(4, 10);
         assert_eq!(p.push_front(5).unwrap_err(), HeadroomError { needed: 5, have: 4 });
         assert_eq!(p.len(), 0);
+    }
+
+    #[test]
+    fn header_is_put_in_front_with_and_without_room_for_the_whole_array() {
+        for headroom in [6, 7, 8, 30] {
+            let mut p = PacketBuf::with_capacity(headroom, 4);
+            p.spare_mut()[..4].fill(9);
+            p.set_len(4);
+            let header = p.push_front_header(&[0, 0, 0, 0, 1, 2, 3, 4], 4, 2).unwrap();
+            assert_eq!((header.len(), &header[..4]), (6, &[1, 2, 3, 4][..]), "{headroom}");
+            assert_eq!((p.len(), &p.head()[6..]), (10, &[9; 4][..]));
+        }
+        let mut p = PacketBuf::with_capacity(5, 4);
+        let error = p.push_front_header(&[0; 8], 4, 2).unwrap_err();
+        assert_eq!((error, p.headroom()), (HeadroomError { needed: 6, have: 5 }, 5));
     }
 
     #[test]

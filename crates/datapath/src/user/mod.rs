@@ -199,7 +199,7 @@ impl UserDatapath {
                 }
                 Ok(None) => return,
                 Err(IoError::LinkDown) => return,
-                Err(IoError::Malformed | IoError::Truncated) => {
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                     vif.drops.add(DropReason::Malformed, 1);
                 }
                 Err(error) => return vif.close(&error),

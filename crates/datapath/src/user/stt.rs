@@ -65,7 +65,7 @@ impl SttReceiver {
             match self.socket.recv(&mut self.packet) {
                 Ok(Some(_)) => {}
                 Ok(None) => return,
-                Err(IoError::Malformed | IoError::Truncated) => {
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                     forwarder.dropped(DropReason::Malformed);
                     continue;
                 }

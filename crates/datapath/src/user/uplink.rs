@@ -97,7 +97,7 @@ impl Uplink {
                 true
             }
             Ok(None) => false,
-            Err(IoError::Malformed | IoError::Truncated) => {
+            Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                 self.drops.add(DropReason::Malformed, 1);
                 packet.set_len(0);
                 true
