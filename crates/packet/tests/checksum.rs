@@ -4,7 +4,7 @@ mod support;
 
 use packet::{
     Checksum, ChecksumError, PacketBuf, SplitLimits, Verdict, coalesce_ranges, complete_checksum,
-    split, verify_checksum,
+    infer_partial, split, verify_checksum,
 };
 use proptest::prelude::*;
 use support::{Spec, any_spec};
@@ -104,7 +104,39 @@ fn split_works_when_super_packet_has_fragments() {
     assert_eq!(payloads.concat(), spec.payload);
 }
 
+#[test]
+fn nothing_is_inferred_when_there_is_no_partial_checksum() {
+    let udp = Spec { udp: true, ..Spec::default() };
+    let mut without = udp.frame();
+    without[40..42].fill(0);
+    let mut fragment = Spec::default().packet(None).to_vec();
+    fragment[20] = 0x20;
+    for frame in [Spec::default().frame(), udp.frame(), without, fragment, vec![0; 60], vec![]] {
+        let mut packet = PacketBuf::from_bytes(&frame);
+        assert!(!infer_partial(&mut packet), "{frame:?}");
+        assert_eq!(packet.offload.checksum, Checksum::Unverified);
+    }
+    let mut known = Spec::default().packet(None);
+    known.offload.checksum = Checksum::Verified;
+    assert!(!infer_partial(&mut known), "somebody knows better");
+    assert_eq!(known.offload.checksum, Checksum::Verified);
+}
+
 proptest! {
+    #[test]
+    fn partial_checksum_is_inferred_when_its_field_holds_the_pseudo_header(
+        spec in any_spec(300), padding in 0usize..10,
+    ) {
+        let mut packet = spec.packet(None);
+        packet.append(&vec![0x77; padding]);
+        let wanted = packet.offload;
+        packet.offload.checksum = Checksum::Unverified;
+        prop_assert!(infer_partial(&mut packet));
+        prop_assert_eq!(packet.offload, wanted);
+        complete_checksum(&mut packet).unwrap();
+        prop_assert_eq!(&packet.to_vec()[..packet.len() - padding], spec.frame());
+    }
+
     #[test]
     fn completed_packet_is_the_naive_one_when_in_pieces_of_any_length(
         spec in any_spec(500), piece in 1usize..60, padding in 0usize..10,
