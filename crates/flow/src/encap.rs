@@ -50,6 +50,7 @@ pub struct Encapsulated {
 
 impl Encapsulated {
     /// Takes the outer header off again.
+    #[inline]
     pub fn undo(&self, packet: &mut PacketBuf) {
         packet.pull_front(self.outer_len);
         packet.offload = self.inner_offload;
@@ -205,6 +206,7 @@ impl EndpointTable {
     ///
     /// # Errors
     /// As [`EndpointTable::encap`].
+    #[inline]
     pub fn emit(
         &mut self,
         id: EndpointId,
@@ -271,6 +273,7 @@ fn outer_traffic_class(dscp: Dscp, inner: Option<u8>) -> u8 {
 impl Encapsulated {
     /// Puts the template in front of the packet, and into it what every outer IP header has of its own: traffic class,
     /// length, and IPv4's checksum over them.
+    #[inline]
     pub(crate) fn push_template<'a>(
         &self,
         template: &HeaderTemplate,
@@ -307,6 +310,7 @@ impl Encapsulated {
     }
 
     /// Copies the template and fills in all but STT's parts.
+    #[inline]
     fn encap(
         &self,
         endpoint: &Endpoint,
