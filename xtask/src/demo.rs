@@ -27,7 +27,12 @@ pub fn demo(options: &Options) -> Result<()> {
 /// Builds weft; returns the command that runs its demo, by sudo for a user who has it.
 pub fn prepare(arguments: &[String]) -> Result<Command> {
     packages::ensure(&packages::BUILD)?;
-    run(&mut cargo(&["build", "--release", "--package", "weft"]))?;
+    let mut build = cargo(&["build", "--release", "--package", "weft"]);
+    if let Some(commit) = commit() {
+        // For the report: a figure without its commit cannot be repeated.
+        build.env("WEFT_COMMIT", commit);
+    }
+    run(&mut build)?;
     let weft = target_dir().join("release/weft");
     let mut command = match root() {
         // Without any root, weft itself says what is missing and how to get it.
@@ -40,4 +45,12 @@ pub fn prepare(arguments: &[String]) -> Result<Command> {
     };
     command.arg("demo").args(arguments);
     Ok(command)
+}
+
+/// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a repository.
+fn commit() -> Option<String> {
+    let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
+    let output = Command::new("git").args(describe).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned()).filter(|text| !text.is_empty())
 }

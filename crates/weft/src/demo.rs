@@ -13,7 +13,9 @@ use std::path::PathBuf;
 /// runs through a Linux bridge without tunnel, kernel VXLAN, and Open vSwitch where it is installed. Everything is removed
 /// afterwards, also after a failure and after Ctrl-C. Needs root.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  weft demo\n  weft demo --seconds 5 --blocks 3 --json demo.json\n  weft demo --profile full --profile tso")]
+#[command(
+    after_help = "Examples:\n  weft demo\n  weft demo --seconds 5 --blocks 3 --json demo.json\n  weft demo --profile full --profile tso"
+)]
 pub struct Args {
     /// Write the whole report, with the machine it was made on, to this file
     #[arg(long, value_name = "FILE")]
@@ -24,7 +26,7 @@ pub struct Args {
     /// Offloads of the underlay: full (everything), tso (no tunnel segmentation), none; may be repeated
     #[arg(long, value_name = "PROFILE", default_value = "full")]
     profile: Vec<Profile>,
-    /// Repetitions, in which the contenders come in random order
+    /// Repetitions; from the second on the contenders come in random order
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     blocks: u16,
     /// No progress on standard error
@@ -49,5 +51,9 @@ pub fn demo(args: Args) -> Result<(), Failure> {
         error => error.into(),
     })?;
     println!("{report}");
-    if report.passed() { Ok(()) } else { Err(anyhow!("not everything passed: see the rows above").into()) }
+    if report.passed() {
+        Ok(())
+    } else {
+        Err(anyhow!("not everything passed: see the rows above").into())
+    }
 }
