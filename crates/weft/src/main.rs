@@ -5,6 +5,7 @@ mod control;
 mod demo;
 mod logging;
 mod plan;
+mod rights;
 mod run;
 mod show;
 
@@ -67,6 +68,33 @@ fn main() -> ExitCode {
         Err(Failure::Work(error)) => (1, error),
         Err(Failure::Input(error)) => (2, error),
     };
-    eprintln!("weft: {error:#}");
+    eprintln!("weft: {}", sentence(&error));
     ExitCode::from(code)
+}
+
+/// The error and its causes. Some name their cause in their own text, which is not to be read twice.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn causes_are_told_once_when_an_error_names_its_own() {
+        let device = netdev::Error::os("look up link eth0", std::io::Error::from_raw_os_error(19));
+        let error = Err::<(), _>(device).context("cannot run").unwrap_err();
+        let expected = "cannot run: look up link eth0: No such device (os error 19)";
+        assert_eq!(sentence(&error), expected);
+    }
 }

@@ -1,9 +1,9 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{Answer, Control, Request, default_path};
-use crate::{Failure, logging, plan};
+use crate::{Failure, logging, plan, rights};
 use anyhow::{Context, anyhow};
-use datapath::user::{Mailbox, UserDatapath};
+use datapath::user::{Config, DeviceConfig, Mailbox, PortConfig, UserDatapath};
 use netdev::epoll::{Epoll, Events, Interest};
 use netdev::signal::{Signal, Signals};
 use network::Network;
@@ -40,6 +40,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ))
     })?;
     let config = plan::plan(&network, host).map_err(Failure::Input)?;
+    check_rights(&config).map_err(Failure::Input)?;
     logging::init();
     // Blocked before any thread starts, so that every thread has them blocked.
     let signals = Signals::take()?;
@@ -61,6 +62,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     served?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What lacks here would otherwise show as one port or socket after the other that cannot be opened.
+fn check_rights(config: &Config) -> anyhow::Result<()> {
+    let enters =
+        |port: &PortConfig| matches!(port.device, DeviceConfig::Tap { guest: Some(_), .. });
+    let mut needed = vec![rights::NET_ADMIN, rights::NET_RAW];
+    if config.ports.iter().any(enters) {
+        needed.push(rights::SYS_ADMIN);
+    }
+    rights::check(&format!("the switch of {}", config.host), &needed)
 }
 
 /// Answers the control socket until a signal says stop, or the forwarding thread has ended.
