@@ -7,6 +7,7 @@ use nix::unistd::Pid;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::host::wait_until;
 
@@ -27,8 +28,10 @@ pub struct Daemon {
 impl Daemon {
     /// Starts the daemon of `host`.
     pub fn spawn(host: &Host, network: &Path, control: &Path) -> Self {
-        let stderr = control.with_extension("stderr");
-        let file = File::options().create(true).append(true).open(&stderr).expect("a log file");
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let stderr = control.with_extension(format!("stderr-{unique}"));
+        let file = File::create(&stderr).expect("a file can be made");
         let mut command = host.netns.program(WEFT);
         command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
         command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
@@ -76,7 +79,7 @@ impl Daemon {
         sum
     }
 
-    /// What it has written to standard error so far, that of earlier daemons with the same control socket included.
+    /// What it has written to standard error so far.
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(&self.stderr).unwrap_or_default()
     }
@@ -95,6 +98,13 @@ impl Daemon {
             status.is_some()
         });
         status.expect("the wait has ended")
+    }
+
+    /// Waits until it has written `text` to standard error.
+    pub fn wait_says(&self, text: &str) {
+        wait_until(PATIENCE, &format!("weft run, {}, says {text:?}", self.host), || {
+            self.stderr().contains(text)
+        });
     }
 
     /// Ends it as an operator would.

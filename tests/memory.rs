@@ -1,0 +1,66 @@
+//! How much memory a daemon takes. (What end points cost by the hundred thousand is measured where their table is.)
+
+mod common;
+
+use common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use testkit::host::wait_until;
+use testkit::require_root;
+
+/// Two ports and ten end points have to fit.
+const LIMIT_KB: u64 = 32 << 10;
+const ENDPOINTS: u8 = 10;
+
+#[test]
+fn daemon_stays_below_32_mb_when_it_has_two_ports_and_ten_end_points() {
+    require_root!();
+    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+        let lab = Lab::new(Setup::new(tunnel).guests(2, 1));
+        add_hosts(&lab);
+        let daemons = [0, 1].map(|host| lab.start(host));
+        let [a, b, c] = &lab.guests[..] else { panic!("there are three guests") };
+        traffic::ping(&a.netns, c.ip(4));
+        traffic::tcp(a, c, 4, 10 << 20);
+        traffic::tcp(c, b, 6, 10 << 20);
+        [1, 1400, 60_000].into_iter().for_each(|len| traffic::udp_echo(b, c, 4, len));
+        if !matches!(tunnel, "vlan" | "qinq") {
+            let count = usize::from(ENDPOINTS);
+            wait_until(PATIENCE, "all end points", || daemons[0].show().endpoints.len() == count);
+        }
+        assert_eq!(daemons[0].show().ports.len(), 2);
+        let (now, most) = resident_kb(&daemons[0]);
+        println!("{tunnel}: {now} kB resident, {most} kB at most");
+        assert!(most < LIMIT_KB, "{tunnel}: {most} kB were resident");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+/// Hosts to which nobody answers, each with a port of the switch.
+fn add_hosts(lab: &Lab) {
+    let mut text = fs::read_to_string(lab.network_file()).expect("the network file");
+    let network = u32::from(lab.hosts[0].uplink.ip4) & !0xff;
+    // h2 is there already.
+    for number in 3..3 + ENDPOINTS - 1 {
+        let address = Ipv4Addr::from(network + 100 + u32::from(number));
+        write!(
+            text,
+            "[[logical_switch.port]]\nname = \"far{number}\"\nhost = \"h{number}\"\n\
+             mac = \"02:00:00:00:01:{number:02x}\"\ndevice = {{ tap = \"far\" }}\n\
+             [[host]]\nname = \"h{number}\"\nuplink = \"eth0\"\nunderlay = [\"{address}\"]\n"
+        )
+        .expect("a String takes all");
+    }
+    fs::write(lab.network_file(), text).expect("a file can be written");
+}
+
+/// Resident now, and at most, in kB.
+fn resident_kb(daemon: &Daemon) -> (u64, u64) {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("a process");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
+    };
+    (field("VmRSS:"), field("VmHWM:"))
+}

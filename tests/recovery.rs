@@ -1,0 +1,378 @@
+//! What goes wrong around a daemon: guests and uplinks that go and come back, signals, a second daemon, wrong input, missing
+//! rights. The daemon says what is the matter, recovers by itself or ends with a clear sentence, and leaves nothing behind.
+
+mod common;
+
+use common::daemon::WEFT;
+use common::{Attachment, Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
+use datapath::stats::PortStats;
+use netdev::{Netns, OwnedNetns};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::Duration;
+use testkit::host::{TestHost, wait_until};
+use testkit::require_root;
+
+const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
+/// How long it is looked for what must not come.
+const SILENCE: Duration = Duration::from_millis(300);
+
+fn port(daemon: &Daemon, name: &str) -> PortStats {
+    let ports = daemon.show().ports;
+    ports.into_iter().find(|port| port.name == name).expect("a port of that name")
+}
+
+fn wait_port(daemon: &Daemon, name: &str, what: &str, holds: impl Fn(&PortStats) -> bool) {
+    wait_until(PATIENCE, &format!("port {name} is {what}"), || holds(&port(daemon, name)));
+}
+
+/// The names of all links of a namespace.
+fn links(netns: &Netns) -> Vec<String> {
+    let netlink = netns.netlink().expect("a netlink socket");
+    let mut names: Vec<_> =
+        netlink.links().expect("the links").into_iter().map(|link| link.name).collect();
+    names.sort();
+    names
+}
+
+/// The links of all hosts and guests.
+fn all_links(lab: &Lab) -> Vec<Vec<String>> {
+    let hosts = lab.hosts.iter().map(|host| &host.netns);
+    hosts.chain(lab.guests.iter().map(|guest| &guest.netns)).map(|netns| links(netns)).collect()
+}
+
+fn no_answer(from: &TestHost, to: &Guest) {
+    assert!(traffic::ping_within(from, to.ip(4), SILENCE).is_err(), "{} answers", to.name);
+}
+
+#[test]
+fn guest_is_reached_again_when_its_namespace_has_come_back() {
+    require_root!();
+    let mut lab = Lab::new(Setup::new("geneve").guests(1, 2));
+    let daemons = lab.start_both();
+    traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
+
+    // With the guest goes everything that keeps its namespace alive, but for what weft holds.
+    let gone = lab.guests.remove(1);
+    let (name, address) = (gone.netns.name().expect("a name").to_owned(), gone.ip(4));
+    drop(gone);
+    daemons[1].wait_says("has vanished");
+    wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
+    let (near, other) = (&lab.guests[0], &lab.guests[1]);
+    assert!(traffic::ping_within(&near.netns, address, SILENCE).is_err());
+    let drops = daemons[1].show().uplink.drops;
+    assert!(drops.get("port_down").is_some_and(|&count| count > 0), "counted as such: {drops:?}");
+    traffic::ping(&near.netns, other.ip(4));
+
+    let _again = OwnedNetns::create(&name).expect("the namespace can be made again");
+    wait_port(&daemons[1], "g2", "up again", |port| port.state == "up");
+    traffic::ping(&near.netns, address);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn guest_is_reached_again_when_its_tap_was_deleted() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    let netlink = b.netns.netlink();
+    netlink.delete(netlink.index_of(GUEST_DEVICE).expect("the TAP")).expect("it can be deleted");
+    daemons[1].wait_says("has vanished");
+    wait_port(&daemons[1], "g2", "up again", |port| port.state == "up");
+    traffic::ping(&a.netns, b.ip(4));
+    traffic::tcp(b, a, 6, 1 << 16);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn guest_is_reached_again_when_its_interface_was_made_anew() {
+    require_root!();
+    let lab = Lab::new(Setup::new("gre").attachment(Attachment::Veth).mtu(1400));
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    let netlink = b.netns.netlink();
+    netlink.delete(netlink.index_of(GUEST_DEVICE).expect("the veth")).expect("it can be deleted");
+    daemons[1].wait_says("has vanished");
+    wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
+    no_answer(&a.netns, b);
+    b.attach(&lab.hosts[1], 1400);
+    wait_port(&daemons[1], "g2", "up again", |port| port.state == "up");
+    traffic::ping(&a.netns, b.ip(4));
+    traffic::tcp(b, a, 6, 1 << 16);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn guest_is_reached_again_when_its_interface_was_down() {
+    require_root!();
+    for attachment in [Attachment::Tap, Attachment::Veth] {
+        let lab = Lab::new(Setup::new("vxlan").attachment(attachment).mtu(1400));
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        let netlink = b.netns.netlink();
+        let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
+        netlink.set_down(index).expect("it can be set down");
+        no_answer(&a.netns, b);
+        netlink.set_up(index).expect("it can be set up");
+        traffic::ping(&a.netns, b.ip(4));
+        traffic::tcp(a, b, 4, 1 << 16);
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
+    require_root!();
+    let mut lab = Lab::new(Setup::new("stt"));
+    let late = lab.guests.remove(1);
+    let (name, address) = (late.netns.name().expect("a name").to_owned(), late.ip(6));
+    drop(late);
+    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
+    daemon.wait_says("port is down, will retry");
+    let near = lab.start(0);
+    let _late = OwnedNetns::create(&name).expect("a namespace can be made");
+    traffic::ping(&lab.guests[0].netns, address);
+    daemon.stop();
+    near.stop();
+}
+
+/// The uplink of `h1` goes down and comes back, with the wire: the other host's loses its carrier.
+fn uplink_comes_back(setup: Setup) {
+    let lab = Lab::new(setup);
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    for host in &lab.hosts {
+        // Otherwise the kernel forgets the addresses, and weft cannot know them better.
+        let key = format!("net/ipv6/conf/{}/keep_addr_on_down", host.uplink.name);
+        host.netns.sysctl(&key, "1").expect("a sysctl can be set");
+    }
+    let uplink = &lab.hosts[0].uplink;
+    let before: u64 = port(&daemons[0], "g1").drops.values().sum();
+    lab.hosts[0].netns.netlink().set_down(uplink.index).expect("it can be set down");
+    for daemon in &daemons {
+        daemon.wait_says("uplink is down");
+        assert_eq!(daemon.show().uplink.state, "down");
+    }
+    no_answer(&a.netns, b);
+    let lost = port(&daemons[0], "g1").drops;
+    assert!(lost.values().sum::<u64>() > before, "what is not delivered is counted: {lost:?}");
+
+    lab.hosts[0].netns.netlink().set_up(uplink.index).expect("it can be set up");
+    daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
+    for family in [4, 6] {
+        traffic::ping(&a.netns, b.ip(family));
+        traffic::tcp(a, b, family, 1 << 16);
+        traffic::tcp(b, a, family, 1 << 16);
+    }
+    assert_eq!(daemons[0].show().uplink.state, "up");
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn traffic_resumes_when_the_uplink_was_down() {
+    require_root!();
+    for tunnel in ALL {
+        uplink_comes_back(Setup::new(tunnel));
+    }
+}
+
+#[test]
+fn traffic_resumes_when_the_uplink_was_down_and_the_underlay_is_ipv6() {
+    require_root!();
+    for tunnel in ["vxlan", "geneve", "gre", "stt"] {
+        uplink_comes_back(Setup::new(tunnel).family(6));
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_when_the_daemon_is_told_to_end() {
+    require_root!();
+    for (tunnel, signal) in
+        ALL.into_iter().zip([Signal::SIGTERM, Signal::SIGINT].into_iter().cycle())
+    {
+        let lab = Lab::new(Setup::new(tunnel).guests(2, 1));
+        let before = all_links(&lab);
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        assert_ne!(all_links(&lab), before, "there are TAPs");
+        for mut daemon in daemons {
+            daemon.signal(signal);
+            let status = daemon.wait_end(PATIENCE);
+            assert!(status.success(), "{tunnel}, {signal}: {status}");
+        }
+        assert_eq!(all_links(&lab), before, "{tunnel}, {signal}: links are left behind");
+        for host in [0, 1] {
+            assert!(!lab.control(host).exists(), "{tunnel}, {signal}: a socket is left behind");
+        }
+    }
+}
+
+#[test]
+fn daemon_starts_at_once_when_it_was_killed() {
+    require_root!();
+    for tunnel in ALL {
+        let lab = Lab::new(Setup::new(tunnel));
+        let [mut killed, other] = lab.start_both();
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        killed.signal(Signal::SIGKILL);
+        killed.wait_end(PATIENCE);
+        assert!(lab.control(0).exists(), "a killed daemon cannot clean up");
+        let daemon = lab.start(0);
+        traffic::ping(&a.netns, b.ip(4));
+        traffic::tcp(a, b, 6, 1 << 16);
+        traffic::tcp(b, a, 4, 1 << 16);
+        daemon.stop();
+        other.stop();
+    }
+}
+
+/// Starts a daemon on `h1` that has to end by itself with this exit code, and returns what it said. Nothing is made.
+fn refused(lab: &Lab, code: i32) -> String {
+    let before = all_links(lab);
+    let control = lab.dir.path().join("refused.sock");
+    let mut daemon = Daemon::spawn(&lab.hosts[0], &lab.network_file(), &control);
+    let status = daemon.wait_end(PATIENCE);
+    let said = daemon.stderr();
+    assert_eq!(status.code(), Some(code), "{said}");
+    assert!(said.matches("os error").count() <= 1, "the cause is told once: {said}");
+    assert!(!control.exists(), "a socket is left behind");
+    assert_eq!(all_links(lab), before, "links are left behind");
+    said
+}
+
+/// Replaces `from` in the network file.
+fn edit(lab: &Lab, from: &str, to: &str) {
+    let text = fs::read_to_string(lab.network_file()).expect("the network file");
+    assert!(text.contains(from), "{from} is not in\n{text}");
+    fs::write(lab.network_file(), text.replace(from, to)).expect("a file can be written");
+}
+
+#[test]
+fn second_daemon_is_refused_when_the_first_runs() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let daemons = lab.start_both();
+    let mut second = Daemon::spawn(&lab.hosts[0], &lab.network_file(), &lab.control(0));
+    assert_eq!(second.wait_end(PATIENCE).code(), Some(1));
+    let said = second.stderr();
+    assert!(said.contains("a daemon is already running"), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    // One with a control socket of its own finds the underlay's port taken.
+    let said = refused(&lab, 1);
+    assert!(said.contains("4789") && said.contains("in use"), "{said}");
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn nothing_is_made_when_the_network_file_is_wrong() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    edit(&lab, "vni = 5001", "vni = 16777216");
+    let said = refused(&lab, 2);
+    let place = format!("{}:", lab.network_file().display());
+    assert!(said.contains(&place) && said.contains("16777215"), "{said}");
+    edit(&lab, "vni = 16777216", "vnii = 1");
+    let said = refused(&lab, 2);
+    assert!(said.contains("did you mean `vni`"), "{said}");
+    edit(&lab, "vnii = 1", "vni = 1");
+    edit(&lab, "name = \"h1\"", "name = \"h3\"");
+    edit(&lab, "host = \"h1\"", "host = \"h3\"");
+    let said = refused(&lab, 2);
+    assert!(said.contains("no host \"h1\"; it has h3, h2"), "{said}");
+    fs::remove_file(lab.network_file()).expect("the network file can be removed");
+    let said = refused(&lab, 2);
+    assert!(said.contains("network.toml"), "{said}");
+}
+
+#[test]
+fn nothing_is_made_when_the_uplink_is_missing() {
+    require_root!();
+    for tunnel in ALL {
+        let lab = Lab::new(Setup::new(tunnel));
+        edit(&lab, "uplink = \"eth0\"", "uplink = \"nope0\"");
+        let said = refused(&lab, 1);
+        assert!(said.contains("nope0"), "{tunnel}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{tunnel}: {said}");
+    }
+}
+
+#[test]
+fn nothing_is_made_when_an_underlay_address_is_missing() {
+    require_root!();
+    for tunnel in ["vxlan", "geneve", "gre", "stt"] {
+        let lab = Lab::new(Setup::new(tunnel));
+        let own = lab.hosts[0].underlay(4).to_string();
+        edit(&lab, &format!("\"{own}\""), "\"192.0.2.77\"");
+        let said = refused(&lab, 1);
+        assert!(said.contains("192.0.2.77"), "{tunnel}: {said}");
+    }
+}
+
+#[test]
+fn nothing_is_made_when_a_port_is_taken() {
+    require_root!();
+    for (tunnel, family, port) in [("vxlan", 4, 4789), ("vxlan", 6, 4789), ("geneve", 4, 6081)] {
+        let lab = Lab::new(Setup::new(tunnel).family(family));
+        let address = (lab.hosts[0].underlay(family), port);
+        let _taken = lab.hosts[0].netns.run(|| UdpSocket::bind(address)).expect("a UDP socket");
+        let said = refused(&lab, 1);
+        assert!(said.contains(&port.to_string()) && said.contains("in use"), "{said}");
+    }
+    let lab = Lab::new(Setup::new("stt"));
+    let address = (lab.hosts[0].underlay(4), 7471);
+    let _taken = lab.hosts[0].netns.run(|| TcpListener::bind(address)).expect("a TCP socket");
+    let said = refused(&lab, 1);
+    assert!(said.contains("7471") && said.contains("in use"), "{said}");
+}
+
+/// Runs weft as a user without any privilege.
+fn as_nobody(lab: &Lab, args: &[&str]) -> Output {
+    const NOBODY: u32 = 65_534;
+    // Where the tests are built may be closed to others.
+    let program = lab.dir.path().join("weft");
+    if !program.exists() {
+        fs::copy(WEFT, &program).expect("the program can be copied");
+    }
+    let mut command = Command::new(program);
+    command.args(args).current_dir("/").uid(NOBODY).gid(NOBODY);
+    command.output().expect("weft can be started")
+}
+
+#[test]
+fn one_sentence_says_so_when_rights_are_missing() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let before = all_links(&lab);
+    let file = lab.network_file();
+    let file = file.to_str().expect("a path of ASCII");
+    for args in [&["run", "--host", "h1", file][..], &["demo"][..]] {
+        let output = as_nobody(&lab, args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
+        assert!(said.contains("CAP_NET_ADMIN") && said.contains("as root"), "{said}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+    assert_eq!(all_links(&lab), before);
+}
+
+#[test]
+fn show_says_how_to_start_a_daemon_when_none_runs() {
+    let output = Command::new(WEFT).args(["show", "--control", "/nowhere/weft.sock"]).output();
+    let output = output.expect("weft can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("/nowhere/weft.sock") && said.contains("weft run"), "{said}");
+}
