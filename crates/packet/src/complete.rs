@@ -3,7 +3,7 @@
 use wire::checksum::Sum;
 use wire::{Protocol, UdpPacket, tcp, udp};
 
-use crate::buf::{Checksum, PacketBuf};
+use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
 use crate::locate::locate;
 
 /// A partial checksum that cannot be completed.
@@ -105,6 +105,39 @@ pub fn infer_partial(packet: &mut PacketBuf) -> bool {
     }
     packet.offload.checksum = Checksum::Partial { start: at.l4 as u16, offset: offset as u16 };
     true
+}
+
+/// A super-packet that came without the length of its segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("nothing says how long the segments of the super-packet are")]
+pub struct SegmentSizeLost;
+
+/// As [`infer_partial`], for a frame that may be a super-packet: its sender left the cutting to the NIC, too. A TCP packet
+/// in a frame longer than `max_frame_len` (what fits the path in one piece, in bytes) becomes a super-packet of segments of
+/// that length. The true ones were no longer; nobody but the sender knows, and nobody needs to.
+///
+/// # Errors
+/// [`SegmentSizeLost`] for any other packet in a frame too long: the ends of datagrams are lost. Only the checksum's state
+/// is changed then.
+pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(), SegmentSizeLost> {
+    if !infer_partial(packet) {
+        return Ok(());
+    }
+    let head = packet.head();
+    let at = locate(head).ok_or(SegmentSizeLost)?;
+    if at.end <= max_frame_len {
+        return Ok(());
+    }
+    if at.protocol != Protocol::TCP {
+        return Err(SegmentSizeLost);
+    }
+    let data_offset = head.get(at.l4 + 12).ok_or(SegmentSizeLost)?;
+    let header_len = at.l4 + usize::from(data_offset >> 4) * 4;
+    let size = max_frame_len.checked_sub(header_len).and_then(|size| u16::try_from(size).ok());
+    let size = size.filter(|&size| size > 0).ok_or(SegmentSizeLost)?;
+    let kind = if at.is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+    packet.offload.gso = Some(Gso { kind, size, ecn: false });
+    Ok(())
 }
 
 /// A partial checksum: where it goes and what it covers.

@@ -16,7 +16,10 @@ pub mod vnet;
 
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
 pub use coalesce::{Coalescer, coalesce_ranges};
-pub use complete::{ChecksumError, Verdict, complete_checksum, infer_partial, verify_checksum};
+pub use complete::{
+    ChecksumError, SegmentSizeLost, Verdict, complete_checksum, infer_offload, infer_partial,
+    verify_checksum,
+};
 pub use segment::{
     SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, split,
 };

@@ -3,8 +3,8 @@
 mod support;
 
 use packet::{
-    Checksum, ChecksumError, PacketBuf, SplitLimits, Verdict, coalesce_ranges, complete_checksum,
-    infer_partial, split, verify_checksum,
+    Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
+    coalesce_ranges, complete_checksum, infer_offload, infer_partial, split, verify_checksum,
 };
 use proptest::prelude::*;
 use support::{Spec, any_spec};
@@ -120,6 +120,40 @@ fn nothing_is_inferred_when_there_is_no_partial_checksum() {
     known.offload.checksum = Checksum::Verified;
     assert!(!infer_partial(&mut known), "somebody knows better");
     assert_eq!(known.offload.checksum, Checksum::Verified);
+}
+
+#[test]
+fn super_packet_is_inferred_when_longer_than_the_path_carries() {
+    for v6 in [false, true] {
+        let spec = Spec { v6, payload: vec![7; 3000], ..Spec::default() };
+        let unknown = || {
+            let mut packet = spec.packet(None);
+            packet.offload.checksum = Checksum::Unverified;
+            packet
+        };
+        let mut packet = unknown();
+        assert_eq!(infer_offload(&mut packet, spec.header_len() + 3000), Ok(()));
+        assert_eq!(packet.offload, spec.packet(None).offload, "it fits");
+        let mut packet = unknown();
+        assert_eq!(infer_offload(&mut packet, spec.header_len() + 1000), Ok(()));
+        let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        assert_eq!(packet.offload.gso, Some(Gso { kind, size: 1000, ecn: false }));
+        assert_eq!(packet.offload.checksum, spec.packet(None).offload.checksum);
+        assert_eq!(infer_offload(&mut unknown(), spec.header_len()), Err(SegmentSizeLost));
+        let complete = &mut PacketBuf::from_bytes(&spec.frame());
+        assert_eq!(infer_offload(complete, 1000), Ok(()), "a long packet, but nobody is to cut it");
+        assert_eq!(complete.offload.gso, None);
+    }
+}
+
+#[test]
+fn super_packet_is_refused_when_the_ends_of_its_datagrams_are_lost() {
+    let spec = Spec { udp: true, payload: vec![7; 3000], ..Spec::default() };
+    let mut packet = spec.packet(None);
+    packet.offload.checksum = Checksum::Unverified;
+    assert_eq!(infer_offload(&mut packet, 1000), Err(SegmentSizeLost));
+    packet.offload.checksum = Checksum::Unverified;
+    assert_eq!(infer_offload(&mut packet, 4000), Ok(()));
 }
 
 proptest! {

@@ -13,10 +13,11 @@ use netdev::filter::Filter;
 use netdev::raw_ip::PROTOCOL_GRE;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
-use packet::{Coalescer, PacketBuf, coalesce_ranges, infer_partial};
+use packet::{Coalescer, PacketBuf, coalesce_ranges, infer_offload, infer_partial};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use wire::{ipv4, ipv6, udp};
 
 /// What must be equal of frames that are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +33,8 @@ pub(super) struct Receiver {
     local: IpAddr,
     /// GRE: a key is demanded.
     keyed: bool,
+    /// The longest packet that the path carries in one piece, without its IP and UDP headers, in bytes.
+    max_payload_len: usize,
     socket: Socket,
     batch: Batch,
     overruns: Growth,
@@ -89,10 +92,13 @@ impl Receiver {
             coalescer: Coalescer::new(COALESCED_FLOWS),
             frames: Vec::new(),
         };
+        let udp_len = if matches!(socket, Socket::Udp { .. }) { udp::HEADER_LEN } else { 0 };
+        let ip_len = if local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
         Ok(Self {
             tunnel: spec.tunnel,
             local,
             keyed: spec.key,
+            max_payload_len: usize::from(spec.path_mtu_bytes).saturating_sub(ip_len + udp_len),
             socket,
             batch,
             overruns: Growth::default(),
@@ -120,6 +126,7 @@ impl Receiver {
                         local: self.local,
                         remote: train.source.ip(),
                         traffic_class: train.tos,
+                        max_payload_len: self.max_payload_len,
                     };
                     match train.gso_size {
                         Some(size) if usize::from(size) < train.len => {
@@ -142,6 +149,7 @@ impl Receiver {
                                 local: self.local,
                                 remote: outer.source,
                                 traffic_class: outer.traffic_class,
+                                max_payload_len: self.max_payload_len,
                             };
                             self.batch.single(index, from, forwarder);
                         }
@@ -198,6 +206,8 @@ struct Arrival {
     local: IpAddr,
     remote: IpAddr,
     traffic_class: u8,
+    /// The longest datagram that the path carries in one piece, from its tunnel header on, in bytes.
+    max_payload_len: usize,
 }
 
 fn decap(arrival: &Arrival, bytes: &[u8], is_super: bool) -> Result<Decapped, DropReason> {
@@ -323,6 +333,7 @@ fn take_out(
     let decapped = decap(&arrival, packet.head(), packet.offload.gso.is_some())?;
     packet.pull_front(decapped.inner);
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
-    infer_partial(packet);
+    infer_offload(packet, arrival.max_payload_len.saturating_sub(decapped.inner))
+        .map_err(|_| DropReason::Segmentation)?;
     Ok(From { endpoint, key: decapped.key })
 }
