@@ -2,7 +2,7 @@
 //! their header templates, encapsulation and decapsulation, and the reference executor.
 //!
 //! No I/O and no clock. A datapath provider may do the same work faster; what it puts on a wire must be what
-//! [`execute`] puts there.
+//! [`execute()`] puts there.
 #![forbid(unsafe_code)]
 
 mod action;
