@@ -1,0 +1,31 @@
+//! The kernel's VXLAN as the switch of `h2`: a bridge with the guest's device and a tunnel device as ports.
+
+use crate::common::{Lab, VNI};
+use netdev::{LinkKind, LinkSpec, VxlanSpec};
+use wire::Vni;
+
+/// Joins the guest of `h2`, attached already, to a kernel VXLAN device that leads to `h1`. It is gone with the namespace of `h2`.
+///
+/// Zero checksums over IPv4 are an option of the sender alone; over IPv6 (RFC 6936) the device sends and accepts them, or
+/// neither.
+pub fn attach(lab: &Lab, checksum: bool) {
+    let (h1, h2) = (&lab.hosts[0], &lab.hosts[1]);
+    let (_, guest) = lab.ends();
+    let netlink = h2.netns.netlink();
+    let bridge = netlink
+        .create(&LinkSpec::new("br0").up(), &LinkKind::Bridge)
+        .expect("a bridge can be made");
+    let spec = VxlanSpec {
+        local: Some(h2.underlay(lab.family())),
+        remote: Some(h1.underlay(lab.family())),
+        learning: true,
+        udp_checksum: checksum,
+        udp_zero_checksum6: !checksum && lab.family() == 6,
+        underlay: Some(h2.uplink.index),
+        ..VxlanSpec::new(Vni::new(VNI).expect("the VNI of the lab is one"))
+    };
+    let port = LinkSpec::new("vxlan0").master(bridge).up();
+    netlink.create(&port, &LinkKind::Vxlan(spec)).expect("a VXLAN device can be made");
+    let device = netlink.index_of(&guest.host_device()).expect("the guest's device is there");
+    netlink.set_master(device, Some(bridge)).expect("a bridge takes a device");
+}

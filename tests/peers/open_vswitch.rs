@@ -1,0 +1,208 @@
+//! Open vSwitch with its userspace datapath as the switch of `h2`: an instance with a directory of its own, so that one
+//! that runs on the machine is left alone.
+//!
+//! `br-phy` owns the uplink and the underlay addresses, `br-int` the guest's device and the tunnel port: the arrangement
+//! that its documentation gives for userspace tunnelling.
+
+use super::program::{Running, command, run};
+use super::{MTU, carry_wire_frames, carry_wire_frames_between};
+use crate::common::{GUEST_DEVICE, Guest, Host, Lab, PATIENCE, VNI};
+use netdev::{Dad, IpPrefix};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testkit::host::wait_until;
+
+/// Where Debian puts the schema of its database.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// The multicast group "every port of the switch", as OVN and weft number it.
+const FLOOD: u16 = 0x8000;
+/// Numbers of ports of `br-int`.
+const GUEST_PORT: u16 = 1;
+const TUNNEL_PORT: u16 = 2;
+
+/// Flows whose packets are counted, by cookie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// From the tunnel, with the right key (and logical ports), for the guest alone.
+    Unicast = 1,
+    /// From the tunnel, with the right key (and logical ports), for every port of the switch.
+    Flood = 2,
+    /// From the tunnel, with anything else.
+    Unexpected = 3,
+}
+
+/// A running instance.
+pub struct OpenVswitch {
+    directory: PathBuf,
+    // In the order in which they are ended.
+    _switch: Running,
+    _database: Running,
+}
+
+/// The tunnel port.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunnel<'a> {
+    /// Its type, as Open vSwitch calls it.
+    pub kind: &'a str,
+    /// Its options beside `remote_ip` and `key`.
+    pub options: &'a [&'a str],
+    /// Whether OVN's Geneve option is mapped to a register, set on what is sent and demanded on what is received.
+    pub logical_ports: bool,
+}
+
+impl OpenVswitch {
+    /// Starts it on `h2`, with a tunnel to `h1` and the guest of `h2` attached. Makes the wire between the hosts carry
+    /// frames as a wire does: see [`carry_wire_frames`].
+    pub fn start(lab: &Lab, tunnel: Tunnel<'_>) -> Self {
+        let [h1, h2] = &lab.hosts;
+        let (near, far) = lab.ends();
+        far.attach(h2, MTU);
+        carry_wire_frames(&far.netns, GUEST_DEVICE);
+        carry_wire_frames_between(&lab.hosts);
+        let directory = lab.dir.path().join("ovs");
+        std::fs::create_dir(&directory).expect("a directory can be made");
+        run(with_args(tool(h2, &directory, "ovsdb-tool"), &["create", "conf.db", SCHEMA]), b"");
+        let database = Running::start(
+            "ovsdb-server",
+            with_args(
+                tool(h2, &directory, "ovsdb-server"),
+                &["conf.db", "--remote=punix:db.sock", "--unixctl=db.ctl", "-vsyslog:off"],
+            ),
+            &directory,
+        );
+        wait_until(PATIENCE, "ovsdb-server listens", || directory.join("db.sock").exists());
+        run(with_args(vsctl(h2, &directory), &["--no-wait", "init"]), b"");
+        let switch = Running::start(
+            "ovs-vswitchd",
+            with_args(
+                tool(h2, &directory, "ovs-vswitchd"),
+                &["unix:db.sock", "--unixctl=switch.ctl", "-vsyslog:off"],
+            ),
+            &directory,
+        );
+        let this = Self { directory, _switch: switch, _database: database };
+        this.make_bridges(h1, h2, far, lab.family(), tunnel);
+        this.move_underlay(h2);
+        this.make_flows(h2, near, far, tunnel.logical_ports);
+        this
+    }
+
+    fn make_bridges(&self, h1: &Host, h2: &Host, far: &Guest, family: u8, tunnel: Tunnel<'_>) {
+        let (uplink, device, kind) = (&h2.uplink.name, far.host_device(), tunnel.kind);
+        let script = format!(
+            "add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy {uplink} \
+             -- add-br br-int -- set bridge br-int datapath_type=netdev fail_mode=secure \
+             -- set interface br-int mtu_request={MTU} \
+             -- add-port br-int {device} -- set interface {device} ofport_request={GUEST_PORT} \
+             -- add-port br-int tun0 -- set interface tun0 ofport_request={TUNNEL_PORT} \
+             type={kind} options:remote_ip={} options:key=flow {}",
+            h1.underlay(family),
+            tunnel.options.join(" "),
+        );
+        // Returns when the switch has applied it.
+        run(
+            with_args(vsctl(h2, &self.directory), &script.split_whitespace().collect::<Vec<_>>()),
+            b"",
+        );
+    }
+
+    /// Moves the underlay's addresses from the uplink, which belongs to `br-phy` now, to `br-phy` itself.
+    fn move_underlay(&self, h2: &Host) {
+        // The kernel sees the frames of the uplink too, and answers ARP for any address of the host unless told not to.
+        let ignore = format!("net/ipv4/conf/{}/arp_ignore", h2.uplink.name);
+        h2.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
+        let netlink = h2.netns.netlink();
+        let bridge = netlink.index_of("br-phy").expect("the switch has made its bridge");
+        for (address, len) in [(h2.underlay(4), 24), (h2.underlay(6), 64)] {
+            let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+            netlink.delete_address(h2.uplink.index, prefix).expect("the address is there");
+            netlink.add_address(bridge, prefix, Dad::Skip).expect("an address can be added");
+        }
+        carry_wire_frames(&h2.netns, "br-phy");
+        netlink.set_up(bridge).expect("a link can be set up");
+    }
+
+    /// The guest's port and the tunnel, joined by flows that set and demand the key, and the logical ports where mapped.
+    fn make_flows(&self, h2: &Host, near: &Guest, far: &Guest, logical_ports: bool) {
+        if logical_ports {
+            self.ofctl(h2, &["add-tlv-map", "{class=0x0102,type=0x80,len=4}->tun_metadata0"]);
+        }
+        let word = |ingress: u16, egress: u16| u32::from(ingress) << 16 | u32::from(egress);
+        let set = |egress| match logical_ports {
+            true => format!("set_field:{:#x}->tun_metadata0,", word(far.port_key, egress)),
+            false => String::new(),
+        };
+        let demand = |egress| match logical_ports {
+            true => format!(",tun_metadata0={:#x}", word(near.port_key, egress)),
+            false => String::new(),
+        };
+        let to_tunnel = format!("set_field:{VNI}->tun_id,output:{TUNNEL_PORT}");
+        let from_guest = format!("in_port={GUEST_PORT}");
+        let from_tunnel = format!("in_port={TUNNEL_PORT},tun_id={VNI}");
+        let group = "dl_dst=01:00:00:00:00:00/01:00:00:00:00:00";
+        let guests_mac = far.mac;
+        for flow in [
+            format!("{from_guest},dl_dst={},actions={}{to_tunnel}", near.mac, set(near.port_key)),
+            format!("{from_guest},{group},actions={}{to_tunnel}", set(FLOOD)),
+            format!(
+                "cookie={},{from_tunnel},dl_dst={guests_mac}{},actions=output:{GUEST_PORT}",
+                Counted::Unicast as u8,
+                demand(far.port_key),
+            ),
+            format!(
+                "cookie={},{from_tunnel},{group}{},actions=output:{GUEST_PORT}",
+                Counted::Flood as u8,
+                demand(FLOOD),
+            ),
+            format!(
+                "cookie={},priority=1,in_port={TUNNEL_PORT},actions=drop",
+                Counted::Unexpected as u8,
+            ),
+        ] {
+            self.ofctl(h2, &["add-flow", &flow]);
+        }
+    }
+
+    /// Packets that the flow has taken, brought up to date.
+    pub fn packets(&self, lab: &Lab, counted: Counted) -> u64 {
+        let h2 = &lab.hosts[1];
+        let mut appctl = tool(h2, &self.directory, "ovs-appctl");
+        // A path that is not absolute would be the name of a daemon.
+        appctl.arg("-t").arg(self.directory.join("switch.ctl")).arg("revalidator/wait");
+        run(appctl, b"");
+        let flows = self.ofctl(h2, &["dump-flows", &format!("cookie={}/-1", counted as u8)]);
+        let count = flows.split("n_packets=").nth(1).and_then(|rest| rest.split(',').next());
+        count
+            .and_then(|count| count.parse().ok())
+            .unwrap_or_else(|| panic!("no counter of {counted:?} in\n{flows}"))
+    }
+
+    /// Runs `ovs-ofctl COMMAND br-int ...`.
+    fn ofctl(&self, h2: &Host, arguments: &[&str]) -> String {
+        let mut command = tool(h2, &self.directory, "ovs-ofctl");
+        let (first, rest) = arguments.split_first().expect("a command");
+        command.arg(first).arg("unix:br-int.mgmt").args(rest);
+        run(command, b"")
+    }
+}
+
+/// A program of the package, run on the host, in the instance's directory: sockets are named relative to it, because their
+/// paths have a limit.
+fn tool(host: &Host, directory: &Path, name: &str) -> Command {
+    let mut command = command(name);
+    for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
+        command.env(variable, directory);
+    }
+    command.current_dir(directory);
+    host.netns.command(command)
+}
+
+fn vsctl(host: &Host, directory: &Path) -> Command {
+    let limit = PATIENCE.as_secs().to_string();
+    with_args(tool(host, directory, "ovs-vsctl"), &["--db=unix:db.sock", "--timeout", &limit])
+}
+
+fn with_args(mut command: Command, arguments: &[&str]) -> Command {
+    command.args(arguments);
+    command
+}

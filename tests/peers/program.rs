@@ -1,0 +1,113 @@
+//! Programs of others: run to their end, or kept running until dropped. Every wait is bounded.
+
+use super::PROGRAM_LIMIT;
+use crate::common::PATIENCE;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the end of a program is looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A command for the program `name`, which may be in a directory of system programs that `PATH` lacks.
+pub fn command(name: &str) -> Command {
+    Command::new(testkit::report::find_program(name).unwrap_or_else(|| name.into()))
+}
+
+/// Runs `command` to its end with `input` on its standard input, and returns its standard output.
+///
+/// # Panics
+/// When it fails or takes longer than [`PROGRAM_LIMIT`]; with its standard error.
+pub fn run(mut command: Command, input: &[u8]) -> String {
+    let name = format!("{command:?}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut stdin = child.stdin.take().expect("standard input is piped");
+    let stdout = child.stdout.take().expect("standard output is piped");
+    let stderr = child.stderr.take().expect("standard error is piped");
+    thread::scope(|scope| {
+        // A program that ends early closes its standard input; its exit status tells why.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        let stdout = scope.spawn(|| read_all(stdout));
+        let stderr = scope.spawn(|| read_all(stderr));
+        let success = end_of(&mut child, PROGRAM_LIMIT).is_some_and(|status| status.success());
+        // Without this the readers would wait for a program that hangs.
+        let _ = child.kill();
+        let _ = child.wait();
+        let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("a reader"));
+        assert!(success, "{name} failed or took longer than {PROGRAM_LIMIT:?}:\n{stderr}");
+        stdout
+    })
+}
+
+fn read_all(mut stream: impl Read) -> String {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("a pipe can be read");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn end_of(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait().expect("a child can be waited for") {
+            None if Instant::now() < deadline => thread::sleep(POLL_INTERVAL),
+            status => return status,
+        }
+    }
+}
+
+/// A program that keeps running. Ended when dropped; then what it wrote is printed if a test fails.
+pub struct Running {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts `command`, its output in a file `NAME.log` in `directory`.
+    pub fn start(name: &'static str, mut command: Command, directory: &Path) -> Self {
+        let log = directory.join(name).with_extension("log");
+        let output = File::create(&log).expect("a log file can be made");
+        let errors = output.try_clone().expect("a file can be shared");
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        Self { name, child, log }
+    }
+
+    /// What it has written so far.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it and returns what it has written.
+    pub fn stop(mut self) -> String {
+        self.terminate();
+        self.output()
+    }
+
+    fn terminate(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // A child that has not been waited for keeps its number.
+            let pid = i32::try_from(self.child.id()).expect("a process number is positive");
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            end_of(&mut self.child, PATIENCE);
+        }
+        // One that has ended cannot be killed, and is reaped all the same.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.terminate();
+        if thread::panicking() {
+            eprintln!("--- output of {}\n{}", self.name, self.output());
+        }
+    }
+}
