@@ -40,7 +40,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use uplink::Uplink;
+use uplink::{State, Uplink};
 use vif::Vif;
 
 /// Frames read from one descriptor before the others get their turn.
@@ -236,8 +236,37 @@ impl UserDatapath {
             receiver.tick(now_ms, &mut self.forwarder.out.uplink.drops);
         }
         self.forwarder.out.uplink.tick();
+        if let Err(error) = self.find_uplink() {
+            tracing::debug!("uplink: {error}");
+        }
         self.resolver.tick(&mut self.forwarder.endpoints);
         self.open_ports();
+    }
+
+    /// Looks for the uplink when it is gone; what was bound to it is opened anew.
+    ///
+    /// # Errors
+    /// It is not there, or goes again in the meantime: the next tick tries again.
+    fn find_uplink(&mut self) -> Result<(), Error> {
+        let uplink = &mut self.forwarder.out.uplink;
+        if uplink.state() != State::Gone {
+            return Ok(());
+        }
+        uplink.reopen()?;
+        if let Some(tags) = uplink.tags() {
+            self.epoll.add(tags.as_fd(), Token::Tags.to_u64(), Interest::Read)?;
+        }
+        for (index, receiver) in self.receivers.iter_mut().enumerate() {
+            if receiver.reopen(uplink.ifindex())? {
+                let token = Token::Receiver(index).to_u64();
+                self.epoll.add(receiver.as_fd(), token, Interest::Read)?;
+            }
+        }
+        // Last: with another state than Gone, nothing is tried again.
+        let state = self.resolver.follow(uplink.ifindex())?;
+        uplink.set_state(state);
+        self.resolver.refresh(&mut self.forwarder.endpoints);
+        Ok(())
     }
 
     /// Opens the devices that are not open and can be.

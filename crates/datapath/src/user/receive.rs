@@ -70,10 +70,8 @@ impl Receiver {
     pub(super) fn open(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<Self, Error> {
         let (socket, buffers) = match spec.tunnel {
             TunnelType::Gre => {
-                let filter = Filter::protocol_to(local, PROTOCOL_GRE);
-                let socket = PacketSocket::open(uplink, &filter, PacketOptions::default())?;
                 let heads = vec![PacketRx::default(); BATCH];
-                (Socket::Gre { socket, heads }, BATCH)
+                (Socket::Gre { socket: open_gre(local, uplink)?, heads }, BATCH)
             }
             TunnelType::Stt => {
                 (Socket::Stt(Box::new(SttReceiver::open(local, spec.port, uplink)?)), 0)
@@ -104,6 +102,17 @@ impl Receiver {
             overruns: Growth::default(),
             malformed: Growth::default(),
         })
+    }
+
+    /// Opens anew what was bound to an uplink that is gone. True when the descriptor is another one now.
+    pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<bool, Error> {
+        match &mut self.socket {
+            Socket::Udp { .. } => return Ok(false),
+            Socket::Gre { socket, .. } => *socket = open_gre(self.local, uplink)?,
+            Socket::Stt(stt) => stt.reopen(uplink)?,
+        }
+        (self.overruns, self.malformed) = Default::default();
+        Ok(true)
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -178,6 +187,12 @@ impl Receiver {
         drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns.unwrap_or(0).into()));
         drops.add(DropReason::Malformed, self.malformed.grown_to(malformed.into()));
     }
+}
+
+/// What receives GRE to `local` from the device `uplink`.
+fn open_gre(local: IpAddr, uplink: Ifindex) -> Result<PacketSocket, Error> {
+    let filter = Filter::protocol_to(local, PROTOCOL_GRE);
+    PacketSocket::open(uplink, &filter, PacketOptions::default())
 }
 
 /// A counter that only grows, of which the growth is wanted.

@@ -5,6 +5,7 @@
 //! notifications, and the kernel is asked to resolve (and to keep resolved) what is missing.
 
 use super::forward::Forwarder;
+use super::uplink::State;
 use flow::{EndpointId, EndpointTable, NextHop, TunnelType};
 use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
 use std::collections::HashMap;
@@ -91,12 +92,13 @@ impl Resolver {
         for event in events {
             match event {
                 Event::LinkChanged(link) if link.index == self.uplink => {
-                    forwarder.out.uplink.set_up(link.up && link.running);
+                    let up = link.up && link.running;
+                    forwarder.out.uplink.set_state(if up { State::Up } else { State::Down });
                     self.uplink_mac = link.mac;
                     routes = true;
                 }
                 Event::LinkRemoved { index, .. } if index == self.uplink => {
-                    forwarder.out.uplink.set_up(false);
+                    forwarder.out.uplink.set_state(State::Gone);
                     routes = true;
                 }
                 Event::NeighbourChanged(neighbour) => self.neighbour_changed(&neighbour, forwarder),
@@ -122,6 +124,16 @@ impl Resolver {
         for (id, _) in self.next_hops.iter().filter(|(_, next)| *next == Some(neighbour.ip)) {
             forwarder.endpoints.resolve(*id, hop);
         }
+    }
+
+    /// Follows the device `uplink` instead of the one that is gone. Returns its state.
+    ///
+    /// # Errors
+    /// It is gone, too.
+    pub(super) fn follow(&mut self, uplink: Ifindex) -> Result<State, Error> {
+        let link = self.netlink.link_by_index(uplink)?;
+        (self.uplink, self.uplink_mac) = (uplink, link.mac);
+        Ok(if link.up && link.running { State::Up } else { State::Down })
     }
 
     /// Asks again for what is missing, and now and then for everything.

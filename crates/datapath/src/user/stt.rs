@@ -28,6 +28,7 @@ const GIVEN_UP: [(SttDrop, DropReason); 3] = [
 #[derive(Debug)]
 pub(super) struct SttReceiver {
     local: IpAddr,
+    port: u16,
     socket: PacketSocket,
     /// Keeps the host's own stack from answering.
     _sink: SttSink,
@@ -42,11 +43,8 @@ impl SttReceiver {
     pub(super) fn open(local: IpAddr, port: u16, uplink: Ifindex) -> Result<Self, Error> {
         Ok(Self {
             local,
-            socket: PacketSocket::open(
-                uplink,
-                &Filter::tcp_to(local, port),
-                PacketOptions::default(),
-            )?,
+            port,
+            socket: open_segments(local, port, uplink)?,
             _sink: SttSink::bind(SocketAddr::new(local, port))?,
             reassembler: SttReassembler::new(SttLimits::default()),
             packet: new_buffer(),
@@ -54,6 +52,13 @@ impl SttReceiver {
             overruns: Growth::default(),
             given_up: Default::default(),
         })
+    }
+
+    /// Receives from the device `uplink`: the one so far is gone.
+    pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<(), Error> {
+        self.socket = open_segments(self.local, self.port, uplink)?;
+        self.overruns = Growth::default();
+        Ok(())
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -109,6 +114,11 @@ impl SttReceiver {
         let overruns = self.socket.stats().map_or(0, |stats| stats.dropped);
         drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns));
     }
+}
+
+/// What receives the segments to `local` from the device `uplink`.
+fn open_segments(local: IpAddr, port: u16, uplink: Ifindex) -> Result<PacketSocket, Error> {
+    PacketSocket::open(uplink, &Filter::tcp_to(local, port), PacketOptions::default())
 }
 
 fn reason(drop: SttDrop) -> DropReason {

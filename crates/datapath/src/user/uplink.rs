@@ -13,12 +13,21 @@ use packet::{PacketBuf, SegmentChecksum, Segmenter};
 use wire::EtherType;
 use wire::vlan::Tags;
 
+/// What the kernel says about the link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Up,
+    Down,
+    /// There is no such device any more.
+    Gone,
+}
+
 #[derive(Debug)]
 pub(super) struct Uplink {
     device: String,
     port: PortNo,
     ifindex: Ifindex,
-    up: bool,
+    state: State,
     /// Receives tagged frames; only where a logical switch is linked by tags.
     tags: Option<PacketSocket>,
     /// Sends whole frames and receives nothing.
@@ -35,24 +44,14 @@ pub(super) struct Uplink {
 impl Uplink {
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
-        // Frames for guests carry the guests' MAC addresses.
-        let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-        let tags = match config.tags {
-            true => Some(PacketSocket::open(ifindex, &Filter::vlan_tagged(), promiscuous)?),
-            false => None,
-        };
         let stt = config.tunnels.iter().any(|(spec, _)| spec.tunnel == TunnelType::Stt);
-        let sender = match stt || config.tags {
-            true => {
-                Some(PacketSocket::open(ifindex, &Filter::nothing(), PacketOptions::default())?)
-            }
-            false => None,
-        };
+        let tags = config.tags.then(|| open_tags(ifindex)).transpose()?;
+        let sender = (stt || config.tags).then(|| open_sender(ifindex)).transpose()?;
         Ok(Self {
             device: config.uplink.clone(),
             port: config.uplink_port,
             ifindex,
-            up: true,
+            state: State::Up,
             tags,
             sender,
             segmenter: Segmenter::new(),
@@ -76,13 +75,33 @@ impl Uplink {
         self.tags.as_ref()
     }
 
-    /// What the kernel says about the link.
-    pub(super) fn set_up(&mut self, up: bool) {
-        if up != self.up {
-            self.up = up;
-            let state = if up { "up again" } else { "down" };
-            tracing::warn!(uplink = %self.device, "uplink is {state}");
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(super) fn set_state(&mut self, state: State) {
+        if state != self.state {
+            self.state = state;
+            let news = match state {
+                State::Up => "up again",
+                State::Down => "down",
+                State::Gone => "gone, will look for it",
+            };
+            tracing::warn!(uplink = %self.device, "uplink is {news}");
         }
+    }
+
+    /// Opens anew what was bound to the device that is gone, on the one that has its name now.
+    ///
+    /// # Errors
+    /// There is none yet; nothing has changed then.
+    pub(super) fn reopen(&mut self) -> Result<(), Error> {
+        let ifindex = Netlink::open()?.index_of(&self.device)?;
+        let tags = self.tags.is_some().then(|| open_tags(ifindex)).transpose()?;
+        let sender = self.sender.is_some().then(|| open_sender(ifindex)).transpose()?;
+        (self.ifindex, self.tags, self.sender) = (ifindex, tags, sender);
+        self.overruns_seen = 0;
+        Ok(())
     }
 
     /// Reads the next tagged frame, all tags in its bytes; false when there is none.
@@ -161,12 +180,27 @@ impl Uplink {
     pub(super) fn stats(&self) -> UplinkStats {
         UplinkStats {
             device: self.device.clone(),
-            state: if self.up { "up" } else { "down" }.to_owned(),
+            state: match self.state {
+                State::Up => "up",
+                State::Down => "down",
+                State::Gone => "gone",
+            }
+            .to_owned(),
             rx: self.rx.into(),
             tx: self.tx.into(),
             drops: drops(&self.drops),
         }
     }
+}
+
+/// What receives tagged frames. They are for guests, and carry the guests' MAC addresses.
+fn open_tags(uplink: Ifindex) -> Result<PacketSocket, Error> {
+    let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+    PacketSocket::open(uplink, &Filter::vlan_tagged(), promiscuous)
+}
+
+fn open_sender(uplink: Ifindex) -> Result<PacketSocket, Error> {
+    PacketSocket::open(uplink, &Filter::nothing(), PacketOptions::default())
 }
 
 /// TPID 0x9100 is no VLAN tag to the kernel: it does not find the headers behind it. The first two tags are looked at,
