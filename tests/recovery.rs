@@ -4,12 +4,12 @@
 mod common;
 
 use common::daemon::WEFT;
-use common::{Attachment, Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
+use common::{Attachment, Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::PortStats;
 use netdev::{Netns, OwnedNetns};
 use nix::sys::signal::Signal;
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -44,8 +44,14 @@ fn all_links(lab: &Lab) -> Vec<Vec<String>> {
     hosts.chain(lab.guests.iter().map(|guest| &guest.netns)).map(|netns| links(netns)).collect()
 }
 
-fn no_answer(from: &TestHost, to: &Guest) {
-    assert!(traffic::ping_within(from, to.ip(4), SILENCE).is_err(), "{} answers", to.name);
+/// While something is away, nobody answers there, and no daemon is busy with its absence.
+fn no_answer(from: &TestHost, to: IpAddr, daemons: &[Daemon; 2]) {
+    let before = daemons.each_ref().map(Daemon::cpu_time);
+    assert!(traffic::ping_within(from, to, SILENCE).is_err(), "{to} answers");
+    for (daemon, before) in daemons.iter().zip(before) {
+        let used = daemon.cpu_time() - before;
+        assert!(used < SILENCE / 4, "{used:?} of processor time in {SILENCE:?} of waiting");
+    }
 }
 
 #[test]
@@ -62,7 +68,7 @@ fn guest_is_reached_again_when_its_namespace_has_come_back() {
     daemons[1].wait_says("has vanished");
     wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
     let (near, other) = (&lab.guests[0], &lab.guests[1]);
-    assert!(traffic::ping_within(&near.netns, address, SILENCE).is_err());
+    no_answer(&near.netns, address, &daemons);
     let drops = daemons[1].show().uplink.drops;
     assert!(drops.get("port_down").is_some_and(|&count| count > 0), "counted as such: {drops:?}");
     traffic::ping(&near.netns, other.ip(4));
@@ -100,7 +106,7 @@ fn guest_is_reached_again_when_its_interface_was_made_anew() {
     netlink.delete(netlink.index_of(GUEST_DEVICE).expect("the veth")).expect("it can be deleted");
     daemons[1].wait_says("has vanished");
     wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
-    no_answer(&a.netns, b);
+    no_answer(&a.netns, b.ip(4), &daemons);
     b.attach(&lab.hosts[1], 1400);
     wait_port(&daemons[1], "g2", "up again", |port| port.state == "up");
     traffic::ping(&a.netns, b.ip(4));
@@ -119,7 +125,7 @@ fn guest_is_reached_again_when_its_interface_was_down() {
         let netlink = b.netns.netlink();
         let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
         netlink.set_down(index).expect("it can be set down");
-        no_answer(&a.netns, b);
+        no_answer(&a.netns, b.ip(4), &daemons);
         netlink.set_up(index).expect("it can be set up");
         traffic::ping(&a.netns, b.ip(4));
         traffic::tcp(a, b, 4, 1 << 16);
@@ -161,7 +167,7 @@ fn uplink_comes_back(setup: Setup) {
         daemon.wait_says("uplink is down");
         assert_eq!(daemon.show().uplink.state, "down");
     }
-    no_answer(&a.netns, b);
+    no_answer(&a.netns, b.ip(4), &daemons);
     let lost = port(&daemons[0], "g1").drops;
     assert!(lost.values().sum::<u64>() > before, "what is not delivered is counted: {lost:?}");
 
@@ -189,6 +195,35 @@ fn traffic_resumes_when_the_uplink_was_down_and_the_underlay_is_ipv6() {
     require_root!();
     for tunnel in ["vxlan", "geneve", "gre", "stt"] {
         uplink_comes_back(Setup::new(tunnel).family(6));
+    }
+}
+
+#[test]
+fn traffic_resumes_when_the_uplink_was_made_anew() {
+    require_root!();
+    for tunnel in ALL {
+        let mut lab = Lab::new(Setup::new(tunnel));
+        let daemons = lab.start_both();
+        traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
+        let old = lab.hosts[0].uplink.clone();
+        lab.hosts[0].netns.netlink().delete(old.index).expect("a link can be deleted");
+        for daemon in &daemons {
+            daemon.wait_says("uplink is gone");
+            assert_eq!(daemon.show().uplink.state, "gone");
+        }
+        let (a, b) = lab.ends();
+        no_answer(&a.netns, b.ip(4), &daemons);
+        lab.join_again();
+        daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
+        assert_ne!(lab.hosts[0].uplink.index, old.index);
+        let (a, b) = lab.ends();
+        for family in [4, 6] {
+            traffic::ping(&a.netns, b.ip(family));
+            traffic::tcp(a, b, family, 1 << 16);
+            traffic::tcp(b, a, family, 1 << 16);
+        }
+        assert_eq!(daemons[0].show().uplink.state, "up");
+        daemons.into_iter().for_each(Daemon::stop);
     }
 }
 

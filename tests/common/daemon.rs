@@ -54,6 +54,19 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Processor time used so far, of all threads.
+    pub fn cpu_time(&self) -> Duration {
+        /// USER_HZ, the same on all architectures that Linux knows but Alpha.
+        const TICKS_PER_SECOND: u64 = 100;
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process");
+        // The name of the program, in brackets, may have spaces; user and system time are fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(") ").expect("a name in brackets");
+        let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
+        let ticks: u64 = ticks.map(|ticks| ticks.expect("a number of ticks")).sum();
+        Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
+    }
+
     /// What `weft show --json` says.
     pub fn show(&self) -> Snapshot {
         self.try_show().unwrap_or_else(|| panic!("the daemon of {} does not answer", self.host))

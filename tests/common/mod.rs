@@ -246,6 +246,27 @@ impl Lab {
         self.guests.iter().filter(move |guest| guest.host == host)
     }
 
+    /// Joins the hosts by a new uplink with the names and addresses of the one that was deleted.
+    pub fn join_again(&mut self) {
+        let [a, b] = &self.hosts;
+        let peer = LinkSpec::new(&b.uplink.name).netns(&b.netns).up();
+        let netlink = a.netns.netlink();
+        netlink
+            .create(&LinkSpec::new(&a.uplink.name).up(), &LinkKind::Veth { peer })
+            .expect("a veth can be made");
+        for host in &mut self.hosts {
+            let link = host.netns.netlink().link(&host.uplink.name).expect("a new link is there");
+            (host.uplink.index, host.uplink.mac) = (link.index, link.mac);
+            for (address, len) in [(host.underlay(4), 24), (host.underlay(6), 64)] {
+                let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+                let netlink = host.netns.netlink();
+                netlink
+                    .add_address(link.index, prefix, Dad::Skip)
+                    .expect("an address can be added");
+            }
+        }
+    }
+
     /// A guest of `h1` and one of `h2`.
     pub fn ends(&self) -> (&Guest, &Guest) {
         let first = |host| self.guests_of(host).next().expect("each host has a guest");
