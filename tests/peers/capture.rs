@@ -54,12 +54,35 @@ impl Capture {
 /// The dissection of one frame: for each field that was asked for, all its values.
 pub type Row = Vec<Vec<String>>;
 
+/// The protocols that weft and these tests put on the wire. tshark is to know no others: it would take the noise that fills TCP
+/// streams between arbitrary ports for the protocols that have those ports, and complain about it.
+const PROTOCOLS: &[&str] = &[
+    "arp",
+    "data",
+    "eth",
+    "ethertype",
+    "frame",
+    "geneve",
+    "gre",
+    "icmp",
+    "icmpv6",
+    "ieee8021ad",
+    "ip",
+    "ipv6",
+    "ipv6.hopopts",
+    "stt",
+    "tcp",
+    "udp",
+    "vlan",
+    "vxlan",
+];
+
 /// Dissects the frames of `file` that `filter` selects (all, if it is empty) and returns the `fields` of each.
 /// `options` are tshark's; none comes from the configuration of whoever runs this.
 pub fn dissect(file: &Path, options: &[&str], filter: &str, fields: &[&str]) -> Vec<Row> {
+    let directory = file.parent().expect("a capture is in a directory");
     let mut tshark = command("tshark");
-    let configuration = file.parent().expect("a capture is in a directory");
-    tshark.env("WIRESHARK_CONFIG_DIR", configuration);
+    tshark.env("WIRESHARK_CONFIG_DIR", configuration(directory));
     tshark.arg("-r").arg(file).args(["-n", "-T", "fields"]);
     tshark.args(["-E", "separator=/t", "-E", "occurrence=a", "-E", "aggregator=|"]);
     tshark.args(options);
@@ -75,4 +98,21 @@ pub fn dissect(file: &Path, options: &[&str], filter: &str, fields: &[&str]) -> 
     };
     let row = |line: &str| line.split('\t').map(values).collect();
     run(tshark, b"").lines().map(row).collect()
+}
+
+/// A configuration directory that leaves tshark only the [`PROTOCOLS`].
+fn configuration(parent: &Path) -> PathBuf {
+    let directory = parent.join("tshark");
+    let disabled = directory.join("disabled_protos");
+    if !disabled.exists() {
+        std::fs::create_dir_all(&directory).expect("a directory can be made");
+        let mut tshark = command("tshark");
+        tshark.env("WIRESHARK_CONFIG_DIR", &directory).args(["-G", "protocols"]);
+        // Name, short name, name in filters.
+        let all = run(tshark, b"");
+        let names = all.lines().filter_map(|line| line.split('\t').nth(2));
+        let others: Vec<_> = names.filter(|name| !PROTOCOLS.contains(name)).collect();
+        std::fs::write(&disabled, others.join("\n") + "\n").expect("a file can be written");
+    }
+    directory
 }

@@ -1,0 +1,456 @@
+//! tshark reads what two hosts of weft put on the wire between them, in all six tunnel types.
+//!
+//! Two captures are made of each type. With the offloads of the wire's ends on, super-packets cross whole; the lengths and
+//! checksums that a NIC would complete are not judged then, everything else is. With them off, every frame is what a wire
+//! would carry, and every checksum, outer and inner, must be right.
+
+mod common;
+mod peers;
+
+use common::{Daemon, Guest, INNER_VLAN, Lab, Setup, VLAN, VNI, traffic};
+use peers::capture::{Capture, dissect};
+use peers::carry_wire_frames_between;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use testkit::{report, require_program, require_root};
+
+/// Bytes each way: several super-packets.
+const TRANSFER_LEN: usize = 300_000;
+/// The longest frame on a wire with an MTU of 1500, without the frame check sequence.
+const WIRE_FRAME_LEN: usize = 1514;
+/// The limited broadcast address of the guests' network.
+const BROADCAST: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 255);
+/// The multicast group "every port of the switch".
+const FLOOD: u16 = 0x8000;
+
+/// Severities of tshark's marks: PI_WARN and PI_ERROR, the two highest.
+const WARNING: u32 = 0x0060_0000;
+const ERROR: u32 = 0x0080_0000;
+/// The group of marks about the course of a TCP connection (PI_SEQUENCE): lost, repeated and reordered segments, full
+/// windows. They are about what the guests' kernels and the load of the machine do, not about what a frame is.
+const TCP_COURSE: u32 = 0x0200_0000;
+
+/// Reads STT before TCP gets a chance; tshark does not by itself, because both are IP protocol 6.
+const STT_FIRST: &[&str] = &[
+    "-o",
+    "ip.try_heuristic_first:TRUE",
+    "-o",
+    "ipv6.try_heuristic_first:TRUE",
+    "--enable-heuristic",
+    "stt_ip",
+];
+/// Verifies checksums, which tshark leaves to the NIC by default.
+const VERIFY: &[&str] = &[
+    "-o",
+    "ip.check_checksum:TRUE",
+    "-o",
+    "udp.check_checksum:TRUE",
+    "-o",
+    "tcp.check_checksum:TRUE",
+];
+/// What came of it, and the value "Good".
+const CHECKSUM_STATUS: &[&str] = &[
+    "ip.checksum.status",
+    "udp.checksum.status",
+    "tcp.checksum.status",
+    "icmp.checksum.status",
+    "icmpv6.checksum.status",
+    "gre.checksum.status",
+];
+const GOOD: &str = "1";
+
+/// The name of a field, and its text for an ingress and an egress port.
+type PortsField = (&'static str, fn(u16, u16) -> String);
+
+/// What frames in a tunnel must show.
+struct Tunnel {
+    setup: Setup,
+    /// The layers in front of the inner network packet, as `frame.protocols` lists them.
+    layers: &'static str,
+    /// Fields whose first value, that of the outermost header, is given.
+    outer: Vec<(&'static str, String)>,
+    /// Fields that occur once, with the value given.
+    once: Vec<(&'static str, String)>,
+    /// The field that names the logical ports.
+    ports: Option<PortsField>,
+    is_stt: bool,
+}
+
+impl Tunnel {
+    fn new(tunnel: &str, layers: &'static str) -> Self {
+        Self {
+            setup: Setup::new(tunnel),
+            layers,
+            outer: Vec::new(),
+            once: Vec::new(),
+            ports: None,
+            is_stt: tunnel == "stt",
+        }
+    }
+
+    /// A tunnel in IP.
+    fn over(tunnel: &str, family: u8, [layers4, layers6]: [&'static str; 2]) -> Self {
+        let this = Self::new(tunnel, if family == 4 { layers4 } else { layers6 });
+        let outer: &[_] = match family {
+            // Flags: do not fragment.
+            4 => &[("ip.flags", "0x02"), ("ip.ttl", "64")],
+            _ => &[("ipv6.hlim", "64")],
+        };
+        let outer = outer.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+        Self { setup: this.setup.clone().family(family), outer, ..this }
+    }
+
+    fn options(self, options: &str) -> Self {
+        Self { setup: self.setup.clone().options(options), ..self }
+    }
+
+    fn outer(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.outer.push((name, value.to_string()));
+        self
+    }
+
+    fn once(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.once.push((name, value.to_string()));
+        self
+    }
+
+    fn ports(self, name: &'static str, value: fn(u16, u16) -> String) -> Self {
+        Self { ports: Some((name, value)), ..self }
+    }
+
+    /// Captures traffic with and without offloads, and judges both. `what` is for the report.
+    fn dissects(&self, what: &str) {
+        let lab = Lab::new(self.setup.clone());
+        let daemons = lab.start_both();
+        let whole = capture(&lab, "whole");
+        carry_wire_frames_between(&lab.hosts);
+        let wire = capture(&lab, "wire");
+        daemons.into_iter().for_each(Daemon::stop);
+
+        self.check_frames(&whole, &[], &lab.guests);
+        // In STT the inner transport checksum is partial by design, and completed by the receiver.
+        let verify = if self.is_stt { &VERIFY[..2] } else { VERIFY };
+        self.check_frames(&wire, verify, &lab.guests);
+        let longest = longest_frame(&wire);
+        assert!(longest <= WIRE_FRAME_LEN, "a frame of {longest} bytes on the wire");
+        every_checksum_is_good(&wire);
+        if self.is_stt {
+            super_segments_are_whole(&whole);
+            segments_make_up_their_frames(&wire);
+        }
+        report::peer("tshark", what);
+    }
+
+    /// Layers, marks and fields of all frames.
+    fn check_frames(&self, file: &Path, options: &[&str], guests: &[Guest]) {
+        let first: &[&str] = if self.is_stt { STT_FIRST } else { &[] };
+        let mut names = Marks::FIELDS.to_vec();
+        names.extend(self.outer.iter().map(|(name, _)| *name));
+        names.extend(self.once.iter().map(|(name, _)| *name));
+        names.extend(self.ports.map(|(name, _)| name));
+        let (mut kinds, mut ports) = (BTreeSet::new(), BTreeSet::new());
+        for row in dissect(file, &[first, options].concat(), "", &names) {
+            let (marks, fields) = row.split_at(Marks::FIELDS.len());
+            let marks = Marks(marks);
+            marks.check();
+            let protocols = marks.protocols();
+            let Some(inner) = protocols.strip_prefix(self.layers) else {
+                assert!(is_from_a_host(protocols), "{marks} is not in the tunnel");
+                continue;
+            };
+            let (outer, fields) = fields.split_at(self.outer.len());
+            for ((name, value), found) in self.outer.iter().zip(outer) {
+                assert_eq!(found.first(), Some(value), "{name} of {marks}");
+            }
+            let Some(inner) = inner.strip_prefix(if self.is_stt { "eth:ethertype:" } else { "" })
+            else {
+                // tshark shows what is in an STT frame with its last segment.
+                assert_eq!(inner, "data", "{marks}");
+                continue;
+            };
+            for ((name, value), found) in self.once.iter().zip(fields) {
+                assert_eq!(found, std::slice::from_ref(value), "{name} of {marks}");
+            }
+            ports.extend(fields[self.once.len()..].concat());
+            kinds.insert(inner.to_owned());
+        }
+        for wanted in ["arp", "ip:icmp", "ip:tcp", "ip:udp", "ipv6:icmpv6", "ipv6:tcp"] {
+            let found = kinds.iter().any(|kind| kind.starts_with(wanted));
+            assert!(found, "no {wanted} in the tunnel, only {kinds:?}");
+        }
+        if let Some((name, value)) = self.ports {
+            let [a, b] = [guests[0].port_key, guests[1].port_key];
+            let wanted = [(a, b), (a, FLOOD), (b, a), (b, FLOOD)].map(|(i, e)| value(i, e));
+            assert_eq!(ports, BTreeSet::from(wanted), "{name}");
+        }
+    }
+}
+
+/// What the hosts themselves say on their wire: ARP, neighbour discovery, group membership.
+fn is_from_a_host(protocols: &str) -> bool {
+    matches!(
+        protocols,
+        "eth:ethertype:arp"
+            | "eth:ethertype:ipv6:icmpv6"
+            | "eth:ethertype:ipv6:ipv6.hopopts:icmpv6"
+    )
+}
+
+/// tshark's opinion of a frame.
+struct Marks<'a>(&'a [Vec<String>]);
+
+impl Marks<'_> {
+    const FIELDS: &'static [&'static str] = &[
+        "frame.number",
+        "frame.protocols",
+        "_ws.malformed",
+        "_ws.expert.severity",
+        "_ws.expert.group",
+        "_ws.expert.message",
+        "frame.len",
+        "stt.seg_off",
+        "stt.pkt_len",
+    ];
+
+    fn protocols(&self) -> &str {
+        self.0[1].first().expect("every frame has protocols")
+    }
+
+    /// Neither malformed nor marked as an error or a warning, except for what is not about the frame.
+    fn check(&self) {
+        assert!(self.0[2].is_empty(), "{self} is malformed: {:?}", self.0[5]);
+        let number = |text: &String| text.parse::<u32>().expect("tshark prints numbers");
+        for (index, (severity, group)) in self.0[3].iter().zip(&self.0[4]).enumerate() {
+            let (severity, group) = (number(severity), number(group));
+            let is_course = group == TCP_COURSE && severity < ERROR;
+            if severity >= WARNING && !is_course && !self.is_misread_end() {
+                panic!("{self} has a mark: {:?}", self.0[5].get(index));
+            }
+        }
+    }
+
+    /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of a segment when it looks for the last one of
+    /// an STT frame, so it takes the last but one for the last when fewer than 20 bytes follow. It then reads a frame without
+    /// its end, and says so; that nothing is missing is shown by [`segments_make_up_their_frames`].
+    fn is_misread_end(&self) -> bool {
+        let number = |column: usize| self.0[column].first().and_then(|text| text.parse().ok());
+        let (Some(len), Some(offset), Some(frame_len)) = (number(6), number(7), number(8)) else {
+            return false;
+        };
+        let end: usize = offset + len - stt_headers_len(self.protocols());
+        end < frame_len && end + 20 >= frame_len
+    }
+}
+
+impl std::fmt::Display for Marks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "frame {} ({})", self.0[0].concat(), self.protocols())
+    }
+}
+
+/// Pings, streams and datagrams to everybody, captured at the wire's end of `h1`.
+fn capture(lab: &Lab, name: &str) -> PathBuf {
+    let capture = Capture::start(&lab.hosts[0], lab.dir.path(), name);
+    let (a, b) = lab.ends();
+    for (from, to) in [(a, b), (b, a)] {
+        forget_neighbours(from);
+        send_to_everybody(from);
+        for family in [4, 6] {
+            traffic::ping(&from.netns, to.ip(family));
+        }
+    }
+    traffic::tcp(a, b, 4, TRANSFER_LEN);
+    traffic::tcp(b, a, 6, TRANSFER_LEN);
+    capture.stop()
+}
+
+/// Makes the guest ask for its neighbours again.
+fn forget_neighbours(guest: &Guest) {
+    let netlink = guest.netns.netlink();
+    let index = netlink.index_of(common::GUEST_DEVICE).expect("a guest has a device");
+    for neighbour in netlink.neighbours(Some(index)).expect("neighbours can be listed") {
+        // One that the kernel has just dropped itself is gone, too.
+        let _ = netlink.delete_neighbour(index, neighbour.ip);
+    }
+}
+
+fn send_to_everybody(guest: &Guest) {
+    let from = guest.ip4;
+    let socket = guest.netns.run(|| UdpSocket::bind((from, 0))).expect("a UDP socket");
+    socket.set_broadcast(true).expect("a socket may broadcast");
+    socket.send_to(b"to whom it may concern", (BROADCAST, 9)).expect("a datagram is sent");
+}
+
+fn every_checksum_is_good(file: &Path) {
+    // STT is read as the TCP that it is shaped like: tshark 4.0 compares STT's checksum with the sum over everything
+    // including it, which is zero.
+    let fields = [&["frame.number", "frame.protocols"], CHECKSUM_STATUS].concat();
+    for row in dissect(file, VERIFY, "", &fields) {
+        let (frame, statuses) = row.split_at(2);
+        let protocols = frame[1].concat();
+        let count = statuses.iter().flatten().count();
+        assert!(count > 0 || protocols.ends_with(":arp"), "no checksum in frame {frame:?}");
+        for (name, values) in CHECKSUM_STATUS.iter().zip(statuses) {
+            assert!(values.iter().all(|value| value == GOOD), "{name} of {frame:?}: {values:?}");
+        }
+    }
+}
+
+fn longest_frame(file: &Path) -> usize {
+    let rows = dissect(file, &[], "", &["frame.len"]);
+    let lengths = rows.iter().map(|row| row[0][0].parse().expect("a length"));
+    lengths.max().expect("the capture has frames")
+}
+
+/// Bytes in front of the payload of an STT segment: Ethernet, IP and TCP-shaped header.
+fn stt_headers_len(protocols: &str) -> usize {
+    if protocols.starts_with("eth:ethertype:ipv6:") { 14 + 40 + 20 } else { 14 + 20 + 20 }
+}
+
+/// Offset and length of each segment of an STT frame, and the length of the frame.
+type SttFrame = (Vec<(usize, usize)>, usize);
+
+/// The STT frames of a capture by sender and packet ID.
+fn stt_frames(file: &Path) -> BTreeMap<[String; 2], SttFrame> {
+    let fields =
+        ["eth.src", "stt.pkt_id", "stt.seg_off", "stt.pkt_len", "frame.len", "frame.protocols"];
+    let options = [STT_FIRST, &["-o", "stt.reassemble:FALSE"]].concat();
+    let mut frames = BTreeMap::<_, SttFrame>::new();
+    for row in dissect(file, &options, "stt", &fields) {
+        let first = |column: usize| row[column][0].clone();
+        let number = |column: usize| -> usize { first(column).parse().expect("a number") };
+        let (segments, _) =
+            frames.entry([first(0), first(1)]).or_insert_with(|| (Vec::new(), number(3)));
+        segments.push((number(2), number(4) - stt_headers_len(&first(5))));
+    }
+    frames
+}
+
+/// Every frame is there from its first byte to its last, no byte twice.
+fn segments_make_up_their_frames(file: &Path) {
+    let frames = stt_frames(file);
+    let in_pieces = frames.values().filter(|(segments, _)| segments.len() > 1).count();
+    assert!(in_pieces > 0, "no frame needed more than one segment");
+    for (id, (mut segments, len)) in frames {
+        segments.sort_unstable();
+        let end = segments.iter().fold(0, |end, &(offset, len)| {
+            assert_eq!(offset, end, "STT frame {id:?} has a gap or an overlap: {segments:?}");
+            end + len
+        });
+        assert_eq!(end, len, "STT frame {id:?}: {segments:?}");
+    }
+}
+
+/// Frames are in one piece, however long.
+fn super_segments_are_whole(file: &Path) {
+    let frames = stt_frames(file);
+    let longest = frames.values().map(|(_, len)| *len).max();
+    assert!(longest > Some(WIRE_FRAME_LEN), "no super-segment among {} frames", frames.len());
+    for (id, (segments, len)) in frames {
+        assert_eq!(segments, [(0, len)], "STT frame {id:?}");
+    }
+}
+
+/// A test with tcpdump and tshark.
+macro_rules! require_tshark {
+    () => {
+        require_root!();
+        require_program!("tcpdump", "tcpdump");
+        require_program!("tshark", "tshark");
+    };
+}
+
+const VXLAN: [&str; 2] =
+    ["eth:ethertype:ip:udp:vxlan:eth:ethertype:", "eth:ethertype:ipv6:udp:vxlan:eth:ethertype:"];
+const GENEVE: [&str; 2] =
+    ["eth:ethertype:ip:udp:geneve:eth:ethertype:", "eth:ethertype:ipv6:udp:geneve:eth:ethertype:"];
+const GRE: [&str; 2] =
+    ["eth:ethertype:ip:gre:eth:ethertype:", "eth:ethertype:ipv6:gre:eth:ethertype:"];
+const STT: [&str; 2] = ["eth:ethertype:ip:stt:", "eth:ethertype:ipv6:stt:"];
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_vxlan() {
+    require_tshark!();
+    for family in [4, 6] {
+        Tunnel::over("vxlan", family, VXLAN)
+            .outer("udp.dstport", 4789)
+            .once("vxlan.flags", "0x0800")
+            .once("vxlan.vni", VNI)
+            .dissects(&format!("VXLAN over IPv{family}: VNI, checksums"));
+    }
+}
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_geneve() {
+    require_tshark!();
+    for family in [4, 6] {
+        Tunnel::over("geneve", family, GENEVE)
+            .outer("udp.dstport", 6081)
+            // C: a critical option is present.
+            .once("geneve.flags", "0x40")
+            .once("geneve.proto_type", "0x6558")
+            .once("geneve.vni", format!("{VNI:#08x}"))
+            .once("geneve.option.class", "0x0102")
+            .once("geneve.option.type", "0x80")
+            .ports("geneve.option.unknown.data", |ingress, egress| {
+                format!("{ingress:04x}{egress:04x}")
+            })
+            .dissects(&format!("Geneve over IPv{family}: VNI, option, checksums"));
+    }
+    Tunnel::over("geneve", 4, GENEVE)
+        .options("logical_ports = false")
+        .once("geneve.flags", "0x00")
+        .once("geneve.vni", format!("{VNI:#08x}"))
+        .dissects("Geneve without options: VNI, checksums");
+}
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_gre() {
+    require_tshark!();
+    Tunnel::over("gre", 4, GRE)
+        .once("gre.flags_and_version", "0x2000")
+        .once("gre.proto", "0x6558")
+        .once("gre.key", format!("{VNI:#010x}"))
+        .dissects("GRE over IPv4: key, checksums");
+    Tunnel::over("gre", 6, GRE)
+        .options("checksum = true\nsequence = true")
+        .once("gre.flags_and_version", "0xb000")
+        .once("gre.proto", "0x6558")
+        .once("gre.key", format!("{VNI:#010x}"))
+        .dissects("GRE over IPv6 with checksum and sequence number: key, checksums");
+}
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_stt() {
+    require_tshark!();
+    for family in [4, 6] {
+        Tunnel::over("stt", family, STT)
+            .outer("stt.dport", 7471)
+            .once("stt.version", 0)
+            .ports("stt.context_id", |ingress, egress| {
+                let ports = u64::from(ingress) << 40 | u64::from(egress) << 24;
+                format!("{:#018x}", ports | u64::from(VNI))
+            })
+            .dissects(&format!("STT over IPv{family}: context, segments, checksums"));
+    }
+}
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_a_vlan() {
+    require_tshark!();
+    Tunnel::new("vlan", "eth:ethertype:vlan:ethertype:")
+        .outer("eth.type", "0x8100")
+        .once("vlan.id", VLAN)
+        .dissects("VLAN: tag, checksums");
+}
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_qinq() {
+    require_tshark!();
+    Tunnel::new("qinq", "eth:ethertype:ieee8021ad:ethertype:vlan:ethertype:")
+        .outer("eth.type", "0x88a8")
+        .once("ieee8021ad.id", VLAN)
+        .once("vlan.id", INNER_VLAN)
+        .dissects("QinQ: both tags, checksums");
+}
