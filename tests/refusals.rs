@@ -5,7 +5,7 @@ mod common;
 
 use common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
 use common::outer::{CE, GRE, Outer, SttSegment, UDP, stt_header};
-use common::{Daemon, GUEST_DEVICE, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, VNI, traffic};
+use common::{Attachment, Daemon, GUEST_DEVICE, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, VNI, traffic};
 use datapath::stats::Drops;
 use std::net::UdpSocket;
 use testkit::host::wait_until;
@@ -225,6 +225,32 @@ fn vxlan_packets_are_refused_when_they_are_wrong() {
     }
 }
 
+/// A guest on an interface of the host can speak to the host's own stack. What it forges there in the name of a remote end
+/// point did not come by the uplink.
+#[test]
+fn tunnel_packets_are_refused_when_a_guest_forges_them() {
+    require_root!();
+    let setup = Setup::new("vxlan").guests(2, 1).mtu(1450).attachment(Attachment::Veth);
+    let mut target = Target::new(setup);
+    let (near, far) = (target.near(), target.far());
+    let attacker = target.lab.guests_of(0).nth(1).expect("two guests are on h1");
+    let device = attacker.host_device();
+    let netlink = target.lab.hosts[0].netns.netlink();
+    let dst_mac = netlink.link(&device).expect("the attacker's interface on the host").mac;
+    let forged = Outer { src_mac: attacker.mac, dst_mac, ..target.outer };
+    let socket = FrameSocket::open(&attacker.netns, GUEST_DEVICE);
+    let before = kernel_count(&target, "NoPorts");
+    for _ in 0..10 {
+        socket.send(&vxlan(&forged, &note(near, far, FORBIDDEN)));
+    }
+    wait_until(PATIENCE, "the host's stack has refused all ten", || {
+        kernel_count(&target, "NoPorts") == before + 10
+    });
+    let seen = target.seen(vxlan, &[]);
+    assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)), "a forged frame was delivered");
+    target.finish();
+}
+
 const LOGICAL_PORTS: [u8; 4] = [0x01, 0x02, 0x80, 1];
 
 /// A Geneve header with `options`; its third byte is that of the flags.
@@ -320,6 +346,17 @@ fn gre_packets_are_refused_when_they_are_wrong() {
         target.refuses(gre, "another GRE", Some("malformed_tunnel"), &strange);
         let full = [&[0x20, 0, 0x65, 0x58][..], &VNI.to_be_bytes(), &forbidden].concat();
         target.refuses_cuts(gre, &full, 8, |outer, bytes| outer.packet(GRE, bytes));
+        if family == 4 {
+            let good = gre(&outer, &forbidden);
+            let mut damaged = good.clone();
+            damaged[14 + 10] ^= 1;
+            target.refuses(gre, "a wrong IPv4 header sum", Some("outer_checksum"), &[damaged]);
+            // More fragments: the flag is bit 0x2000 of its word, taken off the sum.
+            let mut fragment = good;
+            (fragment[14 + 6], fragment[14 + 10]) =
+                (fragment[14 + 6] | 0x20, fragment[14 + 10].wrapping_sub(0x20));
+            target.refuses(gre, "a fragment", Some("outer_fragment"), &[fragment]);
+        }
         target.refuses_in_any_tunnel(gre);
         target.finish();
     }

@@ -56,8 +56,8 @@ pub struct OuterIp {
 /// Takes the outer Ethernet and IP headers off, and the padding behind the IP packet.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterFragment`] for IP fragments; the packet is
-/// unchanged then.
+/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterChecksum`] for a wrong checksum of the IPv4
+/// header, [`DropReason::OuterFragment`] for IP fragments; the packet is unchanged then.
 pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     packet.linearize();
     let frame = packet.head();
@@ -69,6 +69,10 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     let ip = &frame[located.l3..];
     let (source, destination, traffic_class) = if located.ethertype == EtherType::IPV4 {
         let ip = Ipv4Packet::new_unchecked(ip);
+        // A packet socket sees what the host's own stack has not verified yet.
+        if !ip.verify_checksum() {
+            return Err(DropReason::OuterChecksum);
+        }
         (IpAddr::V4(ip.src()), IpAddr::V4(ip.dst()), ip.tos())
     } else {
         let ip = Ipv6Packet::new_unchecked(ip);

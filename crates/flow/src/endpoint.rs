@@ -298,7 +298,8 @@ impl EndpointTable {
             endpoints: Vec::new(),
             by_remote: HashMap::default(),
             seed: ahash::RandomState::new(),
-            next_packet_id: 1,
+            // Not the same after every start: receivers keep the pieces of incomplete frames for half a minute.
+            next_packet_id: ahash::RandomState::new().hash_one(0) as u32,
             entropy_base,
             entropy_ports: entropy_ports.max(1).next_power_of_two(),
         }

@@ -76,8 +76,10 @@ fn encap(
     let mut first = packet.clone();
     let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
     for mut part in std::iter::once(first).chain(rest) {
-        let outer = endpoints.encap(endpoint, key, &mut part)?;
-        output.underlay(&outer, &mut part)?;
+        let sent = endpoints.encap(endpoint, key, &mut part);
+        if let Err(reason) = sent.and_then(|outer| output.underlay(&outer, &mut part)) {
+            output.dropped(reason, &part);
+        }
     }
     Ok(())
 }
@@ -85,7 +87,11 @@ fn encap(
 const ADDRESSES_LEN: usize = 12;
 
 /// Puts a tag between the MAC addresses and the EtherType.
-pub(crate) fn push_vlan(packet: &mut PacketBuf, tag: vlan::Tag) -> Result<(), DropReason> {
+///
+/// # Errors
+/// [`DropReason::Malformed`] for a frame without a whole Ethernet header, [`DropReason::Headroom`]; the frame is
+/// unchanged then.
+pub fn push_vlan(packet: &mut PacketBuf, tag: vlan::Tag) -> Result<(), DropReason> {
     if packet.head().len() < ADDRESSES_LEN + 2 {
         return Err(DropReason::Malformed);
     }

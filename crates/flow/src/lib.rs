@@ -25,7 +25,7 @@ pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, TunnelSpec,
 };
-pub use execute::{Output, execute};
+pub use execute::{Output, execute, push_vlan};
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 pub use inner::InnerFlow;
 pub use mac_table::{Ingress, MacTable, PortPlace, SwitchLink, TableError};

@@ -104,17 +104,17 @@ pub struct MacTable {
     by_tags: HashMap<TagPair, usize>,
 }
 
-/// What tells a tagged frame's switch: TPID and VLAN of the outer tag, the VLAN of the inner one. The TPID counts, or a
-/// guest of VLAN 100 that sends a tag of its own could reach the QinQ switch of 100 and that tag.
+/// What tells a tagged frame's switch: TPID and VLAN of each tag. The TPIDs count, or a guest of VLAN 100 that sends a tag
+/// of its own could reach the QinQ switch of 100 and that tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct TagPair {
     outer: (EtherType, u16),
-    inner: Option<u16>,
+    inner: Option<(EtherType, u16)>,
 }
 
 impl TagPair {
     fn new(outer: Tag, inner: Option<Tag>) -> Self {
-        Self { outer: (outer.tpid, outer.vid), inner: inner.map(|tag| tag.vid) }
+        Self { outer: (outer.tpid, outer.vid), inner: inner.map(|tag| (tag.tpid, tag.vid)) }
     }
 }
 

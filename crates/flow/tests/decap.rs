@@ -119,6 +119,23 @@ fn stt_segment_is_refused_when_its_checksum_is_wrong() {
 }
 
 #[test]
+fn outer_ip_header_is_refused_when_damaged_or_a_fragment() {
+    let (mut endpoints, id) = table(&spec(TunnelType::Gre), false);
+    let mut packet = tcp_frame(64);
+    endpoints.encap(id, &key(TunnelType::Gre), &mut packet).unwrap();
+    let good = packet.to_vec();
+    let strip = |bytes: &[u8]| flow::strip_outer(&mut PacketBuf::from_bytes(bytes));
+    let outer = strip(&good).unwrap();
+    assert_eq!((outer.source, outer.destination), common::addresses(false));
+    let mut damaged = good.clone();
+    damaged[14 + 15] ^= 4; // another source address
+    assert_eq!(strip(&damaged), Err(DropReason::OuterChecksum));
+    let mut fragment = good;
+    fragment[14 + 6] = 0x20;
+    assert_eq!(strip(&fragment), Err(DropReason::OuterFragment));
+}
+
+#[test]
 fn congestion_is_carried_inward_or_the_packet_dropped() {
     let ce = |inner_tos: u8| {
         let mut frame = tcp_frame(10);

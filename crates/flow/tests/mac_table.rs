@@ -161,6 +161,15 @@ fn guests_own_tag_does_not_lead_into_a_qinq_switch() {
         [Action::PopVlan, Action::Output(PortNo(1))]
     );
     assert_eq!(look_up(&table, nested, REMOTE, GUEST_B), [Action::Drop(DropReason::UnknownMac)]);
+    // The same VLANs behind other TPIDs are other networks.
+    let other = Ingress::Tags {
+        outer: tag(EtherType::QINQ, 100),
+        inner: Some(tag(EtherType::VLAN_9100, 200)),
+    };
+    assert_eq!(
+        look_up(&table, other, REMOTE, GUEST_B),
+        [Action::Drop(DropReason::UnknownDatapath)]
+    );
     let foreign = Ingress::Tags { outer: tag(EtherType::QINQ, 100), inner: None };
     assert_eq!(
         look_up(&table, foreign, REMOTE, GUEST_A),

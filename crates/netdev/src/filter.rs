@@ -63,6 +63,10 @@ impl Filter {
     /// and port `dst_port`: no fragment of IPv4, no extension headers of IPv6. For STT.
     pub fn tcp_to(local: IpAddr, dst_port: u16) -> Self {
         let mut conditions = ip_to(local, libc::IPPROTO_TCP as u8);
+        if local.is_ipv4() {
+            // More-fragments flag and fragment offset: only a whole packet has its port where it should be.
+            conditions.push((vec![op(LD_H, 14 + 6), op(AND, 0x3fff)], 0));
+        }
         let port = match local {
             // The port follows an IPv4 header of variable length.
             IpAddr::V4(_) => vec![op(LDX_IHL, 14), op(LD_H_X, 14 + 2)],
@@ -73,7 +77,8 @@ impl Filter {
     }
 
     /// Receives, on a packet socket, only untagged packets addressed to this host's MAC, to the IP address `local`, of IP
-    /// protocol `protocol`: no fragment of IPv4, no extension headers of IPv6. For GRE.
+    /// protocol `protocol`: fragments of IPv4, too (for whoever counts what it refuses), but no extension headers of
+    /// IPv6. For GRE.
     pub fn protocol_to(local: IpAddr, protocol: u8) -> Self {
         Self::all_of(ip_to(local, protocol))
     }
@@ -122,7 +127,7 @@ impl Filter {
 
 type Condition = (Vec<libc::sock_filter>, u32);
 
-/// The conditions for an untagged, whole IP packet of `protocol` to this host's MAC and the address `local`.
+/// The conditions for an untagged IP packet of `protocol` to this host's MAC and the address `local`.
 fn ip_to(local: IpAddr, protocol: u8) -> Vec<Condition> {
     let mut conditions =
         vec![(vec![op(LD_W, PACKET_TYPE)], PACKET_HOST), (vec![op(LD_W, VLAN_TAG_PRESENT)], 0)];
@@ -131,8 +136,6 @@ fn ip_to(local: IpAddr, protocol: u8) -> Vec<Condition> {
             (vec![op(LD_H, 12)], libc::ETH_P_IP as u32),
             (vec![op(LD_B, 14 + 9)], u32::from(protocol)),
             (vec![op(LD_W, 14 + 16)], u32::from(address)),
-            // More-fragments flag and fragment offset.
-            (vec![op(LD_H, 14 + 6), op(AND, 0x3fff)], 0),
         ]),
         IpAddr::V6(address) => {
             conditions.push((vec![op(LD_H, 12)], libc::ETH_P_IPV6 as u32));

@@ -19,13 +19,14 @@ use crate::batch::Messages;
 use crate::filter::Filter;
 use crate::io_error::{IoError, IoResult};
 use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
-use crate::{Error, Result};
+use crate::{Error, Ifindex, Result};
 
 const SOL_UDP: c_int = libc::IPPROTO_UDP;
 const UDP_NO_CHECK6_TX: c_int = 101;
 const UDP_NO_CHECK6_RX: c_int = 102;
 const UDP_SEGMENT: c_int = 103;
 const UDP_GRO: c_int = 104;
+const SO_BINDTOIFINDEX: c_int = 62;
 
 /// The most payload of one datagram or train: the 16-bit length of IPv4 less its header and UDP's. (IPv6 could carry 20 bytes more,
 /// which is not worth a difference.)
@@ -40,11 +41,14 @@ pub struct UdpOptions {
     pub zero_checksum_v6: bool,
     /// Bytes of received datagrams that may wait in the kernel.
     pub rx_queue_bytes: u32,
+    /// Receive only what arrives by this interface. A guest whose interface the host's stack hears could otherwise forge
+    /// datagrams of a remote end point.
+    pub device: Option<Ifindex>,
 }
 
 impl Default for UdpOptions {
     fn default() -> Self {
-        Self { gro: true, zero_checksum_v6: false, rx_queue_bytes: 8 << 20 }
+        Self { gro: true, zero_checksum_v6: false, rx_queue_bytes: 8 << 20, device: None }
     }
 }
 
@@ -92,6 +96,9 @@ impl UdpUnderlay {
         let set = |level, name| sys::set_option(socket, level, name, 1 as c_int).map_err(os);
         if options.gro {
             set(SOL_UDP, UDP_GRO)?;
+        }
+        if let Some(device) = options.device {
+            sys::set_option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, device.0).map_err(os)?;
         }
         match local {
             SocketAddr::V4(_) => set(libc::IPPROTO_IP, libc::IP_RECVTOS)?,

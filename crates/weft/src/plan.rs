@@ -62,9 +62,12 @@ impl Plan<'_> {
         let spec = self.tunnel_spec(switch.tunnel);
         let link = self.link(switch);
         if let Some(spec) = spec {
-            let local = self.address_of(self.host)?;
-            if !self.tunnels.contains(&(spec, local)) {
-                self.tunnels.push((spec, local));
+            // A switch that is on this host alone needs no tunnel, and its host no address.
+            if switch.ports.iter().any(|port| port.host != self.host.index) {
+                let local = self.address_of(self.host)?;
+                if !self.tunnels.contains(&(spec, local)) {
+                    self.tunnels.push((spec, local));
+                }
             }
         } else {
             self.tags = true;
@@ -88,7 +91,7 @@ impl Plan<'_> {
     fn address_of(&self, host: &Host) -> Result<IpAddr> {
         let family = self.network.underlay_family();
         host.underlay(family)
-            .with_context(|| format!("host {} has no IPv{family} underlay address", host.name))
+            .with_context(|| format!("host {} has no {family} underlay address", host.name))
     }
 
     fn add_vif(&mut self, switch: &LogicalSwitch, port: &Port) -> PortNo {

@@ -42,6 +42,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use uplink::{State, Uplink};
 use vif::Vif;
+use wire::EtherType;
+use wire::vlan::Tag;
 
 /// Frames read from one descriptor before the others get their turn.
 const BATCH: usize = 32;
@@ -202,7 +204,9 @@ impl UserDatapath {
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                     vif.drops.add(DropReason::Malformed, 1);
                 }
-                Err(error) => return vif.close(&error),
+                Err(error @ IoError::DeviceGone) => return vif.close(&error),
+                // Such as a kind of super-packet that an older kernel has no words for: the frame is lost, the next is not.
+                Err(_) => vif.drops.add(DropReason::DeviceError, 1),
             }
         }
     }
@@ -316,14 +320,10 @@ impl UserDatapath {
     }
 }
 
-/// Puts a tag that the kernel has taken out of a frame back into its bytes.
+/// Puts a tag that the kernel has taken out of a frame back into its bytes. A frame too short for it becomes empty, which is
+/// refused as malformed: without its tag it would belong to another network.
 fn restore_tag(packet: &mut PacketBuf, tag: VlanTag) {
-    const ADDRESSES_LEN: usize = 12;
-    if packet.head().len() < ADDRESSES_LEN || packet.push_front(4).is_err() {
-        return;
+    if flow::push_vlan(packet, Tag::from_tci(EtherType(tag.tpid), tag.tci)).is_err() {
+        packet.set_len(0);
     }
-    let head = packet.head_mut();
-    head.copy_within(4..4 + ADDRESSES_LEN, 0);
-    head[12..14].copy_from_slice(&tag.tpid.to_be_bytes());
-    head[14..16].copy_from_slice(&tag.tci.to_be_bytes());
 }

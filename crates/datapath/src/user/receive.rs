@@ -29,10 +29,10 @@ struct From {
 /// The local end of one tunnel type at one address.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    tunnel: TunnelType,
+    spec: TunnelSpec,
     local: IpAddr,
-    /// GRE: a key is demanded.
-    keyed: bool,
+    /// What the socket is bound to.
+    uplink: Ifindex,
     /// The longest packet that the path carries in one piece, without its IP and UDP headers, in bytes.
     max_payload_len: usize,
     socket: Socket,
@@ -66,7 +66,8 @@ struct Batch {
 }
 
 impl Receiver {
-    /// Opens the local end of `spec` at `local`; `uplink` is the device that STT's segments arrive at.
+    /// Opens the local end of `spec` at `local`. Only what arrives by the device `uplink` is taken: the same packet from
+    /// anywhere else is forged.
     pub(super) fn open(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<Self, Error> {
         let (socket, buffers) = match spec.tunnel {
             TunnelType::Gre => {
@@ -77,10 +78,7 @@ impl Receiver {
                 (Socket::Stt(Box::new(SttReceiver::open(local, spec.port, uplink)?)), 0)
             }
             _ => {
-                // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
-                let options =
-                    UdpOptions { zero_checksum_v6: !spec.checksum, ..UdpOptions::default() };
-                let socket = UdpUnderlay::bind(SocketAddr::new(local, spec.port), options)?;
+                let socket = open_udp(spec, local, uplink)?;
                 (Socket::Udp { socket, trains: vec![RxTrain::EMPTY; BATCH] }, BATCH)
             }
         };
@@ -93,9 +91,9 @@ impl Receiver {
         let udp_len = if matches!(socket, Socket::Udp { .. }) { udp::HEADER_LEN } else { 0 };
         let ip_len = if local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
         Ok(Self {
-            tunnel: spec.tunnel,
+            spec: *spec,
             local,
-            keyed: spec.key,
+            uplink,
             max_payload_len: usize::from(spec.path_mtu_bytes).saturating_sub(ip_len + udp_len),
             socket,
             batch,
@@ -106,12 +104,16 @@ impl Receiver {
 
     /// Opens anew what was bound to an uplink that is gone. True when the descriptor is another one now.
     pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<bool, Error> {
+        if self.uplink == uplink {
+            return Ok(false);
+        }
         match &mut self.socket {
-            Socket::Udp { .. } => return Ok(false),
+            Socket::Udp { socket, .. } => *socket = open_udp(&self.spec, self.local, uplink)?,
             Socket::Gre { socket, .. } => *socket = open_gre(self.local, uplink)?,
             Socket::Stt(stt) => stt.reopen(uplink)?,
         }
         (self.overruns, self.malformed) = Default::default();
+        self.uplink = uplink;
         Ok(true)
     }
 
@@ -129,9 +131,12 @@ impl Receiver {
             Socket::Udp { socket, trains } => {
                 let count = socket.recv_batch(&mut self.batch.packets, trains).unwrap_or(0);
                 for (index, train) in trains.iter().take(count).enumerate() {
+                    if train.source == RxTrain::EMPTY.source {
+                        continue; // Lost; the socket has counted it.
+                    }
                     let from = Arrival {
-                        tunnel: self.tunnel,
-                        keyed: self.keyed,
+                        tunnel: self.spec.tunnel,
+                        keyed: self.spec.key,
                         local: self.local,
                         remote: train.source.ip(),
                         traffic_class: train.tos,
@@ -144,17 +149,20 @@ impl Receiver {
                         _ => self.batch.single(index, from, forwarder),
                     }
                 }
-                self.batch.flush(self.tunnel, forwarder);
+                self.batch.flush(self.spec.tunnel, forwarder);
             }
             Socket::Gre { socket, heads } => {
                 let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
                 for index in 0..count {
                     let packet = &mut self.batch.packets[index];
+                    if packet.is_empty() {
+                        continue; // Lost; the socket has counted it.
+                    }
                     match strip_outer(packet) {
                         Ok(outer) => {
                             let from = Arrival {
-                                tunnel: self.tunnel,
-                                keyed: self.keyed,
+                                tunnel: self.spec.tunnel,
+                                keyed: self.spec.key,
                                 local: self.local,
                                 remote: outer.source,
                                 traffic_class: outer.traffic_class,
@@ -165,7 +173,7 @@ impl Receiver {
                         Err(reason) => forwarder.dropped(reason),
                     }
                 }
-                self.batch.flush(self.tunnel, forwarder);
+                self.batch.flush(self.spec.tunnel, forwarder);
             }
             Socket::Stt(stt) => stt.receive(forwarder),
         }
@@ -178,15 +186,27 @@ impl Receiver {
             Socket::Gre { socket, .. } => {
                 let dropped = socket.stats().map_or(0, |stats| stats.dropped);
                 drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(dropped));
-                drops
-                    .add(DropReason::Malformed, self.malformed.grown_to(socket.malformed().into()));
+                drops.add(DropReason::Malformed, self.malformed.wrapped_to(socket.malformed()));
                 return;
             }
             Socket::Stt(stt) => return stt.tick(time_ms, drops),
         };
-        drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns.unwrap_or(0).into()));
-        drops.add(DropReason::Malformed, self.malformed.grown_to(malformed.into()));
+        if let Ok(overruns) = overruns {
+            drops.add(DropReason::ReceiveOverrun, self.overruns.wrapped_to(overruns));
+        }
+        drops.add(DropReason::Malformed, self.malformed.wrapped_to(malformed));
     }
+}
+
+/// What receives VXLAN or Geneve to `local` from the device `uplink`.
+fn open_udp(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<UdpUnderlay, Error> {
+    let options = UdpOptions {
+        // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
+        zero_checksum_v6: !spec.checksum,
+        device: Some(uplink),
+        ..UdpOptions::default()
+    };
+    UdpUnderlay::bind(SocketAddr::new(local, spec.port), options)
 }
 
 /// What receives GRE to `local` from the device `uplink`.
@@ -204,6 +224,13 @@ impl Growth {
         let growth = count.saturating_sub(self.0);
         self.0 = self.0.max(count);
         growth
+    }
+
+    /// The same for a counter that starts again at 0 after 2^32 - 1.
+    pub(super) fn wrapped_to(&mut self, count: u32) -> u64 {
+        let growth = count.wrapping_sub(self.0 as u32);
+        self.0 = count.into();
+        growth.into()
     }
 }
 
@@ -261,7 +288,10 @@ impl Batch {
         let endpoint = match forwarder.endpoints.find(arrival.tunnel, arrival.local, arrival.remote)
         {
             Ok(endpoint) => endpoint,
-            Err(reason) => return forwarder.dropped(reason),
+            Err(reason) => {
+                let datagrams = packet.len().div_ceil(size);
+                return (0..datagrams).for_each(|_| forwarder.dropped(reason));
+            }
         };
         let (headroom, len) = (packet.headroom(), packet.len());
         let mut run: Option<TunnelKey> = None;

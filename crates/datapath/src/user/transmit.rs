@@ -116,7 +116,10 @@ impl Transmit {
                         return Err(DropReason::Segmentation);
                     }
                 }
-                socket.send_batch(&tx, &messages).map_err(refused)?;
+                let sent = socket.send_batch(&tx, &messages).map_err(refused)?;
+                if sent < messages.len() {
+                    return Err(DropReason::QueueFull);
+                }
             }
             Ok(())
         });
