@@ -6,6 +6,7 @@
 
 pub mod af_packet;
 pub mod batch;
+pub mod capability;
 pub mod cpu;
 pub mod epoll;
 mod error;

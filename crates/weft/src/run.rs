@@ -4,6 +4,7 @@ use crate::control::{Answer, Control, Request, default_path};
 use crate::{Failure, logging, plan, rights};
 use anyhow::{Context, anyhow};
 use datapath::user::{Config, DeviceConfig, Mailbox, PortConfig, UserDatapath};
+use netdev::capability::Capability;
 use netdev::epoll::{Epoll, Events, Interest};
 use netdev::signal::{Signal, Signals};
 use network::Network;
@@ -68,9 +69,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn check_rights(config: &Config) -> anyhow::Result<()> {
     let enters =
         |port: &PortConfig| matches!(port.device, DeviceConfig::Tap { guest: Some(_), .. });
-    let mut needed = vec![rights::NET_ADMIN, rights::NET_RAW];
+    let mut needed = vec![Capability::NET_ADMIN, Capability::NET_RAW];
     if config.ports.iter().any(enters) {
-        needed.push(rights::SYS_ADMIN);
+        needed.push(Capability::SYS_ADMIN);
     }
     rights::check(&format!("the switch of {}", config.host), &needed)
 }

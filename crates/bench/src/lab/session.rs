@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netdev::Netns;
+use netdev::capability::{self, Capability};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -23,9 +24,9 @@ const LAB_BACKLOG: &str = "10000";
 const PREFIX: &str = "weft-";
 /// How long orphaned processes may take to end after SIGTERM.
 const ORPHAN_GRACE: Duration = Duration::from_secs(3);
-/// Numbers of the capabilities that a lab needs (capability(7)).
-const CAPABILITIES: [(&str, u32); 3] =
-    [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_SYS_ADMIN", 21)];
+/// What a lab needs.
+const CAPABILITIES: [Capability; 3] =
+    [Capability::NET_ADMIN, Capability::NET_RAW, Capability::SYS_ADMIN];
 
 /// The right to build labs. Dropping it puts the machine's settings back.
 #[derive(Debug)]
@@ -75,9 +76,8 @@ pub(super) fn prefix() -> String {
 /// [`Error::Missing`] with one sentence, when this process may not create namespaces and devices or the kernel cannot.
 pub fn check_privileges() -> Result<()> {
     let how = "run the command as root, for example with sudo";
-    let status =
-        fs::read_to_string("/proc/self/status").map_err(Error::io("read /proc/self/status"))?;
-    if let Some(name) = missing_capability(&status) {
+    if let Some(lacking) = capability::missing(&CAPABILITIES) {
+        let name = lacking.name;
         return Err(Error::Missing {
             what: format!("building hosts and guests in namespaces needs the privilege {name}"),
             how: how.into(),
@@ -96,13 +96,6 @@ pub fn check_privileges() -> Result<()> {
         },
         false => error.into(),
     })
-}
-
-/// The first capability of a lab that the effective set in `/proc/self/status` lacks.
-fn missing_capability(status: &str) -> Option<&'static str> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
-    CAPABILITIES.iter().find(|(_, bit)| effective & (1 << bit) == 0).map(|(name, _)| *name)
 }
 
 fn lock(patience: Duration, stop: &Stop) -> Result<File> {
@@ -235,12 +228,5 @@ mod tests {
         for other in ["weft-123", "weft-123-", "weft-x-h1", "weft--h1", "123-h1", "blue"] {
             assert_eq!(owner(other), None, "{other}");
         }
-    }
-
-    #[test]
-    fn capability_is_named_when_the_effective_set_lacks_it() {
-        assert_eq!(missing_capability("Name:\tx\nCapEff:\t000001ffffffffff\n"), None);
-        assert_eq!(missing_capability("CapEff:\t0000000000000000\n"), Some("CAP_NET_ADMIN"));
-        assert_eq!(missing_capability("CapEff:\t0000000000003000\n"), Some("CAP_SYS_ADMIN"));
     }
 }
