@@ -171,3 +171,60 @@ impl Plan<'_> {
         Some(spec)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        Network::parse(text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn port(name: &str, host: &str, mac: u8) -> String {
+        format!(
+            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\"\nmac = \"02:00:00:00:00:{mac:02x}\"\n\
+             device = {{ tap = \"{name}\" }}\n"
+        )
+    }
+
+    #[test]
+    fn switch_on_one_host_needs_no_tunnel_and_no_address() {
+        let text = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\nunderlay = []\n\
+                    [[logical_switch]]\nname = \"blue\"\nvni = 5\n"
+            .to_owned()
+            + &port("a", "h1", 1) + &port("b", "h1", 2);
+        let network = network(&text);
+        let config = plan(&network, &network.hosts()[0]).unwrap();
+        assert_eq!((config.ports.len(), config.tunnels.len(), config.endpoints.len()), (2, 0, 0));
+    }
+
+    #[test]
+    fn each_remote_host_is_one_end_point_of_each_tunnel_type() {
+        let hosts = (1..4).map(|n| {
+            format!("[[host]]\nname = \"h{n}\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.{n}\"]\n")
+        });
+        let switch = |name: &str, tunnel: &str, vni: u8| {
+            format!("[[logical_switch]]\nname = \"{name}\"\nvni = {vni}\ntunnel = \"{tunnel}\"\n")
+        };
+        let text = hosts.collect::<String>()
+            + &switch("blue", "geneve", 1)
+            + &port("a", "h1", 1)
+            + &port("b", "h2", 2)
+            + &port("c", "h2", 3)
+            + &port("d", "h3", 4)
+            + &switch("green", "geneve", 2)
+            + &port("e", "h1", 5)
+            + &port("f", "h2", 6)
+            + &switch("red", "stt", 1)
+            + &port("g", "h1", 7)
+            + &port("h", "h3", 8)
+            + &switch("elsewhere", "gre", 1)
+            + &port("i", "h2", 9)
+            + &port("j", "h3", 10);
+        let network = network(&text);
+        let config = plan(&network, &network.hosts()[0]).unwrap();
+        assert_eq!(config.tunnels.len(), 2, "geneve and stt; gre has no port here");
+        assert_eq!(config.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
+        assert_eq!(config.ports.iter().map(|p| p.port.0).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+}
