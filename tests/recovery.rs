@@ -9,10 +9,12 @@ use datapath::stats::PortStats;
 use netdev::{Netns, OwnedNetns};
 use nix::sys::signal::Signal;
 use std::fs;
+use std::io::Write;
 use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 
@@ -410,4 +412,32 @@ fn show_says_how_to_start_a_daemon_when_none_runs() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("/nowhere/weft.sock") && said.contains("weft run"), "{said}");
+}
+
+#[test]
+fn daemon_ends_at_once_when_clients_are_slow() {
+    require_root!();
+    /// Shorter than what the clients may take together.
+    const LIMIT: Duration = Duration::from_secs(2);
+    let lab = Lab::new(Setup::new("vxlan"));
+    let [mut daemon, other] = lab.start_both();
+    let connect = || UnixStream::connect(lab.control(0)).expect("the daemon listens");
+    let silent: Vec<_> = (0..2).map(|_| connect()).collect();
+    let mut slow = connect();
+    let trickle = std::thread::spawn(move || {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && slow.write_all(b" ").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    // One that asks is answered all the same, in its turn.
+    daemon.show();
+    let late: Vec<_> = (0..10).map(|_| connect()).collect();
+    daemon.signal(Signal::SIGTERM);
+    let status = daemon.wait_end(LIMIT);
+    assert!(status.success(), "{status}");
+    assert!(!lab.control(0).exists(), "a socket is left behind");
+    drop((silent, late));
+    trickle.join().expect("a thread that only writes");
+    other.stop();
 }

@@ -3,12 +3,16 @@
 use crate::control::{Answer, Control, Request, default_path};
 use crate::{Failure, logging, plan, rights};
 use anyhow::{Context, anyhow};
-use datapath::user::{Config, DeviceConfig, Mailbox, PortConfig, UserDatapath};
+use datapath::user::{Config, DeviceConfig, PortConfig, UserDatapath};
 use netdev::capability::Capability;
 use netdev::epoll::{Epoll, Events, Interest};
 use netdev::signal::{Signal, Signals};
 use network::Network;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often it is looked whether the forwarding thread has ended.
+const ENDED_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Run the switch of one host until SIGTERM or SIGINT.
 ///
@@ -54,13 +58,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .name("forward".to_owned())
         .spawn(move || datapath.run())
         .context("start the forwarding thread")?;
-    let served = serve(&control, &signals, &mailbox, || forwarding.is_finished());
+    let asked = mailbox.clone();
+    let served = control.serve(move |Request::Show| match asked.snapshot() {
+        Ok(snapshot) => Answer::Ok(Box::new(snapshot)),
+        Err(error) => Answer::Error(error.to_string()),
+    });
+    let waited = served.and_then(|()| wait_for_end(&signals, || forwarding.is_finished()));
     mailbox.stop();
     match forwarding.join() {
         Ok(result) => result?,
         Err(_) => return Err(anyhow!("the forwarding thread panicked").into()),
     }
-    served?;
+    waited?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -76,36 +85,19 @@ fn check_rights(config: &Config) -> anyhow::Result<()> {
     rights::check(&format!("the switch of {}", config.host), &needed)
 }
 
-/// Answers the control socket until a signal says stop, or the forwarding thread has ended.
-fn serve(
-    control: &Control,
-    signals: &Signals,
-    mailbox: &Mailbox,
-    ended: impl Fn() -> bool,
-) -> Result<(), anyhow::Error> {
-    const SIGNAL: u64 = 0;
-    const CONTROL: u64 = 1;
+/// Waits until a signal says stop, or the forwarding thread has ended.
+fn wait_for_end(signals: &Signals, ended: impl Fn() -> bool) -> Result<(), anyhow::Error> {
     let epoll = Epoll::new()?;
-    epoll.add(signals, SIGNAL, Interest::Read)?;
-    epoll.add(control.listener(), CONTROL, Interest::Read)?;
+    epoll.add(signals, 0, Interest::Read)?;
     let mut events = Events::new();
     while !ended() {
-        epoll.wait(&mut events, Some(std::time::Duration::from_millis(500)))?;
-        for event in events.iter() {
-            if event.token == SIGNAL {
-                match signals.read()? {
-                    Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
-                    Some(Signal::Hangup) => {
-                        tracing::info!("SIGHUP ignored: restart to read the network file anew")
-                    }
-                    None => {}
-                }
-                continue;
+        epoll.wait(&mut events, Some(ENDED_INTERVAL))?;
+        match signals.read()? {
+            Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
+            Some(Signal::Hangup) => {
+                tracing::info!("SIGHUP ignored: restart to read the network file anew");
             }
-            control.serve(|Request::Show| match mailbox.snapshot() {
-                Ok(snapshot) => Answer::Ok(Box::new(snapshot)),
-                Err(error) => Answer::Error(error.to_string()),
-            });
+            None => {}
         }
     }
     Ok(())
