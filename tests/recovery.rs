@@ -7,13 +7,14 @@ use common::daemon::WEFT;
 use common::{Attachment, Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::PortStats;
 use netdev::{Netns, OwnedNetns};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
@@ -440,4 +441,53 @@ fn daemon_ends_at_once_when_clients_are_slow() {
     drop((silent, late));
     trickle.join().expect("a thread that only writes");
     other.stop();
+}
+
+/// `weft run` on `h1` under a limit of open files, set by the shell's `ulimit` with `flag`.
+fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
+    let mut command = lab.hosts[0].netns.program("sh");
+    let script = format!("ulimit {flag} {files} && exec \"$@\"");
+    command.args(["-c", &script, "sh", WEFT, "run", "--host", "h1", "--control"]);
+    command.arg(lab.control(0)).arg(lab.network_file());
+    command
+}
+
+#[test]
+fn limit_of_open_files_is_raised_when_it_may_be_and_reported_when_not() {
+    require_root!();
+    // Fewer than the source ports of Geneve alone.
+    const FILES: u32 = 48;
+    let lab = Lab::new(Setup::new("geneve"));
+    let before = all_links(&lab);
+    let output = limited(&lab, "-n", FILES).output().expect("sh can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("open files") && said.contains(&FILES.to_string()), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
+    assert_eq!(all_links(&lab), before, "links are left behind");
+
+    /// Not left behind when the test fails.
+    struct Guard(Child);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let mut guard = Guard(limited(&lab, "-Sn", FILES).spawn().expect("sh can be started"));
+    let child = &mut guard.0;
+    let mut ended = None;
+    wait_until(PATIENCE, "the switch runs", || {
+        ended = child.try_wait().expect("a child can be waited for");
+        let show = Command::new(WEFT).args(["show", "--control"]).arg(lab.control(0)).output();
+        ended.is_some() || show.is_ok_and(|output| output.status.success())
+    });
+    assert_eq!(ended, None, "it ended by itself");
+    let pid = i32::try_from(child.id()).expect("a process number is positive");
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a child can be sent a signal");
+    wait_until(PATIENCE, "the switch ends", || {
+        ended = child.try_wait().expect("a child can be waited for");
+        ended.is_some()
+    });
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }

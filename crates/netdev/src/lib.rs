@@ -13,6 +13,7 @@ mod error;
 pub mod ethtool;
 pub mod filter;
 pub mod io_error;
+pub mod limits;
 mod netlink;
 mod netns;
 pub mod raw_ip;

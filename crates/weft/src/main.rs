@@ -3,6 +3,7 @@
 
 mod control;
 mod demo;
+mod limits;
 mod logging;
 mod plan;
 mod rights;

@@ -1,7 +1,7 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{Answer, Control, Request, default_path};
-use crate::{Failure, logging, plan, rights};
+use crate::{Failure, limits, logging, plan, rights};
 use anyhow::{Context, anyhow};
 use datapath::user::{Config, DeviceConfig, PortConfig, UserDatapath};
 use netdev::capability::Capability;
@@ -47,6 +47,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let config = plan::plan(&network, host).map_err(Failure::Input)?;
     check_rights(&config).map_err(Failure::Input)?;
     logging::init();
+    limits::check(&config).map_err(Failure::Input)?;
     // Blocked before any thread starts, so that every thread has them blocked.
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
