@@ -19,7 +19,7 @@ use crate::environment::Environment;
 use crate::lab::{Contender, DEFAULT_UPLINK_MTU, OffloadFlags, Profile, Session};
 use crate::{Error, Result, Stop};
 
-pub use report::{DemoReport, ProfileReport, Row, StreamReport, Trial};
+pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 
 use progress::Progress;
 use report::BASE;

@@ -77,6 +77,8 @@ pub struct Row {
     pub eight_gbps: Option<f64>,
     /// Busy share of the machine during the run with one connection, 0 to 1.
     pub cpu_busy: Option<f64>,
+    /// Busy processor seconds of the machine for 10^9 payload bits over one connection.
+    pub cpu_seconds_per_gbit: Option<f64>,
     /// One connection: Gb/s over those of the base in the same block.
     pub one_ratio: Option<f64>,
     /// Eight connections: Gb/s over those of the base in the same block.
@@ -89,6 +91,16 @@ pub struct Row {
     pub left_out: bool,
 }
 
+/// How far the base was from itself when it was measured a second time in the same block. No ratio of the table means more than
+/// that.
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
+pub struct Noise {
+    /// The rate of the second time over that of the first where it is farthest from 1, of all blocks and both loads.
+    pub farthest: f64,
+    /// Blocks in which the base was measured twice.
+    pub pairs: usize,
+}
+
 /// All trials with one underlay profile.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct ProfileReport {
@@ -98,9 +110,10 @@ pub struct ProfileReport {
     pub uplink_mtu: u16,
     /// Offload flags of the underlay, as the kernel states them.
     pub offloads: OffloadFlags,
-    /// The base measured a second time over its first time (one connection; median over the blocks). What differs from 1
-    /// is noise, and no ratio of the table means more than that.
-    pub noise: Option<f64>,
+    /// The base against itself; `None` when it was not measured twice in any block.
+    pub noise: Option<Noise>,
+    /// The largest share of the machine's time that the hypervisor gave to somebody else during a run, 0 to 1.
+    pub cpu_steal: f64,
     /// One row for each contender.
     pub rows: Vec<Row>,
     /// What the rows are made of.
@@ -152,8 +165,8 @@ impl ProfileReport {
             kinds.iter().map(|&(contender, again)| Row::of(contender, again, &trials)).collect();
         let last = rows.iter().position(|row| row.again).unwrap_or(rows.len());
         rows.splice(last..last, left_out.iter().map(|(c, why)| Row::left_out(*c, why)));
-        let noise = rows.iter().find(|row| row.again).and_then(|_| noise(&trials));
-        Self { profile, uplink_mtu, offloads, noise, rows, trials }
+        let (noise, cpu_steal) = (Noise::of(&trials), largest_steal(&trials));
+        Self { profile, uplink_mtu, offloads, noise, cpu_steal, rows, trials }
     }
 }
 
@@ -179,6 +192,7 @@ impl Row {
             one_gbps: middle(&one_gbps),
             eight_gbps: middle(&eight_gbps),
             cpu_busy: middle(&|t| Some(t.one.as_ref()?.usage.cpu_busy)),
+            cpu_seconds_per_gbit: middle(&|t| Some(t.one.as_ref()?.usage.cpu_seconds_per_gbit)),
             one_ratio: compared(one_gbps),
             eight_ratio: compared(eight_gbps),
             wire_frames_per_second: middle(&|t| Some(t.one.as_ref()?.usage.wire_frames_per_second)),
@@ -208,14 +222,34 @@ fn base_rate(all: &[Trial], block: usize, rate: fn(&Trial) -> Option<f64>) -> Op
     ratio(rates.iter().sum(), rates.len() as f64)
 }
 
-/// The median over the blocks of base again over base.
-fn noise(trials: &[Trial]) -> Option<f64> {
-    let rate = |block: usize, again: bool| {
-        let mut base = trials.iter().filter(|t| t.contender == BASE && t.block == block);
-        base.find(|t| t.again == again).and_then(one_gbps)
-    };
-    let blocks = trials.iter().map(|t| t.block + 1).max().unwrap_or(0);
-    median((0..blocks).filter_map(|block| ratio(rate(block, true)?, rate(block, false)?)))
+impl Noise {
+    fn of(trials: &[Trial]) -> Option<Self> {
+        let base = |again| trials.iter().filter(move |t| t.contender == BASE && t.again == again);
+        let twice = base(false).filter_map(|first| {
+            let second = base(true).find(|second| second.block == first.block)?;
+            let compared = |rate: fn(&Trial) -> Option<f64>| ratio(rate(second)?, rate(first)?);
+            let loads = [one_gbps, eight_gbps].into_iter().filter_map(compared);
+            loads.max_by(|a, b| distance(*a).total_cmp(&distance(*b)))
+        });
+        let twice: Vec<f64> = twice.collect();
+        let farthest =
+            twice.iter().copied().max_by(|a, b| distance(*a).total_cmp(&distance(*b)))?;
+        Some(Self { farthest, pairs: twice.len() })
+    }
+
+    /// How far the base was from itself, as a share of its first rate.
+    pub fn distance(&self) -> f64 {
+        distance(self.farthest)
+    }
+}
+
+fn distance(ratio: f64) -> f64 {
+    (ratio - 1.0).abs()
+}
+
+fn largest_steal(trials: &[Trial]) -> f64 {
+    let streams = trials.iter().flat_map(|trial| trial.one.iter().chain(&trial.eight));
+    streams.map(|stream| stream.usage.cpu_steal).fold(0.0, f64::max)
 }
 
 fn as_text<S: serde::Serializer>(value: &Contender, serializer: S) -> Result<S::Ok, S::Error> {
@@ -291,16 +325,31 @@ pub(super) mod tests {
         let stt = &profile.rows[1];
         assert_eq!(
             (stt.one_gbps, stt.one_ratio, profile.noise),
-            (Some(15.0), Some(0.5), Some(1.0))
+            (Some(15.0), Some(0.5), Some(Noise { farthest: 1.0, pairs: 2 }))
         );
         assert!(report.passed(), "a peer that is left out is no failure");
     }
 
     #[test]
-    fn noise_is_the_base_again_over_the_base() {
-        let report = report(vec![trial(BASE, 0, false, 40.0), trial(BASE, 0, true, 36.0)]);
-        assert_eq!(report.profiles[0].noise, Some(0.9));
-        assert_eq!(report.profiles[0].rows[0].one_ratio, Some(40.0 / 38.0));
+    fn noise_is_the_farthest_of_all_blocks_and_loads() {
+        let base = |block, again, one, eight| {
+            let mut trial = trial(BASE, block, again, one);
+            trial.eight.as_mut().unwrap().usage.gbps = eight;
+            trial
+        };
+        let noise = |trials: &[Trial]| Noise::of(trials).map(|noise| (noise.farthest, noise.pairs));
+        let steady = [base(0, false, 40.0, 40.0), base(0, true, 36.0, 40.0)];
+        assert_eq!(noise(&steady), Some((0.9, 1)));
+        let row = &report(steady.to_vec()).profiles[0].rows[0];
+        assert_eq!(row.one_ratio, Some(40.0 / 38.0));
+        // Twice as slow and then faster by half: the middle would be steady.
+        let opposed =
+            [base(1, false, 40.0, 40.0), base(1, true, 20.0, 40.0), base(2, false, 40.0, 40.0)];
+        let opposed = [&opposed[..], &[base(2, true, 60.0, 40.0)]].concat();
+        assert_eq!(noise(&opposed).map(|(far, pairs)| ((far - 1.0).abs(), pairs)), Some((0.5, 2)));
+        let eight = [base(0, false, 40.0, 40.0), base(0, true, 40.0, 10.0)];
+        assert_eq!(noise(&eight), Some((0.25, 1)), "the other load counts as well");
+        assert_eq!(noise(&[base(0, false, 40.0, 40.0), base(1, true, 36.0, 40.0)]), None);
     }
 
     #[test]

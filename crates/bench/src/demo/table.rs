@@ -4,9 +4,9 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
 
-use super::report::{DemoReport, ProfileReport, Row};
+use super::report::{DemoReport, Noise, ProfileReport, Row};
 
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 10] = [
     "",
     "guest\nMTU",
     "ping4\nµs",
@@ -14,11 +14,14 @@ const HEADER: [&str; 9] = [
     "TCP x1\nGb/s",
     "TCP x8\nGb/s",
     "CPU x1\n%",
+    "CPU x1\ns/Gbit",
     "x1 of\nbridge",
     "frames/s\non wire",
 ];
 /// How far the base may be from itself.
 const STEADY: f64 = 0.05;
+/// The share of the machine's time from which on its reader is told that somebody else had it.
+const NOTABLE_STEAL: f64 = 0.01;
 /// Shown where there is nothing to show.
 const NOTHING: &str = "-";
 
@@ -41,7 +44,13 @@ impl fmt::Display for DemoReport {
             self.seconds,
             self.blocks
         )?;
-        f.write_str("CPU is that of the whole machine; a super-packet counts as one frame.\n")
+        f.write_str("CPU is that of the whole machine; a super-packet counts as one frame.\n")?;
+        let receivers = 1 % env.cores.max(1);
+        writeln!(
+            f,
+            "The guests' programs are pinned: senders to core 0, receivers to core {receivers}. Daemons and \
+             softirqs are not."
+        )
     }
 }
 
@@ -62,12 +71,14 @@ impl fmt::Display for ProfileReport {
         let off = off.collect::<Vec<_>>().join(", ");
         writeln!(f, "Off on the underlay: {}.", if off.is_empty() { "nothing" } else { &off })?;
         if let Some(noise) = self.noise {
-            let verdict = if (noise - 1.0).abs() > STEADY {
-                "not converged: the machine did not hold still, and ratios mean no more than that"
-            } else {
-                "the machine held still"
-            };
-            writeln!(f, "The bridge against itself: {noise:.2}; {verdict}.")?;
+            writeln!(f, "{noise}")?;
+        }
+        if self.cpu_steal >= NOTABLE_STEAL {
+            let percent = self.cpu_steal * 100.0;
+            writeln!(
+                f,
+                "The hypervisor took up to {percent:.0} % of the machine's time in a run."
+            )?;
         }
         for row in &self.rows {
             if let Some(reason) = &row.failure {
@@ -76,6 +87,22 @@ impl fmt::Display for ProfileReport {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Noise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.distance() > STEADY {
+            "not converged: the machine did not hold still, and ratios mean no more than that"
+        } else {
+            "the machine held still"
+        };
+        let rests = match self.pairs {
+            1 => "one pair of measurements only".to_owned(),
+            pairs => format!("the farthest from 1 of {pairs} pairs of measurements"),
+        };
+        let farthest = self.farthest;
+        write!(f, "The bridge against itself: {farthest:.2} ({rests}); {verdict}.")
     }
 }
 
@@ -101,6 +128,7 @@ fn cells(row: &Row) -> Vec<Cell> {
         Cell::new(number(row.one_gbps, 2)),
         Cell::new(number(row.eight_gbps, 2)),
         Cell::new(number(row.cpu_busy.map(|busy| busy * 100.0), 0)),
+        Cell::new(number(row.cpu_seconds_per_gbit, 3)),
         Cell::new(number(row.one_ratio, 2)),
         Cell::new(row.wire_frames_per_second.map_or(NOTHING.to_owned(), thousands)),
     ]
@@ -124,6 +152,7 @@ mod tests {
     use super::super::report::Trial;
     use super::super::report::tests::{STT, report, trial};
     use super::*;
+    use crate::demo::DemoOptions;
     use crate::lab::Contender;
 
     #[test]
@@ -149,11 +178,47 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        assert_eq!(line("weft stt"), "weft stt 1450 50 50 22.00 22.00 50 0.55 1 000");
-        assert_eq!(line("kernel vxlan FAIL"), "kernel vxlan FAIL - - - - - - - -");
+        assert_eq!(line("weft stt"), "weft stt 1450 50 50 22.00 22.00 50 0.045 0.55 1 000");
+        assert_eq!(line("kernel vxlan FAIL"), "kernel vxlan FAIL - - - - - - - - -");
         assert_eq!(line("kernel vxlan:"), "kernel vxlan: FAIL: no answer from 10.77.0.21");
         assert_eq!(line("OVS user vxlan:"), "OVS user vxlan: left out: not installed");
-        assert_eq!(line("The bridge"), "The bridge against itself: 1.00; the machine held still.");
+        assert_eq!(
+            line("The bridge"),
+            "The bridge against itself: 1.00 (one pair of measurements only); the machine held still."
+        );
         assert_eq!(line("Off on"), "Off on the underlay: nothing.");
+        assert!(line("The guests'").contains("senders to core 0"));
+        assert!(!text.contains("hypervisor"), "nothing was stolen:\n{text}");
+    }
+
+    #[test]
+    fn doubts_are_told_when_the_machine_did_not_hold_still() {
+        let mut trials = Vec::new();
+        for (block, again) in [(0, 20.0), (1, 60.0)] {
+            trials.push(trial(Contender::LinuxBridge, block, false, 40.0));
+            trials.push(trial(Contender::LinuxBridge, block, true, again));
+        }
+        trials[1].eight.as_mut().expect("a stream").usage.cpu_steal = 0.07;
+        let text = report(trials).to_string();
+        assert!(text.contains("of 2 pairs of measurements); not converged"), "{text}");
+        assert!(text.contains("The hypervisor took up to 7 %"), "{text}");
+    }
+
+    #[test]
+    fn table_fits_a_terminal_when_figures_are_large() {
+        let mut all: Vec<_> = DemoOptions::new("weft")
+            .contenders
+            .into_iter()
+            .map(|c| trial(c, 0, false, 88.88))
+            .collect();
+        all.push(trial(Contender::LinuxBridge, 0, true, 88.88));
+        for usage in all.iter_mut().filter_map(|trial| Some(&mut trial.one.as_mut()?.usage)) {
+            usage.wire_frames_per_second = 12_345_678.0;
+            usage.cpu_busy = 1.0;
+        }
+        let text = report(all).to_string();
+        let widest =
+            text.lines().take_while(|line| !line.starts_with("Off")).map(|l| l.chars().count());
+        assert!(widest.max().is_some_and(|columns| columns <= 100), "{text}");
     }
 }
