@@ -1,8 +1,8 @@
 //! tshark reads what two hosts of weft put on the wire between them, in all six tunnel types.
 //!
-//! Two captures are made of each type. With the offloads of the wire's ends on, super-packets cross whole; the lengths and
-//! checksums that a NIC would complete are not judged then, everything else is. With them off, every frame is what a wire
-//! would carry, and every checksum, outer and inner, must be right.
+//! Two captures are made of each type. With the offloads of the wire's ends on, super-packets cross whole; the lengths
+//! and checksums that a NIC would complete are not judged then, everything else is. With them off, every frame is what
+//! a wire would carry, and every checksum, outer and inner, must be right.
 
 mod common;
 mod peers;
@@ -230,9 +230,9 @@ impl Marks<'_> {
         }
     }
 
-    /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of a segment when it looks for the last one of
-    /// an STT frame, so it takes the last but one for the last when fewer than 20 bytes follow. It then reads a frame without
-    /// its end, and says so; that nothing is missing is shown by [`segments_make_up_their_frames`].
+    /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of a segment when it looks for the last one
+    /// of an STT frame, so it takes the last but one for the last when fewer than 20 bytes follow. It then reads a frame
+    /// without its end, and says so; that nothing is missing is shown by [`segments_make_up_their_frames`].
     fn is_misread_end(&self) -> bool {
         let number = |column: usize| self.0[column].first().and_then(|text| text.parse().ok());
         let (Some(len), Some(offset), Some(frame_len)) = (number(6), number(7), number(8)) else {

@@ -54,8 +54,8 @@ impl Capture {
 /// The dissection of one frame: for each field that was asked for, all its values.
 pub type Row = Vec<Vec<String>>;
 
-/// The protocols that weft and these tests put on the wire. tshark is to know no others: it would take the noise that fills TCP
-/// streams between arbitrary ports for the protocols that have those ports, and complain about it.
+/// The protocols that weft and these tests put on the wire. tshark is to know no others: it would take the noise that
+/// fills TCP streams between arbitrary ports for the protocols that have those ports, and complain about it.
 const PROTOCOLS: &[&str] = &[
     "arp",
     "data",

@@ -462,7 +462,8 @@ def geneve_options():
     yield True, [logical_ports]
     yield False, [harmless, empty]
     yield True, [empty, logical_ports, harmless]
-    yield False, [GeneveOptions(classid=2, type=3, data=bytes(124)), GeneveOptions(classid=2, type=4, data=bytes(116))]
+    yield False, [GeneveOptions(classid=2, type=3, data=bytes(124)),
+                  GeneveOptions(classid=2, type=4, data=bytes(120))]
 
 
 def tunnelled_frames():

@@ -4,10 +4,11 @@ use crate::common::{Lab, VNI};
 use netdev::{LinkKind, LinkSpec, VxlanSpec};
 use wire::Vni;
 
-/// Joins the guest of `h2`, attached already, to a kernel VXLAN device that leads to `h1`. It is gone with the namespace of `h2`.
+/// Joins the guest of `h2`, attached already, to a kernel VXLAN device that leads to `h1`. All is gone with the namespace
+/// of `h2`.
 ///
-/// Zero checksums over IPv4 are an option of the sender alone; over IPv6 (RFC 6936) the device sends and accepts them, or
-/// neither.
+/// Zero checksums over IPv4 are an option of the sender alone; over IPv6 (RFC 6936) the device sends and accepts them,
+/// or neither.
 pub fn attach(lab: &Lab, checksum: bool) {
     let (h1, h2) = (&lab.hosts[0], &lab.hosts[1]);
     let (_, guest) = lab.ends();

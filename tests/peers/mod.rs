@@ -1,5 +1,5 @@
-//! Other people's switches, dissectors and packet builders, as the tests need them: the kernel's VXLAN ([`kernel`]), Open
-//! vSwitch ([`open_vswitch`]), tcpdump and tshark ([`capture`]); and the programs that they are ([`program`]).
+//! Other people's switches, dissectors and packet builders, as the tests need them: the kernel's VXLAN ([`kernel`]),
+//! Open vSwitch ([`open_vswitch`]), tcpdump and tshark ([`capture`]); and the programs that they are ([`program`]).
 //!
 //! Everything started is owned by a value that ends it when dropped, also when a test fails.
 #![allow(dead_code, reason = "each test program uses the part it needs")]
@@ -9,7 +9,7 @@ pub mod kernel;
 pub mod open_vswitch;
 pub mod program;
 
-use crate::common::{Host, Lab, PATIENCE, traffic};
+use crate::common::{Daemon, Host, Lab, PATIENCE, traffic};
 use netdev::Netns;
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ const OFFLOADS: &[&str] = &[
 ];
 
 /// Makes a device carry only frames as a wire would: no super-packets, and all checksums complete. Open vSwitch's
-/// userspace datapath needs that of everything it reads from, because a packet socket without virtio-net headers does not
-/// say that a checksum is still to be completed.
+/// userspace datapath needs that of everything it reads from, because a packet socket without virtio-net headers does
+/// not say that a checksum is still to be completed.
 pub fn carry_wire_frames(netns: &Netns, device: &str) {
     let wanted: Vec<_> = OFFLOADS.iter().map(|&name| (name, false)).collect();
     let ethtool = netns.ethtool().expect("an ethtool socket can be opened");
@@ -61,4 +61,11 @@ pub fn guests_talk(lab: &Lab) {
     traffic::tcp(far, near, 4, TRANSFER_LEN);
     traffic::tcp(near, far, 6, TRANSFER_LEN / 10);
     traffic::tcp(far, near, 6, TRANSFER_LEN / 10);
+}
+
+/// Nothing that the peer sent was refused. Queues that overflow while the machine is busy are no refusals; TCP repeats.
+pub fn nothing_was_refused(daemon: &Daemon) {
+    let mut drops = daemon.drops();
+    drops.retain(|reason, _| !matches!(reason.as_str(), "receive_overrun" | "queue_full"));
+    assert!(drops.is_empty(), "{drops:?}");
 }

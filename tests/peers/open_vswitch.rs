@@ -1,8 +1,8 @@
 //! Open vSwitch with its userspace datapath as the switch of `h2`: an instance with a directory of its own, so that one
 //! that runs on the machine is left alone.
 //!
-//! `br-phy` owns the uplink and the underlay addresses, `br-int` the guest's device and the tunnel port: the arrangement
-//! that its documentation gives for userspace tunnelling.
+//! `br-phy` owns the uplink and the underlay addresses, `br-int` the guest's device and the tunnel port: the
+//! arrangement that its documentation gives for userspace tunnelling.
 
 use super::program::{Running, command, run};
 use super::{MTU, carry_wire_frames, carry_wire_frames_between};
@@ -122,7 +122,7 @@ impl OpenVswitch {
         netlink.set_up(bridge).expect("a link can be set up");
     }
 
-    /// The guest's port and the tunnel, joined by flows that set and demand the key, and the logical ports where mapped.
+    /// The guest's port and the tunnel, joined by flows that set and demand the key, and the logical ports if mapped.
     fn make_flows(&self, h2: &Host, near: &Guest, far: &Guest, logical_ports: bool) {
         if logical_ports {
             self.ofctl(h2, &["add-tlv-map", "{class=0x0102,type=0x80,len=4}->tun_metadata0"]);
@@ -186,8 +186,8 @@ impl OpenVswitch {
     }
 }
 
-/// A program of the package, run on the host, in the instance's directory: sockets are named relative to it, because their
-/// paths have a limit.
+/// A program of the package, run on the host, in the instance's directory: sockets are named relative to it, because
+/// their paths have a limit.
 fn tool(host: &Host, directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
