@@ -5,7 +5,9 @@ mod common;
 
 use common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
 use common::outer::{CE, GRE, Outer, SttSegment, UDP, stt_header};
-use common::{Attachment, Daemon, GUEST_DEVICE, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, VNI, traffic};
+use common::{
+    Attachment, Daemon, GUEST_DEVICE, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, VNI, traffic,
+};
 use datapath::stats::Drops;
 use std::net::UdpSocket;
 use testkit::host::wait_until;
