@@ -6,7 +6,7 @@ mod common;
 use common::daemon::WEFT;
 use common::{Attachment, Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::PortStats;
-use netdev::{Netns, OwnedNetns};
+use netdev::{Event, LinkKind, LinkSpec, Monitor, Netns, OwnedNetns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -150,6 +150,52 @@ fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
     traffic::ping(&lab.guests[0].netns, address);
     daemon.stop();
     near.stop();
+}
+
+#[test]
+fn guest_is_attached_when_its_name_is_free_again() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let guest = &lab.guests[1].netns;
+    let peer = LinkSpec::new("other");
+    let taken = LinkSpec::new(GUEST_DEVICE);
+    let taken = guest.netlink().create(&taken, &LinkKind::Veth { peer }).expect("a veth pair");
+    let events = lab.hosts[1].netns.monitor().expect("a monitor");
+    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
+    daemon.wait_says("has a link of that name already");
+    // Some attempts later, it has been said once and no TAP has been made in vain.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(daemon.stderr().matches("port is down").count(), 1, "{}", daemon.stderr());
+    assert!(port(&daemon, "g2").state.contains("of that name"), "{:?}", port(&daemon, "g2"));
+    assert_eq!(taps_made(events), 0);
+    guest.netlink().delete(taken).expect("a veth can be deleted");
+    wait_port(&daemon, "g2", "up", |port| port.state == "up");
+    let near = lab.start(0);
+    traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
+    daemon.stop();
+    near.stop();
+}
+
+/// How often the name of a TAP on its way to a guest has been seen.
+fn taps_made(mut events: Monitor) -> usize {
+    let events = events.drain().expect("the events");
+    let made = |event: &&Event| matches!(event, Event::LinkRemoved { name, .. } if name.starts_with("weft"));
+    events.iter().filter(made).count()
+}
+
+#[test]
+fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let guest = &lab.guests[1];
+    for which in ["all", "default"] {
+        let key = format!("net/ipv6/conf/{which}/disable_ipv6");
+        guest.netns.sysctl(&key, "1").expect("a sysctl can be set");
+    }
+    let daemons = lab.start_both();
+    daemons[1].wait_says(&format!("without an address: add address {}/64", guest.ip(6)));
+    traffic::ping(&lab.guests[0].netns, guest.ip(4));
+    daemons.into_iter().for_each(Daemon::stop);
 }
 
 /// The uplink of `h1` goes down and comes back, with the wire: the other host's loses its carrier.

@@ -3,13 +3,13 @@
 use super::config::{DeviceConfig, GuestConfig, PortConfig};
 use crate::stats::{PortStats, drops};
 use flow::{DropCounters, DropReason, Traffic};
-use netdev::Error;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::{IoError, IoResult};
 use netdev::tap::{Tap, TapOptions};
-use netdev::{Dad, Netlink, Netns, SizeLimits};
+use netdev::{Dad, Error, Netlink, Netns, SizeLimits};
 use packet::PacketBuf;
+use std::mem::{Discriminant, discriminant};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The device of a VIF, open.
@@ -19,25 +19,36 @@ pub(super) enum Device {
     Interface(PacketSocket),
 }
 
+/// Why there is no device, and when it is worth trying again.
+enum Refusal {
+    /// What it needs is not there yet. Looking for it is cheap, and may be done at every tick.
+    Absent(Error),
+    /// The kernel was asked to make something, and did not.
+    Failed(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Device {
-    fn open(config: &DeviceConfig) -> Result<Self, Error> {
-        match config {
-            DeviceConfig::Tap { name, guest: None, mtu } => {
-                let tap = Tap::open(name, TapOptions::default())?;
-                let netlink = Netlink::open()?;
-                let index = netlink.index_of(name)?;
-                netlink.set_mtu(index, u32::from(*mtu))?;
-                netlink.set_up(index)?;
-                Ok(Self::Tap(tap))
+    fn open(config: &DeviceConfig, may_make: bool) -> Result<Option<Self>, Refusal> {
+        let tap = match config {
+            DeviceConfig::Interface { name } => {
+                let index = Netlink::open()?.index_of(name).map_err(Refusal::Absent)?;
+                let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+                let socket = PacketSocket::open(index, &Filter::everything(), options)?;
+                return Ok(Some(Self::Interface(socket)));
             }
             DeviceConfig::Tap { name, guest: Some(guest), mtu } => {
-                Ok(Self::Tap(open_in_guest(name, guest, *mtu)?))
+                let netns = Netns::open(&guest.netns).map_err(Refusal::Absent)?;
+                may_make.then(|| open_in_guest(name, &netns, guest, *mtu))
             }
-            DeviceConfig::Interface { name } => {
-                let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-                Ok(Self::Interface(PacketSocket::open_name(name, &Filter::everything(), options)?))
-            }
-        }
+            DeviceConfig::Tap { name, guest: None, mtu } => may_make.then(|| open_here(name, *mtu)),
+        };
+        Ok(tap.transpose()?.map(Self::Tap))
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -68,46 +79,101 @@ impl Device {
     }
 }
 
+fn open_here(name: &str, mtu: u16) -> Result<Tap, Error> {
+    let tap = Tap::open(name, TapOptions::default())?;
+    let netlink = Netlink::open()?;
+    let index = netlink.index_of(name)?;
+    netlink.set_mtu(index, u32::from(mtu))?;
+    netlink.set_up(index)?;
+    Ok(tap)
+}
+
 /// Opens a TAP, moves it into the guest's namespace and gives it what the guest needs to speak.
 ///
 /// It is made here and not there, because the descriptor keeps the namespace alive in which it was opened: a guest's
 /// namespace that is deleted has to be gone, and the TAP with it.
-fn open_in_guest(name: &str, guest: &GuestConfig, mtu: u16) -> Result<Tap, Error> {
-    let netns = Netns::open(&guest.netns)?;
+fn open_in_guest(name: &str, netns: &Netns, guest: &GuestConfig, mtu: u16) -> Result<Tap, Error> {
+    let inside = netns.netlink()?;
+    refuse_taken(&inside, name, netns)?;
     let tap = Tap::open(PASSING_NAME, TapOptions::default())?;
     let passing_name = tap.name()?;
-    let netlink = Netlink::open()?;
-    netlink.move_to(netlink.index_of(&passing_name)?, &netns)?;
-    netns.run_in(|| {
-        let netlink = Netlink::open()?;
-        let index = netlink.index_of(&passing_name)?;
-        netlink.set_name(index, name)?;
-        netlink.set_mac(index, guest.mac)?;
-        netlink.set_mtu(index, u32::from(mtu))?;
-        // One UDP_SEGMENT train carries a super-packet of this size with the tunnel's headers; a refusal (an old kernel)
-        // costs a second send for the largest ones and nothing else.
-        let limits =
-            SizeLimits { gro: None, gro_ipv4: None, ..SizeLimits::all(GUEST_GSO_MAX_BYTES) };
-        let _ = netlink.set_size_limits(index, limits);
-        for &prefix in &guest.addresses {
-            netlink.add_address(index, prefix, Dad::Skip)?;
+    let here = Netlink::open()?;
+    here.move_to(here.index_of(&passing_name)?, netns)?;
+    let index = inside.index_of(&passing_name)?;
+    inside.set_name(index, name)?;
+    inside.set_mac(index, guest.mac)?;
+    inside.set_mtu(index, u32::from(mtu))?;
+    // One UDP_SEGMENT train carries a super-packet of this size with the tunnel's headers; a refusal (an old kernel)
+    // costs a second send for the largest ones and nothing else.
+    let limits = SizeLimits { gro: None, gro_ipv4: None, ..SizeLimits::all(GUEST_GSO_MAX_BYTES) };
+    let _ = inside.set_size_limits(index, limits);
+    for &prefix in &guest.addresses {
+        match inside.add_address(index, prefix, Dad::Skip) {
+            // IPv6 can be disabled in a guest; what it has of IPv4 works all the same.
+            Err(error) if prefix.address().is_ipv6() => {
+                tracing::warn!(%netns, "the guest is without an address: {error}");
+            }
+            result => result?,
         }
-        netlink.set_up(index)
-    })??;
+    }
+    inside.set_up(index)?;
     Ok(tap)
+}
+
+/// Looks before a TAP is made that could not get its name: making, moving and removing one makes every guest wait.
+fn refuse_taken(inside: &Netlink, name: &str, netns: &Netns) -> Result<(), Error> {
+    match inside.index_of(name) {
+        Ok(_) => Err(Error::invalid(
+            format!("create TAP {name} in namespace {netns}"),
+            "it has a link of that name already: remove it, or give one of the two another name",
+        )),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// What a TAP is called until it is where it belongs; the kernel puts a free number for `%d`.
 const PASSING_NAME: &str = "weft%d";
 const GUEST_GSO_MAX_BYTES: u32 = 61_440;
+/// The longest pause between two attempts to make a device: 10 s.
+const PAUSE_MAX_TICKS: u32 = 20;
+
+/// When a device may be made again: after 1, 2, 4 ... ticks.
+#[derive(Default, Debug)]
+struct Pause {
+    length_ticks: u32,
+    left_ticks: u32,
+}
+
+impl Pause {
+    /// True when the pause is over.
+    fn tick(&mut self) -> bool {
+        self.left_ticks = self.left_ticks.saturating_sub(1);
+        self.left_ticks == 0
+    }
+
+    fn lengthen(&mut self) {
+        self.length_ticks = (self.length_ticks * 2).clamp(1, PAUSE_MAX_TICKS);
+        self.left_ticks = self.length_ticks;
+    }
+}
+
+/// Why there is no device.
+#[derive(Debug)]
+struct Trouble {
+    text: String,
+    /// What is the same when the same happens again; the text may have the number of a link that is new each time.
+    kind: Option<(Discriminant<Error>, Option<i32>)>,
+}
 
 /// One VIF.
 #[derive(Debug)]
 pub(super) struct Vif {
     pub(super) config: PortConfig,
     device: Option<Device>,
-    /// Why there is no device; said once, not at every retry.
-    trouble: Option<String>,
+    /// Said once, not at every retry.
+    trouble: Option<Trouble>,
+    pause: Pause,
     pub(super) rx: Traffic,
     pub(super) tx: Traffic,
     pub(super) drops: DropCounters,
@@ -119,6 +185,7 @@ impl Vif {
             config,
             device: None,
             trouble: None,
+            pause: Pause::default(),
             rx: Traffic::default(),
             tx: Traffic::default(),
             drops: DropCounters::default(),
@@ -129,34 +196,46 @@ impl Vif {
         self.device.as_ref()
     }
 
-    /// Opens the device if it is not open. True when it has just become so.
+    /// Opens the device if it is not open; to be called at every tick. True when it has just become so.
     pub(super) fn try_open(&mut self) -> bool {
         if self.device.is_some() {
             return false;
         }
-        match Device::open(&self.config.device) {
-            Ok(device) => {
+        match Device::open(&self.config.device, self.pause.tick()) {
+            Ok(Some(device)) => {
                 tracing::info!(port = %self.config.name, device = %self.config.device, "port is up");
                 self.device = Some(device);
                 self.trouble = None;
-                true
+                self.pause = Pause::default();
+                return true;
             }
-            Err(error) => {
-                let text = error.to_string();
-                if self.trouble.as_ref() != Some(&text) {
-                    tracing::warn!(port = %self.config.name, "port is down, will retry: {text}");
-                    self.trouble = Some(text);
-                }
-                false
+            Ok(None) => {}
+            Err(Refusal::Absent(error)) => {
+                self.pause = Pause::default();
+                self.refused(&error);
+            }
+            Err(Refusal::Failed(error)) => {
+                self.pause.lengthen();
+                self.refused(&error);
             }
         }
+        false
+    }
+
+    fn refused(&mut self, error: &Error) {
+        let text = error.to_string();
+        let kind = Some((discriminant(error), error.errno()));
+        if self.trouble.as_ref().is_none_or(|trouble| trouble.kind != kind) {
+            tracing::warn!(port = %self.config.name, "port is down, will retry: {text}");
+        }
+        self.trouble = Some(Trouble { text, kind });
     }
 
     /// Closes the device, because it is gone.
     pub(super) fn close(&mut self, why: &IoError) {
         if self.device.take().is_some() {
             tracing::warn!(port = %self.config.name, device = %self.config.device, "port has vanished: {why}");
-            self.trouble = Some(why.to_string());
+            self.trouble = Some(Trouble { text: why.to_string(), kind: None });
         }
     }
 
@@ -190,12 +269,28 @@ impl Vif {
             device: self.config.device.to_string(),
             state: match (&self.device, &self.trouble) {
                 (Some(_), _) => "up".to_owned(),
-                (None, Some(trouble)) => format!("down: {trouble}"),
+                (None, Some(trouble)) => format!("down: {}", trouble.text),
                 (None, None) => "down".to_owned(),
             },
             rx: self.rx.into(),
             tx: self.tx.into(),
             drops: drops(&self.drops),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_limit_when_making_keeps_failing() {
+        let mut pause = Pause::default();
+        let lengths = [1, 2, 4, 8, 16, 20, 20].map(|_: u32| {
+            pause.lengthen();
+            1 + std::iter::repeat_with(|| pause.tick()).take_while(|over| !over).count() as u32
+        });
+        assert_eq!(lengths, [1, 2, 4, 8, 16, 20, 20]);
+        assert!(Pause::default().tick(), "the first attempt is at once");
     }
 }
