@@ -6,7 +6,7 @@ mod common;
 use common::daemon::WEFT;
 use common::{Attachment, Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::PortStats;
-use netdev::{Event, LinkKind, LinkSpec, Monitor, Netns, OwnedNetns};
+use netdev::{Event, LinkKind, LinkSpec, Monitor, Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -196,6 +196,52 @@ fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
     daemons[1].wait_says(&format!("without an address: add address {}/64", guest.ip(6)));
     traffic::ping(&lab.guests[0].netns, guest.ip(4));
     daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// More end points than are looked up at once.
+const MANY: u16 = 700;
+
+/// `MANY` hosts behind a router, each with a guest.
+fn many_hosts() -> String {
+    let one = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        format!(
+            r#"
+[[host]]
+name = "far{number}"
+uplink = "eth0"
+underlay = ["10.250.{high}.{low}"]
+[[logical_switch.port]]
+name = "far{number}"
+host = "far{number}"
+mac = "02:00:00:01:{high:02x}:{low:02x}"
+device = {{ tap = "far{number}" }}
+"#
+        )
+    };
+    (1..=MANY).map(one).collect()
+}
+
+#[test]
+fn all_end_points_follow_when_the_route_to_many_changes() {
+    require_root!();
+    let lab = Lab::new(Setup::new("stt").more(&many_hosts()));
+    let daemon = lab.start(0);
+    let resolved = || {
+        let endpoints = daemon.show().endpoints;
+        endpoints.iter().filter(|endpoint| endpoint.neighbour == "resolved").count()
+    };
+    let all = usize::from(MANY) + 1;
+    assert_eq!(daemon.show().endpoints.len(), all);
+    wait_until(PATIENCE, "the end point on the link is resolved", || resolved() == 1);
+    let netlink = lab.hosts[0].netns.netlink();
+    let far = "10.250.0.0/16".parse().expect("a prefix");
+    let route = Route::via(far, lab.hosts[1].underlay(4));
+    netlink.add_route(&route).expect("a route can be added");
+    wait_until(PATIENCE, "all are resolved", || resolved() == all);
+    netlink.delete_route(&route).expect("a route can be deleted");
+    wait_until(PATIENCE, "those far away are not", || resolved() == 1);
+    daemon.stop();
 }
 
 /// The uplink of `h1` goes down and comes back, with the wire: the other host's loses its carrier.

@@ -150,7 +150,7 @@ impl UserDatapath {
             forwarder,
             packet: PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME),
         };
-        datapath.resolver.refresh(&mut datapath.forwarder.endpoints);
+        datapath.resolver.begin(&mut datapath.forwarder.endpoints);
         datapath.open_ports();
         Ok((datapath, mailbox))
     }

@@ -3,18 +3,24 @@
 //! UDP and GRE sockets let the kernel route. STT's super-segments leave through the uplink as whole frames, so the
 //! next hop's MAC address has to be in them: routes and neighbours are read by netlink, kept up to date by its
 //! notifications, and the kernel is asked to resolve (and to keep resolved) what is missing.
+//!
+//! All of this happens between frames, so it comes in portions: however many end points there are and however often
+//! routes change, a tick has one batch of lookups, and a notification about a neighbour touches only the end points
+//! behind it.
 
 use super::forward::Forwarder;
 use super::uplink::State;
 use flow::{EndpointId, EndpointTable, NextHop, TunnelType};
 use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::MacAddr;
 
 /// Ticks between two rounds in which neighbours in use are confirmed, so that the kernel does not forget them.
 const CONFIRM_TICKS: u32 = 30;
+/// End points whose route is looked up in one tick, and next hops that the kernel is asked to resolve: some milliseconds.
+const BATCH: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Resolver {
@@ -24,6 +30,15 @@ pub(super) struct Resolver {
     uplink_mac: MacAddr,
     /// STT end points with the address of the router or host that a frame to them goes to next; `None` without a route.
     next_hops: Vec<(EndpointId, Option<IpAddr>)>,
+    /// The end points behind each next hop.
+    behind: HashMap<IpAddr, Vec<EndpointId>>,
+    /// How many routes have yet to be read, the first at `cursor` and the others behind it, round the end.
+    stale: usize,
+    cursor: usize,
+    /// Where the next round of asking begins, so that it is not always the same next hops that have to wait.
+    ask_cursor: usize,
+    /// There has been a batch since the last tick.
+    batch_done: bool,
     ticks: u32,
 }
 
@@ -37,28 +52,82 @@ impl Resolver {
             .filter(|(_, _, endpoint)| endpoints.class(endpoint).0.tunnel == TunnelType::Stt)
             .map(|(id, _, _)| (id, None))
             .collect();
-        Ok(Self { netlink, monitor, uplink, uplink_mac, next_hops, ticks: 0 })
+        Ok(Self {
+            netlink,
+            monitor,
+            uplink,
+            uplink_mac,
+            next_hops,
+            behind: HashMap::new(),
+            stale: 0,
+            cursor: 0,
+            ask_cursor: 0,
+            batch_done: false,
+            ticks: 0,
+        })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.monitor.as_fd()
     }
 
-    /// Reads routes and neighbours of all STT end points anew.
-    pub(super) fn refresh(&mut self, endpoints: &mut EndpointTable) {
-        for (id, next_hop) in &mut self.next_hops {
-            let Some(endpoint) = endpoints.get(*id) else { continue };
-            let (remote, local) = (endpoint.remote(), endpoints.class(endpoint).1);
-            let path = self.netlink.route_get(remote, Some(local)).ok();
-            *next_hop = path
-                .filter(|path| path.oif == self.uplink && !path.local)
-                .map(|path| path.gateway.unwrap_or(remote));
-        }
-        self.apply_neighbours(endpoints, true);
+    /// Reads routes and neighbours of all STT end points, however long that takes: nothing is forwarded yet.
+    pub(super) fn begin(&mut self, endpoints: &mut EndpointTable) {
+        self.stale = self.next_hops.len();
+        let asked = self.read_routes(endpoints, usize::MAX);
+        self.apply_neighbours(endpoints, &asked);
     }
 
-    /// Takes over the neighbours that the kernel knows; `confirm`s them, too.
-    fn apply_neighbours(&self, endpoints: &mut EndpointTable, confirm: bool) {
+    /// Routes may have changed: reads a batch of them now if that has not been done since the last tick, and the others
+    /// in the ticks that follow.
+    pub(super) fn refresh(&mut self, endpoints: &mut EndpointTable) {
+        self.stale = self.next_hops.len();
+        if !self.batch_done {
+            self.batch(endpoints);
+        }
+    }
+
+    fn batch(&mut self, endpoints: &mut EndpointTable) {
+        self.batch_done = true;
+        let confirm = self.read_routes(endpoints, BATCH);
+        self.apply_neighbours(endpoints, &confirm);
+    }
+
+    /// Reads at most `limit` of the routes that are to be read. Returns the next hops.
+    fn read_routes(&mut self, endpoints: &EndpointTable, limit: usize) -> HashSet<IpAddr> {
+        let mut read = HashSet::new();
+        let mut changed = false;
+        for _ in 0..self.stale.min(limit) {
+            self.stale -= 1;
+            let place = self.cursor;
+            self.cursor = (place + 1) % self.next_hops.len();
+            let (id, known) = self.next_hops[place];
+            let next_hop = self.next_hop(endpoints, id);
+            self.next_hops[place].1 = next_hop;
+            changed |= next_hop != known;
+            read.extend(next_hop);
+        }
+        if changed {
+            self.behind.clear();
+            for &(id, next_hop) in &self.next_hops {
+                if let Some(next_hop) = next_hop {
+                    self.behind.entry(next_hop).or_default().push(id);
+                }
+            }
+        }
+        read
+    }
+
+    fn next_hop(&self, endpoints: &EndpointTable, id: EndpointId) -> Option<IpAddr> {
+        let endpoint = endpoints.get(id)?;
+        let (remote, local) = (endpoint.remote(), endpoints.class(endpoint).1);
+        let path = self.netlink.route_get(remote, Some(local)).ok()?;
+        let leaves = path.oif == self.uplink && !path.local;
+        leaves.then(|| path.gateway.unwrap_or(remote))
+    }
+
+    /// Takes over the neighbours that the kernel knows. Asks for those that are missing, and for those to `confirm`.
+    fn apply_neighbours(&mut self, endpoints: &mut EndpointTable, confirm: &HashSet<IpAddr>) {
         if self.next_hops.is_empty() {
             return;
         }
@@ -66,20 +135,29 @@ impl Resolver {
             Ok(neighbours) => neighbours.into_iter().map(|n| (n.ip, n)).collect(),
             Err(error) => return tracing::warn!("cannot read neighbours: {error}"),
         };
-        for (id, next_hop) in &self.next_hops {
+        let mut asked = HashSet::new();
+        let (later, first) = self.next_hops.split_at(self.ask_cursor);
+        for (place, &(id, next_hop)) in (self.ask_cursor..).zip(first.iter().chain(later)) {
             let neighbour = next_hop.and_then(|ip| known.get(&ip));
-            let mac = neighbour.and_then(Neighbour::usable_mac);
-            let hop = mac.map(|destination| NextHop { source: self.uplink_mac, destination });
-            endpoints.resolve(*id, hop);
+            let hop = self.hop(neighbour);
+            endpoints.resolve(id, hop);
             let settled = neighbour.is_some_and(|n| n.state == NeighbourState::Permanent);
             if let Some(ip) = next_hop
                 && !settled
-                && (confirm || hop.is_none())
+                && (hop.is_none() || confirm.contains(&ip))
+                && asked.len() < BATCH
+                && asked.insert(ip)
             {
                 // A refusal shows as an end point that stays unresolved.
-                let _ = self.netlink.use_neighbour(self.uplink, *ip);
+                let _ = self.netlink.use_neighbour(self.uplink, ip);
+                self.ask_cursor = (place + 1) % self.next_hops.len();
             }
         }
+    }
+
+    fn hop(&self, neighbour: Option<&Neighbour>) -> Option<NextHop> {
+        let mac = neighbour.and_then(Neighbour::usable_mac);
+        mac.map(|destination| NextHop { source: self.uplink_mac, destination })
     }
 
     /// Takes over what the kernel says has changed.
@@ -89,6 +167,7 @@ impl Resolver {
             Err(error) => return tracing::warn!("cannot follow routes and neighbours: {error}"),
         };
         let mut routes = false;
+        let mut neighbours = HashMap::new();
         for event in events {
             match event {
                 Event::LinkChanged(link) if link.index == self.uplink => {
@@ -101,7 +180,9 @@ impl Resolver {
                     forwarder.out.uplink.set_state(State::Gone);
                     routes = true;
                 }
-                Event::NeighbourChanged(neighbour) => self.neighbour_changed(&neighbour, forwarder),
+                Event::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
+                    neighbours.insert(neighbour.ip, neighbour);
+                }
                 Event::RouteChanged(_)
                 | Event::RouteRemoved(_)
                 | Event::AddressChanged(_)
@@ -110,19 +191,13 @@ impl Resolver {
                 _ => {}
             }
         }
+        for (ip, neighbour) in &neighbours {
+            for &id in self.behind.get(ip).into_iter().flatten() {
+                forwarder.endpoints.resolve(id, self.hop(Some(neighbour)));
+            }
+        }
         if routes {
             self.refresh(&mut forwarder.endpoints);
-        }
-    }
-
-    fn neighbour_changed(&self, neighbour: &Neighbour, forwarder: &mut Forwarder) {
-        if neighbour.index != self.uplink {
-            return;
-        }
-        let mac = neighbour.usable_mac();
-        let hop = mac.map(|destination| NextHop { source: self.uplink_mac, destination });
-        for (id, _) in self.next_hops.iter().filter(|(_, next)| *next == Some(neighbour.ip)) {
-            forwarder.endpoints.resolve(*id, hop);
         }
     }
 
@@ -136,17 +211,16 @@ impl Resolver {
         Ok(if link.up && link.running { State::Up } else { State::Down })
     }
 
-    /// Asks again for what is missing, and now and then for everything.
+    /// Goes on with what is to be read, asks again for what is missing, and now and then for everything.
     pub(super) fn tick(&mut self, endpoints: &mut EndpointTable) {
         self.ticks = self.ticks.wrapping_add(1);
+        self.batch_done = false;
         if self.ticks.is_multiple_of(CONFIRM_TICKS) {
-            self.refresh(endpoints);
-        } else if self
-            .next_hops
-            .iter()
-            .any(|(id, _)| endpoints.get(*id).is_some_and(|e| !e.resolved))
-        {
-            self.apply_neighbours(endpoints, false);
+            self.stale = self.next_hops.len();
+        }
+        let missing = |(id, _): &(EndpointId, _)| endpoints.get(*id).is_some_and(|e| !e.resolved);
+        if self.stale > 0 || self.next_hops.iter().any(missing) {
+            self.batch(endpoints);
         }
     }
 }
