@@ -4,9 +4,9 @@
 mod common;
 
 use common::daemon::WEFT;
-use common::{Attachment, Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
+use common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::PortStats;
-use netdev::{Event, LinkKind, LinkSpec, Monitor, Netns, OwnedNetns, Route};
+use netdev::{Dad, Event, IpPrefix, LinkKind, LinkSpec, Monitor, Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -196,6 +196,97 @@ fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
     daemons[1].wait_says(&format!("without an address: add address {}/64", guest.ip(6)));
     traffic::ping(&lab.guests[0].netns, guest.ip(4));
     daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn port_is_down_when_the_link_of_its_interface_is() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan").attachment(Attachment::Veth).mtu(1400));
+    let (a, b) = lab.ends();
+    let netlink = b.netns.netlink();
+    let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
+    netlink.set_down(index).expect("it can be set down");
+    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
+    daemon.wait_says("port is down: link is down");
+    for round in 1..=2 {
+        wait_port(&daemon, "g2", "down", |port| port.state == "down: link is down");
+        netlink.set_up(index).expect("it can be set up");
+        wait_port(&daemon, "g2", "up", |port| port.state == "up");
+        let said = daemon.stderr();
+        assert_eq!(said.matches("port is down").count(), round, "{said}");
+        assert_eq!(said.matches("port is up").count(), round, "{said}");
+        netlink.set_down(index).expect("it can be set down");
+    }
+    netlink.set_up(index).expect("it can be set up");
+    let near = lab.start(0);
+    traffic::ping(&a.netns, b.ip(4));
+    daemon.stop();
+    near.stop();
+}
+
+#[test]
+fn uplink_is_down_when_it_was_so_from_the_start() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vlan"));
+    let (netlink, uplink) = (lab.hosts[0].netns.netlink(), &lab.hosts[0].uplink);
+    netlink.set_down(uplink.index).expect("it can be set down");
+    let daemons = [0, 1].map(|host| lab.start(host));
+    for daemon in &daemons {
+        daemon.wait_says("uplink is down");
+        assert_eq!(daemon.show().uplink.state, "down");
+    }
+    netlink.set_up(uplink.index).expect("it can be set up");
+    daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn links_are_read_anew_when_notifications_are_lost() {
+    require_root!();
+    let lab = Lab::new(Setup::new("stt").attachment(Attachment::Veth).mtu(1400));
+    let daemons = lab.start_both();
+    let (host, daemon) = (&lab.hosts[0], &daemons[0]);
+    let uplink = |state: &str| {
+        wait_until(PATIENCE, &format!("the uplink is {state}"), || {
+            daemon.show().uplink.state == state
+        });
+    };
+    let netlink = host.netns.netlink();
+    let device = netlink.index_of(&lab.guests[0].host_device()).expect("the host's end");
+    while_nothing_is_noticed(host, daemon, 0, || {
+        netlink.set_down(host.uplink.index).expect("it can be set down");
+        netlink.set_down(device).expect("it can be set down");
+    });
+    uplink("down");
+    wait_port(daemon, "g1", "down", |port| port.state == "down: link is down");
+    while_nothing_is_noticed(host, daemon, 1, || {
+        netlink.set_up(host.uplink.index).expect("it can be set up");
+        netlink.set_up(device).expect("it can be set up");
+    });
+    uplink("up");
+    wait_port(daemon, "g1", "up", |port| port.state == "up");
+    traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
+    while_nothing_is_noticed(host, daemon, 2, || {
+        netlink.delete(host.uplink.index).expect("a link can be deleted");
+    });
+    uplink("gone");
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// Does `work` while the daemon stands still and the queue of its notifications is full of others.
+fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, round: u8, work: impl FnOnce()) {
+    let netlink = host.netns.netlink();
+    let lo = netlink.index_of("lo").expect("a loopback device");
+    daemon.signal(Signal::SIGSTOP);
+    for number in 0..4000u16 {
+        let [high, low] = number.to_be_bytes();
+        let prefix = IpPrefix::host([10, 200 + round, high, low]);
+        netlink.add_address(lo, prefix, Dad::Skip).expect("an address can be added");
+    }
+    work();
+    daemon.signal(Signal::SIGCONT);
 }
 
 /// More end points than are looked up at once.

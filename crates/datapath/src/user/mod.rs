@@ -123,8 +123,9 @@ impl UserDatapath {
         if let Some(port) = config.ports.iter().zip(1..).find(|(p, n)| p.port.0 != *n) {
             return Err(SetupError::PortOrder(port.0.port));
         }
-        let uplink = Uplink::open(&config)?;
-        let resolver = Resolver::open(uplink.ifindex(), &config.endpoints)?;
+        let mut uplink = Uplink::open(&config)?;
+        let mut resolver = Resolver::open(uplink.ifindex(), &config.endpoints)?;
+        uplink.observe(Some(&resolver.follow(uplink.ifindex())?));
         epoll.add(resolver.as_fd(), Token::Monitor.to_u64(), Interest::Read)?;
         if let Some(tags) = uplink.tags() {
             epoll.add(tags.as_fd(), Token::Tags.to_u64(), Interest::Read)?;
@@ -267,8 +268,8 @@ impl UserDatapath {
             }
         }
         // Last: with another state than Gone, nothing is tried again.
-        let state = self.resolver.follow(uplink.ifindex())?;
-        uplink.set_state(state);
+        let link = self.resolver.follow(uplink.ifindex())?;
+        uplink.observe(Some(&link));
         self.resolver.refresh(&mut self.forwarder.endpoints);
         Ok(())
     }

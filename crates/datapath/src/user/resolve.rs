@@ -1,4 +1,4 @@
-//! The Ethernet addresses toward STT end points.
+//! The Ethernet addresses toward STT end points, and the links that the datapath stands on.
 //!
 //! UDP and GRE sockets let the kernel route. STT's super-segments leave through the uplink as whole frames, so the
 //! next hop's MAC address has to be in them: routes and neighbours are read by netlink, kept up to date by its
@@ -6,13 +6,14 @@
 //!
 //! All of this happens between frames, so it comes in portions: however many end points there are and however often
 //! routes change, a tick has one batch of lookups, and a notification about a neighbour touches only the end points
-//! behind it.
+//! behind it. A notification about a link only says that the link has to be read: after a loss, those that are still
+//! queued are older than the truth.
 
 use super::forward::Forwarder;
-use super::uplink::State;
+use super::vif::Vif;
 use flow::{EndpointId, EndpointTable, NextHop, TunnelType};
-use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
-use std::collections::{HashMap, HashSet};
+use netdev::{Error, Event, Ifindex, Link, Monitor, Neighbour, NeighbourState, Netlink};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::MacAddr;
@@ -167,29 +168,29 @@ impl Resolver {
             Err(error) => return tracing::warn!("cannot follow routes and neighbours: {error}"),
         };
         let mut routes = false;
+        let mut links = BTreeSet::new();
         let mut neighbours = HashMap::new();
         for event in events {
             match event {
-                Event::LinkChanged(link) if link.index == self.uplink => {
-                    let up = link.up && link.running;
-                    forwarder.out.uplink.set_state(if up { State::Up } else { State::Down });
-                    self.uplink_mac = link.mac;
-                    routes = true;
-                }
-                Event::LinkRemoved { index, .. } if index == self.uplink => {
-                    forwarder.out.uplink.set_state(State::Gone);
-                    routes = true;
-                }
+                Event::LinkChanged(link) => drop(links.insert(link.index)),
+                Event::LinkRemoved { index, .. } => drop(links.insert(index)),
                 Event::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
                     neighbours.insert(neighbour.ip, neighbour);
                 }
                 Event::RouteChanged(_)
                 | Event::RouteRemoved(_)
                 | Event::AddressChanged(_)
-                | Event::AddressRemoved(_)
-                | Event::Lost => routes = true,
+                | Event::AddressRemoved(_) => routes = true,
+                Event::Lost => {
+                    routes = true;
+                    links.insert(self.uplink);
+                    links.extend(forwarder.out.vifs.iter().filter_map(Vif::ifindex));
+                }
                 _ => {}
             }
+        }
+        for index in links {
+            routes |= self.read_link(index, forwarder);
         }
         for (ip, neighbour) in &neighbours {
             for &id in self.behind.get(ip).into_iter().flatten() {
@@ -201,14 +202,38 @@ impl Resolver {
         }
     }
 
-    /// Follows the device `uplink` instead of the one that is gone. Returns its state.
+    /// Reads a link that has changed. True when it is the uplink.
+    fn read_link(&mut self, index: Ifindex, forwarder: &mut Forwarder) -> bool {
+        let is_uplink = index == self.uplink;
+        let mut vifs =
+            forwarder.out.vifs.iter_mut().filter(|vif| vif.ifindex() == Some(index)).peekable();
+        if !is_uplink && vifs.peek().is_none() {
+            return false;
+        }
+        let link = match self.netlink.link_by_index(index) {
+            Ok(link) => Some(link),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => {
+                tracing::warn!("cannot follow a link: {error}");
+                return false;
+            }
+        };
+        vifs.for_each(|vif| vif.observe(link.as_ref()));
+        if is_uplink {
+            forwarder.out.uplink.observe(link.as_ref());
+            self.uplink_mac = link.map_or(self.uplink_mac, |link| link.mac);
+        }
+        is_uplink
+    }
+
+    /// Follows the device `uplink`, instead of the one that is gone if there was one. Returns what it is like.
     ///
     /// # Errors
     /// It is gone, too.
-    pub(super) fn follow(&mut self, uplink: Ifindex) -> Result<State, Error> {
+    pub(super) fn follow(&mut self, uplink: Ifindex) -> Result<Link, Error> {
         let link = self.netlink.link_by_index(uplink)?;
         (self.uplink, self.uplink_mac) = (uplink, link.mac);
-        Ok(if link.up && link.running { State::Up } else { State::Down })
+        Ok(link)
     }
 
     /// Goes on with what is to be read, asks again for what is missing, and now and then for everything.

@@ -8,7 +8,7 @@ use flow::{DropCounters, DropReason, Encapsulated, PortNo, Traffic, TunnelType};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
-use netdev::{Error, Ifindex, Netlink};
+use netdev::{Error, Ifindex, Link, Netlink};
 use packet::{PacketBuf, SegmentChecksum, Segmenter};
 use wire::EtherType;
 use wire::vlan::Tags;
@@ -42,6 +42,7 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
+    /// Opens what is bound to the uplink, which passes for up until it is [observed](Self::observe).
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
         let stt = config.tunnels.iter().any(|(spec, _)| spec.tunnel == TunnelType::Stt);
@@ -79,7 +80,13 @@ impl Uplink {
         self.state
     }
 
-    pub(super) fn set_state(&mut self, state: State) {
+    /// Takes over what the link is like now; it is gone when there is `None`.
+    pub(super) fn observe(&mut self, link: Option<&Link>) {
+        let state = match link {
+            Some(link) if link.up && link.running => State::Up,
+            Some(_) => State::Down,
+            None => State::Gone,
+        };
         if state != self.state {
             self.state = state;
             let news = match state {

@@ -7,7 +7,7 @@ use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::{IoError, IoResult};
 use netdev::tap::{Tap, TapOptions};
-use netdev::{Dad, Error, Netlink, Netns, SizeLimits};
+use netdev::{Dad, Error, Ifindex, Link, Netlink, Netns, SizeLimits};
 use packet::PacketBuf;
 use std::mem::{Discriminant, discriminant};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,6 +18,8 @@ pub(super) enum Device {
     Tap(Tap),
     Interface(PacketSocket),
 }
+
+type Opened = (Device, Option<Link>);
 
 /// Why there is no device, and when it is worth trying again.
 enum Refusal {
@@ -34,13 +36,14 @@ impl From<Error> for Refusal {
 }
 
 impl Device {
-    fn open(config: &DeviceConfig, may_make: bool) -> Result<Option<Self>, Refusal> {
+    /// Opens the device; the link of one that is in this namespace and not made by us comes with it.
+    fn open(config: &DeviceConfig, may_make: bool) -> Result<Option<Opened>, Refusal> {
         let tap = match config {
             DeviceConfig::Interface { name } => {
-                let index = Netlink::open()?.index_of(name).map_err(Refusal::Absent)?;
+                let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
                 let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-                let socket = PacketSocket::open(index, &Filter::everything(), options)?;
-                return Ok(Some(Self::Interface(socket)));
+                let socket = PacketSocket::open(link.index, &Filter::everything(), options)?;
+                return Ok(Some((Self::Interface(socket), Some(link))));
             }
             DeviceConfig::Tap { name, guest: Some(guest), mtu } => {
                 let netns = Netns::open(&guest.netns).map_err(Refusal::Absent)?;
@@ -48,7 +51,7 @@ impl Device {
             }
             DeviceConfig::Tap { name, guest: None, mtu } => may_make.then(|| open_here(name, *mtu)),
         };
-        Ok(tap.transpose()?.map(Self::Tap))
+        Ok(tap.transpose()?.map(|tap| (Self::Tap(tap), None)))
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -135,6 +138,7 @@ fn refuse_taken(inside: &Netlink, name: &str, netns: &Netns) -> Result<(), Error
 /// What a TAP is called until it is where it belongs; the kernel puts a free number for `%d`.
 const PASSING_NAME: &str = "weft%d";
 const GUEST_GSO_MAX_BYTES: u32 = 61_440;
+const LINK_DOWN: &str = "link is down";
 /// The longest pause between two attempts to make a device: 10 s.
 const PAUSE_MAX_TICKS: u32 = 20;
 
@@ -171,6 +175,8 @@ struct Trouble {
 pub(super) struct Vif {
     pub(super) config: PortConfig,
     device: Option<Device>,
+    /// False while the link of an open device is known to be down; the guest's end of a TAP is the guest's affair.
+    link_up: bool,
     /// Said once, not at every retry.
     trouble: Option<Trouble>,
     pause: Pause,
@@ -184,6 +190,7 @@ impl Vif {
         Self {
             config,
             device: None,
+            link_up: true,
             trouble: None,
             pause: Pause::default(),
             rx: Traffic::default(),
@@ -202,11 +209,12 @@ impl Vif {
             return false;
         }
         match Device::open(&self.config.device, self.pause.tick()) {
-            Ok(Some(device)) => {
-                tracing::info!(port = %self.config.name, device = %self.config.device, "port is up");
+            Ok(Some((device, link))) => {
                 self.device = Some(device);
                 self.trouble = None;
                 self.pause = Pause::default();
+                self.link_up = link.is_none_or(|link| link.up && link.running);
+                self.say_link();
                 return true;
             }
             Ok(None) => {}
@@ -229,6 +237,33 @@ impl Vif {
             tracing::warn!(port = %self.config.name, "port is down, will retry: {text}");
         }
         self.trouble = Some(Trouble { text, kind });
+    }
+
+    /// The link to follow while the device is open.
+    pub(super) fn ifindex(&self) -> Option<Ifindex> {
+        match &self.device {
+            Some(Device::Interface(socket)) => Some(socket.ifindex()),
+            _ => None,
+        }
+    }
+
+    /// Takes over what the link of [`Self::ifindex`] is like now; there is no such link any more when there is `None`.
+    pub(super) fn observe(&mut self, link: Option<&Link>) {
+        let Some(link) = link else { return self.close(&IoError::DeviceGone) };
+        let up = link.up && link.running;
+        if up != self.link_up {
+            self.link_up = up;
+            self.say_link();
+        }
+    }
+
+    fn say_link(&self) {
+        let PortConfig { name, device, .. } = &self.config;
+        if self.link_up {
+            tracing::info!(port = %name, %device, "port is up");
+        } else {
+            tracing::warn!(port = %name, %device, "port is down: {LINK_DOWN}");
+        }
     }
 
     /// Closes the device, because it is gone.
@@ -268,7 +303,8 @@ impl Vif {
             logical_switch: self.config.logical_switch.clone(),
             device: self.config.device.to_string(),
             state: match (&self.device, &self.trouble) {
-                (Some(_), _) => "up".to_owned(),
+                (Some(_), _) if self.link_up => "up".to_owned(),
+                (Some(_), _) => format!("down: {LINK_DOWN}"),
                 (None, Some(trouble)) => format!("down: {}", trouble.text),
                 (None, None) => "down".to_owned(),
             },
