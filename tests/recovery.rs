@@ -335,6 +335,51 @@ fn all_end_points_follow_when_the_route_to_many_changes() {
     daemon.stop();
 }
 
+#[test]
+fn low_mtu_is_told_when_the_uplink_has_it() {
+    require_root!();
+    for (tunnel, right, low) in [("vxlan", 1500, 1499), ("vlan", 1454, 1453), ("qinq", 1458, 1457)]
+    {
+        let mut lab = Lab::new(Setup::new(tunnel).mtu(1450));
+        let set = |lab: &Lab, mtu| {
+            let uplink = lab.hosts[0].uplink.index;
+            lab.hosts[0].netns.netlink().set_mtu(uplink, mtu).expect("an MTU can be set");
+        };
+        let told = format!("MTU is {low} bytes, and the network file needs {right}");
+        set(&lab, right);
+        let daemon = lab.start(0);
+        assert!(!daemon.stderr().contains("the uplink's MTU"), "{}", daemon.stderr());
+        daemon.stop();
+        set(&lab, low);
+        let daemon = lab.start(0);
+        daemon.wait_says(&told);
+        lab.hosts[0].netns.netlink().delete(lab.hosts[0].uplink.index).expect("it can be deleted");
+        daemon.wait_says("uplink is gone");
+        assert_eq!(daemon.stderr().matches(&told).count(), 1, "{}", daemon.stderr());
+        lab.join_again();
+        daemon.wait_says("uplink is up again");
+        set(&lab, low);
+        wait_until(PATIENCE, "it is told again", || daemon.stderr().matches(&told).count() == 2);
+        daemon.stop();
+    }
+}
+
+#[test]
+fn other_mtu_is_told_when_the_interface_of_a_guest_has_it() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan").attachment(Attachment::Veth).mtu(1400).guests(2, 1));
+    let netlink = lab.hosts[0].netns.netlink();
+    let device = lab.guests[0].host_device();
+    let index = netlink.index_of(&device).expect("the host's end");
+    netlink.set_mtu(index, 1300).expect("an MTU can be set");
+    let daemon = lab.start(0);
+    daemon.wait_says(&format!(
+        "MTU of {device} is 1300 bytes, that of its logical switch blue is 1400"
+    ));
+    assert_eq!(daemon.stderr().matches("the MTU of").count(), 1, "{}", daemon.stderr());
+    daemon.stop();
+}
+
 /// The uplink of `h1` goes down and comes back, with the wire: the other host's loses its carrier.
 fn uplink_comes_back(setup: Setup) {
     let lab = Lab::new(setup);

@@ -39,6 +39,7 @@ pub fn plan(network: &Network, host: &Host) -> Result<Config> {
         uplink: host.uplink.clone(),
         uplink_port: UPLINK,
         tags: plan.tags,
+        tagged_mtu_bytes: plan.tagged_mtu_bytes(),
         ports: plan.ports,
         tunnels: plan.tunnels,
         entropy_ports: ENTROPY_PORTS,
@@ -110,7 +111,9 @@ impl Plan<'_> {
                         .collect(),
                 }),
             },
-            Device::Interface { name } => DeviceConfig::Interface { name: name.clone() },
+            Device::Interface { name } => {
+                DeviceConfig::Interface { name: name.clone(), mtu: switch.mtu }
+            }
         };
         self.ports.push(PortConfig {
             port: number,
@@ -142,6 +145,16 @@ impl Plan<'_> {
                 inner: Some(Tag::new(EtherType::VLAN, inner)),
             },
         }
+    }
+
+    /// What the uplink's MTU has to be for the tagged frames of this host's switches; 0 when there is none.
+    fn tagged_mtu_bytes(&self) -> u16 {
+        let switches = self.network.logical_switches().iter().filter(|switch| {
+            matches!(switch.tunnel, TunnelType::Vlan | TunnelType::QinQ)
+                && switch.ports.iter().any(|port| port.host == self.host.index)
+        });
+        let mtus = switches.map(|s| s.mtu.saturating_add(self.network.overhead_bytes(s.tunnel)));
+        mtus.max().unwrap_or(0)
     }
 
     /// `None` for the types without end points.

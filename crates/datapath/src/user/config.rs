@@ -16,6 +16,8 @@ pub struct Config {
     pub uplink_port: PortNo,
     /// True when some logical switch is linked by tags.
     pub tags: bool,
+    /// The MTU in bytes that the uplink needs for the longest tagged frame of this host's switches; 0 without `tags`.
+    pub tagged_mtu_bytes: u16,
     /// The local VIFs.
     pub ports: Vec<PortConfig>,
     /// The local ends of tunnels: each is a socket.
@@ -57,6 +59,8 @@ pub enum DeviceConfig {
     Interface {
         /// The device's name.
         name: String,
+        /// The guest's MTU in bytes; the device should have the same.
+        mtu: u16,
     },
 }
 
@@ -78,7 +82,7 @@ impl std::fmt::Display for DeviceConfig {
                 write!(f, "tap {name} in {}", guest.netns)
             }
             Self::Tap { name, guest: None, .. } => write!(f, "tap {name}"),
-            Self::Interface { name } => write!(f, "interface {name}"),
+            Self::Interface { name, .. } => write!(f, "interface {name}"),
         }
     }
 }

@@ -22,12 +22,49 @@ pub(super) enum State {
     Gone,
 }
 
+/// The MTU that the uplink has to have, in bytes; 0 where nothing needs any.
+#[derive(Clone, Copy, Debug)]
+struct MtuNeeded {
+    tunnels: u16,
+    tags: u16,
+}
+
+impl MtuNeeded {
+    fn of(config: &Config) -> Self {
+        let tunnels = config.tunnels.iter().map(|(spec, _)| spec.path_mtu_bytes).max();
+        Self { tunnels: tunnels.unwrap_or(0), tags: config.tagged_mtu_bytes }
+    }
+
+    /// What is wrong with this MTU, if anything is, and what would be right.
+    fn unmet_by(self, mtu: u32) -> Option<String> {
+        let Self { tunnels, tags } = self;
+        let right = tunnels.max(tags);
+        if mtu >= u32::from(right) {
+            return None;
+        }
+        let instead = if mtu < u32::from(tunnels) {
+            format!("or write underlay_mtu = {mtu} on all hosts")
+        } else {
+            let bytes = u32::from(tags) - mtu;
+            format!("or give the logical switches linked by tags an MTU that is {bytes} bytes less")
+        };
+        Some(format!(
+            "the uplink's MTU is {mtu} bytes, and the network file needs {right}: long packets will be lost; \
+             set it to {right}, {instead}"
+        ))
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Uplink {
     device: String,
     port: PortNo,
     ifindex: Ifindex,
     state: State,
+    /// What the MTU has to be for the longest packets of tunnels and for the longest tagged frames.
+    mtu_needed: MtuNeeded,
+    /// The MTU that was found too low; said once, and again when the device was gone.
+    mtu_too_low: Option<u32>,
     /// Receives tagged frames; only where a logical switch is linked by tags.
     tags: Option<PacketSocket>,
     /// Sends whole frames and receives nothing.
@@ -53,6 +90,8 @@ impl Uplink {
             port: config.uplink_port,
             ifindex,
             state: State::Up,
+            mtu_needed: MtuNeeded::of(config),
+            mtu_too_low: None,
             tags,
             sender,
             segmenter: Segmenter::new(),
@@ -96,6 +135,14 @@ impl Uplink {
             };
             tracing::warn!(uplink = %self.device, "uplink is {news}");
         }
+        let too_low = link.and_then(|link| Some((link.mtu, self.mtu_needed.unmet_by(link.mtu)?)));
+        let mtu = too_low.as_ref().map(|(mtu, _)| *mtu);
+        if let Some((_, text)) = too_low
+            && mtu != self.mtu_too_low
+        {
+            tracing::warn!(uplink = %self.device, "{text}");
+        }
+        self.mtu_too_low = mtu;
     }
 
     /// Opens anew what was bound to the device that is gone, on the one that has its name now.
@@ -218,4 +265,20 @@ fn has_tag_unknown_to_the_kernel(frame: &[u8]) -> bool {
     tags.is_some_and(|tags| {
         [tags.outer(), tags.inner()].into_iter().flatten().any(|tag| tag.tpid == OLD_QINQ)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtu_is_found_too_low_when_tunnels_or_tags_need_more() {
+        let needed = MtuNeeded { tunnels: 9000, tags: 1504 };
+        assert_eq!(needed.unmet_by(9000), None);
+        let text = needed.unmet_by(1500).unwrap();
+        assert!(text.contains("set it to 9000, or write underlay_mtu = 1500"), "{text}");
+        let text = MtuNeeded { tunnels: 0, tags: 1504 }.unmet_by(1500).unwrap();
+        assert!(text.contains("set it to 1504") && text.contains("4 bytes less"), "{text}");
+        assert_eq!(MtuNeeded { tunnels: 0, tags: 0 }.unmet_by(68), None);
+    }
 }

@@ -39,7 +39,7 @@ impl Device {
     /// Opens the device; the link of one that is in this namespace and not made by us comes with it.
     fn open(config: &DeviceConfig, may_make: bool) -> Result<Option<Opened>, Refusal> {
         let tap = match config {
-            DeviceConfig::Interface { name } => {
+            DeviceConfig::Interface { name, .. } => {
                 let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
                 let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
                 let socket = PacketSocket::open(link.index, &Filter::everything(), options)?;
@@ -213,8 +213,9 @@ impl Vif {
                 self.device = Some(device);
                 self.trouble = None;
                 self.pause = Pause::default();
-                self.link_up = link.is_none_or(|link| link.up && link.running);
+                self.link_up = link.as_ref().is_none_or(|link| link.up && link.running);
                 self.say_link();
+                self.compare_mtu(link.as_ref());
                 return true;
             }
             Ok(None) => {}
@@ -254,6 +255,19 @@ impl Vif {
         if up != self.link_up {
             self.link_up = up;
             self.say_link();
+        }
+    }
+
+    /// Says so when the guest and its switch cannot be of one mind about the longest packet.
+    fn compare_mtu(&self, link: Option<&Link>) {
+        let DeviceConfig::Interface { mtu, .. } = self.config.device else { return };
+        if let Some(link) = link.filter(|link| link.mtu != u32::from(mtu)) {
+            tracing::warn!(
+                port = %self.config.name,
+                "the MTU of {} is {} bytes, that of its logical switch {} is {mtu}: long packets will be lost unless both \
+                 ends of the device have an MTU of {mtu}",
+                link.name, link.mtu, self.config.logical_switch
+            );
         }
     }
 
