@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// A software edge switch for network virtualization: guests' frames over VXLAN, Geneve, GRE, STT, VLAN and QinQ.
 #[derive(Parser)]
-#[command(version, about, after_help = EXAMPLES)]
+#[command(version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
