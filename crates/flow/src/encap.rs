@@ -56,11 +56,6 @@ impl Encapsulated {
         packet.offload = self.inner_offload;
     }
 
-    /// The offload state of the inner frame, its offsets counted from the inner frame's start.
-    pub fn inner_offload(&self) -> Offload {
-        self.inner_offload
-    }
-
     /// This host's address and the end point's, from the outer header of `packet`.
     pub fn addresses(&self, packet: &PacketBuf) -> (IpAddr, IpAddr) {
         addresses(packet.head())

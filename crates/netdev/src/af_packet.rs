@@ -190,7 +190,7 @@ impl PacketSocket {
     #[inline]
     pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
         // The kernel would drop it: here with the words for a lack of memory, behind a queueing discipline with none.
-        if packet.offload.gso.is_some() && has_unknown_tag(packet) {
+        if packet.offload.gso.is_some() && has_unknown_tag(packet.head()) {
             return Err(IoError::TooBig);
         }
         let mut header = [0; VNET_LEN];
@@ -241,11 +241,11 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// True when one of the two outermost tags has TPID 0x9100, which is no VLAN tag to the kernel.
+/// True when one of the two outermost tags of an Ethernet frame has TPID 0x9100, which is no VLAN tag to the kernel: it
+/// does not find the headers behind it.
 #[inline]
-fn has_unknown_tag(packet: &PacketBuf) -> bool {
-    let type_at =
-        |at: usize| packet.head().get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+pub fn has_unknown_tag(frame: &[u8]) -> bool {
+    let type_at = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
     match type_at(12) {
         Some(0x9100) => true,
         Some(0x8100 | 0x88a8) => type_at(16) == Some(0x9100),

@@ -1,6 +1,6 @@
 //! [`Epoll`]: waits for many descriptors at once; [`Waker`]: ends the wait from another thread.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -8,28 +8,6 @@ use nix::sys::epoll::{EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::{Error, Result};
-
-/// What to wait for. Errors and hang-ups are always reported, as readable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
-    /// There is something to read.
-    Read,
-    /// There is room to write.
-    Write,
-    /// Either.
-    ReadWrite,
-}
-
-/// A descriptor that is ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ready {
-    /// The number it was added with.
-    pub token: u64,
-    /// Reading will not wait: there is data, an error or the end.
-    pub readable: bool,
-    /// Writing will not wait.
-    pub writable: bool,
-}
 
 /// Room for what one [`Epoll::wait`] finds, to be used again and again.
 #[derive(Debug)]
@@ -47,17 +25,9 @@ impl Events {
         Self { events: [EpollEvent::empty(); Self::MAX], len: 0 }
     }
 
-    /// What the last wait found.
-    pub fn iter(&self) -> impl Iterator<Item = Ready> {
-        const READABLE: EpollFlags = EpollFlags::EPOLLIN
-            .union(EpollFlags::EPOLLERR)
-            .union(EpollFlags::EPOLLHUP)
-            .union(EpollFlags::EPOLLRDHUP);
-        self.events[..self.len].iter().map(|event| Ready {
-            token: event.data(),
-            readable: event.events().intersects(READABLE),
-            writable: event.events().contains(EpollFlags::EPOLLOUT),
-        })
+    /// The numbers of what the last wait found ready.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> {
+        self.events[..self.len].iter().map(EpollEvent::data)
     }
 }
 
@@ -84,32 +54,15 @@ impl Epoll {
             .map_err(|e| Error::os("create an epoll set", e))
     }
 
-    /// Adds `fd` under the number `token`. It leaves the set when it is closed.
+    /// Adds `fd` under the number `token`, to wait until there is something to read, an error or the end. It leaves the
+    /// set when it is closed.
     ///
     /// # Errors
     /// [`Error::Os`]: EEXIST when it is in the set, EPERM when it cannot be waited for.
-    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
+    pub fn add(&self, fd: impl AsFd, token: u64) -> Result<()> {
         self.epoll
-            .add(fd, EpollEvent::new(flags(interest), token))
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
             .map_err(|e| Error::os("add to an epoll set", e))
-    }
-
-    /// Changes what to wait for on `fd`.
-    ///
-    /// # Errors
-    /// [`Error::Os`]: ENOENT when it is not in the set.
-    pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
-        self.epoll
-            .modify(fd, &mut EpollEvent::new(flags(interest), token))
-            .map_err(|e| Error::os("change an epoll set", e))
-    }
-
-    /// Removes `fd`.
-    ///
-    /// # Errors
-    /// [`Error::Os`]: ENOENT when it is not in the set.
-    pub fn remove(&self, fd: impl AsFd) -> Result<()> {
-        self.epoll.delete(fd).map_err(|e| Error::os("remove from an epoll set", e))
     }
 
     /// Waits until a descriptor is ready or `timeout` (rounded up to milliseconds; `None`: forever) is over; `events` then tells which.
@@ -134,20 +87,6 @@ impl Epoll {
     }
 }
 
-impl AsFd for Epoll {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
-    }
-}
-
-fn flags(interest: Interest) -> EpollFlags {
-    match interest {
-        Interest::Read => EpollFlags::EPOLLIN,
-        Interest::Write => EpollFlags::EPOLLOUT,
-        Interest::ReadWrite => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
-    }
-}
-
 /// A descriptor that another thread makes readable.
 #[derive(Debug)]
 pub struct Waker {
@@ -155,7 +94,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A waker, not yet readable. Add it to an [`Epoll`] with [`Interest::Read`].
+    /// A waker, not yet readable. Add it to an [`Epoll`].
     ///
     /// # Errors
     /// [`Error::Os`] when the process has too many descriptors.
@@ -183,12 +122,6 @@ impl AsFd for Waker {
     }
 }
 
-impl From<Waker> for OwnedFd {
-    fn from(waker: Waker) -> Self {
-        waker.event.into()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,32 +130,29 @@ mod tests {
     fn wait_reports_the_token_when_woken_from_another_thread() {
         let (epoll, waker, mut events) =
             (Epoll::new().unwrap(), Waker::new().unwrap(), Events::new());
-        epoll.add(&waker, u64::MAX - 3, Interest::Read).unwrap();
+        epoll.add(&waker, u64::MAX - 3).unwrap();
         epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-        assert_eq!(events.iter().count(), 0);
+        assert_eq!(events.tokens().count(), 0);
         std::thread::scope(|scope| {
             scope.spawn(|| waker.wake());
             epoll.wait(&mut events, Some(Duration::from_secs(5))).unwrap();
         });
-        let expected = Ready { token: u64::MAX - 3, readable: true, writable: false };
-        assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
+        assert_eq!(events.tokens().collect::<Vec<_>>(), [u64::MAX - 3]);
         assert!(waker.clear() && !waker.clear());
         epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-        assert_eq!(events.iter().count(), 0);
+        assert_eq!(events.tokens().count(), 0);
     }
 
     #[test]
-    fn interest_is_what_is_waited_for_until_removed() {
+    fn descriptor_leaves_the_set_when_it_is_closed() {
         let (epoll, waker, mut events) =
             (Epoll::new().unwrap(), Waker::new().unwrap(), Events::new());
-        epoll.add(&waker, 1, Interest::Read).unwrap();
-        epoll.modify(&waker, 2, Interest::ReadWrite).unwrap();
+        epoll.add(&waker, 1).unwrap();
+        waker.wake();
         epoll.wait(&mut events, Some(Duration::from_micros(1))).unwrap();
-        let expected = Ready { token: 2, readable: false, writable: true };
-        assert_eq!(events.iter().collect::<Vec<_>>(), [expected]);
-        epoll.remove(&waker).unwrap();
+        assert_eq!(events.tokens().collect::<Vec<_>>(), [1]);
+        drop(waker);
         epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-        assert_eq!(events.iter().count(), 0);
-        assert!(epoll.remove(&waker).unwrap_err().is_not_found());
+        assert_eq!(events.tokens().count(), 0);
     }
 }

@@ -33,8 +33,8 @@ pub enum IoError {
     /// A virtio-net header that does not fit its frame: a received frame that is lost, or one that was not sent.
     #[error(transparent)]
     Offload(#[from] VnetError),
-    /// A received packet whose IP header or source address makes no sense; it is lost.
-    #[error("a packet with an impossible IP header or source address was received")]
+    /// A received datagram whose source address or segment size makes no sense; it is lost.
+    #[error("a datagram with an impossible source address or segment size was received")]
     Malformed,
     /// Any other refusal of the operating system.
     #[error("{0}")]
@@ -67,11 +67,6 @@ impl IoError {
             other => Self::Os(OsError(other)),
         }
     }
-
-    /// True when the same descriptor may well succeed later: the queue was full or the link down.
-    pub fn is_recoverable(&self) -> bool {
-        matches!(self, Self::Full | Self::LinkDown)
-    }
 }
 
 impl From<IoError> for io::Error {
@@ -93,6 +88,5 @@ mod tests {
         assert!(matches!(IoError::from_errno(libc::EBADFD), IoError::DeviceGone));
         assert!(matches!(IoError::from_errno(libc::EMSGSIZE), IoError::TooBig));
         assert!(matches!(IoError::from_errno(libc::EINVAL), IoError::Os(OsError(libc::EINVAL))));
-        assert!(IoError::LinkDown.is_recoverable() && !IoError::DeviceGone.is_recoverable());
     }
 }

@@ -23,14 +23,7 @@ const TUN_F_UDP_SEGMENT: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 const TUN_F_BASE: libc::c_uint =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 
-/// How a TAP interface is made.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TapOptions {
-    /// Allow several queues: each further [`Tap::open`] with the same name and this option attaches one.
-    pub multi_queue: bool,
-}
-
-/// One queue of a TAP interface; see the module.
+/// A TAP interface; see the module.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
@@ -44,12 +37,11 @@ impl Tap {
     /// # Errors
     /// [`Error::Invalid`] for a name that cannot be one, [`Error::Os`] when the kernel refuses (EPERM without
     /// CAP_NET_ADMIN, EBUSY when another process holds the interface).
-    pub fn open(name: &str, options: TapOptions) -> Result<Self> {
+    pub fn open(name: &str) -> Result<Self> {
         let what = || format!("create TAP {name}");
         let mut request = interface_request(name)?;
-        let queues = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
         request.ifr_ifru.ifru_flags =
-            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queues) as libc::c_short;
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
         let fd = open_control()?;
         // SAFETY: TUNSETIFF reads and writes one ifreq.
         cvt_ioctl(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut request) })
@@ -97,18 +89,6 @@ impl Tap {
     pub fn ifindex(&self) -> Result<Ifindex> {
         let name = self.name()?;
         index_of(&name)
-    }
-
-    /// Gives the interface a carrier or takes it away, as plugging and pulling a cable would.
-    ///
-    /// # Errors
-    /// [`Error::Os`] when the interface is gone.
-    pub fn set_carrier(&self, on: bool) -> Result<()> {
-        let value = libc::c_int::from(on);
-        // SAFETY: TUNSETCARRIER reads one int.
-        cvt_ioctl(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TUNSETCARRIER, &value) })
-            .map(|_| ())
-            .map_err(|e| Error::os("set the carrier of a TAP", e))
     }
 
     /// Reads the next frame that the guest sent into `packet`, behind the usual headroom, with its offload state. `None`

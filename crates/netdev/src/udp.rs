@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use packet::PacketBuf;
 
-use crate::batch::Messages;
 use crate::filter::Filter;
 use crate::io_error::{IoError, IoResult};
 use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
@@ -302,18 +301,6 @@ impl TxPool {
             Err(libc::EINVAL) => Err(IoError::TooBig),
             Err(errno) => Err(IoError::from_errno(errno)),
         }
-    }
-
-    /// Sends several single datagrams (`train.gso_size` is not looked at) to one destination by one system call; returns how
-    /// many were sent, which is fewer than all when one after the first is refused.
-    ///
-    /// # Errors
-    /// As [`TxPool::send`], for the first datagram.
-    pub fn send_batch(&self, train: &TxTrain, datagrams: &Messages<'_>) -> IoResult<usize> {
-        let to = SockAddr::from(train.dst);
-        let socket = self.socket(train.entropy, true);
-        sys::sendmmsg(socket, datagrams, Some(&to), Some(&header_control(train)))
-            .map_err(IoError::from_errno)
     }
 
     fn send_one(

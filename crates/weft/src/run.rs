@@ -5,7 +5,7 @@ use crate::{Failure, limits, logging, plan, rights};
 use anyhow::{Context, anyhow};
 use datapath::user::{Config, DeviceConfig, PortConfig, UserDatapath};
 use netdev::capability::Capability;
-use netdev::epoll::{Epoll, Events, Interest};
+use netdev::epoll::{Epoll, Events};
 use netdev::signal::{Signal, Signals};
 use network::Network;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ fn check_rights(config: &Config) -> anyhow::Result<()> {
 /// Waits until a signal says stop, or the forwarding thread has ended.
 fn wait_for_end(signals: &Signals, ended: impl Fn() -> bool) -> Result<(), anyhow::Error> {
     let epoll = Epoll::new()?;
-    epoll.add(signals, 0, Interest::Read)?;
+    epoll.add(signals, 0)?;
     let mut events = Events::new();
     while !ended() {
         epoll.wait(&mut events, Some(ENDED_INTERVAL))?;

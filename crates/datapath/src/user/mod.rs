@@ -31,7 +31,7 @@ use forward::Forwarder;
 use mailbox::Request;
 use netdev::Error;
 use netdev::af_packet::VlanTag;
-use netdev::epoll::{Epoll, Events, Interest, Waker};
+use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
 use packet::PacketBuf;
 use receive::Receiver;
@@ -119,23 +119,23 @@ impl UserDatapath {
     pub fn new(config: Config) -> Result<(Self, Mailbox), SetupError> {
         let (mailbox, requests, waker) = Mailbox::new()?;
         let epoll = Epoll::new()?;
-        epoll.add(waker.as_fd(), Token::Waker.to_u64(), Interest::Read)?;
+        epoll.add(waker.as_fd(), Token::Waker.to_u64())?;
         if let Some(port) = config.ports.iter().zip(1..).find(|(p, n)| p.port.0 != *n) {
             return Err(SetupError::PortOrder(port.0.port));
         }
         let mut uplink = Uplink::open(&config)?;
         let mut resolver = Resolver::open(uplink.ifindex(), &config.endpoints)?;
         uplink.observe(Some(&resolver.follow(uplink.ifindex())?));
-        epoll.add(resolver.as_fd(), Token::Monitor.to_u64(), Interest::Read)?;
+        epoll.add(resolver.as_fd(), Token::Monitor.to_u64())?;
         if let Some(tags) = uplink.tags() {
-            epoll.add(tags.as_fd(), Token::Tags.to_u64(), Interest::Read)?;
+            epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
         }
         let mut receivers = Vec::new();
         let mut transmit = transmit::Transmit::default();
         for (index, (spec, local)) in config.tunnels.iter().enumerate() {
             transmit.open(spec, *local, config.entropy_ports)?;
             let receiver = Receiver::open(spec, *local, uplink.ifindex())?;
-            epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64(), Interest::Read)?;
+            epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
             receivers.push(receiver);
         }
         let vifs = config.ports.into_iter().map(Vif::new).collect();
@@ -166,7 +166,7 @@ impl UserDatapath {
         loop {
             let timeout = next_tick.saturating_duration_since(Instant::now());
             self.epoll.wait(&mut events, Some(timeout))?;
-            for token in events.iter().filter_map(|ready| Token::from_u64(ready.token)) {
+            for token in events.tokens().filter_map(Token::from_u64) {
                 match token {
                     Token::Waker => {
                         if self.answer() {
@@ -259,12 +259,12 @@ impl UserDatapath {
         }
         uplink.reopen()?;
         if let Some(tags) = uplink.tags() {
-            self.epoll.add(tags.as_fd(), Token::Tags.to_u64(), Interest::Read)?;
+            self.epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
         }
         for (index, receiver) in self.receivers.iter_mut().enumerate() {
             if receiver.reopen(uplink.ifindex())? {
                 let token = Token::Receiver(index).to_u64();
-                self.epoll.add(receiver.as_fd(), token, Interest::Read)?;
+                self.epoll.add(receiver.as_fd(), token)?;
             }
         }
         // Last: with another state than Gone, nothing is tried again.
@@ -279,8 +279,7 @@ impl UserDatapath {
         for (index, vif) in self.forwarder.out.vifs.iter_mut().enumerate() {
             if vif.try_open()
                 && let Some(device) = vif.device()
-                && let Err(error) =
-                    self.epoll.add(device.as_fd(), Token::Vif(index).to_u64(), Interest::Read)
+                && let Err(error) = self.epoll.add(device.as_fd(), Token::Vif(index).to_u64())
             {
                 tracing::error!(port = %vif.config.name, "cannot wait for frames: {error}");
             }

@@ -35,7 +35,7 @@ impl Transmit {
         ports: u16,
     ) -> Result<(), Error> {
         if spec.tunnel == TunnelType::Gre {
-            self.gre.push((local, RawIp::reserve(local, PROTOCOL_GRE)?));
+            self.gre.push((local, RawIp::open(local, PROTOCOL_GRE)?));
         }
         if !matches!(spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
             return Ok(());

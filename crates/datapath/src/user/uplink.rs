@@ -5,13 +5,11 @@ use super::restore_tag;
 use super::transmit::refused;
 use crate::stats::{UplinkStats, drops};
 use flow::{DropCounters, DropReason, Encapsulated, PortNo, Traffic, TunnelType};
-use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::af_packet::{PacketOptions, PacketSocket, has_unknown_tag};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
 use netdev::{Error, Ifindex, Link, Netlink};
 use packet::{PacketBuf, SegmentChecksum, Segmenter};
-use wire::EtherType;
-use wire::vlan::Tags;
 
 /// What the kernel says about the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,7 +180,8 @@ impl Uplink {
 
     /// Sends a frame with its tags.
     pub(super) fn send_tagged(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        if packet.offload.gso.is_some() && has_tag_unknown_to_the_kernel(packet.head()) {
+        // The first two tags are looked at, because a guest may send tags of its own.
+        if packet.offload.gso.is_some() && has_unknown_tag(packet.head()) {
             packet.linearize();
             self.send_segments(packet)?;
         } else {
@@ -255,16 +254,6 @@ fn open_tags(uplink: Ifindex) -> Result<PacketSocket, Error> {
 
 fn open_sender(uplink: Ifindex) -> Result<PacketSocket, Error> {
     PacketSocket::open(uplink, &Filter::nothing(), PacketOptions::default())
-}
-
-/// TPID 0x9100 is no VLAN tag to the kernel: it does not find the headers behind it. The first two tags are looked at,
-/// because a guest may send tags of its own.
-fn has_tag_unknown_to_the_kernel(frame: &[u8]) -> bool {
-    const OLD_QINQ: EtherType = EtherType(0x9100);
-    let tags = Tags::parse(frame).ok();
-    tags.is_some_and(|tags| {
-        [tags.outer(), tags.inner()].into_iter().flatten().any(|tag| tag.tpid == OLD_QINQ)
-    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use flow::{DropCounters, DropReason, Traffic};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::{IoError, IoResult};
-use netdev::tap::{Tap, TapOptions};
+use netdev::tap::Tap;
 use netdev::{Dad, Error, Ifindex, Link, Netlink, Netns, SizeLimits};
 use packet::PacketBuf;
 use std::mem::{Discriminant, discriminant};
@@ -83,7 +83,7 @@ impl Device {
 }
 
 fn open_here(name: &str, mtu: u16) -> Result<Tap, Error> {
-    let tap = Tap::open(name, TapOptions::default())?;
+    let tap = Tap::open(name)?;
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
     netlink.set_mtu(index, u32::from(mtu))?;
@@ -98,7 +98,7 @@ fn open_here(name: &str, mtu: u16) -> Result<Tap, Error> {
 fn open_in_guest(name: &str, netns: &Netns, guest: &GuestConfig, mtu: u16) -> Result<Tap, Error> {
     let inside = netns.netlink()?;
     refuse_taken(&inside, name, netns)?;
-    let tap = Tap::open(PASSING_NAME, TapOptions::default())?;
+    let tap = Tap::open(PASSING_NAME)?;
     let passing_name = tap.name()?;
     let here = Netlink::open()?;
     here.move_to(here.index_of(&passing_name)?, netns)?;

@@ -1,7 +1,7 @@
 use std::net::UdpSocket;
 
 use netdev::io_error::IoError;
-use netdev::tap::{Tap, TapOptions};
+use netdev::tap::Tap;
 use netdev::{Dad, IpPrefix};
 use packet::{Checksum, GsoKind, PacketBuf};
 use testkit::host::TestHost;
@@ -12,7 +12,7 @@ use crate::frames::{self, big_packet, pattern, wait_for};
 /// A guest whose interface `tap0` is up and has 10.99.0.1/24.
 fn guest() -> (TestHost, Tap) {
     let host = TestHost::new("tap");
-    let tap = host.run(|| Tap::open("tap0", TapOptions::default())).unwrap();
+    let tap = host.run(|| Tap::open("tap0")).unwrap();
     let index = host.netlink().index_of("tap0").unwrap();
     assert_eq!(host.run(|| tap.ifindex()).unwrap(), index);
     assert_eq!(tap.name().unwrap(), "tap0");
@@ -143,25 +143,13 @@ fn interface_disappears_when_the_tap_is_dropped() {
 }
 
 #[test]
-fn carrier_follows_when_set() {
-    testkit::require_root!();
-    let (host, tap) = guest();
-    let carrier = || host.netlink().link("tap0").unwrap().carrier;
-    assert!(carrier());
-    tap.set_carrier(false).unwrap();
-    assert!(!carrier());
-    tap.set_carrier(true).unwrap();
-    assert!(carrier());
-}
-
-#[test]
 fn open_is_refused_when_the_name_cannot_be_one_or_is_taken() {
     testkit::require_root!();
     let (host, _tap) = guest();
     for name in ["a-name-too-long-", "a/b", "a\0b"] {
-        let error = host.run(|| Tap::open(name, TapOptions::default())).unwrap_err();
+        let error = host.run(|| Tap::open(name)).unwrap_err();
         assert!(matches!(error, netdev::Error::Invalid { .. }), "{error}");
     }
-    let error = host.run(|| Tap::open("tap0", TapOptions::default())).unwrap_err();
+    let error = host.run(|| Tap::open("tap0")).unwrap_err();
     assert_eq!(error.errno(), Some(16), "{error}");
 }
