@@ -1,36 +1,25 @@
-//! What goes wrong around a daemon: guests and uplinks that go and come back, signals, a second daemon, wrong input, missing
-//! rights. The daemon says what is the matter, recovers by itself or ends with a clear sentence, and leaves nothing behind.
+//! What goes wrong around a daemon: guests that go and come back, routes that change, signals, a second daemon, wrong input,
+//! missing rights. The daemon says what is the matter, recovers by itself or ends with a clear sentence, and leaves nothing
+//! behind.
 
 mod common;
 
-use common::daemon::WEFT;
-use common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
-use datapath::stats::PortStats;
-use netdev::{Dad, Event, IpPrefix, LinkKind, LinkSpec, Monitor, Netns, OwnedNetns, Route};
+use common::daemon::{WEFT, no_answer, wait_port};
+use common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use netdev::{Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::Write;
-use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
-use testkit::host::{TestHost, wait_until};
+use testkit::host::wait_until;
 use testkit::require_root;
 
 const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
-/// How long it is looked for what must not come.
-const SILENCE: Duration = Duration::from_millis(300);
-
-fn port(daemon: &Daemon, name: &str) -> PortStats {
-    let ports = daemon.show().ports;
-    ports.into_iter().find(|port| port.name == name).expect("a port of that name")
-}
-
-fn wait_port(daemon: &Daemon, name: &str, what: &str, holds: impl Fn(&PortStats) -> bool) {
-    wait_until(PATIENCE, &format!("port {name} is {what}"), || holds(&port(daemon, name)));
-}
 
 /// The names of all links of a namespace.
 fn links(netns: &Netns) -> Vec<String> {
@@ -45,16 +34,6 @@ fn links(netns: &Netns) -> Vec<String> {
 fn all_links(lab: &Lab) -> Vec<Vec<String>> {
     let hosts = lab.hosts.iter().map(|host| &host.netns);
     hosts.chain(lab.guests.iter().map(|guest| &guest.netns)).map(|netns| links(netns)).collect()
-}
-
-/// While something is away, nobody answers there, and no daemon is busy with its absence.
-fn no_answer(from: &TestHost, to: IpAddr, daemons: &[Daemon; 2]) {
-    let before = daemons.each_ref().map(Daemon::cpu_time);
-    assert!(traffic::ping_within(from, to, SILENCE).is_err(), "{to} answers");
-    for (daemon, before) in daemons.iter().zip(before) {
-        let used = daemon.cpu_time() - before;
-        assert!(used < SILENCE / 4, "{used:?} of processor time in {SILENCE:?} of waiting");
-    }
 }
 
 #[test]
@@ -83,60 +62,6 @@ fn guest_is_reached_again_when_its_namespace_has_come_back() {
 }
 
 #[test]
-fn guest_is_reached_again_when_its_tap_was_deleted() {
-    require_root!();
-    let lab = Lab::new(Setup::new("vxlan"));
-    let daemons = lab.start_both();
-    let (a, b) = lab.ends();
-    traffic::ping(&a.netns, b.ip(4));
-    let netlink = b.netns.netlink();
-    netlink.delete(netlink.index_of(GUEST_DEVICE).expect("the TAP")).expect("it can be deleted");
-    daemons[1].wait_says("has vanished");
-    wait_port(&daemons[1], "g2", "up again", |port| port.state == "up");
-    traffic::ping(&a.netns, b.ip(4));
-    traffic::tcp(b, a, 6, 1 << 16);
-    daemons.into_iter().for_each(Daemon::stop);
-}
-
-#[test]
-fn guest_is_reached_again_when_its_interface_was_made_anew() {
-    require_root!();
-    let lab = Lab::new(Setup::new("gre").attachment(Attachment::Veth).mtu(1400));
-    let daemons = lab.start_both();
-    let (a, b) = lab.ends();
-    traffic::ping(&a.netns, b.ip(4));
-    let netlink = b.netns.netlink();
-    netlink.delete(netlink.index_of(GUEST_DEVICE).expect("the veth")).expect("it can be deleted");
-    daemons[1].wait_says("has vanished");
-    wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
-    no_answer(&a.netns, b.ip(4), &daemons);
-    b.attach(&lab.hosts[1], 1400);
-    wait_port(&daemons[1], "g2", "up again", |port| port.state == "up");
-    traffic::ping(&a.netns, b.ip(4));
-    traffic::tcp(b, a, 6, 1 << 16);
-    daemons.into_iter().for_each(Daemon::stop);
-}
-
-#[test]
-fn guest_is_reached_again_when_its_interface_was_down() {
-    require_root!();
-    for attachment in [Attachment::Tap, Attachment::Veth] {
-        let lab = Lab::new(Setup::new("vxlan").attachment(attachment).mtu(1400));
-        let daemons = lab.start_both();
-        let (a, b) = lab.ends();
-        traffic::ping(&a.netns, b.ip(4));
-        let netlink = b.netns.netlink();
-        let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
-        netlink.set_down(index).expect("it can be set down");
-        no_answer(&a.netns, b.ip(4), &daemons);
-        netlink.set_up(index).expect("it can be set up");
-        traffic::ping(&a.netns, b.ip(4));
-        traffic::tcp(a, b, 4, 1 << 16);
-        daemons.into_iter().for_each(Daemon::stop);
-    }
-}
-
-#[test]
 fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
     require_root!();
     let mut lab = Lab::new(Setup::new("stt"));
@@ -153,37 +78,6 @@ fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
 }
 
 #[test]
-fn guest_is_attached_when_its_name_is_free_again() {
-    require_root!();
-    let lab = Lab::new(Setup::new("vxlan"));
-    let guest = &lab.guests[1].netns;
-    let peer = LinkSpec::new("other");
-    let taken = LinkSpec::new(GUEST_DEVICE);
-    let taken = guest.netlink().create(&taken, &LinkKind::Veth { peer }).expect("a veth pair");
-    let events = lab.hosts[1].netns.monitor().expect("a monitor");
-    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
-    daemon.wait_says("has a link of that name already");
-    // Some attempts later, it has been said once and no TAP has been made in vain.
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(daemon.stderr().matches("port is down").count(), 1, "{}", daemon.stderr());
-    assert!(port(&daemon, "g2").state.contains("of that name"), "{:?}", port(&daemon, "g2"));
-    assert_eq!(taps_made(events), 0);
-    guest.netlink().delete(taken).expect("a veth can be deleted");
-    wait_port(&daemon, "g2", "up", |port| port.state == "up");
-    let near = lab.start(0);
-    traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
-    daemon.stop();
-    near.stop();
-}
-
-/// How often the name of a TAP on its way to a guest has been seen.
-fn taps_made(mut events: Monitor) -> usize {
-    let events = events.drain().expect("the events");
-    let made = |event: &&Event| matches!(event, Event::LinkRemoved { name, .. } if name.starts_with("weft"));
-    events.iter().filter(made).count()
-}
-
-#[test]
 fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
@@ -196,97 +90,6 @@ fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
     daemons[1].wait_says(&format!("without an address: add address {}/64", guest.ip(6)));
     traffic::ping(&lab.guests[0].netns, guest.ip(4));
     daemons.into_iter().for_each(Daemon::stop);
-}
-
-#[test]
-fn port_is_down_when_the_link_of_its_interface_is() {
-    require_root!();
-    let lab = Lab::new(Setup::new("vxlan").attachment(Attachment::Veth).mtu(1400));
-    let (a, b) = lab.ends();
-    let netlink = b.netns.netlink();
-    let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
-    netlink.set_down(index).expect("it can be set down");
-    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
-    daemon.wait_says("port is down: link is down");
-    for round in 1..=2 {
-        wait_port(&daemon, "g2", "down", |port| port.state == "down: link is down");
-        netlink.set_up(index).expect("it can be set up");
-        wait_port(&daemon, "g2", "up", |port| port.state == "up");
-        let said = daemon.stderr();
-        assert_eq!(said.matches("port is down").count(), round, "{said}");
-        assert_eq!(said.matches("port is up").count(), round, "{said}");
-        netlink.set_down(index).expect("it can be set down");
-    }
-    netlink.set_up(index).expect("it can be set up");
-    let near = lab.start(0);
-    traffic::ping(&a.netns, b.ip(4));
-    daemon.stop();
-    near.stop();
-}
-
-#[test]
-fn uplink_is_down_when_it_was_so_from_the_start() {
-    require_root!();
-    let lab = Lab::new(Setup::new("vlan"));
-    let (netlink, uplink) = (lab.hosts[0].netns.netlink(), &lab.hosts[0].uplink);
-    netlink.set_down(uplink.index).expect("it can be set down");
-    let daemons = [0, 1].map(|host| lab.start(host));
-    for daemon in &daemons {
-        daemon.wait_says("uplink is down");
-        assert_eq!(daemon.show().uplink.state, "down");
-    }
-    netlink.set_up(uplink.index).expect("it can be set up");
-    daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
-    let (a, b) = lab.ends();
-    traffic::ping(&a.netns, b.ip(4));
-    daemons.into_iter().for_each(Daemon::stop);
-}
-
-#[test]
-fn links_are_read_anew_when_notifications_are_lost() {
-    require_root!();
-    let lab = Lab::new(Setup::new("stt").attachment(Attachment::Veth).mtu(1400));
-    let daemons = lab.start_both();
-    let (host, daemon) = (&lab.hosts[0], &daemons[0]);
-    let uplink = |state: &str| {
-        wait_until(PATIENCE, &format!("the uplink is {state}"), || {
-            daemon.show().uplink.state == state
-        });
-    };
-    let netlink = host.netns.netlink();
-    let device = netlink.index_of(&lab.guests[0].host_device()).expect("the host's end");
-    while_nothing_is_noticed(host, daemon, 0, || {
-        netlink.set_down(host.uplink.index).expect("it can be set down");
-        netlink.set_down(device).expect("it can be set down");
-    });
-    uplink("down");
-    wait_port(daemon, "g1", "down", |port| port.state == "down: link is down");
-    while_nothing_is_noticed(host, daemon, 1, || {
-        netlink.set_up(host.uplink.index).expect("it can be set up");
-        netlink.set_up(device).expect("it can be set up");
-    });
-    uplink("up");
-    wait_port(daemon, "g1", "up", |port| port.state == "up");
-    traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
-    while_nothing_is_noticed(host, daemon, 2, || {
-        netlink.delete(host.uplink.index).expect("a link can be deleted");
-    });
-    uplink("gone");
-    daemons.into_iter().for_each(Daemon::stop);
-}
-
-/// Does `work` while the daemon stands still and the queue of its notifications is full of others.
-fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, round: u8, work: impl FnOnce()) {
-    let netlink = host.netns.netlink();
-    let lo = netlink.index_of("lo").expect("a loopback device");
-    daemon.signal(Signal::SIGSTOP);
-    for number in 0..4000u16 {
-        let [high, low] = number.to_be_bytes();
-        let prefix = IpPrefix::host([10, 200 + round, high, low]);
-        netlink.add_address(lo, prefix, Dad::Skip).expect("an address can be added");
-    }
-    work();
-    daemon.signal(Signal::SIGCONT);
 }
 
 /// More end points than are looked up at once.
@@ -333,129 +136,6 @@ fn all_end_points_follow_when_the_route_to_many_changes() {
     netlink.delete_route(&route).expect("a route can be deleted");
     wait_until(PATIENCE, "those far away are not", || resolved() == 1);
     daemon.stop();
-}
-
-#[test]
-fn low_mtu_is_told_when_the_uplink_has_it() {
-    require_root!();
-    for (tunnel, right, low) in [("vxlan", 1500, 1499), ("vlan", 1454, 1453), ("qinq", 1458, 1457)]
-    {
-        let mut lab = Lab::new(Setup::new(tunnel).mtu(1450));
-        let set = |lab: &Lab, mtu| {
-            let uplink = lab.hosts[0].uplink.index;
-            lab.hosts[0].netns.netlink().set_mtu(uplink, mtu).expect("an MTU can be set");
-        };
-        let told = format!("MTU is {low} bytes, and the network file needs {right}");
-        set(&lab, right);
-        let daemon = lab.start(0);
-        assert!(!daemon.stderr().contains("the uplink's MTU"), "{}", daemon.stderr());
-        daemon.stop();
-        set(&lab, low);
-        let daemon = lab.start(0);
-        daemon.wait_says(&told);
-        lab.hosts[0].netns.netlink().delete(lab.hosts[0].uplink.index).expect("it can be deleted");
-        daemon.wait_says("uplink is gone");
-        assert_eq!(daemon.stderr().matches(&told).count(), 1, "{}", daemon.stderr());
-        lab.join_again();
-        daemon.wait_says("uplink is up again");
-        set(&lab, low);
-        wait_until(PATIENCE, "it is told again", || daemon.stderr().matches(&told).count() == 2);
-        daemon.stop();
-    }
-}
-
-#[test]
-fn other_mtu_is_told_when_the_interface_of_a_guest_has_it() {
-    require_root!();
-    let lab = Lab::new(Setup::new("vxlan").attachment(Attachment::Veth).mtu(1400).guests(2, 1));
-    let netlink = lab.hosts[0].netns.netlink();
-    let device = lab.guests[0].host_device();
-    let index = netlink.index_of(&device).expect("the host's end");
-    netlink.set_mtu(index, 1300).expect("an MTU can be set");
-    let daemon = lab.start(0);
-    daemon.wait_says(&format!(
-        "MTU of {device} is 1300 bytes, that of its logical switch blue is 1400"
-    ));
-    assert_eq!(daemon.stderr().matches("the MTU of").count(), 1, "{}", daemon.stderr());
-    daemon.stop();
-}
-
-/// The uplink of `h1` goes down and comes back, with the wire: the other host's loses its carrier.
-fn uplink_comes_back(setup: Setup) {
-    let lab = Lab::new(setup);
-    let daemons = lab.start_both();
-    let (a, b) = lab.ends();
-    traffic::ping(&a.netns, b.ip(4));
-    for host in &lab.hosts {
-        // Otherwise the kernel forgets the addresses, and weft cannot know them better.
-        let key = format!("net/ipv6/conf/{}/keep_addr_on_down", host.uplink.name);
-        host.netns.sysctl(&key, "1").expect("a sysctl can be set");
-    }
-    let uplink = &lab.hosts[0].uplink;
-    let before: u64 = port(&daemons[0], "g1").drops.values().sum();
-    lab.hosts[0].netns.netlink().set_down(uplink.index).expect("it can be set down");
-    for daemon in &daemons {
-        daemon.wait_says("uplink is down");
-        assert_eq!(daemon.show().uplink.state, "down");
-    }
-    no_answer(&a.netns, b.ip(4), &daemons);
-    let lost = port(&daemons[0], "g1").drops;
-    assert!(lost.values().sum::<u64>() > before, "what is not delivered is counted: {lost:?}");
-
-    lab.hosts[0].netns.netlink().set_up(uplink.index).expect("it can be set up");
-    daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
-    for family in [4, 6] {
-        traffic::ping(&a.netns, b.ip(family));
-        traffic::tcp(a, b, family, 1 << 16);
-        traffic::tcp(b, a, family, 1 << 16);
-    }
-    assert_eq!(daemons[0].show().uplink.state, "up");
-    daemons.into_iter().for_each(Daemon::stop);
-}
-
-#[test]
-fn traffic_resumes_when_the_uplink_was_down() {
-    require_root!();
-    for tunnel in ALL {
-        uplink_comes_back(Setup::new(tunnel));
-    }
-}
-
-#[test]
-fn traffic_resumes_when_the_uplink_was_down_and_the_underlay_is_ipv6() {
-    require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt"] {
-        uplink_comes_back(Setup::new(tunnel).family(6));
-    }
-}
-
-#[test]
-fn traffic_resumes_when_the_uplink_was_made_anew() {
-    require_root!();
-    for tunnel in ALL {
-        let mut lab = Lab::new(Setup::new(tunnel));
-        let daemons = lab.start_both();
-        traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
-        let old = lab.hosts[0].uplink.clone();
-        lab.hosts[0].netns.netlink().delete(old.index).expect("a link can be deleted");
-        for daemon in &daemons {
-            daemon.wait_says("uplink is gone");
-            assert_eq!(daemon.show().uplink.state, "gone");
-        }
-        let (a, b) = lab.ends();
-        no_answer(&a.netns, b.ip(4), &daemons);
-        lab.join_again();
-        daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
-        assert_ne!(lab.hosts[0].uplink.index, old.index);
-        let (a, b) = lab.ends();
-        for family in [4, 6] {
-            traffic::ping(&a.netns, b.ip(family));
-            traffic::tcp(a, b, family, 1 << 16);
-            traffic::tcp(b, a, family, 1 << 16);
-        }
-        assert_eq!(daemons[0].show().uplink.state, "up");
-        daemons.into_iter().for_each(Daemon::stop);
-    }
 }
 
 #[test]

@@ -1,21 +1,24 @@
 //! `weft run` as a child process, and what it tells.
 
-use super::{Host, PATIENCE};
-use datapath::stats::{Drops, Snapshot};
+use super::{Host, PATIENCE, traffic};
+use datapath::stats::{Drops, PortStats, Snapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use testkit::host::wait_until;
+use testkit::host::{TestHost, wait_until};
 
 /// The program under test.
 pub const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
 /// How long a daemon may take to end when asked.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long it is looked for what must not come.
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// A running `weft run`. Ended when dropped; what it wrote to standard error is printed when a test fails.
 pub struct Daemon {
@@ -153,5 +156,26 @@ impl Drop for Daemon {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// What the daemon shows of a port.
+pub fn port(daemon: &Daemon, name: &str) -> PortStats {
+    let ports = daemon.show().ports;
+    ports.into_iter().find(|port| port.name == name).expect("a port of that name")
+}
+
+/// Waits until `holds` is true of a port.
+pub fn wait_port(daemon: &Daemon, name: &str, what: &str, holds: impl Fn(&PortStats) -> bool) {
+    wait_until(PATIENCE, &format!("port {name} is {what}"), || holds(&port(daemon, name)));
+}
+
+/// While something is away, nobody answers there, and no daemon is busy with its absence.
+pub fn no_answer(from: &TestHost, to: IpAddr, daemons: &[Daemon; 2]) {
+    let before = daemons.each_ref().map(Daemon::cpu_time);
+    assert!(traffic::ping_within(from, to, SILENCE).is_err(), "{to} answers");
+    for (daemon, before) in daemons.iter().zip(before) {
+        let used = daemon.cpu_time() - before;
+        assert!(used < SILENCE / 4, "{used:?} of processor time in {SILENCE:?} of waiting");
     }
 }
