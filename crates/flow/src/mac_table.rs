@@ -74,6 +74,9 @@ pub enum TableError {
     /// Two ports of one switch have the same MAC address.
     #[error("two ports share the MAC address {0}")]
     DuplicateMac(MacAddr),
+    /// Two local ports of one switch have the same key.
+    #[error("two ports share the key {0}")]
+    DuplicateKey(PortKey),
     /// A port number stands for two logical ports.
     #[error("port {0} is used twice")]
     DuplicatePort(PortNo),
@@ -90,7 +93,10 @@ struct Switch {
     key: DatapathKey,
     link: SwitchLink,
     stations: HashMap<MacAddr, Station>,
-    local: Vec<(PortKey, PortNo)>,
+    /// The local ports, in the order in which a flood reaches them.
+    local: Vec<PortNo>,
+    /// The local ports by the key that a tunnel header names.
+    local_by_key: HashMap<PortKey, PortNo>,
     /// The end points behind which the switch has ports, each once.
     remote: Vec<EndpointId>,
 }
@@ -139,6 +145,7 @@ impl MacTable {
             link,
             stations: HashMap::default(),
             local: Vec::new(),
+            local_by_key: HashMap::default(),
             remote: Vec::new(),
         });
         Ok(place)
@@ -164,7 +171,10 @@ impl MacTable {
                 if self.vifs.insert(port, (switch, key)).is_some() {
                     return Err(TableError::DuplicatePort(port));
                 }
-                entry.local.push((key, port));
+                if entry.local_by_key.insert(key, port).is_some() {
+                    return Err(TableError::DuplicateKey(key));
+                }
+                entry.local.push(port);
             }
             PortPlace::Remote(endpoint) => {
                 if !entry.remote.contains(&endpoint) {
@@ -245,9 +255,9 @@ impl MacTable {
         match key.ports {
             // The ingress host has chosen the port already: the choice is made once, for the whole giant switch.
             Some(LogicalPorts { egress, .. }) if !egress.is_group() => {
-                let found = switch.local.iter().find(|(key, _)| *key == egress);
-                let &(_, port) = found.ok_or(DropReason::UnknownLogicalPort)?;
-                actions.push(Action::Output(port));
+                let port =
+                    switch.local_by_key.get(&egress).ok_or(DropReason::UnknownLogicalPort)?;
+                actions.push(Action::Output(*port));
                 Ok(())
             }
             Some(LogicalPorts { egress, .. }) if egress != PortKey::FLOOD => {
@@ -301,8 +311,8 @@ impl Switch {
     }
 
     fn flood_local(&self, except: Option<PortNo>, actions: &mut Vec<Action>) {
-        let others = self.local.iter().filter(|(_, port)| Some(*port) != except);
-        actions.extend(others.map(|&(_, port)| Action::Output(port)));
+        let others = self.local.iter().filter(|port| Some(**port) != except);
+        actions.extend(others.map(|&port| Action::Output(port)));
     }
 
     fn flood_remote(&self, ingress: PortKey, actions: &mut Vec<Action>) {

@@ -190,4 +190,7 @@ fn nothing_is_there_twice() {
     let place = PortPlace::Local(PortNo(1));
     let result = table.add_port(0, port_key(9), MacAddr([2, 0, 0, 0, 0, 9]), place);
     assert_eq!(result, Err(TableError::DuplicatePort(PortNo(1))));
+    let mac = MacAddr([2, 0, 0, 0, 0, 10]);
+    let result = table.add_port(0, port_key(1), mac, PortPlace::Local(PortNo(10)));
+    assert_eq!(result, Err(TableError::DuplicateKey(port_key(1))));
 }
