@@ -1,6 +1,7 @@
 //! What a datapath does with a frame.
 
-use crate::{DatapathKey, DropReason, EndpointId, PortKey, PortNo};
+use crate::{DatapathKey, DropReason, EndpointId, Field, PortKey, PortNo};
+use std::sync::Arc;
 use wire::vlan::Tag;
 
 /// The logical ports that a tunnelled frame carries with it (Geneve option class 0x0102 type 0x80; bits 24-54 of STT's
@@ -22,9 +23,71 @@ pub struct TunnelKey {
     pub ports: Option<LogicalPorts>,
 }
 
+/// A packet that is made from another one, in answer to it or on its behalf. The new packet keeps the Ethernet addresses and
+/// tags of the old one, and IP addresses where both have them; what is to differ is set by the actions that follow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reply {
+    /// An ARP request for the destination of an IPv4 packet: sender as the packet's source, target its destination,
+    /// `eth_dst` broadcast.
+    Arp,
+    /// A neighbour advertisement in answer to a neighbour solicitation (RFC 4861 section 7.2.4); `router` sets the R flag.
+    /// Source and destination addresses are exchanged, the target is the solicitation's.
+    NeighbourAdvert {
+        /// The R flag.
+        router: bool,
+    },
+    /// A neighbour solicitation for the destination of an IPv6 packet (RFC 4861 section 7.2.2).
+    NeighbourSolicit,
+    /// An ICMP error about an IPv4 packet, type 3 code 1 (RFC 792), with as much of the packet as 576 bytes hold.
+    Icmp4,
+    /// An ICMPv6 error about an IPv6 packet, type 1 code 1 (RFC 4443), with as much of the packet as 1280 bytes hold.
+    Icmp6,
+    /// A TCP reset in answer to a segment (RFC 9293 section 3.10.7.1); ports are exchanged, addresses are not.
+    TcpReset,
+}
+
+/// How much a log record matters; as in OVN.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum LogPriority {
+    /// Immediate action is needed.
+    Alert,
+    /// Something is wrong.
+    Warning,
+    /// Normal but worth noting.
+    Notice,
+    /// Informational.
+    Info,
+    /// For debugging.
+    Debug,
+}
+
+/// What a logging rule did with the packet that it logs; as in OVN.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// Let it pass.
+    Allow,
+    /// Dropped it.
+    Drop,
+    /// Dropped it and answered.
+    Reject,
+    /// None is given.
+    Unknown,
+}
+
+/// What is to be logged with a packet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LogRecord {
+    /// The name of the rule; may be empty.
+    pub name: String,
+    /// How much it matters.
+    pub priority: LogPriority,
+    /// What became of the packet.
+    pub verdict: Verdict,
+}
+
 /// One step of what happens to a frame. A list of them is executed in order on one frame; a frame that is to go to several
 /// places simply has several outputs in its list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Send the frame, as it stands, out of a port.
     Output(PortNo),
@@ -41,4 +104,49 @@ pub enum Action {
     PopVlan,
     /// Count the frame under a reason and end the list.
     Drop(DropReason),
+    /// Rewrite bits of a header field, and the checksums that cover it. Nothing when the frame lacks the header: the
+    /// translation has made sure of it.
+    Set {
+        /// A field for which [`Field::is_header`] holds.
+        field: Field,
+        /// The new bits, right aligned in the field; 0 outside `mask`.
+        value: u128,
+        /// Which bits of the field to rewrite.
+        mask: u128,
+    },
+    /// Rewrite the MTU of an ICMP "packet too big" (RFC 1191, RFC 4443 section 3.2).
+    SetIcmpMtu(u32),
+    /// Execute a list on a copy of the frame, then go on with the frame as it was.
+    Clone(Box<[Action]>),
+    /// Make a new packet from this one, execute a list on it, then go on with the frame as it was.
+    Reply {
+        /// The packet to make.
+        reply: Reply,
+        /// What to do with it.
+        actions: Box<[Action]>,
+    },
+    /// One list for frames, or segments of super-packets, of more than `bytes` from the Ethernet header on (tags
+    /// included), and another for the others. Ends the list.
+    CheckLength {
+        /// The longest frame that is not too long.
+        bytes: u16,
+        /// For longer ones.
+        larger: Box<[Action]>,
+        /// For the others.
+        otherwise: Box<[Action]>,
+    },
+    /// Write a log record about the frame.
+    Log(Arc<LogRecord>),
+    /// Hand a copy of the frame to a controller, if there is one.
+    Controller,
+    /// Go on only as long as the rate is kept, with room for a burst; else drop
+    /// ([`DropReason::Meter`]). Equal meters of one datapath are one.
+    Meter {
+        /// Kilobits per second.
+        rate_kbps: u64,
+        /// Kilobits that may come at once.
+        burst_kb: u64,
+    },
+    /// The transmit queue for the outputs that follow; 0 is the default.
+    SetQueue(u32),
 }

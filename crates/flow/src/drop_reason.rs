@@ -97,6 +97,24 @@ drop_reasons! {
     32 OuterChecksum "outer_checksum",
     /// A broadcast or multicast frame in a logical switch that has no other port.
     33 NoReceiver "no_receiver",
+    /// No flow of the table matches.
+    34 NoFlow "no_flow",
+    /// A flow of the pipeline says so: its actions send the packet nowhere.
+    35 FlowDrop "flow_drop",
+    /// A flow that matched has an action that is not executed here (connection tracking, DHCP, DNS, ...).
+    36 UnsupportedAction "unsupported_action",
+    /// The translation took more steps than allowed.
+    37 TranslationSteps "translation_steps",
+    /// The translation was nested deeper than allowed.
+    38 TranslationDepth "translation_depth",
+    /// A tag was pushed onto two, or one of three was popped: the key knows two.
+    39 VlanDepth "vlan_depth",
+    /// The rate of a meter was exceeded.
+    40 Meter "meter",
+    /// The packet's TTL or hop limit ran out.
+    41 TtlExpired "ttl_expired",
+    /// An action does not fit the packet: an ICMP reply to a frame that is not IP, and the like.
+    42 NotApplicable "not_applicable",
 }
 
 /// A counter for every reason.

@@ -32,10 +32,10 @@ pub fn execute(
     output: &mut impl Output,
 ) {
     for action in actions {
-        let done = match *action {
-            Action::Output(port) => output.port(port, packet),
-            Action::Encap { endpoint, key } => encap(endpoint, &key, packet, endpoints, output),
-            Action::PushVlan(tag) => match push_vlan(packet, tag) {
+        let done = match action {
+            Action::Output(port) => output.port(*port, packet),
+            Action::Encap { endpoint, key } => encap(*endpoint, key, packet, endpoints, output),
+            Action::PushVlan(tag) => match push_vlan(packet, *tag) {
                 Ok(()) => Ok(()),
                 Err(reason) => {
                     // Without its tag the frame would reach another network: nothing that follows may run.
@@ -48,9 +48,10 @@ pub fn execute(
                 Ok(())
             }
             Action::Drop(reason) => {
-                output.dropped(reason, packet);
+                output.dropped(*reason, packet);
                 return;
             }
+            _ => todo!("being written"),
         };
         if let Err(reason) = done {
             output.dropped(reason, packet);

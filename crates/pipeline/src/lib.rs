@@ -1,0 +1,2 @@
+//! The program of the switch.
+#![forbid(unsafe_code)]
