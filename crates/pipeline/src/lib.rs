@@ -1,2 +1,31 @@
-//! The program of the switch.
+//! The program of the switch: what it does with packets, in which languages that is written, and how one packet's way
+//! through it becomes a mask and a list of actions.
+//!
+//! Two languages, OVN's logical flows (`logical`) and the flow syntax of ovs-ofctl (`ofctl`), are compiled to one form
+//! ([`Program`], [`Op`]), and [`translate()`] executes that. There is no OpenFlow between logical flows and decisions.
 #![forbid(unsafe_code)]
+
+mod flow;
+mod observer;
+mod op;
+mod port_security;
+mod predicate;
+mod program;
+mod recorder;
+mod state;
+mod translate;
+
+pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
+pub use observer::{Event, Nested, Observer};
+pub use op::{Direction, Op, Operand};
+pub use port_security::PortSecurity;
+pub use predicate::Predicate;
+pub use program::{
+    BridgePort, BridgePortKind, Datapath, DatapathKind, Entry, GroupId, LogicalPort,
+    MulticastGroup, Place, Program, TableId, TagPair,
+};
+pub use recorder::{PlainRecorder, RecordedKey, Recorder};
+pub use state::{
+    BindingKey, Dependency, Generation, Lesson, Question, State, StationKey, StationPlace,
+};
+pub use translate::{MAX_DEPTH, MAX_STEPS, Translation, translate};

@@ -1,0 +1,134 @@
+//! From changes of the key to actions.
+
+use super::machine::{Machine, Packet};
+use crate::observer::{Event, Observer};
+use crate::recorder::{RecordedKey, Recorder};
+use crate::state::State;
+use flow::{Action, DropReason, Field, FlowMask, Subfield};
+use wire::EtherType;
+use wire::vlan::Tag;
+
+/// The bit of `vlan_tci` that says that there is a tag.
+const PRESENT: u128 = 0x1000;
+
+impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+    /// Leaves actions that give the packet the headers that its key has.
+    pub fn emit_changes(&mut self, packet: &mut Packet<'p>) {
+        if packet.dirty == FlowMask::default() {
+            return;
+        }
+        for (field, bits) in std::mem::take(&mut packet.dirty).fields() {
+            let value = packet.key.key().get(field) & bits;
+            let known = packet.sent.written().get(field) | self.read.get(field);
+            let same = packet.sent.key().get(field) & bits == value;
+            // What is known to be there already need not be written. The bits compared must be known: a packet that happens
+            // to have them must not decide for others of the megaflow that do not.
+            if same && bits & !known == 0 {
+                continue;
+            }
+            if self.has_header(&packet.key, field) {
+                packet.sent.write(field, value, bits);
+                match (field, packet.actions.last_mut()) {
+                    (Field::VlanTci, Some(Action::PushVlan(tag))) => {
+                        let tci = u128::from(tag.tci()) & !bits | value;
+                        *tag = Tag::from_tci(tag.tpid, tci as u16 & !(PRESENT as u16));
+                    }
+                    _ => packet.actions.push(Action::Set { field, value, mask: bits }),
+                }
+            }
+        }
+    }
+
+    /// True when the packet has the header that `field` belongs to. What it depends on is recorded.
+    fn has_header(&mut self, key: &RecordedKey, field: Field) -> bool {
+        const IPV4: u128 = EtherType::IPV4.0 as u128;
+        const IPV6: u128 = EtherType::IPV6.0 as u128;
+        const ARP: u128 = EtherType::ARP.0 as u128;
+        const RARP: u128 = 0x8035;
+        const ICMP: [u128; 2] = [1, 58];
+        const TRANSPORTS: [u128; 3] = [6, 17, 132];
+        let mut key = key.recorder(&mut self.read);
+        let mut ethertype = || key.read_field(Field::EthType);
+        match field {
+            Field::EthDst | Field::EthSrc => true,
+            Field::VlanTci | Field::VlanTpid => key.read(Field::VlanTci, PRESENT) != 0,
+            Field::Ip4Src | Field::Ip4Dst => ethertype() == IPV4,
+            Field::Ip6Src | Field::Ip6Dst | Field::Ip6Label => ethertype() == IPV6,
+            Field::IpDscp | Field::IpEcn | Field::IpTtl => matches!(ethertype(), IPV4 | IPV6),
+            Field::ArpSpa | Field::ArpTpa | Field::ArpSha | Field::ArpOp | Field::ArpTha => {
+                matches!(ethertype(), ARP | RARP)
+            }
+            Field::TpSrc | Field::TpDst | Field::TcpFlags => {
+                matches!(ethertype(), IPV4 | IPV6)
+                    && TRANSPORTS.contains(&key.read_field(Field::IpProto))
+                    && key.read(Field::IpFrag, 2) == 0
+            }
+            Field::IcmpType | Field::IcmpCode | Field::NdTarget | Field::NdSll | Field::NdTll => {
+                matches!(ethertype(), IPV4 | IPV6)
+                    && ICMP.contains(&key.read_field(Field::IpProto))
+                    && key.read(Field::IpFrag, 2) == 0
+            }
+            _ => false,
+        }
+    }
+
+    pub fn push_vlan(&mut self, packet: &mut Packet<'p>, tpid: u16) {
+        let inner = self.read_field(packet, Field::VlanInnerTci);
+        if inner & PRESENT != 0 {
+            return self.end(packet, DropReason::VlanDepth);
+        }
+        self.emit_changes(packet);
+        let outer =
+            (self.read_field(packet, Field::VlanTpid), self.read_field(packet, Field::VlanTci));
+        self.write_tags(packet, (tpid.into(), PRESENT), outer);
+        packet.actions.push(Action::PushVlan(Tag::from_tci(EtherType(tpid), 0)));
+    }
+
+    pub fn pop_vlan(&mut self, packet: &mut Packet<'p>) {
+        if self.read_field(packet, Field::VlanTci) & PRESENT == 0 {
+            return;
+        }
+        let ethertype = EtherType(self.read_field(packet, Field::EthType) as u16);
+        if ethertype.is_vlan() {
+            // A third tag would come into sight, of which the key knows nothing.
+            return self.end(packet, DropReason::VlanDepth);
+        }
+        self.emit_changes(packet);
+        let inner = (
+            self.read_field(packet, Field::VlanInnerTpid),
+            self.read_field(packet, Field::VlanInnerTci),
+        );
+        self.write_tags(packet, inner, (0, 0));
+        packet.actions.push(Action::PopVlan);
+    }
+
+    pub fn set_vlan(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u16) {
+        if self.read_field(packet, Field::VlanTci) & PRESENT == 0 {
+            self.push_vlan(packet, EtherType::VLAN.0);
+        }
+        self.write(packet, bits, value.into());
+    }
+
+    /// Writes the tags of the key, which an action has given to the packet.
+    fn write_tags(&mut self, packet: &mut Packet<'p>, outer: (u128, u128), inner: (u128, u128)) {
+        let fields = [
+            (Field::VlanTpid, outer.0),
+            (Field::VlanTci, outer.1),
+            (Field::VlanInnerTpid, inner.0),
+            (Field::VlanInnerTci, inner.1),
+        ];
+        for (field, value) in fields {
+            let before = packet.key.key().get(field);
+            packet.key.write(field, value, field.all_ones());
+            packet.sent.write(field, value, field.all_ones());
+            if before != value {
+                self.observer.event(Event::Change { field, before, after: value });
+            }
+        }
+    }
+}
+
+impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+    /// Turns the key into that of the reply.
+    pub fn become_reply(&mut self, _packet: &mut Packet<'p>, _reply: flow::Reply) {}
+}

@@ -1,0 +1,165 @@
+//! Where a packet enters the program.
+
+use super::machine::{Abort, Machine, Packet};
+use crate::observer::{Event, Observer};
+use crate::op::Direction;
+use crate::program::{Datapath, Entry, Program, TableId, TagPair};
+use crate::recorder::{RecordedKey, Recorder};
+use crate::state::State;
+use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo, TunnelType};
+
+/// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel that names no logical ports.
+pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
+
+impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+    /// Translates a packet as it came in.
+    pub fn run_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
+        let key = RecordedKey::new(key.clone());
+        let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
+        // 32 bits wide.
+        let in_port = PortNo(in_port as u32);
+        let entered = match self.program.entry(in_port) {
+            None => Err(DropReason::NoSuchPort),
+            Some(Entry::Vif { datapath, port }) => self.datapath(*datapath).map(|datapath| {
+                let packet = Packet::new(key, in_port, datapath, false);
+                (packet, Start::Ingress(Some(*port)))
+            }),
+            Some(Entry::Bridge) => self
+                .datapath(Program::BRIDGE)
+                .map(|datapath| (Packet::new(key, in_port, datapath, false), Start::Bridge)),
+            Some(Entry::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
+            Some(Entry::Uplink) => self.enter_by_uplink(key, in_port),
+        };
+        let (mut packet, start) = match entered {
+            Ok(entered) => entered,
+            Err(reason) => {
+                self.observer.event(Event::Drop(reason));
+                return Ok(vec![Action::Drop(reason)]);
+            }
+        };
+        match start {
+            Start::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
+            Start::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
+            Start::Egress { inport, outport } => {
+                self.write_port(&mut packet, Field::Reg14, inport);
+                self.write_port(&mut packet, Field::Reg15, Some(outport));
+                self.deliver(&mut packet, outport)?;
+            }
+        }
+        self.run(&mut packet)?;
+        if packet.actions.iter().all(|action| matches!(action, Action::PopVlan)) {
+            self.observer.event(Event::Drop(packet.reason));
+            packet.actions = vec![Action::Drop(packet.reason)];
+        }
+        Ok(packet.actions)
+    }
+
+    fn datapath(&self, key: DatapathKey) -> Result<(DatapathKey, &'p Datapath), DropReason> {
+        let datapath = self.program.datapath(key).ok_or(DropReason::UnknownDatapath)?;
+        Ok((key, datapath))
+    }
+
+    /// The tunnel header says which logical switch, and perhaps which logical ports.
+    fn enter_by_tunnel(
+        &mut self,
+        key: RecordedKey,
+        in_port: PortNo,
+        tunnel: TunnelType,
+    ) -> Result<(Packet<'p>, Start), DropReason> {
+        /// Logical ports are 32 bits: the ingress port above the egress port.
+        const PORTS_WIDTH: u32 = 32;
+        const DATAPATH: u64 = 0xff_ffff;
+        let mut recorder = key.recorder(&mut self.read);
+        let tun_id = recorder.read_field(Field::TunId) as u64;
+        let (tun_key, egress, ingress) = match tunnel {
+            TunnelType::Stt => {
+                (tun_id & DATAPATH, (tun_id >> 24) as u16, (tun_id >> 40) as u16 & 0x7fff)
+            }
+            TunnelType::Geneve if recorder.read(Field::TunMetadataPresent, 1) != 0 => {
+                let ports = recorder.read(Field::TunMetadata0, (1 << PORTS_WIDTH) - 1) as u32;
+                (tun_id, ports as u16, (ports >> 16) as u16 & 0x7fff)
+            }
+            _ => (tun_id, 0, 0),
+        };
+        drop(recorder);
+        let datapath =
+            self.program.datapath_of_tunnel(tunnel, tun_key).ok_or(DropReason::UnknownDatapath)?;
+        let packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
+        let start = match PortKey::new(egress) {
+            Some(outport) => Start::Egress { inport: PortKey::new(ingress), outport },
+            None => Start::Ingress(None),
+        };
+        Ok((packet, start))
+    }
+
+    /// The tags say which logical switch; they are taken off.
+    fn enter_by_uplink(
+        &mut self,
+        key: RecordedKey,
+        in_port: PortNo,
+    ) -> Result<(Packet<'p>, Start), DropReason> {
+        let mut recorder = key.recorder(&mut self.read);
+        let mut tag = |tpid, tci| {
+            let tpid = recorder.read_field(tpid) as u16;
+            let tci = recorder.read(tci, 0x1fff) as u16;
+            (tci & 0x1000 != 0).then_some((tpid, tci & 0xfff))
+        };
+        let outer = tag(Field::VlanTpid, Field::VlanTci).ok_or(DropReason::UnknownDatapath)?;
+        let inner = tag(Field::VlanInnerTpid, Field::VlanInnerTci);
+        drop(recorder);
+        let both = inner.and_then(|_| self.program.datapath_of_tags(TagPair { outer, inner }));
+        let (datapath, tags) = match both {
+            Some(datapath) => (datapath, 2),
+            // The second tag, if any, is the guest's own.
+            None => {
+                let single = self.program.datapath_of_tags(TagPair { outer, inner: None });
+                (single.ok_or(DropReason::UnknownDatapath)?, 1)
+            }
+        };
+        let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
+        for _ in 0..tags {
+            self.pop_vlan(&mut packet);
+        }
+        match packet.actions.last() {
+            Some(Action::Drop(reason)) => Err(*reason),
+            _ => Ok((packet, Start::Ingress(None))),
+        }
+    }
+
+    /// Begins the ingress pipeline of the packet's datapath.
+    pub fn begin_ingress(
+        &mut self,
+        packet: &mut Packet<'p>,
+        inport: Option<PortKey>,
+    ) -> Result<(), Abort> {
+        let (datapath, _) = packet.datapath;
+        packet.key.write(Field::Metadata, datapath.0.into(), Field::Metadata.all_ones());
+        self.write_port(packet, Field::Reg14, inport);
+        if inport.is_none() {
+            packet.key.write(Field::Reg10, RCV_FROM_RAMP, RCV_FROM_RAMP);
+        }
+        self.observer.event(Event::Pipeline {
+            datapath,
+            direction: Direction::Ingress,
+            inport,
+            outport: None,
+        });
+        self.look_up(packet, TableId::FIRST)
+    }
+
+    /// Writes `inport` or `outport`.
+    pub fn write_port(&mut self, packet: &mut Packet<'p>, field: Field, port: Option<PortKey>) {
+        let value = port.map_or(0, |port| port.value().into());
+        packet.key.write(field, value, field.all_ones());
+    }
+}
+
+/// Where in the program.
+enum Start {
+    /// The first table of a bridge.
+    Bridge,
+    /// The ingress pipeline.
+    Ingress(Option<PortKey>),
+    /// The egress pipeline.
+    Egress { inport: Option<PortKey>, outport: PortKey },
+}

@@ -1,0 +1,447 @@
+//! The machine: packets, their unfinished flows, and the steps of flows.
+
+use super::{MAX_DEPTH, MAX_STEPS, Translation};
+use crate::flow::Flow;
+use crate::observer::{Event, Nested, Observer};
+use crate::op::Op;
+use crate::program::{Datapath, Program, TableId};
+use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
+use crate::state::{Dependency, Lesson, State};
+use classifier::Rank;
+use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortNo, Reply, Subfield};
+
+/// Ends a whole translation: the program asks for more than is allowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abort(pub DropReason);
+
+/// What is the same for all packets of a translation.
+pub(super) struct Machine<'p, 's, S, O> {
+    pub program: &'p Program,
+    pub state: &'s S,
+    pub observer: &'s mut O,
+    /// The bits of the packet that were read.
+    pub read: FlowMask,
+    pub dependencies: Vec<Dependency>,
+    pub lessons: Vec<Lesson>,
+    flows: Vec<&'p Flow>,
+    steps: u32,
+}
+
+/// A flow that is being executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame<'p> {
+    /// What is left of it.
+    ops: &'p [Op],
+    table: TableId,
+}
+
+/// A packet, or a copy, on its way through tables.
+#[derive(Clone, Debug)]
+pub(super) struct Packet<'p> {
+    pub key: RecordedKey,
+    /// The key as the actions so far leave the packet.
+    pub sent: RecordedKey,
+    /// Bits of headers that were written since.
+    pub dirty: FlowMask,
+    /// The datapath it is in.
+    pub datapath: (DatapathKey, &'p Datapath),
+    /// It is in the egress pipeline.
+    pub egress: bool,
+    /// It came through a tunnel: the host it came from has served the other hosts, and the patch ports of groups.
+    pub from_tunnel: bool,
+    pub in_port: PortNo,
+    /// Flows that are not finished, the current one last.
+    pub frames: Vec<Frame<'p>>,
+    /// The table of the flow that is executed.
+    table: TableId,
+    values: Vec<u128>,
+    /// What was decided so far.
+    pub actions: Vec<Action>,
+    /// Why it is not sent anywhere, should it come to that.
+    pub reason: DropReason,
+    pub depth: usize,
+}
+
+impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
+    pub fn new(program: &'p Program, state: &'s S, observer: &'s mut O) -> Self {
+        Self {
+            program,
+            state,
+            observer,
+            read: FlowMask::default(),
+            dependencies: Vec::new(),
+            lessons: Vec::new(),
+            flows: Vec::with_capacity(48),
+            steps: 0,
+        }
+    }
+
+    pub fn finish(self, actions: Vec<Action>) -> Translation<'p> {
+        Translation {
+            mask: self.read.of_packet(),
+            actions,
+            dependencies: self.dependencies,
+            lessons: self.lessons,
+            flows: self.flows,
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Abort> {
+        self.steps += 1;
+        if self.steps > MAX_STEPS { Err(Abort(DropReason::TranslationSteps)) } else { Ok(()) }
+    }
+
+    /// Executes until no flow is left, and returns the actions; an empty list has its reason in `packet.reason`.
+    pub fn run(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
+        if packet.depth > MAX_DEPTH {
+            return Err(Abort(DropReason::TranslationDepth));
+        }
+        while let Some(frame) = packet.frames.last_mut() {
+            let Some((op, rest)) = frame.ops.split_first() else {
+                packet.frames.pop();
+                continue;
+            };
+            frame.ops = rest;
+            packet.table = frame.table;
+            if rest.is_empty() || *op == Op::Drop {
+                // A flow's last step needs the flow no more: a chain of `next` is no deeper than one.
+                packet.frames.pop();
+            }
+            self.step()?;
+            self.execute(op, packet)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `inner`, a copy of `packet` or a packet made from it, to its end and leaves what it does as an action.
+    pub fn run_nested(
+        &mut self,
+        nested: Nested,
+        packet: &mut Packet<'p>,
+        mut inner: Packet<'p>,
+    ) -> Result<(), Abort> {
+        inner.depth = packet.depth + 1;
+        self.observer.event(Event::Enter(nested));
+        self.run(&mut inner)?;
+        if inner.actions.is_empty() {
+            self.observer.event(Event::Drop(inner.reason));
+        }
+        self.observer.event(Event::Leave);
+        let actions = inner.actions;
+        if actions.is_empty() {
+            packet.reason = inner.reason;
+        } else if let Nested::Reply(reply) = nested {
+            packet.actions.push(Action::Reply { reply, actions: actions.into() });
+        } else if actions.iter().all(leaves_packet_alone) {
+            packet.actions.extend(actions);
+        } else {
+            packet.actions.push(Action::Clone(actions.into()));
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, op: &'p Op, packet: &mut Packet<'p>) -> Result<(), Abort> {
+        match op {
+            Op::Load { to, value } => self.write(packet, *to, *value),
+            Op::Move { from, to } => {
+                let value = self.read_bits(packet, *from);
+                self.write(packet, *to, value);
+            }
+            Op::Exchange(a, b) => {
+                let (old_a, old_b) = (self.read_bits(packet, *a), self.read_bits(packet, *b));
+                self.write(packet, *a, old_b);
+                self.write(packet, *b, old_a);
+            }
+            Op::Push(bits) => {
+                let value = self.read_bits(packet, *bits);
+                packet.values.push(value);
+            }
+            Op::Pop(bits) => {
+                let value = packet.values.pop().unwrap_or_default();
+                self.write(packet, *bits, value);
+            }
+            Op::PushVlan { tpid } => self.push_vlan(packet, *tpid),
+            Op::PopVlan => self.pop_vlan(packet),
+            Op::SetVlan { bits, value } => self.set_vlan(packet, *bits, *value),
+            Op::DecTtl => self.decrement_ttl(packet),
+            Op::Next(table) => return self.look_up(packet, *table),
+            Op::Resubmit { in_port, table } => return self.resubmit(packet, *in_port, *table),
+            Op::Output => return self.output(packet),
+            Op::OutputPort(port) => self.output_port(packet, *port),
+            Op::OutputField(bits) => self.output_field(packet, *bits),
+            Op::OutputInPort => self.send(packet, packet.in_port),
+            Op::Flood => self.flood(packet),
+            Op::Normal => self.normal(packet),
+            Op::Controller => {
+                self.emit_changes(packet);
+                packet.actions.push(Action::Controller);
+            }
+            Op::Clone(ops) => {
+                let inner = packet.fork(ops);
+                return self.run_nested(Nested::Clone, packet, inner);
+            }
+            Op::Reply { reply, ops } => return self.reply(packet, *reply, ops, &[]),
+            Op::Reject(ops) => return self.reject(packet, ops),
+            Op::SetIcmpMtu(mtu) => packet.actions.push(Action::SetIcmpMtu(*mtu)),
+            Op::GetBinding { port, ip } => self.find_binding(packet, *port, *ip),
+            Op::LookupBinding { to, port, ip, mac } => {
+                self.look_up_binding(packet, *to, *port, *ip, *mac);
+            }
+            Op::PutBinding { port, ip, mac } => self.put_binding(packet, *port, *ip, *mac),
+            Op::GetStation { to, mac } => self.find_station(packet, *to, *mac),
+            Op::LookupStation { to, port, mac } => self.look_up_station(packet, *to, *port, *mac),
+            Op::PutStation { port, mac } => self.put_station(packet, *port, *mac),
+            Op::PortSecurity { to, direction } => self.port_security(packet, *to, *direction),
+            Op::CheckLength { to, bytes } => return self.check_length(packet, *to, *bytes),
+            Op::Select { to, choices } => self.select(packet, *to, choices),
+            Op::Log(record) => {
+                self.emit_changes(packet);
+                packet.actions.push(Action::Log(record.clone()));
+            }
+            Op::Meter { rate_kbps, burst_kb } => {
+                packet.actions.push(Action::Meter { rate_kbps: *rate_kbps, burst_kb: *burst_kb })
+            }
+            Op::SetQueue(queue) => packet.actions.push(Action::SetQueue(*queue)),
+            Op::Drop => packet.reason = DropReason::FlowDrop,
+            Op::Unsupported(name) => {
+                self.observer.event(Event::Note(name));
+                self.end(packet, DropReason::UnsupportedAction);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the packet because of a fault, which is counted even when other copies went out.
+    pub fn end(&mut self, packet: &mut Packet<'p>, reason: DropReason) {
+        packet.frames.clear();
+        packet.reason = reason;
+        packet.actions.push(Action::Drop(reason));
+        self.observer.event(Event::Drop(reason));
+    }
+
+    /// Reads bits, and records them.
+    #[inline]
+    pub fn read_bits(&mut self, packet: &Packet<'p>, bits: Subfield) -> u128 {
+        packet.key.recorder(&mut self.read).read_bits(bits)
+    }
+
+    /// Reads a field, and records it.
+    #[inline]
+    pub fn read_field(&mut self, packet: &Packet<'p>, field: Field) -> u128 {
+        packet.key.recorder(&mut self.read).read_field(field)
+    }
+
+    /// Writes bits; the value must follow from the program and from bits that were read.
+    pub fn write(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
+        let (field, mask) = (bits.field(), bits.field_mask());
+        let before = packet.key.key().get(field);
+        packet.key.write(field, value << bits.first(), mask);
+        if field.is_header() {
+            packet.dirty.add_bits(field, mask);
+        }
+        let after = packet.key.key().get(field);
+        if before != after {
+            self.observer.event(Event::Change { field, before, after });
+        }
+    }
+
+    /// Looks the packet up in a table of its datapath, and goes on with the flow found.
+    pub fn look_up(&mut self, packet: &mut Packet<'p>, table: TableId) -> Result<(), Abort> {
+        self.step()?;
+        if packet.frames.len() >= MAX_DEPTH {
+            return Err(Abort(DropReason::TranslationDepth));
+        }
+        let flow = self.find(packet, &packet.key, table);
+        let (datapath, key) = (packet.datapath.0, packet.key.key());
+        self.observer.event(Event::Lookup { datapath, table, flow, key });
+        match flow {
+            None => packet.reason = DropReason::NoFlow,
+            Some(flow) => {
+                self.flows.push(flow);
+                packet.reason = DropReason::FlowDrop;
+                packet.frames.push(Frame { ops: &flow.ops, table });
+            }
+        }
+        Ok(())
+    }
+
+    /// The best flow of a table for a key.
+    fn find(&mut self, packet: &Packet<'p>, key: &RecordedKey, table: TableId) -> Option<&'p Flow> {
+        let mut looked_at = FlowMask::default();
+        let mut best: Option<(Rank, &'p Flow)> = None;
+        for &group in &packet.datapath.1.groups {
+            let Some(classifier) = self.program.table(group, table) else { continue };
+            let better = best.map(|(rank, _)| rank);
+            let found = classifier.lookup(key.key(), better, &mut looked_at, |flow, read| {
+                let mut recorder = PlainRecorder { key: key.key(), read };
+                flow.residual.as_ref().is_none_or(|rest| rest.holds(&mut recorder))
+            });
+            best = found.map(|(rank, flow)| (rank, &**flow)).or(best);
+        }
+        key.record(&looked_at, &mut self.read);
+        best.map(|(_, flow)| flow)
+    }
+
+    fn resubmit(
+        &mut self,
+        packet: &mut Packet<'p>,
+        in_port: PortNo,
+        table: Option<TableId>,
+    ) -> Result<(), Abort> {
+        let table = table.unwrap_or(packet.table);
+        let mut key = packet.key.clone();
+        key.write(Field::InPort, in_port.0.into(), Field::InPort.all_ones());
+        let key = std::mem::replace(&mut packet.key, key);
+        let done = self.look_up(packet, table);
+        packet.key = key;
+        done
+    }
+
+    fn decrement_ttl(&mut self, packet: &mut Packet<'p>) {
+        let ttl = self.read_field(packet, Field::IpTtl);
+        if ttl > 1 {
+            self.write(packet, Field::IpTtl.into(), ttl - 1);
+        } else {
+            packet.frames.clear();
+            packet.reason = DropReason::TtlExpired;
+            self.observer.event(Event::Note("the TTL or hop limit has run out"));
+        }
+    }
+
+    fn check_length(
+        &mut self,
+        packet: &mut Packet<'p>,
+        to: Subfield,
+        bytes: u16,
+    ) -> Result<(), Abort> {
+        let mut longer = packet.clone();
+        longer.actions = Vec::new();
+        let mut other = longer.clone();
+        packet.frames.clear();
+        let mut lists = Vec::with_capacity(2);
+        for (case, nested, bit) in
+            [(&mut longer, Nested::Longer(bytes), 1), (&mut other, Nested::NotLonger(bytes), 0)]
+        {
+            case.depth += 1;
+            self.observer.event(Event::Enter(nested));
+            self.write(case, to, bit);
+            self.run(case)?;
+            if case.actions.is_empty() {
+                self.observer.event(Event::Drop(case.reason));
+                case.actions.push(Action::Drop(case.reason));
+            }
+            self.observer.event(Event::Leave);
+            lists.push(std::mem::take(&mut case.actions));
+        }
+        if let (Some(otherwise), Some(larger)) = (lists.pop(), lists.pop()) {
+            if larger == otherwise {
+                packet.actions.extend(larger);
+            } else {
+                let (larger, otherwise) = (larger.into(), otherwise.into());
+                packet.actions.push(Action::CheckLength { bytes, larger, otherwise });
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes `ops` on a packet made from this one, after `loads`.
+    fn reply(
+        &mut self,
+        packet: &mut Packet<'p>,
+        reply: Reply,
+        ops: &'p [Op],
+        loads: &[(Field, u128)],
+    ) -> Result<(), Abort> {
+        self.emit_changes(packet);
+        let mut inner = packet.fork(ops);
+        self.become_reply(&mut inner, reply);
+        for &(field, value) in loads {
+            self.write(&mut inner, field.into(), value);
+        }
+        self.run_nested(Nested::Reply(reply), packet, inner)
+    }
+
+    fn reject(&mut self, packet: &mut Packet<'p>, ops: &'p [Op]) -> Result<(), Abort> {
+        const TCP: u128 = 6;
+        match self.read_field(packet, Field::EthType) {
+            0x0800 | 0x86dd if self.read_field(packet, Field::IpProto) == TCP => {
+                self.reply(packet, Reply::TcpReset, ops, &[])
+            }
+            0x0800 => self.reply(packet, Reply::Icmp4, ops, &[(Field::IcmpCode, 3)]),
+            0x86dd => self.reply(packet, Reply::Icmp6, ops, &[(Field::IcmpCode, 4)]),
+            _ => {
+                packet.reason = DropReason::NotApplicable;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<'p> Packet<'p> {
+    pub fn new(
+        key: RecordedKey,
+        in_port: PortNo,
+        datapath: (DatapathKey, &'p Datapath),
+        from_tunnel: bool,
+    ) -> Self {
+        Self {
+            sent: key.clone(),
+            key,
+            dirty: FlowMask::default(),
+            datapath,
+            egress: false,
+            from_tunnel,
+            in_port,
+            frames: Vec::with_capacity(4),
+            table: TableId::FIRST,
+            values: Vec::new(),
+            actions: Vec::new(),
+            reason: DropReason::NoFlow,
+            depth: 0,
+        }
+    }
+
+    /// A copy without unfinished flows that is to execute `ops`.
+    pub fn fork(&self, ops: &'p [Op]) -> Self {
+        Self {
+            key: self.key.clone(),
+            sent: self.sent.clone(),
+            dirty: self.dirty.clone(),
+            datapath: self.datapath,
+            egress: self.egress,
+            from_tunnel: self.from_tunnel,
+            in_port: self.in_port,
+            frames: vec![Frame { ops, table: self.table }],
+            table: self.table,
+            values: self.values.clone(),
+            actions: Vec::new(),
+            reason: DropReason::FlowDrop,
+            depth: self.depth,
+        }
+    }
+
+    /// True when nothing is left to do with the packet as it is now: it may be changed without a copy.
+    pub fn is_last_step(&self) -> bool {
+        self.frames.iter().all(|frame| frame.ops.is_empty())
+    }
+}
+
+/// True for actions after which the packet is as before, whatever comes of them.
+fn leaves_packet_alone(action: &Action) -> bool {
+    match action {
+        Action::Output(_)
+        | Action::Encap { .. }
+        | Action::Clone(_)
+        | Action::Reply { .. }
+        | Action::Log(_)
+        | Action::Controller => true,
+        Action::PushVlan(_)
+        | Action::PopVlan
+        | Action::Drop(_)
+        | Action::Set { .. }
+        | Action::SetIcmpMtu(_)
+        | Action::CheckLength { .. }
+        | Action::Meter { .. }
+        | Action::SetQueue(_) => false,
+    }
+}

@@ -1,0 +1,74 @@
+//! [`translate()`]: what a program does with a packet, as actions, and the bits of the packet that this depended on.
+//!
+//! ```text
+//! key -> entry (which datapath, which logical port) -> tables, one flow after another -> actions
+//!           \______________ every bit read is recorded ______________/                 + mask
+//! ```
+//!
+//! The translation is a machine (`machine`) that executes the steps of flows on a [`RecordedKey`]. A change of a header is kept
+//! in the key until the packet is sent somewhere (`emit`). Output means the egress pipeline, another datapath, a port or a
+//! tunnel (`output`). `learned` asks for, and reports, what the switch learns.
+//!
+//! Why the mask is right: the machine is a deterministic function of the program, the answers of [`State`], and the bits of the key
+//! that it reads, and it can read them only in ways that record them. Another packet that agrees on the recorded bits
+//! drives the machine through the same steps.
+
+mod emit;
+mod entry;
+mod learned;
+mod machine;
+mod output;
+mod select;
+
+use crate::flow::Flow;
+use crate::observer::Observer;
+use crate::program::Program;
+use crate::state::{Dependency, Lesson, State};
+use ::flow::{Action, DropReason, FlowKey, FlowMask};
+use machine::{Abort, Machine};
+
+/// Steps that one translation may take: flows looked up and steps of flows executed.
+pub const MAX_STEPS: u32 = 4096;
+/// How deep copies, replies, group members and unfinished flows may be nested.
+pub const MAX_DEPTH: usize = 64;
+
+/// What a program does with a packet.
+#[derive(Clone, Debug)]
+pub struct Translation<'p> {
+    /// The bits of the packet that it depended on: the mask of the megaflow. The pipeline's registers are not in it.
+    pub mask: FlowMask,
+    /// What to do with the packet, and with every other that agrees on the bits of the mask; never empty, the last resort is
+    /// [`Action::Drop`].
+    pub actions: Vec<Action>,
+    /// The answers about learnt state that it depended on.
+    pub dependencies: Vec<Dependency>,
+    /// What is to be learnt from this packet.
+    pub lessons: Vec<Lesson>,
+    /// The flows that decided, in order.
+    pub flows: Vec<&'p Flow>,
+}
+
+/// Translates the packet with this key. `key.in_port` says where it came in.
+pub fn translate<'p>(
+    program: &'p Program,
+    key: &FlowKey,
+    state: &impl State,
+    observer: &mut impl Observer,
+) -> Translation<'p> {
+    let mut machine = Machine::new(program, state, observer);
+    let actions = match machine.run_packet(key) {
+        Ok(actions) => actions,
+        Err(Abort(reason)) => vec![Action::Drop(reason)],
+    };
+    machine.finish(actions)
+}
+
+impl Translation<'_> {
+    /// The reason, of a packet that is sent nowhere.
+    pub fn dropped(&self) -> Option<DropReason> {
+        match self.actions.as_slice() {
+            [Action::Drop(reason)] => Some(*reason),
+            _ => None,
+        }
+    }
+}

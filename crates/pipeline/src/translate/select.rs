@@ -1,0 +1,81 @@
+//! One of several values, the same for all packets of a connection.
+
+use super::machine::{Machine, Packet};
+use crate::observer::Observer;
+use crate::state::State;
+use flow::{Field, Subfield};
+
+impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+    pub fn select(&mut self, packet: &mut Packet<'p>, to: Subfield, choices: &[(u16, u16)]) {
+        let forced = self.observer.select(choices).and_then(|at| choices.get(at));
+        let value = match forced {
+            Some((value, _)) => *value,
+            None => {
+                let hash = self.connection_hash(packet);
+                choose(choices, hash)
+            }
+        };
+        self.write(packet, to, value.into());
+    }
+
+    /// A hash over addresses, protocol and ports. It says nothing secret and decides no place in a table, so that it needs
+    /// no seed; two hosts choose alike.
+    fn connection_hash(&mut self, packet: &Packet<'p>) -> u64 {
+        const PORTS: [u128; 3] = [6, 17, 132];
+        let ethertype = self.read_field(packet, Field::EthType);
+        let (source, destination) = match ethertype {
+            0x0800 => (Field::Ip4Src, Field::Ip4Dst),
+            0x86dd => (Field::Ip6Src, Field::Ip6Dst),
+            _ => (Field::EthSrc, Field::EthDst),
+        };
+        let mut hash = mix(0, ethertype);
+        hash = mix(hash, self.read_field(packet, source));
+        hash = mix(hash, self.read_field(packet, destination));
+        if matches!(ethertype, 0x0800 | 0x86dd) {
+            let protocol = self.read_field(packet, Field::IpProto);
+            hash = mix(hash, protocol);
+            // All fragments of a packet go the same way.
+            if PORTS.contains(&protocol) && self.read_field(packet, Field::IpFrag) == 0 {
+                hash = mix(hash, self.read_field(packet, Field::TpSrc));
+                hash = mix(hash, self.read_field(packet, Field::TpDst));
+            }
+        }
+        hash
+    }
+}
+
+/// SplitMix64's finalizer over one more value.
+fn mix(hash: u64, value: u128) -> u64 {
+    let mut x =
+        hash.wrapping_add(value as u64 ^ (value >> 64) as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// The choice at `hash`, as often as its weight says.
+fn choose(choices: &[(u16, u16)], hash: u64) -> u16 {
+    let total: u64 = choices.iter().map(|&(_, weight)| u64::from(weight)).sum();
+    let mut at = hash.checked_rem(total).unwrap_or_default();
+    for &(value, weight) in choices {
+        match at.checked_sub(weight.into()) {
+            None => return value,
+            Some(rest) => at = rest,
+        }
+    }
+    choices.first().map_or(0, |&(value, _)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_taken_as_often_as_their_weights_say() {
+        let choices = [(1, 10), (2, 0), (3, 30)];
+        let taken: Vec<u16> = (0..4000).map(|n| choose(&choices, mix(0, n))).collect();
+        let ones = taken.iter().filter(|&&value| value == 1).count();
+        assert!(taken.iter().all(|value| [1, 3].contains(value)));
+        assert!((800..1200).contains(&ones), "{ones}");
+    }
+}
