@@ -30,6 +30,8 @@ impl EtherType {
     pub const ARP: Self = Self(0x0806);
     /// Transparent Ethernet bridging: an Ethernet frame inside GRE or Geneve (RFC 1701).
     pub const TEB: Self = Self(0x6558);
+    /// Reverse ARP (RFC 903).
+    pub const RARP: Self = Self(0x8035);
     /// IEEE 802.1Q customer tag.
     pub const VLAN: Self = Self(0x8100);
     /// IPv6.

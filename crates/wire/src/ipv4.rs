@@ -46,8 +46,13 @@ view! {
 impl<T: AsRef<[u8]>> Ipv4Packet<T> {
     #[inline]
     fn check(&self) -> Result<(), ParseError> {
-        let have = self.bytes().len();
         self.check_header()?;
+        self.check_total(self.bytes().len())
+    }
+
+    /// Compares the total length with the `have` bytes that there are of the packet, in this buffer and behind it.
+    #[inline]
+    pub(crate) fn check_total(&self, have: usize) -> Result<(), ParseError> {
         let total = usize::from(self.total_len());
         if total < self.header_len() {
             return Err(bad_length(total));
@@ -76,6 +81,7 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
     ///
     /// # Errors
     /// As `new_checked`, except that the total length is not compared with anything.
+    #[inline]
     pub fn new_header(buffer: T) -> Result<Self, ParseError> {
         let packet = Self { buffer };
         packet.check_header()?;

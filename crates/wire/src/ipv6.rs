@@ -41,7 +41,13 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
     #[inline]
     fn check(&self) -> Result<(), ParseError> {
         self.check_header()?;
-        require(Layer::Ipv6, self.total_len(), self.bytes().len())
+        self.check_total(self.bytes().len())
+    }
+
+    /// Compares the payload length with the `have` bytes that there are of the packet, in this buffer and behind it.
+    #[inline]
+    pub(crate) fn check_total(&self, have: usize) -> Result<(), ParseError> {
+        require(Layer::Ipv6, self.total_len(), have)
     }
 
     #[inline]
@@ -59,6 +65,7 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
     ///
     /// # Errors
     /// As `new_checked`, except that the payload length is not compared with anything.
+    #[inline]
     pub fn new_header(buffer: T) -> Result<Self, ParseError> {
         let packet = Self { buffer };
         packet.check_header()?;
@@ -247,12 +254,9 @@ fn walk(packet: &[u8], first: Protocol) -> Result<Upper, ParseError> {
 }
 
 fn walk_extensions(packet: &[u8], mut upper: Upper) -> Result<Upper, ParseError> {
-    for index in 0..=MAX_EXTENSION_HEADERS {
+    for _ in 0..=MAX_EXTENSION_HEADERS {
         let at = upper.offset;
         let len = match upper.protocol {
-            Protocol::HOP_BY_HOP if index > 0 => {
-                return Err(ParseError::field(Layer::Ipv6, "hop-by-hop header after another one"));
-            }
             Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DESTINATION_OPTIONS => {
                 require(Layer::Ipv6, at + 8, packet.len())?;
                 (usize::from(packet[at + 1]) + 1) * 8
@@ -276,6 +280,9 @@ fn walk_extensions(packet: &[u8], mut upper: Upper) -> Result<Upper, ParseError>
         require(Layer::Ipv6, at + len, packet.len())?;
         upper.protocol = Protocol(packet[at]);
         upper.offset = at + len;
+        if upper.protocol == Protocol::HOP_BY_HOP {
+            return Err(ParseError::field(Layer::Ipv6, "hop-by-hop header after another one"));
+        }
         if upper.fragmentation() == Fragment::Later {
             return Ok(upper);
         }

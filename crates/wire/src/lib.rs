@@ -34,6 +34,6 @@ pub use icmp::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, NdOption, NdO
 pub use ip::{Fragment, Protocol};
 pub use ipv4::{Ipv4Options, Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};
-pub use locate::{Located, transport_offset};
+pub use locate::{Located, transport_offset, transport_offset_in};
 pub use tcp::{TcpFlags, TcpOption, TcpOptions, TcpPacket, TcpRepr};
 pub use udp::{UdpPacket, UdpRepr};

@@ -9,7 +9,8 @@ use crate::view::{require, u16_at};
 use crate::vlan;
 use crate::{Layer, ParseError};
 
-/// Where the headers of a frame stand, in bytes from its start. Always `14 <= l3 <= l4 <= l3_end <= frame length`.
+/// Where the headers of a frame stand, in bytes from its start. Always `14 <= l3 <= l4 <= l3_end <= frame length`, and
+/// `l4` is at most the length of the bytes that were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Located {
     /// VLAN tags in front of `ethertype`, 0 to 2.
@@ -47,6 +48,16 @@ impl Located {
 /// verified. Frames that are not IP are no error: their `l4` is `None`.
 #[inline]
 pub fn transport_offset(frame: &[u8]) -> Result<Located, ParseError> {
+    transport_offset_in(frame, frame.len())
+}
+
+/// [`transport_offset`] of a frame of `frame_len` bytes of which only the beginning is at hand, such as the linear part of
+/// one in pieces: `l3_end` may lie behind it.
+///
+/// # Errors
+/// As [`transport_offset`]; `Truncated` also when a header is not whole in `frame`.
+#[inline]
+pub fn transport_offset_in(frame: &[u8], frame_len: usize) -> Result<Located, ParseError> {
     require(Layer::Ethernet, ethernet::HEADER_LEN, frame.len())?;
     let mut ethertype = EtherType(u16_at(frame, vlan::ETHERTYPE_OFFSET));
     let mut l3 = ethernet::HEADER_LEN;
@@ -64,7 +75,7 @@ pub fn transport_offset(frame: &[u8]) -> Result<Located, ParseError> {
         l4: None,
         protocol: Protocol::NO_NEXT_HEADER,
         fragment: Fragment::Whole,
-        l3_end: frame.len(),
+        l3_end: frame_len.max(frame.len()),
     };
     match ethertype {
         EtherType::IPV4 => locate_v4(frame, base),
@@ -75,7 +86,8 @@ pub fn transport_offset(frame: &[u8]) -> Result<Located, ParseError> {
 
 #[inline]
 fn locate_v4(frame: &[u8], base: Located) -> Result<Located, ParseError> {
-    let ip = Ipv4Packet::new_checked(&frame[base.l3..])?;
+    let ip = Ipv4Packet::new_header(&frame[base.l3..])?;
+    ip.check_total(base.l3_end - base.l3)?;
     let fragment = ip.fragment();
     let l4 = (fragment != Fragment::Later).then_some(base.l3 + ip.header_len());
     let l3_end = base.l3 + usize::from(ip.total_len());
@@ -84,7 +96,8 @@ fn locate_v4(frame: &[u8], base: Located) -> Result<Located, ParseError> {
 
 #[inline]
 fn locate_v6(frame: &[u8], base: Located) -> Result<Located, ParseError> {
-    let ip = Ipv6Packet::new_checked(&frame[base.l3..])?;
+    let ip = Ipv6Packet::new_header(&frame[base.l3..])?;
+    ip.check_total(base.l3_end - base.l3)?;
     let upper = ip.upper()?;
     let fragment = upper.fragmentation();
     let has_l4 = fragment != Fragment::Later && upper.protocol != Protocol::NO_NEXT_HEADER;

@@ -3,7 +3,9 @@
 use etherparse::{LaxSlicedPacket, NetSlice, PacketBuilder, SlicedPacket};
 use proptest::prelude::*;
 use wire::ipv6::FragmentHeader;
-use wire::{EtherType, Fragment, Located, ParseErrorKind, Protocol, transport_offset};
+use wire::{
+    EtherType, Fragment, Located, ParseErrorKind, Protocol, transport_offset, transport_offset_in,
+};
 
 use crate::refuses_every_truncation;
 
@@ -89,6 +91,33 @@ fn frame_is_refused_when_an_ip_header_is_malformed() {
     let mut zero_len = ethernet(&[&[0x08, 0], &ipv4(6, 0, 20), &[0; 20]]);
     zero_len[16..18].fill(0);
     assert_eq!(transport_offset(&zero_len).unwrap_err().kind, ParseErrorKind::BadLength(0));
+}
+
+#[test]
+fn packet_may_end_behind_the_bytes_at_hand() {
+    for head in [
+        ethernet(&[&[0x08, 0], &ipv4(6, 0, 3000), &[0; 20]]),
+        ethernet(&[&[0x86, 0xdd], &ipv6(6, 3000), &[0; 20]]),
+    ] {
+        let end = head.len() - 20 + 3000;
+        for frame_len in [end, end + 6] {
+            let located = transport_offset_in(&head, frame_len).unwrap();
+            assert_eq!((located.l4, located.l3_end), (Some(head.len() - 20), end));
+        }
+        assert!(transport_offset_in(&head, end - 1).is_err());
+        assert_eq!(transport_offset_in(&head, 0), transport_offset(&head));
+    }
+}
+
+#[test]
+fn frame_is_refused_when_a_hop_by_hop_header_is_not_the_first() {
+    for offset_bytes in [0, 8] {
+        let header = FragmentHeader { offset_bytes, more: true, ident: 1 };
+        let header = header.to_bytes(Protocol::HOP_BY_HOP);
+        let frame = ethernet(&[&[0x86, 0xdd], &ipv6(44, 16), &header, &[6, 0, 0, 0, 0, 0, 0, 0]]);
+        let error = transport_offset(&frame).unwrap_err();
+        assert_eq!(error.to_string(), "IPv6: forbidden value of hop-by-hop header after another one");
+    }
 }
 
 /// The invariant every consumer slices by.
