@@ -51,6 +51,10 @@ pub struct OuterIp {
     pub protocol: Protocol,
     /// DSCP and ECN.
     pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// IPv4's "don't fragment"; false in IPv6, where no router fragments anyway.
+    pub dont_fragment: bool,
 }
 
 /// Takes the outer Ethernet and IP headers off, and the padding behind the IP packet.
@@ -67,20 +71,34 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     }
     let l4 = located.l4.ok_or(DropReason::Malformed)?;
     let ip = &frame[located.l3..];
-    let (source, destination, traffic_class) = if located.ethertype == EtherType::IPV4 {
+    let outer = if located.ethertype == EtherType::IPV4 {
         let ip = Ipv4Packet::new_unchecked(ip);
         // A packet socket sees what the host's own stack has not verified yet.
         if !ip.verify_checksum() {
             return Err(DropReason::OuterChecksum);
         }
-        (IpAddr::V4(ip.src()), IpAddr::V4(ip.dst()), ip.tos())
+        OuterIp {
+            source: IpAddr::V4(ip.src()),
+            destination: IpAddr::V4(ip.dst()),
+            protocol: located.protocol,
+            traffic_class: ip.tos(),
+            ttl: ip.ttl(),
+            dont_fragment: ip.dont_fragment(),
+        }
     } else {
         let ip = Ipv6Packet::new_unchecked(ip);
-        (IpAddr::V6(ip.src()), IpAddr::V6(ip.dst()), ip.traffic_class())
+        OuterIp {
+            source: IpAddr::V6(ip.src()),
+            destination: IpAddr::V6(ip.dst()),
+            protocol: located.protocol,
+            traffic_class: ip.traffic_class(),
+            ttl: ip.hop_limit(),
+            dont_fragment: false,
+        }
     };
     packet.truncate(located.l3_end);
     packet.pull_front(l4);
-    Ok(OuterIp { source, destination, protocol: located.protocol, traffic_class })
+    Ok(outer)
 }
 
 /// Reads a VXLAN header (RFC 7348 section 5) and what it carries.

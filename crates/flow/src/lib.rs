@@ -11,12 +11,14 @@ mod drop_reason;
 mod encap;
 mod endpoint;
 mod execute;
+mod extract;
 mod field;
 mod id;
 mod inner;
 mod key;
 mod mac_table;
 mod stt;
+mod tunnel_info;
 
 pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, Verdict};
 pub use decap::{
@@ -28,9 +30,13 @@ pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, TunnelSpec,
 };
 pub use execute::{Output, execute, push_vlan};
+pub use extract::extract;
 pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 pub use inner::InnerFlow;
 pub use key::{FlowKey, FlowMask, Match};
 pub use mac_table::{Ingress, MacTable, PortPlace, SwitchLink, TableError};
 pub use stt::{SttSegment, decap_stt, strip_stt_segment};
+pub use tunnel_info::{
+    TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions, tun_flags,
+};

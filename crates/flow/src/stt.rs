@@ -112,7 +112,7 @@ fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
 }
 
 /// The 64-bit context: datapath in bits 0-23, egress port in 24-39, ingress port in 40-54 (OVN's layout).
-fn context(key: &TunnelKey) -> u64 {
+pub(crate) fn context(key: &TunnelKey) -> u64 {
     let ports = key.ports.map_or(0, |ports| {
         let ingress = u64::from(ports.ingress.map_or(0, PortKey::value) & PortKey::MAX_PORT);
         ingress << 40 | u64::from(ports.egress.value()) << 24

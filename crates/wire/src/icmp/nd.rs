@@ -26,12 +26,15 @@ use crate::{Layer, MacAddr, ParseError, ParseErrorKind};
 /// The hop limit of every neighbour discovery packet: a router would have decremented it.
 pub const HOP_LIMIT: u8 = 255;
 
+/// ICMPv6 type of a neighbour solicitation.
+pub const NEIGHBOR_SOLICITATION: u8 = 135;
+/// ICMPv6 type of a neighbour advertisement.
+pub const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+
 pub(super) const FIRST_KIND: u8 = ROUTER_SOLICITATION;
 pub(super) const LAST_KIND: u8 = REDIRECT;
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOR_SOLICITATION: u8 = 135;
-const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
 const fn bad_length(len: usize) -> ParseError {

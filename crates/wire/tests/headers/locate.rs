@@ -116,7 +116,10 @@ fn frame_is_refused_when_a_hop_by_hop_header_is_not_the_first() {
         let header = header.to_bytes(Protocol::HOP_BY_HOP);
         let frame = ethernet(&[&[0x86, 0xdd], &ipv6(44, 16), &header, &[6, 0, 0, 0, 0, 0, 0, 0]]);
         let error = transport_offset(&frame).unwrap_err();
-        assert_eq!(error.to_string(), "IPv6: forbidden value of hop-by-hop header after another one");
+        assert_eq!(
+            error.to_string(),
+            "IPv6: forbidden value of hop-by-hop header after another one"
+        );
     }
 }
 
