@@ -16,7 +16,11 @@ mod field;
 mod id;
 mod inner;
 mod key;
+mod key_step;
 mod mac_table;
+mod show;
+mod reply;
+mod rewrite;
 mod stt;
 mod tunnel_info;
 
@@ -29,13 +33,15 @@ pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, TunnelSpec,
 };
-pub use execute::{Output, execute, push_vlan};
+pub use execute::{MAX_NESTING, Output, execute, push_vlan};
 pub use extract::extract;
 pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 pub use inner::InnerFlow;
 pub use key::{FlowKey, FlowMask, Match};
+pub use key_step::KeyStep;
 pub use mac_table::{Ingress, MacTable, PortPlace, SwitchLink, TableError};
+pub use show::{Notation, ShowActions, ShowMasked, ShowValue};
 pub use stt::{SttSegment, decap_stt, strip_stt_segment};
 pub use tunnel_info::{
     TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions, tun_flags,

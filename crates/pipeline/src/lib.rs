@@ -13,6 +13,7 @@ mod predicate;
 mod program;
 mod recorder;
 mod state;
+mod trace;
 mod translate;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
@@ -28,4 +29,5 @@ pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
     BindingKey, Dependency, Generation, Lesson, Question, State, StationKey, StationPlace,
 };
+pub use trace::{Hit, Step, Trace, trace};
 pub use translate::{MAX_DEPTH, MAX_STEPS, Translation, translate};

@@ -1,6 +1,7 @@
 //! What the switch learns while it runs, and what a translation has consulted of it.
 
 use flow::{DatapathKey, PortKey};
+use std::fmt;
 use std::net::IpAddr;
 use wire::MacAddr;
 
@@ -86,4 +87,31 @@ pub enum Lesson {
     Binding(BindingKey, MacAddr),
     /// A MAC address was seen here.
     Station(StationKey, StationPlace),
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Binding(BindingKey { datapath, port, ip }) => {
+                write!(f, "the MAC address of {ip} behind port {port} of datapath {datapath}")
+            }
+            Self::Station(StationKey { datapath, vlan, mac }) => {
+                write!(f, "the port of {mac} in VLAN {vlan} of datapath {datapath}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Lesson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Binding(key, mac) => write!(f, "{} is {mac}", Question::Binding(*key)),
+            Self::Station(key, StationPlace::Logical(port)) => {
+                write!(f, "{} is logical port {port}", Question::Station(*key))
+            }
+            Self::Station(key, StationPlace::Port(port)) => {
+                write!(f, "{} is port {port}", Question::Station(*key))
+            }
+        }
+    }
 }

@@ -1,0 +1,327 @@
+//! [`Trace`]: a translation told step by step, as text for people and as data for programs.
+
+use crate::flow::Flow;
+use crate::observer::{Event, Nested, Observer};
+use crate::op::Direction;
+use crate::program::{DatapathKind, Program, TableId};
+use crate::state::State;
+use crate::translate::{Translation, translate};
+use ::flow::{DatapathKey, DropReason, FlowKey, Match, PortKey, ShowActions, ShowValue};
+use serde::Serialize;
+use std::fmt::{self, Write as _};
+
+/// What a program does with one packet, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Trace {
+    /// The packet: its fields that are not 0.
+    pub packet: String,
+    /// What happened, in order.
+    pub steps: Vec<Step>,
+    /// What becomes of the packet.
+    pub actions: String,
+    /// The condition of the megaflow that would be installed: every packet that meets it has the same actions.
+    pub megaflow: String,
+    /// The reason, of a packet that goes nowhere.
+    pub dropped: Option<&'static str>,
+    /// What was learnt earlier and consulted now.
+    pub consulted: Vec<String>,
+    /// What is learnt from the packet.
+    pub learnt: Vec<String>,
+}
+
+/// One step of a translation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// A pipeline of a logical datapath begins.
+    Pipeline {
+        /// `ingress` or `egress`.
+        direction: &'static str,
+        /// The datapath's name.
+        datapath: String,
+        /// The name of the logical port that the packet came in by.
+        inport: Option<String>,
+        /// The name of the logical port that it is to leave by.
+        outport: Option<String>,
+    },
+    /// A lookup in a table.
+    Table {
+        /// The number of the table in its pipeline.
+        table: u8,
+        /// The flow that matched.
+        flow: Option<Hit>,
+    },
+    /// A field got another value.
+    Change {
+        /// The field.
+        field: &'static str,
+        /// Its value before.
+        before: String,
+        /// Its value now.
+        after: String,
+    },
+    /// Steps on another packet.
+    Nested {
+        /// Which.
+        what: String,
+        /// The steps.
+        steps: Vec<Step>,
+    },
+    /// The packet leaves by a port.
+    Output {
+        /// The port of the datapath.
+        port: u32,
+        /// The port's name.
+        name: Option<String>,
+    },
+    /// The packet leaves through a tunnel.
+    Encap {
+        /// The end point.
+        endpoint: u32,
+        /// The name of the logical port or multicast group on the other host.
+        name: Option<String>,
+    },
+    /// Something worth knowing.
+    Note {
+        /// What.
+        text: String,
+    },
+    /// The packet, or this copy, ends.
+    Drop {
+        /// The name of the reason.
+        reason: &'static str,
+        /// What it means.
+        meaning: &'static str,
+    },
+}
+
+/// A flow that matched.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Hit {
+    /// The name of its stage; empty in a bridge.
+    pub stage: String,
+    /// Where it was written.
+    pub source: String,
+    /// Its priority.
+    pub priority: u16,
+    /// Its cookie, or the first 32 bits of its UUID.
+    pub cookie: u64,
+    /// Its match.
+    #[serde(rename = "match")]
+    pub condition: String,
+    /// Its actions.
+    pub actions: String,
+}
+
+impl From<&Flow> for Hit {
+    fn from(flow: &Flow) -> Self {
+        let text = &flow.text;
+        Self {
+            stage: text.stage.to_string(),
+            source: text.source.to_string(),
+            priority: flow.priority,
+            cookie: text.cookie,
+            condition: text.condition.to_string(),
+            actions: text.actions.to_string(),
+        }
+    }
+}
+
+/// Translates a packet and tells how.
+pub fn trace<'p>(
+    program: &'p Program,
+    key: &FlowKey,
+    state: &impl State,
+    choice: Option<usize>,
+) -> (Trace, Translation<'p>) {
+    let mut teller = Teller { program, choice, open: vec![Vec::new()], labels: Vec::new() };
+    let translation = translate(program, key, state, &mut teller);
+    while !teller.labels.is_empty() {
+        teller.event(Event::Leave);
+    }
+    let megaflow = Match::new(key, translation.mask.clone());
+    let trace = Trace {
+        packet: key.to_string(),
+        steps: teller.open.pop().unwrap_or_default(),
+        actions: ShowActions(&translation.actions).to_string(),
+        megaflow: megaflow.to_string(),
+        dropped: translation.dropped().map(DropReason::name),
+        consulted: translation.dependencies.iter().map(|d| d.question.to_string()).collect(),
+        learnt: translation.lessons.iter().map(ToString::to_string).collect(),
+    };
+    (trace, translation)
+}
+
+struct Teller<'p> {
+    program: &'p Program,
+    choice: Option<usize>,
+    /// Lists of steps that are not finished, the innermost last; at least one.
+    open: Vec<Vec<Step>>,
+    /// What the lists beyond the first are about.
+    labels: Vec<String>,
+}
+
+impl Teller<'_> {
+    fn tell(&mut self, step: Step) {
+        if let Some(list) = self.open.last_mut() {
+            list.push(step);
+        }
+    }
+
+    fn port_name(&self, datapath: DatapathKey, port: PortKey) -> Option<String> {
+        let datapath = self.program.datapath(datapath)?;
+        let port_name = datapath.ports.get(&port).map(|port| &port.name);
+        port_name.or(datapath.multicast.get(&port).map(|group| &group.name)).cloned()
+    }
+
+    fn describe(&self, nested: Nested) -> String {
+        match nested {
+            Nested::Clone => "clone".to_owned(),
+            Nested::Reply(reply) => reply.to_string(),
+            Nested::Member(port) => format!("copy for member {port}"),
+            Nested::Output => "output".to_owned(),
+            Nested::Longer(bytes) => format!("if longer than {bytes} bytes"),
+            Nested::NotLonger(bytes) => format!("if not longer than {bytes} bytes"),
+        }
+    }
+}
+
+impl Observer for Teller<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        let step = match event {
+            Event::Pipeline { datapath, direction, inport, outport } => Step::Pipeline {
+                direction: direction.name(),
+                datapath: self
+                    .program
+                    .datapath(datapath)
+                    .map_or_else(|| datapath.to_string(), |datapath| datapath.name.clone()),
+                inport: inport.and_then(|port| self.port_name(datapath, port)),
+                outport: outport.and_then(|port| self.port_name(datapath, port)),
+            },
+            Event::Lookup { datapath, table, flow, .. } => {
+                let kind = self.program.datapath(datapath).map(|datapath| datapath.kind);
+                Step::Table { table: number(kind, table), flow: flow.map(Hit::from) }
+            }
+            Event::Change { field, before, after } => Step::Change {
+                field: field.name(),
+                before: ShowValue(field, before).to_string(),
+                after: ShowValue(field, after).to_string(),
+            },
+            Event::Output { port, logical, .. } => {
+                let bridge = || self.program.bridge_port(port).map(|port| port.name.clone());
+                let name = logical.and_then(|(datapath, port)| self.port_name(datapath, port));
+                Step::Output { port: port.0, name: name.or_else(bridge) }
+            }
+            Event::Encap { endpoint, logical, .. } => Step::Encap {
+                endpoint: endpoint.0,
+                name: logical.and_then(|(datapath, port)| self.port_name(datapath, port)),
+            },
+            Event::Note(text) => Step::Note { text: text.to_owned() },
+            Event::Drop(reason) => Step::Drop { reason: reason.name(), meaning: reason.meaning() },
+            Event::Enter(nested) => {
+                self.labels.push(self.describe(nested));
+                self.open.push(Vec::new());
+                return;
+            }
+            Event::Leave => {
+                let (Some(what), Some(steps)) = (self.labels.pop(), self.open.pop()) else {
+                    return;
+                };
+                Step::Nested { what, steps }
+            }
+        };
+        self.tell(step);
+    }
+
+    fn select(&mut self, choices: &[(u16, u16)]) -> Option<usize> {
+        self.choice.map(|choice| choice % choices.len())
+    }
+}
+
+/// The number of a table as its language counts.
+fn number(kind: Option<DatapathKind>, table: TableId) -> u8 {
+    match kind {
+        Some(DatapathKind::Switch | DatapathKind::Router) => table.in_pipeline().1,
+        // At most 254.
+        Some(DatapathKind::Bridge) | None => table.index() as u8,
+    }
+}
+
+impl Direction {
+    /// `ingress` or `egress`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# {}", self.packet)?;
+        write_steps(f, &self.steps, 0)?;
+        for learnt in &self.learnt {
+            writeln!(f, "learns: {learnt}")?;
+        }
+        for consulted in &self.consulted {
+            writeln!(f, "consulted: {consulted}")?;
+        }
+        writeln!(f, "\nmegaflow: {}\nactions:  {}", self.megaflow, self.actions)
+    }
+}
+
+fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt::Result {
+    let indent = depth * 4;
+    for step in steps {
+        match step {
+            Step::Pipeline { direction, datapath, inport, outport } => {
+                let mut title = format!("{direction}(dp={datapath:?}");
+                for (name, port) in [("inport", inport), ("outport", outport)] {
+                    if let Some(port) = port {
+                        write!(title, ", {name}={port:?}")?;
+                    }
+                }
+                title.push(')');
+                writeln!(f, "\n{:indent$}{title}\n{:indent$}{}", "", "", "-".repeat(title.len()))?;
+            }
+            Step::Table { table, flow: None } => {
+                writeln!(f, "{:indent$}{table:2}. no flow matches", "")?;
+            }
+            Step::Table { table, flow: Some(hit) } => write_hit(f, *table, hit, indent)?,
+            Step::Change { field, before, after } => {
+                writeln!(f, "{:indent$}      {field}: {before} -> {after}", "")?;
+            }
+            Step::Nested { what, steps } => {
+                writeln!(f, "{:indent$}    {what} {{", "")?;
+                write_steps(f, steps, depth + 1)?;
+                writeln!(f, "{:indent$}    }}", "")?;
+            }
+            Step::Output { port, name } => {
+                let name = name.as_deref().unwrap_or("-");
+                writeln!(f, "{:indent$}    => output to {name:?} (port {port})", "")?;
+            }
+            Step::Encap { endpoint, name } => {
+                let name = name.as_deref().unwrap_or("-");
+                writeln!(f, "{:indent$}    => tunnel to {name:?} (end point {endpoint})", "")?;
+            }
+            Step::Note { text } => writeln!(f, "{:indent$}    # {text}", "")?,
+            Step::Drop { reason, meaning } => {
+                writeln!(f, "{:indent$}    => drop, {reason}: {meaning}", "")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_hit(f: &mut fmt::Formatter<'_>, table: u8, hit: &Hit, indent: usize) -> fmt::Result {
+    write!(f, "{:indent$}{table:2}. ", "")?;
+    if !hit.stage.is_empty() {
+        write!(f, "{} ", hit.stage)?;
+    }
+    write!(f, "({}): {}, priority {}", hit.source, hit.condition, hit.priority)?;
+    if hit.cookie != 0 {
+        write!(f, ", cookie {:#x}", hit.cookie)?;
+    }
+    writeln!(f, "\n{:indent$}    {}", "", hit.actions)
+}
