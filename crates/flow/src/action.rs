@@ -24,23 +24,29 @@ pub struct TunnelKey {
 }
 
 /// A packet that is made from another one, in answer to it or on its behalf. The new packet keeps the Ethernet addresses and
-/// tags of the old one, and IP addresses where both have them; what is to differ is set by the actions that follow.
+/// tags of the old one, and IP addresses where both have them, unless said otherwise here; what is to differ is set by the
+/// actions that follow. [`Reply::build`] makes it and says when there is none, [`Reply::steps`] tells what its key is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reply {
     /// An ARP request for the destination of an IPv4 packet: sender as the packet's source, target its destination,
     /// `eth_dst` broadcast.
     Arp,
     /// A neighbour advertisement in answer to a neighbour solicitation (RFC 4861 section 7.2.4); `router` sets the R flag.
-    /// Source and destination addresses are exchanged, the target is the solicitation's.
+    /// Ethernet addresses are exchanged, the IP destination is who asked, and the IP source is the solicitation's target. An
+    /// answer to `::` goes to all nodes. The target's link-layer address is the new Ethernet source.
     NeighbourAdvert {
         /// The R flag.
         router: bool,
     },
-    /// A neighbour solicitation for the destination of an IPv6 packet (RFC 4861 section 7.2.2).
+    /// A neighbour solicitation for the destination of an IPv6 packet, to the group of its neighbours (RFC 4861 section
+    /// 7.2.2). The IP source is the link-local address that belongs to the Ethernet source: the packet's own may be of
+    /// another link.
     NeighbourSolicit,
-    /// An ICMP error about an IPv4 packet, type 3 code 1 (RFC 792), with as much of the packet as 576 bytes hold.
+    /// An ICMP error about an IPv4 packet, type 3 code 1 (RFC 792), with as much of the packet as 576 bytes hold. The
+    /// addresses are not exchanged.
     Icmp4,
-    /// An ICMPv6 error about an IPv6 packet, type 1 code 1 (RFC 4443), with as much of the packet as 1280 bytes hold.
+    /// An ICMPv6 error about an IPv6 packet, type 1 code 1 (RFC 4443), with as much of the packet as 1280 bytes
+    /// hold. The addresses are not exchanged.
     Icmp6,
     /// A TCP reset in answer to a segment (RFC 9293 section 3.10.7.1); ports are exchanged, addresses are not.
     TcpReset,
@@ -105,7 +111,9 @@ pub enum Action {
     /// Count the frame under a reason and end the list.
     Drop(DropReason),
     /// Rewrite bits of a header field, and the checksums that cover it. Nothing when the frame lacks the header: the
-    /// translation has made sure of it.
+    /// translation has made sure of it. What says which headers there are is never rewritten: `eth_type`, `ip_proto`,
+    /// `ip_frag`, the bit of a TCI that says that there is a tag, and a TPID by what is none. Ports of a fragmented SCTP
+    /// message, whose checksum cannot be kept right, end the list with [`DropReason::NotApplicable`].
     Set {
         /// A field for which [`Field::is_header`] holds.
         field: Field,
@@ -114,11 +122,13 @@ pub enum Action {
         /// Which bits of the field to rewrite.
         mask: u128,
     },
-    /// Rewrite the MTU of an ICMP "packet too big" (RFC 1191, RFC 4443 section 3.2).
+    /// Rewrite the MTU of an ICMP "packet too big" (RFC 1191, RFC 4443 section 3.2), or of an error of type "unreachable",
+    /// which may become one. At most 65,535 for IPv4. Nothing for other frames.
     SetIcmpMtu(u32),
     /// Execute a list on a copy of the frame, then go on with the frame as it was.
     Clone(Box<[Action]>),
-    /// Make a new packet from this one, execute a list on it, then go on with the frame as it was.
+    /// Make a new packet from this one, execute a list on it, then go on with the frame as it was. Where there is no such
+    /// packet to make, that is counted as a drop, and the list goes on.
     Reply {
         /// The packet to make.
         reply: Reply,
@@ -147,6 +157,6 @@ pub enum Action {
         /// Kilobits that may come at once.
         burst_kb: u64,
     },
-    /// The transmit queue for the outputs that follow; 0 is the default.
+    /// The transmit queue for the outputs that follow in this list; 0 is the default.
     SetQueue(u32),
 }

@@ -1,8 +1,15 @@
 //! The reference executor: what a list of actions means.
 
-use crate::{Action, DropReason, Encapsulated, EndpointId, EndpointTable, PortNo, TunnelKey};
-use packet::PacketBuf;
-use wire::{EtherType, vlan};
+use crate::{
+    Action, DropReason, Encapsulated, EndpointId, EndpointTable, LogRecord, PortNo, Reply,
+    TunnelKey, rewrite,
+};
+use packet::{Checksum, GsoKind, PacketBuf};
+use std::sync::Arc;
+use wire::{EtherType, udp, vlan};
+
+/// How deep lists may stand in lists. A translation makes none deeper; those that are come from elsewhere, and end in a drop.
+pub const MAX_NESTING: usize = 64;
 
 /// Where the executor hands frames to. A frame is lent for the time of the call, because the actions that follow go on
 /// with the same frame.
@@ -21,42 +28,220 @@ pub trait Output {
 
     /// Counts a frame that is not delivered.
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf);
+
+    /// Writes a log record about the frame; unless defined otherwise, nowhere.
+    fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {
+        let _ = (record, packet);
+    }
+
+    /// Hands a copy of the frame to a controller; unless defined otherwise, there is none.
+    fn controller(&mut self, packet: &PacketBuf) {
+        let _ = packet;
+    }
+
+    /// Says whether the frame keeps the rate of a meter, and takes its bits out of the meter if so. Meters of equal
+    /// `rate_kbps` (kilobits per second) and `burst_kb` (kilobits) are one. Unless defined otherwise, every frame does.
+    fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
+        let _ = (rate_kbps, burst_kb, packet);
+        true
+    }
+
+    /// The transmit queue for the outputs that follow. It is 0 when [`execute`] begins, and the executor sets it back to 0
+    /// in the end. Unless defined otherwise, there is only one queue.
+    fn queue(&mut self, queue: u32) {
+        let _ = queue;
+    }
 }
 
 /// Executes `actions` in order on `packet`. What one output refuses is counted and the rest go on: a full port must not
-/// keep a broadcast from the others.
+/// keep a broadcast from the others. An action that cannot change the frame as it should ends its list: what would go on
+/// is not the frame that the list speaks of.
 pub fn execute(
     actions: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
 ) {
-    for action in actions {
+    if run(actions, packet, endpoints, output, At { depth: 0, queue: 0 }) != 0 {
+        output.queue(0);
+    }
+}
+
+/// Where a list begins.
+#[derive(Clone, Copy)]
+struct At {
+    /// How many lists it stands in.
+    depth: usize,
+    /// The transmit queue.
+    queue: u32,
+}
+
+/// Executes one list, and returns the transmit queue that it leaves.
+fn run(
+    actions: &[Action],
+    packet: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+    mut at: At,
+) -> u32 {
+    let mut rest = actions.iter();
+    while let Some(action) = rest.next() {
         let done = match action {
             Action::Output(port) => output.port(*port, packet),
             Action::Encap { endpoint, key } => encap(*endpoint, key, packet, endpoints, output),
-            Action::PushVlan(tag) => match push_vlan(packet, *tag) {
-                Ok(()) => Ok(()),
-                Err(reason) => {
-                    // Without its tag the frame would reach another network: nothing that follows may run.
-                    output.dropped(reason, packet);
-                    return;
-                }
-            },
-            Action::PopVlan => {
-                pop_vlan(packet);
+            Action::Clone(list) | Action::Reply { actions: list, .. }
+                if at.depth >= MAX_NESTING && !list.is_empty() =>
+            {
+                Err(DropReason::TranslationDepth)
+            }
+            Action::Clone(list) => {
+                clone(list, packet, endpoints, output, at);
                 Ok(())
             }
-            Action::Drop(reason) => {
-                output.dropped(*reason, packet);
-                return;
+            Action::Reply { reply, actions } => {
+                answer(*reply, actions, packet, endpoints, output, at)
             }
-            _ => todo!("being written"),
+            Action::CheckLength { bytes, larger, otherwise } => {
+                let is_larger = wire_len(packet) > usize::from(*bytes);
+                rest = if is_larger { larger.iter() } else { otherwise.iter() };
+                Ok(())
+            }
+            Action::SetQueue(queue) => {
+                at.queue = *queue;
+                output.queue(*queue);
+                Ok(())
+            }
+            Action::Log(record) => {
+                output.log(record, packet);
+                Ok(())
+            }
+            Action::Controller => {
+                output.controller(packet);
+                Ok(())
+            }
+            Action::Drop(_)
+            | Action::Meter { .. }
+            | Action::PushVlan(_)
+            | Action::PopVlan
+            | Action::Set { .. }
+            | Action::SetIcmpMtu(_) => match prepare(action, packet, output) {
+                Ok(()) => Ok(()),
+                Err(reason) => {
+                    output.dropped(reason, packet);
+                    return at.queue;
+                }
+            },
         };
         if let Err(reason) = done {
             output.dropped(reason, packet);
         }
     }
+    at.queue
+}
+
+/// The actions without which the rest of the list must not run: in another VLAN, or with other addresses than meant, the
+/// frame would reach somebody it is not for.
+fn prepare(
+    action: &Action,
+    packet: &mut PacketBuf,
+    output: &mut impl Output,
+) -> Result<(), DropReason> {
+    match action {
+        Action::Drop(reason) => Err(*reason),
+        Action::Meter { rate_kbps, burst_kb } => {
+            let kept = output.meter(*rate_kbps, *burst_kb, packet);
+            if kept { Ok(()) } else { Err(DropReason::Meter) }
+        }
+        Action::PushVlan(tag) => push_vlan(packet, *tag),
+        Action::PopVlan => {
+            pop_vlan(packet);
+            Ok(())
+        }
+        Action::Set { field, value, mask } => rewrite::set(packet, *field, *value, *mask),
+        Action::SetIcmpMtu(mtu) => {
+            rewrite::set_icmp_mtu(packet, *mtu);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Executes a list on a copy of the frame; on the frame itself if no action of the list changes it.
+fn clone(
+    list: &[Action],
+    packet: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+    at: At,
+) {
+    if rewrites(list, at.depth) {
+        nested(list, &mut packet.clone(), endpoints, output, at);
+    } else {
+        nested(list, packet, endpoints, output, at);
+    }
+}
+
+/// Executes a list on a packet made from the frame.
+fn answer(
+    reply: Reply,
+    list: &[Action],
+    packet: &PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+    at: At,
+) -> Result<(), DropReason> {
+    nested(list, &mut reply.build(packet)?, endpoints, output, at);
+    Ok(())
+}
+
+fn nested(
+    list: &[Action],
+    packet: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+    at: At,
+) {
+    let inner = At { depth: at.depth + 1, ..at };
+    if run(list, packet, endpoints, output, inner) != at.queue {
+        output.queue(at.queue);
+    }
+}
+
+/// True when executing the list may leave the frame changed. Beyond the deepest nesting, that is not looked at any more.
+fn rewrites(list: &[Action], depth: usize) -> bool {
+    list.iter().any(|action| match action {
+        Action::PushVlan(_) | Action::PopVlan | Action::Set { .. } | Action::SetIcmpMtu(_) => true,
+        Action::CheckLength { larger, otherwise, .. } => {
+            depth >= MAX_NESTING || rewrites(larger, depth + 1) || rewrites(otherwise, depth + 1)
+        }
+        Action::Output(_)
+        | Action::Encap { .. }
+        | Action::Drop(_)
+        | Action::Clone(_)
+        | Action::Reply { .. }
+        | Action::Log(_)
+        | Action::Controller
+        | Action::Meter { .. }
+        | Action::SetQueue(_) => false,
+    })
+}
+
+/// Bytes of the frame as it will be on a wire; of a super-packet, of its longest segment.
+fn wire_len(packet: &PacketBuf) -> usize {
+    let len = packet.len();
+    let (Some(gso), Checksum::Partial { start, .. }) =
+        (packet.offload.gso, packet.offload.checksum)
+    else {
+        return len;
+    };
+    let l4 = usize::from(start);
+    let header_len = match gso.kind {
+        GsoKind::UdpL4 => udp::HEADER_LEN,
+        GsoKind::TcpV4 | GsoKind::TcpV6 => {
+            packet.head().get(l4 + 12).map_or(0, |offset| usize::from(offset >> 4) * 4)
+        }
+    };
+    len.min(l4 + header_len + usize::from(gso.size))
 }
 
 /// Sends a frame to an end point, and leaves it as it was.

@@ -1,0 +1,384 @@
+//! Packets made from packets: [`Reply::build`], and what that does to the key: [`Reply::steps`].
+
+use crate::{DropReason, Reply};
+use packet::{Checksum, PacketBuf, SegmentChecksum, Segmenter, complete_checksum};
+use std::borrow::Cow;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use wire::checksum::Sum;
+use wire::icmp::nd::{self, NdOption, NdOptions, NdRepr};
+use wire::{
+    ArpOperation, ArpPacket, ArpRepr, EtherType, Fragment, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet,
+    Icmpv6Repr, Ipv4Options, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Located, MacAddr,
+    Protocol, TcpFlags, TcpOptions, TcpPacket, TcpRepr, arp, icmp, ipv4, ipv6, tcp,
+    transport_offset,
+};
+
+/// TTL and hop limit of an ICMP message made here.
+pub(crate) const ICMP_TTL: u8 = 255;
+/// TTL and hop limit of a TCP reset: what RFC 1700 recommends.
+pub(crate) const TCP_TTL: u8 = 64;
+/// The longest ICMP error, in bytes of IPv4 packet (RFC 1812 section 4.3.2.3).
+const MAX_ICMP4_ERROR: usize = 576;
+/// The longest ICMPv6 error, in bytes of IPv6 packet: the least MTU (RFC 4443 section 2.4 c).
+const MAX_ICMP6_ERROR: usize = 1280;
+/// Code of both "host unreachable" (ICMP) and "administratively prohibited" (ICMPv6).
+const CODE: u8 = 1;
+
+impl Reply {
+    /// Makes the packet from `packet`, with all checksums.
+    ///
+    /// # Errors
+    /// [`DropReason::NotApplicable`] when the reply does not fit the packet, or must not be sent: no ICMP error about an ICMP
+    /// error, a later fragment (IPv4), something sent to a group, or something from no single host (RFC 1122 section 3.2.2,
+    /// RFC 4443 section 2.4 e); no reset in answer to a reset, a fragment or a group (RFC 9293 section 3.10.7.1, RFC 1122
+    /// section 4.2.3.10); no advertisement in answer to what is no valid solicitation (RFC 4861 section 7.1.1), no
+    /// solicitation for a group. [`DropReason::Malformed`] for headers that do not parse, and
+    /// [`DropReason::Segmentation`] for a super-packet that cannot be cut.
+    pub fn build(self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
+        let original = Original::new(packet)?;
+        match self {
+            Self::Arp => original.arp(),
+            Self::NeighbourAdvert { router } => original.neighbour_advert(router),
+            Self::NeighbourSolicit => original.neighbour_solicit(),
+            Self::Icmp4 => original.icmp4(packet),
+            Self::Icmp6 => original.icmp6(packet),
+            Self::TcpReset => original.tcp_reset(),
+        }
+    }
+}
+
+const fn refuse_unless(fits: bool) -> Result<(), DropReason> {
+    if fits { Ok(()) } else { Err(DropReason::NotApplicable) }
+}
+
+/// The packet that a reply is made from.
+struct Original<'a> {
+    frame: Cow<'a, [u8]>,
+    at: Located,
+}
+
+impl<'a> Original<'a> {
+    fn new(packet: &'a PacketBuf) -> Result<Self, DropReason> {
+        let frame = if packet.is_linear() {
+            Cow::Borrowed(packet.head())
+        } else {
+            Cow::Owned(packet.to_vec())
+        };
+        let at = transport_offset(&frame).map_err(|_| DropReason::Malformed)?;
+        Ok(Self { frame, at })
+    }
+
+    fn mac(&self, at: usize) -> MacAddr {
+        MacAddr(
+            self.frame.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default(),
+        )
+    }
+
+    fn eth_dst(&self) -> MacAddr {
+        self.mac(0)
+    }
+
+    fn eth_src(&self) -> MacAddr {
+        self.mac(6)
+    }
+
+    fn ip4(&self) -> Result<Ipv4Packet<&[u8]>, DropReason> {
+        refuse_unless(self.at.ethertype == EtherType::IPV4)?;
+        Ipv4Packet::new_checked(&self.frame[self.at.l3..self.at.l3_end])
+            .map_err(|_| DropReason::Malformed)
+    }
+
+    fn ip6(&self) -> Result<Ipv6Packet<&[u8]>, DropReason> {
+        refuse_unless(self.at.ethertype == EtherType::IPV6)?;
+        Ipv6Packet::new_checked(&self.frame[self.at.l3..self.at.l3_end])
+            .map_err(|_| DropReason::Malformed)
+    }
+
+    /// What follows the IP headers, if it is of that protocol.
+    fn transport(&self, protocol: Protocol) -> Result<&[u8], DropReason> {
+        let l4 = self.at.l4.filter(|_| self.at.protocol == protocol);
+        l4.and_then(|l4| self.frame.get(l4..self.at.l3_end)).ok_or(DropReason::NotApplicable)
+    }
+
+    /// A frame with the tags of the original and `len` bytes of payload, written by `emit`.
+    fn reply(
+        &self,
+        (dst, src): (MacAddr, MacAddr),
+        ethertype: EtherType,
+        len: usize,
+        emit: impl FnOnce(&mut [u8]),
+    ) -> PacketBuf {
+        let l3 = self.at.l3;
+        let mut reply = PacketBuf::with_capacity(PacketBuf::HEADROOM, l3 + len);
+        reply.set_len(l3 + len);
+        let (header, payload) = reply.head_mut().split_at_mut(l3);
+        header.copy_from_slice(&self.frame[..l3]);
+        header[..6].copy_from_slice(&dst.0);
+        header[6..12].copy_from_slice(&src.0);
+        header[l3 - 2..].copy_from_slice(&ethertype.0.to_be_bytes());
+        emit(payload);
+        reply.offload.checksum = Checksum::Verified;
+        reply
+    }
+
+    /// An IPv4 packet between the same stations, with `len` bytes of payload.
+    fn reply_v4(
+        &self,
+        (src, dst): (Ipv4Addr, Ipv4Addr),
+        (protocol, ttl): (Protocol, u8),
+        len: usize,
+        emit: impl FnOnce(&mut [u8], Sum),
+    ) -> PacketBuf {
+        // RFC 6864 section 4.1: a packet that is never fragmented needs no identification.
+        let ip = Ipv4Repr {
+            tos: 0,
+            payload_len: len as u16,
+            ident: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            fragment_offset_bytes: 0,
+            ttl,
+            protocol,
+            src,
+            dst,
+            options: Ipv4Options::default(),
+        };
+        let stations = (self.eth_dst(), self.eth_src());
+        self.reply(stations, EtherType::IPV4, ipv4::MIN_HEADER_LEN + len, |packet| {
+            ip.emit(&mut Ipv4Packet::new_unchecked(&mut *packet));
+            emit(&mut packet[ipv4::MIN_HEADER_LEN..], ip.pseudo_header());
+        })
+    }
+
+    /// An IPv6 packet with `len` bytes of payload.
+    fn reply_v6(
+        &self,
+        stations: (MacAddr, MacAddr),
+        (src, dst): (Ipv6Addr, Ipv6Addr),
+        (next_header, hop_limit): (Protocol, u8),
+        len: usize,
+        emit: impl FnOnce(&mut [u8], Sum),
+    ) -> PacketBuf {
+        let ip = Ipv6Repr {
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: len as u16,
+            next_header,
+            hop_limit,
+            src,
+            dst,
+        };
+        self.reply(stations, EtherType::IPV6, ipv6::HEADER_LEN + len, |packet| {
+            ip.emit(&mut Ipv6Packet::new_unchecked(&mut *packet));
+            emit(&mut packet[ipv6::HEADER_LEN..], ip.pseudo_header());
+        })
+    }
+
+    fn arp(&self) -> Result<PacketBuf, DropReason> {
+        let ip = self.ip4()?;
+        let arp = ArpRepr {
+            operation: ArpOperation::Request,
+            sender_mac: self.eth_src(),
+            sender_ip: ip.src(),
+            target_mac: MacAddr::ZERO,
+            target_ip: ip.dst(),
+        };
+        let stations = (MacAddr::BROADCAST, self.eth_src());
+        Ok(self.reply(stations, EtherType::ARP, arp::PACKET_LEN, |packet| {
+            arp.emit(&mut ArpPacket::new_unchecked(packet));
+        }))
+    }
+
+    fn neighbour_advert(&self, router: bool) -> Result<PacketBuf, DropReason> {
+        let ip = self.ip6()?;
+        refuse_unless(self.at.fragment == Fragment::Whole)?;
+        let message = self.transport(Protocol::ICMPV6)?;
+        let message = Icmpv6Packet::new_checked(message).map_err(|_| DropReason::Malformed)?;
+        let Ok(NdRepr::NeighborSolicitation { target, .. }) =
+            NdRepr::parse(&message, ip.hop_limit())
+        else {
+            return Err(DropReason::NotApplicable);
+        };
+        // Who asks without an address learns with everybody else that the address is taken (RFC 4861 section 7.2.4).
+        let (solicited, dst, eth_dst) = if ip.src().is_unspecified() {
+            (false, ALL_NODES, group_mac(ALL_NODES))
+        } else {
+            (true, ip.src(), self.eth_src())
+        };
+        let eth_src = self.eth_dst();
+        let (mut room, option) = ([0; 8], NdOption::TargetLinkLayer(eth_src));
+        let options =
+            NdOptions::write(&[option], &mut room).map_err(|_| DropReason::NotApplicable)?;
+        let nd =
+            NdRepr::NeighborAdvertisement { router, solicited, replace: true, target, options };
+        Ok(self.neighbour((eth_dst, eth_src), (target, dst), nd))
+    }
+
+    fn neighbour_solicit(&self) -> Result<PacketBuf, DropReason> {
+        let target = self.ip6()?.dst();
+        refuse_unless(!target.is_multicast())?;
+        let (eth_src, dst) = (self.eth_src(), solicited_node(target));
+        let (mut room, option) = ([0; 8], NdOption::SourceLinkLayer(eth_src));
+        let options =
+            NdOptions::write(&[option], &mut room).map_err(|_| DropReason::NotApplicable)?;
+        let nd = NdRepr::NeighborSolicitation { target, options };
+        Ok(self.neighbour((group_mac(dst), eth_src), (link_local(eth_src), dst), nd))
+    }
+
+    fn neighbour(
+        &self,
+        stations: (MacAddr, MacAddr),
+        addresses: (Ipv6Addr, Ipv6Addr),
+        message: NdRepr<'_>,
+    ) -> PacketBuf {
+        let message = Icmpv6Repr::Nd(message);
+        let header = (Protocol::ICMPV6, nd::HOP_LIMIT);
+        self.reply_v6(stations, addresses, header, message.message_len(), |bytes, pseudo| {
+            message.emit(&mut Icmpv6Packet::new_unchecked(bytes), pseudo);
+        })
+    }
+
+    fn icmp4(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
+        let ip = self.ip4()?;
+        let is_error = self.at.protocol == Protocol::ICMP
+            && self.at.fragment != Fragment::Later
+            && !matches!(self.transport(Protocol::ICMP)?.first(), Some(kind) if !is_error_v4(*kind));
+        refuse_unless(
+            !is_error
+                && self.at.fragment != Fragment::Later
+                && !self.eth_dst().is_multicast()
+                && is_host_v4(ip.src())
+                && !ip.src().is_loopback()
+                && is_host_v4(ip.dst()),
+        )?;
+        let room = MAX_ICMP4_ERROR - ipv4::MIN_HEADER_LEN - icmp::HEADER_LEN;
+        let quoted = self.quoted(packet, room)?;
+        let message = Icmpv4Repr::Unreachable { code: CODE, quoted: &quoted };
+        let header = (Protocol::ICMP, ICMP_TTL);
+        Ok(self.reply_v4((ip.src(), ip.dst()), header, message.message_len(), |bytes, _| {
+            message.emit(&mut Icmpv4Packet::new_unchecked(bytes));
+        }))
+    }
+
+    fn icmp6(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
+        let ip = self.ip6()?;
+        let is_error = self.at.protocol == Protocol::ICMPV6
+            && self.at.fragment != Fragment::Later
+            && !matches!(self.transport(Protocol::ICMPV6)?.first(), Some(kind) if !is_error_v6(*kind));
+        refuse_unless(
+            !is_error
+                && !self.eth_dst().is_multicast()
+                && !ip.src().is_unspecified()
+                && !ip.src().is_multicast()
+                && !ip.dst().is_multicast(),
+        )?;
+        let room = MAX_ICMP6_ERROR - ipv6::HEADER_LEN - icmp::HEADER_LEN;
+        let quoted = self.quoted(packet, room)?;
+        let message = Icmpv6Repr::Unreachable { code: CODE, quoted: &quoted };
+        let stations = (self.eth_dst(), self.eth_src());
+        let (addresses, header) = ((ip.src(), ip.dst()), (Protocol::ICMPV6, ICMP_TTL));
+        Ok(self.reply_v6(stations, addresses, header, message.message_len(), |bytes, pseudo| {
+            message.emit(&mut Icmpv6Packet::new_unchecked(bytes), pseudo);
+        }))
+    }
+
+    /// The beginning of the IP packet, at most `room` bytes of it, as it would be on a wire.
+    fn quoted(&self, packet: &PacketBuf, room: usize) -> Result<Vec<u8>, DropReason> {
+        let mut whole = packet.clone();
+        if whole.offload.gso.is_some() {
+            let mut segmenter = Segmenter::new();
+            let mut segments = segmenter
+                .segment(&whole, 0, SegmentChecksum::Complete, |_| {})
+                .map_err(|_| DropReason::Segmentation)?;
+            let (header, payload) = segments.next().ok_or(DropReason::Segmentation)?;
+            let first = header.iter().chain(payload).skip(self.at.l3);
+            return Ok(first.take(room).copied().collect());
+        }
+        complete_checksum(&mut whole).map_err(|_| DropReason::Malformed)?;
+        let end = self.at.l3_end.min(self.at.l3 + room);
+        Ok(whole.head().get(self.at.l3..end).unwrap_or_default().to_vec())
+    }
+
+    fn tcp_reset(&self) -> Result<PacketBuf, DropReason> {
+        let segment = self.transport(Protocol::TCP)?;
+        refuse_unless(self.at.fragment == Fragment::Whole && !self.eth_dst().is_multicast())?;
+        let segment = TcpPacket::new_checked(segment).map_err(|_| DropReason::Malformed)?;
+        refuse_unless(!segment.flags().contains(TcpFlags::RST))?;
+        let reset = reset(&segment);
+        let emit = |bytes: &mut [u8], pseudo| {
+            let mut tcp = TcpPacket::new_unchecked(bytes);
+            reset.emit(&mut tcp);
+            tcp.fill_checksum(pseudo);
+        };
+        let header = (Protocol::TCP, TCP_TTL);
+        if let Ok(ip) = self.ip4() {
+            refuse_unless(is_host_v4(ip.src()) && is_host_v4(ip.dst()))?;
+            return Ok(self.reply_v4((ip.src(), ip.dst()), header, tcp::MIN_HEADER_LEN, emit));
+        }
+        let ip = self.ip6()?;
+        let (src, dst) = (ip.src(), ip.dst());
+        refuse_unless(!src.is_multicast() && !src.is_unspecified() && !dst.is_multicast())?;
+        let stations = (self.eth_dst(), self.eth_src());
+        Ok(self.reply_v6(stations, (src, dst), header, tcp::MIN_HEADER_LEN, emit))
+    }
+}
+
+/// The reset in answer to a segment of no connection (RFC 9293 section 3.10.7.1).
+fn reset(segment: &TcpPacket<&[u8]>) -> TcpRepr<'static> {
+    let flags = segment.flags();
+    let (seq, ack, reset_flags) = if flags.contains(TcpFlags::ACK) {
+        (segment.ack(), 0, TcpFlags::RST)
+    } else {
+        // SYN and FIN take a sequence number each.
+        let len = segment.payload().len() as u32
+            + u32::from(flags.contains(TcpFlags::SYN))
+            + u32::from(flags.contains(TcpFlags::FIN));
+        (0, segment.seq().wrapping_add(len), TcpFlags::RST | TcpFlags::ACK)
+    };
+    TcpRepr {
+        src_port: segment.dst_port(),
+        dst_port: segment.src_port(),
+        seq,
+        ack,
+        flags: reset_flags,
+        window: 0,
+        urgent: 0,
+        options: TcpOptions::default(),
+    }
+}
+
+/// ICMP errors: unreachable, source quench, redirect, time exceeded, parameter problem (RFC 1122 section 3.2.2).
+const fn is_error_v4(kind: u8) -> bool {
+    matches!(kind, 3 | 4 | 5 | 11 | 12)
+}
+
+/// ICMPv6 errors, and the redirect (RFC 4443 section 2.4 e).
+const fn is_error_v6(kind: u8) -> bool {
+    kind < 128 || kind == 137
+}
+
+/// An address that may be of a single host: none of 0/8, 224/4 and 240/4.
+const fn is_host_v4(address: Ipv4Addr) -> bool {
+    matches!(address.octets()[0], 1..224)
+}
+
+pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The group of the nodes whose addresses end alike (RFC 4291 section 2.7.1).
+fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(SOLICITED_NODE | address.to_bits() & 0xff_ffff)
+}
+
+pub(crate) const SOLICITED_NODE: u128 = 0xff02 << 112 | 0x1_ff00_0000;
+
+/// The Ethernet address of an IPv6 group (RFC 2464 section 7).
+fn group_mac(group: Ipv6Addr) -> MacAddr {
+    let [.., a, b, c, d] = group.octets();
+    MacAddr([0x33, 0x33, a, b, c, d])
+}
+
+/// The link-local address that a station makes from its Ethernet address (RFC 2464 sections 4 and 5).
+fn link_local(mac: MacAddr) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.0;
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}

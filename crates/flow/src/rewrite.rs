@@ -1,0 +1,403 @@
+//! Header fields rewritten in a frame, and the checksums that cover them brought up to date (RFC 1624).
+//!
+//! | checksum | covers |
+//! |---|---|
+//! | IPv4 header | all fields of that header |
+//! | TCP, UDP, UDP-Lite, DCCP, ICMPv6 | their own fields, and the IP addresses |
+//! | ICMP | its own fields |
+//! | SCTP | its own fields; a CRC32c, not a sum |
+//!
+//! A checksum that was wrong stays wrong, so that the receiver notices what happened before. A partial checksum holds the
+//! pseudo header's sum: it follows the addresses only.
+
+use crate::{DropReason, Field};
+use packet::{Checksum, PacketBuf};
+use wire::checksum::{Sum, update_bytes, update_udp};
+use wire::icmp::nd;
+use wire::{
+    ArpPacket, EtherType, Fragment, Located, Protocol, arp, icmp, ipv4, ipv6, tcp,
+    transport_offset_in, udp, vlan,
+};
+
+/// Bytes of an SCTP common header (RFC 9260 section 3.1).
+const SCTP_HEADER_LEN: usize = 12;
+const SCTP_CHECKSUM_OFFSET: usize = 8;
+/// The checksums of these two stand where UDP has its own, and cover the same pseudo header.
+const DCCP: Protocol = Protocol(33);
+const UDP_LITE: Protocol = Protocol(136);
+/// The bits of a tag control information that a key has; the remaining one says there that there is a tag, and is DEI here.
+const TCI_BITS: u128 = 0xefff;
+
+/// Rewrites the bits of `field` that are one in `mask`; see [`Action::Set`](crate::Action::Set). A frame without the field is
+/// left alone.
+///
+/// # Errors
+/// [`DropReason::NotApplicable`] for the ports of a fragmented SCTP message, whose checksum covers bytes that are not here.
+/// The frame is unchanged then.
+pub(crate) fn set(
+    packet: &mut PacketBuf,
+    field: Field,
+    value: u128,
+    mask: u128,
+) -> Result<(), DropReason> {
+    let mask = mask & field.all_ones();
+    if let Some(place) = ethernet_place(packet.head(), field) {
+        set_plain(packet.head_mut(), field, place, value, mask);
+        return Ok(());
+    }
+    let head = packet.head();
+    let Ok(at) = transport_offset_in(head, packet.len()) else { return Ok(()) };
+    let place = match at.ethertype {
+        EtherType::ARP => arp_place(head, &at, field),
+        EtherType::IPV4 => ip4_place(&at, field),
+        EtherType::IPV6 => ip6_place(head, &at, field),
+        _ => None,
+    };
+    match place.or_else(|| transport_place(head, &at, field)) {
+        Some(place) => write(packet, &at, place, value, mask),
+        None => Ok(()),
+    }
+}
+
+/// Rewrites the MTU of an ICMP "destination unreachable" (16 bits; larger ones become 65,535), an ICMPv6 "packet too big"
+/// or, because the type may be set later, "destination unreachable". Other frames are left alone.
+pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
+    let Ok(at) = transport_offset_in(packet.head(), packet.len()) else { return };
+    let Some((l4, kind)) = icmp_kind(packet.head(), &at) else { return };
+    let (place, mtu) = match (at.ethertype, kind) {
+        (EtherType::IPV4, 3) => {
+            (Place::new(l4 + 6, 2, 0, Covered::Transport), mtu.min(u32::from(u16::MAX)))
+        }
+        (EtherType::IPV6, 1 | 2) => (Place::new(l4 + 4, 4, 0, Covered::Transport), mtu),
+        _ => return,
+    };
+    // Only SCTP can fail.
+    let _ = write(packet, &at, place, mtu.into(), u128::MAX);
+}
+
+/// Which checksums cover a field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Covered {
+    /// None.
+    No,
+    /// That of the IPv4 header.
+    Ip4Header,
+    /// That of the transport through its pseudo header, and that of an IPv4 header.
+    Address,
+    /// That of an IPv4 header only: the transport's covers another address, which a routing header holds.
+    HiddenAddress,
+    /// That of the transport.
+    Transport,
+}
+
+/// Where a field stands in a frame: `len` bytes at `at`, both even from the beginning of the header that a checksum covers,
+/// and in these, as a big-endian number, `shift` bits from the right.
+#[derive(Clone, Copy)]
+struct Place {
+    at: usize,
+    len: usize,
+    shift: u8,
+    covered: Covered,
+}
+
+impl Place {
+    const fn new(at: usize, len: usize, shift: u8, covered: Covered) -> Self {
+        Self { at, len, shift, covered }
+    }
+}
+
+/// The bytes of a field before and after some of its bits are rewritten, each in the last `len` of 16.
+fn rewritten(head: &[u8], place: Place, value: u128, mask: u128) -> Option<([u8; 16], [u8; 16])> {
+    let mut old = [0; 16];
+    let first = old.len() - place.len;
+    old[first..].copy_from_slice(head.get(place.at..place.at + place.len)?);
+    let kept = u128::from_be_bytes(old) & !(mask << place.shift);
+    Some((old, (kept | (value & mask) << place.shift).to_be_bytes()))
+}
+
+/// Rewrites a field of the Ethernet header or of a tag, which no checksum covers. A TPID that is none is not written: it
+/// would make other fields of what follows.
+fn set_plain(head: &mut [u8], field: Field, place: Place, value: u128, mask: u128) {
+    let mask = match field {
+        Field::VlanTci | Field::VlanInnerTci => mask & TCI_BITS,
+        _ => mask,
+    };
+    let Some((_, new)) = rewritten(head, place, value, mask) else { return };
+    let [.., tpid_high, tpid_low] = new;
+    let is_tpid = matches!(field, Field::VlanTpid | Field::VlanInnerTpid);
+    if !is_tpid || EtherType(u16::from_be_bytes([tpid_high, tpid_low])).is_vlan() {
+        head[place.at..place.at + place.len].copy_from_slice(&new[new.len() - place.len..]);
+    }
+}
+
+fn ethernet_place(head: &[u8], field: Field) -> Option<Place> {
+    let plain = |at, len| Place::new(at, len, 0, Covered::No);
+    let (tag, place) = match field {
+        Field::EthDst => return Some(plain(0, 6)),
+        Field::EthSrc => return Some(plain(6, 6)),
+        Field::VlanTpid => (0, plain(12, 2)),
+        Field::VlanTci => (0, plain(14, 2)),
+        Field::VlanInnerTpid => (1, plain(16, 2)),
+        Field::VlanInnerTci => (1, plain(18, 2)),
+        _ => return None,
+    };
+    let tags = vlan::Tags::parse(head).ok()?;
+    (tags.count() > tag).then_some(place)
+}
+
+fn arp_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
+    let packet = head.get(at.l3..)?.get(..arp::PACKET_LEN)?;
+    ArpPacket::new_checked(packet).ok()?;
+    let (offset, len) = match field {
+        Field::ArpOp => (6, 2),
+        Field::ArpSha => (8, 6),
+        Field::ArpSpa => (14, 4),
+        Field::ArpTha => (18, 6),
+        Field::ArpTpa => (24, 4),
+        _ => return None,
+    };
+    Some(Place::new(at.l3 + offset, len, 0, Covered::No))
+}
+
+fn ip4_place(at: &Located, field: Field) -> Option<Place> {
+    let (offset, len, shift, covered) = match field {
+        Field::IpDscp => (0, 2, 2, Covered::Ip4Header),
+        Field::IpEcn => (0, 2, 0, Covered::Ip4Header),
+        Field::IpTtl => (8, 2, 8, Covered::Ip4Header),
+        Field::Ip4Src => (12, 4, 0, Covered::Address),
+        Field::Ip4Dst => (16, 4, 0, Covered::Address),
+        _ => return None,
+    };
+    Some(Place::new(at.l3 + offset, len, shift, covered))
+}
+
+fn ip6_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
+    let (offset, len, shift, covered) = match field {
+        Field::IpDscp => (0, 4, 22, Covered::No),
+        Field::IpEcn => (0, 4, 20, Covered::No),
+        Field::Ip6Label => (0, 4, 0, Covered::No),
+        Field::IpTtl => (6, 2, 0, Covered::No),
+        Field::Ip6Src => (8, 16, 0, Covered::Address),
+        Field::Ip6Dst if has_route_left(head, at) => (24, 16, 0, Covered::HiddenAddress),
+        Field::Ip6Dst => (24, 16, 0, Covered::Address),
+        _ => return None,
+    };
+    Some(Place::new(at.l3 + offset, len, shift, covered))
+}
+
+/// True when a routing header says that the packet goes on from its destination to others: the transport's checksum covers
+/// the last of them (RFC 8200 section 8.1).
+fn has_route_left(head: &[u8], at: &Located) -> bool {
+    let Some(l4) = at.l4 else { return false };
+    let Some(&next) = head.get(at.l3 + 6) else { return false };
+    let (mut next, mut offset) = (Protocol(next), at.l3 + ipv6::HEADER_LEN);
+    while offset < l4 {
+        let Some(&[following, len, _, segments_left]) =
+            head.get(offset..).and_then(|rest| rest.first_chunk())
+        else {
+            return false;
+        };
+        let len = usize::from(len);
+        offset += match next {
+            Protocol::ROUTING if segments_left > 0 => return true,
+            Protocol::FRAGMENT => ipv6::FRAGMENT_HEADER_LEN,
+            Protocol::AH => (len + 2) * 4,
+            _ => (len + 1) * 8,
+        };
+        next = Protocol(following);
+    }
+    false
+}
+
+fn transport_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
+    let transport = |at, len, shift| Some(Place::new(at, len, shift, Covered::Transport));
+    let l4 = at.l4?;
+    let have = at.l3_end.min(head.len()).checked_sub(l4)?;
+    match field {
+        Field::TpSrc | Field::TpDst => {
+            let least = match at.protocol {
+                Protocol::TCP => tcp::MIN_HEADER_LEN,
+                Protocol::UDP => udp::HEADER_LEN,
+                Protocol::SCTP => SCTP_HEADER_LEN,
+                _ => return None,
+            };
+            let offset = if field == Field::TpSrc { 0 } else { 2 };
+            if have < least { None } else { transport(l4 + offset, 2, 0) }
+        }
+        Field::TcpFlags if at.protocol == Protocol::TCP && have >= tcp::MIN_HEADER_LEN => {
+            transport(l4 + 12, 2, 0)
+        }
+        Field::IcmpType => icmp_kind(head, at).and_then(|(l4, _)| transport(l4, 2, 8)),
+        Field::IcmpCode => icmp_kind(head, at).and_then(|(l4, _)| transport(l4, 2, 0)),
+        Field::NdTarget => nd_options(head, at).and_then(|_| transport(l4 + 8, 16, 0)),
+        Field::NdSll | Field::NdTll => {
+            let (kind, options) = nd_options(head, at)?;
+            let wanted = if field == Field::NdSll { 1 } else { 2 };
+            let owner = if field == Field::NdSll { SOLICITATION } else { ADVERTISEMENT };
+            if kind != owner {
+                return None;
+            }
+            let option = option_offset(head.get(options..at.l3_end.min(head.len()))?, wanted)?;
+            transport(options + option + 2, 6, 0)
+        }
+        _ => None,
+    }
+}
+
+/// Where the message of an ICMP or ICMPv6 packet begins, and its type.
+fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, u8)> {
+    let protocol = match at.ethertype {
+        EtherType::IPV4 => Protocol::ICMP,
+        EtherType::IPV6 => Protocol::ICMPV6,
+        _ => return None,
+    };
+    let l4 = at.l4.filter(|_| at.protocol == protocol)?;
+    let message = head.get(l4..at.l3_end.min(head.len()))?;
+    (message.len() >= icmp::HEADER_LEN).then(|| (l4, message[0]))
+}
+
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const ND_FIXED_LEN: usize = 24;
+
+/// The type of a neighbour solicitation or advertisement, and where its options begin.
+fn nd_options(head: &[u8], at: &Located) -> Option<(u8, usize)> {
+    let (l4, kind) = icmp_kind(head, at).filter(|_| at.ethertype == EtherType::IPV6)?;
+    let whole = l4 + ND_FIXED_LEN <= at.l3_end.min(head.len());
+    (whole && matches!(kind, SOLICITATION | ADVERTISEMENT)).then_some((kind, l4 + ND_FIXED_LEN))
+}
+
+/// Where the first link-layer address option of that type begins. `None` when there is none, and when any option of the
+/// message is malformed.
+fn option_offset(options: &[u8], wanted: u8) -> Option<usize> {
+    nd::NdOptions::new(options).ok()?;
+    let mut at = 0;
+    while let Some(&[kind, units]) = options.get(at..).and_then(|rest| rest.first_chunk()) {
+        if kind == wanted {
+            return Some(at);
+        }
+        at += usize::from(units) * 8;
+    }
+    None
+}
+
+fn write(
+    packet: &mut PacketBuf,
+    at: &Located,
+    place: Place,
+    value: u128,
+    mask: u128,
+) -> Result<(), DropReason> {
+    let Some((old, new)) = rewritten(packet.head(), place, value, mask) else { return Ok(()) };
+    let first = new.len() - place.len;
+    let (old, new) = (&old[first..], &new[first..]);
+    if old == new {
+        return Ok(());
+    }
+    if place.covered == Covered::Transport && at.protocol == Protocol::SCTP {
+        update_crc(packet, at, place.at, old, new)?;
+    }
+    packet.head_mut()[place.at..place.at + place.len].copy_from_slice(new);
+    if place.covered == Covered::Ip4Header
+        || matches!(place.covered, Covered::Address | Covered::HiddenAddress)
+            && at.ethertype == EtherType::IPV4
+    {
+        let sum = at.l3 + ipv4::CHECKSUM_OFFSET;
+        rewrite_u16(packet, sum, |sum| update_bytes(sum, old, new));
+    }
+    if matches!(place.covered, Covered::Address | Covered::Transport) {
+        update_transport(packet, at, place.covered, old, new);
+    }
+    Ok(())
+}
+
+fn rewrite_u16(packet: &mut PacketBuf, at: usize, change: impl FnOnce(u16) -> u16) {
+    if let Some(bytes) = packet.head_mut().get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *bytes = change(u16::from_be_bytes(*bytes)).to_be_bytes();
+    }
+}
+
+/// Brings the transport's checksum up to date after `old` became `new`, in its own header or in the pseudo header.
+fn update_transport(
+    packet: &mut PacketBuf,
+    at: &Located,
+    covered: Covered,
+    old: &[u8],
+    new: &[u8],
+) {
+    let is_v6 = at.ethertype == EtherType::IPV6;
+    let Some(l4) = at.l4 else { return };
+    let offset = match at.protocol {
+        Protocol::TCP => tcp::CHECKSUM_OFFSET,
+        Protocol::UDP | UDP_LITE | DCCP => udp::CHECKSUM_OFFSET,
+        Protocol::ICMPV6 if is_v6 => icmp::CHECKSUM_OFFSET,
+        Protocol::ICMP if !is_v6 && covered == Covered::Transport => icmp::CHECKSUM_OFFSET,
+        _ => return,
+    };
+    if at.l3_end < l4 + offset + 2 {
+        return;
+    }
+    let is_partial = match packet.offload.checksum {
+        Checksum::Partial { start, offset: at } => {
+            usize::from(start) + usize::from(at) == l4 + offset
+        }
+        Checksum::Unverified | Checksum::Verified => false,
+    };
+    let protocol = at.protocol;
+    rewrite_u16(packet, l4 + offset, |sum| match (is_partial, covered) {
+        (true, Covered::Transport) => sum,
+        (true, _) => Sum::new().u16(sum).u16(!Sum::of(old).fold()).bytes(new).fold(),
+        (false, _) if protocol == Protocol::UDP => {
+            update_udp(sum, |sum| update_bytes(sum, old, new))
+        }
+        (false, _) => update_bytes(sum, old, new),
+    });
+}
+
+/// Brings the checksum of an SCTP packet up to date before the bytes `old` at `field` become `new`. A CRC is linear: what
+/// changes in it is the CRC, begun with 0, of what changes in the packet.
+fn update_crc(
+    packet: &mut PacketBuf,
+    at: &Located,
+    field: usize,
+    old: &[u8],
+    new: &[u8],
+) -> Result<(), DropReason> {
+    if at.fragment != Fragment::Whole {
+        return Err(DropReason::NotApplicable);
+    }
+    let Some(sum) = at.l4.map(|l4| l4 + SCTP_CHECKSUM_OFFSET) else { return Ok(()) };
+    if matches!(packet.offload.checksum, Checksum::Partial { start, offset }
+        if usize::from(start) + usize::from(offset) == sum)
+    {
+        return Ok(());
+    }
+    let change = old.iter().zip(new).map(|(old, new)| old ^ new);
+    let unchanged = std::iter::repeat_n(0, at.l3_end - field - old.len());
+    let change = change.chain(unchanged).fold(0, crc32c_step);
+    if let Some(bytes) = packet.head_mut().get_mut(sum..).and_then(|rest| rest.first_chunk_mut()) {
+        // Unlike everything else on the wire, it is sent lowest byte first (RFC 9260 appendix A).
+        *bytes = (u32::from_le_bytes(*bytes) ^ change).to_le_bytes();
+    }
+    Ok(())
+}
+
+const fn crc32c_step(crc: u32, byte: u8) -> u32 {
+    crc >> 8 ^ CRC32C[((crc ^ byte as u32) & 0xff) as usize]
+}
+
+/// The remainders of all bytes, for the polynomial of CRC32c (RFC 3385), least significant bit first.
+const CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
