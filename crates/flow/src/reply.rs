@@ -100,6 +100,11 @@ impl<'a> Original<'a> {
         l4.and_then(|l4| self.frame.get(l4..self.at.l3_end)).ok_or(DropReason::NotApplicable)
     }
 
+    /// The type of a message of ICMP or ICMPv6, whichever `protocol` is.
+    fn icmp_type(&self, protocol: Protocol) -> Option<u8> {
+        self.transport(protocol).ok()?.first().copied()
+    }
+
     /// A frame with the tags of the original and `len` bytes of payload, written by `emit`.
     fn reply(
         &self,
@@ -240,11 +245,8 @@ impl<'a> Original<'a> {
 
     fn icmp4(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
         let ip = self.ip4()?;
-        let is_error = self.at.protocol == Protocol::ICMP
-            && self.at.fragment != Fragment::Later
-            && !matches!(self.transport(Protocol::ICMP)?.first(), Some(kind) if !is_error_v4(*kind));
         refuse_unless(
-            !is_error
+            !self.icmp_type(Protocol::ICMP).is_some_and(is_error_v4)
                 && self.at.fragment != Fragment::Later
                 && !self.eth_dst().is_multicast()
                 && is_host_v4(ip.src())
@@ -262,11 +264,8 @@ impl<'a> Original<'a> {
 
     fn icmp6(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
         let ip = self.ip6()?;
-        let is_error = self.at.protocol == Protocol::ICMPV6
-            && self.at.fragment != Fragment::Later
-            && !matches!(self.transport(Protocol::ICMPV6)?.first(), Some(kind) if !is_error_v6(*kind));
         refuse_unless(
-            !is_error
+            !self.icmp_type(Protocol::ICMPV6).is_some_and(is_error_v6)
                 && !self.eth_dst().is_multicast()
                 && !ip.src().is_unspecified()
                 && !ip.src().is_multicast()

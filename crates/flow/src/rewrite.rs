@@ -48,7 +48,7 @@ pub(crate) fn set(
     let head = packet.head();
     let Ok(at) = transport_offset_in(head, packet.len()) else { return Ok(()) };
     let place = match at.ethertype {
-        EtherType::ARP => arp_place(head, &at, field),
+        EtherType::ARP | EtherType::RARP => arp_place(head, &at, field),
         EtherType::IPV4 => ip4_place(&at, field),
         EtherType::IPV6 => ip6_place(head, &at, field),
         _ => None,
@@ -63,7 +63,7 @@ pub(crate) fn set(
 /// or, because the type may be set later, "destination unreachable". Other frames are left alone.
 pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
     let Ok(at) = transport_offset_in(packet.head(), packet.len()) else { return };
-    let Some((l4, kind)) = icmp_kind(packet.head(), &at) else { return };
+    let Some((l4, [kind, _])) = icmp_kind(packet.head(), &at) else { return };
     let (place, mtu) = match (at.ethertype, kind) {
         (EtherType::IPV4, 3) => {
             (Place::new(l4 + 6, 2, 0, Covered::Transport), mtu.min(u32::from(u16::MAX)))
@@ -232,11 +232,11 @@ fn transport_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
         Field::NdTarget => nd_options(head, at).and_then(|_| transport(l4 + 8, 16, 0)),
         Field::NdSll | Field::NdTll => {
             let (kind, options) = nd_options(head, at)?;
-            let wanted = if field == Field::NdSll { 1 } else { 2 };
-            let owner = if field == Field::NdSll { SOLICITATION } else { ADVERTISEMENT };
-            if kind != owner {
-                return None;
-            }
+            let wanted = match (field, kind) {
+                (Field::NdSll, nd::NEIGHBOR_SOLICITATION) => SOURCE_LINK_LAYER,
+                (Field::NdTll, nd::NEIGHBOR_ADVERTISEMENT) => TARGET_LINK_LAYER,
+                _ => return None,
+            };
             let option = option_offset(head.get(options..at.l3_end.min(head.len()))?, wanted)?;
             transport(options + option + 2, 6, 0)
         }
@@ -244,27 +244,31 @@ fn transport_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
     }
 }
 
-/// Where the message of an ICMP or ICMPv6 packet begins, and its type.
-fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, u8)> {
+/// Where the message of an ICMP or ICMPv6 packet begins, and its type and code.
+fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, [u8; 2])> {
     let protocol = match at.ethertype {
         EtherType::IPV4 => Protocol::ICMP,
         EtherType::IPV6 => Protocol::ICMPV6,
         _ => return None,
     };
     let l4 = at.l4.filter(|_| at.protocol == protocol)?;
-    let message = head.get(l4..at.l3_end.min(head.len()))?;
-    (message.len() >= icmp::HEADER_LEN).then(|| (l4, message[0]))
+    let message: &[u8; icmp::HEADER_LEN] =
+        head.get(l4..at.l3_end.min(head.len()))?.first_chunk()?;
+    Some((l4, [message[0], message[1]]))
 }
 
-const SOLICITATION: u8 = 135;
-const ADVERTISEMENT: u8 = 136;
+/// Types of options (RFC 4861 section 4.6.1).
+const SOURCE_LINK_LAYER: u8 = 1;
+const TARGET_LINK_LAYER: u8 = 2;
+/// Bytes of a neighbour solicitation or advertisement in front of its options.
 const ND_FIXED_LEN: usize = 24;
 
 /// The type of a neighbour solicitation or advertisement, and where its options begin.
 fn nd_options(head: &[u8], at: &Located) -> Option<(u8, usize)> {
-    let (l4, kind) = icmp_kind(head, at).filter(|_| at.ethertype == EtherType::IPV6)?;
+    let (l4, [kind, code]) = icmp_kind(head, at).filter(|_| at.ethertype == EtherType::IPV6)?;
     let whole = l4 + ND_FIXED_LEN <= at.l3_end.min(head.len());
-    (whole && matches!(kind, SOLICITATION | ADVERTISEMENT)).then_some((kind, l4 + ND_FIXED_LEN))
+    let is_nd = matches!(kind, nd::NEIGHBOR_SOLICITATION | nd::NEIGHBOR_ADVERTISEMENT) && code == 0;
+    (whole && is_nd).then_some((kind, l4 + ND_FIXED_LEN))
 }
 
 /// Where the first link-layer address option of that type begins. `None` when there is none, and when any option of the
