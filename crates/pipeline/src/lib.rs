@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod flow;
+mod learned;
 mod observer;
 mod op;
 mod port_security;
@@ -17,6 +18,7 @@ mod trace;
 mod translate;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
+pub use learned::{LearnLimits, Learned};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, Op, Operand};
 pub use port_security::PortSecurity;

@@ -4,7 +4,7 @@ use super::machine::{Machine, Packet};
 use crate::observer::{Event, Observer};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::State;
-use flow::{Action, DropReason, Field, FlowMask, Subfield};
+use flow::{Action, DropReason, Field, FlowMask, KeyStep, Reply, Subfield};
 use wire::EtherType;
 use wire::vlan::Tag;
 
@@ -129,6 +129,29 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
 }
 
 impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
-    /// Turns the key into that of the reply.
-    pub fn become_reply(&mut self, _packet: &mut Packet<'p>, _reply: flow::Reply) {}
+    /// Turns the key into that of the reply to the packet. The executor makes the packet itself: nothing is left to emit.
+    pub fn become_reply(&mut self, packet: &mut Packet<'p>, reply: Reply) {
+        let advert = matches!(reply, Reply::NeighbourAdvert { .. });
+        let unspecified_src = advert && self.read_field(packet, Field::Ip6Src) == 0;
+        for step in reply.steps(unspecified_src) {
+            match *step {
+                KeyStep::Load { to, value } => self.write(packet, to, value),
+                KeyStep::Move { from, to } => {
+                    let value = self.read_bits(packet, from);
+                    self.write(packet, to, value);
+                }
+                KeyStep::Swap { a, b } => {
+                    let (of_a, of_b) = (self.read_field(packet, a), self.read_field(packet, b));
+                    self.write(packet, a.into(), of_b);
+                    self.write(packet, b.into(), of_a);
+                }
+                KeyStep::Flip(bits) => {
+                    let value = self.read_bits(packet, bits);
+                    self.write(packet, bits, !value);
+                }
+            }
+        }
+        packet.sent = packet.key.clone();
+        packet.dirty = FlowMask::default();
+    }
 }
