@@ -7,6 +7,7 @@
 
 mod flow;
 mod learned;
+pub mod logical;
 mod observer;
 mod op;
 mod port_security;
@@ -21,7 +22,7 @@ pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use learned::{LearnLimits, Learned};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, Op, Operand};
-pub use port_security::PortSecurity;
+pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use predicate::Predicate;
 pub use program::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, Entry, GroupId, LogicalPort,
