@@ -1,0 +1,74 @@
+//! The reference executor: rewriting, replies, and lists in lists.
+
+mod frames;
+mod lists;
+mod reply;
+mod set;
+
+use flow::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, Output, PortNo, execute};
+use packet::PacketBuf;
+use std::sync::Arc;
+
+/// What an executor did, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Event {
+    /// The bytes of a frame left by a port.
+    Port(u32, Vec<u8>),
+    Drop(DropReason),
+    Log(String),
+    Controller,
+    Meter(u64, u64),
+    Queue(u32),
+}
+
+/// Keeps what it is handed.
+#[derive(Default)]
+struct Recorder {
+    events: Vec<Event>,
+    packets: Vec<PacketBuf>,
+    /// What meters say.
+    exceeded: bool,
+    /// What ports refuse frames for.
+    refuse: Option<DropReason>,
+}
+
+impl Output for Recorder {
+    fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        self.refuse.map_or(Ok(()), Err)?;
+        self.events.push(Event::Port(port.0, packet.to_vec()));
+        self.packets.push(packet.clone());
+        Ok(())
+    }
+
+    fn underlay(&mut self, _: &Encapsulated, _: &mut PacketBuf) -> Result<(), DropReason> {
+        Err(DropReason::NoSuchPort)
+    }
+
+    fn dropped(&mut self, reason: DropReason, _: &PacketBuf) {
+        self.events.push(Event::Drop(reason));
+    }
+
+    fn log(&mut self, record: &Arc<LogRecord>, _: &PacketBuf) {
+        self.events.push(Event::Log(record.name.clone()));
+    }
+
+    fn controller(&mut self, _: &PacketBuf) {
+        self.events.push(Event::Controller);
+    }
+
+    fn meter(&mut self, rate_kbps: u64, burst_kb: u64, _: &PacketBuf) -> bool {
+        self.events.push(Event::Meter(rate_kbps, burst_kb));
+        !self.exceeded
+    }
+
+    fn queue(&mut self, queue: u32) {
+        self.events.push(Event::Queue(queue));
+    }
+}
+
+impl Recorder {
+    fn run(mut self, actions: &[Action], packet: &mut PacketBuf) -> Self {
+        execute(actions, packet, &mut EndpointTable::new(49_152, 1), &mut self);
+        self
+    }
+}

@@ -1,0 +1,271 @@
+//! `Set` and `SetIcmpMtu`: the fields set are set, all others stay, and all checksums are right.
+
+use crate::frames::{Frame, Kind, Spec, spec, wrong_checksum};
+use crate::{Event, Recorder};
+use flow::{Action, DropReason, Field, FlowKey, PortNo, extract, low_bits};
+use packet::{Checksum, PacketBuf};
+use proptest::prelude::*;
+
+const OUTPUT: Action = Action::Output(PortNo(1));
+
+pub fn key(packet: &PacketBuf) -> Option<FlowKey> {
+    extract(packet, PortNo(1), None).ok()
+}
+
+fn header_fields() -> Vec<Field> {
+    Field::ALL.iter().copied().filter(|field| field.is_header()).collect()
+}
+
+/// A value and a mask for a field, of which a TPID is often one.
+fn a_set() -> impl Strategy<Value = (Field, u128, u128)> {
+    let mask = prop_oneof![2 => Just(u128::MAX), 1 => any::<u128>()];
+    (prop::sample::select(header_fields()), any::<u128>(), mask).prop_map(|(field, value, mask)| {
+        let is_tpid = matches!(field, Field::VlanTpid | Field::VlanInnerTpid);
+        let value =
+            if is_tpid && value & 7 > 0 { [0x8100, 0x88a8][(value & 1) as usize] } else { value };
+        (field, value & mask & field.all_ones(), mask & field.all_ones())
+    })
+}
+
+/// Which bits of a field of a frame with that key can be set; `original` is the key as it was in the beginning.
+fn settable(field: Field, key: &FlowKey, original: &FlowKey) -> u128 {
+    let is = |field: Field, values: &[u128]| values.contains(&key.get(field));
+    let has_l4 = key.get(Field::IpFrag) != 3;
+    let is_nd = |kind: u128| {
+        has_l4
+            && is(Field::EthType, &[0x86dd])
+            && is(Field::IpProto, &[58])
+            && is(Field::IcmpType, &[kind])
+            && is(Field::IcmpCode, &[0])
+    };
+    let can = match field {
+        Field::EthDst | Field::EthSrc => true,
+        Field::VlanTpid => key.get(Field::VlanTpid) != 0,
+        Field::VlanInnerTpid => key.get(Field::VlanInnerTpid) != 0,
+        Field::VlanTci if key.get(Field::VlanTpid) != 0 => return 0xefff,
+        Field::VlanInnerTci if key.get(Field::VlanInnerTpid) != 0 => return 0xefff,
+        Field::ArpOp | Field::ArpSpa | Field::ArpTpa | Field::ArpSha | Field::ArpTha => {
+            is(Field::EthType, &[0x0806])
+        }
+        Field::Ip4Src | Field::Ip4Dst => is(Field::EthType, &[0x0800]),
+        Field::Ip6Src | Field::Ip6Dst | Field::Ip6Label => is(Field::EthType, &[0x86dd]),
+        Field::IpDscp | Field::IpEcn | Field::IpTtl => is(Field::EthType, &[0x0800, 0x86dd]),
+        Field::TpSrc | Field::TpDst => has_l4 && is(Field::IpProto, &[6, 17, 132]),
+        Field::TcpFlags => has_l4 && is(Field::IpProto, &[6]),
+        Field::IcmpType | Field::IcmpCode => {
+            has_l4
+                && (is(Field::EthType, &[0x0800]) && is(Field::IpProto, &[1])
+                    || is(Field::EthType, &[0x86dd]) && is(Field::IpProto, &[58]))
+        }
+        Field::NdTarget => is_nd(135) || is_nd(136),
+        Field::NdSll => is_nd(135) && original.get(Field::NdSll) != 0,
+        Field::NdTll => is_nd(136) && original.get(Field::NdTll) != 0,
+        _ => false,
+    };
+    if can { field.all_ones() } else { 0 }
+}
+
+/// The key after a `Set`. `None` when the frame would become, or is no more, one of neighbour discovery: that gives it other
+/// fields.
+fn after(
+    key: &FlowKey,
+    original: &FlowKey,
+    (field, value, mask): (Field, u128, u128),
+) -> Option<FlowKey> {
+    let mask = mask & settable(field, key, original);
+    let new = key.get(field) & !mask | value & mask;
+    let is_vlan = |tpid| matches!(tpid, 0x8100 | 0x88a8 | 0x9100);
+    let mut key = key.clone();
+    match field {
+        Field::VlanTpid | Field::VlanInnerTpid if !is_vlan(new) => {}
+        Field::IcmpType | Field::IcmpCode if mask != 0 && key.get(Field::EthType) == 0x86dd => {
+            let nd = |kind| matches!(kind, 135 | 136);
+            if nd(key.get(Field::IcmpType)) || field == Field::IcmpType && nd(new) {
+                return None;
+            }
+            key.set(field, new);
+        }
+        _ => key.set(field, new),
+    }
+    Some(key)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn fields_set_are_seen_and_no_other_changes(
+        spec in spec(),
+        sets in prop::collection::vec(a_set(), 0..12),
+    ) {
+        let Frame { mut packet, missing } = spec.build();
+        prop_assert_eq!(wrong_checksum(&packet, &missing), None, "as built");
+        let Some(original) = key(&packet) else { return Ok(()) };
+        let (mut expected, mut refused) = (original.clone(), false);
+        let mut actions = Vec::new();
+        for set in sets {
+            let Some(key) = after(&expected, &original, set) else { continue };
+            let (field, value, mask) = set;
+            let is_port = matches!(field, Field::TpSrc | Field::TpDst);
+            refused |= is_port && spec.kind == Kind::Sctp && !missing.is_empty() && key != expected;
+            if !refused {
+                expected = key;
+            }
+            actions.push(Action::Set { field, value, mask });
+        }
+        actions.push(OUTPUT);
+        let before = packet.offload;
+        let done = Recorder::default().run(&actions, &mut packet);
+        prop_assert_eq!(packet.offload, before);
+        prop_assert_eq!(key(&packet), Some(expected), "{:?}", actions);
+        prop_assert_eq!(wrong_checksum(&packet, &missing), None, "{:?}", actions);
+        if refused {
+            prop_assert_eq!(done.events, [Event::Drop(DropReason::NotApplicable)]);
+        } else {
+            prop_assert_eq!(done.events, [Event::Port(1, packet.to_vec())]);
+        }
+    }
+
+    #[test]
+    fn setting_back_restores_every_byte(spec in spec(), set in a_set()) {
+        let Frame { mut packet, missing } = spec.build();
+        let Some(original) = key(&packet) else { return Ok(()) };
+        let (field, value, mask) = set;
+        let bytes = packet.to_vec();
+        if field == Field::IcmpType || field == Field::IcmpCode || !missing.is_empty() {
+            return Ok(());
+        }
+        let back = Action::Set { field, value: original.get(field) & mask, mask };
+        Recorder::default().run(&[Action::Set { field, value, mask }, back], &mut packet);
+        prop_assert_eq!(packet.to_vec(), bytes);
+    }
+
+    #[test]
+    fn wrong_checksum_stays_wrong(spec in spec(), set in a_set()) {
+        let Frame { mut packet, missing } = spec.build();
+        let is_summed = !matches!(spec.kind, Kind::UdpNoSum | Kind::Other | Kind::Arp);
+        if !is_summed || packet.offload.checksum != Checksum::Unverified || !missing.is_empty() {
+            return Ok(());
+        }
+        let Some(original) = key(&packet) else { return Ok(()) };
+        // The last byte of the transport's checksum field, or of its payload, differs.
+        let last = packet.len() - 1 - if spec.pieces { 0 } else { spec.padding };
+        if !packet.is_linear() {
+            packet.linearize();
+        }
+        let Some(at) = packet.head_mut().get_mut(last) else { return Ok(()) };
+        *at ^= 0x10;
+        prop_assume!(wrong_checksum(&packet, &missing).is_some());
+        let (field, value, mask) = set;
+        prop_assume!(after(&original, &original, set).is_some());
+        Recorder::default().run(&[Action::Set { field, value, mask }], &mut packet);
+        prop_assert_eq!(wrong_checksum(&packet, &missing), Some("transport"));
+    }
+
+    #[test]
+    fn super_packet_is_segmented_right_after_rewriting(
+        any in spec(),
+        is_tcp in any::<bool>(),
+        size in 8..600u16,
+        sets in prop::collection::vec(a_set(), 0..6),
+    ) {
+        let kind = if is_tcp { Kind::Tcp } else { Kind::Udp };
+        let spec = Spec { kind, gso: Some(size), routed: false, fragment: None, ..any };
+        let Frame { mut packet, .. } = spec.build();
+        prop_assert!(packet.offload.gso.is_some());
+        let sets: Vec<_> =
+            sets.into_iter().map(|(field, value, mask)| Action::Set { field, value, mask }).collect();
+        Recorder::default().run(&sets, &mut packet);
+        packet.linearize();
+        let mut segmenter = packet::Segmenter::new();
+        let segments = segmenter
+            .segment(&packet, 0, packet::SegmentChecksum::Complete, |_| {})
+            .expect("still a super-packet");
+        for (header, payload) in segments {
+            let segment = PacketBuf::from_bytes(&[header, payload].concat());
+            prop_assert_eq!(wrong_checksum(&segment, &[]), None);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_survived(
+        bytes in prop::collection::vec(any::<u8>(), 0..120),
+        start in any::<u16>(),
+        offset in any::<u16>(),
+        sets in prop::collection::vec(a_set(), 1..4),
+    ) {
+        let mut packet = PacketBuf::from_bytes(&bytes);
+        packet.offload.checksum = Checksum::Partial { start, offset };
+        let mut actions: Vec<_> =
+            sets.into_iter().map(|(field, value, mask)| Action::Set { field, value, mask }).collect();
+        actions.push(Action::SetIcmpMtu(1400));
+        Recorder::default().run(&actions, &mut packet);
+        prop_assert_eq!(packet.len(), bytes.len());
+    }
+}
+
+#[test]
+fn udp_without_checksum_stays_without() {
+    for is_v6 in [false, true] {
+        let mut packet = Spec::of(Kind::UdpNoSum, is_v6).build().packet;
+        let l4 = if is_v6 { 54 } else { 34 };
+        let field = if is_v6 { Field::Ip6Dst } else { Field::Ip4Dst };
+        let sets = [(field, low_bits(32)), (Field::TpDst, 53)].map(|(field, value)| Action::Set {
+            field,
+            value,
+            mask: field.all_ones(),
+        });
+        Recorder::default().run(&sets, &mut packet);
+        assert_eq!(packet.head()[l4 + 2..l4 + 8], [0, 53, 0, 108, 0, 0]);
+    }
+}
+
+#[test]
+fn computed_zero_is_sent_as_all_ones_by_udp() {
+    let mut packet = Spec::of(Kind::Udp, false).build().packet;
+    // The port that makes the sum come out as 0: the present one less what is missing to all ones.
+    let sum = u16::from_be_bytes([packet.head()[40], packet.head()[41]]);
+    let port = (80 + u32::from(sum)) % 0xffff;
+    let action =
+        Action::Set { field: Field::TpDst, value: port.into(), mask: Field::TpDst.all_ones() };
+    Recorder::default().run(&[action], &mut packet);
+    assert_eq!(packet.head()[40..42], [0xff, 0xff]);
+    assert_eq!(wrong_checksum(&packet, &[]), None);
+}
+
+#[test]
+fn dei_is_kept() {
+    let mut packet =
+        PacketBuf::from_bytes(&[[2; 12].as_slice(), &[0x81, 0, 0x50, 7, 9, 9]].concat());
+    let set = |value| Action::Set { field: Field::VlanTci, value, mask: 0xffff };
+    Recorder::default().run(&[set(0xe123)], &mut packet);
+    assert_eq!(packet.head()[14..16], [0xf1, 0x23]);
+    packet.head_mut()[14] = 0;
+    Recorder::default().run(&[set(0xf123)], &mut packet);
+    assert_eq!(packet.head()[14..16], [0xe1, 0x23]);
+}
+
+#[test]
+fn icmp_mtu_is_set_in_errors_only() {
+    let errors = [
+        // IP version, type, the last four bytes of the ICMP header
+        (false, 3, Some([0, 0, 0xff, 0xff])),
+        (false, 11, None),
+        (false, 8, None),
+        (true, 1, Some([0, 1, 0x11, 0x70])),
+        (true, 2, Some([0, 1, 0x11, 0x70])),
+        (true, 3, None),
+        (true, 128, None),
+    ];
+    for (is_v6, kind, expected) in errors {
+        let mut packet = Spec::of(Kind::Error, is_v6).build().packet;
+        let (field, value) = (Field::IcmpType, kind);
+        let before = packet.to_vec();
+        let set = Action::Set { field, value, mask: 0xff };
+        Recorder::default().run(&[set, Action::SetIcmpMtu(70_000)], &mut packet);
+        let l4 = if is_v6 { 54 } else { 34 };
+        let mtu = expected.unwrap_or_else(|| before[l4 + 4..l4 + 8].try_into().unwrap());
+        assert_eq!(packet.head()[l4 + 4..l4 + 8], mtu, "{is_v6} {kind}");
+        assert_eq!(wrong_checksum(&packet, &[]), None);
+    }
+}
