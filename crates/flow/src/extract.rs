@@ -45,9 +45,7 @@ pub fn extract(
         if let Some(tunnel) = tunnel {
             tunnel.write(key);
         }
-        if let Err(error) = headers(key, packet.head(), packet.len()) {
-            return Err(error);
-        }
+        headers(key, packet.head(), packet.len())?;
     }
     result
 }
@@ -66,7 +64,8 @@ fn headers(key: &mut FlowKey, head: &[u8], frame_len: usize) -> Result<(), Parse
     }
     if let Some(l4) = located.l4 {
         let end = located.l3_end.min(head.len());
-        transport(key, head.get(l4..end).unwrap_or_default(), &located)?;
+        let elsewhere = located.l3_end - end;
+        transport(key, head.get(l4..end).unwrap_or_default(), elsewhere, &located)?;
     }
     Ok(())
 }
@@ -149,9 +148,14 @@ fn arp(key: &mut FlowKey, l3: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// `l4` ends where the IP packet ends, or the linear part.
+/// `l4` ends where the IP packet ends, or the linear part with `elsewhere` bytes of the packet behind it.
 #[inline]
-fn transport(key: &mut FlowKey, l4: &[u8], located: &Located) -> Result<(), ParseError> {
+fn transport(
+    key: &mut FlowKey,
+    l4: &[u8],
+    elsewhere: usize,
+    located: &Located,
+) -> Result<(), ParseError> {
     match (located.protocol, located.ethertype) {
         (Protocol::TCP, _) => {
             TcpPacket::new_checked(l4)?;
@@ -169,6 +173,10 @@ fn transport(key: &mut FlowKey, l4: &[u8], located: &Located) -> Result<(), Pars
             if matches!(header[0], nd::NEIGHBOR_SOLICITATION | nd::NEIGHBOR_ADVERTISEMENT)
                 && header[1] == 0
             {
+                if elsewhere > 0 {
+                    // The options are to be read to the last.
+                    return Err(ParseError::truncated(Layer::Nd, l4.len() + elsewhere, l4.len()));
+                }
                 neighbour(key, header[0], l4.get(header.len()..).unwrap_or_default())?;
             }
         }
