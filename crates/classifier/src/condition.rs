@@ -1,0 +1,101 @@
+//! [`Condition`]: a [`Match`] in which only the words that matter take room, and [`Shape`]: its mask.
+
+use crate::prefix::{Word, excludes};
+use flow::{FlowKey, FlowMask, Match, WORDS};
+
+// The words of a mask that are not 0 are noted as bits of one word.
+const _: () = assert!(WORDS <= 64);
+
+/// Numbers of the words that are one in `present`, ascending.
+fn places(mut present: u64) -> impl Iterator<Item = usize> + Clone {
+    std::iter::from_fn(move || {
+        let at = present.trailing_zeros() as usize;
+        present &= present.wrapping_sub(1);
+        (at < WORDS).then_some(at)
+    })
+}
+
+fn present(mask: &FlowMask) -> u64 {
+    mask.words().iter().rev().fold(0, |present, &word| present << 1 | u64::from(word != 0))
+}
+
+/// A mask. Ordered somehow, but always the same way.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shape {
+    present: u64,
+    masks: Box<[u64]>,
+}
+
+impl Shape {
+    pub(crate) fn of(mask: &FlowMask) -> Self {
+        let present = present(mask);
+        Self { present, masks: places(present).map(|at| mask.words()[at]).collect() }
+    }
+
+    /// The words that are not 0: number and mask.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (usize, u64)> {
+        places(self.present).zip(self.masks.iter().copied())
+    }
+
+    pub(crate) fn mask(&self) -> FlowMask {
+        let mut mask = FlowMask::default();
+        self.words().for_each(|(at, word)| mask.words_mut()[at] = word);
+        mask
+    }
+
+    /// What `key` has in these words.
+    pub(crate) fn values(&self, key: &FlowKey) -> Box<[u64]> {
+        self.words().map(|(at, mask)| key.words()[at] & mask).collect()
+    }
+
+    /// The condition that a key has `values` under this mask.
+    pub(crate) fn condition(&self, values: &[u64]) -> Match {
+        let mut key = FlowKey::default();
+        self.words().zip(values).for_each(|((at, _), &value)| key.words_mut()[at] = value);
+        Match::new(&key, self.mask())
+    }
+}
+
+/// A condition for a list of few. The order is that of the masks among conditions that one key meets.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Condition {
+    present: u64,
+    /// Mask and value.
+    words: Box<[(u64, u64)]>,
+}
+
+impl Condition {
+    pub(crate) fn of(condition: &Match) -> Self {
+        let present = present(condition.mask());
+        let (mask, key) = (condition.mask().words(), condition.key().words());
+        Self { present, words: places(present).map(|at| (mask[at], key[at])).collect() }
+    }
+
+    fn words(&self) -> impl Iterator<Item = Word> {
+        let words = places(self.present).zip(&self.words);
+        words.map(|(at, &(mask, value))| Word { at, mask, value })
+    }
+
+    /// True when `key` does not meet the condition; see [`excludes`].
+    #[inline]
+    pub(crate) fn excludes(&self, key: &FlowKey, read: &mut FlowMask) -> bool {
+        self.present != 0 && excludes(key, self.words(), read)
+    }
+
+    /// Adds all bits that the condition looks at.
+    #[inline]
+    pub(crate) fn add_to(&self, read: &mut FlowMask) {
+        for word in self.words() {
+            read.words_mut()[word.at] |= word.mask;
+        }
+    }
+
+    pub(crate) fn to_match(&self) -> Match {
+        let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
+        for word in self.words() {
+            key.words_mut()[word.at] = word.value;
+            mask.words_mut()[word.at] = word.mask;
+        }
+        Match::new(&key, mask)
+    }
+}

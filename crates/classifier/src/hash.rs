@@ -1,0 +1,36 @@
+//! The hash of some words of a key, under a secret that the process chooses when it starts.
+
+use flow::WORDS;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+/// A random factor for every word of a key.
+///
+/// The hash of a set of words is the upper half of the sum of each word times its factor: multilinear hashing, strongly
+/// universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014). Who chooses the packets but does not
+/// know the factors cannot make keys collide. Being a sum, it gives the hash of the first stages on the way to that of all.
+static FACTORS: LazyLock<[u128; WORDS]> = LazyLock::new(|| {
+    let (high, low) = (RandomState::new(), RandomState::new());
+    std::array::from_fn(|at| u128::from(high.hash_one(at)) << 64 | u128::from(low.hash_one(at)))
+});
+
+/// The factor of word `at` of a key.
+pub(crate) fn factor(at: usize) -> u128 {
+    FACTORS[at]
+}
+
+/// The hash of the words added so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sum(u128);
+
+impl Sum {
+    #[inline]
+    pub(crate) fn add(&mut self, factor: u128, word: u64) {
+        self.0 = self.0.wrapping_add(factor.wrapping_mul(u128::from(word)));
+    }
+
+    #[inline]
+    pub(crate) const fn hash(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+}

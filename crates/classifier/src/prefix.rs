@@ -1,0 +1,190 @@
+//! Which fields are compared prefix by prefix, and how little of a key proves that a condition is not met.
+
+use flow::{Field, FlowKey, FlowMask, WORDS, low_bits};
+
+/// Fields whose values are allotted in prefixes: addresses and ports. Of these a lookup reports prefixes, of all others
+/// whole fields.
+pub(crate) const PREFIX_FIELDS: [Field; 9] = [
+    Field::Ip4Src,
+    Field::Ip4Dst,
+    Field::Ip6Src,
+    Field::Ip6Dst,
+    Field::TpSrc,
+    Field::TpDst,
+    Field::ArpSpa,
+    Field::ArpTpa,
+    Field::NdTarget,
+];
+
+/// The length of the prefix that `mask` takes of a field of `width` bits; `None` when it takes nothing, or no prefix.
+pub(crate) const fn prefix_len(mask: u128, width: u8) -> Option<u8> {
+    let aligned = mask << (128 - width);
+    let len = aligned.leading_ones() as u8;
+    if len > 0 && aligned.count_ones() == len as u32 { Some(len) } else { None }
+}
+
+/// The first `len` bits of a field of `width` bits, right aligned as fields are.
+pub(crate) const fn prefix_mask(len: u8, width: u8) -> u128 {
+    low_bits(width) & !low_bits(width - len)
+}
+
+/// What one field has in one word.
+#[derive(Clone, Copy)]
+struct Part {
+    bits: u64,
+    by_prefix: bool,
+    /// The word before this one holds the upper half of the field.
+    lower_half: bool,
+}
+
+const NO_PART: Part = Part { bits: 0, by_prefix: false, lower_half: false };
+
+/// More fields than this are in no word; checked when [`PARTS`] is built.
+const MOST_PARTS: usize = 6;
+
+const PARTS: [[Part; MOST_PARTS]; WORDS] = parts();
+
+const fn parts() -> [[Part; MOST_PARTS]; WORDS] {
+    let mut parts = [[NO_PART; MOST_PARTS]; WORDS];
+    let mut used = [0; WORDS];
+    let mut at = 0;
+    while at < Field::ALL.len() {
+        let field = Field::ALL[at];
+        let (word, by_prefix) = (field.word(), is_prefix_field(field));
+        let wide = field.width() == 128;
+        let bits = if wide { u64::MAX } else { (field.all_ones() as u64) << field.shift() };
+        parts[word][used[word]] = Part { bits, by_prefix, lower_half: false };
+        used[word] += 1;
+        if wide {
+            parts[word + 1][used[word + 1]] = Part { bits, by_prefix, lower_half: true };
+            used[word + 1] += 1;
+        }
+        at += 1;
+    }
+    parts
+}
+
+const fn is_prefix_field(field: Field) -> bool {
+    let mut at = 0;
+    while at < PREFIX_FIELDS.len() {
+        if PREFIX_FIELDS[at] as u8 == field as u8 {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// One word of a condition: which word, the bits that matter, and their values (0 elsewhere).
+#[derive(Clone, Copy)]
+pub(crate) struct Word {
+    pub(crate) at: usize,
+    pub(crate) mask: u64,
+    pub(crate) value: u64,
+}
+
+/// True when `key` does not meet the condition that `words` make up. Then `read` has bits that prove it: those of one field,
+/// or of a prefix of it. None are added when it has such bits already, and none when the condition is met.
+///
+/// One differing bit would prove it too. But then keys that pass the same conditions would report ever other combinations
+/// of bits, and each combination costs the datapath a lookup of its own; of prefixes there are few.
+pub(crate) fn excludes(
+    key: &FlowKey,
+    words: impl Iterator<Item = Word>,
+    read: &mut FlowMask,
+) -> bool {
+    let mut proof = None;
+    let mut before: Option<Word> = None;
+    for word in words {
+        let differ = (key.words()[word.at] ^ word.value) & word.mask;
+        if differ & read.words()[word.at] != 0 {
+            return true;
+        }
+        if differ != 0 && proof.is_none() {
+            proof = Some((word, differ, before));
+        }
+        before = Some(word);
+    }
+    let Some((word, differ, before)) = proof else { return false };
+    let first = 63 - differ.leading_zeros();
+    let parts = &PARTS[word.at];
+    let part = parts.iter().find(|part| part.bits >> first & 1 == 1);
+    // A bit of no field: all that the condition has in the word.
+    let part = part.copied().unwrap_or(Part { bits: u64::MAX, ..NO_PART });
+    let bits = if part.by_prefix { part.bits & u64::MAX << first } else { part.bits };
+    let read = read.words_mut();
+    read[word.at] |= word.mask & bits;
+    if part.by_prefix
+        && part.lower_half
+        && let Some(upper) = before
+        && upper.at + 1 == word.at
+    {
+        read[upper.at] |= upper.mask;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_lengths_are_found_and_turned_back() {
+        for (mask, width, len) in [
+            (0xffff_ff00, 32, Some(24)),
+            (0xffff_ffff, 32, Some(32)),
+            (u128::MAX, 128, Some(128)),
+            (0x8000, 16, Some(1)),
+            (0, 32, None),
+            (0x00ff_ff00, 32, None),
+            (0xff00_ff00, 32, None),
+        ] {
+            assert_eq!(prefix_len(mask, width), len, "{mask:#x}");
+            assert!(len.is_none_or(|len| prefix_mask(len, width) == mask), "{mask:#x}");
+        }
+    }
+
+    /// `condition; key; what was read before => what the proof adds`, each as field, value, mask.
+    #[test]
+    fn proof_is_one_field_or_a_prefix_of_it() {
+        use Field::{EthDst, EthType, Ip4Dst, Ip6Dst, TpDst};
+        let v6 = 0x2001_0db8_0000_0000_0000_0000_0000_0001;
+        let arp = (EthType, 0x806, 0xffff);
+        let http = (TpDst, 80, 0xffff);
+        type Bits<'a> = &'a [(Field, u128, u128)];
+        let table: [(Bits<'_>, Bits<'_>, Bits<'_>, Bits<'_>); 8] = [
+            (&[arp], &[arp], &[], &[]),
+            (&[arp], &[(EthType, 0x800, 0)], &[], &[(EthType, 0, 0xffff)]),
+            // The first field that differs is enough, ...
+            (&[arp, http], &[], &[], &[(EthType, 0, 0xffff)]),
+            // ... and one that was read anyway costs nothing.
+            (&[arp, http], &[], &[(TpDst, 0, 0x40)], &[]),
+            (&[(EthDst, 5, 0xff)], &[(EthDst, 4, 0)], &[], &[(EthDst, 0, 0xff)]),
+            (
+                &[(Ip4Dst, 0x0a00_0001, !0)],
+                &[(Ip4Dst, 0x0b00_0000, 0)],
+                &[],
+                &[(Ip4Dst, 0, 0xff00_0000)],
+            ),
+            (&[(Ip6Dst, v6, !0)], &[(Ip6Dst, v6 ^ 1 << 126, 0)], &[], &[(Ip6Dst, 0, 3 << 126)]),
+            (&[(Ip6Dst, v6, !0)], &[(Ip6Dst, v6 ^ 4, 0)], &[], &[(Ip6Dst, 0, !3)]),
+        ];
+        for (condition, packet, before, added) in table {
+            let mut rule = flow::Match::any();
+            assert!(condition.iter().all(|&(f, value, mask)| rule.require(f, value, mask)));
+            let (mut key, mut read) = (FlowKey::default(), FlowMask::default());
+            packet.iter().for_each(|&(f, value, _)| key.set(f, value));
+            before.iter().for_each(|&(f, _, bits)| read.add_bits(f, bits));
+            let mut expected = read.clone();
+            added.iter().for_each(|&(f, _, bits)| expected.add_bits(f, bits));
+
+            let words = (0..WORDS).map(|at| Word {
+                at,
+                mask: rule.mask().words()[at],
+                value: rule.key().words()[at],
+            });
+            assert_eq!(excludes(&key, words, &mut read), !rule.matches(&key), "{rule:?} {key:?}");
+            assert_eq!(read, expected, "{rule:?} {key:?}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! All rules with one mask: a hash table of conditions, looked up stage by stage.
+
+use crate::Rank;
+use crate::condition::Shape;
+use crate::hash::{Sum, factor};
+use crate::prefix::{Word, excludes};
+use crate::table::{Entry, Table};
+use crate::tracker::{Track, Tracker, tracks};
+use flow::{FlowKey, FlowMask, Match, STAGES, WORDS};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+/// Up to so many conditions are compared one by one: that is as fast as hashing, and says which single field differs.
+const COMPARED: usize = 4;
+
+/// The rules with one condition, best first.
+#[derive(Clone)]
+pub(crate) struct Bucket<T> {
+    hash: u64,
+    values: Box<[u64]>,
+    first: (Rank, T),
+    rest: Vec<(Rank, T)>,
+}
+
+impl<T> Bucket<T> {
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&(Rank, T)> {
+        at.checked_sub(1).map_or(Some(&self.first), |at| self.rest.get(at))
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &(Rank, T)> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    fn find(&self, rank: Rank) -> Option<&T> {
+        if self.first.0 == rank {
+            return Some(&self.first.1);
+        }
+        let at = self.rest.binary_search_by(|rule| rank.cmp(&rule.0)).ok()?;
+        self.rest.get(at).map(|rule| &rule.1)
+    }
+
+    fn insert(&mut self, rank: Rank, value: T) -> Option<T> {
+        if rank == self.first.0 {
+            return Some(std::mem::replace(&mut self.first.1, value));
+        }
+        let mut rule = (rank, value);
+        if rank > self.first.0 {
+            std::mem::swap(&mut rule, &mut self.first);
+        }
+        match self.rest.binary_search_by(|other| rule.0.cmp(&other.0)) {
+            Ok(at) => Some(std::mem::replace(&mut self.rest[at].1, rule.1)),
+            Err(at) => {
+                self.rest.insert(at, rule);
+                None
+            }
+        }
+    }
+
+    /// Takes out one of several rules.
+    fn remove(&mut self, rank: Rank) -> Option<T> {
+        if rank == self.first.0 {
+            let next = self.rest.remove(0);
+            return Some(std::mem::replace(&mut self.first, next).1);
+        }
+        let at = self.rest.binary_search_by(|rule| rank.cmp(&rule.0)).ok()?;
+        Some(self.rest.remove(at).1)
+    }
+}
+
+impl<T> Entry for Arc<Bucket<T>> {
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn rank(&self) -> Rank {
+        self.first.0
+    }
+}
+
+/// How many conditions agree in the words up to the end of a stage, for one value of those: only the hash is kept, since
+/// the last stage compares the words themselves.
+#[derive(Clone)]
+struct Start {
+    hash: u64,
+    count: NonZeroU32,
+}
+
+impl Entry for Start {
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn rank(&self) -> Rank {
+        Rank { priority: 0, id: 0 }
+    }
+}
+
+/// A word that the mask looks at.
+#[derive(Clone, Copy)]
+struct Lane {
+    mask: u64,
+    at: usize,
+    factor: u128,
+}
+
+/// One of the stages in which the mask has words.
+#[derive(Clone)]
+struct Stage {
+    /// The words of this stage and those before it are the lanes up to here.
+    end: usize,
+    tracks: Box<[Track]>,
+    /// What the conditions have in these words. Nothing for the last stage, and nothing while conditions are compared one by one.
+    starts: Table<Start>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Subtable<T> {
+    shape: Shape,
+    lanes: Box<[Lane]>,
+    stages: Box<[Stage]>,
+    /// Those of all stages.
+    tracks: Box<[Track]>,
+    buckets: Table<Arc<Bucket<T>>>,
+}
+
+impl<T> Subtable<T> {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let mask = shape.mask();
+        let lane = |(at, mask)| Lane { mask, at, factor: factor(at) };
+        let lanes: Box<[Lane]> = shape.words().map(lane).collect();
+        let mut stages = Vec::new();
+        let mut from = 0;
+        for words in STAGES {
+            let end = lanes.iter().take_while(|lane| lane.at < words.end).count();
+            if end > from {
+                let tracks = tracks(&mask, words);
+                stages.push(Stage { end, tracks, starts: Table::default() });
+                from = end;
+            }
+        }
+        let tracks = tracks(&mask, 0..WORDS);
+        Self { shape, lanes, stages: stages.into(), tracks, buckets: Table::default() }
+    }
+
+    pub(crate) const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(crate) const fn tracks(&self) -> &[Track] {
+        &self.tracks
+    }
+
+    /// The best rule's rank; `None` when there are no rules.
+    pub(crate) fn best(&self) -> Option<Rank> {
+        self.buckets.best()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Match, Rank, &T)> {
+        self.buckets.iter().flat_map(|bucket| {
+            let condition = self.shape.condition(&bucket.values);
+            bucket.rules().map(move |(rank, value)| (condition.clone(), *rank, value))
+        })
+    }
+
+    pub(crate) fn get(&self, values: &[u64], rank: Rank) -> Option<&T> {
+        let bucket = self.buckets.find(self.hash(values), |bucket| *bucket.values == *values)?;
+        bucket.find(rank)
+    }
+
+    fn hash(&self, values: &[u64]) -> u64 {
+        let mut sum = Sum::default();
+        self.lanes.iter().zip(values).for_each(|(lane, &value)| sum.add(lane.factor, value));
+        sum.hash()
+    }
+
+    /// The rules whose condition `key` meets. `read` gets all bits of the mask when there are such, and otherwise bits that show
+    /// that there are none.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        key: &FlowKey,
+        tracker: &mut Tracker<'_>,
+        read: &mut FlowMask,
+    ) -> Option<&Bucket<T>> {
+        if tracker.has_excluded(&self.tracks) {
+            None
+        } else if self.buckets.len() <= COMPARED {
+            self.compare(key, read)
+        } else {
+            self.find_hashed(key, tracker, read)
+        }
+    }
+
+    fn compare(&self, key: &FlowKey, read: &mut FlowMask) -> Option<&Bucket<T>> {
+        let bucket = self.buckets.iter().find(|bucket| {
+            let words = self.lanes.iter().zip(&bucket.values);
+            let words = words.map(|(lane, &value)| Word { at: lane.at, mask: lane.mask, value });
+            !excludes(key, words, read)
+        })?;
+        add_lanes(&self.lanes, read);
+        Some(bucket)
+    }
+
+    fn find_hashed(
+        &self,
+        key: &FlowKey,
+        tracker: &mut Tracker<'_>,
+        read: &mut FlowMask,
+    ) -> Option<&Bucket<T>> {
+        let (last, stages) = self.stages.split_last()?;
+        let (mut sum, mut from) = (Sum::default(), 0);
+        let mut add = |stage: &Stage| {
+            for lane in self.lanes.get(from..stage.end).unwrap_or_default() {
+                sum.add(lane.factor, key.words()[lane.at] & lane.mask);
+            }
+            from = stage.end;
+            sum.hash()
+        };
+        for stage in stages {
+            if tracker.excludes(&stage.tracks, read) {
+                return None;
+            }
+            let hash = add(stage);
+            if stage.starts.find(hash, |start| start.hash == hash).is_none() {
+                add_lanes(self.lanes.get(..stage.end).unwrap_or_default(), read);
+                return None;
+            }
+        }
+        if tracker.excludes(&last.tracks, read) {
+            return None;
+        }
+        let hash = add(last);
+        add_lanes(&self.lanes, read);
+        let bucket = self.buckets.find(hash, |bucket| {
+            let mut words = self.lanes.iter().zip(&bucket.values);
+            bucket.hash == hash
+                && words.all(|(lane, &value)| key.words()[lane.at] & lane.mask == value)
+        });
+        bucket.map(|bucket| &**bucket)
+    }
+}
+
+fn add_lanes(lanes: &[Lane], read: &mut FlowMask) {
+    for lane in lanes {
+        read.words_mut()[lane.at] |= lane.mask;
+    }
+}
+
+impl<T: Clone> Subtable<T> {
+    /// How many different conditions there are.
+    pub(crate) const fn conditions(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Adds a rule, or replaces the one with this rank.
+    pub(crate) fn insert(&mut self, values: Box<[u64]>, rank: Rank, value: T) -> Option<T> {
+        let hash = self.hash(&values);
+        let is_meant = |bucket: &Arc<Bucket<T>>| bucket.values == values;
+        if self.buckets.find(hash, is_meant).is_some() {
+            let insert = |bucket: &mut Arc<Bucket<T>>| Arc::make_mut(bucket).insert(rank, value);
+            return self.buckets.update(hash, is_meant, insert).flatten();
+        }
+        if self.buckets.len() > COMPARED {
+            self.add_starts(&values);
+        }
+        let bucket = Bucket { hash, values, first: (rank, value), rest: Vec::new() };
+        self.buckets.insert(Arc::new(bucket));
+        if self.buckets.len() == COMPARED + 1 {
+            let all: Vec<_> = self.buckets.iter().cloned().collect();
+            all.iter().for_each(|bucket| self.add_starts(&bucket.values));
+        }
+        None
+    }
+
+    /// Takes a rule out.
+    pub(crate) fn remove(&mut self, values: &[u64], rank: Rank) -> Option<T> {
+        let hash = self.hash(values);
+        let is_meant = |bucket: &Arc<Bucket<T>>| *bucket.values == *values;
+        let bucket = self.buckets.find(hash, is_meant)?;
+        bucket.find(rank)?;
+        if !bucket.rest.is_empty() {
+            let remove = |bucket: &mut Arc<Bucket<T>>| Arc::make_mut(bucket).remove(rank);
+            return self.buckets.update(hash, is_meant, remove).flatten();
+        }
+        let bucket = self.buckets.remove(hash, is_meant)?;
+        match self.buckets.len() {
+            COMPARED => self.stages.iter_mut().for_each(|stage| stage.starts = Table::default()),
+            len if len > COMPARED => self.remove_starts(values),
+            _ => {}
+        }
+        Some(Arc::try_unwrap(bucket).map_or_else(|b| b.first.1.clone(), |b| b.first.1))
+    }
+
+    /// Each stage that keeps starts, with the hash that a condition has there.
+    fn starts<'a>(
+        &'a mut self,
+        values: &'a [u64],
+    ) -> impl Iterator<Item = (u64, &'a mut Table<Start>)> {
+        let lanes = &self.lanes;
+        let (mut sum, mut from) = (Sum::default(), 0);
+        let stages = self.stages.split_last_mut().map(|(_, stages)| stages).unwrap_or_default();
+        stages.iter_mut().map(move |stage| {
+            let words = lanes.iter().zip(values).take(stage.end).skip(from);
+            words.for_each(|(lane, &value)| sum.add(lane.factor, value));
+            from = stage.end;
+            (sum.hash(), &mut stage.starts)
+        })
+    }
+
+    fn add_starts(&mut self, values: &[u64]) {
+        for (hash, starts) in self.starts(values) {
+            let more = |start: &mut Start| start.count = start.count.saturating_add(1);
+            if starts.update(hash, |start| start.hash == hash, more).is_none() {
+                starts.insert(Start { hash, count: NonZeroU32::MIN });
+            }
+        }
+    }
+
+    fn remove_starts(&mut self, values: &[u64]) {
+        for (hash, starts) in self.starts(values) {
+            let is_meant = |start: &Start| start.hash == hash;
+            let fewer = |start: &mut Start| {
+                let left = NonZeroU32::new(start.count.get() - 1);
+                start.count = left.unwrap_or(start.count);
+                left.is_none()
+            };
+            if starts.update(hash, is_meant, fewer) == Some(true) {
+                starts.remove(hash, is_meant);
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! A hash table whose clones share what neither has changed.
+//!
+//! It is made of pages of some hundred places; a change copies one page and the list of pages, if somebody else holds them. It grows by
+//! linear hashing: page by page, so that no single insertion pays for moving everything. A page is an open-addressed table of
+//! its own. Beside its entries it keeps 16 bits of each one's hash, in groups that are compared at once, so that looking up
+//! what is not there seldom touches an entry.
+
+use crate::Rank;
+use std::sync::Arc;
+
+/// What a [`Table`] keeps.
+pub(crate) trait Entry: Clone {
+    /// The hash under which it is kept.
+    fn hash(&self) -> u64;
+    /// The table knows the best of them.
+    fn rank(&self) -> Rank;
+}
+
+/// Entries per page, on average, beyond which there is one more page.
+const PAGE_ENTRIES: usize = 80;
+const GROUP: usize = 8;
+/// Of the eight places of each group, so many may be taken on average.
+const GROUP_LOAD: usize = 5;
+
+#[derive(Clone)]
+pub(crate) struct Table<E> {
+    pages: Vec<Slot<E>>,
+    len: usize,
+}
+
+#[derive(Clone)]
+struct Slot<E> {
+    page: Arc<Page<E>>,
+    best: Option<Rank>,
+}
+
+impl<E> Default for Table<E> {
+    fn default() -> Self {
+        Self { pages: Vec::new(), len: 0 }
+    }
+}
+
+impl<E> Table<E> {
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
+        self.pages.iter().flat_map(|slot| slot.page.entries.iter().flatten())
+    }
+
+    /// The best of all entries.
+    pub(crate) fn best(&self) -> Option<Rank> {
+        self.pages.iter().filter_map(|slot| slot.best).max()
+    }
+
+    /// The page for a hash. The upper half of a hash says the page, the lower half the place in it.
+    #[inline]
+    const fn page_of(&self, hash: u64) -> usize {
+        let (pages, hash) = (self.pages.len(), (hash >> 32) as usize);
+        // Pages behind the last power of two have been split off those before it, up to the one that is next.
+        let all = pages.next_power_of_two() - 1;
+        if hash & all < pages { hash & all } else { hash & all >> 1 }
+    }
+
+    /// The entry kept under `hash` that is meant.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<&E> {
+        let page = &self.pages.get(self.page_of(hash))?.page;
+        let at = page.find(hash, is_meant)?;
+        page.entries.get(at)?.as_ref()
+    }
+}
+
+impl<E: Entry> Table<E> {
+    /// Changes the entry that is meant, if there is one.
+    pub(crate) fn update<R>(
+        &mut self,
+        hash: u64,
+        is_meant: impl Fn(&E) -> bool,
+        change: impl FnOnce(&mut E) -> R,
+    ) -> Option<R> {
+        let at = self.page_of(hash);
+        let slot = self.pages.get_mut(at)?;
+        let at = slot.page.find(hash, is_meant)?;
+        let page = Arc::make_mut(&mut slot.page);
+        let entry = page.entries.get_mut(at)?.as_mut()?;
+        let before = entry.rank();
+        let result = change(entry);
+        let after = entry.rank();
+        if Some(after) >= slot.best {
+            slot.best = Some(after);
+        } else if Some(before) == slot.best {
+            slot.best = page.best();
+        }
+        Some(result)
+    }
+
+    /// Adds an entry. There is none that is equal.
+    pub(crate) fn insert(&mut self, entry: E) {
+        if self.len >= self.pages.len() * PAGE_ENTRIES {
+            self.split_page();
+        }
+        let at = self.page_of(entry.hash());
+        if let Some(slot) = self.pages.get_mut(at) {
+            slot.best = slot.best.max(Some(entry.rank()));
+            Arc::make_mut(&mut slot.page).insert(entry);
+            self.len += 1;
+        }
+    }
+
+    /// Takes out the entry that is meant.
+    pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<E> {
+        let at = self.page_of(hash);
+        let slot = self.pages.get_mut(at)?;
+        let at = slot.page.find(hash, is_meant)?;
+        let page = Arc::make_mut(&mut slot.page);
+        let entry = page.remove(at)?;
+        if Some(entry.rank()) == slot.best {
+            slot.best = page.best();
+        }
+        self.len -= 1;
+        // Half the limit, lest a rule that comes and goes splits and joins a page each time.
+        if self.len <= (self.pages.len() - 1) * PAGE_ENTRIES / 2 {
+            self.join_page();
+        }
+        Some(entry)
+    }
+
+    /// Adds a page and moves to it what belongs there, all of it from one page.
+    fn split_page(&mut self) {
+        let new = self.pages.len();
+        self.pages.push(Slot { page: Arc::default(), best: None });
+        // Without its highest bit, the new page's number is that of the page to split.
+        let Some(old) = (new > 0).then(|| new ^ 1 << new.ilog2()) else { return };
+        let entries = std::mem::take(&mut self.pages[old].page);
+        let (stay, go) =
+            entries.take().into_iter().partition(|entry| self.page_of(entry.hash()) == old);
+        self.pages[old] = Slot::new(stay);
+        self.pages[new] = Slot::new(go);
+    }
+
+    /// Takes the last page away and moves its entries to where they came from.
+    fn join_page(&mut self) {
+        let Some(last) = self.pages.pop() else { return };
+        for entry in last.page.take() {
+            let at = self.page_of(entry.hash());
+            if let Some(slot) = self.pages.get_mut(at) {
+                slot.best = slot.best.max(Some(entry.rank()));
+                Arc::make_mut(&mut slot.page).insert(entry);
+            }
+        }
+    }
+}
+
+impl<E: Entry> Slot<E> {
+    fn new(entries: Vec<E>) -> Self {
+        let page = Page::new(entries);
+        Self { best: page.best(), page: Arc::new(page) }
+    }
+}
+
+/// Groups of places; the tag of a place is 0 when it is free.
+#[derive(Clone)]
+struct Page<E> {
+    tags: Box<[[u16; GROUP]]>,
+    entries: Box<[Option<E>]>,
+    len: usize,
+}
+
+impl<E> Default for Page<E> {
+    fn default() -> Self {
+        Self { tags: Box::default(), entries: Box::default(), len: 0 }
+    }
+}
+
+const fn tag(hash: u64) -> u16 {
+    (hash >> 16) as u16 | 1
+}
+
+/// True when a tag of the group is `tag`. Without a branch, so that the group is compared at once.
+#[inline]
+fn has(group: &[u16; GROUP], tag: u16) -> bool {
+    group.iter().fold(false, |found, &other| found | (other == tag))
+}
+
+impl<E> Page<E> {
+    /// The groups where an entry may be, in the order in which they are searched.
+    #[inline]
+    fn groups(&self, hash: u64) -> impl Iterator<Item = usize> + use<E> {
+        let last = self.tags.len().wrapping_sub(1);
+        (0..self.tags.len()).map(move |step| (hash as usize).wrapping_add(step) & last)
+    }
+
+    /// The place of the entry that is meant.
+    #[inline]
+    fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<usize> {
+        let tag = tag(hash);
+        for group in self.groups(hash) {
+            let tags = self.tags.get(group)?;
+            if has(tags, tag) {
+                let places = (0..GROUP).filter(|&place| tags[place] == tag);
+                let is_there = |at: &usize| self.entries[*at].as_ref().is_some_and(&is_meant);
+                if let Some(at) = places.map(|place| group * GROUP + place).find(is_there) {
+                    return Some(at);
+                }
+            }
+            if has(tags, 0) {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+impl<E: Entry> Page<E> {
+    /// A page with these entries and room for one more.
+    fn new(entries: Vec<E>) -> Self {
+        let groups = (entries.len() + 1).div_ceil(GROUP_LOAD).next_power_of_two();
+        let mut page = Self {
+            tags: vec![[0; GROUP]; groups].into(),
+            entries: (0..groups * GROUP).map(|_| None).collect(),
+            len: 0,
+        };
+        entries.into_iter().for_each(|entry| page.put(entry));
+        page
+    }
+
+    fn best(&self) -> Option<Rank> {
+        self.entries.iter().flatten().map(E::rank).max()
+    }
+
+    /// The entries, copied if the page is shared.
+    fn take(self: Arc<Self>) -> Vec<E> {
+        Arc::unwrap_or_clone(self).entries.into_iter().flatten().collect()
+    }
+
+    fn insert(&mut self, entry: E) {
+        if self.len >= self.tags.len() * GROUP_LOAD {
+            let entries = std::mem::take(&mut self.entries);
+            *self = Self::new(entries.into_iter().flatten().collect());
+        }
+        self.put(entry);
+    }
+
+    /// Adds an entry; there is room.
+    fn put(&mut self, entry: E) {
+        for group in self.groups(entry.hash()) {
+            if let Some(place) = self.tags[group].iter().position(|&tag| tag == 0) {
+                self.tags[group][place] = tag(entry.hash());
+                self.entries[group * GROUP + place] = Some(entry);
+                self.len += 1;
+                return;
+            }
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> Option<E> {
+        let entry = self.entries.get_mut(at)?.take()?;
+        self.len -= 1;
+        let tags = &mut self.tags[at / GROUP];
+        let was_full = !has(tags, 0);
+        tags[at % GROUP] = 0;
+        if was_full {
+            // Searches went on beyond the group and would now end there.
+            let entries = std::mem::take(&mut self.entries);
+            *self = Self::new(entries.into_iter().flatten().collect());
+        }
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[derive(Clone, PartialEq, Debug)]
+    struct Number(u64, u32);
+
+    impl Entry for Number {
+        fn hash(&self) -> u64 {
+            self.0
+        }
+
+        fn rank(&self) -> Rank {
+            Rank { priority: self.1, id: 0 }
+        }
+    }
+
+    fn mixed(number: u64) -> u64 {
+        let product = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (product ^ product >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+
+    fn check(hash: impl Fn(u64) -> u64, steps: u64, numbers: u64) {
+        let (mut table, mut model) = (Table::default(), HashMap::new());
+        let mut old = None;
+        for step in 0..steps {
+            let (number, priority) = (mixed(step) % numbers, mixed(step ^ 0x5555) as u32 % 1000);
+            let hash = hash(number);
+            let update = table.update(hash, |e: &Number| e.0 == hash, |e| e.1 = priority);
+            assert_eq!(update.is_some(), model.contains_key(&hash));
+            if mixed(step ^ 0xaaaa).is_multiple_of(3) {
+                let removed = table.remove(hash, |e| e.0 == hash);
+                assert_eq!(removed.is_some(), model.remove(&hash).is_some());
+            } else if model.insert(hash, priority).is_none() {
+                table.insert(Number(hash, priority));
+            }
+            assert_eq!(table.len(), model.len());
+            let best = model.values().max().map(|&priority| Rank { priority, id: 0 });
+            assert_eq!(table.best(), best);
+            if step == steps / 2 {
+                old = Some((table.clone(), model.clone()));
+            }
+        }
+        for (table, model) in old.into_iter().chain([(table, model)]) {
+            assert_eq!(table.iter().map(|e| (e.0, e.1)).collect::<HashMap<_, _>>(), model);
+            for number in 0..numbers {
+                let hash = hash(number);
+                let found = table.find(hash, |e| e.0 == hash).map(|e| e.1);
+                assert_eq!(found, model.get(&hash).copied());
+            }
+        }
+    }
+
+    #[test]
+    fn table_is_a_map_when_it_grows_and_shrinks() {
+        check(mixed, 6_000, 1_500);
+        check(mixed, 2_000, 30);
+    }
+
+    #[test]
+    fn table_is_a_map_when_hashes_are_bad() {
+        check(|number| number << 60 | number, 1_000, 100);
+        check(|number| number << 32, 1_000, 300);
+        check(|number| number, 1_000, 300);
+    }
+
+    #[test]
+    fn last_entry_gone_leaves_no_page() {
+        let mut table = Table::default();
+        (0..1_000).for_each(|n| table.insert(Number(mixed(n), 1)));
+        assert!(table.pages.len() > 8);
+        for n in 0..1_000 {
+            assert_eq!(table.remove(mixed(n), |e| e.0 == mixed(n)), Some(Number(mixed(n), 1)));
+        }
+        assert_eq!((table.len(), table.best(), table.pages.len()), (0, None, 0));
+    }
+}
