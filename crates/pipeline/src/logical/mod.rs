@@ -1,0 +1,20 @@
+//! OVN's logical language: conditions and actions on packets in terms of logical ports, as the match and the actions of a
+//! logical flow are written (`Logical_Flow` in ovn-sb(5)).
+//!
+//! ```text
+//! text --> lexer --> expr::parse --> Expr --(Scope)--> rows for a classifier + a residual predicate
+//! ```
+//!
+//! A text is parsed without knowing where it will be used; what its names mean in a datapath is said by a
+//! [`Scope`] when it is compiled.
+
+mod error;
+pub mod expr;
+pub mod lexer;
+mod scope;
+pub mod symbol;
+mod token;
+
+pub use error::{Position, SyntaxError};
+pub use scope::Scope;
+pub use token::{Constant, Format, Quoted, Token, TokenKind};
