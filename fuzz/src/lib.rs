@@ -7,6 +7,7 @@ pub mod coalescing;
 pub mod encapsulation;
 pub mod frames;
 pub mod headers;
+pub mod keys;
 pub mod lists;
 pub mod network;
 pub mod offload;

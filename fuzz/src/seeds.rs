@@ -18,6 +18,7 @@ pub fn all() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (target, group) in [
         ("wire_frame", plain()),
+        ("flow_key", keys()),
         ("vxlan", vxlans()),
         ("geneve", geneves()),
         ("gre", gres()),
@@ -71,6 +72,36 @@ fn plain() -> Group {
         ("ipv6-advertisement", GUESTS_V6.icmp(136, 0, &advertisement)),
         ("qinq-ipv4-tcp", tag(&tag(&guest_tcp(GUESTS_V4), 0x8100, 20), 0x88a8, 0x6064)),
     ]
+}
+
+/// An IPv4 frame with other flags and fragment offset.
+fn fragment(mut frame: Vec<u8>, word: u16) -> Vec<u8> {
+    frame[20..22].copy_from_slice(&word.to_be_bytes());
+    frame
+}
+
+/// What a key may have beside what [`plain`] frames have.
+fn keys() -> Group {
+    let (tcp, udp) = (guest_tcp(GUESTS_V4), guest_udp(GUESTS_V6));
+    let fragment_header = |offset: u8| join(&[&[UDP, 0, 0, offset, 0, 0, 0, 7], &udp[54..]]);
+    let sctp = join(&[&[0x9c, 0x40, 0x13, 0xc4], &[0; 8]]);
+    let snap = join(&[&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0], &tcp[14..]]);
+    let mut reverse = arp_request();
+    reverse[12..14].copy_from_slice(&[0x80, 0x35]);
+    reverse[21] = 3;
+    let mut group = plain();
+    group.extend([
+        ("ipv4-first-fragment", fragment(tcp.clone(), 0x2000)),
+        ("ipv4-later-fragment", fragment(tcp.clone(), 0x2001)),
+        ("ipv6-first-fragment", GUESTS_V6.frame(44, &fragment_header(1))),
+        ("ipv6-later-fragment", GUESTS_V6.frame(44, &fragment_header(8))),
+        ("ipv4-sctp", GUESTS_V4.frame(132, &sctp)),
+        ("ipv4-padded", join(&[&GUESTS_V4.frame(2, &[0x16, 0, 0, 0]), &[0x5a; 22]])),
+        ("snap", ethernet(snap.len() as u16, &snap)),
+        ("rarp", reverse),
+        ("three-tags", tag(&tag(&tag(&tcp, 0x8100, 3), 0x8100, 2), 0x88a8, 1)),
+    ]);
+    group
 }
 
 fn vxlans() -> Group {

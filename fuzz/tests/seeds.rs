@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
-use weft_fuzz::{coalescing, headers, network, offload, reassembly, tunnels};
+use weft_fuzz::{coalescing, headers, keys, network, offload, reassembly, tunnels};
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
     seeds::all().into_iter().filter(move |seed| seed.target == target)
@@ -38,6 +38,13 @@ fn every_header_is_valid_when_the_frame_is_a_seed() {
             _ => 3,
         };
         assert_eq!(headers::frame(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
+fn frames_have_keys_when_they_are_seeds() {
+    for seed in seeds_of("flow_key") {
+        assert!(keys::frame(&seed.bytes).is_some(), "{}", seed.name);
     }
 }
 
