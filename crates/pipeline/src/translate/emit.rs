@@ -26,21 +26,19 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             if same && bits & !known == 0 {
                 continue;
             }
-            if self.has_header(&packet.key, field) {
-                packet.sent.write(field, value, bits);
-                match (field, packet.actions.last_mut()) {
-                    (Field::VlanTci, Some(Action::PushVlan(tag))) => {
-                        let tci = u128::from(tag.tci()) & !bits | value;
-                        *tag = Tag::from_tci(tag.tpid, tci as u16 & !(PRESENT as u16));
-                    }
-                    _ => packet.actions.push(Action::Set { field, value, mask: bits }),
+            packet.sent.write(field, value, bits);
+            match (field, packet.actions.last_mut()) {
+                (Field::VlanTci, Some(Action::PushVlan(tag))) => {
+                    let tci = u128::from(tag.tci()) & !bits | value;
+                    *tag = Tag::from_tci(tag.tpid, tci as u16 & !(PRESENT as u16));
                 }
+                _ => packet.actions.push(Action::Set { field, value, mask: bits }),
             }
         }
     }
 
     /// True when the packet has the header that `field` belongs to. What it depends on is recorded.
-    fn has_header(&mut self, key: &RecordedKey, field: Field) -> bool {
+    pub fn has_header(&mut self, key: &RecordedKey, field: Field) -> bool {
         const IPV4: u128 = EtherType::IPV4.0 as u128;
         const IPV6: u128 = EtherType::IPV6.0 as u128;
         const ARP: u128 = EtherType::ARP.0 as u128;

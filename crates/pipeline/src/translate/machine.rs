@@ -142,15 +142,15 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
 
     fn execute(&mut self, op: &'p Op, packet: &mut Packet<'p>) -> Result<(), Abort> {
         match op {
-            Op::Load { to, value } => self.write(packet, *to, *value),
+            Op::Load { to, value } => self.assign(packet, *to, *value),
             Op::Move { from, to } => {
                 let value = self.read_bits(packet, *from);
-                self.write(packet, *to, value);
+                self.assign(packet, *to, value);
             }
             Op::Exchange(a, b) => {
                 let (old_a, old_b) = (self.read_bits(packet, *a), self.read_bits(packet, *b));
-                self.write(packet, *a, old_b);
-                self.write(packet, *b, old_a);
+                self.assign(packet, *a, old_b);
+                self.assign(packet, *b, old_a);
             }
             Op::Push(bits) => {
                 let value = self.read_bits(packet, *bits);
@@ -158,7 +158,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             }
             Op::Pop(bits) => {
                 let value = packet.values.pop().unwrap_or_default();
-                self.write(packet, *bits, value);
+                self.assign(packet, *bits, value);
             }
             Op::PushVlan { tpid } => self.push_vlan(packet, *tpid),
             Op::PopVlan => self.pop_vlan(packet),
@@ -229,6 +229,14 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
     #[inline]
     pub fn read_field(&mut self, packet: &Packet<'p>, field: Field) -> u128 {
         packet.key.recorder(&mut self.read).read_field(field)
+    }
+
+    /// Writes bits as a flow asks for it: of a header that the packet does not have, nothing. The languages see to it that
+    /// flows ask for no such thing.
+    fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
+        if !bits.field().is_header() || self.has_header(&packet.key, bits.field()) {
+            self.write(packet, bits, value);
+        }
     }
 
     /// Writes bits; the value must follow from the program and from bits that were read.
