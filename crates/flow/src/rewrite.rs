@@ -84,8 +84,6 @@ enum Covered {
     Ip4Header,
     /// That of the transport through its pseudo header, and that of an IPv4 header.
     Address,
-    /// That of an IPv4 header only: the transport's covers another address, which a routing header holds.
-    HiddenAddress,
     /// That of the transport.
     Transport,
 }
@@ -178,7 +176,8 @@ fn ip6_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
         Field::Ip6Label => (0, 4, 0, Covered::No),
         Field::IpTtl => (6, 2, 0, Covered::No),
         Field::Ip6Src => (8, 16, 0, Covered::Address),
-        Field::Ip6Dst if has_route_left(head, at) => (24, 16, 0, Covered::HiddenAddress),
+        // A routing header holds the address that the transport's checksum covers.
+        Field::Ip6Dst if has_route_left(head, at) => (24, 16, 0, Covered::No),
         Field::Ip6Dst => (24, 16, 0, Covered::Address),
         _ => return None,
     };
@@ -302,10 +301,8 @@ fn write(
         update_crc(packet, at, place.at, old, new)?;
     }
     packet.head_mut()[place.at..place.at + place.len].copy_from_slice(new);
-    if place.covered == Covered::Ip4Header
-        || matches!(place.covered, Covered::Address | Covered::HiddenAddress)
-            && at.ethertype == EtherType::IPV4
-    {
+    let in_ip4 = place.covered == Covered::Address && at.ethertype == EtherType::IPV4;
+    if in_ip4 || place.covered == Covered::Ip4Header {
         let sum = at.l3 + ipv4::CHECKSUM_OFFSET;
         rewrite_u16(packet, sum, |sum| update_bytes(sum, old, new));
     }
