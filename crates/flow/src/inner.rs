@@ -21,7 +21,7 @@ impl InnerFlow {
     pub fn read(packet: &PacketBuf, seed: &ahash::RandomState) -> Self {
         let frame = packet.head();
         let mut hasher = seed.build_hasher();
-        let traffic_class = match wire::transport_offset(frame) {
+        let traffic_class = match wire::transport_offset_in(frame, packet.len()) {
             Ok(located) if located.is_ip() => {
                 let ip = frame.get(located.l3..).unwrap_or_default();
                 let (addresses, traffic_class) = match (located.ethertype, ip) {
@@ -47,5 +47,22 @@ impl InnerFlow {
         };
         let hash = hasher.finish();
         Self { hash: (hash >> 32) as u32 ^ hash as u32, traffic_class }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flow_is_the_same_when_the_payload_is_in_pieces() {
+        let ip = [0x45, 0xb9, 0, 60, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let frame = [&[2; 12][..], &[8, 0], &ip, &[0x50; 40]].concat();
+        let seed = ahash::RandomState::with_seeds(1, 2, 3, 4);
+        let mut packet = PacketBuf::from_bytes(&frame);
+        let whole = InnerFlow::read(&packet, &seed);
+        assert_eq!(whole.traffic_class, Some(0xb9));
+        packet.set_ranges(0..54, [54..60, 60..frame.len()]);
+        assert_eq!(InnerFlow::read(&packet, &seed), whole);
     }
 }
