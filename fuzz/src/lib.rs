@@ -5,6 +5,7 @@
 
 pub mod coalescing;
 pub mod encapsulation;
+pub mod execution;
 pub mod frames;
 pub mod headers;
 pub mod keys;

@@ -38,7 +38,7 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
 
 /// Stores what a partial checksum begins with: the pseudo header's sum. A guest that stores something else gets wrong
 /// checksums, and no mutated frame stores the right thing.
-fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
+pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
     let frame = packet.head();
     let located = wire::transport_offset(frame).ok()?;

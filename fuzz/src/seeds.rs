@@ -4,7 +4,7 @@ use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
     ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
 };
-use crate::lists;
+use crate::{execution, lists};
 
 /// One seed: a file `corpus/TARGET/NAME`.
 pub struct Seed {
@@ -27,6 +27,7 @@ pub fn all() -> Vec<Seed> {
         ("vlan", tagged()),
         ("offload", offloads()),
         ("coalesce", segments()),
+        ("execute", rewrites()),
         ("network_toml", networks()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
@@ -226,6 +227,29 @@ fn offloads() -> Group {
         ("tcp6-ecn", vnet(1, 0x84, [74, 1000, 54, 16], 5, &tcp6)),
         ("udp", vnet(1, 5, [42, 1000, 34, 6], 6, &udp)),
     ]
+}
+
+/// Every plain frame, and a super-packet, with rewrites that each of them has some use for.
+fn rewrites() -> Group {
+    use flow::Field;
+    let sets = join(&[
+        &[6],
+        &execution::set_bytes(Field::EthDst, 0x0200_0000_0009),
+        &execution::set_bytes(Field::Ip4Dst, 0xc000_0263),
+        &execution::set_bytes(Field::Ip6Src, 0xfd00 << 112 | 7),
+        &execution::set_bytes(Field::TpDst, 8080),
+        &execution::set_bytes(Field::IpTtl, 3),
+        &execution::set_bytes(Field::ArpTpa, 0x0a00_0063),
+    ]);
+    let program = |vnet: &[u8], frame: &[u8]| join(&[vnet, &sets, frame]);
+    let none = vnet(0, 0, [0; 4], 0, &[]);
+    let mut seeds: Group =
+        plain().into_iter().map(|(name, frame)| (name, program(&none, &frame))).collect();
+    let tcp = GUESTS_V4.tcp(1, 0x19, &[], &[0x5a; 3000]);
+    let sctp = [0x30, 0x39, 0, 80, 1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0, 3, 0, 8, 1, 1, 1, 1];
+    seeds.push(("tcp4-super", program(&vnet(1, 1, [54, 1000, 34, 16], 0, &[]), &tcp)));
+    seeds.push(("ipv6-sctp", program(&none, &GUESTS_V6.frame(132, &sctp))));
+    seeds
 }
 
 fn segments() -> Group {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
-use weft_fuzz::{coalescing, headers, keys, network, offload, reassembly, tunnels};
+use weft_fuzz::{coalescing, execution, headers, keys, network, offload, reassembly, tunnels};
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
     seeds::all().into_iter().filter(move |seed| seed.target == target)
@@ -77,6 +77,22 @@ fn super_packets_are_cut_when_the_offload_is_a_seed() {
     for seed in seeds_of("offload") {
         let expected = if matches!(seed.name, "none" | "verified" | "partial") { 1 } else { 3 };
         assert_eq!(offload::frame(&seed.bytes), Some(expected), "{}", seed.name);
+    }
+}
+
+#[test]
+fn fields_are_rewritten_and_replies_made_when_the_frame_is_a_seed() {
+    for seed in seeds_of("execute") {
+        // Rewrites: the destination's MAC address; an IP address and TTL; a port. Replies: ARP or a solicitation, an ICMP
+        // error unless it is one, a reset to TCP.
+        let expected = match seed.name {
+            "arp-request" => (2, 0),
+            "ipv4-echo" | "ipv6-advertisement" | "ipv6-solicitation" => (3, 2),
+            "ipv4-too-big" => (3, 1),
+            "ipv4-options-udp" | "ipv6-extensions-udp" | "ipv6-sctp" => (4, 2),
+            _ => (4, 3),
+        };
+        assert_eq!(execution::frame(&seed.bytes), Some(expected), "{}", seed.name);
     }
 }
 
