@@ -1,8 +1,8 @@
 //! The reference executor: what a list of actions means.
 
 use crate::{
-    Action, DropReason, Encapsulated, EndpointId, EndpointTable, LogRecord, PortNo, Reply,
-    TunnelKey, rewrite,
+    Action, DropReason, Encapsulated, EndpointId, EndpointTable, LogRecord, PortNo, TunnelKey,
+    rewrite,
 };
 use packet::{Checksum, GsoKind, PacketBuf};
 use std::sync::Arc;
@@ -76,6 +76,26 @@ struct At {
     queue: u32,
 }
 
+/// What comes after an action.
+enum Next<'a> {
+    /// The next one.
+    Continue,
+    /// The next one, once this drop is counted.
+    Refused(DropReason),
+    /// Nothing: without this action, the rest of the list is not for this frame. The drop is counted.
+    End(DropReason),
+    /// Another list.
+    Branch(&'a [Action]),
+}
+
+fn or_refuse<'a>(done: Result<(), DropReason>) -> Next<'a> {
+    done.map_or_else(Next::Refused, |()| Next::Continue)
+}
+
+fn or_end<'a>(done: Result<(), DropReason>) -> Next<'a> {
+    done.map_or_else(Next::End, |()| Next::Continue)
+}
+
 /// Executes one list, and returns the transmit queue that it leaves.
 fn run(
     actions: &[Action],
@@ -86,84 +106,63 @@ fn run(
 ) -> u32 {
     let mut rest = actions.iter();
     while let Some(action) = rest.next() {
-        let done = match action {
-            Action::Output(port) => output.port(*port, packet),
-            Action::Encap { endpoint, key } => encap(*endpoint, key, packet, endpoints, output),
-            Action::Clone(list) | Action::Reply { actions: list, .. }
-                if at.depth >= MAX_NESTING && !list.is_empty() =>
-            {
-                Err(DropReason::TranslationDepth)
+        match step(action, packet, endpoints, output, &mut at) {
+            Next::Continue => {}
+            Next::Refused(reason) => output.dropped(reason, packet),
+            Next::End(reason) => {
+                output.dropped(reason, packet);
+                break;
             }
-            Action::Clone(list) => {
-                clone(list, packet, endpoints, output, at);
-                Ok(())
-            }
-            Action::Reply { reply, actions } => {
-                answer(*reply, actions, packet, endpoints, output, at)
-            }
-            Action::CheckLength { bytes, larger, otherwise } => {
-                let is_larger = wire_len(packet) > usize::from(*bytes);
-                rest = if is_larger { larger.iter() } else { otherwise.iter() };
-                Ok(())
-            }
-            Action::SetQueue(queue) => {
-                at.queue = *queue;
-                output.queue(*queue);
-                Ok(())
-            }
-            Action::Log(record) => {
-                output.log(record, packet);
-                Ok(())
-            }
-            Action::Controller => {
-                output.controller(packet);
-                Ok(())
-            }
-            Action::Drop(_)
-            | Action::Meter { .. }
-            | Action::PushVlan(_)
-            | Action::PopVlan
-            | Action::Set { .. }
-            | Action::SetIcmpMtu(_) => match prepare(action, packet, output) {
-                Ok(()) => Ok(()),
-                Err(reason) => {
-                    output.dropped(reason, packet);
-                    return at.queue;
-                }
-            },
-        };
-        if let Err(reason) = done {
-            output.dropped(reason, packet);
+            Next::Branch(list) => rest = list.iter(),
         }
     }
     at.queue
 }
 
-/// The actions without which the rest of the list must not run: in another VLAN, or with other addresses than meant, the
-/// frame would reach somebody it is not for.
-fn prepare(
-    action: &Action,
+fn step<'a>(
+    action: &'a Action,
     packet: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
     output: &mut impl Output,
-) -> Result<(), DropReason> {
+    at: &mut At,
+) -> Next<'a> {
     match action {
-        Action::Drop(reason) => Err(*reason),
+        Action::Output(port) => return or_refuse(output.port(*port, packet)),
+        Action::Encap { endpoint, key } => {
+            return or_refuse(encap(*endpoint, key, packet, endpoints, output));
+        }
+        Action::Drop(reason) => return Next::End(*reason),
+        Action::PushVlan(tag) => return or_end(push_vlan(packet, *tag)),
+        Action::Set { field, value, mask } => {
+            return or_end(rewrite::set(packet, *field, *value, *mask));
+        }
         Action::Meter { rate_kbps, burst_kb } => {
-            let kept = output.meter(*rate_kbps, *burst_kb, packet);
-            if kept { Ok(()) } else { Err(DropReason::Meter) }
+            if !output.meter(*rate_kbps, *burst_kb, packet) {
+                return Next::End(DropReason::Meter);
+            }
         }
-        Action::PushVlan(tag) => push_vlan(packet, *tag),
-        Action::PopVlan => {
-            pop_vlan(packet);
-            Ok(())
+        Action::Clone(_) | Action::Reply { .. } if at.depth >= MAX_NESTING => {
+            return Next::Refused(DropReason::TranslationDepth);
         }
-        Action::Set { field, value, mask } => rewrite::set(packet, *field, *value, *mask),
-        Action::SetIcmpMtu(mtu) => {
-            rewrite::set_icmp_mtu(packet, *mtu);
-            Ok(())
+        Action::Clone(list) => clone(list, packet, endpoints, output, *at),
+        Action::Reply { reply, actions } => match reply.build(packet) {
+            Ok(mut reply) => nested(actions, &mut reply, endpoints, output, *at),
+            Err(reason) => return Next::Refused(reason),
+        },
+        Action::CheckLength { bytes, larger, otherwise } => {
+            let is_larger = wire_len(packet) > usize::from(*bytes);
+            return Next::Branch(if is_larger { larger } else { otherwise });
         }
-        _ => Ok(()),
+        Action::SetQueue(queue) => {
+            at.queue = *queue;
+            output.queue(*queue);
+        }
+        Action::PopVlan => pop_vlan(packet),
+        Action::SetIcmpMtu(mtu) => rewrite::set_icmp_mtu(packet, *mtu),
+        Action::Log(record) => output.log(record, packet),
+        Action::Controller => output.controller(packet),
     }
+    Next::Continue
 }
 
 /// Executes a list on a copy of the frame; on the frame itself if no action of the list changes it.
@@ -179,19 +178,6 @@ fn clone(
     } else {
         nested(list, packet, endpoints, output, at);
     }
-}
-
-/// Executes a list on a packet made from the frame.
-fn answer(
-    reply: Reply,
-    list: &[Action],
-    packet: &PacketBuf,
-    endpoints: &mut EndpointTable,
-    output: &mut impl Output,
-    at: At,
-) -> Result<(), DropReason> {
-    nested(list, &mut reply.build(packet)?, endpoints, output, at);
-    Ok(())
 }
 
 fn nested(
