@@ -14,6 +14,7 @@ mod port_security;
 mod predicate;
 mod program;
 mod recorder;
+pub mod southbound;
 mod state;
 mod trace;
 mod translate;
