@@ -1,6 +1,10 @@
 //! The symbols of the logical language: fields, parts of fields, and predicates, with what must hold for them to have a
 //! meaning.
 
+mod field;
+
+pub use field::FieldRef;
+
 use flow::{Field, Subfield};
 use std::fmt;
 use std::sync::LazyLock;
@@ -52,6 +56,30 @@ pub enum Meaning {
     IcmpMtu,
 }
 
+/// A symbol's place in [`Symbol::all`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct SymbolId(u8);
+
+impl SymbolId {
+    pub(super) fn find(name: &str) -> Option<Self> {
+        let at = BY_NAME.binary_search_by(|id| id.symbol().name.cmp(name)).ok()?;
+        BY_NAME.get(at).copied()
+    }
+
+    /// Made by [`SymbolId::all`] alone, an identifier has its symbol.
+    pub(super) fn symbol(self) -> &'static Symbol {
+        &SYMBOLS[self.index()]
+    }
+
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).take(SYMBOLS.len()).map(Self)
+    }
+}
+
 /// A symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Symbol {
@@ -72,21 +100,12 @@ pub struct Symbol {
 impl Symbol {
     /// The symbol of that name.
     pub fn find(name: &str) -> Option<&'static Self> {
-        let at = BY_NAME.binary_search_by(|&at| SYMBOLS[usize::from(at)].name.cmp(name)).ok()?;
-        SYMBOLS.get(usize::from(*BY_NAME.get(at)?))
+        SymbolId::find(name).map(SymbolId::symbol)
     }
 
     /// Every symbol. One that is explained by others stands behind them.
     pub const fn all() -> &'static [Self] {
         SYMBOLS
-    }
-
-    /// Its place in [`Symbol::all`].
-    pub(super) fn index(&self) -> usize {
-        // The table is one slice of distinct names, and every `Symbol` in use comes out of it.
-        BY_NAME
-            .binary_search_by(|&at| SYMBOLS[usize::from(at)].name.cmp(self.name))
-            .map_or(SYMBOLS.len(), |at| usize::from(BY_NAME[at]))
     }
 
     /// True for a symbol whose values are written as names of ports.
@@ -175,11 +194,11 @@ const fn mtu(name: &'static str, width: u8) -> Symbol {
     }
 }
 
-/// Places in [`SYMBOLS`] in the order of names.
-static BY_NAME: LazyLock<Box<[u8]>> = LazyLock::new(|| {
-    let mut places: Box<[u8]> = (0..=u8::MAX).take(SYMBOLS.len()).collect();
-    places.sort_unstable_by_key(|&at| SYMBOLS[usize::from(at)].name);
-    places
+/// The symbols in the order of their names.
+static BY_NAME: LazyLock<Box<[SymbolId]>> = LazyLock::new(|| {
+    let mut ids: Box<[SymbolId]> = SymbolId::all().collect();
+    ids.sort_unstable_by_key(|id| id.symbol().name);
+    ids
 });
 
 const _: () = assert!(SYMBOLS.len() <= 256);
@@ -335,9 +354,8 @@ mod tests {
 
     #[test]
     fn every_symbol_is_found_by_its_name() {
-        for (at, symbol) in SYMBOLS.iter().enumerate() {
+        for symbol in SYMBOLS {
             assert_eq!(Symbol::find(symbol.name), Some(symbol));
-            assert_eq!(symbol.index(), at);
         }
         assert_eq!(Symbol::find("xyzzy"), None);
         assert_eq!(Symbol::find(""), None);

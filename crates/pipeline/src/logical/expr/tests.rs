@@ -1,0 +1,1 @@
+//! Tables of texts, and properties.
