@@ -1,15 +1,12 @@
 //! From changes of the key to actions.
 
-use super::machine::{Machine, Packet};
+use super::machine::{Machine, Packet, TAG_PRESENT};
 use crate::observer::{Event, Observer};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::State;
 use flow::{Action, DropReason, Field, FlowMask, KeyStep, Reply, Subfield};
 use wire::EtherType;
 use wire::vlan::Tag;
-
-/// The bit of `vlan_tci` that says that there is a tag.
-const PRESENT: u128 = 0x1000;
 
 impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     /// Leaves actions that give the packet the headers that its key has.
@@ -30,7 +27,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             match (field, packet.actions.last_mut()) {
                 (Field::VlanTci, Some(Action::PushVlan(tag))) => {
                     let tci = u128::from(tag.tci()) & !bits | value;
-                    *tag = Tag::from_tci(tag.tpid, tci as u16 & !(PRESENT as u16));
+                    *tag = Tag::from_tci(tag.tpid, tci as u16 & !(TAG_PRESENT as u16));
                 }
                 _ => packet.actions.push(Action::Set { field, value, mask: bits }),
             }
@@ -49,7 +46,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let mut ethertype = || key.read_field(Field::EthType);
         match field {
             Field::EthDst | Field::EthSrc => true,
-            Field::VlanTci | Field::VlanTpid => key.read(Field::VlanTci, PRESENT) != 0,
+            Field::VlanTci | Field::VlanTpid => key.read(Field::VlanTci, TAG_PRESENT) != 0,
             Field::Ip4Src | Field::Ip4Dst => ethertype() == IPV4,
             Field::Ip6Src | Field::Ip6Dst | Field::Ip6Label => ethertype() == IPV6,
             Field::IpDscp | Field::IpEcn | Field::IpTtl => matches!(ethertype(), IPV4 | IPV6),
@@ -72,18 +69,18 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
 
     pub fn push_vlan(&mut self, packet: &mut Packet<'p>, tpid: u16) {
         let inner = self.read_field(packet, Field::VlanInnerTci);
-        if inner & PRESENT != 0 {
+        if inner & TAG_PRESENT != 0 {
             return self.end(packet, DropReason::VlanDepth);
         }
         self.emit_changes(packet);
         let outer =
             (self.read_field(packet, Field::VlanTpid), self.read_field(packet, Field::VlanTci));
-        self.write_tags(packet, (tpid.into(), PRESENT), outer);
+        self.write_tags(packet, (tpid.into(), TAG_PRESENT), outer);
         packet.actions.push(Action::PushVlan(Tag::from_tci(EtherType(tpid), 0)));
     }
 
     pub fn pop_vlan(&mut self, packet: &mut Packet<'p>) {
-        if self.read_field(packet, Field::VlanTci) & PRESENT == 0 {
+        if self.read_field(packet, Field::VlanTci) & TAG_PRESENT == 0 {
             return;
         }
         let ethertype = EtherType(self.read_field(packet, Field::EthType) as u16);
@@ -101,7 +98,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     }
 
     pub fn set_vlan(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u16) {
-        if self.read_field(packet, Field::VlanTci) & PRESENT == 0 {
+        if self.read_field(packet, Field::VlanTci) & TAG_PRESENT == 0 {
             self.push_vlan(packet, EtherType::VLAN.0);
         }
         self.write(packet, bits, value.into());

@@ -10,6 +10,9 @@ use crate::state::{Dependency, Lesson, State};
 use classifier::Rank;
 use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortNo, Reply, Subfield};
 
+/// The bit of `vlan_tci` that says that there is a tag.
+pub(super) const TAG_PRESENT: u128 = 0x1000;
+
 /// Ends a whole translation: the program asks for more than is allowed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abort(pub DropReason);
@@ -234,7 +237,12 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
     /// Writes bits as a flow asks for it: of a header that the packet does not have, nothing. The languages see to it that
     /// flows ask for no such thing.
     fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
-        if !bits.field().is_header() || self.has_header(&packet.key, bits.field()) {
+        if !bits.field().is_header() {
+            self.write(packet, bits, value);
+        } else if self.has_header(&packet.key, bits.field()) {
+            // The bit that says that there is a tag is written by putting one on or taking it off.
+            let keeps = bits.field() == Field::VlanTci && bits.field_mask() & TAG_PRESENT != 0;
+            let value = if keeps { value | TAG_PRESENT >> bits.first() } else { value };
             self.write(packet, bits, value);
         }
     }

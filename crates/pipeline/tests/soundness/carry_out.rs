@@ -1,0 +1,100 @@
+//! What a list of actions does to a key: the meaning of actions once more, written as plainly as can be.
+
+use flow::{Action, Field, FlowKey, STAGES, WORDS};
+use std::collections::BTreeSet;
+
+const PRESENT: u128 = 0x1000;
+
+/// A packet that left: where, and its headers.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sent {
+    port: u32,
+    headers: Vec<u64>,
+}
+
+impl Sent {
+    pub fn new(port: u32, key: &FlowKey) -> Self {
+        Self { port, headers: key.words()[STAGES[1].start..].to_vec() }
+    }
+
+    pub fn differs_from(&self, key: &FlowKey) -> bool {
+        self.headers != key.words()[STAGES[1].start..]
+    }
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut key = FlowKey::default();
+        key.words_mut()[STAGES[1].start..WORDS].copy_from_slice(&self.headers);
+        write!(f, "{}: {key}", self.port)
+    }
+}
+
+/// Everything that is sent when `actions` are carried out on the packet with this key, for short and for long frames.
+pub fn carry_out(actions: &[Action], key: &FlowKey) -> BTreeSet<Sent> {
+    let mut sent = BTreeSet::new();
+    carry_out_on(actions, key.clone(), &mut sent);
+    sent
+}
+
+fn tag_of(key: &FlowKey, tpid: Field, tci: Field) -> (u128, u128) {
+    (key.get(tpid), key.get(tci))
+}
+
+fn set_tag(key: &mut FlowKey, tpid: Field, tci: Field, tag: (u128, u128)) {
+    key.set(tpid, tag.0);
+    key.set(tci, tag.1);
+}
+
+fn carry_out_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<Sent>) {
+    // Tags behind the second, which the key does not know.
+    let mut hidden = Vec::new();
+    for action in actions {
+        match action {
+            Action::Output(port) => {
+                // A port of a tagged switch gets the tags in front of the packet's own.
+                if port.0 < crate::program::UPLINK {
+                    sent.insert(Sent::new(port.0, &key));
+                }
+            }
+            Action::Encap { endpoint, .. } => {
+                sent.insert(Sent::new(!endpoint.0, &key));
+            }
+            Action::PushVlan(tag) => {
+                let tci = u128::from(tag.tci()) | PRESENT;
+                hidden.push(tag_of(&key, Field::VlanInnerTpid, Field::VlanInnerTci));
+                let old = tag_of(&key, Field::VlanTpid, Field::VlanTci);
+                set_tag(&mut key, Field::VlanInnerTpid, Field::VlanInnerTci, old);
+                set_tag(&mut key, Field::VlanTpid, Field::VlanTci, (tag.tpid.0.into(), tci));
+            }
+            Action::PopVlan => {
+                let old = tag_of(&key, Field::VlanInnerTpid, Field::VlanInnerTci);
+                set_tag(&mut key, Field::VlanTpid, Field::VlanTci, old);
+                let inner = hidden.pop().unwrap_or_default();
+                set_tag(&mut key, Field::VlanInnerTpid, Field::VlanInnerTci, inner);
+            }
+            Action::Drop(_) => return,
+            Action::Set { field, value, mask } => {
+                let kept = key.get(*field) & !mask;
+                key.set(*field, kept | value);
+            }
+            Action::Clone(actions) => carry_out_on(actions, key.clone(), sent),
+            Action::Reply { reply, actions } => {
+                let mut made = key.clone();
+                let steps = reply.steps(key.get(Field::Ip6Src) == 0);
+                steps.iter().for_each(|step| step.apply(&mut made));
+                carry_out_on(actions, made, sent);
+            }
+            Action::CheckLength { larger, otherwise, .. } => {
+                carry_out_on(larger, key.clone(), sent);
+                carry_out_on(otherwise, key, sent);
+                return;
+            }
+            Action::SetIcmpMtu(_)
+            | Action::Log(_)
+            | Action::Controller
+            | Action::Meter { .. }
+            | Action::SetQueue(_) => {}
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Mask soundness, on random programs and packets.
+//!
+//! A megaflow serves every packet that agrees with the translated one on the bits of the mask, so for each of them a translation
+//! of its own must come to the same actions, ask the same questions and hit the same flows. And the actions must do what the
+//! translation believed: carried out on the packet, they send the headers that the translation saw leaving.
+//!
+//! `WEFT_CASES` says how many packets to try; `cargo xtask soundness` sets it to ten million. A failure prints the seed with which
+//! `WEFT_SEED` repeats it.
+
+mod carry_out;
+mod program;
+mod random;
+
+use carry_out::{Sent, carry_out};
+use flow::{FlowKey, WORDS};
+use pipeline::{Event, Learned, Observer, Program, Translation, translate};
+use random::Random;
+use std::collections::BTreeSet;
+
+/// Packets tried on one program.
+const PACKETS: u64 = 64;
+/// Other packets of the same megaflow tried for each.
+const SIBLINGS: usize = 4;
+
+#[derive(Default)]
+struct Watch(Vec<Sent>);
+
+impl Observer for Watch {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            // Tags are put on and taken off without regard to the key.
+            Event::Output { port, .. } if port.0 >= program::UPLINK => {}
+            Event::Output { port, key, .. } => self.0.push(Sent::new(port.0, key)),
+            Event::Encap { endpoint, key, .. } => self.0.push(Sent::new(!endpoint.0, key)),
+            _ => {}
+        }
+    }
+}
+
+fn environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn packets_of_one_megaflow_have_one_translation() {
+    let cases = environment("WEFT_CASES", 60_000);
+    let first = environment("WEFT_SEED", 1);
+    let mut seen = Seen::default();
+    for seed in first..first + cases.div_ceil(PACKETS) {
+        let mut random = Random::new(seed);
+        let (program, learned) = program::program(&mut random, seed % 2 == 0);
+        for _ in 0..PACKETS {
+            let key = program::packet(&mut random, seed % 2 == 0);
+            check(&program, &learned, &key, &mut random, &mut seen)
+                .unwrap_or_else(|fault| panic!("WEFT_SEED={seed}: {fault}"));
+        }
+    }
+    seen.assert_not_trivial();
+}
+
+/// What the cases had in them, so that the test does not become one that cannot fail.
+#[derive(Default)]
+struct Seen {
+    cases: u64,
+    sent: u64,
+    several_copies: u64,
+    changed: u64,
+    unread_bits: u64,
+    hits: u64,
+}
+
+impl Seen {
+    fn note(&mut self, key: &FlowKey, translation: &Translation<'_>, sent: &BTreeSet<Sent>) {
+        self.cases += 1;
+        self.sent += u64::from(!sent.is_empty());
+        self.several_copies += u64::from(sent.len() > 1);
+        self.changed += u64::from(sent.iter().any(|sent| sent.differs_from(key)));
+        self.hits += translation.flows.len() as u64;
+        let packet_bits: u32 =
+            flow::FlowMask::exact().of_packet().words().iter().map(|w| w.count_ones()).sum();
+        let read_bits: u32 = translation.mask.words().iter().map(|w| w.count_ones()).sum();
+        self.unread_bits += u64::from(packet_bits - read_bits);
+    }
+
+    fn assert_not_trivial(&self) {
+        let share = |part: u64| part as f64 / self.cases as f64;
+        assert!(share(self.sent) > 0.3, "few packets are sent: {}", share(self.sent));
+        assert!(
+            share(self.several_copies) > 0.05,
+            "few have copies: {}",
+            share(self.several_copies)
+        );
+        assert!(share(self.changed) > 0.15, "few are changed: {}", share(self.changed));
+        assert!(
+            share(self.unread_bits) > 200.0,
+            "few bits are unread: {}",
+            share(self.unread_bits)
+        );
+        assert!(share(self.hits) > 2.0, "few flows are hit: {}", share(self.hits));
+    }
+}
+
+fn check(
+    program: &Program,
+    learned: &Learned,
+    key: &FlowKey,
+    random: &mut Random,
+    seen: &mut Seen,
+) -> Result<(), String> {
+    let mut watch = Watch::default();
+    let translation = translate(program, key, learned, &mut watch);
+    if translation.actions.is_empty() {
+        return Err(format!("no action for {key}"));
+    }
+    // A translation that is given up sends nothing, whatever it had come to until then.
+    let given_up = matches!(
+        translation.dropped(),
+        Some(flow::DropReason::TranslationSteps | flow::DropReason::TranslationDepth)
+    );
+    let believed: BTreeSet<Sent> =
+        if given_up { BTreeSet::new() } else { watch.0.into_iter().collect() };
+    let sent = carry_out(&translation.actions, key);
+    if sent != believed {
+        let actions = flow::ShowActions(&translation.actions);
+        return Err(format!("{key}\n {actions}\n sends    {sent:?}\n believed {believed:?}"));
+    }
+    seen.note(key, &translation, &sent);
+    for _ in 0..SIBLINGS {
+        let sibling = sibling(key, &translation, random);
+        let other = translate(program, &sibling, learned, &mut ());
+        let same = other.actions == translation.actions
+            && other.dependencies == translation.dependencies
+            && other.lessons == translation.lessons
+            && other.flows.iter().map(|f| f.id).eq(translation.flows.iter().map(|f| f.id));
+        if !same {
+            return Err(format!(
+                "mask {}\n {key}\n  -> {}\n {sibling}\n  -> {}",
+                translation.mask,
+                flow::ShowActions(&translation.actions),
+                flow::ShowActions(&other.actions),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Another packet that agrees on all bits that were read: with some of the others flipped, or all of them, or taken from another
+/// packet.
+fn sibling(key: &FlowKey, translation: &Translation<'_>, random: &mut Random) -> FlowKey {
+    let other = match random.below(3) {
+        0 => {
+            let logical = random.once_in(2);
+            program::packet(random, logical)
+        }
+        1 => {
+            let mut all = FlowKey::default();
+            (0..WORDS).for_each(|at| all.words_mut()[at] = !key.words()[at]);
+            all
+        }
+        _ => {
+            let mut some = key.clone();
+            for _ in 0..=random.below(3) {
+                some.words_mut()[random.below(WORDS)] ^= 1 << random.below(64);
+            }
+            some
+        }
+    };
+    let valid = flow::FlowMask::exact().of_packet();
+    let mut sibling = key.clone();
+    for at in 0..WORDS {
+        let free = valid.words()[at] & !translation.mask.words()[at];
+        sibling.words_mut()[at] = key.words()[at] & !free | other.words()[at] & free;
+    }
+    sibling
+}

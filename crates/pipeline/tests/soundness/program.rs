@@ -1,0 +1,539 @@
+//! Random programs and packets, from so few fields and values that they meet.
+
+use crate::random::Random;
+use flow::{
+    DatapathKey, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply, Subfield,
+    TunnelType,
+};
+use pipeline::{
+    BindingKey, BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, Entry, Flow,
+    FlowCounters, FlowId, FlowText, Learned, Lesson, LogicalPort, MulticastGroup, Op, Operand,
+    Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId, TagPair,
+};
+use std::sync::Arc;
+use wire::vlan::Tag;
+use wire::{EtherType, MacAddr};
+
+/// Ports from here on are uplinks of tagged switches.
+pub const UPLINK: u32 = 90;
+const TABLES: u8 = 5;
+const TUNNEL_PORT: u32 = 50;
+
+/// Fields that matches read.
+const READ: &[Field] = &[
+    Field::InPort,
+    Field::Metadata,
+    Field::TunId,
+    Field::TunDst,
+    Field::TunMetadata0,
+    Field::Reg0,
+    Field::Reg1,
+    Field::Xreg0,
+    Field::Reg10,
+    Field::Reg14,
+    Field::Reg15,
+    Field::EthSrc,
+    Field::EthDst,
+    Field::EthType,
+    Field::VlanTci,
+    Field::VlanInnerTci,
+    Field::VlanTpid,
+    Field::Ip4Src,
+    Field::Ip4Dst,
+    Field::Ip6Src,
+    Field::Ip6Dst,
+    Field::IpProto,
+    Field::IpDscp,
+    Field::IpTtl,
+    Field::IpFrag,
+    Field::ArpOp,
+    Field::ArpSpa,
+    Field::ArpTpa,
+    Field::ArpSha,
+    Field::TpSrc,
+    Field::TpDst,
+    Field::TcpFlags,
+    Field::IcmpType,
+    Field::NdTarget,
+    Field::NdSll,
+];
+
+/// Fields that steps write.
+const WRITTEN: &[Field] = &[
+    Field::TunId,
+    Field::TunDst,
+    Field::Reg0,
+    Field::Reg1,
+    Field::Xxreg0,
+    Field::Reg10,
+    Field::Reg15,
+    Field::EthSrc,
+    Field::EthDst,
+    Field::VlanTci,
+    Field::Ip4Src,
+    Field::Ip4Dst,
+    Field::Ip6Src,
+    Field::Ip6Dst,
+    Field::IpDscp,
+    Field::IpTtl,
+    Field::ArpOp,
+    Field::ArpSpa,
+    Field::ArpTpa,
+    Field::ArpSha,
+    Field::TpSrc,
+    Field::TpDst,
+    Field::IcmpType,
+    Field::NdTarget,
+];
+
+/// One of a few values of a field: small ones, ones that share a prefix, ones that mean something.
+fn value(random: &mut Random, field: Field) -> u128 {
+    let small = random.below(4) as u128;
+    match field {
+        Field::EthType => random.pick(&[0x0800, 0x86dd, 0x0806, 0x05ff]),
+        Field::IpProto => random.pick(&[0, 1, 6, 17, 58]),
+        Field::IpTtl => random.pick(&[0, 1, 2, 64]),
+        Field::IpFrag => random.pick(&[0, 1, 3]),
+        Field::InPort | Field::Reg14 | Field::Reg15 => 1 + random.below(7) as u128,
+        Field::Metadata => 1 + random.below(3) as u128,
+        Field::VlanTci | Field::VlanInnerTci => random.pick(&[0, 0x1001, 0x1002, 0x3001]),
+        Field::VlanTpid => random.pick(&[0, 0x8100]),
+        Field::EthSrc | Field::EthDst | Field::ArpSha | Field::NdSll => {
+            random.pick(&[0x0200_0000_0000, 0x0200_0000_0100, 0xffff_ffff_fff0]) | small
+        }
+        _ => {
+            let top = field.all_ones() ^ field.all_ones() >> 1;
+            random.pick(&[0, top, top >> 2, 0x10]) | small
+        }
+    }
+}
+
+fn mask(random: &mut Random, field: Field) -> u128 {
+    let all = field.all_ones();
+    match random.below(6) {
+        0 => all & !(all >> random.below(usize::from(field.width()) + 1)),
+        1 => 1 << random.below(field.width().into()),
+        2 => random.wide() & all,
+        _ => all,
+    }
+}
+
+fn bits(random: &mut Random, field: Field) -> Subfield {
+    let width = 1 + random.below(field.width().into()) as u8;
+    let first = random.below(usize::from(field.width() - width) + 1) as u8;
+    if random.once_in(2) { field.into() } else { Subfield::new(field, first, width).unwrap() }
+}
+
+fn condition(random: &mut Random) -> Match {
+    let mut condition = Match::any();
+    for _ in 0..random.pick(&[0, 1, 1, 2, 3]) {
+        let field = random.pick(READ);
+        let (value, mask) = (value(random, field), mask(random, field));
+        // A contradiction leaves the condition as it was.
+        let _ = condition.require(field, value, mask);
+    }
+    condition
+}
+
+fn predicate(random: &mut Random, depth: usize) -> Predicate {
+    let field = random.pick(READ);
+    let deeper = |random: &mut Random| {
+        (0..random.below(4)).map(|_| predicate(random, depth + 1)).collect::<Box<[_]>>()
+    };
+    match random.below(if depth < 3 { 6 } else { 3 }) {
+        0 => {
+            let mask = mask(random, field);
+            Predicate::Masked { field, value: value(random, field) & mask, mask }
+        }
+        1 => {
+            let mut values: Vec<u128> = (0..3).map(|_| value(random, field)).collect();
+            values.sort_unstable();
+            values.dedup();
+            Predicate::OneOf { bits: field.into(), values: values.into() }
+        }
+        2 => {
+            let (a, b) = (value(random, field), value(random, field));
+            Predicate::InRanges { bits: field.into(), ranges: [(a.min(b), a.max(b))].into() }
+        }
+        3 => Predicate::All(deeper(random)),
+        4 => Predicate::Any(deeper(random)),
+        _ => Predicate::Not(Box::new(predicate(random, depth + 1))),
+    }
+}
+
+struct Context {
+    logical: bool,
+    depth: usize,
+}
+
+fn table(random: &mut Random, context: &Context) -> TableId {
+    let number = random.below(TABLES.into()) as u8;
+    if context.logical {
+        let direction = random.pick(&[Direction::Ingress, Direction::Ingress, Direction::Egress]);
+        TableId::logical(direction, number).unwrap()
+    } else {
+        TableId::bridge(number).unwrap()
+    }
+}
+
+fn tables(logical: bool) -> impl Iterator<Item = TableId> {
+    let numbers = 0..TABLES;
+    let bridge = numbers.clone().filter(move |_| !logical).filter_map(TableId::bridge);
+    let logical = numbers.filter(move |_| logical).flat_map(|number| {
+        [Direction::Ingress, Direction::Egress].map(|d| TableId::logical(d, number).unwrap())
+    });
+    bridge.chain(logical)
+}
+
+/// What the last resort of a table does: something, and then output or the next table.
+fn send_on(random: &mut Random, context: &Context, table: TableId) -> Arc<[Op]> {
+    let next = if context.logical {
+        let (direction, number) = table.in_pipeline();
+        TableId::logical(direction, number + 1).filter(|_| number + 1 < TABLES)
+    } else {
+        TableId::bridge(table.index() as u8 + 1).filter(|table| table.index() < TABLES.into())
+    };
+    let port = random.pick(&[1, 2, 3, 6, 7]);
+    let mut list = vec![Op::Load { to: Field::Reg15.into(), value: port }];
+    if random.once_in(2) {
+        list.push(Op::Load { to: Field::EthSrc.into(), value: value(random, Field::EthSrc) });
+    }
+    list.push(match (next, context.logical) {
+        (Some(next), _) if !random.once_in(3) => Op::Next(next),
+        (_, true) => Op::Output,
+        (_, false) => random.pick(&[1, 2, 3]).pipe(|port| Op::OutputPort(PortNo(port))),
+    });
+    list.into()
+}
+
+fn ops(random: &mut Random, context: &Context) -> Arc<[Op]> {
+    let count = if context.depth > 2 { random.below(3) } else { 1 + random.below(4) };
+    let mut list: Vec<Op> = (0..count).map(|_| op(random, context)).collect();
+    if !random.once_in(4) {
+        list.push(last_op(random, context));
+    }
+    list.into()
+}
+
+fn last_op(random: &mut Random, context: &Context) -> Op {
+    match (context.logical, random.below(3)) {
+        (_, 0) => Op::Next(table(random, context)),
+        (true, _) => Op::Output,
+        (false, _) => Op::OutputPort(PortNo(1 + random.below(6) as u32)),
+    }
+}
+
+fn operand(random: &mut Random, field: Field) -> Operand {
+    if random.once_in(3) {
+        Operand::Constant { value: value(random, field), width: field.width() }
+    } else {
+        field.into()
+    }
+}
+
+fn op(random: &mut Random, context: &Context) -> Op {
+    let inner = Context { logical: context.logical, depth: context.depth + 1 };
+    let to = random.pick(WRITTEN);
+    let flag = Subfield::bit(Field::Reg0, random.below(4) as u8).unwrap();
+    let replies = [
+        Reply::Arp,
+        Reply::Icmp4,
+        Reply::Icmp6,
+        Reply::TcpReset,
+        Reply::NeighbourSolicit,
+        Reply::NeighbourAdvert { router: true },
+    ];
+    match random.below(30) {
+        0..5 => {
+            let to = bits(random, to);
+            let value = value(random, to.field()) & flow::low_bits(to.width());
+            Op::Load { to, value }
+        }
+        5..7 => {
+            let from = random.pick(READ);
+            let width = from.width().min(to.width());
+            Op::Move {
+                from: Subfield::new(from, 0, width).unwrap(),
+                to: Subfield::new(to, to.width() - width, width).unwrap(),
+            }
+        }
+        7 => random
+            .pick(&[
+                (Field::EthSrc, Field::EthDst),
+                (Field::Ip4Src, Field::Ip4Dst),
+                (Field::TpSrc, Field::TpDst),
+                (Field::Reg0, Field::Ip4Dst),
+            ])
+            .pipe(|(a, b)| Op::Exchange(a.into(), b.into())),
+        8 => {
+            let field = random.pick(READ);
+            Op::Push(bits(random, field))
+        }
+        9 => Op::Pop(bits(random, to)),
+        10 => Op::PushVlan { tpid: random.pick(&[0x8100, 0x88a8]) },
+        11 => Op::PopVlan,
+        12 => Op::SetVlan {
+            bits: Subfield::new(Field::VlanTci, 0, 12).unwrap(),
+            value: random.below(4) as u16,
+        },
+        13 => Op::DecTtl,
+        14..16 => Op::Next(table(random, context)),
+        16 if !context.logical => Op::Resubmit {
+            in_port: PortNo(1 + random.below(6) as u32),
+            table: random.pick(&[None, Some(TableId::FIRST), TableId::bridge(2)]),
+        },
+        17 if context.logical => Op::Output,
+        17 => random.pick(&[0, 1, 2, 3]).pipe(|which| match which {
+            0 => Op::Flood,
+            1 => Op::OutputInPort,
+            2 => Op::Normal,
+            _ => Op::OutputField(Field::Reg1.into()),
+        }),
+        18 if context.depth < 3 => Op::Clone(ops(random, &inner)),
+        19 if context.depth < 3 => {
+            Op::Reply { reply: random.pick(&replies), ops: ops(random, &inner) }
+        }
+        20 if context.depth < 3 => Op::Reject(ops(random, &inner)),
+        21 => Op::GetBinding { port: Field::Reg15.into(), ip: operand(random, Field::Ip4Dst) },
+        22 => Op::LookupBinding {
+            to: flag,
+            port: operand(random, Field::Reg14),
+            ip: Field::ArpSpa.into(),
+            mac: random.once_in(2).then_some(Field::ArpSha.into()),
+        },
+        23 => Op::PutBinding {
+            port: Field::Reg14.into(),
+            ip: Field::ArpSpa.into(),
+            mac: Field::ArpSha.into(),
+        },
+        24 => Op::GetStation { to: Field::Reg15.into(), mac: Field::EthDst.into() },
+        25 => Op::LookupStation {
+            to: flag,
+            port: Field::Reg14.into(),
+            mac: operand(random, Field::EthSrc),
+        },
+        26 => Op::PutStation { port: Field::Reg14.into(), mac: Field::EthSrc.into() },
+        27 => Op::CheckLength { to: flag, bytes: 1514 },
+        28 => Op::Select { to: Field::Reg1.into(), choices: [(1, 10), (2, 20), (3, 1)].into() },
+        _ => random.pick(&[0, 1, 2, 3, 4]).pipe(|which| match which {
+            0 => Op::Controller,
+            1 => Op::Meter { rate_kbps: 1, burst_kb: 1 },
+            2 => Op::SetQueue(3),
+            3 => Op::PortSecurity { to: flag, direction: Direction::Ingress },
+            _ => Op::Drop,
+        }),
+    }
+}
+
+trait Pipe: Sized {
+    fn pipe<R>(self, f: impl FnOnce(Self) -> R) -> R {
+        f(self)
+    }
+}
+impl<T> Pipe for T {}
+
+/// A program, and what its switch has learnt.
+pub fn program(random: &mut Random, logical: bool) -> (Program, Learned) {
+    let mut program = Program::default();
+    if logical {
+        logical_datapaths(random, &mut program)
+    } else {
+        bridge(&mut program)
+    }
+    let context = Context { logical, depth: 0 };
+    let groups: Vec<_> = program.groups().collect();
+    let mut catch_all: Vec<TableId> = tables(logical).collect();
+    for id in 0..(20 + random.below(40)) as u64 {
+        // Every table has a flow for what no other flow takes, which sends it on.
+        let last = catch_all.pop();
+        let residual = last.is_none() && random.once_in(4);
+        let flow = Arc::new(Flow {
+            id: FlowId(id),
+            table: last.unwrap_or_else(|| table(random, &context)),
+            priority: if last.is_some() { 0 } else { 1 + random.below(3) as u16 },
+            residual: residual.then(|| predicate(random, 0)),
+            ops: match last {
+                Some(table) => send_on(random, &context, table),
+                None => ops(random, &context),
+            },
+            text: FlowText {
+                condition: "".into(),
+                actions: "".into(),
+                stage: "".into(),
+                source: "".into(),
+                cookie: 0,
+            },
+            counters: FlowCounters::default(),
+        });
+        let mut rows: Vec<Match> = (0..1 + random.below(2)).map(|_| condition(random)).collect();
+        if last.is_some() {
+            rows = vec![Match::any()];
+        }
+        let group = if last.is_some() { groups[0] } else { random.pick(&groups) };
+        // Rows of one flow differ, as those of the languages do.
+        let twice = rows.len() == 2 && rows[0] == rows[1];
+        program.add_flow(group, &flow, if twice { &rows[..1] } else { &rows });
+    }
+    (program, learned(random))
+}
+
+fn bridge(program: &mut Program) {
+    let group = program.add_group();
+    let mut datapath = Datapath::new("bridge", DatapathKind::Bridge);
+    datapath.groups.push(group);
+    program.set_datapath(Program::BRIDGE, datapath);
+    for port in 1..6 {
+        let kind = if port == 4 {
+            let endpoints = (0..4u8).map(|n| ([0, 0, 0, n].into(), EndpointId(n.into()))).collect();
+            BridgePortKind::Tunnel { endpoints }
+        } else {
+            BridgePortKind::Device
+        };
+        program.set_bridge_port(PortNo(port), BridgePort { name: format!("p{port}"), kind });
+    }
+}
+
+/// Two switches with a router between them; guests here, elsewhere, and behind an uplink.
+fn logical_datapaths(random: &mut Random, program: &mut Program) {
+    // The first group is the one that all datapaths are in.
+    let shared = program.add_group();
+    for number in 1..=3u32 {
+        let own = program.add_group();
+        let kind = if number == 3 { DatapathKind::Router } else { DatapathKind::Switch };
+        let mut datapath = Datapath::new(format!("dp{number}"), kind);
+        datapath.groups = vec![own, shared];
+        for key in 1..=6u16 {
+            let port = PortKey::new(key).unwrap();
+            let place = match (number, key) {
+                (3, 1 | 2) => Place::Patch {
+                    datapath: DatapathKey(key.into()),
+                    port: PortKey::new(6).unwrap(),
+                },
+                (1 | 2, 6) => Place::Patch {
+                    datapath: DatapathKey(3),
+                    port: PortKey::new(number as u16).unwrap(),
+                },
+                (_, 4) => Place::Remote {
+                    endpoint: EndpointId(random.below(2) as u32),
+                    logical_ports: number == 1,
+                },
+                (_, 5) => Place::Tagged {
+                    uplink: PortNo(UPLINK),
+                    outer: Tag::from_tci(EtherType::VLAN, 7),
+                    inner: None,
+                },
+                (3, _) => Place::Unbound,
+                _ => Place::Local(PortNo(number * 10 + u32::from(key))),
+            };
+            if let Place::Local(vif) = place {
+                program.set_entry(vif, Entry::Vif { datapath: DatapathKey(number), port });
+            }
+            let security = PortSecurity::default();
+            datapath
+                .ports
+                .insert(port, LogicalPort { name: format!("{number}-{key}"), place, security });
+        }
+        let members = (1..=6).filter_map(PortKey::new).collect();
+        datapath
+            .multicast
+            .insert(PortKey::new(7).unwrap(), MulticastGroup { name: "flood".into(), members });
+        program.set_datapath(DatapathKey(number), datapath);
+        program.set_tunnel(TunnelType::Geneve, number.into(), DatapathKey(number));
+        program
+            .set_tags(TagPair { outer: (0x8100, number as u16), inner: None }, DatapathKey(number));
+    }
+    program.set_entry(PortNo(TUNNEL_PORT), Entry::Tunnel(TunnelType::Geneve));
+    program.set_entry(PortNo(UPLINK), Entry::Uplink);
+}
+
+fn learned(random: &mut Random) -> Learned {
+    let mut learned = Learned::default();
+    for _ in 0..8 {
+        let mac = MacAddr([2, 0, 0, 0, 0, random.below(4) as u8]);
+        let port = PortKey::new(1 + random.below(6) as u16).unwrap();
+        let datapath = DatapathKey(1 + random.below(3) as u32);
+        let ip = [random.pick(&[0, 0x80]), 0, 0, random.below(4) as u8].into();
+        learned.configure(Lesson::Binding(BindingKey { datapath, port, ip }, mac));
+        learned.configure(Lesson::Station(
+            StationKey { datapath, vlan: 0, mac },
+            StationPlace::Logical(port),
+        ));
+        let vlan = random.below(3) as u16;
+        let key = StationKey { datapath: Program::BRIDGE, vlan, mac };
+        learned.configure(Lesson::Station(
+            key,
+            StationPlace::Port(PortNo(1 + random.below(5) as u32)),
+        ));
+    }
+    learned
+}
+
+/// The key of a packet, for a logical network or for a bridge.
+pub fn packet(random: &mut Random, logical: bool) -> FlowKey {
+    let mut key = FlowKey::default();
+    for &field in READ {
+        if !field.is_register() && field.is_header() {
+            let value = value(random, field);
+            key.set(field, value);
+        }
+    }
+    let port = if logical {
+        random.pick(&[11, 12, 13, 21, 22, TUNNEL_PORT, UPLINK, 77])
+    } else {
+        random.pick(&[1, 2, 3, 4])
+    };
+    key.set(Field::InPort, port.into());
+    let tunnelled = port == TUNNEL_PORT;
+    if tunnelled {
+        key.set(Field::TunId, 1 + random.below(4) as u128);
+        key.set(Field::TunMetadataPresent, random.below(2) as u128);
+        key.set(Field::TunMetadata0, (random.below(8) << 16 | random.below(8)) as u128);
+    }
+    if random.once_in(2) && port != UPLINK {
+        key.set(Field::VlanTci, 0);
+    }
+    // As extracted from a frame: no second tag without a first, a TPID where there is a tag, no header that is not there.
+    for (tpid, tci) in
+        [(Field::VlanTpid, Field::VlanTci), (Field::VlanInnerTpid, Field::VlanInnerTci)]
+    {
+        let tagged = key.get(Field::VlanTci) & key.get(tci) & 0x1000 != 0;
+        key.set(tpid, if tagged { 0x8100 } else { 0 });
+        if !tagged {
+            key.set(tci, 0);
+        }
+    }
+    clear_absent_headers(&mut key);
+    FlowMask::exact().of_packet().apply(&key)
+}
+
+fn clear_absent_headers(key: &mut FlowKey) {
+    let clear =
+        |key: &mut FlowKey, fields: &[Field]| fields.iter().for_each(|&field| key.set(field, 0));
+    let (ethertype, protocol) = (key.get(Field::EthType), key.get(Field::IpProto));
+    let ports = [Field::TpSrc, Field::TpDst];
+    let icmp = [Field::IcmpType, Field::IcmpCode, Field::NdTarget, Field::NdSll];
+    let ip = [Field::IpProto, Field::IpDscp, Field::IpTtl, Field::IpFrag];
+    if ethertype != 0x0800 {
+        clear(key, &[Field::Ip4Src, Field::Ip4Dst]);
+    }
+    if ethertype != 0x86dd {
+        clear(key, &[Field::Ip6Src, Field::Ip6Dst]);
+    }
+    if ethertype != 0x0806 {
+        clear(key, &[Field::ArpOp, Field::ArpSpa, Field::ArpTpa, Field::ArpSha]);
+    }
+    let is_ip = matches!(ethertype, 0x0800 | 0x86dd);
+    let whole = is_ip && key.get(Field::IpFrag) & 2 == 0;
+    if !is_ip {
+        clear(key, &ip);
+    }
+    if !whole || !matches!(protocol, 6 | 17) {
+        clear(key, &ports);
+    }
+    if !whole || protocol != 6 {
+        clear(key, &[Field::TcpFlags]);
+    }
+    if !whole || !matches!(protocol, 1 | 58) {
+        clear(key, &icmp);
+    }
+}
