@@ -155,9 +155,10 @@ proptest! {
         }
         let Some(at) = packet.head_mut().get_mut(last) else { return Ok(()) };
         *at ^= 0x10;
-        prop_assume!(wrong_checksum(&packet, &missing).is_some());
         let (field, value, mask) = set;
-        prop_assume!(after(&original, &original, set).is_some());
+        if wrong_checksum(&packet, &missing).is_none() || after(&original, &original, set).is_none() {
+            return Ok(());
+        }
         Recorder::default().run(&[Action::Set { field, value, mask }], &mut packet);
         prop_assert_eq!(wrong_checksum(&packet, &missing), Some("transport"));
     }
