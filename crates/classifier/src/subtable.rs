@@ -202,42 +202,52 @@ impl<T> Subtable<T> {
         Some(bucket)
     }
 
+    #[inline]
     fn find_hashed(
         &self,
         key: &FlowKey,
         tracker: &mut Tracker<'_>,
         read: &mut FlowMask,
     ) -> Option<&Bucket<T>> {
-        let (last, stages) = self.stages.split_last()?;
+        let (mut sum, mut unread) = (Sum::default(), 0);
+        for lane in &self.lanes {
+            sum.add(lane.factor, key.words()[lane.at] & lane.mask);
+            unread |= lane.mask & !read.words()[lane.at];
+        }
+        let hash = sum.hash();
+        if self.buckets.may_have(hash) {
+            let bucket = self.buckets.find(hash, |bucket| {
+                let mut words = self.lanes.iter().zip(&bucket.values);
+                bucket.hash == hash
+                    && words.all(|(lane, &value)| key.words()[lane.at] & lane.mask == value)
+            });
+            if let Some(bucket) = bucket {
+                add_lanes(&self.lanes, read);
+                return Some(bucket);
+            }
+        }
+        if unread != 0 {
+            self.exclude(key, tracker, read);
+        }
+        None
+    }
+
+    /// No condition is met: adds bits that show it, those of the first stages if they do.
+    fn exclude(&self, key: &FlowKey, tracker: &mut Tracker<'_>, read: &mut FlowMask) {
         let (mut sum, mut from) = (Sum::default(), 0);
-        let mut add = |stage: &Stage| {
+        for stage in &self.stages {
+            if tracker.excludes(&stage.tracks, read) {
+                return;
+            }
             for lane in self.lanes.get(from..stage.end).unwrap_or_default() {
                 sum.add(lane.factor, key.words()[lane.at] & lane.mask);
             }
             from = stage.end;
-            sum.hash()
-        };
-        for stage in stages {
-            if tracker.excludes(&stage.tracks, read) {
-                return None;
-            }
-            let hash = add(stage);
-            if stage.starts.find(hash, |start| start.hash == hash).is_none() {
-                add_lanes(self.lanes.get(..stage.end).unwrap_or_default(), read);
-                return None;
+            if from < self.lanes.len() && !stage.starts.may_have(sum.hash()) {
+                break;
             }
         }
-        if tracker.excludes(&last.tracks, read) {
-            return None;
-        }
-        let hash = add(last);
-        add_lanes(&self.lanes, read);
-        let bucket = self.buckets.find(hash, |bucket| {
-            let mut words = self.lanes.iter().zip(&bucket.values);
-            bucket.hash == hash
-                && words.all(|(lane, &value)| key.words()[lane.at] & lane.mask == value)
-        });
-        bucket.map(|bucket| &**bucket)
+        add_lanes(self.lanes.get(..from).unwrap_or_default(), read);
     }
 }
 
