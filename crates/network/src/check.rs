@@ -1,11 +1,18 @@
 //! The checks that need the whole file: segments, underlay addresses, MTUs. Then the drafts become the model.
 
+mod acl;
+mod router;
+
 use crate::errors::Report;
+use crate::reach::Reach;
 use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
 use crate::section::Sited;
-use crate::{Family, LogicalSwitch, Network, Segment, ServiceTpid, TunnelOptions, overhead_bytes};
+use crate::{
+    Family, HostIndex, IpNet, Line, LogicalSwitch, Network, Segment, ServiceTpid, TunnelOptions,
+    overhead_bytes,
+};
 use flow::TunnelType;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The MTU of the underlay unless given: that of Ethernet.
 const DEFAULT_UNDERLAY_MTU: u16 = 1500;
@@ -19,16 +26,29 @@ const MAX_STT_PACKET: u16 = u16::MAX;
 /// Checks a draft and makes a network of it; `None` when something that must be there is not (and has been
 /// reported).
 pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Network> {
-    let NetworkDraft { underlay_mtu, underlay_family, options, hosts, switches } = draft;
+    let NetworkDraft {
+        underlay_mtu,
+        underlay_family,
+        options,
+        hosts,
+        switches,
+        routers,
+        sets,
+        acls,
+    } = draft;
     unique_segments(report, &switches);
     distinct_tags(report, &options.options, &switches);
     distinct_udp_ports(report, &options, &switches);
+    let routers = router::routers(report, &switches, routers);
+    let port_groups = acl::port_groups(report, &sets, &switches);
+    let acls = acl::acls(report, acls, &sets);
+    let needs = needs_underlay(&hosts, &switches, &routers.reach);
     let family = match underlay_family {
         Setting::Given(family) => {
-            given_family(report, family, &hosts, &switches);
+            given_family(report, family, &hosts, &needs);
             Some(family)
         }
-        Setting::Default => default_family(report, &hosts, &switches),
+        Setting::Default => default_family(report, &hosts, &needs),
         Setting::Wrong => None,
     };
     let underlay = Underlay {
@@ -36,27 +56,45 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         mtu: checked_underlay_mtu(report, underlay_mtu, family?)?,
         options: options.options,
     };
-    let mtus: Vec<u16> = switches.iter().map(|switch| underlay.guest_mtu(report, switch)).collect();
+    let mtus: Vec<u16> = switches
+        .iter()
+        .zip(&routers.addresses)
+        .map(|(switch, addresses)| underlay.guest_mtu(report, switch, addresses))
+        .collect();
     let hosts = hosts.into_iter().enumerate().map(|(index, host)| host.finish(index));
-    let switches = switches.into_iter().zip(mtus).map(|(switch, mtu)| finish(switch, mtu));
+    let switches = switches.into_iter().zip(mtus).zip(&routers.addresses);
+    let switches = switches.map(|((switch, mtu), routed)| {
+        let line = Line(report.line(switch.at));
+        finish(switch, mtu, !routed.is_empty(), line)
+    });
     Some(Network {
         hosts: hosts.collect::<Option<_>>()?,
         logical_switches: switches.collect::<Option<_>>()?,
+        logical_routers: routers.finished?,
+        address_sets: sets.address_sets,
+        port_groups,
+        acls: acls?,
         options: underlay.options,
         underlay_family: underlay.family,
         underlay_mtu: underlay.mtu,
     })
 }
 
-fn finish(switch: SwitchDraft, mtu: u16) -> Option<LogicalSwitch> {
+fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: Line) -> Option<LogicalSwitch> {
     let segment = switch.segment?.value;
+    let arp_responder = match switch.arp_responder {
+        Setting::Given(given) => given,
+        Setting::Default | Setting::Wrong => is_routed,
+    };
     Some(LogicalSwitch {
         name: switch.name?,
         datapath_key: segment.datapath_key(),
         segment,
         tunnel: switch.tunnel?,
         mtu,
+        arp_responder,
         ports: switch.ports.into_iter().map(|port| port.finish()).collect::<Option<_>>()?,
+        line,
     })
 }
 
@@ -135,29 +173,54 @@ fn distinct_udp_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &
     }
 }
 
-/// For each host, a switch that needs an underlay address of it: one that it shares with another host through
-/// tunnels with end points.
+/// Why a host needs an underlay address: a switch of a tunnel type with end points, with ports on another host.
+#[derive(Clone, Copy)]
+struct Need<'a> {
+    switch: &'a SwitchDraft,
+    /// The host has ports on the switch, too; else logical routers lead there from a switch on which it has.
+    is_own: bool,
+}
+
+/// For each host why it needs an underlay address, if it does.
 fn needs_underlay<'a>(
     hosts: &[HostDraft],
     switches: &'a [SwitchDraft],
-) -> Vec<Option<&'a SwitchDraft>> {
-    let mut needs = vec![None; hosts.len()];
-    for switch in switches {
-        if !switch.tunnel.is_some_and(TunnelType::has_endpoints) {
-            continue;
-        }
-        let mut on = switch.ports.iter().filter_map(|port| port.host);
-        let Some(first) = on.clone().next() else { continue };
-        if on.all(|host| host == first) {
-            continue;
-        }
-        for host in switch.ports.iter().filter_map(|port| port.host) {
-            if let Some(need @ None) = needs.get_mut(host.value()) {
-                *need = Some(switch);
+    reach: &Reach,
+) -> Vec<Option<Need<'a>>> {
+    let hosts_of = |switch: &SwitchDraft| -> BTreeSet<usize> {
+        switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
+    };
+    let own: Vec<_> = switches.iter().map(hosts_of).collect();
+    let mut parts: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (index, hosts) in own.iter().enumerate() {
+        parts.entry(reach.part_of_switch(index)).or_default().extend(hosts);
+    }
+    let mut needs: Vec<Option<Need<'a>>> = hosts.iter().map(|_| None).collect();
+    for is_own in [true, false] {
+        for (index, (switch, on)) in switches.iter().zip(&own).enumerate() {
+            if !switch.tunnel.is_some_and(TunnelType::has_endpoints) || on.is_empty() {
+                continue;
+            }
+            let part = parts.get(&reach.part_of_switch(index)).unwrap_or(on);
+            let sending = if is_own { on } else { part };
+            // A host that is alone needs no way to others, and others none to it.
+            for &host in sending.iter().filter(|_| part.len() > 1) {
+                if let Some(need @ None) = needs.get_mut(host) {
+                    *need = Some(Need { switch, is_own });
+                }
             }
         }
     }
     needs
+}
+
+impl Need<'_> {
+    /// What needs the address, for people.
+    fn describe(self) -> String {
+        let what = if self.is_own { "its ports on" } else { "its way over logical routers to" };
+        let verb = if self.is_own { "need" } else { "needs" };
+        format!("{what} {} {verb}", switch_name(self.switch))
+    }
 }
 
 /// Reports every host that needs an underlay address of the family that the file asks for and has none.
@@ -165,17 +228,19 @@ fn given_family(
     report: &mut Report<'_>,
     family: Family,
     hosts: &[HostDraft],
-    switches: &[SwitchDraft],
+    needs: &[Option<Need<'_>>],
 ) {
-    for (host, need) in hosts.iter().zip(needs_underlay(hosts, switches)) {
-        if let Some(switch) = need.filter(|_| !host.underlay_wrong && !host.has(family)) {
+    for (host, need) in hosts.iter().zip(needs) {
+        if let Some(need) = need.filter(|_| !host.underlay_wrong && !host.has(family)) {
             let example = example_address(family);
             report.error(
                 host.at,
                 format!(
-                    "{} has no {family} underlay address, which its ports on {} need (underlay_family = {}); \
+                    "{} has no {family} underlay address, which {} (underlay_family = {}); \
                      add one, such as \"{example}\"",
-                    host_name(host), switch_name(switch), family.number(),
+                    host_name(host),
+                    need.describe(),
+                    family.number(),
                 ),
             );
         }
@@ -187,11 +252,10 @@ fn given_family(
 fn default_family(
     report: &mut Report<'_>,
     hosts: &[HostDraft],
-    switches: &[SwitchDraft],
+    needs: &[Option<Need<'_>>],
 ) -> Option<Family> {
-    let needs = needs_underlay(hosts, switches);
     let needy: Vec<_> =
-        hosts.iter().zip(needs).filter_map(|(host, need)| Some((host, need?))).collect();
+        hosts.iter().zip(needs).filter_map(|(host, need)| Some((host, (*need)?))).collect();
     let common = [Family::V4, Family::V6]
         .into_iter()
         .find(|&family| needy.iter().all(|(host, _)| host.has(family)));
@@ -200,15 +264,14 @@ fn default_family(
     }
     let bare: Vec<_> =
         needy.iter().filter(|(host, _)| !host.has(Family::V4) && !host.has(Family::V6)).collect();
-    for (host, switch) in &bare {
+    for (host, need) in &bare {
         if !host.underlay_wrong {
             report.error(
                 host.at,
                 format!(
-                    "{} has no underlay address, which its ports on {} need; add one, such as \
-                     underlay = [\"192.0.2.1\"]",
+                    "{} has no underlay address, which {}; add one, such as underlay = [\"192.0.2.1\"]",
                     host_name(host),
-                    switch_name(switch),
+                    need.describe(),
                 ),
             );
         }
@@ -278,7 +341,12 @@ struct Underlay {
 
 impl Underlay {
     /// The MTU of a switch's guests, given or default; whatever is wrong with it is reported.
-    fn guest_mtu(&self, report: &mut Report<'_>, switch: &SwitchDraft) -> u16 {
+    fn guest_mtu(
+        &self,
+        report: &mut Report<'_>,
+        switch: &SwitchDraft,
+        routers: &[Sited<IpNet>],
+    ) -> u16 {
         let Some(tunnel) = switch.tunnel else { return 0 };
         let (max, default) = self.mtu_limits(tunnel);
         let (mtu, at) = match switch.mtu {
@@ -289,7 +357,11 @@ impl Underlay {
         if mtu > max {
             report.error(at, self.does_not_fit(tunnel, mtu, max));
         } else if mtu < MIN_IPV6_MTU {
-            self.check_ipv6(report, switch, tunnel, Sited { value: mtu, at });
+            let addresses = switch.ports.iter().flat_map(|port| &port.addresses).chain(routers);
+            let ipv6 = addresses.copied().find(|net| net.value.addr().is_ipv6());
+            if let Some(net) = ipv6 {
+                self.too_small_for_ipv6(report, switch, tunnel, Sited { value: mtu, at }, net);
+            }
         }
         mtu
     }
@@ -338,19 +410,15 @@ impl Underlay {
         }
     }
 
-    /// Reports an MTU too small for the IPv6 addresses of a switch.
-    fn check_ipv6(
+    /// Reports an MTU too small for `net`, an IPv6 address in a switch.
+    fn too_small_for_ipv6(
         &self,
         report: &mut Report<'_>,
         switch: &SwitchDraft,
         tunnel: TunnelType,
         mtu: Sited<u16>,
+        Sited { value: net, at }: Sited<IpNet>,
     ) {
-        let addresses = switch.ports.iter().flat_map(|port| &port.addresses);
-        let ipv6 = |sited: &&Sited<crate::IpNet>| matches!(sited.value.addr(), IpAddr::V6(_));
-        let Some(Sited { value: net, at }) = addresses.copied().find(|sited| ipv6(&sited)) else {
-            return;
-        };
         let line = report.line(at);
         let origin = match switch.mtu {
             Setting::Default => format!(" (underlay MTU {} - {})", self.mtu, self.added(tunnel)),

@@ -1,6 +1,8 @@
 //! What is wrong with a network file, where, and how it is put to the user.
 
 use std::fmt;
+use std::net::IpAddr;
+use wire::MacAddr;
 
 /// One thing wrong with a network file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,6 +89,28 @@ impl<'t> Report<'t> {
     /// Notes a problem of the whole file.
     pub(crate) fn file_error(&mut self, message: impl Into<String>) {
         self.problems.push((None, shortened(message.into())));
+    }
+
+    /// Notes that a MAC address is there twice in a logical switch; it stood `first` elsewhere.
+    pub(crate) fn mac_taken(&mut self, at: usize, mac: MacAddr, first: usize) {
+        let line = self.line(first);
+        self.error(
+            at,
+            format!(
+                "{mac} is already the MAC address of the port in line {line}; give each port of a switch its own"
+            ),
+        );
+    }
+
+    /// Notes that an IP address is there twice in a logical switch; it stood `first` elsewhere.
+    pub(crate) fn address_taken(&mut self, at: usize, addr: IpAddr, first: usize) {
+        let line = self.line(first);
+        self.error(
+            at,
+            format!(
+                "{addr} is already an address in line {line}; give each port of a switch its own"
+            ),
+        );
     }
 
     /// Problems noted so far.

@@ -1,5 +1,6 @@
 //! [`IpNet`]: an address together with the network it is in.
 
+use crate::Prefix;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -24,12 +25,14 @@ impl IpNet {
         self.prefix_len
     }
 
+    /// The network that the station is in.
+    pub fn network(self) -> Prefix {
+        Prefix::of(self.addr, self.prefix_len)
+    }
+
     /// True when `other` is in the same network.
     pub fn contains(self, other: IpAddr) -> bool {
-        self.addr.is_ipv4() == other.is_ipv4() && {
-            let shift = self.host_bits();
-            bits(self.addr).checked_shr(shift) == bits(other).checked_shr(shift)
-        }
+        self.network().contains(other)
     }
 
     const fn host_bits(self) -> u32 {
@@ -120,14 +123,14 @@ fn not_an_address(text: &str) -> String {
     )
 }
 
-const fn width(addr: IpAddr) -> u32 {
+pub(crate) const fn width(addr: IpAddr) -> u32 {
     match addr {
         IpAddr::V4(_) => 32,
         IpAddr::V6(_) => 128,
     }
 }
 
-fn bits(addr: IpAddr) -> u128 {
+pub(crate) fn bits(addr: IpAddr) -> u128 {
     match addr {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
         IpAddr::V6(v6) => v6.to_bits(),

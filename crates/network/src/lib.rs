@@ -15,9 +15,13 @@ mod check;
 mod errors;
 mod ipnet;
 mod load;
+pub mod logical;
 mod model;
 mod name;
 mod options;
+mod placement;
+mod prefix;
+mod reach;
 mod read;
 mod section;
 mod suggest;
@@ -25,8 +29,15 @@ mod suggest;
 pub use errors::{Errors, Position, Problem};
 pub use flow::{DatapathKey, PortKey, TunnelType};
 pub use ipnet::IpNet;
-pub use model::{Device, Host, HostIndex, LogicalSwitch, Network, Port, Segment};
+pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
+pub use model::{
+    Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, Line, LogicalRouter,
+    LogicalSwitch, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort,
+    Segment, SwitchIndex,
+};
 pub use options::{
     Dscp, Family, GeneveOptions, GreOptions, OuterIp, QinqOptions, ServiceTpid, SttOptions,
     TunnelOptions, VxlanOptions, overhead_bytes,
 };
+pub use placement::Placement;
+pub use prefix::Prefix;

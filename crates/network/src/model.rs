@@ -1,8 +1,15 @@
 //! The checked model: what a valid network file says.
 
-use crate::{Family, IpNet, TunnelOptions, overhead_bytes};
+mod policy;
+mod router;
+
+pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity};
+pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
+
+use crate::reach::Reach;
+use crate::{Family, IpNet, Prefix, TunnelOptions, overhead_bytes};
 use flow::{DatapathKey, PortKey, TunnelType};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Index;
 use wire::{MacAddr, VlanId};
@@ -13,6 +20,10 @@ use wire::{MacAddr, VlanId};
 pub struct Network {
     pub(crate) hosts: Vec<Host>,
     pub(crate) logical_switches: Vec<LogicalSwitch>,
+    pub(crate) logical_routers: Vec<LogicalRouter>,
+    pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,
+    pub(crate) port_groups: BTreeMap<String, Vec<String>>,
+    pub(crate) acls: Vec<Acl>,
     pub(crate) options: TunnelOptions,
     pub(crate) underlay_family: Family,
     pub(crate) underlay_mtu: u16,
@@ -37,6 +48,53 @@ impl Network {
     /// The logical switch of that name.
     pub fn logical_switch(&self, name: &str) -> Option<&LogicalSwitch> {
         self.logical_switches.iter().find(|switch| switch.name == name)
+    }
+
+    /// The logical routers, in the order of the file.
+    pub fn logical_routers(&self) -> &[LogicalRouter] {
+        &self.logical_routers
+    }
+
+    /// The logical router of that name.
+    pub fn logical_router(&self, name: &str) -> Option<&LogicalRouter> {
+        self.logical_routers.iter().find(|router| router.name == name)
+    }
+
+    /// The ports that logical routers have on a switch, in the order of the file.
+    pub fn router_ports_on(&self, switch: SwitchIndex) -> impl Iterator<Item = &RouterPort> {
+        let ports = self.logical_routers.iter().flat_map(|router| &router.ports);
+        ports.filter(
+            move |port| matches!(port.link, RouterLink::Switch { switch: on, .. } if on == switch),
+        )
+    }
+
+    /// Which switches routers link with which.
+    pub(crate) fn reach(&self) -> Reach {
+        let mut reach = Reach::new(self.logical_switches.len(), self.logical_routers.len());
+        for (index, router) in self.logical_routers.iter().enumerate() {
+            for port in &router.ports {
+                match port.link {
+                    RouterLink::Switch { switch, .. } => reach.link_switch(index, switch.0),
+                    RouterLink::Router { router, .. } => reach.link_routers(index, router.0),
+                }
+            }
+        }
+        reach
+    }
+
+    /// What `$name` stands for in matches: networks of one family each.
+    pub const fn address_sets(&self) -> &BTreeMap<String, Vec<Prefix>> {
+        &self.address_sets
+    }
+
+    /// What `@name` stands for in matches: names of ports of logical switches.
+    pub const fn port_groups(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.port_groups
+    }
+
+    /// The access control lists' entries, in the order of the file.
+    pub fn acls(&self) -> &[Acl] {
+        &self.acls
     }
 
     /// The ports on a host with the switches they belong to, in the order of the file.
@@ -77,6 +135,37 @@ impl Index<HostIndex> for Network {
     }
 }
 
+/// The logical switch at a [`SwitchIndex`] of this network. Panics on an index of another network that has more.
+impl Index<SwitchIndex> for Network {
+    type Output = LogicalSwitch;
+
+    fn index(&self, index: SwitchIndex) -> &LogicalSwitch {
+        &self.logical_switches[index.0]
+    }
+}
+
+/// The logical router at a [`RouterIndex`] of this network. Panics on an index of another network that has more.
+impl Index<RouterIndex> for Network {
+    type Output = LogicalRouter;
+
+    fn index(&self, index: RouterIndex) -> &LogicalRouter {
+        &self.logical_routers[index.0]
+    }
+}
+
+/// Where something stands in the file: its line, from 1. It says nothing about what the network *is*, so any two are equal, and
+/// a network does not differ from one in whose file there is a comment more.
+#[derive(Clone, Copy, Debug)]
+pub struct Line(pub usize);
+
+impl PartialEq for Line {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Line {}
+
 /// The place of a host in [`Network::hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct HostIndex(pub(crate) usize);
@@ -114,6 +203,17 @@ impl Host {
     }
 }
 
+/// The place of a logical switch in [`Network::logical_switches`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SwitchIndex(pub(crate) usize);
+
+impl SwitchIndex {
+    /// The place, from 0.
+    pub const fn value(self) -> usize {
+        self.0
+    }
+}
+
 /// A logical switch: one layer 2 network, stretched over the hosts that have ports in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalSwitch {
@@ -128,8 +228,12 @@ pub struct LogicalSwitch {
     pub tunnel: TunnelType,
     /// The MTU of its guests, in bytes of IP packet, 68 to 65,535.
     pub mtu: u16,
-    /// The ports, in the order of their keys; at most 32,767.
+    /// The switch answers for the addresses of its ports: ARP and neighbour solicitations for them go no further.
+    pub arp_responder: bool,
+    /// The ports, in the order of their keys; at most 32,767 together with those of logical routers.
     pub ports: Vec<Port>,
+    /// Where it is in the file.
+    pub line: Line,
 }
 
 impl LogicalSwitch {
@@ -192,6 +296,10 @@ pub struct Port {
     pub addresses: Vec<IpNet>,
     /// What the guest is attached by; unique on the host.
     pub device: Device,
+    /// What it may send and receive; everything when `None`.
+    pub security: Option<PortSecurity>,
+    /// Where it is in the file.
+    pub line: Line,
 }
 
 /// What a guest is attached by. The names are valid interface names: 1 to 15 bytes of printable ASCII.

@@ -16,6 +16,20 @@ pub(crate) fn object_problem(text: &str) -> Option<String> {
     })
 }
 
+/// Why `text` cannot name an address set or a port group; `None` when it can. In matches such a name stands without quotes.
+pub(crate) fn set_problem(text: &str) -> Option<String> {
+    const MAX_BYTES: usize = 63;
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.".contains(&byte);
+    let good = text.len() <= MAX_BYTES
+        && text.bytes().all(allowed)
+        && text.bytes().next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_');
+    (!good).then(|| {
+        format!(
+            "{text:?} is no name; write 1 to {MAX_BYTES} letters, digits, `_` and `.`, a letter or `_` first"
+        )
+    })
+}
+
 /// Why `text` cannot name an interface; `None` when it can. The kernel's rule (fewer than 16 bytes, no slash,
 /// colon or white space, not `.` or `..`, nor a name that sysctl reserves) and none of `%` and bytes beyond
 /// ASCII, which it takes to mean something else or which no tool prints.
@@ -58,6 +72,16 @@ mod tests {
         }
         for bad in ["", "-a", ".", "a b", "ü", "a/b", &"x".repeat(64)] {
             assert!(object_problem(bad).is_some(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn set_name_is_refused_when_it_is_no_word_of_a_match() {
+        for good in ["web", "_a.b", "A9", &"x".repeat(63)] {
+            assert_eq!(set_problem(good), None);
+        }
+        for bad in ["", "9a", "a-b", "a b", "$a", &"x".repeat(64)] {
+            assert!(set_problem(bad).is_some(), "{bad:?}");
         }
     }
 

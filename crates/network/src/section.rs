@@ -101,7 +101,7 @@ impl<'a, 't> Section<'a, 't> {
 /// The value of a key, or an element of an array that is.
 #[derive(Clone, Copy)]
 pub(crate) struct Field<'a, 't> {
-    name: &'static str,
+    name: &'a str,
     example: &'static str,
     is_element: bool,
     /// Where the key stands.
@@ -150,9 +150,14 @@ impl<'a, 't> Field<'a, 't> {
     }
 
     pub(crate) fn boolean(&self, report: &mut Report<'_>) -> Option<bool> {
+        self.boolean_or(report, "true or false")
+    }
+
+    /// As [`Field::boolean`], of a key that can be something else, too; `expected` lists all that it can be.
+    pub(crate) fn boolean_or(&self, report: &mut Report<'_>, expected: &str) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
-            self.wrong_type(report, "true or false");
+            self.wrong_type(report, expected);
         }
         value
     }
@@ -211,6 +216,28 @@ impl<'a, 't> Field<'a, 't> {
 
     pub(crate) fn is_table(&self) -> bool {
         self.value.is_table()
+    }
+
+    pub(crate) fn is_array(&self) -> bool {
+        self.value.is_array()
+    }
+
+    /// The entries of a table whose keys are names that the user has chosen.
+    pub(crate) fn named_entries(
+        &self,
+        report: &mut Report<'_>,
+        example: &'static str,
+    ) -> Option<impl Iterator<Item = (&'a str, Field<'a, 't>)> + use<'a, 't>> {
+        let Some(table) = self.value.as_table() else {
+            self.wrong_type(report, "a table");
+            return None;
+        };
+        Some(table.iter().map(move |(key, node)| {
+            let name: &'a str = key.get_ref();
+            let (key_at, at) = (key.span().start, node.span().start);
+            let value = node.get_ref();
+            (name, Field { name, example, is_element: false, key_at, at, value })
+        }))
     }
 
     pub(crate) fn table(

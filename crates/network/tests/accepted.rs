@@ -55,7 +55,7 @@ fn example_is_valid_when_loaded_for_each_type() {
     }
 }
 
-/// The manual shows a whole file, then a file with mistakes and what weft says about it.
+/// The manual shows two whole files, then a file with mistakes and what weft says about it.
 #[test]
 fn manual_is_true_when_its_files_are_parsed() {
     let manual = std::fs::read_to_string(root().join("docs/network-toml.md")).unwrap();
@@ -64,9 +64,10 @@ fn manual_is_true_when_its_files_are_parsed() {
         let parts = manual.split(&fence).skip(1);
         parts.filter_map(|part| part.split_once("```")).map(|(block, _)| block.to_owned()).collect()
     };
-    let [valid, mistaken] = blocks("toml").try_into().expect("two files");
+    let [valid, routed, mistaken] = blocks("toml").try_into().expect("three files");
     let [complaints] = blocks("text").try_into().expect("one set of complaints");
     assert_eq!(parse(&valid).logical_switches().len(), 2);
+    assert_eq!(parse(&routed).logical_routers().len(), 1);
     let errors = Network::parse(&mistaken, "network.toml").unwrap_err();
     assert_eq!(errors.to_string(), complaints.trim_end());
 }

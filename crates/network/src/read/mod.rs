@@ -3,22 +3,29 @@
 //! A draft holds what could be read; a mistake has been reported wherever something that must be there is not.
 //! So the checks that follow never report a consequence of a mistake that is reported already.
 
+mod acl;
 mod host;
 mod port;
+mod router;
+mod sets;
 mod switch;
 mod tunnel;
 
+pub(crate) use acl::{AclDraft, ScopeDraft};
 pub(crate) use host::HostDraft;
+pub(crate) use router::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft};
+pub(crate) use sets::SetsDraft;
 pub(crate) use switch::SwitchDraft;
 pub(crate) use tunnel::OptionsDraft;
 
-use crate::Family;
 use crate::errors::Report;
 use crate::section::{Field, Schema, Section, Sited, key};
+use crate::{Family, IpNet, Prefix, SwitchIndex, suggest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use toml::de::DeTable;
+use wire::MacAddr;
 
 const ROOT: Schema = Schema {
     name: "the network",
@@ -29,6 +36,10 @@ const ROOT: Schema = Schema {
         key("tunnel_options", "[tunnel_options.geneve]"),
         key("host", "[[host]]"),
         key("logical_switch", "[[logical_switch]]"),
+        key("logical_router", "[[logical_router]]"),
+        key("address_set", "[address_set]"),
+        key("port_group", "[port_group]"),
+        key("acl", "[[acl]]"),
     ],
 };
 
@@ -60,6 +71,9 @@ pub(crate) struct NetworkDraft {
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
     pub(crate) switches: Vec<SwitchDraft>,
+    pub(crate) routers: Vec<RouterDraft>,
+    pub(crate) sets: SetsDraft,
+    pub(crate) acls: Vec<AclDraft>,
 }
 
 /// Reads a whole file.
@@ -88,7 +102,12 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     let hosts = host::hosts(report, &root);
     let mut reader = switch::Reader::new(default_tunnel, &options.options, &hosts);
     let switches = reader.switches(report, root.get("logical_switch"));
-    NetworkDraft { underlay_mtu, underlay_family, options, hosts, switches }
+    let (switch_names, port_names) = reader.into_names();
+    let mut reader = router::Reader::new(&switches, switch_names, port_names);
+    let routers = reader.routers(report, root.get("logical_router"));
+    let sets = sets::sets(report, &root);
+    let acls = acl::acls(report, root.get("acl"), &switches);
+    NetworkDraft { underlay_mtu, underlay_family, options, hosts, switches, routers, sets, acls }
 }
 
 /// Where each of a set of things that must be unique stood first.
@@ -143,6 +162,54 @@ fn object_name(
     Some(name.to_owned())
 }
 
+/// Finds a logical switch by its name.
+fn switch_named(
+    report: &mut Report<'_>,
+    field: Field<'_, '_>,
+    switches: &[SwitchDraft],
+) -> Option<Sited<SwitchIndex>> {
+    let name = field.string(report)?;
+    let found = switches.iter().position(|switch| switch.name.as_deref() == Some(name));
+    // A switch whose name was wrong has been reported; it may be the one that is meant.
+    if found.is_none() && switches.iter().all(|switch| switch.name.is_some()) {
+        let known = switches.iter().filter_map(|switch| switch.name.as_deref());
+        let hint = suggest::hint(name, known, "logical switches");
+        field.error(report, format!("unknown logical switch {name:?}{hint}"));
+    }
+    found.map(|index| field.sited(SwitchIndex(index)))
+}
+
+/// Reads a MAC address of one station.
+fn unicast_mac(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
+    let text = field.string(report)?;
+    let mac: MacAddr = match text.parse() {
+        Ok(mac) => mac,
+        Err(error) => {
+            field.error(report, format!("{text:?} is {error}"));
+            return None;
+        }
+    };
+    if !mac.is_unicast() {
+        let why = if mac.is_multicast() { "a multicast address" } else { "all zero" };
+        field.error(
+            report,
+            format!("{mac} is {why}; a port has a unicast address, such as 02:00:00:00:00:01"),
+        );
+        return None;
+    }
+    Some(mac)
+}
+
+/// Reads the address of a station with its prefix length.
+fn ip_net(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpNet> {
+    IpNet::parse(field.string(report)?).map_err(|problem| field.error(report, problem)).ok()
+}
+
+/// Reads an address, or a network with its prefix length.
+fn ip_or_network(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Prefix> {
+    Prefix::parse(field.string(report)?, true).map_err(|problem| field.error(report, problem)).ok()
+}
+
 /// Reads the name of an interface.
 fn interface_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<String> {
     let name = field.string(report)?;
@@ -163,7 +230,17 @@ mod tests {
     fn manual_names_every_key() {
         let manual = include_str!("../../../../docs/network-toml.md");
         let options = tunnel::schemas();
-        let schemas = [&ROOT, &host::HOST, &switch::SWITCH, &port::PORT].into_iter().chain(options);
+        let tables = [
+            &ROOT,
+            &host::HOST,
+            &switch::SWITCH,
+            &port::PORT,
+            &router::ROUTER,
+            &router::PORT,
+            &router::ROUTE,
+            &acl::ACL,
+        ];
+        let schemas = tables.into_iter().chain(options);
         for schema in schemas {
             for key in schema.keys {
                 let entry = format!("| `{}` |", key.name);

@@ -1,9 +1,9 @@
 //! `[[logical_switch.port]]`.
 
-use super::{HostDraft, Unique, interface_name, object_name};
+use super::{HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac};
 use crate::errors::Report;
 use crate::section::{Field, Schema, Section, Sited, key};
-use crate::{Device, HostIndex, IpNet, Port, suggest};
+use crate::{Device, HostIndex, IpNet, Line, Port, PortSecurity, Prefix, suggest};
 use flow::PortKey;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,6 +17,7 @@ pub(super) const PORT: Schema = Schema {
         key("mac", "mac = \"02:00:00:00:00:01\""),
         key("addresses", "addresses = [\"10.0.0.1/24\"]"),
         key("device", "device = { tap = \"web0\" }"),
+        key("port_security", "port_security = true"),
     ],
 };
 
@@ -34,20 +35,43 @@ pub(crate) struct PortDraft {
     pub(crate) key: PortKey,
     pub(crate) name: Option<String>,
     pub(crate) host: Option<HostIndex>,
-    pub(crate) mac: Option<MacAddr>,
+    pub(crate) mac: Option<Sited<MacAddr>>,
     pub(crate) addresses: Vec<Sited<IpNet>>,
     pub(crate) device: Option<Device>,
+    security: SecurityDraft,
+    line: Line,
+}
+
+/// `port_security`.
+enum SecurityDraft {
+    /// `false`, or not there.
+    Off,
+    /// `true`: the port's own addresses.
+    Own,
+    /// These.
+    Listed(Vec<Prefix>),
 }
 
 impl PortDraft {
     pub(crate) fn finish(self) -> Option<Port> {
+        let mac = self.mac?.value;
+        let addresses: Vec<IpNet> = self.addresses.into_iter().map(|sited| sited.value).collect();
+        let allowed = match self.security {
+            SecurityDraft::Off => None,
+            SecurityDraft::Own => {
+                Some(addresses.iter().map(|net| Prefix::single(net.addr())).collect())
+            }
+            SecurityDraft::Listed(listed) => Some(listed),
+        };
         Some(Port {
             name: self.name?,
             key: self.key,
             host: self.host?,
-            mac: self.mac?,
-            addresses: self.addresses.into_iter().map(|sited| sited.value).collect(),
+            mac,
+            addresses,
             device: self.device?,
+            security: allowed.map(|addresses| PortSecurity { mac, addresses }),
+            line: self.line,
         })
     }
 }
@@ -103,7 +127,16 @@ impl<'h> Reader<'h> {
             self.check_device(report, field.at, host, &device);
             Some(device)
         });
-        PortDraft { key, name, host, mac, addresses, device }
+        let security = section
+            .get("port_security")
+            .map_or(SecurityDraft::Off, |field| security(report, field));
+        let line = Line(report.line(section.at));
+        PortDraft { key, name, host, mac, addresses, device, security, line }
+    }
+
+    /// The names of all ports read.
+    pub(super) fn into_names(self) -> Unique<String> {
+        self.names
     }
 
     fn host(&self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<HostIndex> {
@@ -121,33 +154,13 @@ impl<'h> Reader<'h> {
         found
     }
 
-    fn mac(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
-        let text = field.string(report)?;
-        let mac: MacAddr = match text.parse() {
-            Ok(mac) => mac,
-            Err(error) => {
-                field.error(report, format!("{text:?} is {error}"));
-                return None;
-            }
-        };
-        if !mac.is_unicast() {
-            let why = if mac.is_multicast() { "a multicast address" } else { "all zero" };
-            field.error(
-                report,
-                format!("{mac} is {why}; a port has a unicast address, such as 02:00:00:00:00:01"),
-            );
-            return None;
-        }
+    fn mac(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<MacAddr>> {
+        let mac = unicast_mac(report, field)?;
         if let Some(first) = self.macs.insert(mac, field.at) {
-            let line = report.line(first);
-            field.error(
-                report,
-                format!("{mac} is already the MAC address of the port in line {line}; give each port of \
-                     a switch its own"),
-            );
+            report.mac_taken(field.at, mac, first);
             return None;
         }
-        Some(mac)
+        Some(field.sited(mac))
     }
 
     fn addresses(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Sited<IpNet>> {
@@ -156,19 +169,9 @@ impl<'h> Reader<'h> {
     }
 
     fn address(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<IpNet>> {
-        let net = match IpNet::parse(field.string(report)?) {
-            Ok(net) => net,
-            Err(problem) => {
-                field.error(report, problem);
-                return None;
-            }
-        };
+        let net = ip_net(report, field)?;
         if let Some(first) = self.addresses.insert(net.addr(), field.at) {
-            let (addr, line) = (net.addr(), report.line(first));
-            field.error(
-                report,
-                format!("{addr} is already an address in line {line}; give each port of a switch its own"),
-            );
+            report.address_taken(field.at, net.addr(), first);
             return None;
         }
         Some(field.sited(net))
@@ -205,6 +208,19 @@ impl<'h> Reader<'h> {
                 ),
             );
         }
+    }
+}
+
+fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
+    if field.is_array() {
+        let elements = field.array(report).into_iter().flatten();
+        let listed = elements.filter_map(|element| ip_or_network(report, element));
+        return SecurityDraft::Listed(listed.collect());
+    }
+    let field = field.with_example("port_security = [\"10.0.0.1\", \"10.1.0.0/16\"]");
+    match field.boolean_or(report, "true, false or an array of addresses") {
+        Some(true) => SecurityDraft::Own,
+        Some(false) | None => SecurityDraft::Off,
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) const SWITCH: Schema = Schema {
         key("vni", "vni = 5001"),
         key("vlan", "vlan = 100, or vlan = { outer = 100, inner = 200 } for qinq"),
         key("mtu", "mtu = 1400"),
+        key("arp_responder", "arp_responder = true"),
         key("port", "[[logical_switch.port]]"),
     ],
 };
@@ -31,6 +32,7 @@ pub(crate) struct SwitchDraft {
     pub(crate) tunnel: Option<TunnelType>,
     pub(crate) segment: Option<Sited<Segment>>,
     pub(crate) mtu: Setting<Sited<u16>>,
+    pub(crate) arp_responder: Setting<bool>,
     pub(crate) ports: Vec<PortDraft>,
 }
 
@@ -69,8 +71,15 @@ impl<'h> Reader<'h> {
             let rule = "an MTU is 68 (RFC 791) to 65535 bytes of IP packet";
             field.integer(report, 68..=u16::MAX, rule).map(|mtu| field.sited(mtu))
         });
+        let arp_responder =
+            Setting::of(section.get("arp_responder"), |field| field.boolean(report));
         let ports = self.switch_ports(report, section);
-        SwitchDraft { at: section.at, name, tunnel, segment, mtu, ports }
+        SwitchDraft { at: section.at, name, tunnel, segment, mtu, arp_responder, ports }
+    }
+
+    /// The names of all logical switches, and of all ports.
+    pub(super) fn into_names(self) -> (Unique<String>, Unique<String>) {
+        (self.names, self.ports.into_names())
     }
 
     fn tunnel(&self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<TunnelType> {

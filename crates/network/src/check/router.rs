@@ -1,0 +1,365 @@
+//! The checks of logical routers: what their ports are linked with, addresses, routes.
+
+use crate::errors::Report;
+use crate::reach::Reach;
+use crate::read::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft, SwitchDraft, Unique};
+use crate::section::Sited;
+use crate::{
+    IpNet, Line, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort, SwitchIndex,
+    suggest,
+};
+use flow::PortKey;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use wire::MacAddr;
+
+/// What the checks of routers come to.
+pub(super) struct Routers {
+    /// `None` when something is missing or wrong, and has been reported.
+    pub(super) finished: Option<Vec<LogicalRouter>>,
+    /// Which switches they link.
+    pub(super) reach: Reach,
+    /// For each switch the addresses that routers have in it.
+    pub(super) addresses: Vec<Vec<Sited<IpNet>>>,
+}
+
+/// A port: its router's place and its place there.
+type Place = (usize, usize);
+
+/// Checks the routers.
+pub(super) fn routers(
+    report: &mut Report<'_>,
+    switches: &[SwitchDraft],
+    drafts: Vec<RouterDraft>,
+) -> Routers {
+    let mut checker = Checker::new(switches, &drafts);
+    unique_in_switches(report, switches, &drafts);
+    let finished: Vec<_> = drafts
+        .iter()
+        .enumerate()
+        .map(|(index, draft)| checker.router(report, index, draft))
+        .collect();
+    Routers {
+        finished: finished.into_iter().collect(),
+        reach: checker.reach,
+        addresses: checker.addresses,
+    }
+}
+
+struct Checker<'d> {
+    switches: &'d [SwitchDraft],
+    drafts: &'d [RouterDraft],
+    places: HashMap<&'d str, Place>,
+    /// For each switch how many ports of routers it has.
+    counts: Vec<u16>,
+    reach: Reach,
+    addresses: Vec<Vec<Sited<IpNet>>>,
+}
+
+impl<'d> Checker<'d> {
+    fn new(switches: &'d [SwitchDraft], drafts: &'d [RouterDraft]) -> Self {
+        let mut places = HashMap::new();
+        for (router, draft) in drafts.iter().enumerate() {
+            for (place, port) in draft.ports.iter().enumerate() {
+                if let Some(name) = &port.name {
+                    places.insert(name.as_str(), (router, place));
+                }
+            }
+        }
+        Self {
+            switches,
+            drafts,
+            places,
+            counts: vec![0; switches.len()],
+            reach: Reach::new(switches.len(), drafts.len()),
+            addresses: vec![Vec::new(); switches.len()],
+        }
+    }
+
+    fn router(
+        &mut self,
+        report: &mut Report<'_>,
+        index: usize,
+        draft: &'d RouterDraft,
+    ) -> Option<LogicalRouter> {
+        let connected = Connected::new(report, &draft.ports);
+        let keys = (1..=PortKey::MAX_PORT).filter_map(PortKey::new);
+        let ports: Vec<_> =
+            keys.zip(&draft.ports).map(|(key, port)| self.port(report, index, key, port)).collect();
+        let mut prefixes = Unique::new();
+        let routes: Vec<_> = draft
+            .routes
+            .iter()
+            .map(|route| self.route(report, draft, &connected, route, &mut prefixes))
+            .collect();
+        Some(LogicalRouter {
+            name: draft.name.clone()?,
+            ports: ports.into_iter().collect::<Option<_>>()?,
+            routes: routes.into_iter().collect::<Option<_>>()?,
+            line: Line(report.line(draft.at)),
+        })
+    }
+
+    fn port(
+        &mut self,
+        report: &mut Report<'_>,
+        router: usize,
+        key: PortKey,
+        draft: &RouterPortDraft,
+    ) -> Option<RouterPort> {
+        let link = match draft.link.as_ref()? {
+            LinkDraft::Switch(switch) => {
+                self.reach.link_switch(router, switch.value.value());
+                self.switch_port(report, *switch, &draft.addresses)
+            }
+            LinkDraft::Peer(peer) => self.peer(report, router, draft, peer),
+        };
+        Some(RouterPort {
+            name: draft.name.clone()?,
+            key,
+            mac: draft.mac?.value,
+            addresses: draft.addresses.iter().map(|sited| sited.value).collect(),
+            link: link?,
+            line: Line(report.line(draft.at)),
+        })
+    }
+
+    /// The next key of a switch from the last down.
+    fn switch_port(
+        &mut self,
+        report: &mut Report<'_>,
+        switch: Sited<SwitchIndex>,
+        addresses: &[Sited<IpNet>],
+    ) -> Option<RouterLink> {
+        let index = switch.value.value();
+        let guests = self.switches.get(index)?.ports.len();
+        let count = self.counts.get_mut(index)?;
+        let key = PortKey::MAX_PORT - *count;
+        *count += 1;
+        self.addresses.get_mut(index)?.extend(addresses);
+        if guests >= usize::from(key) {
+            report.error(
+                switch.at,
+                format!(
+                    "a logical switch has at most {} ports, those of logical routers included, and this one has \
+                     {guests} already; move ports to another switch",
+                    PortKey::MAX_PORT
+                ),
+            );
+            return None;
+        }
+        Some(RouterLink::Switch { switch: switch.value, key: PortKey::new(key)? })
+    }
+
+    /// The port named `peer.value`, which must name this one.
+    fn peer(
+        &mut self,
+        report: &mut Report<'_>,
+        router: usize,
+        draft: &RouterPortDraft,
+        peer: &Sited<String>,
+    ) -> Option<RouterLink> {
+        let name = peer.value.as_str();
+        let Some(&(other, place)) = self.places.get(name) else {
+            let known = self.drafts.iter().flat_map(|router| &router.ports);
+            if known.clone().all(|port| port.name.is_some()) {
+                let known = known.filter_map(|port| port.name.as_deref());
+                let hint = suggest::hint(name, known, "ports of logical routers");
+                report.error(peer.at, format!("unknown port of a logical router {name:?}{hint}"));
+            }
+            return None;
+        };
+        let own = draft.name.as_deref()?;
+        if other == router {
+            report.error(
+                peer.at,
+                format!("`{name}` is a port of the same router; name one of another router"),
+            );
+            return None;
+        }
+        let there = self.drafts.get(other)?.ports.get(place)?;
+        match &there.link {
+            Some(LinkDraft::Peer(back)) if back.value == own => {
+                self.reach.link_routers(router, other);
+                let port = PortKey::new(u16::try_from(place + 1).ok()?)?;
+                Some(RouterLink::Router { router: RouterIndex(other), port })
+            }
+            // What is wrong there has been reported.
+            None => None,
+            Some(_) => {
+                let line = report.line(there.at);
+                report.error(
+                    peer.at,
+                    format!(
+                        "the port `{name}` of line {line} is not linked with `{own}`; write peer = \"{own}\" there"
+                    ),
+                );
+                None
+            }
+        }
+    }
+
+    fn route(
+        &self,
+        report: &mut Report<'_>,
+        router: &RouterDraft,
+        connected: &Connected,
+        draft: &RouteDraft,
+        prefixes: &mut Unique<Prefix>,
+    ) -> Option<Route> {
+        if let Some(Sited { value: prefix, at }) = draft.prefix
+            && let Some(first) = prefixes.insert(prefix, at)
+        {
+            let line = report.line(first);
+            report.error(at, format!("line {line} has a route to {prefix} already; keep one"));
+        }
+        let (prefix, next_hop) = (draft.prefix?.value, draft.next_hop?);
+        let Sited { value: addr, at } = next_hop;
+        if prefix.is_ipv4() != addr.is_ipv4() {
+            let family = if prefix.is_ipv4() { "IPv4" } else { "IPv6" };
+            report.error(
+                at,
+                format!("{addr} is not of the family of {prefix}; write an {family} address"),
+            );
+            return None;
+        }
+        let found = connected.find(addr);
+        if let Some((_, net)) = found
+            && net.addr() == addr
+        {
+            report.error(
+                at,
+                format!("{addr} is this router's own address; write that of the next router"),
+            );
+            return None;
+        }
+        let wanted = match &draft.port {
+            None => None,
+            Some(name) => Some(named_port(report, router, name)?),
+        };
+        match found {
+            Some((place, net)) if wanted.is_none_or(|wanted| wanted == place) => Some(Route {
+                prefix,
+                next_hop: addr,
+                port: PortKey::new(u16::try_from(place + 1).ok()?)?,
+                source: net.addr(),
+                line: Line(report.line(draft.at)),
+            }),
+            _ if connected.is_incomplete => None,
+            _ => {
+                report.error(at, unreachable(addr, router, wanted));
+                None
+            }
+        }
+    }
+}
+
+fn named_port(
+    report: &mut Report<'_>,
+    router: &RouterDraft,
+    name: &Sited<String>,
+) -> Option<usize> {
+    let names = || router.ports.iter().map(|port| port.name.as_deref());
+    let found = names().position(|known| known == Some(name.value.as_str()));
+    if found.is_none() && names().all(|known| known.is_some()) {
+        let hint = suggest::hint(&name.value, names().flatten(), "ports of this router");
+        report.error(name.at, format!("unknown port {:?}{hint}", name.value));
+    }
+    found
+}
+
+fn unreachable(addr: IpAddr, router: &RouterDraft, port: Option<usize>) -> String {
+    let (whose, ports) = match port.and_then(|port| router.ports.get(port)) {
+        Some(port) => ("that port", std::slice::from_ref(port)),
+        None => ("this router's ports", router.ports.as_slice()),
+    };
+    let nets: Vec<String> = ports
+        .iter()
+        .flat_map(|port| &port.addresses)
+        .map(|net| net.value.network().to_string())
+        .collect();
+    let nets = suggest::list(nets.iter().map(String::as_str)).unwrap_or_default();
+    format!("{addr} is in no network of {whose}; they are {nets}")
+}
+
+/// The networks of a router's ports, which are apart from each other, in order.
+struct Connected {
+    nets: Vec<(Prefix, usize, IpNet)>,
+    /// Something about the ports' addresses was wrong, and has been reported.
+    is_incomplete: bool,
+}
+
+impl Connected {
+    fn new(report: &mut Report<'_>, ports: &[RouterPortDraft]) -> Self {
+        let mut nets: Vec<_> = ports
+            .iter()
+            .enumerate()
+            .flat_map(|(place, port)| port.addresses.iter().map(move |net| (place, *net)))
+            .map(|(place, net)| (net.value.network(), place, net))
+            .collect();
+        // A network comes right after one that it is part of, or after others that are.
+        nets.sort_by_key(|(prefix, place, net)| (*prefix, *place, net.at));
+        let mut is_incomplete = ports.iter().any(|port| port.addresses.is_empty());
+        let mut outer: Option<(Prefix, usize)> = None;
+        for (prefix, _, net) in &nets {
+            match outer {
+                Some((other, first)) if other.overlaps(*prefix) => {
+                    is_incomplete = true;
+                    let (first, second) = (first.min(net.at), first.max(net.at));
+                    let line = report.line(first);
+                    report.error(
+                        second,
+                        format!(
+                            "{prefix} and {other} of this router overlap (line {line}); a router has each network \
+                             at one port, once"
+                        ),
+                    );
+                }
+                _ => outer = Some((*prefix, net.at)),
+            }
+        }
+        let nets = nets.into_iter().map(|(prefix, place, net)| (prefix, place, net.value));
+        Self { nets: nets.collect(), is_incomplete }
+    }
+
+    /// The port in whose network `addr` is, and its address there.
+    fn find(&self, addr: IpAddr) -> Option<(usize, IpNet)> {
+        let after = self.nets.partition_point(|(prefix, ..)| prefix.addr() <= addr);
+        let (prefix, place, net) = self.nets.get(after.checked_sub(1)?)?;
+        prefix.contains(addr).then_some((*place, *net))
+    }
+}
+
+/// In a switch no two ports have the same MAC or IP address, whether they are guests' or routers'.
+fn unique_in_switches(report: &mut Report<'_>, switches: &[SwitchDraft], routers: &[RouterDraft]) {
+    let mut by_switch: Vec<Vec<&RouterPortDraft>> = vec![Vec::new(); switches.len()];
+    for port in routers.iter().flat_map(|router| &router.ports) {
+        if let Some(LinkDraft::Switch(switch)) = &port.link
+            && let Some(ports) = by_switch.get_mut(switch.value.value())
+        {
+            ports.push(port);
+        }
+    }
+    for (switch, ports) in switches.iter().zip(by_switch).filter(|(_, ports)| !ports.is_empty()) {
+        let mut macs: Unique<MacAddr> = Unique::new();
+        let mut addresses: Unique<IpAddr> = Unique::new();
+        for port in &switch.ports {
+            port.mac.map(|mac| macs.insert(mac.value, mac.at));
+            for net in &port.addresses {
+                addresses.insert(net.value.addr(), net.at);
+            }
+        }
+        for port in ports {
+            if let Some(mac) = port.mac
+                && let Some(first) = macs.insert(mac.value, mac.at)
+            {
+                report.mac_taken(mac.at, mac.value, first);
+            }
+            for net in &port.addresses {
+                if let Some(first) = addresses.insert(net.value.addr(), net.at) {
+                    report.address_taken(net.at, net.value.addr(), first);
+                }
+            }
+        }
+    }
+}

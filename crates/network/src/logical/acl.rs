@@ -1,0 +1,75 @@
+//! The flows of access control lists.
+
+use super::{Flows, Keys, Stage, next_to};
+use crate::{Acl, AclAction, AclDirection, AclScope, Network};
+use flow::DatapathKey;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Added to an entry's priority, as in OVN; what is below is the pipeline's own.
+const OFFSET: u16 = 1000;
+
+/// Adds the flows of all entries.
+pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+    let groups = switches_of_groups(network, keys);
+    let none: Arc<[DatapathKey]> = Arc::default();
+    for acl in network.acls() {
+        let (stage, port) = match acl.direction {
+            AclDirection::FromPort => (Stage::LsInAcl, "inport"),
+            AclDirection::ToPort => (Stage::LsOutAcl, "outport"),
+        };
+        let (datapaths, condition) = match &acl.scope {
+            AclScope::Switch(switch) => ([keys.switch(*switch)].into(), acl.condition.clone()),
+            AclScope::PortGroup(name) => (
+                Arc::clone(groups.get(name.as_str()).unwrap_or(&none)),
+                format!("{port} == @{name} && ({})", acl.condition),
+            ),
+        };
+        let place = (stage, OFFSET + acl.priority);
+        flows.add(&datapaths, place, condition, actions(acl), acl.line);
+    }
+}
+
+/// For each port group the switches on which it has ports.
+fn switches_of_groups<'n>(
+    network: &'n Network,
+    keys: &Keys,
+) -> BTreeMap<&'n str, Arc<[DatapathKey]>> {
+    let switches = network.logical_switches().iter().zip(&keys.switches);
+    let home: HashMap<&str, DatapathKey> = switches
+        .flat_map(|(switch, &key)| switch.ports.iter().map(move |port| (port.name.as_str(), key)))
+        .collect();
+    let groups = network.port_groups().iter();
+    groups
+        .map(|(name, members)| {
+            let mut keys: Vec<_> =
+                members.iter().filter_map(|member| home.get(member.as_str()).copied()).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            (name.as_str(), keys.into())
+        })
+        .collect()
+}
+
+fn actions(acl: &Acl) -> String {
+    let verdict = acl.action.name();
+    let log = acl.log.as_ref().map_or_else(String::new, |name| {
+        format!("log(name={name:?}, verdict={verdict}, severity=info); ")
+    });
+    let rest = match acl.action {
+        AclAction::Allow => "next;".to_owned(),
+        AclAction::Drop => "drop;".to_owned(),
+        AclAction::Reject => reject(acl.direction),
+    };
+    log + &rest
+}
+
+/// The answer goes back to the port that the packet came from: to the switch's egress from its ingress, and from its egress
+/// through the choice of a receiver, for that port may be on another host.
+fn reject(direction: AclDirection) -> String {
+    let next = match direction {
+        AclDirection::FromPort => next_to(Stage::LsOutCheckPortSec),
+        AclDirection::ToPort => next_to(Stage::LsInL2Lkup),
+    };
+    format!("reg0 = 0; reject {{ outport <-> inport; {next} }};")
+}

@@ -1,0 +1,314 @@
+//! From the network to logical flows: what its logical switches and routers do, in OVN's language, as text.
+//!
+//! The flows are the same on every host, and nothing in them says where a port is: that is
+//! [`Placement`](crate::Placement). The stages are those of ovn-northd (`ovn-northd(8)`) as far as this network needs them,
+//! under the same names; so are the registers: `xreg0[0..47]` is the MAC address of a router's port by which a packet came in,
+//! `reg0` or `xxreg0` the next hop, `reg1` or `xxreg1` the router's address towards it, `reg0[15]` of a switch what port
+//! security says, `reg9[0]` an error message of the router itself, `reg9[1]` a packet that is too long, `reg9[2]` a
+//! neighbour that is known already.
+
+mod acl;
+mod router;
+mod stage;
+mod switch;
+
+pub use stage::Stage;
+
+use crate::{Line, Network, PortSecurity, RouterIndex, RouterLink, SwitchIndex};
+use flow::{DatapathKey, PortKey};
+use pipeline::{DatapathKind, Direction};
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// The logical side of a network.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogicalNetwork {
+    /// Switches, then routers, each in the order of the file.
+    pub datapaths: Vec<LogicalDatapath>,
+    /// What `$name` stands for: constants of the language.
+    pub address_sets: BTreeMap<String, Vec<String>>,
+    /// What `@name` stands for: names of ports.
+    pub port_groups: BTreeMap<String, Vec<String>>,
+    /// The flows: pipeline by pipeline, table by table, the highest priority first.
+    pub flows: Vec<LogicalFlow>,
+}
+
+/// A logical switch or router.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogicalDatapath {
+    /// Unique among all of the network.
+    pub key: DatapathKey,
+    /// What tunnels carry in its place, when that is another number: two switches of different tunnel types may have one
+    /// VNI.
+    pub tunnel_key: Option<DatapathKey>,
+    /// Its name in the file.
+    pub name: String,
+    /// Whether it is a switch or a router.
+    pub kind: DatapathKind,
+    /// Its ports: those of guests, then those of routers.
+    pub ports: Vec<LogicalPort>,
+    /// The group of all ports of guests ([`PortKey::FLOOD`]); a router has none.
+    pub flood: Option<Vec<PortKey>>,
+    /// Where it is in the file.
+    pub line: Line,
+}
+
+/// A port of a logical switch or router.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogicalPort {
+    /// Unique in the network. The port that a switch has for a router's port is called `SWITCH/PORT`.
+    pub name: String,
+    /// Unique in its datapath.
+    pub key: PortKey,
+    /// The port of another datapath that it is linked with; `None` for a guest's.
+    pub peer: Option<(DatapathKey, PortKey)>,
+    /// What it may send and receive; everything when `None`.
+    pub security: Option<PortSecurity>,
+}
+
+/// A logical flow.
+///
+/// It is printed as `ovn-sbctl lflow-list` does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogicalFlow {
+    /// The datapaths that it applies to, in order.
+    pub datapaths: Arc<[DatapathKey]>,
+    /// Its place in the pipeline.
+    pub stage: Stage,
+    /// The highest of those that match decides.
+    pub priority: u16,
+    /// Which packets (OVN calls it the match).
+    pub condition: String,
+    /// What to do with them.
+    pub actions: String,
+    /// What in the file it comes from; `None` for what every network has.
+    pub line: Option<Line>,
+}
+
+impl fmt::Display for LogicalFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stage, priority, condition, actions, .. } = self;
+        let (table, name) = (stage.table(), stage.name());
+        write!(
+            f,
+            "  table={table:<2}({name:<19}), priority={priority:<5}, match=({condition}), action=({actions})"
+        )
+    }
+}
+
+/// An object with `datapaths`, `pipeline`, `table`, `stage`, `priority`, `match`, `actions` and `line`.
+impl Serialize for LogicalFlow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let datapaths: Vec<u32> = self.datapaths.iter().map(|key| key.0).collect();
+        let mut object = serializer.serialize_struct("LogicalFlow", 8)?;
+        object.serialize_field("datapaths", &datapaths)?;
+        object.serialize_field("pipeline", pipeline_name(self.stage.direction()))?;
+        object.serialize_field("table", &self.stage.table())?;
+        object.serialize_field("stage", self.stage.name())?;
+        object.serialize_field("priority", &self.priority)?;
+        object.serialize_field("match", &self.condition)?;
+        object.serialize_field("actions", &self.actions)?;
+        object.serialize_field("line", &self.line.map(|line| line.0))?;
+        object.end()
+    }
+}
+
+/// `ingress` or `egress`.
+pub(crate) const fn pipeline_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "ingress",
+        Direction::Egress => "egress",
+    }
+}
+
+/// As `ovn-sbctl lflow-list` prints flows: each datapath's, ingress first.
+impl fmt::Display for LogicalNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for datapath in &self.datapaths {
+            for direction in [Direction::Ingress, Direction::Egress] {
+                let pipeline = pipeline_name(direction);
+                writeln!(
+                    f,
+                    "Datapath: {:?} ({})  Pipeline: {pipeline}",
+                    datapath.name, datapath.key
+                )?;
+                let of_pipeline = |flow: &&LogicalFlow| flow.stage.direction() == direction;
+                for flow in self.flows_of(datapath.key).filter(of_pipeline) {
+                    writeln!(f, "{flow}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LogicalNetwork {
+    /// The flows that apply to a datapath.
+    pub fn flows_of(&self, key: DatapathKey) -> impl Iterator<Item = &LogicalFlow> {
+        self.flows.iter().filter(move |flow| flow.datapaths.contains(&key))
+    }
+}
+
+/// Compiles a network to logical flows.
+pub fn logical_flows(network: &Network) -> LogicalNetwork {
+    let keys = Keys::new(network);
+    let mut flows = Flows { flows: Vec::new() };
+    switch::add(network, &keys, &mut flows);
+    acl::add(network, &keys, &mut flows);
+    router::add(network, &keys, &mut flows);
+    let mut flows = flows.flows;
+    flows.sort_by_key(|flow| (flow.stage, std::cmp::Reverse(flow.priority)));
+    let members =
+        |prefixes: &Vec<crate::Prefix>| prefixes.iter().map(ToString::to_string).collect();
+    let address_sets = network.address_sets().iter();
+    LogicalNetwork {
+        datapaths: datapaths(network, &keys),
+        address_sets: address_sets.map(|(name, set)| (name.clone(), members(set))).collect(),
+        port_groups: network.port_groups().clone(),
+        flows,
+    }
+}
+
+fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
+    let mut datapaths: Vec<LogicalDatapath> = Vec::new();
+    for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
+        let guests = switch.ports.iter().map(|port| LogicalPort {
+            name: port.name.clone(),
+            key: port.key,
+            peer: None,
+            security: port.security.clone(),
+        });
+        datapaths.push(LogicalDatapath {
+            key,
+            tunnel_key: (key != switch.datapath_key).then_some(switch.datapath_key),
+            name: switch.name.clone(),
+            kind: DatapathKind::Switch,
+            ports: guests.collect(),
+            flood: Some(switch.ports.iter().map(|port| port.key).collect()),
+            line: switch.line,
+        });
+    }
+    for (router, &key) in network.logical_routers().iter().zip(&keys.routers) {
+        let mut ports = Vec::new();
+        for port in &router.ports {
+            let peer = match port.link {
+                RouterLink::Switch { switch, key: switch_port } => {
+                    datapaths[switch.value()].ports.push(LogicalPort {
+                        name: switch_port_name(network, switch, &port.name),
+                        key: switch_port,
+                        peer: Some((key, port.key)),
+                        security: None,
+                    });
+                    (keys.switch(switch), switch_port)
+                }
+                RouterLink::Router { router, port } => (keys.router(router), port),
+            };
+            let name = port.name.clone();
+            ports.push(LogicalPort { name, key: port.key, peer: Some(peer), security: None });
+        }
+        datapaths.push(LogicalDatapath {
+            key,
+            tunnel_key: None,
+            name: router.name.clone(),
+            kind: DatapathKind::Router,
+            ports,
+            flood: None,
+            line: router.line,
+        });
+    }
+    datapaths
+}
+
+/// The name of the port that a switch has for a router's port. Names in the file have no slash.
+fn switch_port_name(network: &Network, switch: SwitchIndex, router_port: &str) -> String {
+    format!("{}/{router_port}", network[switch].name)
+}
+
+/// The keys of all datapaths.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    switches: Vec<DatapathKey>,
+    routers: Vec<DatapathKey>,
+}
+
+impl Keys {
+    /// A switch keeps its key unless an earlier one has it, which is then of another tunnel type. Routers, which appear on no
+    /// wire, and such switches get the highest of 24 bits that are free.
+    pub(crate) fn new(network: &Network) -> Self {
+        const MAX: u32 = 0xff_ffff;
+        let switches = network.logical_switches();
+        let mut taken: BTreeSet<DatapathKey> =
+            switches.iter().map(|switch| switch.datapath_key).collect();
+        let mut free = (1..=MAX).rev().map(DatapathKey);
+        let mut fresh = move |taken: &BTreeSet<DatapathKey>| {
+            // A file of 256 MiB has not as many switches and routers.
+            free.find(|key| !taken.contains(key)).unwrap_or(DatapathKey(MAX))
+        };
+        let mut first = BTreeSet::new();
+        let switches: Vec<_> = switches
+            .iter()
+            .map(|switch| {
+                let is_new = first.insert(switch.datapath_key);
+                if is_new { switch.datapath_key } else { fresh(&taken) }
+            })
+            .collect();
+        taken.extend(&switches);
+        let routers = network.logical_routers().iter().map(|_| fresh(&taken)).collect();
+        Self { switches, routers }
+    }
+
+    /// The key of a switch.
+    pub(crate) fn switch(&self, index: SwitchIndex) -> DatapathKey {
+        self.switches[index.value()]
+    }
+
+    /// The key of a router.
+    pub(crate) fn router(&self, index: RouterIndex) -> DatapathKey {
+        self.routers[index.value()]
+    }
+}
+
+/// Flows as they are made.
+struct Flows {
+    flows: Vec<LogicalFlow>,
+}
+
+impl Flows {
+    /// Adds a flow; one that applies to no datapath is left out.
+    fn add(
+        &mut self,
+        datapaths: &Arc<[DatapathKey]>,
+        (stage, priority): (Stage, u16),
+        condition: impl Into<String>,
+        actions: impl Into<String>,
+        line: impl Into<Option<Line>>,
+    ) {
+        if !datapaths.is_empty() {
+            self.flows.push(LogicalFlow {
+                datapaths: Arc::clone(datapaths),
+                stage,
+                priority,
+                condition: condition.into(),
+                actions: actions.into(),
+                line: line.into(),
+            });
+        }
+    }
+}
+
+/// `next(...)` to a stage that is not the next one.
+fn next_to(stage: Stage) -> String {
+    format!("next(pipeline={},table={});", pipeline_name(stage.direction()), stage.table())
+}
+
+/// `{a, b}`, or `a` alone.
+fn set_of(items: &[impl fmt::Display]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    match items.as_slice() {
+        [only] => only.clone(),
+        _ => format!("{{{}}}", items.join(", ")),
+    }
+}

@@ -1,0 +1,113 @@
+//! The flows of logical routers.
+
+mod forward;
+mod input;
+
+use super::switch::addresses;
+use super::{Flows, Keys, Stage};
+use crate::reach::Reach;
+use crate::{LogicalRouter, Network, RouterPort};
+use flow::DatapathKey;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+/// A router while its flows are made.
+struct Router<'n> {
+    network: &'n Network,
+    reach: &'n Reach,
+    router: &'n LogicalRouter,
+    index: usize,
+    datapath: Arc<[DatapathKey]>,
+}
+
+/// Adds the flows of all routers.
+pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+    let all: Arc<[DatapathKey]> = keys.routers.as_slice().into();
+    let reach = network.reach();
+    add_common(flows, &all);
+    input::add_common(flows, &all);
+    forward::add_common(flows, &all);
+    for (index, (router, &key)) in network.logical_routers().iter().zip(&keys.routers).enumerate() {
+        let router = Router { network, reach: &reach, router, index, datapath: [key].into() };
+        for port in &router.router.ports {
+            router.add_admission(flows, port);
+            router.add_neighbor(flows, port);
+            router.add_input(flows, port);
+        }
+        router.add_routing(flows);
+        router.add_resolve(flows);
+        router.add_length(flows);
+    }
+}
+
+fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
+    let stage = Stage::LrInAdmission;
+    flows.add(all, (stage, 100), "vlan.present || eth.src[40]", "drop;", None);
+    flows.add(all, (stage, 0), "1", "drop;", None);
+    flows.add(all, (Stage::LrInLookupNeighbor, 0), "1", "reg9[2] = 1; next;", None);
+    let stage = Stage::LrInLearnNeighbor;
+    flows.add(all, (stage, 100), "reg9[2] == 1", "next;", None);
+    flows.add(
+        all,
+        (stage, 95),
+        "nd_na && nd.tll == 0",
+        "put_nd(inport, nd.target, eth.src); next;",
+        None,
+    );
+    flows.add(all, (stage, 95), "nd_ns && (ip6.src == 0 || nd.sll == 0)", "next;", None);
+    flows.add(all, (stage, 90), "arp", "put_arp(inport, arp.spa, arp.sha); next;", None);
+    flows.add(all, (stage, 90), "nd_na", "put_nd(inport, nd.target, nd.tll); next;", None);
+    flows.add(all, (stage, 90), "nd_ns", "put_nd(inport, ip6.src, nd.sll); next;", None);
+    flows.add(all, (Stage::LrOutDelivery, 0), "1", "output;", None);
+}
+
+impl Router<'_> {
+    fn add_admission(&self, flows: &mut Flows, port: &RouterPort) {
+        let RouterPort { name, mac, line, .. } = port;
+        let actions = format!("xreg0[0..47] = {mac}; next;");
+        for frames in ["eth.mcast".to_owned(), format!("eth.dst == {mac}")] {
+            let condition = format!("{frames} && inport == {name:?}");
+            flows.add(
+                &self.datapath,
+                (Stage::LrInAdmission, 50),
+                condition,
+                actions.as_str(),
+                *line,
+            );
+        }
+    }
+
+    /// Neighbours are learnt that are in a network of the port: what others say of themselves leads nowhere.
+    fn add_neighbor(&self, flows: &mut Flows, port: &RouterPort) {
+        let RouterPort { name, line, .. } = port;
+        let place = (Stage::LrInLookupNeighbor, 100);
+        for net in port.addresses.iter().map(|net| net.network()) {
+            let lookups: &[(&str, &str, &str)] = if net.is_ipv4() {
+                &[("arp", "arp.spa", "lookup_arp(inport, arp.spa, arp.sha)")]
+            } else {
+                &[
+                    ("nd_na", "nd.target", "lookup_nd(inport, nd.target, nd.tll)"),
+                    ("nd_ns", "ip6.src", "lookup_nd(inport, ip6.src, nd.sll)"),
+                ]
+            };
+            for (packets, address, lookup) in lookups {
+                let condition = format!("inport == {name:?} && {packets} && {address} == {net}");
+                let actions = format!("reg9[2] = {lookup}; next;");
+                flows.add(&self.datapath, place, condition, actions, *line);
+            }
+        }
+    }
+}
+
+/// The broadcast addresses of a port's IPv4 networks, but for those of one or two addresses, which have none.
+fn broadcasts(port: &RouterPort) -> Vec<Ipv4Addr> {
+    let nets = port.addresses.iter().map(|net| net.network());
+    nets.filter_map(|net| match net.addr() {
+        std::net::IpAddr::V4(first) if net.prefix_len() <= 30 => {
+            let hosts = u32::MAX.checked_shr(net.prefix_len().into()).unwrap_or_default();
+            Some(Ipv4Addr::from_bits(first.to_bits() | hosts))
+        }
+        _ => None,
+    })
+    .collect()
+}

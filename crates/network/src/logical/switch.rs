@@ -1,0 +1,148 @@
+//! The flows of logical switches, but for access control lists.
+
+use super::{Flows, Keys, Stage, next_to, set_of, switch_port_name};
+use crate::{LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
+use flow::DatapathKey;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// Adds the flows of all switches.
+pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+    let all: Arc<[DatapathKey]> = keys.switches.as_slice().into();
+    let is_secured =
+        |switch: &LogicalSwitch| switch.ports.iter().any(|port| port.security.is_some());
+    let secured: Arc<[DatapathKey]> = network
+        .logical_switches()
+        .iter()
+        .zip(&keys.switches)
+        .filter(|(switch, _)| is_secured(switch))
+        .map(|(_, key)| *key)
+        .collect();
+    add_common(flows, &all);
+    add_port_security(flows, &secured);
+    for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
+        let datapath: Arc<[DatapathKey]> = [key].into();
+        if switch.arp_responder {
+            for port in &switch.ports {
+                add_responder(flows, &datapath, port);
+            }
+        }
+        for port in &switch.ports {
+            let condition = format!("eth.dst == {}", port.mac);
+            let actions = format!("outport = {:?}; output;", port.name);
+            flows.add(&datapath, (Stage::LsInL2Lkup, 50), condition, actions, port.line);
+        }
+    }
+    for router in network.logical_routers() {
+        for port in &router.ports {
+            if let RouterLink::Switch { switch, .. } = port.link {
+                add_router_port(flows, network, keys, switch, port);
+            }
+        }
+    }
+}
+
+/// What all switches have in common.
+fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
+    flows.add(all, (Stage::LsInCheckPortSec, 100), "eth.src[40]", "drop;", None);
+    // Out of a tunnel that names no logical port: the host that it comes from has done the rest.
+    let known_port = (Stage::LsInCheckPortSec, 90);
+    flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
+    for stage in
+        [Stage::LsInCheckPortSec, Stage::LsInApplyPortSec, Stage::LsInAcl, Stage::LsInArpRsp]
+    {
+        flows.add(all, (stage, 0), "1", "next;", None);
+    }
+    let flood = "outport = \"_MC_flood\"; output;";
+    flows.add(all, (Stage::LsInL2Lkup, 70), "eth.mcast", flood, None);
+    flows.add(all, (Stage::LsInL2Lkup, 0), "1", "next;", None);
+    flows.add(all, (Stage::LsInL2Unknown, 0), "1", "drop;", None);
+    for stage in [Stage::LsOutAcl, Stage::LsOutCheckPortSec] {
+        flows.add(all, (stage, 0), "1", "next;", None);
+    }
+    flows.add(all, (Stage::LsOutApplyPortSec, 0), "1", "output;", None);
+}
+
+fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
+    let check_in = "reg0[15] = check_in_port_sec(); next;";
+    flows.add(secured, (Stage::LsInCheckPortSec, 50), "1", check_in, None);
+    flows.add(secured, (Stage::LsInApplyPortSec, 50), "reg0[15] == 1", "drop;", None);
+    let group = "reg0[15] = 0; next;";
+    flows.add(secured, (Stage::LsOutCheckPortSec, 100), "eth.mcast", group, None);
+    let check_out = "reg0[15] = check_out_port_sec(); next;";
+    flows.add(secured, (Stage::LsOutCheckPortSec, 50), "1", check_out, None);
+    flows.add(secured, (Stage::LsOutApplyPortSec, 50), "reg0[15] == 1", "drop;", None);
+}
+
+/// The switch answers for a guest's addresses. Not to the guest itself, which asks whether another one has its address.
+fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) {
+    let Port { name, mac, line, .. } = port;
+    for net in &port.addresses {
+        let (condition, actions) = match net.addr() {
+            IpAddr::V4(ip) => (
+                format!("arp.tpa == {ip} && arp.op == 1"),
+                format!(
+                    "eth.dst = eth.src; eth.src = {mac}; arp.op = 2; arp.tha = arp.sha; arp.sha = {mac}; \
+                     arp.tpa = arp.spa; arp.spa = {ip}; outport = inport; flags.loopback = 1; output;"
+                ),
+            ),
+            IpAddr::V6(ip) => (
+                solicitation_for(ip),
+                format!(
+                    "nd_na {{ eth.src = {mac}; ip6.src = {ip}; nd.target = {ip}; nd.tll = {mac}; \
+                     outport = inport; flags.loopback = 1; output; }};"
+                ),
+            ),
+        };
+        let own = format!("{condition} && inport == {name:?}");
+        flows.add(datapath, (Stage::LsInArpRsp, 100), own, "next;", *line);
+        flows.add(datapath, (Stage::LsInArpRsp, 50), condition, actions, *line);
+    }
+}
+
+/// What is for a router's port goes to it alone.
+fn add_router_port(
+    flows: &mut Flows,
+    network: &Network,
+    keys: &Keys,
+    switch: SwitchIndex,
+    port: &RouterPort,
+) {
+    let datapath: Arc<[DatapathKey]> = [keys.switch(switch)].into();
+    let actions = format!("outport = {:?}; output;", switch_port_name(network, switch, &port.name));
+    let condition = format!("eth.dst == {}", port.mac);
+    flows.add(&datapath, (Stage::LsInL2Lkup, 50), condition, actions.as_str(), port.line);
+    let (v4, v6) = addresses(port);
+    if !v4.is_empty() {
+        let condition = format!("flags[1] == 0 && arp.op == 1 && arp.tpa == {}", set_of(&v4));
+        flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions.as_str(), port.line);
+    }
+    if !v6.is_empty() {
+        let condition = format!("flags[1] == 0 && nd_ns && nd.target == {}", set_of(&v6));
+        flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions.as_str(), port.line);
+    }
+}
+
+/// A router's port's addresses by family.
+pub(super) fn addresses(port: &RouterPort) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for net in &port.addresses {
+        match net.addr() {
+            IpAddr::V4(ip) => v4.push(ip),
+            IpAddr::V6(ip) => v6.push(ip),
+        }
+    }
+    (v4, v6)
+}
+
+/// A neighbour solicitation for `ip`, sent to it or to its group.
+pub(super) fn solicitation_for(ip: Ipv6Addr) -> String {
+    let group = solicited_node(ip);
+    format!("nd_ns && ip6.dst == {{{ip}, {group}}} && nd.target == {ip}")
+}
+
+/// The group that a node with that address belongs to (RFC 4291 section 2.7.1).
+pub(super) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
+    const GROUP: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
+    Ipv6Addr::from_bits(GROUP | ip.to_bits() & 0xff_ffff)
+}

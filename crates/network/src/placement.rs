@@ -1,0 +1,190 @@
+//! [`Placement`]: where logical ports are, as seen from one host. It is the physical side of a network, apart from the logical
+//! flows, which are the same everywhere.
+
+use crate::logical::Keys;
+use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink, Segment};
+use flow::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
+use pipeline::{Entry, Place, TagPair};
+use std::collections::{BTreeMap, BTreeSet};
+use wire::EtherType;
+use wire::vlan::Tag;
+
+/// Where logical ports are, and what comes in by which port of the datapath.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Placement {
+    /// The logical switches and routers to which a packet of a guest of this host can get; the program needs no others.
+    pub datapaths: BTreeSet<DatapathKey>,
+    /// Every port of these.
+    pub places: BTreeMap<(DatapathKey, PortKey), Place>,
+    /// The ports of the datapath.
+    pub entries: BTreeMap<PortNo, Entry>,
+    /// The switches that tunnel keys stand for.
+    pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
+    /// The switches that tags stand for.
+    pub tags: BTreeMap<TagPair, DatapathKey>,
+}
+
+impl Placement {
+    /// The port of the datapath that is the uplink.
+    pub const UPLINK: PortNo = PortNo(0);
+
+    /// The port of the datapath by which packets come in out of tunnels of a type; far from those of guests.
+    pub const fn tunnel_port(tunnel: TunnelType) -> PortNo {
+        PortNo(0xffff_ff00 + tunnel as u32)
+    }
+
+    /// As seen from `host`. Its guests' ports are numbered from 1 in the order of [`Network::ports_on`]. `end_point` gives the
+    /// end point of a tunnel type at another host; a port of a host for which there is none is unbound.
+    pub fn of_host(
+        network: &Network,
+        host: HostIndex,
+        mut end_point: impl FnMut(TunnelType, HostIndex) -> Option<EndpointId>,
+    ) -> Self {
+        let reach = network.reach();
+        let switches = network.logical_switches();
+        let is_home = |switch: &LogicalSwitch| switch.ports.iter().any(|port| port.host == host);
+        let parts: BTreeSet<usize> = (0..switches.len())
+            .filter(|&index| is_home(&switches[index]))
+            .map(|index| reach.part_of_switch(index))
+            .collect();
+        let mut builder = Builder::new(network);
+        for (index, switch) in switches.iter().enumerate() {
+            if parts.contains(&reach.part_of_switch(index)) {
+                builder.add_wire(index, switch);
+                builder.add_guests(index, switch, |port| {
+                    if port.host == host {
+                        return None;
+                    }
+                    Some(remote_place(network, switch, || end_point(switch.tunnel, port.host)))
+                });
+            }
+        }
+        for index in 0..network.logical_routers().len() {
+            if parts.contains(&reach.part_of_router(index)) {
+                builder.add_router(index);
+            }
+        }
+        builder.placement
+    }
+
+    /// As if every guest were on one host: for a trace of the whole network. The guests' ports are numbered from 1 in the order
+    /// of the file.
+    pub fn of_all(network: &Network) -> Self {
+        let mut builder = Builder::new(network);
+        for (index, switch) in network.logical_switches().iter().enumerate() {
+            builder.add_guests(index, switch, |_| None);
+        }
+        for index in 0..network.logical_routers().len() {
+            builder.add_router(index);
+        }
+        builder.placement
+    }
+}
+
+/// Where a port on another host is.
+fn remote_place(
+    network: &Network,
+    switch: &LogicalSwitch,
+    end_point: impl FnOnce() -> Option<EndpointId>,
+) -> Place {
+    match tags_of(network, switch) {
+        Some((outer, inner)) => Place::Tagged { uplink: Placement::UPLINK, outer, inner },
+        None => match end_point() {
+            Some(endpoint) => {
+                let logical_ports = network.options().logical_ports(switch.tunnel);
+                Place::Remote { endpoint, logical_ports }
+            }
+            None => Place::Unbound,
+        },
+    }
+}
+
+/// The tags of a switch's frames on the wire; `None` when it has tunnels.
+fn tags_of(network: &Network, switch: &LogicalSwitch) -> Option<(Tag, Option<Tag>)> {
+    match switch.segment {
+        Segment::Vni(_) | Segment::Unkeyed => None,
+        Segment::Vlan(vlan) => Some((Tag::new(EtherType::VLAN, vlan), None)),
+        Segment::QinQ { outer, inner } => {
+            let tpid = EtherType(network.options().qinq.s_tpid.value());
+            Some((Tag::new(tpid, outer), Some(Tag::new(EtherType::VLAN, inner))))
+        }
+    }
+}
+
+struct Builder<'n> {
+    network: &'n Network,
+    keys: Keys,
+    placement: Placement,
+    next_port: PortNo,
+}
+
+impl<'n> Builder<'n> {
+    fn new(network: &'n Network) -> Self {
+        let keys = Keys::new(network);
+        Self { network, keys, placement: Placement::default(), next_port: PortNo(1) }
+    }
+
+    fn key(&self, switch: usize) -> DatapathKey {
+        self.keys.switch(crate::SwitchIndex(switch))
+    }
+
+    /// Places the guests of a switch: `elsewhere` says where one is that is not on this host.
+    fn add_guests(
+        &mut self,
+        index: usize,
+        switch: &LogicalSwitch,
+        mut elsewhere: impl FnMut(&Port) -> Option<Place>,
+    ) {
+        let datapath = self.key(index);
+        self.placement.datapaths.insert(datapath);
+        for port in &switch.ports {
+            let place = elsewhere(port).unwrap_or_else(|| {
+                let number = self.next_port;
+                self.next_port = PortNo(number.0 + 1);
+                let entry = Entry::Vif { datapath, port: port.key };
+                self.placement.entries.insert(number, entry);
+                Place::Local(number)
+            });
+            self.placement.places.insert((datapath, port.key), place);
+        }
+    }
+
+    /// Says how the switch's frames are known when they come from other hosts.
+    fn add_wire(&mut self, index: usize, switch: &LogicalSwitch) {
+        let datapath = self.key(index);
+        match tags_of(self.network, switch) {
+            Some((outer, inner)) => {
+                let pair = |tag: Tag| (tag.tpid.0, tag.vid);
+                let tags = TagPair { outer: pair(outer), inner: inner.map(pair) };
+                self.placement.tags.insert(tags, datapath);
+                self.placement.entries.insert(Placement::UPLINK, Entry::Uplink);
+            }
+            None => {
+                let tunnel = switch.tunnel;
+                let key = u64::from(switch.datapath_key.0);
+                self.placement.tunnels.insert((tunnel, key), datapath);
+                let port = Placement::tunnel_port(tunnel);
+                self.placement.entries.insert(port, Entry::Tunnel(tunnel));
+            }
+        }
+    }
+
+    /// A router is on every host: so are its ports, and those of switches that lead to it.
+    fn add_router(&mut self, index: usize) {
+        let key = self.keys.router(crate::RouterIndex(index));
+        self.placement.datapaths.insert(key);
+        for port in &self.network.logical_routers()[index].ports {
+            let (datapath, peer) = match port.link {
+                RouterLink::Switch { switch, key: peer } => {
+                    let datapath = self.keys.switch(switch);
+                    let back = Place::Patch { datapath: key, port: port.key };
+                    self.placement.places.insert((datapath, peer), back);
+                    (datapath, peer)
+                }
+                RouterLink::Router { router, port } => (self.keys.router(router), port),
+            };
+            let place = Place::Patch { datapath, port: peer };
+            self.placement.places.insert((key, port.key), place);
+        }
+    }
+}

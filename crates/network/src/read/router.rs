@@ -1,0 +1,217 @@
+//! `[[logical_router]]`.
+
+use super::{SwitchDraft, Unique, ip_net, object_name, switch_named, unicast_mac};
+use crate::errors::Report;
+use crate::ipnet::not_unicast;
+use crate::section::{Field, Schema, Section, Sited, key};
+use crate::{IpNet, Prefix, SwitchIndex};
+use flow::PortKey;
+use std::net::IpAddr;
+use wire::MacAddr;
+
+pub(super) const ROUTER: Schema = Schema {
+    name: "[[logical_router]]",
+    keys: &[
+        key("name", "name = \"core\""),
+        key("port", "[[logical_router.port]]"),
+        key("route", "[[logical_router.route]]"),
+    ],
+};
+
+pub(super) const PORT: Schema = Schema {
+    name: "[[logical_router.port]]",
+    keys: &[
+        key("name", "name = \"core-web\""),
+        key("switch", "switch = \"web\""),
+        key("peer", "peer = \"edge-core\""),
+        key("mac", "mac = \"02:00:00:00:01:01\""),
+        key("addresses", "addresses = [\"10.0.1.1/24\"]"),
+    ],
+};
+
+pub(super) const ROUTE: Schema = Schema {
+    name: "[[logical_router.route]]",
+    keys: &[
+        key("prefix", "prefix = \"0.0.0.0/0\""),
+        key("next_hop", "next_hop = \"10.0.1.254\""),
+        key("port", "port = \"core-web\""),
+    ],
+};
+
+/// A logical router as far as it could be read.
+pub(crate) struct RouterDraft {
+    pub(crate) at: usize,
+    pub(crate) name: Option<String>,
+    pub(crate) ports: Vec<RouterPortDraft>,
+    pub(crate) routes: Vec<RouteDraft>,
+}
+
+/// A port of a logical router as far as it could be read.
+pub(crate) struct RouterPortDraft {
+    pub(crate) at: usize,
+    pub(crate) name: Option<String>,
+    pub(crate) mac: Option<Sited<MacAddr>>,
+    pub(crate) addresses: Vec<Sited<IpNet>>,
+    pub(crate) link: Option<LinkDraft>,
+}
+
+/// What a port of a logical router is linked with.
+pub(crate) enum LinkDraft {
+    Switch(Sited<SwitchIndex>),
+    /// The port of that name.
+    Peer(Sited<String>),
+}
+
+/// A static route as far as it could be read.
+pub(crate) struct RouteDraft {
+    pub(crate) at: usize,
+    pub(crate) prefix: Option<Sited<Prefix>>,
+    pub(crate) next_hop: Option<Sited<IpAddr>>,
+    /// The name of a port.
+    pub(crate) port: Option<Sited<String>>,
+}
+
+/// Reads the logical routers, in the light of what was read before them.
+pub(super) struct Reader<'s> {
+    switches: &'s [SwitchDraft],
+    names: Unique<String>,
+    port_names: Unique<String>,
+}
+
+impl<'s> Reader<'s> {
+    /// `names` and `port_names` are taken already.
+    pub(super) fn new(
+        switches: &'s [SwitchDraft],
+        names: Unique<String>,
+        port_names: Unique<String>,
+    ) -> Self {
+        Self { switches, names, port_names }
+    }
+
+    pub(super) fn routers(
+        &mut self,
+        report: &mut Report<'_>,
+        field: Option<Field<'_, '_>>,
+    ) -> Vec<RouterDraft> {
+        let sections = field.map_or_else(Vec::new, |field| field.tables(report, &ROUTER));
+        sections.iter().map(|section| self.router(report, section)).collect()
+    }
+
+    fn router(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> RouterDraft {
+        let name = object_name(report, section, "logical switch or router", &mut self.names);
+        let known_problems = report.len();
+        let ports = section.require(report, "port");
+        let sections = ports.map_or_else(Vec::new, |field| field.tables(report, &PORT));
+        if let (Some(field), true) = (ports, sections.is_empty() && report.len() == known_problems)
+        {
+            field.error(report, "`port` is empty; a logical router has at least one port");
+        }
+        if let Some(first_too_many) = sections.get(usize::from(PortKey::MAX_PORT)) {
+            report.error(
+                first_too_many.at,
+                format!(
+                    "a logical router has at most {} ports, this one has {}",
+                    PortKey::MAX_PORT,
+                    sections.len()
+                ),
+            );
+        }
+        let ports = sections.iter().map(|section| self.port(report, section)).collect();
+        let routes = section.get("route");
+        let routes = routes.map_or_else(Vec::new, |field| field.tables(report, &ROUTE));
+        let routes = routes.iter().map(|section| route(report, section)).collect();
+        RouterDraft { at: section.at, name, ports, routes }
+    }
+
+    fn port(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> RouterPortDraft {
+        let name = object_name(report, section, "port", &mut self.port_names);
+        let mac = section.require(report, "mac").and_then(|field| {
+            let mac = unicast_mac(report, field)?;
+            Some(field.sited(mac))
+        });
+        let addresses = section
+            .require(report, "addresses")
+            .map_or_else(Vec::new, |field| addresses(report, field));
+        let link = self.link(report, section);
+        RouterPortDraft { at: section.at, name, mac, addresses, link }
+    }
+
+    fn link(&self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<LinkDraft> {
+        const RIGHT: &str = "write switch = \"web\" for a logical switch, or peer = \"edge-core\" for a port of \
+                             another logical router";
+        match (section.get("switch"), section.get("peer")) {
+            (Some(field), None) => {
+                switch_named(report, field, self.switches).map(LinkDraft::Switch)
+            }
+            (None, Some(field)) => {
+                let name = field.string(report)?.to_owned();
+                Some(LinkDraft::Peer(field.sited(name)))
+            }
+            (Some(_), Some(peer)) => {
+                let place = "a port of a logical router has either `switch` or `peer`";
+                report.error(peer.key_at, format!("{place}; {RIGHT}"));
+                None
+            }
+            (None, None) if section.is_misspelt("switch") || section.is_misspelt("peer") => None,
+            (None, None) => {
+                let place = "[[logical_router.port]] has neither `switch` nor `peer`";
+                report.error(section.at, format!("{place}; {RIGHT}"));
+                None
+            }
+        }
+    }
+}
+
+fn addresses(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Sited<IpNet>> {
+    let known_problems = report.len();
+    let elements = field.array(report).into_iter().flatten();
+    let addresses: Vec<_> = elements
+        .filter_map(|element| {
+            let net = ip_net(report, element)?;
+            Some(element.sited(net))
+        })
+        .collect();
+    if addresses.is_empty() && report.len() == known_problems {
+        field.error(
+            report,
+            "`addresses` is empty; a port of a logical router has at least one, such as \
+             addresses = [\"10.0.1.1/24\"]",
+        );
+    }
+    addresses
+}
+
+fn route(report: &mut Report<'_>, section: &Section<'_, '_>) -> RouteDraft {
+    let prefix = section.require(report, "prefix").and_then(|field| {
+        let prefix = Prefix::parse(field.string(report)?, false);
+        let prefix = prefix.map_err(|problem| field.error(report, problem)).ok()?;
+        Some(field.sited(prefix))
+    });
+    let next_hop = section.require(report, "next_hop").and_then(|field| {
+        let addr = next_hop(report, field)?;
+        Some(field.sited(addr))
+    });
+    let port = section.get("port").and_then(|field| {
+        let name = field.string(report)?.to_owned();
+        Some(field.sited(name))
+    });
+    RouteDraft { at: section.at, prefix, next_hop, port }
+}
+
+fn next_hop(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpAddr> {
+    let text = field.string(report)?;
+    let Ok(addr) = text.parse::<IpAddr>() else {
+        field.error(
+            report,
+            format!(
+                "{text:?} is no IP address; write that of the next router, such as \"10.0.1.254\""
+            ),
+        );
+        return None;
+    };
+    if let Some(why) = not_unicast(addr) {
+        field.error(report, format!("{addr} is {why}; write the address of the next router"));
+        return None;
+    }
+    Some(addr)
+}

@@ -1,0 +1,80 @@
+//! `[address_set]` and `[port_group]`: names that stand for many things in matches.
+
+use super::ip_or_network;
+use crate::Prefix;
+use crate::errors::Report;
+use crate::section::{Field, Section, Sited};
+use std::collections::BTreeMap;
+
+/// Sets and groups as far as they could be read.
+#[derive(Default)]
+pub(crate) struct SetsDraft {
+    pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,
+    pub(crate) port_groups: BTreeMap<String, PortGroupDraft>,
+}
+
+/// Names of ports.
+pub(crate) type PortGroupDraft = Vec<Sited<String>>;
+
+pub(super) fn sets(report: &mut Report<'_>, root: &Section<'_, '_>) -> SetsDraft {
+    let mut draft = SetsDraft::default();
+    if let Some(field) = root.get("address_set") {
+        let entries = field.named_entries(report, "admins = [\"10.0.0.5\"]").into_iter().flatten();
+        for (name, field) in entries {
+            let members = address_set(report, field);
+            if is_set_name(report, name, &field, '$') {
+                draft.address_sets.insert(name.to_owned(), members);
+            }
+        }
+    }
+    if let Some(field) = root.get("port_group") {
+        let entries = field.named_entries(report, "web = [\"web1\"]").into_iter().flatten();
+        for (name, field) in entries {
+            let members = port_group(report, field);
+            if is_set_name(report, name, &field, '@') {
+                draft.port_groups.insert(name.to_owned(), members);
+            }
+        }
+    }
+    draft
+}
+
+/// Whether a name can stand behind `sigil` in a match; if not, that is reported.
+fn is_set_name(report: &mut Report<'_>, name: &str, field: &Field<'_, '_>, sigil: char) -> bool {
+    match crate::name::set_problem(name) {
+        Some(problem) => {
+            report.error(field.key_at, format!("{problem}; in matches it is `{sigil}name`"));
+            false
+        }
+        None => true,
+    }
+}
+
+fn address_set(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Prefix> {
+    let mut first: Option<Prefix> = None;
+    let mut members = Vec::new();
+    for element in field.array(report).into_iter().flatten() {
+        let Some(prefix) = ip_or_network(report, element) else { continue };
+        let family = first.get_or_insert(prefix);
+        if family.is_ipv4() != prefix.is_ipv4() {
+            element.error(
+                report,
+                format!(
+                    "{prefix} is not of the family of {family}; give each family a set of its own"
+                ),
+            );
+        }
+        members.push(prefix);
+    }
+    members
+}
+
+fn port_group(report: &mut Report<'_>, field: Field<'_, '_>) -> PortGroupDraft {
+    let elements = field.array(report).into_iter().flatten();
+    elements
+        .filter_map(|element| {
+            let name = element.string(report)?.to_owned();
+            Some(element.sited(name))
+        })
+        .collect()
+}
