@@ -9,6 +9,7 @@ mod flow;
 mod learned;
 pub mod logical;
 mod observer;
+pub mod ofctl;
 mod op;
 mod port_security;
 mod predicate;

@@ -44,7 +44,7 @@ pub enum Op {
         value: u16,
     },
     /// Decrements TTL or hop limit. A packet whose TTL is 1 or 0 is dropped
-    /// ([`DropReason::TtlExpired`](flow::DropReason::TtlExpired)) and nothing more happens to it.
+    /// ([`DropReason::TtlExpired`](flow::DropReason::TtlExpired)) and nothing more happens to it. Nothing on other packets.
     DecTtl,
     /// Looks the packet up in another table and executes what is found there; then goes on here.
     Next(TableId),

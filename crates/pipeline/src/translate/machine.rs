@@ -314,6 +314,10 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
     }
 
     fn decrement_ttl(&mut self, packet: &mut Packet<'p>) {
+        // IP packets alone have one.
+        if !matches!(self.read_field(packet, Field::EthType), 0x0800 | 0x86dd) {
+            return;
+        }
         let ttl = self.read_field(packet, Field::IpTtl);
         if ttl > 1 {
             self.write(packet, Field::IpTtl.into(), ttl - 1);
