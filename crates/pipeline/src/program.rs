@@ -185,6 +185,8 @@ pub enum Place {
         /// The second tag.
         inner: Option<Tag>,
     },
+    /// Another name for a port of the same datapath (OVN's `chassisredirect`).
+    Redirect(PortKey),
     /// One end of a cable whose other end is a port of another logical datapath. It is on every host.
     Patch {
         /// The other datapath.

@@ -8,13 +8,16 @@
 //! A text is parsed without knowing where it will be used; what its names mean in a datapath is said by a
 //! [`Scope`] when it is compiled.
 
+pub mod actions;
 mod error;
 pub mod expr;
 pub mod lexer;
+mod load;
 mod scope;
 pub mod symbol;
 mod token;
 
 pub use error::{Position, SyntaxError};
+pub use load::{FlowError, FlowPart, Loader, LogicalFlow};
 pub use scope::Scope;
 pub use token::{Constant, Format, Quoted, Token, TokenKind};

@@ -1,8 +1,9 @@
 //! From changes of the key to actions.
 
 use super::machine::{Machine, Packet, TAG_PRESENT};
+use super::presence::has_field;
 use crate::observer::{Event, Observer};
-use crate::recorder::{RecordedKey, Recorder};
+use crate::recorder::RecordedKey;
 use crate::state::State;
 use flow::{Action, DropReason, Field, FlowMask, KeyStep, Reply, Subfield};
 use wire::EtherType;
@@ -36,35 +37,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
 
     /// True when the packet has the header that `field` belongs to. What it depends on is recorded.
     pub fn has_header(&mut self, key: &RecordedKey, field: Field) -> bool {
-        const IPV4: u128 = EtherType::IPV4.0 as u128;
-        const IPV6: u128 = EtherType::IPV6.0 as u128;
-        const ARP: u128 = EtherType::ARP.0 as u128;
-        const RARP: u128 = 0x8035;
-        const ICMP: [u128; 2] = [1, 58];
-        const TRANSPORTS: [u128; 3] = [6, 17, 132];
-        let mut key = key.recorder(&mut self.read);
-        let mut ethertype = || key.read_field(Field::EthType);
-        match field {
-            Field::EthDst | Field::EthSrc => true,
-            Field::VlanTci | Field::VlanTpid => key.read(Field::VlanTci, TAG_PRESENT) != 0,
-            Field::Ip4Src | Field::Ip4Dst => ethertype() == IPV4,
-            Field::Ip6Src | Field::Ip6Dst | Field::Ip6Label => ethertype() == IPV6,
-            Field::IpDscp | Field::IpEcn | Field::IpTtl => matches!(ethertype(), IPV4 | IPV6),
-            Field::ArpSpa | Field::ArpTpa | Field::ArpSha | Field::ArpOp | Field::ArpTha => {
-                matches!(ethertype(), ARP | RARP)
-            }
-            Field::TpSrc | Field::TpDst | Field::TcpFlags => {
-                matches!(ethertype(), IPV4 | IPV6)
-                    && TRANSPORTS.contains(&key.read_field(Field::IpProto))
-                    && key.read(Field::IpFrag, 2) == 0
-            }
-            Field::IcmpType | Field::IcmpCode | Field::NdTarget | Field::NdSll | Field::NdTll => {
-                matches!(ethertype(), IPV4 | IPV6)
-                    && ICMP.contains(&key.read_field(Field::IpProto))
-                    && key.read(Field::IpFrag, 2) == 0
-            }
-            _ => false,
-        }
+        has_field(&mut key.recorder(&mut self.read), field)
     }
 
     pub fn push_vlan(&mut self, packet: &mut Packet<'p>, tpid: u16) {

@@ -89,7 +89,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         }
     }
 
-    fn step(&mut self) -> Result<(), Abort> {
+    pub fn step(&mut self) -> Result<(), Abort> {
         self.steps += 1;
         if self.steps > MAX_STEPS { Err(Abort(DropReason::TranslationSteps)) } else { Ok(()) }
     }

@@ -18,6 +18,7 @@ mod entry;
 mod learned;
 mod machine;
 mod output;
+mod presence;
 mod select;
 
 use crate::flow::Flow;

@@ -101,7 +101,13 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             return self.stop(packet, DropReason::Hairpin);
         }
         match port.place {
-            Place::Unbound => self.stop(packet, DropReason::PortDown),
+            Place::Redirect(port) if port != outport => {
+                // Counted, so that two that lead to each other come to an end.
+                self.step()?;
+                self.write_port(packet, Field::Reg15, Some(port));
+                self.deliver_to_port(packet, port)
+            }
+            Place::Redirect(_) | Place::Unbound => self.stop(packet, DropReason::PortDown),
             Place::Remote { .. } | Place::Tagged { .. } if packet.from_tunnel => {
                 self.stop(packet, DropReason::Hairpin)
             }
@@ -159,9 +165,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 self.cross(&mut inner, (datapath, peer), port)?;
                 self.run_nested(Nested::Output, packet, inner)
             }
-            Some(Place::Remote { .. } | Place::Tagged { .. } | Place::Unbound) | None => {
-                self.stop(packet, DropReason::UnknownLogicalPort)
-            }
+            Some(
+                Place::Remote { .. } | Place::Tagged { .. } | Place::Unbound | Place::Redirect(_),
+            )
+            | None => self.stop(packet, DropReason::UnknownLogicalPort),
         }
     }
 
