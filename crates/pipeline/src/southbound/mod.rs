@@ -17,6 +17,7 @@
 mod cell;
 mod dump;
 mod error;
+mod network;
 mod rows;
 mod table;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod tests;
 mod uuid;
 
 pub use error::{RowName, SouthboundError, SouthboundProblem};
+pub use network::{NetworkError, SouthboundNetwork};
 pub use rows::{
     AddressSet, Chassis, DatapathBinding, FdbEntry, FlowOrigin, LogicalDpGroup, LogicalFlow,
     MacBinding, MulticastGroup, Options, PortBinding, PortGroup, PortKind, StaticMacBinding,
