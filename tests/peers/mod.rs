@@ -1,5 +1,5 @@
 //! Other people's switches, dissectors and packet builders, as the tests need them: the kernel's VXLAN ([`kernel`]),
-//! Open vSwitch ([`open_vswitch`]), tcpdump and tshark ([`capture`]); and the programs that they are ([`program`]).
+//! Open vSwitch ([`open_vswitch`]), tcpdump and tshark ([`capture`]); and the programs that they are ([`testkit::program`]).
 //!
 //! Everything started is owned by a value that ends it when dropped, also when a test fails.
 #![allow(dead_code, reason = "each test program uses the part it needs")]
@@ -7,11 +7,10 @@
 pub mod capture;
 pub mod kernel;
 pub mod open_vswitch;
-pub mod program;
 
-use crate::common::{Daemon, Host, Lab, PATIENCE, traffic};
+use crate::common::{Daemon, Host, Lab, traffic};
 use netdev::Netns;
-use std::time::Duration;
+pub use testkit::program;
 
 /// The MTU of the guests: what fits in every tunnel, over IPv6 too. Weft sets that of its guests, the peer's needs one.
 pub const MTU: u16 = 1400;
@@ -44,9 +43,6 @@ pub fn carry_wire_frames(netns: &Netns, device: &str) {
 pub fn carry_wire_frames_between(hosts: &[Host; 2]) {
     hosts.iter().for_each(|host| carry_wire_frames(&host.netns, &host.uplink.name));
 }
-
-/// How long a program that ends by itself may take on a busy machine.
-pub const PROGRAM_LIMIT: Duration = PATIENCE.saturating_mul(2);
 
 /// Pings and streams of [`TRANSFER_LEN`] bytes, every byte compared, in both directions and both IP versions, between a
 /// guest of weft on `h1` and one of a peer on `h2`.

@@ -10,8 +10,8 @@ use crate::run;
 pub const BUILD: [&str; 2] = ["gcc", "libc6-dev"];
 
 /// What the tests run against: dissectors, an independent author of frames, live peers.
-pub const TEST: [&str; 5] =
-    ["iproute2", "openvswitch-switch", "python3-scapy", "tcpdump", "tshark"];
+pub const TEST: [&str; 6] =
+    ["iproute2", "openvswitch-switch", "ovn-central", "python3-scapy", "tcpdump", "tshark"];
 
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];

@@ -1,7 +1,5 @@
 //! Programs of others: run to their end, or kept running until dropped. Every wait is bounded.
 
-use super::PROGRAM_LIMIT;
-use crate::common::PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
@@ -13,16 +11,20 @@ use std::time::{Duration, Instant};
 
 /// How often the end of a program is looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a program that is told to end may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a program that ends by itself may take on a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(40);
 
 /// A command for the program `name`, which may be in a directory of system programs that `PATH` lacks.
 pub fn command(name: &str) -> Command {
-    Command::new(testkit::report::find_program(name).unwrap_or_else(|| name.into()))
+    Command::new(crate::report::find_program(name).unwrap_or_else(|| name.into()))
 }
 
 /// Runs `command` to its end with `input` on its standard input, and returns its standard output.
 ///
 /// # Panics
-/// When it fails or takes longer than [`PROGRAM_LIMIT`]; with its standard error.
+/// When it fails or takes longer than [`LIMIT`]; with its standard error.
 pub fn run(mut command: Command, input: &[u8]) -> String {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -35,12 +37,12 @@ pub fn run(mut command: Command, input: &[u8]) -> String {
         scope.spawn(move || drop(stdin.write_all(input)));
         let stdout = scope.spawn(|| read_all(stdout));
         let stderr = scope.spawn(|| read_all(stderr));
-        let success = end_of(&mut child, PROGRAM_LIMIT).is_some_and(|status| status.success());
+        let success = end_of(&mut child, LIMIT).is_some_and(|status| status.success());
         // Without this the readers would wait for a program that hangs.
         let _ = child.kill();
         let _ = child.wait();
         let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("a reader"));
-        assert!(success, "{name} failed or took longer than {PROGRAM_LIMIT:?}:\n{stderr}");
+        assert!(success, "{name} failed or took longer than {LIMIT:?}:\n{stderr}");
         stdout
     })
 }
