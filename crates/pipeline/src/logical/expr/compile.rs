@@ -53,7 +53,7 @@ pub(super) fn rows_of(predicate: Predicate) -> Compiled {
         Predicate::All(parts) => parts,
         one => [one].into(),
     };
-    let (rows, inexact) = conjunction(&parts);
+    let (rows, inexact) = conjunction(&parts, Match::any());
     let mut parts = parts.into_vec();
     let mut residual: Vec<Predicate> = inexact
         .into_iter()
@@ -98,7 +98,8 @@ fn masked(bits: Subfield, value: u128, free: u8) -> Option<Match> {
     row.require(bits.field(), value << bits.first(), mask).then_some(row)
 }
 
-fn cover(predicate: &Predicate) -> Cover {
+/// Rows for a condition on keys that `base` matches.
+fn cover(predicate: &Predicate, base: &Match) -> Cover {
     match predicate {
         Predicate::Masked { field, value, mask } => {
             let mut row = Match::any();
@@ -128,8 +129,8 @@ fn cover(predicate: &Predicate) -> Cover {
         },
         Predicate::Any(parts) => {
             let mut union = Cover { rows: Vec::new(), exact: true };
-            for part in parts {
-                let mut more = cover(part);
+            for part in parts.iter().filter(|part| decided(part, base) != Some(false)) {
+                let mut more = cover(part, base);
                 union.exact &= more.exact;
                 if union.rows.len() + more.rows.len() > MAX_ROWS {
                     return Cover::anything();
@@ -139,7 +140,7 @@ fn cover(predicate: &Predicate) -> Cover {
             union
         }
         Predicate::All(parts) => {
-            let (rows, inexact) = conjunction(parts);
+            let (rows, inexact) = conjunction(parts, base.clone());
             Cover { rows, exact: inexact.is_empty() }
         }
         Predicate::OneOf { .. } | Predicate::InRanges { .. } => Cover::anything(),
@@ -152,10 +153,9 @@ struct Clause {
     cover: Cover,
 }
 
-/// Rows that cover all of the parts together, and which of the parts they do not cover exactly.
-fn conjunction(parts: &[Predicate]) -> (Vec<Match>, Vec<usize>) {
+/// Rows that cover all of the parts together, on keys that `base` matches, and which of the parts they do not cover exactly.
+fn conjunction(parts: &[Predicate], mut base: Match) -> (Vec<Match>, Vec<usize>) {
     let nothing = || (Vec::new(), Vec::new());
-    let mut base = Match::any();
     for part in parts {
         match part {
             Predicate::Masked { field, value, mask } if !base.require(*field, *value, *mask) => {
@@ -171,7 +171,7 @@ fn conjunction(parts: &[Predicate]) -> (Vec<Match>, Vec<usize>) {
         match decided(part, &base) {
             Some(true) => {}
             Some(false) => return nothing(),
-            None => clauses.push(Clause { at, cover: cover(part) }),
+            None => clauses.push(Clause { at, cover: cover(part, &base) }),
         }
     }
     if !narrow(&mut base, &mut clauses, &mut inexact) {
@@ -180,11 +180,11 @@ fn conjunction(parts: &[Predicate]) -> (Vec<Match>, Vec<usize>) {
     clauses.sort_by(|a, b| a.cover.share().total_cmp(&b.cover.share()));
     let mut rows = vec![base];
     for clause in clauses {
-        let few = rows.len() * clause.cover.rows.len() <= MAX_PRODUCT;
-        if rows.len() == 1 || few {
+        let fits = rows.len() == 1 || rows.len() * clause.cover.rows.len() <= MAX_PRODUCT;
+        if fits {
             rows = product(&rows, clause.cover.rows);
         }
-        if !(rows.len() == 1 || few) || !clause.cover.exact {
+        if !(fits && clause.cover.exact) {
             inexact.push(clause.at);
         }
     }
@@ -192,28 +192,40 @@ fn conjunction(parts: &[Predicate]) -> (Vec<Match>, Vec<usize>) {
     (rows, inexact)
 }
 
-/// Whether a part holds for all keys that `base` matches (a masked value is in the base already), or for none of them.
+/// Whether a part holds for all keys that `base` matches, or for none of them.
 fn decided(part: &Predicate, base: &Match) -> Option<bool> {
     let fixed = |bits: &Subfield| {
         let known = base.mask().get_bits(*bits) == low_bits(bits.width());
         known.then(|| base.key().get_bits(*bits))
     };
     match part {
-        Predicate::Masked { .. } => Some(true),
+        Predicate::Masked { field, value, mask } => {
+            let known = base.mask().get(*field) & mask;
+            let differs = (base.key().get(*field) ^ value) & known != 0;
+            if differs { Some(false) } else { (known == *mask).then_some(true) }
+        }
         Predicate::OneOf { bits, values } => Some(values.binary_search(&fixed(bits)?).is_ok()),
         Predicate::InRanges { bits, ranges } => {
             let value = fixed(bits)?;
             Some(ranges.iter().any(|&(first, last)| first <= value && value <= last))
         }
-        Predicate::Not(inner) => match **inner {
-            Predicate::Masked { field, value, mask } => {
-                let known = base.mask().get(field) & mask;
-                let differs = (base.key().get(field) ^ value) & known != 0;
-                if differs { Some(true) } else { (known == mask).then_some(false) }
-            }
-            _ => None,
-        },
-        Predicate::All(_) | Predicate::Any(_) => None,
+        Predicate::Not(inner) => decided(inner, base).map(|holds| !holds),
+        Predicate::All(parts) => {
+            let mut all = parts.iter().map(|part| decided(part, base));
+            all.try_fold(Some(true), |so_far, part| match part {
+                Some(false) => Err(()),
+                part => Ok(so_far.and(part)),
+            })
+            .unwrap_or(Some(false))
+        }
+        Predicate::Any(parts) => {
+            let mut all = parts.iter().map(|part| decided(part, base));
+            all.try_fold(Some(false), |so_far, part| match part {
+                Some(true) => Err(()),
+                part => Ok(so_far.and(part)),
+            })
+            .unwrap_or(Some(true))
+        }
     }
 }
 

@@ -162,7 +162,7 @@ impl<S: Scope> Lowering<'_, S> {
 
     /// A comparison with a set; `None` when it is empty.
     fn set(&self, test: &SetTest) -> Result<Option<Predicate>, LowerError> {
-        let members = if test.field.is_text() {
+        let members: Result<Vec<_>, LowerError> = if test.field.is_text() {
             let names = self.scope.port_group(&test.name);
             let names = names.ok_or_else(|| LowerError::PortGroup(test.name.to_string()))?;
             names.iter().map(|name| Ok(self.port(test.field.id(), name))).collect()
@@ -172,7 +172,7 @@ impl<S: Scope> Lowering<'_, S> {
                 addresses.ok_or_else(|| LowerError::AddressSet(test.name.to_string()))?;
             addresses.iter().map(|address| self.member(test, address)).collect()
         };
-        let members: Vec<_> = Result::from(members)?;
+        let members = members?;
         if members.is_empty() {
             return Ok(None);
         }
