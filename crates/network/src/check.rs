@@ -1,6 +1,7 @@
 //! The checks that need the whole file: segments, underlay addresses, MTUs. Then the drafts become the model.
 
 mod acl;
+mod condition;
 mod router;
 
 use crate::errors::Report;
@@ -39,9 +40,9 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     unique_segments(report, &switches);
     distinct_tags(report, &options.options, &switches);
     distinct_udp_ports(report, &options, &switches);
-    let routers = router::routers(report, &switches, routers);
     let port_groups = acl::port_groups(report, &sets, &switches);
-    let acls = acl::acls(report, acls, &sets);
+    let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
+    let routers = router::routers(report, &switches, routers);
     let needs = needs_underlay(&hosts, &switches, &routers.reach);
     let family = match underlay_family {
         Setting::Given(family) => {

@@ -113,6 +113,11 @@ impl<'t> Report<'t> {
         );
     }
 
+    /// Where the byte at `offset` of the value of the string at `at` stands.
+    pub(crate) fn inside_string(&self, at: usize, offset: usize) -> usize {
+        crate::source::inside_string(self.text, at, offset)
+    }
+
     /// Problems noted so far.
     pub(crate) fn len(&self) -> usize {
         self.problems.len()

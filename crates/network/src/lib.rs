@@ -24,6 +24,7 @@ mod prefix;
 mod reach;
 mod read;
 mod section;
+mod source;
 mod suggest;
 
 pub use errors::{Errors, Position, Problem};

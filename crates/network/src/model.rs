@@ -4,6 +4,7 @@ mod policy;
 mod router;
 
 pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity};
+pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
 use crate::reach::Reach;

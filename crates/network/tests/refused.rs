@@ -26,7 +26,8 @@ fn complaints(text: &str) -> String {
 
 /// Compares all cases of a file, of which there are `count`.
 fn check(cases: &str, count: usize) {
-    let cases: Vec<_> = cases.split("== ").skip(1).collect();
+    let cases = format!("\n{cases}");
+    let cases: Vec<_> = cases.split("\n== ").skip(1).collect();
     assert_eq!(cases.len(), count);
     for case in cases {
         let (title, case) = case.split_once('\n').expect("a title");
@@ -69,6 +70,16 @@ fn mtus_are_refused_when_packets_cannot_fit() {
 #[test]
 fn ports_are_refused_when_invalid_or_taken() {
     check(include_str!("refused/ports.txt"), 10);
+}
+
+#[test]
+fn routers_are_refused_when_their_ports_and_routes_lead_nowhere() {
+    check(include_str!("refused/routers.txt"), 8);
+}
+
+#[test]
+fn policy_is_refused_when_it_is_no_policy_or_of_what_is_not_there() {
+    check(include_str!("refused/policy.txt"), 6);
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! The checks of access control lists and of the names that stand for sets.
 
+use super::condition::Names;
 use crate::errors::Report;
-use crate::read::{AclDraft, ScopeDraft, SetsDraft, SwitchDraft};
-use crate::{Acl, AclScope, suggest};
-use std::collections::{BTreeMap, HashSet};
+use crate::model::port_in_switch;
+use crate::read::{AclDraft, LinkDraft, RouterDraft, ScopeDraft, SetsDraft, SwitchDraft};
+use crate::section::Sited;
+use crate::{Acl, AclScope, TunnelOptions, suggest};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The port groups, whose members must be ports of logical switches.
 pub(super) fn port_groups(
@@ -35,32 +38,98 @@ pub(super) fn acls(
     report: &mut Report<'_>,
     drafts: Vec<AclDraft>,
     sets: &SetsDraft,
+    switches: &[SwitchDraft],
+    routers: &[RouterDraft],
+    options: &TunnelOptions,
 ) -> Option<Vec<Acl>> {
-    let acls: Vec<Option<Acl>> = drafts.into_iter().map(|draft| acl(report, draft, sets)).collect();
+    let names = port_names(switches, routers).map(|ports| Names::new(ports, sets));
+    let checker = Checker { sets, switches, options, names, homes: homes(switches) };
+    let acls: Vec<_> = drafts.into_iter().map(|draft| checker.acl(report, draft)).collect();
     acls.into_iter().collect()
 }
 
-fn acl(report: &mut Report<'_>, draft: AclDraft, sets: &SetsDraft) -> Option<Acl> {
-    let scope = match draft.scope {
-        None => None,
-        Some(ScopeDraft::Switch(index)) => Some(AclScope::Switch(index)),
-        Some(ScopeDraft::PortGroup(name)) if sets.port_groups.contains_key(&name.value) => {
-            Some(AclScope::PortGroup(name.value))
+/// The names of all ports of switches, as matches know them; `None` when some of them could not be read.
+fn port_names(switches: &[SwitchDraft], routers: &[RouterDraft]) -> Option<BTreeSet<String>> {
+    let guests = switches.iter().flat_map(|switch| &switch.ports).map(|port| port.name.clone());
+    let routers = routers.iter().flat_map(|router| &router.ports).filter_map(|port| {
+        match port.link.as_ref()? {
+            LinkDraft::Peer(_) => None,
+            LinkDraft::Switch(switch) => {
+                let switch = switches.get(switch.value.value())?.name.as_ref();
+                Some(
+                    switch
+                        .zip(port.name.as_ref())
+                        .map(|(switch, port)| port_in_switch(switch, port)),
+                )
+            }
         }
-        Some(ScopeDraft::PortGroup(name)) => {
-            let known = sets.port_groups.keys().map(String::as_str);
-            let hint = suggest::hint(&name.value, known, "port groups");
-            report.error(name.at, format!("unknown port group {:?}{hint}", name.value));
-            None
+    });
+    guests.chain(routers).collect()
+}
+
+/// The switch of each port.
+fn homes(switches: &[SwitchDraft]) -> HashMap<&str, usize> {
+    let ports = switches.iter().enumerate().flat_map(|(index, switch)| {
+        switch.ports.iter().filter_map(move |port| Some((port.name.as_deref()?, index)))
+    });
+    ports.collect()
+}
+
+struct Checker<'d> {
+    sets: &'d SetsDraft,
+    switches: &'d [SwitchDraft],
+    options: &'d TunnelOptions,
+    names: Option<Names<'d>>,
+    homes: HashMap<&'d str, usize>,
+}
+
+impl Checker<'_> {
+    fn acl(&self, report: &mut Report<'_>, draft: AclDraft) -> Option<Acl> {
+        let carries_inport = self.carries_inport(draft.scope.as_ref());
+        if let (Some(names), Some(condition)) = (&self.names, &draft.condition) {
+            names.check(report, condition, draft.direction, carries_inport);
         }
-    };
-    Some(Acl {
-        scope: scope?,
-        direction: draft.direction?,
-        priority: draft.priority?,
-        condition: draft.condition?.value,
-        action: draft.action?,
-        log: draft.log,
-        line: draft.line,
-    })
+        let scope = match draft.scope {
+            None => None,
+            Some(ScopeDraft::Switch(index)) => Some(AclScope::Switch(index)),
+            Some(ScopeDraft::PortGroup(name)) => self.port_group(report, name),
+        };
+        Some(Acl {
+            scope: scope?,
+            direction: draft.direction?,
+            priority: draft.priority?,
+            condition: draft.condition?.value,
+            action: draft.action?,
+            log: draft.log,
+            line: draft.line,
+        })
+    }
+
+    fn port_group(&self, report: &mut Report<'_>, name: Sited<String>) -> Option<AclScope> {
+        if self.sets.port_groups.contains_key(&name.value) {
+            return Some(AclScope::PortGroup(name.value));
+        }
+        let known = self.sets.port_groups.keys().map(String::as_str);
+        let hint = suggest::hint(&name.value, known, "port groups");
+        report.error(name.at, format!("unknown port group {:?}{hint}", name.value));
+        None
+    }
+
+    /// Whether every switch that an entry applies to has a tunnel that carries logical ports. What could not be read is taken
+    /// to have.
+    fn carries_inport(&self, scope: Option<&ScopeDraft>) -> bool {
+        let carries = |index: &usize| {
+            let tunnel = self.switches.get(*index).and_then(|switch| switch.tunnel);
+            tunnel.is_none_or(|tunnel| self.options.logical_ports(tunnel))
+        };
+        match scope {
+            None => true,
+            Some(ScopeDraft::Switch(index)) => carries(&index.value()),
+            Some(ScopeDraft::PortGroup(name)) => {
+                let members = self.sets.port_groups.get(&name.value).into_iter().flatten();
+                let homes = members.filter_map(|member| self.homes.get(member.value.as_str()));
+                homes.into_iter().all(carries)
+            }
+        }
+    }
 }

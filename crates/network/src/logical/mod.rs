@@ -14,6 +14,7 @@ mod switch;
 
 pub use stage::Stage;
 
+use crate::model::port_in_switch;
 use crate::{Line, Network, PortSecurity, RouterIndex, RouterLink, SwitchIndex};
 use flow::{DatapathKey, PortKey};
 use pipeline::{DatapathKind, Direction};
@@ -197,7 +198,7 @@ fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
             let peer = match port.link {
                 RouterLink::Switch { switch, key: switch_port } => {
                     datapaths[switch.value()].ports.push(LogicalPort {
-                        name: switch_port_name(network, switch, &port.name),
+                        name: port_in_switch(&network[switch].name, &port.name),
                         key: switch_port,
                         peer: Some((key, port.key)),
                         security: None,
@@ -220,11 +221,6 @@ fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
         });
     }
     datapaths
-}
-
-/// The name of the port that a switch has for a router's port. Names in the file have no slash.
-fn switch_port_name(network: &Network, switch: SwitchIndex, router_port: &str) -> String {
-    format!("{}/{router_port}", network[switch].name)
 }
 
 /// The keys of all datapaths.

@@ -1,6 +1,7 @@
 //! The flows of logical switches, but for access control lists.
 
-use super::{Flows, Keys, Stage, next_to, set_of, switch_port_name};
+use super::{Flows, Keys, Stage, next_to, set_of};
+use crate::model::port_in_switch;
 use crate::{LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
 use flow::DatapathKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -109,7 +110,8 @@ fn add_router_port(
     port: &RouterPort,
 ) {
     let datapath: Arc<[DatapathKey]> = [keys.switch(switch)].into();
-    let actions = format!("outport = {:?}; output;", switch_port_name(network, switch, &port.name));
+    let actions =
+        format!("outport = {:?}; output;", port_in_switch(&network[switch].name, &port.name));
     let condition = format!("eth.dst == {}", port.mac);
     flows.add(&datapath, (Stage::LsInL2Lkup, 50), condition, actions.as_str(), port.line);
     let (v4, v6) = addresses(port);

@@ -61,6 +61,11 @@ impl RouterPort {
     }
 }
 
+/// The name of the port that a switch has for a port of a router. No name in the file has a slash.
+pub(crate) fn port_in_switch(switch: &str, router_port: &str) -> String {
+    format!("{switch}/{router_port}")
+}
+
 /// What a port of a logical router is linked with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouterLink {

@@ -212,12 +212,12 @@ impl<'h> Reader<'h> {
 }
 
 fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
+    let field = field.with_example("port_security = [\"10.0.0.1\", \"10.1.0.0/16\"]");
     if field.is_array() {
         let elements = field.array(report).into_iter().flatten();
         let listed = elements.filter_map(|element| ip_or_network(report, element));
         return SecurityDraft::Listed(listed.collect());
     }
-    let field = field.with_example("port_security = [\"10.0.0.1\", \"10.1.0.0/16\"]");
     match field.boolean_or(report, "true, false or an array of addresses") {
         Some(true) => SecurityDraft::Own,
         Some(false) | None => SecurityDraft::Off,
