@@ -107,8 +107,8 @@ struct Lane {
 /// One of the stages in which the mask has words.
 #[derive(Clone)]
 struct Stage {
-    /// The words of this stage and those before it are the lanes up to here.
-    end: usize,
+    /// How many of the lanes.
+    words: usize,
     tracks: Box<[Track]>,
     /// What the conditions have in these words. Nothing for the last stage, and nothing while conditions are compared one by one.
     starts: Table<Start>,
@@ -135,7 +135,7 @@ impl<T> Subtable<T> {
             let end = lanes.iter().take_while(|lane| lane.at < words.end).count();
             if end > from {
                 let tracks = tracks(&mask, words);
-                stages.push(Stage { end, tracks, starts: Table::default() });
+                stages.push(Stage { words: end - from, tracks, starts: Table::default() });
                 from = end;
             }
         }
@@ -209,45 +209,34 @@ impl<T> Subtable<T> {
         tracker: &mut Tracker<'_>,
         read: &mut FlowMask,
     ) -> Option<&Bucket<T>> {
-        let (mut sum, mut unread) = (Sum::default(), 0);
-        for lane in &self.lanes {
-            sum.add(lane.factor, key.words()[lane.at] & lane.mask);
-            unread |= lane.mask & !read.words()[lane.at];
-        }
-        let hash = sum.hash();
-        if self.buckets.may_have(hash) {
-            let bucket = self.buckets.find(hash, |bucket| {
-                let mut words = self.lanes.iter().zip(&bucket.values);
-                bucket.hash == hash
-                    && words.all(|(lane, &value)| key.words()[lane.at] & lane.mask == value)
-            });
-            if let Some(bucket) = bucket {
-                add_lanes(&self.lanes, read);
-                return Some(bucket);
-            }
-        }
-        if unread != 0 {
-            self.exclude(key, tracker, read);
-        }
-        None
-    }
-
-    /// No condition is met: adds bits that show it, those of the first stages if they do.
-    fn exclude(&self, key: &FlowKey, tracker: &mut Tracker<'_>, read: &mut FlowMask) {
-        let (mut sum, mut from) = (Sum::default(), 0);
+        let (mut sum, mut lanes) = (Sum::default(), self.lanes.iter());
         for stage in &self.stages {
             if tracker.excludes(&stage.tracks, read) {
-                return;
+                return None;
             }
-            for lane in self.lanes.get(from..stage.end).unwrap_or_default() {
+            for lane in lanes.by_ref().take(stage.words) {
                 sum.add(lane.factor, key.words()[lane.at] & lane.mask);
             }
-            from = stage.end;
-            if from < self.lanes.len() && !stage.starts.may_have(sum.hash()) {
-                break;
+            let is_last = lanes.len() == 0;
+            let may_have = if is_last {
+                self.buckets.may_have(sum.hash())
+            } else {
+                stage.starts.may_have(sum.hash())
+            };
+            if !may_have {
+                let looked_at = self.lanes.len() - lanes.len();
+                add_lanes(self.lanes.get(..looked_at).unwrap_or_default(), read);
+                return None;
             }
         }
-        add_lanes(self.lanes.get(..from).unwrap_or_default(), read);
+        add_lanes(&self.lanes, read);
+        let hash = sum.hash();
+        let bucket = self.buckets.find(hash, |bucket| {
+            let mut words = self.lanes.iter().zip(&bucket.values);
+            bucket.hash == hash
+                && words.all(|(lane, &value)| key.words()[lane.at] & lane.mask == value)
+        });
+        bucket.map(|bucket| &**bucket)
     }
 }
 
@@ -307,13 +296,11 @@ impl<T: Clone> Subtable<T> {
         &'a mut self,
         values: &'a [u64],
     ) -> impl Iterator<Item = (u64, &'a mut Table<Start>)> {
-        let lanes = &self.lanes;
-        let (mut sum, mut from) = (Sum::default(), 0);
+        let (mut sum, mut words) = (Sum::default(), self.lanes.iter().zip(values));
         let stages = self.stages.split_last_mut().map(|(_, stages)| stages).unwrap_or_default();
         stages.iter_mut().map(move |stage| {
-            let words = lanes.iter().zip(values).take(stage.end).skip(from);
+            let words = words.by_ref().take(stage.words);
             words.for_each(|(lane, &value)| sum.add(lane.factor, value));
-            from = stage.end;
             (sum.hash(), &mut stage.starts)
         })
     }

@@ -24,15 +24,26 @@ const GROUP_LOAD: usize = 5;
 
 #[derive(Clone)]
 pub(crate) struct Table<E> {
-    pages: Vec<Slot<E>>,
+    pages: Vec<Page<E>>,
+    /// The power of two at or above the number of pages, less one.
+    all: usize,
     len: usize,
 }
 
+/// A page; the groups are shared with clones of the table.
 #[derive(Clone)]
-struct Slot<E> {
-    page: Arc<Page<E>>,
+struct Page<E> {
+    groups: Arc<[Group<E>]>,
+    len: usize,
     best: Option<Rank>,
     filter: Filter,
+}
+
+/// Places side by side; the tag of a place is 0 when it is free.
+#[derive(Clone)]
+struct Group<E> {
+    tags: [u16; GROUP],
+    entries: [Option<E>; GROUP],
 }
 
 /// Two bits in one word for each entry of a page, chosen by its tag. Looking up what is not there ends here 98 times out of
@@ -61,7 +72,7 @@ impl Filter {
 
 impl<E> Default for Table<E> {
     fn default() -> Self {
-        Self { pages: Vec::new(), len: 0 }
+        Self { pages: Vec::new(), all: 0, len: 0 }
     }
 }
 
@@ -71,35 +82,35 @@ impl<E> Table<E> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
-        self.pages.iter().flat_map(|slot| slot.page.entries.iter().flatten())
+        self.pages.iter().flat_map(Page::iter)
     }
 
     /// The best of all entries.
     pub(crate) fn best(&self) -> Option<Rank> {
-        self.pages.iter().filter_map(|slot| slot.best).max()
+        self.pages.iter().filter_map(|page| page.best).max()
     }
 
     /// The page for a hash. The upper half of a hash says the page, the lower half the place in it.
     #[inline]
     const fn page_of(&self, hash: u64) -> usize {
-        let (pages, hash) = (self.pages.len(), (hash >> 32) as usize);
+        let hash = (hash >> 32) as usize;
         // Pages behind the last power of two have been split off those before it, up to the one that is next.
-        let all = pages.next_power_of_two() - 1;
-        if hash & all < pages { hash & all } else { hash & all >> 1 }
+        let page = hash & self.all;
+        if page < self.pages.len() { page } else { page & self.all >> 1 }
     }
 
     /// False when nothing is kept under `hash`; true when something is, and now and then when nothing is.
     #[inline]
     pub(crate) fn may_have(&self, hash: u64) -> bool {
-        self.pages.get(self.page_of(hash)).is_some_and(|slot| slot.filter.may_have(tag(hash)))
+        self.pages.get(self.page_of(hash)).is_some_and(|page| page.filter.may_have(tag(hash)))
     }
 
     /// The entry kept under `hash` that is meant.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<&E> {
-        let page = &self.pages.get(self.page_of(hash))?.page;
-        let at = page.find(hash, is_meant)?;
-        page.entries.get(at)?.as_ref()
+        let page = self.pages.get(self.page_of(hash))?;
+        let (group, place) = page.find(hash, is_meant)?;
+        page.groups[group].entries[place].as_ref()
     }
 }
 
@@ -112,17 +123,16 @@ impl<E: Entry> Table<E> {
         change: impl FnOnce(&mut E) -> R,
     ) -> Option<R> {
         let at = self.page_of(hash);
-        let slot = self.pages.get_mut(at)?;
-        let at = slot.page.find(hash, is_meant)?;
-        let page = Arc::make_mut(&mut slot.page);
-        let entry = page.entries.get_mut(at)?.as_mut()?;
+        let page = self.pages.get_mut(at)?;
+        let (group, place) = page.find(hash, is_meant)?;
+        let entry = Arc::make_mut(&mut page.groups)[group].entries[place].as_mut()?;
         let before = entry.rank();
         let result = change(entry);
         let after = entry.rank();
-        if Some(after) >= slot.best {
-            slot.best = Some(after);
-        } else if Some(before) == slot.best {
-            slot.best = page.best();
+        if Some(after) >= page.best {
+            page.best = Some(after);
+        } else if Some(before) == page.best {
+            page.best = page.find_best();
         }
         Some(result)
     }
@@ -133,8 +143,8 @@ impl<E: Entry> Table<E> {
             self.split_page();
         }
         let at = self.page_of(entry.hash());
-        if let Some(slot) = self.pages.get_mut(at) {
-            slot.insert(entry);
+        if let Some(page) = self.pages.get_mut(at) {
+            page.insert(entry);
             self.len += 1;
         }
     }
@@ -142,14 +152,9 @@ impl<E: Entry> Table<E> {
     /// Takes out the entry that is meant.
     pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<E> {
         let at = self.page_of(hash);
-        let slot = self.pages.get_mut(at)?;
-        let at = slot.page.find(hash, is_meant)?;
-        let page = Arc::make_mut(&mut slot.page);
-        let entry = page.remove(at)?;
-        slot.filter = page.filter();
-        if Some(entry.rank()) == slot.best {
-            slot.best = page.best();
-        }
+        let page = self.pages.get_mut(at)?;
+        let (group, place) = page.find(hash, is_meant)?;
+        let entry = page.remove(group, place)?;
         self.len -= 1;
         // Half the limit, lest a rule that comes and goes splits and joins a page each time.
         if self.len <= (self.pages.len() - 1) * PAGE_ENTRIES / 2 {
@@ -161,52 +166,26 @@ impl<E: Entry> Table<E> {
     /// Adds a page and moves to it what belongs there, all of it from one page.
     fn split_page(&mut self) {
         let new = self.pages.len();
-        self.pages.push(Slot::new(Vec::new()));
+        self.pages.push(Page::new(Vec::new()));
+        self.all = self.pages.len().next_power_of_two() - 1;
         // Without its highest bit, the new page's number is that of the page to split.
         let Some(old) = (new > 0).then(|| new ^ 1 << new.ilog2()) else { return };
-        let entries = std::mem::take(&mut self.pages[old].page);
-        let (stay, go) =
-            entries.take().into_iter().partition(|entry| self.page_of(entry.hash()) == old);
-        self.pages[old] = Slot::new(stay);
-        self.pages[new] = Slot::new(go);
+        let entries = self.pages[old].take();
+        let (stay, go) = entries.into_iter().partition(|entry| self.page_of(entry.hash()) == old);
+        self.pages[old] = Page::new(stay);
+        self.pages[new] = Page::new(go);
     }
 
     /// Takes the last page away and moves its entries to where they came from.
     fn join_page(&mut self) {
-        let Some(last) = self.pages.pop() else { return };
-        for entry in last.page.take() {
+        let Some(mut last) = self.pages.pop() else { return };
+        self.all = self.pages.len().next_power_of_two() - 1;
+        for entry in last.take() {
             let at = self.page_of(entry.hash());
-            if let Some(slot) = self.pages.get_mut(at) {
-                slot.insert(entry);
+            if let Some(page) = self.pages.get_mut(at) {
+                page.insert(entry);
             }
         }
-    }
-}
-
-impl<E: Entry> Slot<E> {
-    fn new(entries: Vec<E>) -> Self {
-        let page = Page::new(entries);
-        Self { best: page.best(), filter: page.filter(), page: Arc::new(page) }
-    }
-
-    fn insert(&mut self, entry: E) {
-        self.best = self.best.max(Some(entry.rank()));
-        self.filter.add(tag(entry.hash()));
-        Arc::make_mut(&mut self.page).insert(entry);
-    }
-}
-
-/// Groups of places; the tag of a place is 0 when it is free.
-#[derive(Clone)]
-struct Page<E> {
-    tags: Box<[[u16; GROUP]]>,
-    entries: Box<[Option<E>]>,
-    len: usize,
-}
-
-impl<E> Default for Page<E> {
-    fn default() -> Self {
-        Self { tags: Box::default(), entries: Box::default(), len: 0 }
     }
 }
 
@@ -222,34 +201,33 @@ fn has(group: &[u16; GROUP], tag: u16) -> bool {
 }
 
 impl<E> Page<E> {
+    fn iter(&self) -> impl Iterator<Item = &E> {
+        self.groups.iter().flat_map(|group| group.entries.iter().flatten())
+    }
+
     /// The groups where an entry may be, in the order in which they are searched.
     #[inline]
-    fn groups(&self, hash: u64) -> impl Iterator<Item = usize> + use<E> {
-        let last = self.tags.len().wrapping_sub(1);
-        (0..self.tags.len()).map(move |step| (hash as usize).wrapping_add(step) & last)
+    fn places(&self, hash: u64) -> impl Iterator<Item = usize> + use<E> {
+        let groups = self.groups.len();
+        (0..groups).map(move |step| (hash as usize).wrapping_add(step) & (groups - 1))
     }
 
-    fn filter(&self) -> Filter {
-        let mut filter = Filter::default();
-        let tags = self.tags.iter().flatten().filter(|&&tag| tag != 0);
-        tags.for_each(|&tag| filter.add(tag));
-        filter
-    }
-
-    /// The place of the entry that is meant.
+    /// The group, and the place in it, of the entry that is meant.
     #[inline]
-    fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<usize> {
+    fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<(usize, usize)> {
         let tag = tag(hash);
-        for group in self.groups(hash) {
-            let tags = self.tags.get(group)?;
-            if has(tags, tag) {
-                let places = (0..GROUP).filter(|&place| tags[place] == tag);
-                let is_there = |at: &usize| self.entries[*at].as_ref().is_some_and(&is_meant);
-                if let Some(at) = places.map(|place| group * GROUP + place).find(is_there) {
-                    return Some(at);
+        for at in self.places(hash) {
+            let group = &self.groups[at];
+            if has(&group.tags, tag) {
+                let mut entries = group.tags.iter().zip(&group.entries);
+                let place = entries.position(|(&other, entry)| {
+                    other == tag && entry.as_ref().is_some_and(&is_meant)
+                });
+                if let Some(place) = place {
+                    return Some((at, place));
                 }
             }
-            if has(tags, 0) {
+            if has(&group.tags, 0) {
                 return None;
             }
         }
@@ -261,54 +239,65 @@ impl<E: Entry> Page<E> {
     /// A page with these entries and room for one more.
     fn new(entries: Vec<E>) -> Self {
         let groups = (entries.len() + 1).div_ceil(GROUP_LOAD).next_power_of_two();
+        let free = || Group { tags: [0; GROUP], entries: [const { None }; GROUP] };
         let mut page = Self {
-            tags: vec![[0; GROUP]; groups].into(),
-            entries: (0..groups * GROUP).map(|_| None).collect(),
+            groups: (0..groups).map(|_| free()).collect(),
             len: 0,
+            best: None,
+            filter: Filter::default(),
         };
         entries.into_iter().for_each(|entry| page.put(entry));
         page
     }
 
-    fn best(&self) -> Option<Rank> {
-        self.entries.iter().flatten().map(E::rank).max()
+    fn find_best(&self) -> Option<Rank> {
+        self.iter().map(E::rank).max()
     }
 
-    /// The entries, copied if the page is shared.
-    fn take(self: Arc<Self>) -> Vec<E> {
-        Arc::unwrap_or_clone(self).entries.into_iter().flatten().collect()
+    /// The entries, copied if others hold the page too.
+    fn take(&mut self) -> Vec<E> {
+        let groups = Arc::make_mut(&mut self.groups).iter_mut();
+        groups.flat_map(|group| group.entries.iter_mut().filter_map(Option::take)).collect()
     }
 
     fn insert(&mut self, entry: E) {
-        if self.len >= self.tags.len() * GROUP_LOAD {
-            let entries = std::mem::take(&mut self.entries);
-            *self = Self::new(entries.into_iter().flatten().collect());
+        if self.len >= self.groups.len() * GROUP_LOAD {
+            *self = Self::new(self.take());
         }
         self.put(entry);
     }
 
     /// Adds an entry; there is room.
     fn put(&mut self, entry: E) {
-        for group in self.groups(entry.hash()) {
-            if let Some(place) = self.tags[group].iter().position(|&tag| tag == 0) {
-                self.tags[group][place] = tag(entry.hash());
-                self.entries[group * GROUP + place] = Some(entry);
-                self.len += 1;
-                return;
-            }
+        let (tag, rank) = (tag(entry.hash()), entry.rank());
+        let mut places = self.places(entry.hash());
+        let Some(at) = places.find(|&at| has(&self.groups[at].tags, 0)) else { return };
+        let group = &mut Arc::make_mut(&mut self.groups)[at];
+        if let Some(place) = group.tags.iter().position(|&tag| tag == 0) {
+            group.tags[place] = tag;
+            group.entries[place] = Some(entry);
+            self.len += 1;
+            self.best = self.best.max(Some(rank));
+            self.filter.add(tag);
         }
     }
 
-    fn remove(&mut self, at: usize) -> Option<E> {
-        let entry = self.entries.get_mut(at)?.take()?;
+    fn remove(&mut self, at: usize, place: usize) -> Option<E> {
+        let group = &mut Arc::make_mut(&mut self.groups)[at];
+        let entry = group.entries[place].take()?;
+        let was_full = !has(&group.tags, 0);
+        group.tags[place] = 0;
         self.len -= 1;
-        let tags = &mut self.tags[at / GROUP];
-        let was_full = !has(tags, 0);
-        tags[at % GROUP] = 0;
         if was_full {
             // Searches went on beyond the group and would now end there.
-            let entries = std::mem::take(&mut self.entries);
-            *self = Self::new(entries.into_iter().flatten().collect());
+            *self = Self::new(self.take());
+            return Some(entry);
+        }
+        self.filter = Filter::default();
+        let tags = self.groups.iter().flat_map(|group| group.tags);
+        tags.filter(|&tag| tag != 0).for_each(|tag| self.filter.add(tag));
+        if Some(entry.rank()) == self.best {
+            self.best = self.find_best();
         }
         Some(entry)
     }
