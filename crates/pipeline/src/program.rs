@@ -121,6 +121,9 @@ pub struct Datapath {
     pub name: String,
     /// What it is.
     pub kind: DatapathKind,
+    /// What tunnels carry for it, when that is not its own key: switches of different tunnel types may have the same number on
+    /// the wire.
+    pub tunnel_key: Option<DatapathKey>,
     /// The groups whose flows it executes.
     pub groups: Vec<GroupId>,
     /// Its ports.
@@ -135,6 +138,7 @@ impl Datapath {
         Self {
             name: name.into(),
             kind,
+            tunnel_key: None,
             groups: Vec::new(),
             ports: Map::default(),
             multicast: Map::default(),

@@ -202,7 +202,9 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let ingress = self.read_field(packet, Field::Reg14);
         let ingress = u16::try_from(ingress).ok().and_then(PortKey::new);
         let ports = logical_ports.then_some(LogicalPorts { ingress, egress });
-        packet.actions.push(Action::Encap { endpoint, key: TunnelKey { datapath, ports } });
+        let tunnel_key = packet.datapath.1.tunnel_key.unwrap_or(datapath);
+        let key = TunnelKey { datapath: tunnel_key, ports };
+        packet.actions.push(Action::Encap { endpoint, key });
         let (logical, key) = (Some((datapath, egress)), packet.key.key());
         self.observer.event(Event::Encap { endpoint, logical, key });
     }
