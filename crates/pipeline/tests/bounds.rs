@@ -1,0 +1,222 @@
+//! Programs that would run away: they end in bounded time, with a named drop or the right result.
+
+use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo};
+use pipeline::logical::{Loader, LogicalFlow};
+use pipeline::ofctl::Bridge;
+use pipeline::{
+    DatapathKind, Direction, Entry, LogicalPort, MulticastGroup, Place, PortSecurity, Program,
+    translate,
+};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// Far more than any of these takes, on a machine that does other things too.
+const LONG: Duration = Duration::from_secs(20);
+
+const TCP_22: [(Field, u128); 4] =
+    [(Field::InPort, 1), (Field::EthType, 0x0800), (Field::IpProto, 6), (Field::TpDst, 22)];
+
+fn key(fields: &[(Field, u128)]) -> FlowKey {
+    let mut key = FlowKey::default();
+    fields.iter().for_each(|&(field, value)| key.set(field, value));
+    key
+}
+
+fn bridge(flows: &str) -> Program {
+    let ports = (1..=4).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    let mut bridge = Bridge::new("br0", ports).unwrap();
+    bridge.apply(flows, "flows.txt", 0).unwrap_or_else(|error| panic!("{error}"));
+    bridge.program().clone()
+}
+
+fn dropped(program: &Program, fields: &[(Field, u128)]) -> Option<DropReason> {
+    let start = Instant::now();
+    let translation = translate(program, &key(fields), &(), &mut ());
+    assert!(start.elapsed() < LONG);
+    translation.dropped()
+}
+
+#[test]
+fn resubmit_loop_ends_with_a_named_drop() {
+    let looping = bridge("actions=resubmit(,0)");
+    assert_eq!(dropped(&looping, &TCP_22), Some(DropReason::TranslationSteps));
+    let through_two = bridge("table=0 actions=resubmit(,1)\ntable=1 actions=resubmit(,0)");
+    assert_eq!(dropped(&through_two, &TCP_22), Some(DropReason::TranslationSteps));
+    // With something left to do each time, flows pile up.
+    let nested = bridge("actions=resubmit(,0),output:2");
+    assert_eq!(dropped(&nested, &TCP_22), Some(DropReason::TranslationDepth));
+    // Two each time: exponential, were it not for the limit of steps.
+    let doubling = bridge("actions=clone(resubmit(,0)),resubmit(,0)");
+    assert!(matches!(
+        dropped(&doubling, &TCP_22),
+        Some(DropReason::TranslationDepth | DropReason::TranslationSteps)
+    ));
+}
+
+fn switch_with(flows: &[(u8, &str, &str)]) -> Loader {
+    let mut loader = Loader::default();
+    let datapath = DatapathKey(1);
+    loader.add_datapath(datapath, "sw", DatapathKind::Switch);
+    for number in 1..=3u16 {
+        let place = Place::Local(PortNo(number.into()));
+        let port = PortKey::new(number).unwrap();
+        let name = format!("vm{number}");
+        let security = PortSecurity::default();
+        loader.set_port(datapath, port, LogicalPort { name, place, security });
+        loader.physical().set_entry(PortNo(number.into()), Entry::Vif { datapath, port });
+    }
+    for &(table, condition, actions) in flows {
+        loader.add_flow(&logical(table, condition, actions)).unwrap();
+    }
+    loader
+}
+
+fn logical(table: u8, condition: &str, actions: &str) -> LogicalFlow {
+    LogicalFlow {
+        datapaths: vec![DatapathKey(1)],
+        direction: if table < 64 { Direction::Ingress } else { Direction::Egress },
+        table: table % 64,
+        priority: 100,
+        stage: "stage".into(),
+        condition: condition.into(),
+        actions: actions.into(),
+        source: "test:1".into(),
+        cookie: 0,
+    }
+}
+
+#[test]
+fn cyclic_next_ends_with_a_named_drop() {
+    let program = switch_with(&[(0, "1", "next;"), (1, "1", "next(pipeline=ingress, table=0);")]);
+    let reason = dropped(&program.program(), &TCP_22);
+    assert_eq!(reason, Some(DropReason::TranslationSteps));
+}
+
+#[test]
+fn patch_ports_that_lead_to_each_other_end_with_a_named_drop() {
+    let mut loader = switch_with(&[
+        (0, "1", "outport = \"loop\"; flags.loopback = 1; output;"),
+        (64, "1", "output;"),
+    ]);
+    let datapath = DatapathKey(1);
+    let (port, name) = (PortKey::new(9).unwrap(), "loop".to_owned());
+    let place = Place::Patch { datapath, port };
+    loader.set_port(datapath, port, LogicalPort { name, place, security: PortSecurity::default() });
+    let reason = dropped(&loader.program(), &TCP_22);
+    assert_eq!(reason, Some(DropReason::TranslationSteps));
+}
+
+#[test]
+fn group_that_holds_itself_over_a_patch_port_ends_with_a_named_drop() {
+    let mut loader = switch_with(&[
+        (0, "1", "outport = \"all\"; flags.loopback = 1; output;"),
+        (64, "1", "output;"),
+    ]);
+    let (datapath, port) = (DatapathKey(1), PortKey::new(9).unwrap());
+    let place = Place::Patch { datapath, port };
+    let security = PortSecurity::default();
+    loader.set_port(datapath, port, LogicalPort { name: "loop".into(), place, security });
+    let members = [9, 9, 1].into_iter().filter_map(PortKey::new).collect();
+    let group = MulticastGroup { name: "all".into(), members };
+    loader.set_multicast(datapath, PortKey::FLOOD, group);
+    assert!(matches!(
+        dropped(&loader.program(), &TCP_22),
+        Some(DropReason::TranslationDepth | DropReason::TranslationSteps)
+    ));
+}
+
+#[test]
+fn hundred_thousand_flows_in_one_table_are_loaded_and_found() {
+    let mut flows = String::new();
+    for n in 0..100_000u32 {
+        let [_, a, b, c] = n.to_be_bytes();
+        let port = 2 + n % 3;
+        writeln!(flows, "priority={},ip,nw_dst=10.{a}.{b}.{c},actions=output:{port}", n % 7)
+            .unwrap();
+    }
+    let start = Instant::now();
+    let program = bridge(&flows);
+    assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
+    for n in [0u32, 1, 65_536, 99_999] {
+        let fields = [
+            (Field::InPort, 1),
+            (Field::EthType, 0x0800),
+            (Field::Ip4Dst, u128::from(0x0a00_0000 + n)),
+        ];
+        let translation = translate(&program, &key(&fields), &(), &mut ());
+        assert_eq!(translation.actions, [Action::Output(PortNo(2 + n % 3))]);
+    }
+    let beyond = [(Field::InPort, 1), (Field::EthType, 0x0800), (Field::Ip4Dst, 0x0b00_0000)];
+    assert_eq!(dropped(&program, &beyond), Some(DropReason::NoFlow));
+}
+
+#[test]
+fn sets_of_ten_thousand_terms_are_compiled_and_right() {
+    let addresses = |net: u32| {
+        let terms = (0..10_000u32).map(|n| format!("10.{net}.{}.{}", n / 250, n % 250));
+        terms.collect::<Vec<_>>().join(", ")
+    };
+    let both = format!("ip4.src == {{{}}} && ip4.dst == {{{}}}", addresses(1), addresses(2));
+    let start = Instant::now();
+    let loader = switch_with(&[(0, &both, "outport = \"vm2\"; output;"), (64, "1", "output;")]);
+    let program = loader.program();
+    assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
+    let packet = |source: u128, destination: u128| {
+        let fields = [
+            (Field::InPort, 1),
+            (Field::EthType, 0x0800),
+            (Field::Ip4Src, source),
+            (Field::Ip4Dst, destination),
+        ];
+        translate(&program, &key(&fields), &(), &mut ()).actions
+    };
+    assert_eq!(packet(0x0a01_27f9, 0x0a02_0000), [Action::Output(PortNo(2))]);
+    assert_eq!(packet(0x0a01_27f9, 0x0a02_00fa), [Action::Drop(DropReason::NoFlow)]);
+    assert_eq!(packet(0x0a02_0000, 0x0a02_0000), [Action::Drop(DropReason::NoFlow)]);
+}
+
+#[test]
+fn contradictory_prerequisites_never_match() {
+    let program =
+        switch_with(&[(0, "tcp.dst == 22 && udp.dst == 22", "outport = \"vm2\"; output;")]);
+    assert_eq!(dropped(&program.program(), &TCP_22), Some(DropReason::NoFlow));
+}
+
+#[test]
+fn connection_tracking_is_a_drop_with_a_name() {
+    let program = switch_with(&[(0, "ip", "ct_next;")]);
+    assert_eq!(dropped(&program.program(), &TCP_22), Some(DropReason::UnsupportedAction));
+}
+
+#[test]
+fn flow_that_does_not_parse_changes_nothing() {
+    let mut loader = switch_with(&[(0, "1", "outport = \"vm2\"; output;"), (64, "1", "output;")]);
+    let error = loader.add_flow(&logical(0, "ip4.src == 1.2.3.4 && tcp.dst = 80", "drop;"));
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("test:1: match, column 31"), "{text}");
+    assert_eq!(loader.flow_count(), 2);
+    let actions = translate(&loader.program(), &key(&TCP_22), &(), &mut ()).actions;
+    assert_eq!(actions, [Action::Output(PortNo(2))]);
+}
+
+#[test]
+fn program_that_was_taken_before_a_change_does_not_see_it() {
+    let mut loader = switch_with(&[(64, "1", "output;")]);
+    let id = loader.add_flow(&logical(0, "1", "outport = \"late\"; output;")).unwrap();
+    let run = |program: &Program| translate(program, &key(&TCP_22), &(), &mut ()).actions;
+    let before = loader.program();
+    assert_eq!(run(&before), [Action::Drop(DropReason::NoSuchPort)]);
+    // The name gets a meaning: just the flows that mention it are compiled again.
+    let port = LogicalPort {
+        name: "late".into(),
+        place: Place::Local(PortNo(7)),
+        security: PortSecurity::default(),
+    };
+    loader.set_port(DatapathKey(1), PortKey::new(7).unwrap(), port);
+    let with_port = loader.program();
+    assert_eq!(run(&with_port), [Action::Output(PortNo(7))]);
+    assert!(loader.remove_flow(id));
+    assert_eq!(run(&loader.program()), [Action::Drop(DropReason::NoFlow)]);
+    assert_eq!(run(&before), [Action::Drop(DropReason::NoSuchPort)]);
+    assert_eq!(run(&with_port), [Action::Output(PortNo(7))]);
+}
