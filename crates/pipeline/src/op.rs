@@ -79,8 +79,8 @@ pub enum Op {
         /// What to do with it.
         ops: Arc<[Op]>,
     },
-    /// A TCP reset for TCP, an ICMP or ICMPv6 "port unreachable" for other IP packets, nothing for the rest, with a list to
-    /// execute on it (OVN's `reject`).
+    /// A TCP reset for TCP, an ICMP or ICMPv6 "port unreachable" for UDP, "unreachable" for other IP packets, nothing for
+    /// the rest; sent back, with Ethernet and IP addresses exchanged; with a list to execute on it (OVN's `reject`).
     Reject(Arc<[Op]>),
     /// Sets the MTU of an ICMP "too big".
     SetIcmpMtu(u32),

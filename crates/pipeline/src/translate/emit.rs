@@ -101,7 +101,14 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     pub fn become_reply(&mut self, packet: &mut Packet<'p>, reply: Reply) {
         let advert = matches!(reply, Reply::NeighbourAdvert { .. });
         let unspecified_src = advert && self.read_field(packet, Field::Ip6Src) == 0;
-        for step in reply.steps(unspecified_src) {
+        self.take_steps(packet, reply.steps(unspecified_src));
+        packet.sent = packet.key.clone();
+        packet.dirty = FlowMask::default();
+    }
+
+    /// Carries steps out on the key.
+    pub fn take_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyStep]) {
+        for step in steps {
             match *step {
                 KeyStep::Load { to, value } => self.write(packet, to, value),
                 KeyStep::Move { from, to } => {
@@ -119,7 +126,5 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 }
             }
         }
-        packet.sent = packet.key.clone();
-        packet.dirty = FlowMask::default();
     }
 }

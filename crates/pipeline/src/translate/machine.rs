@@ -3,12 +3,12 @@
 use super::{MAX_DEPTH, MAX_STEPS, Translation};
 use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
-use crate::op::Op;
+use crate::op::{Direction, Op};
 use crate::program::{Datapath, Program, TableId};
 use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
 use crate::state::{Dependency, Lesson, State};
 use classifier::Rank;
-use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortNo, Reply, Subfield};
+use flow::{Action, DatapathKey, DropReason, Field, FlowMask, KeyStep, PortNo, Reply, Subfield};
 
 /// The bit of `vlan_tci` that says that there is a tag.
 pub(super) const TAG_PRESENT: u128 = 0x1000;
@@ -48,8 +48,6 @@ pub(super) struct Packet<'p> {
     pub dirty: FlowMask,
     /// The datapath it is in.
     pub datapath: (DatapathKey, &'p Datapath),
-    /// It is in the egress pipeline.
-    pub egress: bool,
     /// It came through a tunnel: the host it came from has served the other hosts, and the patch ports of groups.
     pub from_tunnel: bool,
     pub in_port: PortNo,
@@ -364,35 +362,42 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    /// Executes `ops` on a packet made from this one, after `loads`.
+    /// Executes `ops` on a packet made from this one, after `steps`.
     fn reply(
         &mut self,
         packet: &mut Packet<'p>,
         reply: Reply,
         ops: &'p [Op],
-        loads: &[(Field, u128)],
+        steps: &[KeyStep],
     ) -> Result<(), Abort> {
         self.emit_changes(packet);
         let mut inner = packet.fork(ops);
+        // A packet of this host's own: it may go where the one that it answers came from.
+        inner.from_tunnel = false;
         self.become_reply(&mut inner, reply);
-        for &(field, value) in loads {
-            self.write(&mut inner, field.into(), value);
-        }
+        self.take_steps(&mut inner, steps);
         self.run_nested(Nested::Reply(reply), packet, inner)
     }
 
+    /// Answers back to where the packet came from: a rejection changes places of addresses, which other replies do not.
     fn reject(&mut self, packet: &mut Packet<'p>, ops: &'p [Op]) -> Result<(), Abort> {
         const TCP: u128 = 6;
-        match self.read_field(packet, Field::EthType) {
-            0x0800 | 0x86dd if self.read_field(packet, Field::IpProto) == TCP => {
-                self.reply(packet, Reply::TcpReset, ops, &[])
-            }
-            0x0800 => self.reply(packet, Reply::Icmp4, ops, &[(Field::IcmpCode, 3)]),
-            0x86dd => self.reply(packet, Reply::Icmp6, ops, &[(Field::IcmpCode, 4)]),
+        const UDP: u128 = 17;
+        let (a, b, error, no_such_port) = match self.read_field(packet, Field::EthType) {
+            0x0800 => (Field::Ip4Src, Field::Ip4Dst, Reply::Icmp4, 3),
+            0x86dd => (Field::Ip6Src, Field::Ip6Dst, Reply::Icmp6, 4),
             _ => {
                 packet.reason = DropReason::NotApplicable;
-                Ok(())
+                return Ok(());
             }
+        };
+        let stations = KeyStep::Swap { a: Field::EthSrc, b: Field::EthDst };
+        let addresses = KeyStep::Swap { a, b };
+        let code = KeyStep::Load { to: Field::IcmpCode.into(), value: no_such_port };
+        match self.read_field(packet, Field::IpProto) {
+            TCP => self.reply(packet, Reply::TcpReset, ops, &[stations, addresses]),
+            UDP => self.reply(packet, error, ops, &[stations, addresses, code]),
+            _ => self.reply(packet, error, ops, &[stations, addresses]),
         }
     }
 }
@@ -409,7 +414,6 @@ impl<'p> Packet<'p> {
             key,
             dirty: FlowMask::default(),
             datapath,
-            egress: false,
             from_tunnel,
             in_port,
             frames: Vec::with_capacity(4),
@@ -428,7 +432,6 @@ impl<'p> Packet<'p> {
             sent: self.sent.clone(),
             dirty: self.dirty.clone(),
             datapath: self.datapath,
-            egress: self.egress,
             from_tunnel: self.from_tunnel,
             in_port: self.in_port,
             frames: vec![Frame { ops, table: self.table }],
@@ -438,6 +441,11 @@ impl<'p> Packet<'p> {
             reason: DropReason::FlowDrop,
             depth: self.depth,
         }
+    }
+
+    /// True when the flow that is executed is in an egress pipeline.
+    pub fn in_egress(&self) -> bool {
+        self.table.in_pipeline().0 == Direction::Egress
     }
 
     /// True when nothing is left to do with the packet as it is now: it may be changed without a copy.

@@ -26,7 +26,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             packet.reason = DropReason::NoSuchPort;
             return Ok(());
         };
-        if packet.egress {
+        if packet.in_egress() {
             // The end of an egress pipeline.
             return self.leave(packet, outport);
         }
@@ -120,7 +120,6 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 Ok(())
             }
             Place::Local(_) | Place::Patch { .. } => {
-                packet.egress = true;
                 for field in SCRATCH {
                     packet.key.write(field, 0, field.all_ones());
                 }
@@ -180,7 +179,6 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         port: PortKey,
     ) -> Result<(), Abort> {
         packet.datapath = datapath;
-        packet.egress = false;
         packet.from_tunnel = false;
         for number in 0..4 {
             if let Some(registers) = Field::xxreg(number) {
