@@ -128,3 +128,24 @@ fn bits_that_are_known_are_used_when_they_exclude_a_rule() {
     assert_eq!(classifier.lookup(&FlowKey::default(), None, &mut read, |_, _| true), None);
     assert_eq!(read, before);
 }
+
+/// What removed rules looked at is forgotten.
+#[test]
+fn mask_is_as_before_when_rules_came_and_went() {
+    let rule = |datapath: u128, n: u128| {
+        let parts = [
+            (Field::Metadata, datapath, u128::MAX),
+            (Field::Ip4Dst, n << 8, 0xffff_ffff),
+            (Field::TpDst, n, 0xffff),
+        ];
+        (condition(&parts), Rank { priority: 1, id: n as u64 })
+    };
+    let mut classifier = classifier((0..100).map(|n| rule(1, n)));
+    let packet = key(&[(Field::Metadata, 2), (Field::Ip4Dst, 0xff00), (Field::TpDst, 9)]);
+    let before = look_up(&classifier, &packet);
+    assert_eq!(bits(&before.1), 64);
+    (0..300).for_each(|n| assert!(classifier.insert(&rule(2, n).0, rule(2, n).1, ()).is_none()));
+    assert_ne!(look_up(&classifier, &packet), before);
+    (0..300).for_each(|n| assert!(classifier.remove(&rule(2, n).0, rule(2, n).1).is_some()));
+    assert_eq!(look_up(&classifier, &packet), before);
+}

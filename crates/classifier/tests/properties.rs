@@ -48,30 +48,32 @@ fn value(field: Field, choice: u32) -> u128 {
 fn mask(field: Field, choice: u8) -> u128 {
     let width = field.width();
     match choice % 8 {
-        0 | 1 => field.all_ones(),
-        2 => prefix(field, width / 4),
-        3 => prefix(field, width / 2 + 1),
-        4 => prefix(field, width - 1),
+        0 => field.all_ones(),
+        1 => prefix(field, width / 2 + 1),
+        2 => prefix(field, width - 1),
+        3 => prefix(field, width / 4),
+        4 => field.all_ones(),
         5 => prefix(field, 1 + choice / 8 % width),
         6 => 1 << (width / 2),
         _ => field.all_ones() >> (width / 2),
     }
 }
 
-fn random_condition(numbers: &mut Numbers, fields: usize) -> Match {
+fn random_condition(numbers: &mut Numbers, (first, count): Fields, masks: u64) -> Match {
     let mut condition = Match::any();
     for _ in 0..numbers.below(4) {
-        let field = FIELDS[numbers.below(fields as u64) as usize];
-        let mask = mask(field, numbers.next() as u8);
+        let field = FIELDS[first + numbers.below(count as u64) as usize];
+        let choice = numbers.below(masks) + 8 * numbers.below(if masks == 8 { 32 } else { 1 });
+        let mask = mask(field, choice as u8);
         // A field twice may contradict; then the first holds.
         let _contradiction = !condition.require(field, value(field, numbers.next() as u32), mask);
     }
     condition
 }
 
-fn random_key(numbers: &mut Numbers, fields: usize) -> FlowKey {
+fn random_key(numbers: &mut Numbers, (first, count): Fields) -> FlowKey {
     let mut key = FlowKey::default();
-    FIELDS[..fields].iter().for_each(|&f| key.set(f, value(f, numbers.next() as u32)));
+    FIELDS[first..first + count].iter().for_each(|&f| key.set(f, value(f, numbers.next() as u32)));
     key
 }
 
@@ -83,24 +85,32 @@ fn random_value(numbers: &mut Numbers, residuals: bool) -> Value {
     Value { number, only_if }
 }
 
+/// The first of [`FIELDS`], and how many.
+type Fields = (usize, usize);
+
 /// What a test's rules look like; everything else comes from one seed.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     seed: u64,
     rules: usize,
-    /// Only the first so many of [`FIELDS`].
-    fields: usize,
+    /// Only these of [`FIELDS`].
+    fields: Fields,
+    /// So many masks for a field: with few, there are many conditions to a mask.
+    masks: u64,
     priorities: u64,
     residuals: bool,
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
     let rules = prop_oneof![0..20usize, 10..300usize];
-    (any::<u64>(), rules, 1..=FIELDS.len(), 1..50u64, any::<bool>()).prop_map(
-        |(seed, rules, fields, priorities, residuals)| Kind {
+    let few = (0..FIELDS.len() - 2, 1..=3usize);
+    let fields = prop_oneof![Just((0, FIELDS.len())), few];
+    (any::<u64>(), rules, fields, 1..=8u64, 1..50u64, any::<bool>()).prop_map(
+        |(seed, rules, fields, masks, priorities, residuals)| Kind {
             seed,
             rules,
             fields,
+            masks,
             priorities,
             residuals,
         },
@@ -111,7 +121,7 @@ fn build(kind: Kind) -> (Numbers, Classifier<Value>, Oracle<Value>) {
     let mut numbers = Numbers(kind.seed);
     let (mut classifier, mut oracle) = (Classifier::default(), Oracle::default());
     for _ in 0..kind.rules {
-        let condition = random_condition(&mut numbers, kind.fields);
+        let condition = random_condition(&mut numbers, kind.fields, kind.masks);
         let priority = numbers.below(kind.priorities) as u32;
         let rank = Rank { priority, id: numbers.next() };
         let value = random_value(&mut numbers, kind.residuals);
@@ -164,7 +174,7 @@ fn check_key(
     numbers: &mut Numbers,
     classifier: &Classifier<Value>,
     oracle: &Oracle<Value>,
-    fields: usize,
+    fields: Fields,
 ) {
     let key = random_key(numbers, fields);
     let some_rank = oracle.rules().get(numbers.below(50) as usize).map(|rule| rule.1);
@@ -180,7 +190,7 @@ fn check_key(
     assert_eq!(look_up(classifier, &key, better_than, &mut read), expected, "{key:?}");
 
     for _ in 0..8 {
-        let other = random_key(numbers, FIELDS.len());
+        let other = random_key(numbers, (0, FIELDS.len()));
         let changed = disagree(&key, &read, &other, numbers);
         assert!(read.agree(&key, &changed));
         let naive = look_up_naively(oracle, &changed, better_than);
@@ -207,7 +217,7 @@ proptest! {
             // Rules that are there, or were, or are new; growing at first, and then shrinking to nothing.
             let (condition, rank) = match oracle.rules().get(known) {
                 Some(rule) if numbers.below(4) > 0 => (rule.0.clone(), rule.1),
-                _ => (random_condition(&mut numbers, kind.fields), rank),
+                _ => (random_condition(&mut numbers, kind.fields, kind.masks), rank),
             };
             if numbers.below(kind.rules.max(40) as u64 * 2) > step as u64 {
                 let value = random_value(&mut numbers, kind.residuals);
@@ -278,7 +288,7 @@ fn result_is_the_same_in_any_order_of_insertion_when_ranks_tie() {
     for rules in [5, 12, 40, 200] {
         let rank = Rank { priority: 1, id: 1 };
         let mut conditions: Vec<_> =
-            (0..rules).map(|_| random_condition(&mut numbers, 8)).collect();
+            (0..rules).map(|_| random_condition(&mut numbers, (0, 8), 8)).collect();
         let build = |conditions: &[Match]| {
             let mut classifier = Classifier::default();
             for condition in conditions {
@@ -290,7 +300,7 @@ fn result_is_the_same_in_any_order_of_insertion_when_ranks_tie() {
         conditions.reverse();
         let two = build(&conditions);
         for _ in 0..200 {
-            let key = random_key(&mut numbers, 8);
+            let key = random_key(&mut numbers, (0, 8));
             let look_up = |classifier: &Classifier<Match>| {
                 let found = classifier.lookup(&key, None, &mut FlowMask::default(), |_, _| true);
                 found.map(|(_, condition)| condition.clone())
