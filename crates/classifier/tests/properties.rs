@@ -38,11 +38,12 @@ fn accept(key: &FlowKey, value: &Value, read: &mut FlowMask) -> bool {
     })
 }
 
-/// Few values, which differ in the first bits, the last, or in between.
+/// Few values, most bits 0; they differ in the first bits, the last, or in between.
 fn value(field: Field, choice: u32) -> u128 {
-    let width = u32::from(field.width());
-    let bit = |at: u32, of: u32| u128::from(choice >> of & 1) << at;
-    bit(width - 1, 0) | bit(width / 2, 1) | bit(width / 3, 2) | bit(1, 3) | bit(0, 4)
+    let (width, choice) = (u32::from(field.width()), choice & choice >> 8);
+    let places = [width - 1, width - 2, width - 3, width / 2 + 1, width / 2, width / 3, 1, 0];
+    let bits = (0..).zip(places).map(|(at, place)| u128::from(choice >> at & 1) << place);
+    bits.fold(0, |value, bit| value | bit)
 }
 
 fn mask(field: Field, choice: u8) -> u128 {
