@@ -3,6 +3,7 @@
 //! A body panics when something is wrong; whatever else it does with any bytes is fine. It returns what a seed is checked by.
 #![forbid(unsafe_code)]
 
+pub mod actions;
 pub mod coalescing;
 pub mod encapsulation;
 pub mod execution;

@@ -29,6 +29,7 @@ pub fn all() -> Vec<Seed> {
         ("coalesce", segments()),
         ("execute", rewrites()),
         ("network_toml", networks()),
+        ("logical_actions", actions()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
     }
@@ -298,4 +299,23 @@ device = { tap = "b0" }
 "#;
     let vlan = vxlan.replace("\"vxlan\"", "\"vlan\"").replace("vni = 5001", "vlan = 100");
     vec![("vxlan", vxlan.as_bytes().to_vec()), ("vlan", vlan.into_bytes())]
+}
+
+fn actions() -> Group {
+    [
+        ("control", "next; next(3); next(pipeline=egress, table=5); clone { ct_clear; output; }; output;"),
+        ("drop", "drop;"),
+        ("loads", "reg0 = 10.0.0.1; eth.dst = ff:ff:ff:ff:ff:ff; xxreg0 = fd00::1/64; outport = \"_MC_flood\";"),
+        ("moves", "eth.dst <-> eth.src; arp.tha = arp.sha; push(xxreg1); xxreg1 = ct_label; pop(xxreg1); ip.ttl--;"),
+        ("replies", "icmp4_error { icmp4.frag_mtu = 1400; /* Too big. */ output; }; nd_na_router { nd.tll = xreg0[0..47]; };"),
+        ("learning", "reg9[2] = lookup_nd(inport, ip6.src, nd.sll); put_arp(inport, arp.spa, arp.sha); outport = get_fdb(eth.dst);"),
+        ("choices", "reg8[16..31] = select(1=50, 2); fwd_group(liveness=\"true\", childports=\"a\", \"b\");"),
+        ("connections", "ct_commit { ct_mark.blocked = 1; }; ct_commit(ct_mark=1/1, ct_label=2); ct_snat(172.16.0.1,1-3000);"),
+        ("load-balancers", "ct_lb_mark(backends=[fd00::3]:80,10.0.0.1; hash_fields=\"ip_dst\"; skip_snat); commit_lb_aff(vip = \"[::1]:80\", backend = \"[::2]:80\", proto = tcp, timeout = 60);"),
+        ("dialogues", "reg0[3] = put_dhcp_opts(offerip = 10.0.0.3, dns_server = {8.8.8.8, 7.7.7.7}, wpad = \"x\"); reg0[4] = dns_lookup();"),
+        ("events", "trigger_event(event = \"empty_lb_backends\", vip = \"10.0.0.1:80\"); sample(probability=65535,obs_point=$cookie);"),
+        ("logs", "log(name=\"a1\", severity=alert, verdict=allow, meter=\"m1\"); set_meter(1000, 500); set_queue(1);"),
+    ]
+    .map(|(name, text)| (name, text.as_bytes().to_vec()))
+    .to_vec()
 }

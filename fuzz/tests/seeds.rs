@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
-use weft_fuzz::{coalescing, execution, headers, keys, network, offload, reassembly, tunnels};
+use weft_fuzz::{
+    actions, coalescing, execution, headers, keys, network, offload, reassembly, tunnels,
+};
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
     seeds::all().into_iter().filter(move |seed| seed.target == target)
@@ -120,5 +122,12 @@ fn stt_frames_are_complete_when_their_segments_are_seeds() {
 fn networks_are_accepted_when_they_are_seeds() {
     for seed in seeds_of("network_toml") {
         assert!(network::file(&seed.bytes), "{}", seed.name);
+    }
+}
+
+#[test]
+fn actions_are_accepted_when_they_are_seeds() {
+    for seed in seeds_of("logical_actions") {
+        assert!(actions::text(&seed.bytes), "{}", seed.name);
     }
 }
