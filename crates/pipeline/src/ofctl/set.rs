@@ -166,11 +166,13 @@ impl Actions<'_> {
             return Err(value_text.fault("the mask leaves nothing to set"));
         }
         self.load_masked(name.field, in_field(masked.value), in_field(masked.mask));
-        let shown_mask = match name.kind {
-            Kind::VlanVid if masked.mask == 0xfff => low_bits(name.value_width()),
-            _ => masked.mask,
+        let masked = match name.kind {
+            // Open vSwitch wants to see that there is a tag.
+            Kind::VlanVid if masked.mask == 0xfff => {
+                Masked { value: masked.value | names::TAGGED, mask: masked.mask | names::TAGGED }
+            }
+            _ => masked,
         };
-        let masked = Masked { mask: shown_mask, ..masked };
         self.say(format_args!("set_field:{}->{}", Shown { name, masked }, name.name));
         Ok(())
     }

@@ -144,9 +144,12 @@ impl<'a> Items<'a> {
         piece
     }
 
-    /// Reads up to a separator that is outside parentheses.
+    /// Reads up to a separator that is outside parentheses, or a name in quotes.
     fn value(&mut self) -> Parsed<Piece<'a>> {
         let rest = self.rest();
+        if let Some(len) = quoted(rest.text) {
+            return Ok(self.take(len));
+        }
         let mut open = 0u32;
         for (at, character) in rest.text.char_indices() {
             match character {
@@ -185,15 +188,10 @@ impl<'a> Items<'a> {
 
     fn item(&mut self) -> Parsed<Item<'a>> {
         let rest = self.rest();
-        // A name in quotes may hold any character but a quote.
-        let quoted = rest.text.strip_prefix('"').and_then(|text| text.find('"'));
-        let word_end = match quoted {
-            Some(end) => end + 2,
-            None => rest
-                .text
-                .find(|c| matches!(c, '=' | ':' | '(') || SEPARATORS.contains(&c))
-                .unwrap_or(rest.text.len()),
-        };
+        let word_end = quoted(rest.text).unwrap_or_else(|| {
+            let end = rest.text.find(|c| matches!(c, '=' | ':' | '(') || SEPARATORS.contains(&c));
+            end.unwrap_or(rest.text.len())
+        });
         let word = self.take(word_end);
         let value = match self.rest().text.chars().next() {
             Some('=' | ':') => {
@@ -217,6 +215,11 @@ impl<'a> Items<'a> {
         }
         Ok(Item { word, value })
     }
+}
+
+/// The length of a name in quotes at the beginning of a text; it may hold any character but a quote.
+fn quoted(text: &str) -> Option<usize> {
+    Some(text.strip_prefix('"')?.find('"')? + 2)
 }
 
 impl<'a> Iterator for Items<'a> {
@@ -250,21 +253,22 @@ pub(super) fn suggestion<'n>(word: &str, names: impl Iterator<Item = &'n str>) -
         .map_or_else(String::new, |(_, name)| format!("; did you mean `{name}`?"))
 }
 
-/// Insertions, deletions and replacements of a byte that lead from one word to the other.
+/// Insertions, deletions and replacements of a byte, and exchanges of two neighbours, that lead from one word to the other.
 fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut before = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (above, y) in row.iter_mut().skip(1).zip(b.bytes()) {
-            let cost = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
-            diagonal = *above;
-            left = cost.min(left + 1).min(diagonal + 1);
-            *above = left;
+    for (i, x) in a.iter().enumerate() {
+        let mut next = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let mut cost = (row[j] + usize::from(x != y)).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && (x, y) == (&b[j - 1], &a[i - 1]) {
+                cost = cost.min(before[j - 1] + 1);
+            }
+            next.push(cost);
         }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
+        before = std::mem::replace(&mut row, next);
     }
     row.last().copied().unwrap_or_default()
 }
