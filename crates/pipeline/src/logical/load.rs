@@ -217,6 +217,10 @@ impl Asking<'_> {
 
 impl Scope for Asking<'_> {
     fn port(&self, name: &str) -> Option<u16> {
+        // What `outport` is while nothing has been chosen: ovn-northd asks for it under this name.
+        if matches!(name, "none" | "") {
+            return Some(0);
+        }
         self.ask(Question::Port(name.into()));
         self.loader.names.get(&self.datapath)?.get(name).map(|key| key.value())
     }

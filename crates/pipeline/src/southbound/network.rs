@@ -186,8 +186,14 @@ impl<'s> Maker<'s> {
             }
             self.network.loader.set_address_set(&row.name, members);
         }
+        // A group has a row for each datapath that ports of it are in, named after both. What ports mean is a matter of
+        // the datapath anyway: all rows together say the same.
+        let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for row in &self.rows.port_groups {
-            self.network.loader.set_port_group(&row.name, row.ports.clone());
+            groups.entry(row.group_name()).or_default().extend(row.ports.iter().cloned());
+        }
+        for (name, ports) in groups {
+            self.network.loader.set_port_group(name, ports);
         }
     }
 

@@ -117,7 +117,7 @@ rows! {
 
     /// What `@name` means.
     PortGroup in "Port_Group" {
-        /// Its name.
+        /// Its name; see [`PortGroup::group_name`].
         name: String = "name",
         /// The names of the ports.
         ports: Vec<String> = "ports",
@@ -182,6 +182,16 @@ impl DatapathBinding {
     /// True for a router, false for a switch.
     pub fn is_router(&self) -> bool {
         self.external_ids.contains_key("logical-router")
+    }
+}
+
+impl PortGroup {
+    /// The name in `@name`: ovn-northd puts the number of the datapath, and `_`, in front of it.
+    pub fn group_name(&self) -> &str {
+        match self.name.split_once('_') {
+            Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => &self.name,
+        }
     }
 }
 

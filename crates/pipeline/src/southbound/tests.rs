@@ -79,6 +79,7 @@ fn tables_are_known_by_their_columns_when_ovn_sbctl_prints_no_caption() {
     assert_eq!(database.multicast_groups[0].ports, [uuid("70cf1aee-054c-4bfc-b26b-e1b1bec4f238")]);
     assert_eq!(database.address_sets[0].addresses, ["10.0.0.1", "10.0.0.2"]);
     assert_eq!(database.port_groups[0].ports, ["vm1", "vm2"]);
+    assert_eq!(database.port_groups[0].group_name(), "pg1");
     assert_eq!(database.mac_bindings[0].ip.to_string(), "fd00::1");
     assert!(database.static_mac_bindings[0].override_dynamic_mac);
     assert_eq!(database.fdb[0].mac.to_string(), "02:00:00:00:00:01");
