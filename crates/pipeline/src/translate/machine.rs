@@ -394,10 +394,28 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         let stations = KeyStep::Swap { a: Field::EthSrc, b: Field::EthDst };
         let addresses = KeyStep::Swap { a, b };
         let code = KeyStep::Load { to: Field::IcmpCode.into(), value: no_such_port };
+        if self.must_not_be_answered(packet) {
+            packet.reason = DropReason::NotApplicable;
+            return Ok(());
+        }
         match self.read_field(packet, Field::IpProto) {
             TCP => self.reply(packet, Reply::TcpReset, ops, &[stations, addresses]),
             UDP => self.reply(packet, error, ops, &[stations, addresses, code]),
             _ => self.reply(packet, error, ops, &[stations, addresses]),
+        }
+    }
+
+    /// True for what would make two hosts answer each other for ever: resets (RFC 9293 section 3.10.7.1) and ICMP errors
+    /// (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+    fn must_not_be_answered(&mut self, packet: &Packet<'p>) -> bool {
+        const RST: u128 = 0x04;
+        let mut key = packet.key.recorder(&mut self.read);
+        match (key.read_field(Field::EthType), key.read_field(Field::IpProto)) {
+            (_, 6) => key.read(Field::TcpFlags, RST) != 0,
+            (0x0800, 1) => matches!(key.read_field(Field::IcmpType), 3 | 4 | 5 | 11 | 12),
+            // Errors have the highest bit clear.
+            (0x86dd, 58) => key.read(Field::IcmpType, 0x80) == 0,
+            _ => false,
         }
     }
 }
