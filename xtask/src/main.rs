@@ -8,6 +8,7 @@ mod fuzz;
 mod lint;
 mod packages;
 mod run;
+mod soundness;
 mod test;
 
 use std::process::ExitCode;
@@ -48,6 +49,8 @@ enum Task {
     FuzzSmoke,
     /// Write the seed corpora of the fuzz targets anew from valid frames
     FuzzSeeds,
+    /// Look for masks that are too wide, on ten million random packets
+    Soundness(soundness::Options),
     /// Install the Debian packages that all other tasks need
     Packages,
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::FuzzSmoke => fuzz::smoke(),
         Task::FuzzSeeds => fuzz::seeds(),
+        Task::Soundness(options) => soundness::soundness(&options),
         Task::Packages => packages::ensure(&packages::all()),
     };
     match result {

@@ -17,10 +17,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
         for (field, bits) in std::mem::take(&mut packet.dirty).fields() {
             let value = packet.key.key().get(field) & bits;
-            let known = packet.sent.written().get(field) | self.read.get(field);
+            let known = packet.sent.written().get(field);
             let same = packet.sent.key().get(field) & bits == value;
-            // What is known to be there already need not be written. The bits compared must be known: a packet that happens
-            // to have them must not decide for others of the megaflow that do not.
+            // What the program has put there already is not written again. A value that the packet merely happens to have is:
+            // others of its megaflow need not have it.
             if same && bits & !known == 0 {
                 continue;
             }

@@ -281,7 +281,9 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
 
     /// The best flow of a table for a key.
     fn find(&mut self, packet: &Packet<'p>, key: &RecordedKey, table: TableId) -> Option<&'p Flow> {
-        let mut looked_at = FlowMask::default();
+        // What is known already costs nothing to look at again: the lookup tells rules apart by it where it can.
+        let mut looked_at = key.written().clone();
+        looked_at.union(&self.read);
         let mut best: Option<(Rank, &'p Flow)> = None;
         for &group in &packet.datapath.1.groups {
             let Some(classifier) = self.program.table(group, table) else { continue };

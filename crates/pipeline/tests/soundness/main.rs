@@ -45,17 +45,37 @@ fn environment(name: &str, otherwise: u64) -> u64 {
 fn packets_of_one_megaflow_have_one_translation() {
     let cases = environment("WEFT_CASES", 60_000);
     let first = environment("WEFT_SEED", 1);
+    let seeds = first..first + cases.div_ceil(PACKETS);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut seen = Seen::default();
-    for seed in first..first + cases.div_ceil(PACKETS) {
-        let mut random = Random::new(seed);
-        let (program, learned) = program::program(&mut random, seed % 2 == 0);
-        for _ in 0..PACKETS {
-            let key = program::packet(&mut random, seed % 2 == 0);
-            check(&program, &learned, &key, &mut random, &mut seen)
-                .unwrap_or_else(|fault| panic!("WEFT_SEED={seed}: {fault}"));
+    std::thread::scope(|scope| {
+        let share = |thread| {
+            let seeds = seeds.clone().skip(thread).step_by(threads);
+            move || seeds.map(check_program).fold(Seen::default(), Seen::and)
+        };
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(share(thread))).collect();
+        for thread in running {
+            match thread.join() {
+                Ok(part) => seen = std::mem::take(&mut seen).and(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
         }
-    }
+    });
     seen.assert_not_trivial();
+}
+
+/// Tries packets on the program of this seed: a bridge for odd ones, a logical network for even ones.
+fn check_program(seed: u64) -> Seen {
+    let logical = seed % 2 == 0;
+    let mut random = Random::new(seed);
+    let mut seen = Seen::default();
+    let (program, learned) = program::program(&mut random, logical);
+    for _ in 0..PACKETS {
+        let key = program::packet(&mut random, logical);
+        check(&program, &learned, &key, &mut random, &mut seen)
+            .unwrap_or_else(|fault| panic!("WEFT_SEED={seed}: {fault}"));
+    }
+    seen
 }
 
 /// What the cases had in them, so that the test does not become one that cannot fail.
@@ -70,6 +90,16 @@ struct Seen {
 }
 
 impl Seen {
+    fn and(mut self, other: Self) -> Self {
+        self.cases += other.cases;
+        self.sent += other.sent;
+        self.several_copies += other.several_copies;
+        self.changed += other.changed;
+        self.unread_bits += other.unread_bits;
+        self.hits += other.hits;
+        self
+    }
+
     fn note(&mut self, key: &FlowKey, translation: &Translation<'_>, sent: &BTreeSet<Sent>) {
         self.cases += 1;
         self.sent += u64::from(!sent.is_empty());
