@@ -21,6 +21,7 @@ mod name;
 mod options;
 mod placement;
 mod prefix;
+mod program;
 mod reach;
 mod read;
 mod section;
@@ -42,3 +43,4 @@ pub use options::{
 };
 pub use placement::Placement;
 pub use prefix::Prefix;
+pub use program::load_program;

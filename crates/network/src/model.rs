@@ -61,14 +61,6 @@ impl Network {
         self.logical_routers.iter().find(|router| router.name == name)
     }
 
-    /// The ports that logical routers have on a switch, in the order of the file.
-    pub fn router_ports_on(&self, switch: SwitchIndex) -> impl Iterator<Item = &RouterPort> {
-        let ports = self.logical_routers.iter().flat_map(|router| &router.ports);
-        ports.filter(
-            move |port| matches!(port.link, RouterLink::Switch { switch: on, .. } if on == switch),
-        )
-    }
-
     /// Which switches routers link with which.
     pub(crate) fn reach(&self) -> Reach {
         let mut reach = Reach::new(self.logical_switches.len(), self.logical_routers.len());

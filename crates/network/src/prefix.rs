@@ -1,6 +1,7 @@
 //! [`Prefix`]: a range of addresses that share their first bits.
 
 use crate::ipnet::{bits, width};
+use pipeline::logical::{Constant, Format};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -104,6 +105,21 @@ impl Prefix {
     }
 }
 
+/// As a constant of the logical language.
+impl From<Prefix> for Constant {
+    fn from(prefix: Prefix) -> Self {
+        let width = width(prefix.addr);
+        let host_bits = width - u32::from(prefix.len);
+        let field = u128::MAX >> (128 - width);
+        let mask = field & u128::MAX.checked_shl(host_bits).unwrap_or_default();
+        Self {
+            value: bits(prefix.addr),
+            mask: (!prefix.is_single()).then_some(mask),
+            format: if prefix.is_ipv4() { Format::Ipv4 } else { Format::Ipv6 },
+        }
+    }
+}
+
 /// As OVN's language writes it: an address alone when it is one.
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,6 +166,14 @@ mod tests {
             Err("\"web\" is no IP address; write one such as \"10.0.0.5\" or \"10.0.0.0/24\""
                 .to_owned())
         );
+    }
+
+    #[test]
+    fn constant_is_written_like_the_prefix() {
+        for text in ["0.0.0.0/0", "10.0.0.0/8", "10.0.0.5", "::/0", "fd00:1::/64", "fd00::5"] {
+            let constant = Constant::from(Prefix::parse(text, true).unwrap());
+            assert_eq!(constant.to_string(), text);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::errors::Report;
 use crate::read::SetsDraft;
 use crate::section::Sited;
-use crate::{AclDirection, suggest};
+use crate::{AclDirection, Prefix, suggest};
 use pipeline::logical::lexer::Lexer;
 use pipeline::logical::{Constant, Scope, SyntaxError, TokenKind, expr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +19,8 @@ pub(super) struct Names<'d> {
 
 impl<'d> Names<'d> {
     pub(super) fn new(ports: BTreeSet<String>, sets: &'d SetsDraft) -> Self {
-        let constants = |prefixes: &Vec<crate::Prefix>| {
-            prefixes.iter().filter_map(|prefix| constant(&prefix.to_string())).collect()
-        };
+        let constants =
+            |prefixes: &Vec<Prefix>| prefixes.iter().map(|&prefix| prefix.into()).collect();
         let names = |members: &Vec<Sited<String>>| {
             members.iter().map(|member| member.value.clone()).collect()
         };
@@ -128,11 +127,4 @@ impl Scope for Names<'_> {
 /// The sentence without its full stop, as all complaints about a file are.
 fn clause(sentence: &str) -> String {
     sentence.trim_end_matches('.').to_owned()
-}
-
-fn constant(text: &str) -> Option<Constant> {
-    match Lexer::new(text).kind() {
-        TokenKind::Integer(constant) => Some(*constant),
-        _ => None,
-    }
 }

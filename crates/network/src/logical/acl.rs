@@ -1,16 +1,21 @@
 //! The flows of access control lists.
 
 use super::{Flows, Keys, Stage, next_to};
-use crate::{Acl, AclAction, AclDirection, AclScope, Network};
+use crate::model::port_in_switch;
+use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Added to an entry's priority, as in OVN; what is below is the pipeline's own.
 const OFFSET: u16 = 1000;
 
+/// Above all entries.
+const EXEMPT: u16 = OFFSET + 0x8000;
+
 /// Adds the flows of all entries.
 pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+    exempt_routers(network, keys, flows);
     let groups = switches_of_groups(network, keys);
     let none: Arc<[DatapathKey]> = Arc::default();
     for acl in network.acls() {
@@ -27,6 +32,29 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
         };
         let place = (stage, OFFSET + acl.priority);
         flows.add(&datapaths, place, condition, actions(acl), acl.line);
+    }
+}
+
+/// An entry is for guests: what passes between a switch and a router is left to the port that it comes from or goes to.
+fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
+    let limited: BTreeSet<SwitchIndex> = network
+        .acls()
+        .iter()
+        .filter_map(|acl| match acl.scope {
+            AclScope::Switch(switch) => Some(switch),
+            AclScope::PortGroup(_) => None,
+        })
+        .collect();
+    for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
+        let RouterLink::Switch { switch, .. } = port.link else { continue };
+        if limited.contains(&switch) {
+            let datapath = [keys.switch(switch)].into();
+            let name = port_in_switch(&network[switch].name, &port.name);
+            for (stage, side) in [(Stage::LsInAcl, "inport"), (Stage::LsOutAcl, "outport")] {
+                let condition = format!("{side} == {name:?}");
+                flows.add(&datapath, (stage, EXEMPT), condition, "next;", port.line);
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ mod switch;
 pub use stage::Stage;
 
 use crate::model::port_in_switch;
-use crate::{Line, Network, PortSecurity, RouterIndex, RouterLink, SwitchIndex};
+use crate::{Line, Network, PortSecurity, Prefix, RouterIndex, RouterLink, SwitchIndex};
 use flow::{DatapathKey, PortKey};
 use pipeline::{DatapathKind, Direction};
 use serde::ser::SerializeStruct;
@@ -29,8 +29,8 @@ use std::sync::Arc;
 pub struct LogicalNetwork {
     /// Switches, then routers, each in the order of the file.
     pub datapaths: Vec<LogicalDatapath>,
-    /// What `$name` stands for: constants of the language.
-    pub address_sets: BTreeMap<String, Vec<String>>,
+    /// What `$name` stands for.
+    pub address_sets: BTreeMap<String, Vec<Prefix>>,
     /// What `@name` stands for: names of ports.
     pub port_groups: BTreeMap<String, Vec<String>>,
     /// The flows: pipeline by pipeline, table by table, the highest priority first.
@@ -106,7 +106,7 @@ impl Serialize for LogicalFlow {
         let datapaths: Vec<u32> = self.datapaths.iter().map(|key| key.0).collect();
         let mut object = serializer.serialize_struct("LogicalFlow", 8)?;
         object.serialize_field("datapaths", &datapaths)?;
-        object.serialize_field("pipeline", pipeline_name(self.stage.direction()))?;
+        object.serialize_field("pipeline", self.stage.direction().name())?;
         object.serialize_field("table", &self.stage.table())?;
         object.serialize_field("stage", self.stage.name())?;
         object.serialize_field("priority", &self.priority)?;
@@ -117,39 +117,29 @@ impl Serialize for LogicalFlow {
     }
 }
 
-/// `ingress` or `egress`.
-pub(crate) const fn pipeline_name(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Ingress => "ingress",
-        Direction::Egress => "egress",
-    }
-}
-
 /// As `ovn-sbctl lflow-list` prints flows: each datapath's, ingress first.
 impl fmt::Display for LogicalNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut flows: BTreeMap<(DatapathKey, Direction), Vec<&LogicalFlow>> = BTreeMap::new();
+        for flow in &self.flows {
+            for &key in &*flow.datapaths {
+                flows.entry((key, flow.stage.direction())).or_default().push(flow);
+            }
+        }
         for datapath in &self.datapaths {
             for direction in [Direction::Ingress, Direction::Egress] {
-                let pipeline = pipeline_name(direction);
+                let pipeline = direction.name();
                 writeln!(
                     f,
                     "Datapath: {:?} ({})  Pipeline: {pipeline}",
                     datapath.name, datapath.key
                 )?;
-                let of_pipeline = |flow: &&LogicalFlow| flow.stage.direction() == direction;
-                for flow in self.flows_of(datapath.key).filter(of_pipeline) {
+                for flow in flows.get(&(datapath.key, direction)).into_iter().flatten() {
                     writeln!(f, "{flow}")?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-impl LogicalNetwork {
-    /// The flows that apply to a datapath.
-    pub fn flows_of(&self, key: DatapathKey) -> impl Iterator<Item = &LogicalFlow> {
-        self.flows.iter().filter(move |flow| flow.datapaths.contains(&key))
     }
 }
 
@@ -162,12 +152,9 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
     router::add(network, &keys, &mut flows);
     let mut flows = flows.flows;
     flows.sort_by_key(|flow| (flow.stage, std::cmp::Reverse(flow.priority)));
-    let members =
-        |prefixes: &Vec<crate::Prefix>| prefixes.iter().map(ToString::to_string).collect();
-    let address_sets = network.address_sets().iter();
     LogicalNetwork {
         datapaths: datapaths(network, &keys),
-        address_sets: address_sets.map(|(name, set)| (name.clone(), members(set))).collect(),
+        address_sets: network.address_sets().clone(),
         port_groups: network.port_groups().clone(),
         flows,
     }
@@ -297,7 +284,7 @@ impl Flows {
 
 /// `next(...)` to a stage that is not the next one.
 fn next_to(stage: Stage) -> String {
-    format!("next(pipeline={},table={});", pipeline_name(stage.direction()), stage.table())
+    format!("next(pipeline={},table={});", stage.direction().name(), stage.table())
 }
 
 /// `{a, b}`, or `a` alone.

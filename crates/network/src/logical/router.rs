@@ -5,19 +5,21 @@ mod input;
 
 use super::switch::addresses;
 use super::{Flows, Keys, Stage};
-use crate::reach::Reach;
-use crate::{LogicalRouter, Network, RouterPort};
+use crate::{LogicalRouter, Network, RouterLink, RouterPort};
 use flow::DatapathKey;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// A router while its flows are made.
 struct Router<'n> {
     network: &'n Network,
-    reach: &'n Reach,
     router: &'n LogicalRouter,
-    index: usize,
     datapath: Arc<[DatapathKey]>,
+    /// For each switch the ports that routers have on it.
+    ports_on: &'n [Vec<&'n RouterPort>],
+    /// The longest packet that can come to this router from a guest.
+    longest_mtu: u16,
 }
 
 /// Adds the flows of all routers.
@@ -27,8 +29,16 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     add_common(flows, &all);
     input::add_common(flows, &all);
     forward::add_common(flows, &all);
+    let ports_on = ports_on_switches(network);
+    let mut mtus: BTreeMap<usize, u16> = BTreeMap::new();
+    for (index, switch) in network.logical_switches().iter().enumerate() {
+        let longest = mtus.entry(reach.part_of_switch(index)).or_default();
+        *longest = switch.mtu.max(*longest);
+    }
     for (index, (router, &key)) in network.logical_routers().iter().zip(&keys.routers).enumerate() {
-        let router = Router { network, reach: &reach, router, index, datapath: [key].into() };
+        let longest_mtu = mtus.get(&reach.part_of_router(index)).copied().unwrap_or_default();
+        let datapath = [key].into();
+        let router = Router { network, router, datapath, ports_on: &ports_on, longest_mtu };
         for port in &router.router.ports {
             router.add_admission(flows, port);
             router.add_neighbor(flows, port);
@@ -38,6 +48,16 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
         router.add_resolve(flows);
         router.add_length(flows);
     }
+}
+
+fn ports_on_switches(network: &Network) -> Vec<Vec<&RouterPort>> {
+    let mut ports_on = vec![Vec::new(); network.logical_switches().len()];
+    for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
+        if let RouterLink::Switch { switch, .. } = port.link {
+            ports_on[switch.value()].push(port);
+        }
+    }
+    ports_on
 }
 
 fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {

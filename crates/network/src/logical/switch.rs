@@ -90,7 +90,7 @@ fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) 
             IpAddr::V6(ip) => (
                 solicitation_for(ip),
                 format!(
-                    "nd_na {{ eth.src = {mac}; ip6.src = {ip}; nd.target = {ip}; nd.tll = {mac}; \
+                    "nd_na {{ eth.src = {mac}; ip6.src = {ip}; nd.tll = {mac}; \
                      outport = inport; flags.loopback = 1; output; }};"
                 ),
             ),

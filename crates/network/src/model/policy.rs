@@ -44,7 +44,7 @@ pub struct Acl {
 /// Where an entry of an access control list applies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AclScope {
-    /// To all ports of a logical switch, those of logical routers among them.
+    /// To all ports of guests of a logical switch.
     Switch(SwitchIndex),
     /// To the ports of a group.
     PortGroup(String),

@@ -126,7 +126,7 @@ impl Router<'_> {
                             self.add_neighbour(flows, port, net.addr(), guest.mac, guest.line);
                         }
                     }
-                    for other in self.network.router_ports_on(switch) {
+                    for other in &self.ports_on[switch.value()] {
                         if other.name != port.name {
                             self.add_router_neighbour(flows, port, other);
                         }
@@ -166,9 +166,8 @@ impl Router<'_> {
 
     /// For each port to which longer packets may come than its switch takes: what is too long, and what its sender is told.
     pub(super) fn add_length(&self, flows: &mut Flows) {
-        let longest = self.longest_mtu();
         for out in &self.router.ports {
-            let Some(mtu) = self.mtu(out).filter(|&mtu| mtu < longest) else { continue };
+            let Some(mtu) = self.mtu(out).filter(|&mtu| mtu < self.longest_mtu) else { continue };
             let bytes = mtu.saturating_add(ETHERNET_BYTES);
             let condition = format!("outport == {:?}", out.name);
             let actions = format!("reg9[1] = check_pkt_larger({bytes}); next;");
@@ -187,14 +186,6 @@ impl Router<'_> {
             RouterLink::Switch { switch, .. } => Some(self.network[switch].mtu),
             RouterLink::Router { .. } => None,
         }
-    }
-
-    /// The longest packet that can come to this router from a guest.
-    fn longest_mtu(&self) -> u16 {
-        let part = self.reach.part_of_router(self.index);
-        let switches = self.network.logical_switches().iter().enumerate();
-        let near = switches.filter(|(index, _)| self.reach.part_of_switch(*index) == part);
-        near.map(|(_, switch)| switch.mtu).max().unwrap_or_default()
     }
 
     /// The message begins its way at the router's ingress as if its receiver had sent it: it is routed to the sender.

@@ -1,0 +1,84 @@
+//! The program of a host: the logical side of the network and its physical side, put together.
+
+use crate::{LogicalNetwork, Placement};
+use flow::PortKey;
+use pipeline::logical::{FlowError, Loader};
+use pipeline::{LogicalPort, MulticastGroup, Place, PortSecurity};
+
+/// Loads what a host needs of the logical network. `file_name` stands in front of the line from which each flow comes.
+///
+/// # Errors
+/// A flow that is not in the language. None comes from a network that was checked.
+pub fn load_program(
+    logical: &LogicalNetwork,
+    placement: &Placement,
+    file_name: &str,
+) -> Result<Loader, Box<FlowError>> {
+    let mut loader = Loader::default();
+    add_datapaths(&mut loader, logical, placement);
+    for (name, members) in &logical.address_sets {
+        loader.set_address_set(name, members.iter().map(|&prefix| prefix.into()).collect());
+    }
+    for (name, members) in &logical.port_groups {
+        loader.set_port_group(name, members.clone());
+    }
+    let program = loader.physical();
+    for (&port, entry) in &placement.entries {
+        program.set_entry(port, entry.clone());
+    }
+    for (&(tunnel, key), &datapath) in &placement.tunnels {
+        program.set_tunnel(tunnel, key, datapath);
+    }
+    for (&tags, &datapath) in &placement.tags {
+        program.set_tags(tags, datapath);
+    }
+    for flow in &logical.flows {
+        let here: Vec<_> = flow
+            .datapaths
+            .iter()
+            .filter(|key| placement.datapaths.contains(key))
+            .copied()
+            .collect();
+        if !here.is_empty() {
+            loader.add_flow(&pipeline::logical::LogicalFlow {
+                datapaths: here,
+                direction: flow.stage.direction(),
+                table: flow.stage.table(),
+                priority: flow.priority,
+                stage: flow.stage.name().to_owned(),
+                condition: flow.condition.clone(),
+                actions: flow.actions.clone(),
+                source: match flow.line {
+                    Some(line) => format!("{file_name}:{}", line.0),
+                    None => file_name.to_owned(),
+                },
+                cookie: 0,
+            })?;
+        }
+    }
+    Ok(loader)
+}
+
+fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Placement) {
+    let here = logical.datapaths.iter().filter(|dp| placement.datapaths.contains(&dp.key));
+    for datapath in here {
+        loader.add_datapath(datapath.key, &datapath.name, datapath.kind);
+        if let Some(entry) = loader.physical().datapath_mut(datapath.key) {
+            entry.tunnel_key = datapath.tunnel_key;
+        }
+        for port in &datapath.ports {
+            let place = placement.places.get(&(datapath.key, port.key)).copied();
+            // What the file's reader has made is well-formed.
+            let security = port.security.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let security = PortSecurity::parse_as_ovn(&security).0;
+            let place = place.unwrap_or(Place::Unbound);
+            loader.set_resident(&port.name, matches!(place, Place::Local(_) | Place::Patch { .. }));
+            let port_here = LogicalPort { name: port.name.clone(), place, security };
+            loader.set_port(datapath.key, port.key, port_here);
+        }
+        if let Some(members) = &datapath.flood {
+            let group = MulticastGroup { name: "_MC_flood".to_owned(), members: members.clone() };
+            loader.set_multicast(datapath.key, PortKey::FLOOD, group);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What logical flows do with packets: loaded as a program, translated, and shown as actions.
+//!
+//! The cases are in `logical/*.txt`: a title after `==`, and lines `guest: packet` each with the actions, behind `=>`, in the
+//! line after it.
+
+mod support;
+
+use flow::{Field, FlowKey, PortNo, TunnelType};
+use network::{Network, Placement, logical_flows};
+use pipeline::{LearnLimits, Learned};
+use support::Net;
+
+/// Compares all cases of a file, of which there are `count`.
+fn check(net: &Net, cases: &str, count: usize) {
+    let (mut names, mut found, mut seen) = (Vec::new(), String::new(), 0);
+    for line in cases.lines().filter(|line| !line.starts_with("=>")) {
+        found.push_str(line);
+        found.push('\n');
+        if line.starts_with('#') || line.starts_with("==") {
+            continue;
+        }
+        if let Some((name, text)) = line.split_once(" = ").filter(|_| seen == 0) {
+            names.push((format!("${name}"), text));
+            // The longest name first, as one may be the beginning of another.
+            names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        } else if let Some((guest, packet)) = line.split_once(": ") {
+            let packet =
+                names.iter().fold(packet.to_owned(), |p, (name, text)| p.replace(name, text));
+            found.push_str(&format!("=> {}\n", net.send(guest, &packet)));
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, count);
+    for (found, wanted) in found.lines().zip(cases.lines()) {
+        assert_eq!(found, wanted);
+    }
+    assert_eq!(found, cases);
+}
+
+#[test]
+fn packets_go_where_the_network_says_when_it_is_routed() {
+    let net = Net::whole(include_str!("../../../examples/routed.toml"));
+    check(&net, include_str!("logical/routed.txt"), 45);
+}
+
+const ROUTED: &str = include_str!("../../../examples/routed.toml");
+const TCP_22: &str = "eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:0b && \
+                      ip4.src == 10.0.1.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && tcp.dst == 22";
+
+/// A packet out of a Geneve tunnel with this key and these logical ports.
+fn out_of_geneve(key: &mut FlowKey, vni: u32, ingress: u16, egress: u16) {
+    key.set(Field::InPort, Placement::tunnel_port(TunnelType::Geneve).0.into());
+    key.set(Field::TunId, vni.into());
+    key.set(Field::TunMetadataPresent, 1);
+    key.set(Field::TunMetadata0, u128::from(ingress) << 16 | u128::from(egress));
+}
+
+#[test]
+fn packet_takes_one_tunnel_when_the_router_is_on_every_host() {
+    let to_db1 = "eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:01 && \
+                  ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 64 && tcp.dst == 5432";
+    let sent = Net::on("h1", ROUTED).send("web1", to_db1);
+    // 0x7fff is the port of `db` that leads to the router.
+    let arrives = "otherwise(set(eth_dst=02:00:00:00:02:0a),set(eth_src=02:00:00:00:02:01),set(ip_ttl=63),\
+                   encap(endpoint=101,key=5002,inport=32767,outport=1)))";
+    assert!(sent.ends_with(arrives), "{sent}");
+    let routed = "eth.src == 02:00:00:00:02:01 && eth.dst == 02:00:00:00:02:0a && \
+                  ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 63 && tcp.dst == 5432";
+    let received = Net::on("h2", ROUTED).receive(routed, |key| out_of_geneve(key, 5002, 0x7fff, 1));
+    assert_eq!(received, "output(2)");
+}
+
+/// The entry is one of what goes to a port: it is decided on the receiver's host, and the answer goes back.
+#[test]
+fn rejection_returns_through_the_tunnel_when_the_sender_is_on_another_host() {
+    let sent = Net::on("h1", ROUTED).send("web1", TCP_22);
+    assert_eq!(sent, "encap(endpoint=101,key=5001,inport=1,outport=2)");
+    let received = Net::on("h2", ROUTED).receive(TCP_22, |key| out_of_geneve(key, 5001, 1, 2));
+    assert_eq!(
+        received,
+        "log(name=\"no-ssh\"),tcp_reset(set(eth_dst=02:00:00:00:01:0a),set(eth_src=02:00:00:00:01:0b),\
+         set(ip4_src=10.0.1.11),set(ip4_dst=10.0.1.10),encap(endpoint=100,key=5001,inport=2,outport=1))"
+    );
+}
+
+/// VXLAN carries no logical ports: the receiver's host chooses the receiver again, and nothing else.
+#[test]
+fn entries_from_port_are_decided_once_when_the_tunnel_names_no_port() {
+    let text = ROUTED.replace("\"geneve\"", "\"vxlan\"").replace(
+        "direction = \"from-port\"\npriority = 1000\nmatch = 'inport == \"db1\" && udp'",
+        "direction = \"from-port\"\npriority = 1000\nmatch = 'udp'",
+    );
+    assert_ne!(text.matches("match = 'udp'").count(), 0);
+    let from_router = "eth.src == 02:00:00:00:02:01 && eth.dst == 02:00:00:00:02:0a && \
+                       ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 63 && udp.dst == 53";
+    let received = Net::on("h2", &text).receive(from_router, |key| {
+        key.set(Field::InPort, Placement::tunnel_port(TunnelType::Vxlan).0.into());
+        key.set(Field::TunId, 5002);
+    });
+    assert_eq!(received, "output(2)");
+    let own = "eth.src == 02:00:00:00:02:0a && eth.dst == 02:00:00:00:02:01 && \
+               ip4.src == 10.0.2.10 && ip4.dst == 10.0.1.10 && ip.ttl == 64 && udp.dst == 53";
+    assert_eq!(Net::on("h2", &text).send("db1", own), "drop(flow_drop)");
+}
+
+#[test]
+fn sender_is_told_when_what_it_sends_is_rejected() {
+    let text = format!(
+        "{ROUTED}\n[[acl]]\nswitch = \"web\"\ndirection = \"from-port\"\npriority = 5\n\
+         match = 'udp.dst == 53'\naction = \"reject\"\n"
+    );
+    let net = Net::whole(&text);
+    let packet = "eth.src == 02:00:00:00:01:0b && eth.dst == 02:00:00:00:01:0a && \
+                  ip4.src == 10.0.1.11 && ip4.dst == 10.0.1.10 && ip.ttl == 64 && udp.dst == 53";
+    let sent = net.send("web2", packet);
+    assert!(sent.starts_with("icmp4(") && sent.ends_with("output(2))"), "{sent}");
+    assert!(sent.contains("set(ip4_dst=10.0.1.11)"), "{sent}");
+    // What comes over the router is not from a guest of the switch.
+    let routed = "eth.src == 02:00:00:00:09:0a && eth.dst == 02:00:00:00:09:01 && \
+                  ip4.src == 10.0.9.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && udp.dst == 53";
+    assert!(net.send("ops1", routed).ends_with("output(2)"));
+}
+
+#[test]
+fn neighbour_that_has_answered_is_reached_when_the_file_does_not_have_it() {
+    const SECURITY: &str = "port_security = [\"10.0.1.11\", \"10.8.0.0/16\", \"fd00:1::b\"]";
+    let open = Net::whole(&ROUTED.replace(SECURITY, ""));
+    let packet = "eth.src == 02:00:00:00:09:0a && eth.dst == 02:00:00:00:09:01 && \
+                  ip4.src == 10.0.9.10 && ip4.dst == 10.0.1.50 && ip.ttl == 64 && udp.dst == 53";
+    assert!(open.send("ops1", packet).contains("arp("));
+    let answer = "eth.src == 02:00:00:00:01:0b && eth.dst == 02:00:00:00:01:01 && arp.op == 2 && \
+                  arp.spa == 10.0.1.50 && arp.sha == 02:00:00:00:01:0b && arp.tpa == 10.0.1.1";
+    let lessons = open.lessons("web2", answer);
+    assert_eq!(lessons.len(), 1);
+    let mut learned = Learned::new(LearnLimits::default());
+    lessons.into_iter().for_each(|lesson| learned.configure(lesson));
+    assert_eq!(
+        open.send_knowing("ops1", packet, &learned),
+        "set(eth_dst=02:00:00:00:01:0b),set(eth_src=02:00:00:00:01:01),set(ip_ttl=62),output(2)"
+    );
+    // Nobody is believed who may not have the address, or of whom the address cannot be.
+    assert_eq!(Net::whole(ROUTED).lessons("web2", answer), []);
+    let of_db = answer.replace("arp.spa == 10.0.1.50", "arp.spa == 10.0.2.50");
+    assert_eq!(open.lessons("web2", &of_db), []);
+}
+
+#[test]
+fn flows_are_printed_as_ovn_prints_them() {
+    let text = include_str!("logical/small.toml");
+    let network = Network::parse(text, "small.toml").unwrap_or_else(|errors| panic!("{errors}"));
+    let logical = logical_flows(&network);
+    assert_eq!(logical.to_string(), include_str!("logical/small.flows"));
+    let flow = logical.flows.iter().find(|flow| flow.stage.name() == "ls_out_acl").unwrap();
+    assert_eq!(
+        serde_json::to_string(flow).unwrap(),
+        r#"{"datapaths":[7],"pipeline":"egress","table":0,"stage":"ls_out_acl","priority":33768,"match":"outport == \"blue/core-blue\"","actions":"next;","line":18}"#
+    );
+}
+
+/// VNI 5 of VXLAN and VNI 5 of Geneve are two switches; each has a key of its own in the program, and 5 on the wire.
+#[test]
+fn switches_are_apart_when_two_tunnel_types_have_one_key() {
+    let switch = |name: &str, tunnel: TunnelType, number: u8| {
+        format!(
+            "[[logical_switch]]\nname = \"{name}\"\ntunnel = \"{tunnel}\"\nvni = 5\nport = [\n\
+             {{ name = \"{name}1\", host = \"h1\", mac = \"02:00:00:00:00:01\", device = {{ tap = \"a{number}\" }} }},\n\
+             {{ name = \"{name}2\", host = \"h2\", mac = \"02:00:00:00:00:02\", device = {{ tap = \"a{number}\" }} }}]\n"
+        )
+    };
+    let hosts = "host = [{ name = \"h1\", uplink = \"e\", underlay = [\"192.0.2.1\"] }, \
+                 { name = \"h2\", uplink = \"e\", underlay = [\"192.0.2.2\"] }]\n";
+    let text = hosts.to_owned()
+        + &switch("blue", TunnelType::Vxlan, 0)
+        + &switch("red", TunnelType::Geneve, 1);
+    let net = Net::on("h1", &text);
+    let keys: Vec<_> = net.logical.datapaths.iter().map(|d| (d.key.0, d.tunnel_key)).collect();
+    assert_eq!(keys, [(5, None), (0xff_ffff, Some(flow::DatapathKey(5)))]);
+    let frame = "eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:00:02";
+    assert_eq!(net.send("blue1", frame), "encap(endpoint=1,key=5)");
+    assert_eq!(net.send("red1", frame), "encap(endpoint=101,key=5,inport=1,outport=2)");
+    let back = "eth.src == 02:00:00:00:00:02 && eth.dst == 02:00:00:00:00:01";
+    let received = net.receive(back, |key| out_of_geneve(key, 5, 2, 1));
+    assert_eq!(received, "output(2)");
+}
+
+#[test]
+fn uplink_and_guests_have_the_numbers_of_the_plan() {
+    let net = Net::on("h2", ROUTED);
+    assert_eq!((net.port("web2"), net.port("db1")), (PortNo(1), PortNo(2)));
+    assert_eq!(Placement::UPLINK, PortNo(0));
+    let whole = Net::whole(ROUTED);
+    assert_eq!((whole.port("web1"), whole.port("ops1")), (PortNo(1), PortNo(4)));
+}
+
+/// A part of the network from which nothing leads to this host is not in its program.
+#[test]
+fn program_has_only_what_the_host_can_reach() {
+    let text = ROUTED.replace("host = \"h1\"", "host = \"h2\"").replace(
+        "[address_set]",
+        "[[logical_switch]]\nname = \"alone\"\nvni = 9\nport = [{ name = \"a\", host = \"h1\", \
+         mac = \"02:00:00:00:00:01\", device = { tap = \"a\" } }]\n[address_set]",
+    );
+    let names = |host: &str| -> Vec<String> {
+        let net = Net::on(host, &text);
+        let mut names: Vec<_> = net.program.datapaths().map(|(_, d)| d.name.clone()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names("h1"), ["alone"]);
+    assert_eq!(names("h2"), ["core", "db", "edge", "ops", "web"]);
+}

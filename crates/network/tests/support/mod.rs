@@ -1,0 +1,101 @@
+//! A network, its program, and packets described in the logical language.
+
+use flow::{EndpointId, Field, FlowKey, PortNo};
+use network::{LogicalNetwork, Network, Placement, load_program, logical_flows};
+use pipeline::logical::expr::parse_microflow;
+use pipeline::logical::{Constant, Scope};
+use pipeline::{Entry, Lesson, Program, State, trace, translate};
+use std::collections::BTreeMap;
+
+pub struct Net {
+    pub logical: LogicalNetwork,
+    pub program: Program,
+    ports: BTreeMap<String, PortNo>,
+}
+
+impl Net {
+    /// As if all guests were on one host.
+    pub fn whole(text: &str) -> Self {
+        Self::new(text, Placement::of_all)
+    }
+
+    /// As one host sees it: its end points are numbered by tunnel type and host.
+    pub fn on(host: &str, text: &str) -> Self {
+        Self::new(text, |network| {
+            let host = network.host(host).unwrap().index;
+            Placement::of_host(network, host, |tunnel, remote| {
+                Some(EndpointId(tunnel as u32 * 100 + remote.value() as u32))
+            })
+        })
+    }
+
+    fn new(text: &str, placement: impl Fn(&Network) -> Placement) -> Self {
+        let network = Network::parse(text, "net.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        let logical = logical_flows(&network);
+        let placement = placement(&network);
+        let loader = load_program(&logical, &placement, "net.toml")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let mut ports = BTreeMap::new();
+        for (number, entry) in &placement.entries {
+            if let Entry::Vif { datapath, port } = entry {
+                let datapath = logical.datapaths.iter().find(|d| d.key == *datapath).unwrap();
+                let port = datapath.ports.iter().find(|p| p.key == *port).unwrap();
+                ports.insert(port.name.clone(), *number);
+            }
+        }
+        Self { logical, program: loader.program(), ports }
+    }
+
+    /// The actions for a packet that a guest sends.
+    pub fn send(&self, from: &str, packet: &str) -> String {
+        self.send_knowing(from, packet, &())
+    }
+
+    /// As [`Net::send`], with something learnt before.
+    pub fn send_knowing(&self, from: &str, packet: &str, state: &impl State) -> String {
+        let mut key = self.key(packet);
+        key.set(Field::InPort, self.ports[from].0.into());
+        trace(&self.program, &key, state, None).0.actions
+    }
+
+    /// The actions for a packet to whose key `enter` adds where it comes from.
+    pub fn receive(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> String {
+        let mut key = self.key(packet);
+        enter(&mut key);
+        trace(&self.program, &key, &(), None).0.actions
+    }
+
+    /// What is learnt from a packet that a guest sends.
+    pub fn lessons(&self, from: &str, packet: &str) -> Vec<Lesson> {
+        let mut key = self.key(packet);
+        key.set(Field::InPort, self.ports[from].0.into());
+        translate(&self.program, &key, &(), &mut ()).lessons
+    }
+
+    /// The port of the datapath that is a guest's.
+    pub fn port(&self, name: &str) -> PortNo {
+        self.ports[name]
+    }
+
+    fn key(&self, packet: &str) -> FlowKey {
+        parse_microflow(packet, self).unwrap_or_else(|error| panic!("{error}: {packet}")).key
+    }
+}
+
+impl Scope for Net {
+    fn port(&self, name: &str) -> Option<u16> {
+        self.ports.contains_key(name).then_some(1)
+    }
+
+    fn address_set(&self, _: &str) -> Option<&[Constant]> {
+        None
+    }
+
+    fn port_group(&self, _: &str) -> Option<&[String]> {
+        None
+    }
+
+    fn is_chassis_resident(&self, _: &str) -> bool {
+        true
+    }
+}
