@@ -5,7 +5,9 @@
 //! ([`Program`], [`Op`]), and [`translate()`] executes that. There is no OpenFlow between logical flows and decisions.
 #![forbid(unsafe_code)]
 
+mod check;
 mod flow;
+mod inports;
 mod learned;
 pub mod logical;
 mod observer;
@@ -21,6 +23,8 @@ mod trace;
 mod translate;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
+pub use check::{Checker, Language, LineFault};
+pub use inports::{InPorts, UnknownPort};
 pub use learned::{LearnLimits, Learned};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, Op, Operand};
@@ -34,5 +38,5 @@ pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
     BindingKey, Dependency, Generation, Lesson, Question, State, StationKey, StationPlace,
 };
-pub use trace::{Hit, Step, Trace, trace};
+pub use trace::{Hit, Step, Summary, Trace, trace};
 pub use translate::{MAX_DEPTH, MAX_STEPS, Translation, translate};

@@ -6,7 +6,9 @@ use crate::op::Direction;
 use crate::program::{DatapathKind, Program, TableId};
 use crate::state::State;
 use crate::translate::{Translation, translate};
-use ::flow::{DatapathKey, DropReason, FlowKey, Match, PortKey, ShowActions, ShowValue};
+use ::flow::{
+    DatapathKey, DropReason, EndpointId, FlowKey, Match, PortKey, ShowActions, ShowValue,
+};
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 
@@ -78,6 +80,8 @@ pub enum Step {
     Encap {
         /// The end point.
         endpoint: u32,
+        /// Where that is; see [`Trace::name_endpoints`].
+        remote: Option<String>,
         /// The name of the logical port or multicast group on the other host.
         name: Option<String>,
     },
@@ -152,6 +156,86 @@ pub fn trace<'p>(
     (trace, translation)
 }
 
+impl Trace {
+    /// Says of end points where they are, which programs do not know.
+    pub fn name_endpoints(&mut self, name: impl Fn(EndpointId) -> Option<String>) {
+        let mut lists = vec![&mut self.steps];
+        while let Some(list) = lists.pop() {
+            for step in list {
+                match step {
+                    Step::Nested { steps, .. } => lists.push(steps),
+                    Step::Encap { endpoint, remote, .. } => *remote = name(EndpointId(*endpoint)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Only what becomes of the packet.
+    pub const fn summary(&self) -> Summary<'_> {
+        Summary(self)
+    }
+
+    fn write_result(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for learnt in &self.learnt {
+            writeln!(f, "learns:    {learnt}")?;
+        }
+        for consulted in &self.consulted {
+            writeln!(f, "consulted: {consulted}")?;
+        }
+        writeln!(f, "megaflow:  {}\nactions:   {}", self.megaflow, self.actions)
+    }
+}
+
+/// A trace without its tables and changes: where the packet leaves, or why it does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary<'t>(&'t Trace);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# {}", self.0.packet)?;
+        // Each list with the place in it, so that the order is that of the steps.
+        let mut lists = vec![self.0.steps.iter()];
+        while let Some(list) = lists.last_mut() {
+            match list.next() {
+                Some(Step::Nested { steps, .. }) => lists.push(steps.iter()),
+                Some(step @ (Step::Output { .. } | Step::Encap { .. } | Step::Drop { .. })) => {
+                    writeln!(f, "{}", Leaving(step))?;
+                }
+                Some(_) => {}
+                None => drop(lists.pop()),
+            }
+        }
+        self.0.write_result(f)
+    }
+}
+
+/// The step with which a packet, or a copy, ends.
+struct Leaving<'t>(&'t Step);
+
+impl fmt::Display for Leaving<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Step::Output { port, name: Some(name) } => {
+                write!(f, "=> output to {name:?} (port {port})")
+            }
+            Step::Output { port, name: None } => write!(f, "=> output to port {port}"),
+            Step::Encap { endpoint, remote, name } => {
+                f.write_str("=> tunnel")?;
+                if let Some(name) = name {
+                    write!(f, " to {name:?}")?;
+                }
+                match remote {
+                    Some(remote) => write!(f, " at {remote} (end point {endpoint})"),
+                    None => write!(f, " (end point {endpoint})"),
+                }
+            }
+            Step::Drop { reason, meaning } => write!(f, "=> drop, {reason}: {meaning}"),
+            _ => Ok(()),
+        }
+    }
+}
+
 struct Teller<'p> {
     program: &'p Program,
     choice: Option<usize>,
@@ -214,6 +298,7 @@ impl Observer for Teller<'_> {
             }
             Event::Encap { endpoint, logical, .. } => Step::Encap {
                 endpoint: endpoint.0,
+                remote: None,
                 name: logical.and_then(|(datapath, port)| self.port_name(datapath, port)),
             },
             Event::Note(text) => Step::Note { text: text.to_owned() },
@@ -261,13 +346,8 @@ impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# {}", self.packet)?;
         write_steps(f, &self.steps, 0)?;
-        for learnt in &self.learnt {
-            writeln!(f, "learns: {learnt}")?;
-        }
-        for consulted in &self.consulted {
-            writeln!(f, "consulted: {consulted}")?;
-        }
-        writeln!(f, "\nmegaflow: {}\nactions:  {}", self.megaflow, self.actions)
+        writeln!(f)?;
+        self.write_result(f)
     }
 }
 
@@ -297,18 +377,10 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt:
                 write_steps(f, steps, depth + 1)?;
                 writeln!(f, "{:indent$}    }}", "")?;
             }
-            Step::Output { port, name } => {
-                let name = name.as_deref().unwrap_or("-");
-                writeln!(f, "{:indent$}    => output to {name:?} (port {port})", "")?;
-            }
-            Step::Encap { endpoint, name } => {
-                let name = name.as_deref().unwrap_or("-");
-                writeln!(f, "{:indent$}    => tunnel to {name:?} (end point {endpoint})", "")?;
+            step @ (Step::Output { .. } | Step::Encap { .. } | Step::Drop { .. }) => {
+                writeln!(f, "{:indent$}    {}", "", Leaving(step))?;
             }
             Step::Note { text } => writeln!(f, "{:indent$}    # {text}", "")?,
-            Step::Drop { reason, meaning } => {
-                writeln!(f, "{:indent$}    => drop, {reason}: {meaning}", "")?;
-            }
         }
     }
     Ok(())

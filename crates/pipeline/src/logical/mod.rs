@@ -12,12 +12,17 @@ pub mod actions;
 mod error;
 pub mod expr;
 pub mod lexer;
+mod listing;
 mod load;
+mod packet;
 mod scope;
 pub mod symbol;
 mod token;
 
+pub use actions::Stage;
 pub use error::{Position, SyntaxError};
+pub use listing::{FlowList, ListedFlow};
 pub use load::{FlowError, FlowPart, Loader, LogicalFlow};
+pub use packet::parse_packet;
 pub use scope::Scope;
 pub use token::{Constant, Format, Quoted, Token, TokenKind};

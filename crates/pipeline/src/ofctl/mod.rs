@@ -12,6 +12,7 @@ mod actions;
 mod bridge;
 mod condition;
 mod line;
+mod mentioned;
 mod names;
 mod ports;
 mod set;
@@ -20,6 +21,7 @@ mod value;
 
 pub use bridge::{Bridge, BridgeError};
 pub use line::{Change, Filter, FlowSpec};
+pub use mentioned::Mentioned;
 pub use ports::{PortError, Ports};
 
 use ::flow::FlowKey;
@@ -126,4 +128,9 @@ pub fn parse_packet_flow(text: &str, ports: &Ports) -> Result<FlowKey, Problem> 
 /// out: the second VLAN tag and the TPID of the first.
 pub fn condition_text(condition: &::flow::Match) -> String {
     condition::text(condition)
+}
+
+/// What was probably meant by a word that is none of `names`: `; did you mean ...?`, or nothing.
+pub(crate) fn suggestion<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> String {
+    text::suggestion(word, names)
 }

@@ -34,7 +34,7 @@ pub fn parse_microflow(text: &str, scope: &impl Scope) -> Result<Microflow, Synt
     let expr = parse(text)?;
     if let Some(name) = unknown_port(&expr, scope) {
         let message = format!("There is no logical port `{name}'.");
-        return Err(SyntaxError::new(place_of(text, name), message));
+        return Err(SyntaxError::new(place_of_text(text, name), message));
     }
     let everywhere = |message: String| SyntaxError::new(0..text.len(), message);
     let predicate = expr.lower(scope).map_err(|error| everywhere(error.to_string()))?;
@@ -75,7 +75,7 @@ fn unknown_port<'a>(expr: &'a Expr, scope: &impl Scope) -> Option<&'a str> {
 }
 
 /// Where a text in quotes stands.
-fn place_of(text: &str, quoted: &str) -> std::ops::Range<usize> {
+pub(in crate::logical) fn place_of_text(text: &str, quoted: &str) -> std::ops::Range<usize> {
     let mut lexer = Lexer::new(text);
     loop {
         match lexer.kind() {

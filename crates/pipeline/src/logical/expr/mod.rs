@@ -16,6 +16,7 @@ mod print;
 mod ranges;
 
 pub use compile::{Compiled, compile};
+pub(super) use microflow::place_of_text;
 pub use microflow::{Microflow, parse_microflow};
 pub use parse::parse;
 

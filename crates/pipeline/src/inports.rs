@@ -1,0 +1,79 @@
+//! [`InPorts`]: the ports by which packets come in, by the names that people know them by.
+
+use crate::ofctl::suggestion;
+use crate::program::{Entry, Program};
+use flow::PortNo;
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct InPorts<'p>(BTreeMap<&'p str, PortNo>);
+
+/// No packet comes in by a port of that name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no port `{name}` by which packets come in{hint}")]
+pub struct UnknownPort {
+    name: String,
+    hint: String,
+}
+
+impl<'p> InPorts<'p> {
+    /// The logical ports of guests that are on this host, and the ports of a bridge.
+    pub fn of(program: &'p Program) -> Self {
+        let guests = program.entries().filter_map(|(number, entry)| match entry {
+            Entry::Vif { datapath, port } => {
+                let port = program.datapath(*datapath)?.ports.get(port)?;
+                Some((port.name.as_str(), number))
+            }
+            Entry::Bridge | Entry::Tunnel(_) | Entry::Uplink => None,
+        });
+        let bridge = program.bridge_ports().map(|(number, port)| (port.name.as_str(), number));
+        Self(guests.chain(bridge).collect())
+    }
+
+    /// The number of a port.
+    ///
+    /// # Errors
+    /// With the nearest name, or the names that there are.
+    pub fn find(&self, name: &str) -> Result<PortNo, UnknownPort> {
+        self.0.get(name).copied().ok_or_else(|| {
+            let near = suggestion(name, self.0.keys().copied());
+            let hint = if near.is_empty() { self.choice() } else { near };
+            UnknownPort { name: name.to_owned(), hint }
+        })
+    }
+
+    /// The names, but not more than a few.
+    fn choice(&self) -> String {
+        const SHOWN: usize = 8;
+        let names: Vec<_> = self.0.keys().take(SHOWN).map(|name| format!("`{name}`")).collect();
+        match self.0.len().saturating_sub(SHOWN) {
+            _ if names.is_empty() => "; there is none at all".to_owned(),
+            0 => format!("; there are {}", names.join(", ")),
+            more => format!("; there are {} and {more} more", names.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ofctl::Bridge;
+
+    #[test]
+    fn unknown_port_is_answered_with_those_that_there_are() {
+        let find = |count: u32, name: &str| {
+            let ports = (1..=count).map(|at| (PortNo(at), Bridge::device(&format!("guest{at}"))));
+            let bridge = Bridge::new("br", ports).unwrap();
+            InPorts::of(bridge.program()).find(name).map_err(|error| error.to_string())
+        };
+        let wrong = |name: &str, hint: &str| {
+            Err(format!("there is no port `{name}` by which packets come in; {hint}"))
+        };
+        assert_eq!(find(2, "guest2"), Ok(PortNo(2)));
+        assert_eq!(find(2, "gest2"), wrong("gest2", "did you mean `guest2`?"));
+        assert_eq!(find(2, "eth0"), wrong("eth0", "there are `guest1`, `guest2`"));
+        assert!(find(11, "eth0").unwrap_err().ends_with("`guest6` and 3 more"));
+        assert_eq!(find(0, "eth0"), wrong("eth0", "there is none at all"));
+    }
+}
