@@ -13,6 +13,7 @@ pub mod keys;
 pub mod lists;
 pub mod network;
 pub mod offload;
+pub mod ofctl;
 pub mod reassembly;
 pub mod seeds;
 pub mod switch;

@@ -30,6 +30,7 @@ pub fn all() -> Vec<Seed> {
         ("execute", rewrites()),
         ("network_toml", networks()),
         ("logical_actions", actions()),
+        ("ofctl_flows", flows()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
     }
@@ -315,6 +316,44 @@ fn actions() -> Group {
         ("dialogues", "reg0[3] = put_dhcp_opts(offerip = 10.0.0.3, dns_server = {8.8.8.8, 7.7.7.7}, wpad = \"x\"); reg0[4] = dns_lookup();"),
         ("events", "trigger_event(event = \"empty_lb_backends\", vip = \"10.0.0.1:80\"); sample(probability=65535,obs_point=$cookie);"),
         ("logs", "log(name=\"a1\", severity=alert, verdict=allow, meter=\"m1\"); set_meter(1000, 500); set_queue(1);"),
+    ]
+    .map(|(name, text)| (name, text.as_bytes().to_vec()))
+    .to_vec()
+}
+
+fn flows() -> Group {
+    [
+        (
+            "study",
+            "in_port=2 action=push_vlan:0x88a8,mod_vlan_vid:1,output:1\n\
+             in_port=1,dl_vlan=1 action=pop_vlan,output:2\n\
+             ---\n\
+             in_port=2,tcp,nw_src=10.0.0.1,tp_dst=80\n\
+             in_port=1,dl_vlan=1,udp",
+        ),
+        (
+            "tables",
+            "# Comment.\n\
+             cookie=0x5,table=0,priority=10,tcp,nw_dst=10.0.0.0/24,tcp_flags=+syn-ack actions=load:7->reg0[0..3],resubmit(,1)\n\
+             table=1,reg0=7/0xf actions=dec_ttl,clone(set_field:1.2.3.4->ip_src,2),move:reg0[0..3]->eth_dst[4..7],normal\n\
+             ---\n\
+             in_port=1,tcp,nw_dst=10.0.0.9,tcp_flags=syn,nw_ttl=3",
+        ),
+        (
+            "neighbours",
+            "icmp6,icmpv6_type=135,nd_target=fe80::/10,nd_sll=02:00:00:00:00:01 actions=controller(max_len=64,userdata=00.01),in_port\n\
+             arp,arp_op=1,arp_tpa=10.0.0.1 actions=push:arp_spa,pop:arp_tpa,set_field:2->arp_op,in_port",
+        ),
+        (
+            "changes",
+            "priority=1,ip actions=1\nidle_timeout=9,ipv6,nw_frag=later actions=flood\n\
+             modify_strict priority=1,ip actions=check_pkt_larger(1500)->reg1[0],write_metadata:3/7,goto_table:2\n\
+             flow delete cookie=0/-1,ipv6",
+        ),
+        (
+            "tunnels",
+            "tun_id=5/0xff,tun_dst=10.222.0.1,tun_metadata0=3,tun_flags=+oam actions=set_tunnel:7,set_field:fd00::1->tun_ipv6_dst,p3",
+        ),
     ]
     .map(|(name, text)| (name, text.as_bytes().to_vec()))
     .to_vec()

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
-    actions, coalescing, execution, headers, keys, network, offload, reassembly, tunnels,
+    actions, coalescing, execution, headers, keys, network, offload, ofctl, reassembly, tunnels,
 };
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
@@ -129,5 +129,12 @@ fn networks_are_accepted_when_they_are_seeds() {
 fn actions_are_accepted_when_they_are_seeds() {
     for seed in seeds_of("logical_actions") {
         assert!(actions::text(&seed.bytes), "{}", seed.name);
+    }
+}
+
+#[test]
+fn flows_are_accepted_when_they_are_seeds() {
+    for seed in seeds_of("ofctl_flows") {
+        assert!(ofctl::file(&seed.bytes), "{}", seed.name);
     }
 }

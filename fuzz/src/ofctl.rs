@@ -1,0 +1,43 @@
+//! Flows in the syntax of ovs-ofctl, and packets through them.
+
+use flow::PortNo;
+use pipeline::ofctl::{Bridge, BridgeError, parse_packet_flow};
+use pipeline::translate;
+
+/// Ends the flows of an input; packets follow, one a line.
+const PACKETS: &str = "\n---\n";
+
+/// Loads a file; true when all of it was valid. Then it is shown, and what is shown is loaded and shown the same, and the packets
+/// that can be read are translated. A refusal points into the text.
+pub fn file(bytes: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(bytes) else { return false };
+    let (flows, packets) = text.split_once(PACKETS).unwrap_or((text, ""));
+    let Some(mut bridge) = bridge() else { return false };
+    match bridge.apply(flows, "flows", 0) {
+        Ok(_) => {}
+        Err(BridgeError::Problems(found)) => {
+            for problem in &found.problems {
+                let line = flows.lines().nth(problem.line - 1).unwrap_or_default();
+                assert!((1..=line.chars().count() + 1).contains(&problem.column), "{problem}");
+            }
+            return false;
+        }
+        Err(BridgeError::TooManyFlows(_)) => return false,
+    }
+    let dump = bridge.dump();
+    let Some(mut again) = self::bridge() else { return false };
+    assert_eq!(again.apply(&dump, "dump", 0).map(|_| again.dump()), Ok(dump));
+    for packet in packets.lines() {
+        if let Ok(key) = parse_packet_flow(packet, bridge.ports()) {
+            let actions = translate(bridge.program(), &key, &(), &mut ()).actions;
+            assert!(!actions.is_empty());
+        }
+    }
+    true
+}
+
+/// Ports 1 to 3.
+fn bridge() -> Option<Bridge> {
+    let ports = (1..=3).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    Bridge::new("br0", ports).ok()
+}
