@@ -164,11 +164,17 @@ fn predicate(random: &mut Random, depth: usize) -> Predicate {
 struct Context {
     logical: bool,
     depth: usize,
+    /// The table that the flow is in.
+    table: TableId,
 }
 
 fn table(random: &mut Random, context: &Context) -> TableId {
+    any_table(random, context.logical)
+}
+
+fn any_table(random: &mut Random, logical: bool) -> TableId {
     let number = random.below(TABLES.into()) as u8;
-    if context.logical {
+    if logical {
         let direction = random.pick(&[Direction::Ingress, Direction::Ingress, Direction::Egress]);
         TableId::logical(direction, number).unwrap()
     } else {
@@ -206,6 +212,21 @@ fn send_on(random: &mut Random, context: &Context, table: TableId) -> Arc<[Op]> 
     list.into()
 }
 
+/// Mostly a table further on: few programs are to go round in circles.
+fn later_table(random: &mut Random, context: &Context) -> TableId {
+    let other = table(random, context);
+    if other.index() > context.table.index() || random.once_in(16) {
+        return other;
+    }
+    let (direction, _) = context.table.in_pipeline();
+    let last = if context.logical {
+        TableId::logical(direction, TABLES - 1)
+    } else {
+        TableId::bridge(TABLES - 1)
+    };
+    last.filter(|last| *last != context.table).unwrap_or(other)
+}
+
 fn ops(random: &mut Random, context: &Context) -> Arc<[Op]> {
     let count = if context.depth > 2 { random.below(3) } else { 1 + random.below(4) };
     let mut list: Vec<Op> = (0..count).map(|_| op(random, context)).collect();
@@ -217,7 +238,7 @@ fn ops(random: &mut Random, context: &Context) -> Arc<[Op]> {
 
 fn last_op(random: &mut Random, context: &Context) -> Op {
     match (context.logical, random.below(3)) {
-        (_, 0) => Op::Next(table(random, context)),
+        (_, 0) => Op::Next(later_table(random, context)),
         (true, _) => Op::Output,
         (false, _) => Op::OutputPort(PortNo(1 + random.below(6) as u32)),
     }
@@ -232,7 +253,7 @@ fn operand(random: &mut Random, field: Field) -> Operand {
 }
 
 fn op(random: &mut Random, context: &Context) -> Op {
-    let inner = Context { logical: context.logical, depth: context.depth + 1 };
+    let inner = Context { depth: context.depth + 1, ..*context };
     let to = random.pick(WRITTEN);
     let flag = Subfield::bit(Field::Reg0, random.below(4) as u8).unwrap();
     let replies = [
@@ -277,7 +298,7 @@ fn op(random: &mut Random, context: &Context) -> Op {
             value: random.below(4) as u16,
         },
         13 => Op::DecTtl,
-        14..16 => Op::Next(table(random, context)),
+        14..16 => Op::Next(later_table(random, context)),
         16 if !context.logical => Op::Resubmit {
             in_port: PortNo(1 + random.below(6) as u32),
             table: random.pick(&[None, Some(TableId::FIRST), TableId::bridge(2)]),
@@ -340,16 +361,17 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, Learned) {
     } else {
         bridge(&mut program)
     }
-    let context = Context { logical, depth: 0 };
     let groups: Vec<_> = program.groups().collect();
     let mut catch_all: Vec<TableId> = tables(logical).collect();
     for id in 0..(20 + random.below(40)) as u64 {
         // Every table has a flow for what no other flow takes, which sends it on.
         let last = catch_all.pop();
         let residual = last.is_none() && random.once_in(4);
+        let table = last.unwrap_or_else(|| any_table(random, logical));
+        let context = Context { logical, depth: 0, table };
         let flow = Arc::new(Flow {
             id: FlowId(id),
-            table: last.unwrap_or_else(|| table(random, &context)),
+            table,
             priority: if last.is_some() { 0 } else { 1 + random.below(3) as u16 },
             residual: residual.then(|| predicate(random, 0)),
             ops: match last {
