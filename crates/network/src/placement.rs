@@ -1,7 +1,7 @@
 //! [`Placement`]: where logical ports are, as seen from one host. It is the physical side of a network, apart from the logical
 //! flows, which are the same everywhere.
 
-use crate::logical::Keys;
+use crate::logical::{Keys, LogicalPort};
 use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink, Segment};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 use pipeline::{Entry, Place, TagPair};
@@ -14,7 +14,7 @@ use wire::vlan::Tag;
 pub struct Placement {
     /// The logical switches and routers to which a packet of a guest of this host can get; the program needs no others.
     pub datapaths: BTreeSet<DatapathKey>,
-    /// Every port of these.
+    /// Every port of these; one that is not here is not in the program.
     pub places: BTreeMap<(DatapathKey, PortKey), Place>,
     /// The ports of the datapath.
     pub entries: BTreeMap<PortNo, Entry>,
@@ -157,6 +157,8 @@ impl<'n> Builder<'n> {
                 let pair = |tag: Tag| (tag.tpid.0, tag.vid);
                 let tags = TagPair { outer: pair(outer), inner: inner.map(pair) };
                 self.placement.tags.insert(tags, datapath);
+                let wire = Place::Tagged { uplink: Placement::UPLINK, outer, inner };
+                self.placement.places.insert((datapath, LogicalPort::WIRE), wire);
                 self.placement.entries.insert(Placement::UPLINK, Entry::Uplink);
             }
             None => {

@@ -67,11 +67,10 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
             entry.tunnel_key = datapath.tunnel_key;
         }
         for port in &datapath.ports {
-            let place = placement.places.get(&(datapath.key, port.key)).copied();
+            let Some(&place) = placement.places.get(&(datapath.key, port.key)) else { continue };
             // What the file's reader has made is well-formed.
             let security = port.security.iter().map(ToString::to_string).collect::<Vec<_>>();
             let security = PortSecurity::parse_as_ovn(&security).0;
-            let place = place.unwrap_or(Place::Unbound);
             loader.set_resident(&port.name, matches!(place, Place::Local(_) | Place::Patch { .. }));
             let port_here = LogicalPort { name: port.name.clone(), place, security };
             loader.set_port(datapath.key, port.key, port_here);

@@ -49,9 +49,9 @@ pub struct LogicalDatapath {
     pub name: String,
     /// Whether it is a switch or a router.
     pub kind: DatapathKind,
-    /// Its ports: those of guests, then those of routers.
+    /// Its ports: those of guests, that of the wire ([`LogicalPort::WIRE`]) if it has one, then those of routers.
     pub ports: Vec<LogicalPort>,
-    /// The group of all ports of guests ([`PortKey::FLOOD`]); a router has none.
+    /// The group of all ports but those of routers ([`PortKey::FLOOD`]); a router has none.
     pub flood: Option<Vec<PortKey>>,
     /// Where it is in the file.
     pub line: Line,
@@ -64,10 +64,19 @@ pub struct LogicalPort {
     pub name: String,
     /// Unique in its datapath.
     pub key: PortKey,
-    /// The port of another datapath that it is linked with; `None` for a guest's.
+    /// The port of another datapath that it is linked with; `None` for a guest's, and the wire's.
     pub peer: Option<(DatapathKey, PortKey)>,
     /// What it may send and receive; everything when `None`.
     pub security: Option<PortSecurity>,
+}
+
+impl LogicalPort {
+    /// The port that stands for the wire of a switch of type `vlan` or `qinq`: whoever else is in its VLAN hears broadcasts.
+    /// It is for floods alone, and its key appears in no tunnel.
+    pub const WIRE: PortKey = match PortKey::new(u16::MAX) {
+        Some(key) => key,
+        None => PortKey::FLOOD,
+    };
 }
 
 /// A logical flow.
@@ -169,13 +178,20 @@ fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
             peer: None,
             security: port.security.clone(),
         });
+        let wire = (!switch.tunnel.has_endpoints()).then(|| LogicalPort {
+            name: format!("{}//uplink", switch.name),
+            key: LogicalPort::WIRE,
+            peer: None,
+            security: None,
+        });
+        let ports: Vec<_> = guests.chain(wire).collect();
         datapaths.push(LogicalDatapath {
             key,
             tunnel_key: (key != switch.datapath_key).then_some(switch.datapath_key),
             name: switch.name.clone(),
             kind: DatapathKind::Switch,
-            ports: guests.collect(),
-            flood: Some(switch.ports.iter().map(|port| port.key).collect()),
+            flood: Some(ports.iter().map(|port| port.key).collect()),
+            ports,
             line: switch.line,
         });
     }

@@ -7,12 +7,16 @@ use pipeline::logical::{Constant, Scope};
 use pipeline::{Entry, Lesson, Program, State, trace, translate};
 use std::collections::BTreeMap;
 
+#[allow(dead_code, reason = "each test program uses a part")]
 pub struct Net {
+    pub network: Network,
+    pub placement: Placement,
     pub logical: LogicalNetwork,
     pub program: Program,
     ports: BTreeMap<String, PortNo>,
 }
 
+#[allow(dead_code, reason = "each test program uses a part")]
 impl Net {
     /// As if all guests were on one host.
     pub fn whole(text: &str) -> Self {
@@ -43,7 +47,7 @@ impl Net {
                 ports.insert(port.name.clone(), *number);
             }
         }
-        Self { logical, program: loader.program(), ports }
+        Self { network, placement, logical, program: loader.program(), ports }
     }
 
     /// The actions for a packet that a guest sends.

@@ -1,0 +1,185 @@
+//! A network of switches alone: the program that its logical flows make does with every frame what the forwarder's table of
+//! MAC addresses does.
+
+mod support;
+
+use flow::{
+    Action, DatapathKey, Field, FlowKey, Ingress, LogicalPorts, MacTable, PortKey, PortNo,
+    PortPlace, SwitchLink, TunnelKey, TunnelType,
+};
+use network::{LogicalSwitch, Placement};
+use pipeline::{Entry, Place, TagPair, translate};
+use support::Net;
+use wire::vlan::Tag;
+use wire::{EtherType, MacAddr};
+
+/// Three hosts; on the first two guests of `blue`, one of the third; and `red`, whose guests are all on the first.
+fn network(tunnel: TunnelType) -> String {
+    let segment = |number: u16| match tunnel {
+        TunnelType::Vlan => format!("vlan = {number}"),
+        TunnelType::QinQ => format!("vlan = {{ outer = 9, inner = {number} }}"),
+        _ => format!("vni = {number}"),
+    };
+    let hosts: String = (1..=3)
+        .map(|n| {
+            format!("[[host]]\nname = \"h{n}\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.{n}\"]\n")
+        })
+        .collect();
+    let port = |name: &str, host: u8, number: u8| {
+        format!(
+            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"h{host}\"\n\
+             mac = \"02:00:00:00:00:{number:02x}\"\ndevice = {{ tap = \"{name}\" }}\n"
+        )
+    };
+    format!("tunnel = \"{tunnel}\"\n{hosts}")
+        + &format!("[[logical_switch]]\nname = \"blue\"\n{}\n", segment(5))
+        + &port("a", 1, 1)
+        + &port("b", 2, 2)
+        + &port("c", 1, 3)
+        + &port("d", 3, 4)
+        + &port("e", 2, 5)
+        + &format!("[[logical_switch]]\nname = \"red\"\n{}\n", segment(6))
+        + &port("f", 1, 1)
+        + &port("g", 1, 2)
+}
+
+/// The forwarder's table, from the same placement.
+fn table(net: &Net, tunnel: TunnelType) -> MacTable {
+    let mut table = MacTable::default();
+    for switch in net.network.logical_switches() {
+        let place = table.add_switch(switch.datapath_key, link(net, switch, tunnel)).unwrap();
+        for port in &switch.ports {
+            let at = match net.placement.places.get(&(switch.datapath_key, port.key)) {
+                Some(Place::Local(number)) => PortPlace::Local(*number),
+                Some(Place::Remote { endpoint, .. }) => PortPlace::Remote(*endpoint),
+                Some(Place::Tagged { .. }) => PortPlace::Uplink,
+                // A switch that does not reach this host.
+                _ => continue,
+            };
+            table.add_port(place, port.key, port.mac, at).unwrap();
+        }
+    }
+    table
+}
+
+fn link(net: &Net, switch: &LogicalSwitch, tunnel: TunnelType) -> SwitchLink {
+    let tags = net.placement.tags.iter().find(|(_, key)| **key == switch.datapath_key);
+    match tags {
+        Some((TagPair { outer, inner }, _)) => {
+            let tag = |(tpid, vid)| Tag::from_tci(EtherType(tpid), vid);
+            SwitchLink::Tags {
+                uplink: Placement::UPLINK,
+                outer: tag(*outer),
+                inner: inner.map(tag),
+            }
+        }
+        None => {
+            let logical_ports = net.network.options().logical_ports(tunnel);
+            SwitchLink::Tunnel { tunnel, logical_ports }
+        }
+    }
+}
+
+/// Every way in, as the table and as the program know it. Packets out of tunnels are from the port `sender` of another host.
+fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)> {
+    let key_from = |port: PortNo| {
+        let mut key = FlowKey::default();
+        key.set(Field::InPort, port.0.into());
+        key.set(Field::EthType, 0x88b5);
+        key
+    };
+    let mut ways: Vec<_> = net
+        .placement
+        .entries
+        .iter()
+        .filter(|(_, entry)| matches!(entry, Entry::Vif { .. }))
+        .map(|(&port, _)| (Ingress::Vif(port), key_from(port)))
+        .collect();
+    for &TagPair { outer, inner } in net.placement.tags.keys() {
+        let tag = |(tpid, vid)| Tag::from_tci(EtherType(tpid), vid);
+        let mut key = key_from(Placement::UPLINK);
+        key.set(Field::VlanTpid, outer.0.into());
+        key.set(Field::VlanTci, u128::from(outer.1) | 0x1000);
+        if let Some((tpid, vid)) = inner {
+            key.set(Field::VlanInnerTpid, tpid.into());
+            key.set(Field::VlanInnerTci, u128::from(vid) | 0x1000);
+        }
+        ways.push((Ingress::Tags { outer: tag(outer), inner: inner.map(tag) }, key));
+    }
+    for &(_, number) in net.placement.tunnels.keys() {
+        let datapath = DatapathKey(number as u32);
+        let carries = net.network.options().logical_ports(tunnel);
+        let ports: &[u16] = if carries { &[1, 2, 3, 4, 5, 6, 0x8000] } else { &[0] };
+        for &egress in ports {
+            let ports = PortKey::new(egress)
+                .map(|egress| LogicalPorts { ingress: PortKey::new(sender), egress })
+                .filter(|ports| Some(ports.egress) != ports.ingress);
+            let mut key = key_from(Placement::tunnel_port(tunnel));
+            key.set(Field::TunId, number.into());
+            if let Some(ports) = ports {
+                let (egress, ingress) = (u128::from(ports.egress.value()), u128::from(sender));
+                match tunnel {
+                    TunnelType::Stt => {
+                        key.set(Field::TunId, u128::from(number) | egress << 24 | ingress << 40);
+                    }
+                    _ => {
+                        key.set(Field::TunMetadataPresent, 1);
+                        key.set(Field::TunMetadata0, ingress << 16 | egress);
+                    }
+                }
+            }
+            ways.push((Ingress::Tunnel { tunnel, key: TunnelKey { datapath, ports } }, key));
+        }
+    }
+    ways
+}
+
+/// Actions as a set: the order in which copies go out does not matter, and every drop is a drop.
+fn normal(actions: &[Action]) -> Vec<String> {
+    let dropped = |action: &Action| matches!(action, Action::Drop(_));
+    let mut shown: Vec<String> = if actions.iter().any(dropped) {
+        vec!["drop".to_owned()]
+    } else {
+        actions.iter().map(|action| format!("{action:?}")).collect()
+    };
+    shown.sort();
+    shown
+}
+
+#[test]
+fn program_does_what_the_forwarder_does_when_there_are_switches_alone() {
+    let mac = |last: u8| MacAddr([2, 0, 0, 0, 0, last]);
+    let group = MacAddr([1, 0, 0x5e, 0, 0, 1]);
+    let destinations = [mac(1), mac(2), mac(3), mac(4), mac(5), mac(99), MacAddr::BROADCAST, group];
+    let bits = |mac: MacAddr| mac.0.iter().fold(0u128, |bits, byte| bits << 8 | u128::from(*byte));
+    let mut compared = 0;
+    for tunnel in TunnelType::ALL {
+        for (host, sender) in [("h1", 4), ("h2", 4), ("h3", 2)] {
+            let net = Net::on(host, &network(tunnel));
+            let table = table(&net, tunnel);
+            for (ingress, mut key) in ways_in(&net, tunnel, sender) {
+                for destination in destinations {
+                    for source in [mac(77), group] {
+                        let by_ports = matches!(
+                            ingress,
+                            Ingress::Tunnel { key: TunnelKey { ports: Some(_), .. }, .. }
+                        );
+                        // The host that chose the receiver has seen to the source, too.
+                        if by_ports && source == group {
+                            continue;
+                        }
+                        key.set(Field::EthSrc, bits(source));
+                        key.set(Field::EthDst, bits(destination));
+                        let mut wanted = Vec::new();
+                        table.look_up(ingress, source, destination, &mut wanted);
+                        let found = translate(&net.program, &key, &(), &mut ()).actions;
+                        let what = format!("{tunnel} {host} {ingress:?} {source} > {destination}");
+                        assert_eq!(normal(&found), normal(&wanted), "{what}");
+                        compared += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 500, "{compared}");
+}
