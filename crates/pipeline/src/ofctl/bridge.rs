@@ -42,7 +42,7 @@ pub enum BridgeError {
     /// The file has faults.
     #[error(transparent)]
     Problems(#[from] Problems),
-    /// There would be more flows than a bridge takes.
+    /// There could be more flows than a bridge takes, were every line to add one.
     #[error("{0} flows: a bridge takes {max} at most", max = Bridge::MAX_FLOWS)]
     TooManyFlows(usize),
 }
@@ -124,12 +124,13 @@ impl Bridge {
         source_name: &str,
         now_ms: u64,
     ) -> Result<usize, BridgeError> {
-        let changes = parse(text, source_name, &self.ports)?;
-        let adds = changes.iter().filter(|(_, change)| matches!(change, Change::Add(_))).count();
-        let most = self.flows.len() + adds;
+        // Before anything is read, so that a file that is far too long costs nothing; a line adds one flow at most.
+        let lines = text.lines().filter(|line| !super::without_comment(line).trim().is_empty());
+        let most = self.flows.len() + lines.count();
         if most > Self::MAX_FLOWS {
             return Err(BridgeError::TooManyFlows(most));
         }
+        let changes = parse(text, source_name, &self.ports)?;
         let count = changes.len();
         for (line, change) in changes {
             match change {
