@@ -288,7 +288,9 @@ fn string(text: &str) -> (TokenKind<'_>, usize) {
         }
     }
     let inside = text.get(1..at).unwrap_or_default();
-    let kind = if escapes {
+    let kind = if inside.contains('\0') {
+        error("Null character in quoted string.")
+    } else if escapes {
         match unescape(inside) {
             Ok(text) => TokenKind::Text(text.into()),
             Err(message) => TokenKind::Error(message),

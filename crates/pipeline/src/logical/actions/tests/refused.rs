@@ -30,6 +30,9 @@ fn statements_that_are_none_are_refused() {
         ("^template;", "Unexpanded template.", "^template"),
         ("reg0 = ^template;", "Unexpanded template.", "^template"),
         ("next; \"", "Input ends inside quoted string.", "\""),
+        // Found by the fuzzer: a null character was accepted, and could not be printed.
+        ("inport = \"a\0\";", "Null character in quoted string.", "\"a\0\""),
+        ("inport = \"a\\u0000\";", "Null character in quoted string.", "\"a\\u0000\""),
         ("clone next;", "Syntax error at `next' expecting `{'.", "next"),
         ("clone { next;", "Syntax error at end of input expecting action.", ""),
         ("clone { next; }", "Syntax error at end of input expecting `;'.", ""),
