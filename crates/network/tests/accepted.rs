@@ -1,7 +1,7 @@
 //! What valid files become, and that the files shown to users are valid.
 
 use network::{
-    DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, Segment,
+    DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment,
     ServiceTpid, TunnelType,
 };
 use std::path::{Path, PathBuf};
@@ -290,6 +290,38 @@ fn byte_order_mark_is_skipped_and_is_no_column() {
     assert_eq!(errors.problems()[1].position.map(|at| (at.line, at.column)), Some((1, 1)));
 }
 
+#[test]
+fn routed_example_is_valid_and_has_all_that_it_says() {
+    let path = root().join("examples/routed.toml");
+    let network = Network::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+    let [web, db, ops] = network.logical_switches() else { panic!("three switches") };
+    assert!(web.arp_responder && db.arp_responder && ops.arp_responder);
+    let security: Vec<_> =
+        web.ports.iter().map(|port| port.security.as_ref().unwrap().to_string()).collect();
+    assert_eq!(
+        security,
+        [
+            "02:00:00:00:01:0a 10.0.1.10 fd00:1::a",
+            "02:00:00:00:01:0b 10.0.1.11 10.8.0.0/16 fd00:1::b"
+        ]
+    );
+    let core = network.logical_router("core").unwrap();
+    let [to_web, to_db, to_edge] = core.ports.as_slice() else { panic!("three ports") };
+    let RouterLink::Switch { switch, key } = to_web.link else { panic!("a switch") };
+    assert_eq!((&network[switch].name, key.value()), (&web.name, PortKey::MAX_PORT));
+    assert_eq!(to_db.key.value(), 2);
+    let RouterLink::Router { router, port } = to_edge.link else { panic!("a router") };
+    assert_eq!(network[router].port(port).unwrap().name, "edge-core");
+    let [route, default4, default6] = core.routes.as_slice() else { panic!("three routes") };
+    assert_eq!((route.port, route.source), (to_web.key, "10.0.1.1".parse().unwrap()));
+    assert_eq!((default4.port, default4.prefix.prefix_len()), (to_edge.key, 0));
+    assert_eq!(default6.next_hop.to_string(), "fd00:3::2");
+    assert_eq!(network.acls().len(), 4);
+    assert_eq!(network.acls()[1].log.as_deref(), Some("no-ssh"));
+    assert_eq!(network.port_groups()["servers"], ["web1", "web2", "db1"]);
+    assert_eq!(network.address_sets()["admins"][0].to_string(), "10.0.9.10");
+}
+
 /// Every prefix of a valid file, and the file with each byte replaced by another: an answer, never a panic.
 #[test]
 fn answer_is_given_when_the_file_is_damaged() {
@@ -304,6 +336,14 @@ fn answer_is_given_when_the_file_is_damaged() {
                 refused += 1;
                 assert!(errors.to_string().starts_with("net.toml:"), "{errors}");
             }
+        }
+    }
+    let routed = std::fs::read_to_string(root().join("examples/routed.toml")).unwrap();
+    assert!(routed.is_ascii());
+    for at in (0..routed.len()).step_by(7) {
+        let damaged = format!("{}9{}", &routed[..at], &routed[at + 1..]);
+        for text in [&routed[..at], &damaged] {
+            refused += u32::from(Network::parse(text, "net.toml").is_err());
         }
     }
     assert!(refused > 1000, "{refused}");
