@@ -83,13 +83,6 @@ impl Cover {
     fn exact(rows: impl IntoIterator<Item = Option<Match>>) -> Self {
         Self { rows: rows.into_iter().flatten().collect(), exact: true }
     }
-
-    /// About which share of all keys the rows match.
-    fn share(&self) -> f64 {
-        let bits =
-            |row: &Match| row.mask().words().iter().map(|word| word.count_ones()).sum::<u32>();
-        self.rows.iter().map(|row| f64::exp2(-f64::from(bits(row)))).sum()
-    }
 }
 
 fn masked(bits: Subfield, value: u128, free: u8) -> Option<Match> {
@@ -147,10 +140,34 @@ fn cover(predicate: &Predicate, base: &Match) -> Cover {
     }
 }
 
+/// About which share of all keys meets a condition.
+fn share(predicate: &Predicate) -> f64 {
+    let one_of = |width: u8| f64::exp2(-f64::from(width));
+    match predicate {
+        Predicate::All(parts) => parts.iter().map(share).product(),
+        Predicate::Any(parts) => parts.iter().map(share).sum::<f64>().min(1.0),
+        Predicate::Masked { mask, .. } => f64::exp2(-f64::from(mask.count_ones())),
+        Predicate::OneOf { bits, values } => values.len() as f64 * one_of(bits.width()),
+        Predicate::InRanges { bits, ranges } => {
+            let size = |&(first, last): &(u128, u128)| (last - first) as f64 + 1.0;
+            ranges.iter().map(size).sum::<f64>() * one_of(bits.width())
+        }
+        Predicate::Not(inner) => 1.0 - share(inner),
+    }
+}
+
 /// An alternative among parts that must all hold: where it stands among them, and its rows.
 struct Clause {
     at: usize,
-    cover: Cover,
+    /// `None` for a large set, of which rows are made only when nothing more selective has any.
+    cover: Option<Cover>,
+}
+
+impl Clause {
+    fn new(at: usize, part: &Predicate, base: &Match) -> Self {
+        let large = matches!(part, Predicate::OneOf { values, .. } if values.len() > MAX_NARROWED);
+        Self { at, cover: (!large).then(|| cover(part, base)) }
+    }
 }
 
 /// Rows that cover all of the parts together, on keys that `base` matches, and which of the parts they do not cover exactly.
@@ -171,20 +188,28 @@ fn conjunction(parts: &[Predicate], mut base: Match) -> (Vec<Match>, Vec<usize>)
         match decided(part, &base) {
             Some(true) => {}
             Some(false) => return nothing(),
-            None => clauses.push(Clause { at, cover: cover(part, &base) }),
+            None => clauses.push(Clause::new(at, part, &base)),
         }
     }
     if !narrow(&mut base, &mut clauses, &mut inexact) {
         return nothing();
     }
-    clauses.sort_by(|a, b| a.cover.share().total_cmp(&b.cover.share()));
+    if clauses.len() > 1 {
+        // Numbers that are not negative have the order of their bits.
+        clauses.sort_by_cached_key(|clause| share(&parts[clause.at]).to_bits());
+    }
     let mut rows = vec![base];
     for clause in clauses {
-        let fits = rows.len() == 1 || rows.len() * clause.cover.rows.len() <= MAX_PRODUCT;
+        let cover = match (clause.cover, &rows[..]) {
+            (Some(cover), _) => cover,
+            (None, [base]) => cover(&parts[clause.at], base),
+            (None, _) => Cover::anything(),
+        };
+        let fits = rows.len() == 1 || rows.len() * cover.rows.len() <= MAX_PRODUCT;
         if fits {
-            rows = product(&rows, clause.cover.rows);
+            rows = product(&rows, cover.rows);
         }
-        if !(fits && clause.cover.exact) {
+        if !(fits && cover.exact) {
             inexact.push(clause.at);
         }
     }
@@ -236,17 +261,19 @@ fn narrow(base: &mut Match, clauses: &mut Vec<Clause>, inexact: &mut Vec<usize>)
         let before = clauses.len();
         let mut possible = true;
         clauses.retain_mut(|clause| {
-            let rows = &mut clause.cover.rows;
-            if rows.len() <= MAX_NARROWED {
-                rows.retain_mut(|row| row.and(base));
+            let Some(cover) = &mut clause.cover else { return true };
+            let rows = &mut cover.rows;
+            if rows.len() > MAX_NARROWED {
+                return true;
             }
+            rows.retain_mut(|row| row.and(base));
             possible &= !rows.is_empty();
             if rows.len() == 1 {
                 base.clone_from(&rows[0]);
             } else if !rows.contains(base) {
                 return true;
             }
-            if !clause.cover.exact {
+            if !cover.exact {
                 inexact.push(clause.at);
             }
             false
@@ -262,13 +289,16 @@ fn narrow(base: &mut Match, clauses: &mut Vec<Clause>, inexact: &mut Vec<usize>)
 }
 
 /// Every row of `a` together with every row of `b`, each once.
-fn product(a: &[Match], b: Vec<Match>) -> Vec<Match> {
-    let few = a.len() > 1;
+fn product(a: &[Match], mut b: Vec<Match>) -> Vec<Match> {
+    if let [one] = a {
+        b.retain_mut(|row| row.and(one));
+        return b;
+    }
     let mut rows: Vec<Match> = Vec::with_capacity(a.len() * b.len());
-    for more in b {
+    for more in &b {
         for row in a {
             let mut both = more.clone();
-            if both.and(row) && !(few && rows.contains(&both)) {
+            if both.and(row) && !rows.contains(&both) {
                 rows.push(both);
             }
         }

@@ -96,16 +96,12 @@ impl<'a> Parser<'a> {
         match self.lexer.kind() {
             TokenKind::LeftParen => self.parentheses(),
             TokenKind::Template(_) => Err(self.lexer.error("Unexpanded template.")),
-            TokenKind::Identifier(name) => {
-                let name = *name;
-                if self.lexer.lookahead().kind != TokenKind::LeftParen {
-                    self.field_first()
-                } else if name == "is_chassis_resident" {
-                    self.chassis_resident()
-                } else {
-                    Err(self.lexer.expecting("function name"))
-                }
+            TokenKind::Identifier("is_chassis_resident")
+                if self.lexer.lookahead().kind == TokenKind::LeftParen =>
+            {
+                self.chassis_resident()
             }
+            TokenKind::Identifier(_) => self.field_first(),
             _ => self.constant_first(),
         }
     }
@@ -191,7 +187,13 @@ impl<'a> Parser<'a> {
 
     fn field(&mut self) -> Result<Place, SyntaxError> {
         let start = self.lexer.span().start;
-        let field = FieldRef::parse_symbol(&mut self.lexer)?;
+        let is_call = |lexer: &Lexer<'_>| lexer.lookahead().kind == TokenKind::LeftParen;
+        let field = FieldRef::parse_symbol(&mut self.lexer).map_err(|error| match error.span {
+            ref span if span.start == start && is_call(&self.lexer) => {
+                self.lexer.expecting("function name")
+            }
+            _ => error,
+        })?;
         let behind = self.lexer.span().start;
         let length = self.lexer.text(start..behind).trim_end().len();
         let span = start..start + length;

@@ -5,7 +5,7 @@ mod oracle;
 mod rows;
 
 use super::*;
-use crate::logical::token::{Constant, TokenKind};
+use crate::logical::token::{Constant, Format, TokenKind};
 use crate::logical::{Scope, lexer::Lexer};
 
 /// A scope for tests: ports `eth0` (5), `eth1` (6), `group` (0x8001), of which `eth1` is on this host; address sets
@@ -28,7 +28,7 @@ impl Default for Names {
         };
         let many = |octet: u32| {
             (0..10_000u32)
-                .map(|at| Constant::new((octet << 24 | at * 3).into(), Format::Ipv4))
+                .map(|at| Constant::new(((octet << 24) | (at * 3)).into(), Format::Ipv4))
                 .collect()
         };
         Self {
@@ -48,8 +48,6 @@ impl Default for Names {
         }
     }
 }
-
-use crate::logical::token::Format;
 
 impl Scope for Names {
     fn port(&self, name: &str) -> Option<u16> {

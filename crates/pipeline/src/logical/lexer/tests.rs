@@ -112,7 +112,7 @@ fn tokens_know_where_they_stand() {
     let mut lexer = Lexer::new(text);
     let mut found = Vec::new();
     while *lexer.kind() != TokenKind::End {
-        assert_eq!(lexer.lookahead().span.start >= lexer.span().end, true);
+        assert!(lexer.lookahead().span.start >= lexer.span().end);
         found.push(lexer.text(lexer.span()));
         lexer.advance();
     }
