@@ -141,23 +141,20 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// What becomes of a packet, as `ovn-trace --summary --minimal` says it.
+    /// What becomes of a packet, as `ovn-trace --summary --minimal` says it; `None` when ovn-trace has crashed instead.
     ///
     /// # Panics
-    /// When ovn-trace gives no answer.
-    pub fn trace(&mut self, datapath: &str, microflow: &str) -> String {
-        let answer = self.call("trace", &["--summary", "--minimal", datapath, microflow]);
+    /// When ovn-trace refuses to answer, or takes too long.
+    pub fn trace(&mut self, datapath: &str, microflow: &str) -> Option<String> {
+        let params = ["--summary", "--minimal", datapath, microflow];
+        let request = json!({ "id": 0, "method": "trace", "params": params }).to_string();
+        self.stream.write_all(request.as_bytes()).expect("ovn-trace listens");
+        let mut answers = serde_json::Deserializer::from_reader(&self.stream).into_iter::<Value>();
+        let answer = answers.next()?.expect("an answer is JSON");
         match answer.get("result").and_then(Value::as_str) {
-            Some(said) => said.to_owned(),
+            Some(said) => Some(said.to_owned()),
             None => panic!("ovn-trace of {microflow}: {answer}"),
         }
-    }
-
-    fn call(&mut self, method: &str, params: &[&str]) -> Value {
-        let request = json!({ "id": 0, "method": method, "params": params }).to_string();
-        self.stream.write_all(request.as_bytes()).expect("ovn-trace listens");
-        let mut answers = serde_json::Deserializer::from_reader(&self.stream).into_iter();
-        answers.next().expect("ovn-trace answers").expect("an answer is JSON")
     }
 }
 
