@@ -7,6 +7,7 @@ pub mod actions;
 pub mod coalescing;
 pub mod encapsulation;
 pub mod execution;
+pub mod expressions;
 pub mod frames;
 pub mod headers;
 pub mod keys;

@@ -29,6 +29,7 @@ pub fn all() -> Vec<Seed> {
         ("coalesce", segments()),
         ("execute", rewrites()),
         ("network_toml", networks()),
+        ("logical_match", matches()),
         ("logical_actions", actions()),
         ("ofctl_flows", flows()),
     ] {
@@ -300,6 +301,29 @@ device = { tap = "b0" }
 "#;
     let vlan = vxlan.replace("\"vxlan\"", "\"vlan\"").replace("vni = 5001", "vlan = 100");
     vec![("vxlan", vxlan.as_bytes().to_vec()), ("vlan", vlan.into_bytes())]
+}
+
+fn matches() -> Group {
+    [
+        (
+            "fields",
+            r#"inport == "vm1" && eth.src == {00:00:00:00:00:01} && ip4.src == 10.0.0.0/24 && tcp.dst[0..7] == 80"#,
+        ),
+        (
+            "sets",
+            r#"(ip4.src == {$as, 1.2.3.4} || outport == @pg) && is_chassis_resident("lrp")"#,
+        ),
+        (
+            "orders",
+            r#"1 <= vlan.pcp < 4 && !(udp.src > 1024 || ip6.dst != ff02::/16) && !reg0[5]"#,
+        ),
+        (
+            "predicates",
+            r#"nd_ns && nd.target == fe80::1 && !ip6.mcast_flood && (ct.est || !ip.first_frag)"#,
+        ),
+    ]
+    .map(|(name, text)| (name, text.as_bytes().to_vec()))
+    .into()
 }
 
 fn actions() -> Group {

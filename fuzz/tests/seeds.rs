@@ -6,7 +6,8 @@ use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
-    actions, coalescing, execution, headers, keys, network, offload, ofctl, reassembly, tunnels,
+    actions, coalescing, execution, expressions, headers, keys, network, ofctl, offload,
+    reassembly, tunnels,
 };
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
@@ -122,6 +123,13 @@ fn stt_frames_are_complete_when_their_segments_are_seeds() {
 fn networks_are_accepted_when_they_are_seeds() {
     for seed in seeds_of("network_toml") {
         assert!(network::file(&seed.bytes), "{}", seed.name);
+    }
+}
+
+#[test]
+fn expressions_are_accepted_when_they_are_seeds() {
+    for seed in seeds_of("logical_match") {
+        assert!(expressions::text(&seed.bytes), "{}", seed.name);
     }
 }
 

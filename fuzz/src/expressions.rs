@@ -1,0 +1,25 @@
+//! The match expressions of logical flows.
+
+use pipeline::logical::expr::{self, parse_microflow};
+
+/// Parses an expression; true when it is in the language. Then it is compiled, printed, and parsed to the same again. A
+/// refusal points into the text.
+pub fn text(bytes: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(bytes) else { return false };
+    match expr::parse(text) {
+        Ok(expression) => {
+            let printed = expression.to_string();
+            assert_eq!(expr::parse(&printed).as_ref(), Ok(&expression), "{printed}");
+            let compiled = expr::compile(&expression, &());
+            assert!(compiled.residual.is_none() || !compiled.rows.is_empty(), "{printed}");
+            if let Err(error) = parse_microflow(text, &()) {
+                assert!(text.get(error.span.clone()).is_some(), "{error:?}");
+            }
+            true
+        }
+        Err(error) => {
+            assert!(text.get(error.span.clone()).is_some(), "{error:?}");
+            false
+        }
+    }
+}
