@@ -1,6 +1,6 @@
 //! From the network, which is the same on every host, to what the datapath of one host needs.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use datapath::user::{Config, DeviceConfig, GuestConfig, PortConfig};
 use flow::{
     DatapathKey, Dscp, EndpointTable, MacTable, PortNo, PortPlace, SwitchLink, TunnelSpec,
@@ -19,6 +19,13 @@ const ENTROPY_BASE: u16 = 49_152;
 
 /// The datapath of `host`.
 pub fn plan(network: &Network, host: &Host) -> Result<Config> {
+    if let Some(what) = beyond_forwarding(network) {
+        // To run without what protects the guests would be worse than not to run.
+        bail!(
+            "{what} cannot be run yet: weft forwards by MAC addresses alone; `weft flows --logical` and `weft trace` show \
+             what the network would do"
+        );
+    }
     let mut plan = Plan {
         network,
         host,
@@ -46,6 +53,22 @@ pub fn plan(network: &Network, host: &Host) -> Result<Config> {
         endpoints: plan.endpoints,
         table: plan.table,
     })
+}
+
+/// What in the network the forwarder does not do.
+fn beyond_forwarding(network: &Network) -> Option<&'static str> {
+    let mut ports = network.logical_switches().iter().flat_map(|switch| &switch.ports);
+    if !network.logical_routers().is_empty() {
+        Some("[[logical_router]]")
+    } else if !network.acls().is_empty() {
+        Some("[[acl]]")
+    } else if ports.any(|port| port.security.is_some()) {
+        Some("`port_security`")
+    } else if network.logical_switches().iter().any(|switch| switch.arp_responder) {
+        Some("`arp_responder`")
+    } else {
+        None
+    }
 }
 
 struct Plan<'a> {
@@ -209,6 +232,34 @@ mod tests {
         let network = network(&text);
         let config = plan(&network, &network.hosts()[0]).unwrap();
         assert_eq!((config.ports.len(), config.tunnels.len(), config.endpoints.len()), (2, 0, 0));
+    }
+
+    #[test]
+    fn plan_is_refused_when_the_network_asks_for_more_than_forwarding() {
+        let switch = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\n\
+                      [[logical_switch]]\nname = \"blue\"\nvni = 5\n";
+        let guest = port("a", "h1", 1);
+        let cases = [
+            (format!("arp_responder = true\n{guest}"), "`arp_responder`"),
+            (format!("{guest}port_security = true\n"), "`port_security`"),
+            (
+                "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 1\nmatch = 'ip4'\n\
+                 action = \"drop\"\n"
+                    .to_owned(),
+                "[[acl]]",
+            ),
+            (
+                "[[logical_router]]\nname = \"r\"\n[[logical_router.port]]\nname = \"p\"\n\
+                 switch = \"blue\"\nmac = \"02:00:00:00:00:09\"\naddresses = [\"10.0.0.1/24\"]\n"
+                    .to_owned(),
+                "[[logical_router]]",
+            ),
+        ];
+        for (rest, what) in cases {
+            let network = network(&format!("{switch}{rest}"));
+            let error = plan(&network, &network.hosts()[0]).err().unwrap().to_string();
+            assert!(error.starts_with(&format!("{what} cannot be run yet")), "{error}");
+        }
     }
 
     #[test]
