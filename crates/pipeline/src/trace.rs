@@ -194,12 +194,15 @@ pub struct Summary<'t>(&'t Trace);
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# {}", self.0.packet)?;
-        // Each list with the place in it, so that the order is that of the steps.
-        let mut lists = vec![self.0.steps.iter()];
-        while let Some(list) = lists.last_mut() {
+        // Each list with the place in it, so that the order is that of the steps, and with what it is about.
+        let mut lists = vec![("", self.0.steps.iter())];
+        while let Some((_, list)) = lists.last_mut() {
             match list.next() {
-                Some(Step::Nested { steps, .. }) => lists.push(steps.iter()),
+                Some(Step::Nested { what, steps }) => lists.push((what, steps.iter())),
                 Some(step @ (Step::Output { .. } | Step::Encap { .. } | Step::Drop { .. })) => {
+                    for (what, _) in lists.iter().filter(|(what, _)| !what.is_empty()) {
+                        write!(f, "{what}: ")?;
+                    }
                     writeln!(f, "{}", Leaving(step))?;
                 }
                 Some(_) => {}
@@ -225,9 +228,10 @@ impl fmt::Display for Leaving<'_> {
                 if let Some(name) = name {
                     write!(f, " to {name:?}")?;
                 }
+                write!(f, " by end point {endpoint}")?;
                 match remote {
-                    Some(remote) => write!(f, " at {remote} (end point {endpoint})"),
-                    None => write!(f, " (end point {endpoint})"),
+                    Some(remote) => write!(f, ", {remote}"),
+                    None => Ok(()),
                 }
             }
             Step::Drop { reason, meaning } => write!(f, "=> drop, {reason}: {meaning}"),

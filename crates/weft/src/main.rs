@@ -1,14 +1,18 @@
 //! The command line of weft: nothing but wiring.
 #![forbid(unsafe_code)]
 
+mod check;
 mod control;
 mod demo;
+mod flows;
 mod limits;
 mod logging;
 mod plan;
 mod rights;
 mod run;
 mod show;
+mod text;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -27,6 +31,9 @@ Examples:
   weft run --host h1 network.toml        the switch of host h1
   weft show --host h1                    its ports, end points, counters and drops
   weft show --host h1 --json             the same for programs
+  weft flows --logical network.toml      what the network becomes, in OVN's language
+  weft check --expr -                    is this a match of a logical flow?
+  weft trace network.toml PACKET         what the switch does with a packet, and why
 
 Exit codes: 0 success, 1 something failed while working, 2 bad usage, bad input or missing rights.";
 
@@ -34,6 +41,9 @@ Exit codes: 0 success, 1 something failed while working, 2 bad usage, bad input 
 enum Command {
     Run(run::Args),
     Show(show::Args),
+    Flows(flows::Args),
+    Check(check::Args),
+    Trace(trace::Args),
     Demo(demo::Args),
 }
 
@@ -62,6 +72,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
+        Command::Flows(args) => flows::flows(&args),
+        Command::Check(args) => check::check(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Demo(args) => demo::demo(args),
     };
     let (code, error) = match result {

@@ -1,0 +1,179 @@
+//! `weft check` and `weft flows`, as a user calls them.
+
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+const ROUTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/routed.toml");
+const OVN_LIST: &str = include_str!("data/lflow-list.txt");
+
+/// Exit code, standard output and standard error.
+fn weft(args: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = Command::new(WEFT)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("weft starts");
+    let mut stdin = child.stdin.take().expect("there is a pipe");
+    // Written beside: a full pipe would wait for its reader.
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().expect("weft ends");
+    // A program that refuses its arguments does not read.
+    let _ = writer.join().expect("the writer does not panic");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn lines_are_printed_in_canonical_form() {
+    let table = [
+        (
+            "--expr",
+            "# a comment\n\nip4.dst==10.0.0.0/8&&tcp.dst<1024\n",
+            "# a comment\n\nip4.dst[24..31] == 0xa && tcp.dst < 0x400\n",
+        ),
+        (
+            "--actions",
+            "ip.ttl--;outport=\"lan\";output;\n",
+            "ip.ttl--; outport = \"lan\"; output;\n",
+        ),
+        (
+            "--ofctl",
+            "in_port=2 action=set_field:10.222.0.6->tun_dst,output:1\n",
+            "table=0,priority=32768,in_port=2 actions=set_field:10.222.0.6->tun_dst,output:1\n",
+        ),
+    ];
+    for (language, input, canonical) in table {
+        let printed = (0, canonical.to_owned(), String::new());
+        assert_eq!(weft(&["check", language, "-"], input), printed);
+        assert_eq!(weft(&["check", language, "-"], canonical), printed);
+    }
+}
+
+#[test]
+fn faults_are_shown_where_they_are() {
+    let table = [
+        (
+            "--expr",
+            "1\nip4.dst = 10.0.0.1\n",
+            &[
+                "standard input:2:9: Syntax error at `=' expecting relational operator.",
+                "    ip4.dst = 10.0.0.1",
+                "            ^",
+                "weft: 1 of 2 lines are wrong",
+            ],
+        ),
+        (
+            "--actions",
+            "\tnxt;",
+            &[
+                "standard input:1:2: Syntax error at `nxt' expecting action.",
+                "     nxt;",
+                "     ^~~",
+                "weft: 1 of 1 lines are wrong",
+            ],
+        ),
+        (
+            "--ofctl",
+            "tcp_dst=80,actions=drop",
+            &[
+                "standard input:1:1: `tcp_dst` needs `tcp` or `tcp6` in the match",
+                "    tcp_dst=80,actions=drop",
+                "    ^",
+                "weft: 1 of 1 lines are wrong",
+            ],
+        ),
+        (
+            "--flows",
+            "table=0, priority=1, match=(1), action=(next",
+            &[
+                "standard input:1:45: Expecting `)'.",
+                "    table=0, priority=1, match=(1), action=(next",
+                "                                                ^",
+                "weft: 1 of 1 lines are wrong",
+            ],
+        ),
+    ];
+    for (language, input, expected) in table {
+        let (code, _, errors) = weft(&["check", language, "-"], input);
+        assert_eq!((code, errors.lines().collect::<Vec<_>>()), (1, expected.to_vec()), "{input}");
+    }
+}
+
+#[test]
+fn json_has_an_object_for_each_line() {
+    let (code, out, _) = weft(&["check", "--expr", "--json", "-"], "# x\nip4 \n\ntcp &&\n");
+    let objects: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let message = "Syntax error at end of input expecting constant.";
+    assert_eq!(code, 1);
+    assert_eq!(
+        objects,
+        [
+            json!({ "line": 2, "canonical": "ip4" }),
+            json!({ "line": 4, "error": { "line": 4, "column": 7, "message": message } }),
+        ]
+    );
+}
+
+#[test]
+fn file_that_cannot_be_read_is_bad_input() {
+    let (code, _, errors) = weft(&["check", "--expr", "/nonexistent"], "");
+    assert_eq!(
+        (code, errors.starts_with("weft: cannot read /nonexistent: ")),
+        (2, true),
+        "{errors}"
+    );
+    for args in [&["check", "-"][..], &["check", "--expr", "--ofctl", "-"]] {
+        assert_eq!(weft(args, "").0, 2);
+    }
+}
+
+/// What ovn-northd has written is right, and its canonical form is a list again.
+#[test]
+fn list_of_ovn_is_read_and_fed_back() {
+    let (code, canonical, errors) = weft(&["check", "--flows", "-"], OVN_LIST);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(canonical.lines().count(), OVN_LIST.lines().count());
+    assert!(canonical.lines().next().is_some_and(|line| line.starts_with("Datapath: \"core\"")));
+    assert_eq!(weft(&["check", "--flows", "-"], &canonical).1, canonical);
+}
+
+#[test]
+fn flows_of_a_network_are_in_the_language() {
+    let (code, list, _) = weft(&["flows", "--logical", ROUTED], "");
+    assert_eq!(code, 0);
+    let (code, canonical, errors) = weft(&["check", "--flows", "-"], &list);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert_eq!(canonical.lines().count(), list.lines().count());
+    let headers = list.lines().filter(|line| line.starts_with("Datapath:")).count();
+    // Three switches and two routers.
+    assert_eq!(headers, 10);
+}
+
+#[test]
+fn flows_of_one_datapath_are_told_by_name_and_as_json() {
+    let (code, list, _) = weft(&["flows", "--logical", ROUTED, "--datapath", "db"], "");
+    assert_eq!(code, 0);
+    assert!(list.starts_with("Datapath: \"db\""), "{list}");
+    assert!(list.contains("outport = \"db1\"; output;") && !list.contains("\"web1\"; output"));
+    let (code, text, _) = weft(&["flows", "--logical", ROUTED, "--datapath", "db", "--json"], "");
+    let object: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(object["datapaths"][0]["name"], "db");
+    let acl = object["flows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|flow| flow["match"].as_str().is_some_and(|condition| condition.contains("udp")));
+    let acl = acl.expect("the access control list is there");
+    assert_eq!((&acl["stage"], &acl["pipeline"]), (&json!("ls_in_acl"), &json!("ingress")));
+    assert!(acl["line"].as_u64().is_some());
+
+    let (code, _, errors) = weft(&["flows", "--logical", ROUTED, "--datapath", "dbx"], "");
+    assert_eq!(code, 2);
+    assert!(errors.contains("no logical switch or router `dbx`; it has `web`, `db`"), "{errors}");
+}
