@@ -27,7 +27,7 @@ pub use check::{Checker, Language, LineFault};
 pub use inports::{InPorts, UnknownPort};
 pub use learned::{LearnLimits, Learned};
 pub use observer::{Event, Nested, Observer};
-pub use op::{Direction, Op, Operand};
+pub use op::{Direction, LearnedOp, Op, Operand};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use predicate::Predicate;
 pub use program::{

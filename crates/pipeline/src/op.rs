@@ -84,6 +84,50 @@ pub enum Op {
     Reject(Arc<[Op]>),
     /// Sets the MTU of an ICMP "too big".
     SetIcmpMtu(u32),
+    /// Asks what was learnt, or teaches. Apart because it is larger than the others.
+    Learned(Box<LearnedOp>),
+    /// Sets a bit to 1 when port security forbids the packet: what `inport` may send, or what `outport` may receive.
+    PortSecurity {
+        /// The bit.
+        to: Subfield,
+        /// Which of the two.
+        direction: Direction,
+    },
+    /// Sets a bit: is the frame (or, of a super-packet, each segment's frame) longer than so many bytes?
+    CheckLength {
+        /// The bit.
+        to: Subfield,
+        /// The longest frame that is not too long, in bytes, Ethernet header included.
+        bytes: u16,
+    },
+    /// Loads one of several values, chosen by a hash of the packet's addresses, protocol and ports.
+    Select {
+        /// Where to.
+        to: Subfield,
+        /// Value and weight; the weights are not all 0.
+        choices: Arc<[(u16, u16)]>,
+    },
+    /// Writes a log record.
+    Log(Arc<LogRecord>),
+    /// Goes on only as long as the rate is kept.
+    Meter {
+        /// Kilobits per second.
+        rate_kbps: u64,
+        /// Kilobits that may come at once.
+        burst_kb: u64,
+    },
+    /// The transmit queue for what follows.
+    SetQueue(u32),
+    /// Ends the flow: nothing after it is executed.
+    Drop,
+    /// An action that is not executed here: the packet is dropped
+    /// ([`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction)). The name is the action's.
+    Unsupported(&'static str),
+}
+
+/// A step that asks for what was learnt, or is a lesson.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LearnedOp {
     /// Sets `eth_dst` to the MAC address bound to an IP address, to 0 when none is (`get_arp`, `get_nd`).
     GetBinding {
         /// The logical port behind which the address is.
@@ -135,43 +179,12 @@ pub enum Op {
         /// The MAC address.
         mac: Operand,
     },
-    /// Sets a bit to 1 when port security forbids the packet: what `inport` may send, or what `outport` may receive.
-    PortSecurity {
-        /// The bit.
-        to: Subfield,
-        /// Which of the two.
-        direction: Direction,
-    },
-    /// Sets a bit: is the frame (or, of a super-packet, each segment's frame) longer than so many bytes?
-    CheckLength {
-        /// The bit.
-        to: Subfield,
-        /// The longest frame that is not too long, in bytes, Ethernet header included.
-        bytes: u16,
-    },
-    /// Loads one of several values, chosen by a hash of the packet's addresses, protocol and ports.
-    Select {
-        /// Where to.
-        to: Subfield,
-        /// Value and weight; the weights are not all 0.
-        choices: Arc<[(u16, u16)]>,
-    },
-    /// Writes a log record.
-    Log(Arc<LogRecord>),
-    /// Goes on only as long as the rate is kept.
-    Meter {
-        /// Kilobits per second.
-        rate_kbps: u64,
-        /// Kilobits that may come at once.
-        burst_kb: u64,
-    },
-    /// The transmit queue for what follows.
-    SetQueue(u32),
-    /// Ends the flow: nothing after it is executed.
-    Drop,
-    /// An action that is not executed here: the packet is dropped
-    /// ([`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction)). The name is the action's.
-    Unsupported(&'static str),
+}
+
+impl From<LearnedOp> for Op {
+    fn from(op: LearnedOp) -> Self {
+        Self::Learned(Box::new(op))
+    }
 }
 
 /// A value that a step reads: bits of the key, or a constant.
@@ -211,4 +224,15 @@ pub enum Direction {
     Ingress,
     /// Out of it.
     Egress,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A large program has half a million of them.
+    #[test]
+    fn step_is_small() {
+        assert_eq!(size_of::<Op>(), 32);
+    }
 }

@@ -7,7 +7,7 @@
 
 use super::actions::{self, Actions, Stage};
 use super::error::SyntaxError;
-use super::expr::{self, Expr};
+use super::expr::{self, Compiled, Expr};
 use super::scope::Scope;
 use super::token::Constant;
 use crate::flow::{Flow, FlowCounters, FlowId, FlowText};
@@ -15,8 +15,9 @@ use crate::op::{Direction, Op};
 use crate::program::{
     Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup, Program, TableId,
 };
-use ::flow::{DatapathKey, FlowKey, FlowMask, Match, PortKey, WORDS};
+use ::flow::{DatapathKey, PortKey};
 use std::cell::RefCell;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
@@ -111,13 +112,13 @@ pub struct Loader {
     next: u64,
 }
 
-/// A flow that is in the program.
+/// A flow that is in the program, or never matches. Where it is filed is not kept: to take it out, it is compiled again, with
+/// the meanings that its names had when it was put in.
 #[derive(Debug)]
 struct Loaded {
     datapaths: Arc<[DatapathKey]>,
-    recipe: Recipe,
-    placed: Vec<Placed>,
-    asked: Box<[Question]>,
+    /// For its texts and counters; a flow that is filed in several groups is there several times, once here.
+    flow: Arc<Flow>,
 }
 
 /// What a flow is compiled from.
@@ -128,12 +129,17 @@ struct Recipe {
     text: FlowText,
 }
 
-/// A flow as filed under a group.
-#[derive(Debug)]
-struct Placed {
-    group: GroupId,
-    flow: Arc<Flow>,
-    rows: Box<[Row]>,
+impl From<&Flow> for Recipe {
+    fn from(flow: &Flow) -> Self {
+        Self { table: flow.table, priority: flow.priority, text: flow.text.clone() }
+    }
+}
+
+/// A flow as compiled for the datapaths in which its names mean the same.
+struct Variant {
+    datapaths: Arc<[DatapathKey]>,
+    compiled: Compiled,
+    ops: Arc<[Op]>,
 }
 
 /// What the compiler asked for.
@@ -143,37 +149,6 @@ enum Question {
     AddressSet(Arc<str>),
     PortGroup(Arc<str>),
     Resident(Arc<str>),
-}
-
-/// A [`Match`] with only the words that matter: a program keeps one for each rule, so that it can be taken out again.
-#[derive(Debug)]
-struct Row {
-    present: u64,
-    /// Value and mask of each word present.
-    words: Box<[(u64, u64)]>,
-}
-
-impl From<&Match> for Row {
-    fn from(condition: &Match) -> Self {
-        let (key, mask) = (condition.key().words(), condition.mask().words());
-        let present = (0..WORDS).filter(|&at| mask[at] != 0);
-        Self {
-            present: present.clone().fold(0, |bits, at| bits | 1 << at),
-            words: present.map(|at| (key[at], mask[at])).collect(),
-        }
-    }
-}
-
-impl From<&Row> for Match {
-    fn from(row: &Row) -> Self {
-        let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
-        let present = (0..WORDS).filter(|at| row.present & 1 << at != 0);
-        for (at, &(value, bits)) in present.zip(&row.words) {
-            key.words_mut()[at] = value;
-            mask.words_mut()[at] = bits;
-        }
-        Self::new(&key, mask)
-    }
 }
 
 /// The match and the actions of a flow, parsed.
@@ -221,38 +196,44 @@ impl Scope for Asking<'_> {
         if matches!(name, "none" | "") {
             return Some(0);
         }
-        self.ask(Question::Port(name.into()));
+        self.ask(Question::Port(self.loader.strings.find(name)));
         self.loader.names.get(&self.datapath)?.get(name).map(|key| key.value())
     }
 
     fn address_set(&self, name: &str) -> Option<&[Constant]> {
-        self.ask(Question::AddressSet(name.into()));
+        self.ask(Question::AddressSet(self.loader.strings.find(name)));
         self.loader.address_sets.get(name).map(Vec::as_slice)
     }
 
     fn port_group(&self, name: &str) -> Option<&[String]> {
-        self.ask(Question::PortGroup(name.into()));
+        self.ask(Question::PortGroup(self.loader.strings.find(name)));
         self.loader.port_groups.get(name).map(Vec::as_slice)
     }
 
     fn is_chassis_resident(&self, port: &str) -> bool {
-        self.ask(Question::Resident(port.into()));
+        self.ask(Question::Resident(self.loader.strings.find(port)));
         !self.loader.elsewhere.contains_key(port)
     }
 }
 
-/// Texts that occur many times are kept once.
+/// Texts that occur many times are kept once. Long ones do not.
 #[derive(Debug, Default)]
 struct Strings(std::collections::HashSet<Arc<str>, ahash::RandomState>);
 
 impl Strings {
+    const LONG: usize = 48;
+
     fn keep(&mut self, text: &str) -> Arc<str> {
-        if let Some(kept) = self.0.get(text) {
-            return Arc::clone(kept);
+        let kept = self.find(text);
+        if text.len() < Self::LONG {
+            self.0.insert(Arc::clone(&kept));
         }
-        let kept: Arc<str> = text.into();
-        self.0.insert(Arc::clone(&kept));
         kept
+    }
+
+    /// The text, shared if it is there.
+    fn find(&self, text: &str) -> Arc<str> {
+        self.0.get(text).map_or_else(|| text.into(), Arc::clone)
     }
 }
 
@@ -356,12 +337,17 @@ impl Loader {
 
     /// Changes the answer to a question, and compiles the flows that have asked it again.
     fn change(&mut self, question: &Question, change: impl FnOnce(&mut Self)) {
+        let users = self.users.remove(question).unwrap_or_default();
+        let affected: Vec<(FlowId, Loaded)> =
+            users.into_iter().filter_map(|id| Some((id, self.take_out(id)?))).collect();
         change(self);
-        for id in self.users.get(question).cloned().unwrap_or_default() {
-            if let Some(loaded) = self.flows.remove(&id) {
-                self.unplace(id, &loaded);
-                // It was compiled once: its texts are correct whatever the names mean.
-                let _ = self.place(id, loaded.datapaths, loaded.recipe);
+        for (id, loaded) in affected {
+            // It was compiled once: its texts are correct whatever the names mean.
+            if self.place(id, loaded.datapaths, Recipe::from(&*loaded.flow)).is_ok()
+                && let Some(again) = self.flows.get(&id)
+            {
+                let (packets, bytes) = loaded.flow.counters.get();
+                again.flow.counters.add(packets, bytes);
             }
         }
     }
@@ -401,9 +387,7 @@ impl Loader {
 
     /// Takes a flow out. `false` when it is not there.
     pub fn remove_flow(&mut self, id: FlowId) -> bool {
-        let Some(loaded) = self.flows.remove(&id) else { return false };
-        self.unplace(id, &loaded);
-        true
+        self.take_out(id).is_some()
     }
 
     /// How many flows there are.
@@ -411,19 +395,25 @@ impl Loader {
         self.flows.len()
     }
 
-    fn unplace(&mut self, id: FlowId, loaded: &Loaded) {
-        for placed in &loaded.placed {
-            let rows: Vec<Match> = placed.rows.iter().map(Match::from).collect();
-            self.program.remove_flow(placed.group, &placed.flow, &rows);
+    fn take_out(&mut self, id: FlowId) -> Option<Loaded> {
+        let loaded = self.flows.remove(&id)?;
+        // It was compiled when it was put in.
+        let (variants, asked) =
+            self.compile(&loaded.datapaths, &Recipe::from(&*loaded.flow)).ok()?;
+        for variant in variants {
+            if let Some(&group) = self.groups.get(&variant.datapaths) {
+                self.program.remove_flow(group, &loaded.flow, &variant.compiled.rows);
+            }
         }
-        for question in &loaded.asked {
-            if let Some(users) = self.users.get_mut(question) {
-                users.retain(|user| *user != id);
-                if users.is_empty() {
-                    self.users.remove(question);
+        for question in asked {
+            if let Entry::Occupied(mut users) = self.users.entry(question) {
+                users.get_mut().retain(|user| *user != id);
+                if users.get().is_empty() {
+                    users.remove();
                 }
             }
         }
+        Some(loaded)
     }
 
     /// Compiles a flow and files it under the groups of datapaths in which its names mean the same.
@@ -433,54 +423,75 @@ impl Loader {
         datapaths: Arc<[DatapathKey]>,
         recipe: Recipe,
     ) -> Result<(), Box<FlowError>> {
-        let parsed = Parsed::new(&recipe)?;
-        let mut placed = Vec::new();
-        let mut asked: Vec<Question> = Vec::new();
-        let mut left: Vec<DatapathKey> = datapaths.to_vec();
-        while let Some(&first) = left.first() {
-            let asking = Asking { loader: self, datapath: first, asked: RefCell::default() };
-            let compiled = expr::compile(&parsed.condition, &asking);
-            let ops = self.compile_actions(&parsed.actions, &recipe, &asking);
-            let questions = asking.asked.into_inner();
-            let (same, other): (Vec<_>, Vec<_>) = left.iter().partition(|&&datapath| {
-                questions.iter().all(|q| self.answer(datapath, q) == self.answer(first, q))
-            });
-            let whole = other.is_empty() && placed.is_empty();
-            let members = if whole { Arc::clone(&datapaths) } else { same.into() };
-            left = other;
-            if questions.is_empty() {
-                let key = (Arc::clone(&recipe.text.actions), recipe.table);
-                self.shared_ops.entry(key).or_insert_with(|| Arc::clone(&ops));
-            }
-            asked.extend(questions);
-            if compiled.rows.is_empty() {
-                continue;
-            }
-            let group = self.group(members);
-            let flow = Arc::new(Flow {
+        let (variants, asked) = self.compile(&datapaths, &recipe)?;
+        if asked.is_empty()
+            && recipe.text.actions.len() < Strings::LONG
+            && let Some(variant) = variants.first()
+        {
+            let key = (Arc::clone(&recipe.text.actions), recipe.table);
+            self.shared_ops.entry(key).or_insert_with(|| Arc::clone(&variant.ops));
+        }
+        let make = |residual, ops| {
+            Arc::new(Flow {
                 id,
                 table: recipe.table,
                 priority: recipe.priority,
-                residual: compiled.residual,
+                residual,
                 ops,
                 text: recipe.text.clone(),
                 counters: FlowCounters::default(),
-            });
+            })
+        };
+        let mut first = None;
+        for Variant { datapaths, compiled, ops } in variants {
+            if compiled.rows.is_empty() {
+                continue;
+            }
+            let flow = make(compiled.residual, ops);
+            let group = self.group(datapaths);
             self.program.add_flow(group, &flow, &compiled.rows);
-            placed.push(Placed {
-                group,
-                flow,
-                rows: compiled.rows.iter().map(Row::from).collect(),
-            });
+            first.get_or_insert(flow);
+        }
+        for question in asked {
+            self.users.entry(question).or_default().push(id);
+        }
+        let flow = first.unwrap_or_else(|| make(None, Arc::default()));
+        self.flows.insert(id, Loaded { datapaths, flow });
+        Ok(())
+    }
+
+    /// Compiles a flow for each set of datapaths in which its names mean the same, and says what it has asked, each question
+    /// once.
+    fn compile(
+        &self,
+        datapaths: &Arc<[DatapathKey]>,
+        recipe: &Recipe,
+    ) -> Result<(Vec<Variant>, Vec<Question>), Box<FlowError>> {
+        let parsed = Parsed::new(recipe)?;
+        let mut variants = Vec::with_capacity(1);
+        let mut asked: Vec<Question> = Vec::new();
+        let mut left: Vec<DatapathKey> = Vec::new();
+        let mut next = datapaths.first().copied();
+        while let Some(first) = next {
+            let asking = Asking { loader: self, datapath: first, asked: RefCell::default() };
+            let compiled = expr::compile(&parsed.condition, &asking);
+            let ops = self.compile_actions(&parsed.actions, recipe, &asking);
+            let questions = asking.asked.into_inner();
+            let alike = |datapath: &DatapathKey| {
+                questions.iter().all(|q| self.answer(*datapath, q) == self.answer(first, q))
+            };
+            let among = if variants.is_empty() { &datapaths[..] } else { &left };
+            let (same, other): (Vec<_>, Vec<_>) = among.iter().copied().partition(alike);
+            let whole = same.len() == datapaths.len();
+            let members = if whole { Arc::clone(datapaths) } else { same.into() };
+            variants.push(Variant { datapaths: members, compiled, ops });
+            asked.extend(questions);
+            left = other;
+            next = left.first().copied();
         }
         asked.sort_unstable();
         asked.dedup();
-        for question in &asked {
-            self.users.entry(question.clone()).or_default().push(id);
-        }
-        placed.shrink_to_fit();
-        self.flows.insert(id, Loaded { datapaths, recipe, placed, asked: asked.into() });
-        Ok(())
+        Ok((variants, asked))
     }
 
     fn compile_actions(

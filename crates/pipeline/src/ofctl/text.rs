@@ -304,7 +304,7 @@ mod tests {
             ("\"eth 0\",\"p=1\"", &["\"eth 0\"", "\"p=1\""]),
             ("a(b", &["3: a `)` is missing"]),
             ("a=b),c", &["3: there is no `(` for this `)`"]),
-            ("a,=b,c", &["2: expected a word in front of this"]),
+            ("a,=b,c", &["a", "2: expected a word in front of this"]),
         ] {
             assert_eq!(words(text), expected, "{text}");
         }

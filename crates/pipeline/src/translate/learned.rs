@@ -2,7 +2,7 @@
 
 use super::machine::{Machine, Packet};
 use crate::observer::{Event, Observer};
-use crate::op::{Direction, Operand};
+use crate::op::{Direction, LearnedOp, Operand};
 use crate::program::Program;
 use crate::state::{BindingKey, Dependency, Lesson, Question, State, StationKey, StationPlace};
 use flow::{DropReason, Field, PortKey, Subfield};
@@ -10,6 +10,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
 impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+    pub fn ask_or_learn(&mut self, packet: &mut Packet<'p>, op: &LearnedOp) {
+        match *op {
+            LearnedOp::GetBinding { port, ip } => self.find_binding(packet, port, ip),
+            LearnedOp::LookupBinding { to, port, ip, mac } => {
+                self.look_up_binding(packet, to, port, ip, mac);
+            }
+            LearnedOp::PutBinding { port, ip, mac } => self.put_binding(packet, port, ip, mac),
+            LearnedOp::GetStation { to, mac } => self.find_station(packet, to, mac),
+            LearnedOp::LookupStation { to, port, mac } => {
+                self.look_up_station(packet, to, port, mac);
+            }
+            LearnedOp::PutStation { port, mac } => self.put_station(packet, port, mac),
+        }
+    }
+
     fn operand(&mut self, packet: &Packet<'p>, operand: Operand) -> u128 {
         match operand {
             Operand::Bits(bits) => self.read_bits(packet, bits),
@@ -65,7 +80,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    pub fn find_binding(&mut self, packet: &mut Packet<'p>, port: Operand, ip: Operand) {
+    fn find_binding(&mut self, packet: &mut Packet<'p>, port: Operand, ip: Operand) {
         let key = self.binding_key(packet, port, ip);
         let mac = key.and_then(|key| self.ask_binding(key));
         match (key, mac) {
@@ -77,7 +92,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         self.write(packet, Field::EthDst.into(), mac_to_bits(mac.unwrap_or(MacAddr::ZERO)));
     }
 
-    pub fn look_up_binding(
+    fn look_up_binding(
         &mut self,
         packet: &mut Packet<'p>,
         to: Subfield,
@@ -92,7 +107,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         self.write(packet, to, found.into());
     }
 
-    pub fn put_binding(&mut self, packet: &Packet<'p>, port: Operand, ip: Operand, mac: Operand) {
+    fn put_binding(&mut self, packet: &Packet<'p>, port: Operand, ip: Operand, mac: Operand) {
         let Some(key) = self.binding_key(packet, port, ip) else { return };
         let mac = self.mac_operand(packet, mac);
         // Asked so that what is cached ends when the lesson is learnt, or forgotten.
@@ -106,7 +121,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         StationKey { datapath: packet.datapath.0, vlan: 0, mac }
     }
 
-    pub fn find_station(&mut self, packet: &mut Packet<'p>, to: Subfield, mac: Operand) {
+    fn find_station(&mut self, packet: &mut Packet<'p>, to: Subfield, mac: Operand) {
         let key = self.station_key(packet, mac);
         let port = match self.ask_station(key) {
             Some(StationPlace::Logical(port)) => port.value().into(),
@@ -115,7 +130,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         self.write(packet, to, port);
     }
 
-    pub fn look_up_station(
+    fn look_up_station(
         &mut self,
         packet: &mut Packet<'p>,
         to: Subfield,
@@ -128,7 +143,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         self.write(packet, to, found.into());
     }
 
-    pub fn put_station(&mut self, packet: &Packet<'p>, port: Operand, mac: Operand) {
+    fn put_station(&mut self, packet: &Packet<'p>, port: Operand, mac: Operand) {
         let key = self.station_key(packet, mac);
         let Some(port) = self.port_operand(packet, port) else { return };
         let place = StationPlace::Logical(port);

@@ -184,14 +184,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             Op::Reply { reply, ops } => return self.reply(packet, *reply, ops, &[]),
             Op::Reject(ops) => return self.reject(packet, ops),
             Op::SetIcmpMtu(mtu) => packet.actions.push(Action::SetIcmpMtu(*mtu)),
-            Op::GetBinding { port, ip } => self.find_binding(packet, *port, *ip),
-            Op::LookupBinding { to, port, ip, mac } => {
-                self.look_up_binding(packet, *to, *port, *ip, *mac);
-            }
-            Op::PutBinding { port, ip, mac } => self.put_binding(packet, *port, *ip, *mac),
-            Op::GetStation { to, mac } => self.find_station(packet, *to, *mac),
-            Op::LookupStation { to, port, mac } => self.look_up_station(packet, *to, *port, *mac),
-            Op::PutStation { port, mac } => self.put_station(packet, *port, *mac),
+            Op::Learned(op) => self.ask_or_learn(packet, op),
             Op::PortSecurity { to, direction } => self.port_security(packet, *to, *direction),
             Op::CheckLength { to, bytes } => return self.check_length(packet, *to, *bytes),
             Op::Select { to, choices } => self.select(packet, *to, choices),

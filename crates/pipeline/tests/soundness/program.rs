@@ -7,8 +7,8 @@ use flow::{
 };
 use pipeline::{
     BindingKey, BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, Entry, Flow,
-    FlowCounters, FlowId, FlowText, Learned, Lesson, LogicalPort, MulticastGroup, Op, Operand,
-    Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId, TagPair,
+    FlowCounters, FlowId, FlowText, Learned, LearnedOp, Lesson, LogicalPort, MulticastGroup, Op,
+    Operand, Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId, TagPair,
 };
 use std::sync::Arc;
 use wire::vlan::Tag;
@@ -315,25 +315,31 @@ fn op(random: &mut Random, context: &Context) -> Op {
             Op::Reply { reply: random.pick(&replies), ops: ops(random, &inner) }
         }
         20 if context.depth < 3 => Op::Reject(ops(random, &inner)),
-        21 => Op::GetBinding { port: Field::Reg15.into(), ip: operand(random, Field::Ip4Dst) },
-        22 => Op::LookupBinding {
+        21 => {
+            LearnedOp::GetBinding { port: Field::Reg15.into(), ip: operand(random, Field::Ip4Dst) }
+                .into()
+        }
+        22 => LearnedOp::LookupBinding {
             to: flag,
             port: operand(random, Field::Reg14),
             ip: Field::ArpSpa.into(),
             mac: random.once_in(2).then_some(Field::ArpSha.into()),
-        },
-        23 => Op::PutBinding {
+        }
+        .into(),
+        23 => LearnedOp::PutBinding {
             port: Field::Reg14.into(),
             ip: Field::ArpSpa.into(),
             mac: Field::ArpSha.into(),
-        },
-        24 => Op::GetStation { to: Field::Reg15.into(), mac: Field::EthDst.into() },
-        25 => Op::LookupStation {
+        }
+        .into(),
+        24 => LearnedOp::GetStation { to: Field::Reg15.into(), mac: Field::EthDst.into() }.into(),
+        25 => LearnedOp::LookupStation {
             to: flag,
             port: Field::Reg14.into(),
             mac: operand(random, Field::EthSrc),
-        },
-        26 => Op::PutStation { port: Field::Reg14.into(), mac: Field::EthSrc.into() },
+        }
+        .into(),
+        26 => LearnedOp::PutStation { port: Field::Reg14.into(), mac: Field::EthSrc.into() }.into(),
         27 => Op::CheckLength { to: flag, bytes: 1514 },
         28 => Op::Select { to: Field::Reg1.into(), choices: [(1, 10), (2, 20), (3, 1)].into() },
         _ => random.pick(&[0, 1, 2, 3, 4]).pipe(|which| match which {

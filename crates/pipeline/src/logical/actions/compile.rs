@@ -5,7 +5,7 @@ use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
 use crate::logical::scope::Scope;
 use crate::logical::symbol::FieldRef;
 use crate::logical::token::Constant;
-use crate::op::{Direction, Op, Operand};
+use crate::op::{Direction, LearnedOp, Op, Operand};
 use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict, low_bits};
 use std::sync::Arc;
 
@@ -62,12 +62,13 @@ fn compile_action(
         Action::LoadFragMtu { mtu, .. } => Op::SetIcmpMtu(*mtu),
         Action::Nested(nest, actions) => nested(*nest, compile_list(actions, stage, scope)),
         Action::GetBinding { port, ip, .. } => {
-            Op::GetBinding { port: operand(*port)?, ip: operand(*ip)? }
+            LearnedOp::GetBinding { port: operand(*port)?, ip: operand(*ip)? }.into()
         }
         Action::PutBinding { port, ip, mac, .. } => {
-            Op::PutBinding { port: operand(*port)?, ip: operand(*ip)?, mac: operand(*mac)? }
+            LearnedOp::PutBinding { port: operand(*port)?, ip: operand(*ip)?, mac: operand(*mac)? }
+                .into()
         }
-        Action::LookupBinding { to, port, ip, mac, .. } => Op::LookupBinding {
+        Action::LookupBinding { to, port, ip, mac, .. } => LearnedOp::LookupBinding {
             to: to.bits()?,
             port: operand(*port)?,
             ip: operand(*ip)?,
@@ -75,13 +76,17 @@ fn compile_action(
                 Some(mac) => Some(operand(*mac)?),
                 None => None,
             },
-        },
-        Action::GetFdb { to, mac } => Op::GetStation { to: to.bits()?, mac: operand(*mac)? },
+        }
+        .into(),
+        Action::GetFdb { to, mac } => {
+            LearnedOp::GetStation { to: to.bits()?, mac: operand(*mac)? }.into()
+        }
         Action::PutFdb { port, mac } => {
-            Op::PutStation { port: operand(*port)?, mac: operand(*mac)? }
+            LearnedOp::PutStation { port: operand(*port)?, mac: operand(*mac)? }.into()
         }
         Action::LookupFdb { to, port, mac } => {
-            Op::LookupStation { to: to.bits()?, port: operand(*port)?, mac: operand(*mac)? }
+            LearnedOp::LookupStation { to: to.bits()?, port: operand(*port)?, mac: operand(*mac)? }
+                .into()
         }
         Action::CheckLength { to, bytes } => Op::CheckLength { to: to.bits()?, bytes: *bytes },
         Action::Check { to, check } => check_op(to.bits()?, *check),

@@ -3,7 +3,7 @@
 use super::parse_here;
 use crate::logical::actions::compile;
 use crate::logical::{Constant, Scope};
-use crate::op::{Direction, Op, Operand};
+use crate::op::{Direction, LearnedOp, Op, Operand};
 use crate::program::TableId;
 use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict};
 use std::sync::Arc;
@@ -168,22 +168,31 @@ fn questions_name_their_operands() {
     let (port, mac) = (Operand::from(Field::Reg14), Operand::from(Field::EthSrc));
     let ip = Operand::from(Field::Ip4Dst);
     let to = bits(Field::Reg0, 3, 1);
-    becomes("get_arp(inport, ip4.dst);", &[Op::GetBinding { port, ip }]);
-    becomes("put_arp(inport, ip4.dst, eth.src);", &[Op::PutBinding { port, ip, mac }]);
+    becomes("get_arp(inport, ip4.dst);", &[LearnedOp::GetBinding { port, ip }.into()]);
+    becomes(
+        "put_arp(inport, ip4.dst, eth.src);",
+        &[LearnedOp::PutBinding { port, ip, mac }.into()],
+    );
     becomes(
         "reg0[3] = lookup_arp(inport, ip4.dst, eth.src);",
-        &[Op::LookupBinding { to, port, ip, mac: Some(mac) }],
+        &[LearnedOp::LookupBinding { to, port, ip, mac: Some(mac) }.into()],
     );
     becomes(
         "reg0[3] = lookup_arp_ip(inport, ip4.dst);",
-        &[Op::LookupBinding { to, port, ip, mac: None }],
+        &[LearnedOp::LookupBinding { to, port, ip, mac: None }.into()],
     );
     let ip = Operand::from(Field::Xxreg0);
-    becomes("get_nd(inport, xxreg0);", &[Op::GetBinding { port, ip }]);
+    becomes("get_nd(inport, xxreg0);", &[LearnedOp::GetBinding { port, ip }.into()]);
     assert_eq!(ip.width(), 128);
-    becomes("outport = get_fdb(eth.src);", &[Op::GetStation { to: whole(Field::Reg15), mac }]);
-    becomes("put_fdb(inport, eth.src);", &[Op::PutStation { port, mac }]);
-    becomes("reg0[3] = lookup_fdb(inport, eth.src);", &[Op::LookupStation { to, port, mac }]);
+    becomes(
+        "outport = get_fdb(eth.src);",
+        &[LearnedOp::GetStation { to: whole(Field::Reg15), mac }.into()],
+    );
+    becomes("put_fdb(inport, eth.src);", &[LearnedOp::PutStation { port, mac }.into()]);
+    becomes(
+        "reg0[3] = lookup_fdb(inport, eth.src);",
+        &[LearnedOp::LookupStation { to, port, mac }.into()],
+    );
     becomes("reg0[3] = check_pkt_larger(1500);", &[Op::CheckLength { to, bytes: 1500 }]);
     becomes(
         "reg0[3] = check_in_port_sec(); reg0[3] = check_out_port_sec();",
