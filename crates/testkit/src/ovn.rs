@@ -78,7 +78,7 @@ impl Ovn {
     /// shell, and waits until ovn-northd has brought the southbound database up to date.
     pub fn configure<T: AsRef<str>>(&self, commands: &[T]) {
         /// Commands in one call: its command line has a limit.
-        const BATCH: usize = 500;
+        const BATCH: usize = 8000;
         for (at, batch) in commands.chunks(BATCH).enumerate() {
             let mut call = with_args(
                 tool(&self.directory.0, "ovn-nbctl"),

@@ -333,3 +333,31 @@ fn connection_tracking_drops_as_unsupported() {
     }
     assert!(unsupported > PACKETS / 10, "{unsupported}");
 }
+
+#[test]
+fn large_network_is_loaded_whole() {
+    testkit::require_program!("ovn-northd", "ovn-central");
+    let drawn = networks::large();
+    let ovn = Ovn::start(drawn.name);
+    ovn.configure(&drawn.commands);
+    let rows = Southbound::parse(&ovn.dump()).expect("a dump can be read");
+    let network = rows.network().unwrap_or_else(|errors| panic!("{errors:#?}"));
+    assert!(rows.flows.len() > 8000, "{}", rows.flows.len());
+    assert_eq!(network.loader.flow_count(), rows.flows.len());
+    let mut key = FlowKey::default();
+    for (field, value) in [
+        (Field::InPort, network.ports["vm-7-1"].0.into()),
+        (Field::EthSrc, 0x0200_0007_0001),
+        (Field::EthDst, 0x0001_0007_0001),
+        (Field::EthType, 0x800),
+        (Field::Ip4Src, 0x0a00_0701),
+        (Field::Ip4Dst, 0x0a00_0c0c),
+        (Field::IpProto, 47),
+        (Field::IpTtl, 64),
+    ] {
+        key.set(field, value);
+    }
+    let program = network.loader.program();
+    let actions = translate(&program, &key, &network.learned, &mut ()).actions;
+    assert_eq!(actions.last(), Some(&Action::Output(network.ports["vm-12-12"])), "{actions:?}");
+}

@@ -328,3 +328,37 @@ pub fn connection_tracking() -> Network {
         ipv6: with(IPV6, ["fe80::1"]),
     }
 }
+
+/// The shape of large deployments, a tenth as large: 5 routers, 20 switches at each, 12 guests at each of those.
+pub fn large() -> Network {
+    let mut commands = Vec::new();
+    for router in 0..5 {
+        commands.push(format!("lr-add r{router}"));
+    }
+    for switch in 0..100 {
+        let (router, high, low) = (switch % 5, switch >> 8, switch & 0xff);
+        let mac = format!("00:01:{high:02x}:{low:02x}:00:01");
+        commands.extend([
+            format!("ls-add sw{switch}"),
+            format!("lrp-add r{router} r-sw{switch} {mac} 10.{high}.{low}.254/24"),
+            format!("lsp-add sw{switch} sw{switch}-r"),
+            format!("lsp-set-type sw{switch}-r router"),
+            format!("lsp-set-addresses sw{switch}-r router"),
+            format!("lsp-set-options sw{switch}-r router-port=r-sw{switch}"),
+        ]);
+        for guest in 1..=12 {
+            let mac = format!("02:00:{high:02x}:{low:02x}:00:{guest:02x}");
+            let addresses = format!("{mac} 10.{high}.{low}.{guest} fd00:{switch:x}::{guest:x}");
+            commands.push(format!("lsp-add sw{switch} vm-{switch}-{guest}"));
+            commands.push(format!("lsp-set-addresses vm-{switch}-{guest} '{addresses}'"));
+        }
+    }
+    Network {
+        name: "large",
+        commands,
+        learned: Vec::new(),
+        macs: with(MACS, ["02:00:00:07:00:01", "00:01:00:07:00:01"]),
+        ipv4: with(IPV4, ["10.0.7.1", "10.0.7.254", "10.0.57.3", "10.0.12.12"]),
+        ipv6: with(IPV6, ["fd00:7::1", "fd00:39::3"]),
+    }
+}
