@@ -24,43 +24,18 @@ fn read(path: &Path, number: u64) -> Result<Vec<u8>> {
     let mut reader = create_reader(MAX_BLOCK_BYTES, file).map_err(|error| {
         anyhow!("it is no capture, neither pcap nor pcapng: {}", reason(&error))
     })?;
-    // Of each interface of a pcapng section; a pcap file has one.
-    let mut link_types: Vec<Linktype> = Vec::new();
+    let mut link_types = Vec::new();
     let mut count = 0;
     loop {
         let length = match reader.next() {
             Ok((length, block)) => {
-                let (interface, data) = match &block {
-                    PcapBlockOwned::LegacyHeader(header) => {
-                        link_types = vec![header.network];
-                        (0, None)
-                    }
-                    PcapBlockOwned::Legacy(block) => (0, Some(block.data)),
-                    PcapBlockOwned::NG(block) => match block {
-                        Block::SectionHeader(_) => {
-                            link_types.clear();
-                            (0, None)
-                        }
-                        Block::InterfaceDescription(interface) => {
-                            link_types.push(interface.linktype);
-                            (0, None)
-                        }
-                        Block::EnhancedPacket(block) => {
-                            (block.if_id as usize, Some(block.packet_data()))
-                        }
-                        Block::SimplePacket(block) => (0, Some(block.packet_data())),
-                        _ => (0, None),
-                    },
-                };
-                if let Some(data) = data {
+                if let Some((interface, frame)) = frame_in(&block, &mut link_types) {
                     count += 1;
                     if count == number {
                         return match link_types.get(interface) {
-                            Some(&Linktype::ETHERNET) => Ok(data.to_vec()),
+                            Some(&Linktype::ETHERNET) => Ok(frame.to_vec()),
                             Some(other) => bail!("frame {number} is not Ethernet but {other}"),
-                            None => {
-                                bail!("frame {number} is of an interface that is not described")
-                            }
+                            None => bail!("frame {number} is of an interface not described"),
                         };
                     }
                 }
@@ -75,6 +50,28 @@ fn read(path: &Path, number: u64) -> Result<Vec<u8>> {
         };
         reader.consume(length);
     }
+}
+
+/// The frame in a block, if it has one, and the place of its interface in `link_types`: those of the interfaces of a
+/// section, which blocks without a frame tell. A pcap file has one interface.
+fn frame_in<'b>(
+    block: &'b PcapBlockOwned<'_>,
+    link_types: &mut Vec<Linktype>,
+) -> Option<(usize, &'b [u8])> {
+    match block {
+        PcapBlockOwned::LegacyHeader(header) => *link_types = vec![header.network],
+        PcapBlockOwned::NG(Block::SectionHeader(_)) => link_types.clear(),
+        PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+            link_types.push(interface.linktype);
+        }
+        PcapBlockOwned::Legacy(block) => return Some((0, block.data)),
+        PcapBlockOwned::NG(Block::EnhancedPacket(block)) => {
+            return Some((block.if_id as usize, block.packet_data()));
+        }
+        PcapBlockOwned::NG(Block::SimplePacket(block)) => return Some((0, block.packet_data())),
+        PcapBlockOwned::NG(_) => {}
+    }
+    None
 }
 
 fn reason<T>(error: &PcapError<T>) -> &'static str {
