@@ -94,6 +94,22 @@ fn host_sees_the_guests_of_others_behind_tunnels() {
 }
 
 #[test]
+fn copies_for_a_group_are_told_one_by_one() {
+    let arp = r#"inport == "db1" && eth.src == 02:00:00:00:02:0a && eth.dst == ff:ff:ff:ff:ff:ff && arp.op == 2"#;
+    let text = traced(&[SOUTHBOUND, arp]);
+    has(
+        &text,
+        &[
+            "outport = \"_MC_flood\"",
+            "copy for \"db-core\" {",
+            "egress(dp=\"db\", inport=\"db1\", outport=\"db-core\")",
+            "ingress(dp=\"core\"",
+            "}",
+        ],
+    );
+}
+
+#[test]
 fn database_of_ovn_is_traced() {
     let text = traced(&[SOUTHBOUND, ROUTED_PACKET]);
     has(&text, &["lr_in_ip_routing", "(northd.c:", "=> output to \"db1\" (port "]);
