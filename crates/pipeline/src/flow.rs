@@ -22,7 +22,7 @@ pub struct Flow {
     /// Higher wins; 0 to 65,535.
     pub priority: u16,
     /// The part of the match that is not in the classifier.
-    pub residual: Option<Predicate>,
+    pub residual: Option<Box<Predicate>>,
     /// What it does.
     pub ops: Arc<[Op]>,
     /// What is shown to people.

@@ -447,7 +447,7 @@ impl Loader {
             if compiled.rows.is_empty() {
                 continue;
             }
-            let flow = make(compiled.residual, ops);
+            let flow = make(compiled.residual.map(Box::new), ops);
             let group = self.group(datapaths);
             self.program.add_flow(group, &flow, &compiled.rows);
             first.get_or_insert(flow);

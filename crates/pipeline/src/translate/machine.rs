@@ -114,15 +114,17 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    /// Runs `inner`, a copy of `packet` or a packet made from it, to its end and leaves what it does as an action.
+    /// Runs `inner`, a copy of `packet`, to its end after `begin`, and leaves what it does as an action.
     pub fn run_nested(
         &mut self,
         nested: Nested,
         packet: &mut Packet<'p>,
         mut inner: Packet<'p>,
+        begin: impl FnOnce(&mut Self, &mut Packet<'p>) -> Result<(), Abort>,
     ) -> Result<(), Abort> {
         inner.depth = packet.depth + 1;
         self.observer.event(Event::Enter(nested));
+        begin(self, &mut inner)?;
         self.run(&mut inner)?;
         if inner.actions.is_empty() {
             self.observer.event(Event::Drop(inner.reason));
@@ -179,7 +181,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             }
             Op::Clone(ops) => {
                 let inner = packet.fork(ops);
-                return self.run_nested(Nested::Clone, packet, inner);
+                return self.run_nested(Nested::Clone, packet, inner, |_, _| Ok(()));
             }
             Op::Reply { reply, ops } => return self.reply(packet, *reply, ops, &[]),
             Op::Reject(ops) => return self.reject(packet, ops),
@@ -369,9 +371,11 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         let mut inner = packet.fork(ops);
         // A packet of this host's own: it may go where the one that it answers came from.
         inner.from_tunnel = false;
-        self.become_reply(&mut inner, reply);
-        self.take_steps(&mut inner, steps);
-        self.run_nested(Nested::Reply(reply), packet, inner)
+        self.run_nested(Nested::Reply(reply), packet, inner, |machine, inner| {
+            machine.become_reply(inner, reply);
+            machine.take_steps(inner, steps);
+            Ok(())
+        })
     }
 
     /// Answers back to where the packet came from: a rejection changes places of addresses, which other replies do not.

@@ -33,12 +33,11 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         if packet.is_last_step() {
             return self.deliver(packet, outport);
         }
-        let mut inner = packet.fork(&[]);
         self.emit_changes(packet);
-        inner.sent = packet.sent.clone();
-        inner.dirty = packet.dirty.clone();
-        self.deliver(&mut inner, outport)?;
-        self.run_nested(Nested::Output, packet, inner)
+        let inner = packet.fork(&[]);
+        self.run_nested(Nested::Output, packet, inner, |machine, inner| {
+            machine.deliver(inner, outport)
+        })
     }
 
     /// Brings the packet to a logical port or multicast group of its datapath.
@@ -80,10 +79,11 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                     }
                 }
                 _ => {
-                    let mut copy = packet.fork(&[]);
-                    self.write_port(&mut copy, Field::Reg15, Some(member));
-                    self.deliver_to_port(&mut copy, member)?;
-                    self.run_nested(Nested::Member(member), packet, copy)?;
+                    let copy = packet.fork(&[]);
+                    self.run_nested(Nested::Member(member), packet, copy, |machine, copy| {
+                        machine.write_port(copy, Field::Reg15, Some(member));
+                        machine.deliver_to_port(copy, member)
+                    })?;
                 }
             }
         }
@@ -160,9 +160,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 if packet.is_last_step() {
                     return self.cross(packet, (datapath, peer), port);
                 }
-                let mut inner = packet.fork(&[]);
-                self.cross(&mut inner, (datapath, peer), port)?;
-                self.run_nested(Nested::Output, packet, inner)
+                let inner = packet.fork(&[]);
+                self.run_nested(Nested::Output, packet, inner, |machine, inner| {
+                    machine.cross(inner, (datapath, peer), port)
+                })
             }
             Some(
                 Place::Remote { .. } | Place::Tagged { .. } | Place::Unbound | Place::Redirect(_),

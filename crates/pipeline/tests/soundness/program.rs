@@ -379,7 +379,7 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, Learned) {
             id: FlowId(id),
             table,
             priority: if last.is_some() { 0 } else { 1 + random.below(3) as u16 },
-            residual: residual.then(|| predicate(random, 0)),
+            residual: residual.then(|| Box::new(predicate(random, 0))),
             ops: match last {
                 Some(table) => send_on(random, &context, table),
                 None => ops(random, &context),
