@@ -48,6 +48,13 @@ impl Shape {
         self.words().map(|(at, mask)| key.words()[at] & mask).collect()
     }
 
+    /// The value of word `at`, which is one of those, among these.
+    #[inline]
+    pub(crate) fn word(&self, values: &[u64], at: usize) -> u64 {
+        let before = (self.present & ((1 << at) - 1)).count_ones() as usize;
+        values.get(before).copied().unwrap_or(0)
+    }
+
     /// The condition that a key has `values` under this mask.
     pub(crate) fn condition(&self, values: &[u64]) -> Match {
         let mut key = FlowKey::default();

@@ -1,6 +1,6 @@
 //! The hash of some words of a key, under a secret that the process chooses when it starts.
 
-use flow::WORDS;
+use flow::{FlowKey, FlowMask, WORDS};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
@@ -32,5 +32,30 @@ impl Sum {
     #[inline]
     pub(crate) const fn hash(self) -> u64 {
         (self.0 >> 64) as u64
+    }
+}
+
+/// A word of a key of which some bits are hashed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lane {
+    pub(crate) mask: u64,
+    pub(crate) at: usize,
+    pub(crate) factor: u128,
+}
+
+impl Lane {
+    pub(crate) fn new(at: usize, mask: u64) -> Self {
+        Self { mask, at, factor: factor(at) }
+    }
+
+    /// What `key` has there.
+    #[inline]
+    pub(crate) const fn of(&self, key: &FlowKey) -> u64 {
+        key.words()[self.at] & self.mask
+    }
+
+    #[inline]
+    pub(crate) const fn add_to(&self, read: &mut FlowMask) {
+        read.words_mut()[self.at] |= self.mask;
     }
 }

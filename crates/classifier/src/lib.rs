@@ -53,7 +53,9 @@
 //! with a secret of the process, so that packets cannot be made to collide.
 #![forbid(unsafe_code)]
 
+mod block;
 mod condition;
+mod filter;
 mod hash;
 mod list;
 mod prefix;

@@ -1,42 +1,53 @@
-//! Many rules: a subtable for each mask, in the order of the best rule of each.
+//! Many rules: a subtable for each mask, in blocks, and a table to find that of a mask.
 
 use crate::Rank;
+use crate::block::{Block, Order, Progress};
 use crate::condition::Shape;
+use crate::filter::SLOTS;
 use crate::hash::{Sum, factor};
 use crate::subtable::{Bucket, Subtable};
-use crate::tracker::{Tracker, Tries};
-use flow::{FlowKey, FlowMask, Match};
+use crate::table::{Entry, Table};
+use crate::tracker::{Tracker, Tries, tracks};
+use flow::{FlowKey, FlowMask, Match, WORDS};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Greater comes first. Of two rules with the same rank that match one key, the masks decide: they differ, and so the
-/// result does not depend on what was inserted first.
-type Order<'a> = (Rank, Reverse<&'a Shape>);
-
+/// Where the subtable of a mask is: slots are numbered through all blocks.
 #[derive(Clone)]
-struct Head<T> {
-    best: Rank,
-    shape_hash: u64,
-    subtable: Arc<Subtable<T>>,
+struct Place {
+    hash: u64,
+    slot: usize,
 }
 
-impl<T> Head<T> {
-    /// That of the best rule.
-    fn order(&self) -> Order<'_> {
-        (self.best, Reverse(self.subtable.shape()))
+impl Entry for Place {
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn rank(&self) -> Rank {
+        Rank { priority: 0, id: 0 }
     }
 }
 
 #[derive(Clone)]
 pub(crate) struct Space<T> {
-    heads: Vec<Head<T>>,
+    blocks: Vec<Arc<Block<T>>>,
+    places: Table<Place>,
+    /// Slots of masks that are gone.
+    vacant: Vec<usize>,
     tries: Tries,
     len: usize,
 }
 
 impl<T> Default for Space<T> {
     fn default() -> Self {
-        Self { heads: Vec::new(), tries: Tries::default(), len: 0 }
+        Self {
+            blocks: Vec::new(),
+            places: Table::default(),
+            vacant: Vec::new(),
+            tries: Tries::default(),
+            len: 0,
+        }
     }
 }
 
@@ -46,28 +57,36 @@ fn shape_hash(shape: &Shape) -> u64 {
     sum.hash()
 }
 
+/// The state of a lookup in each of so many blocks needs no memory of its own.
+const BLOCKS_FEW: usize = 1;
+
 impl<T> Space<T> {
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Match, Rank, &T)> {
-        self.heads.iter().flat_map(|head| head.subtable.iter())
+        self.blocks.iter().flat_map(|block| block.subtables()).flat_map(Subtable::iter)
     }
 
-    fn position(&self, shape: &Shape) -> Option<usize> {
-        let hash = shape_hash(shape);
-        self.heads.iter().position(|head| head.shape_hash == hash && head.subtable.shape() == shape)
+    fn subtable(&self, slot: usize) -> Option<&Subtable<T>> {
+        self.blocks.get(slot / SLOTS)?.subtable(slot % SLOTS)
+    }
+
+    fn slot(&self, shape: &Shape) -> Option<usize> {
+        let is_meant =
+            |place: &Place| self.subtable(place.slot).is_some_and(|table| table.shape() == shape);
+        self.places.find(shape_hash(shape), is_meant).map(|place| place.slot)
     }
 
     pub(crate) fn get(&self, condition: &Match, rank: Rank) -> Option<&T> {
         let shape = Shape::of(condition.mask());
-        let head = self.heads.get(self.position(&shape)?)?;
-        head.subtable.get(&shape.values(condition.key()), rank)
+        self.subtable(self.slot(&shape)?)?.get(&shape.values(condition.key()), rank)
     }
 
     /// Subtables are searched until none can have a better rule than the best one found. Only then is `accept` asked
-    /// about that, and if it refuses, the search goes on for the next best.
+    /// about that, and if it refuses, the search goes on for the next best. At the end it is clear of which subtables it has to
+    /// be said why they have no better rule.
     pub(crate) fn lookup(
         &self,
         key: &FlowKey,
@@ -76,103 +95,89 @@ impl<T> Space<T> {
         mut accept: impl FnMut(&T, &mut FlowMask) -> bool,
     ) -> Option<(Rank, &T)> {
         let mut tracker = Tracker::new(&self.tries, key);
+        let (mut few, mut many) = ([Progress::default(); BLOCKS_FEW], Vec::new());
+        let progress = match few.get_mut(..self.blocks.len()) {
+            Some(few) => few,
+            None => {
+                many.resize(self.blocks.len(), Progress::default());
+                &mut *many
+            }
+        };
+        for (block, progress) in self.blocks.iter().zip(&mut *progress) {
+            block.begin(key, better_than, &mut tracker, progress);
+        }
         let mut pending = Pending::default();
-        let mut heads = self.heads.iter();
-        let mut next = heads.next();
-        loop {
-            let best = pending.best();
-            let mut found = None;
-            while let Some(head) = next
-                && found.is_none()
-                && better_than.is_none_or(|limit| head.best > limit)
-                && best.is_none_or(|(order, _)| head.order() > order)
-            {
-                next = heads.next();
-                found = head.subtable.find(key, &mut tracker, read).map(|bucket| (head, bucket));
+        let result = loop {
+            let mut best = pending.best();
+            for (block, progress) in self.blocks.iter().zip(&mut *progress) {
+                while let Some(head) = block.next(progress, best.map(|(order, _)| order)) {
+                    if let Some(bucket) = head.subtable.find(key) {
+                        pending.add(Candidate::new(&head.subtable, bucket, 0, better_than));
+                        best = pending.best();
+                    }
+                }
             }
-            if let Some((head, bucket)) = found {
-                let shape = head.subtable.shape();
-                pending.add(Candidate::new(shape, bucket, 0, better_than));
-                continue;
-            }
-            let (_, at) = best?;
-            let candidate = pending.take(at)?;
-            let (rank, value) = candidate.rule;
-            if accept(value, read) {
-                return Some((*rank, value));
+            let Some(candidate) = best.and_then(|(_, at)| pending.take(at)) else { break None };
+            candidate.subtable.add_to(read);
+            if accept(&candidate.rule.1, read) {
+                break Some(candidate);
             }
             pending.add(candidate.next(better_than));
+        };
+        let order = result.as_ref().map(Candidate::order);
+        for (block, progress) in self.blocks.iter().zip(&*progress) {
+            block.explain(progress, order, better_than, (key, &mut tracker, read));
         }
+        result.map(|candidate| (candidate.rule.0, &candidate.rule.1))
     }
 }
 
 impl<T: Clone> Space<T> {
+    fn add_subtable(&mut self, shape: Shape, rank: Rank) -> usize {
+        let hash = shape_hash(&shape);
+        let slot = self.vacant.pop().unwrap_or(self.places.len());
+        if slot / SLOTS == self.blocks.len() {
+            self.blocks.push(Arc::default());
+        }
+        Arc::make_mut(&mut self.blocks[slot / SLOTS]).add_subtable(slot % SLOTS, shape, rank);
+        self.places.insert(Place { hash, slot });
+        slot
+    }
+
     pub(crate) fn insert(&mut self, condition: &Match, rank: Rank, value: T) -> Option<T> {
         let shape = Shape::of(condition.mask());
-        let values = shape.values(condition.key());
-        let at = self.position(&shape).unwrap_or_else(|| {
-            let shape_hash = shape_hash(&shape);
-            let subtable = Arc::new(Subtable::new(shape));
-            self.heads.push(Head { best: rank, shape_hash, subtable });
-            self.heads.len() - 1
-        });
-        let head = self.heads.get_mut(at)?;
-        let subtable = Arc::make_mut(&mut head.subtable);
-        let before = subtable.conditions();
-        let old = subtable.insert(values, rank, value);
-        if subtable.conditions() > before {
+        let slot = self.slot(&shape).unwrap_or_else(|| self.add_subtable(shape, rank));
+        let block = Arc::make_mut(self.blocks.get_mut(slot / SLOTS)?);
+        let (old, is_new) = block.insert(slot % SLOTS, condition, rank, value)?;
+        if is_new && let Some(subtable) = block.subtable(slot % SLOTS) {
             self.tries.insert(subtable.tracks(), condition);
         }
-        head.best = head.best.max(rank);
         self.len += usize::from(old.is_none());
-        self.put_in_order(at);
         old
     }
 
     pub(crate) fn remove(&mut self, condition: &Match, rank: Rank) -> Option<T> {
         let shape = Shape::of(condition.mask());
-        let at = self.position(&shape)?;
-        let head = self.heads.get_mut(at)?;
-        let values = shape.values(condition.key());
-        head.subtable.get(&values, rank)?;
-        let subtable = Arc::make_mut(&mut head.subtable);
-        let before = subtable.conditions();
-        let old = subtable.remove(&values, rank)?;
-        if subtable.conditions() < before {
-            self.tries.remove(subtable.tracks(), condition);
-        }
+        let slot = self.slot(&shape)?;
+        self.subtable(slot)?.get(&shape.values(condition.key()), rank)?;
+        let block = Arc::make_mut(self.blocks.get_mut(slot / SLOTS)?);
+        let (old, is_gone) = block.remove(slot % SLOTS, condition, rank)?;
         self.len -= 1;
-        if rank == head.best {
-            match subtable.best() {
-                Some(best) => {
-                    head.best = best;
-                    self.put_in_order(at);
-                }
-                None => {
-                    self.heads.remove(at);
-                }
-            }
+        if is_gone {
+            self.tries.remove(&tracks(condition.mask(), 0..WORDS), condition);
+        }
+        if block.subtable(slot % SLOTS).is_none() {
+            self.places.remove(shape_hash(&shape), |place| place.slot == slot);
+            self.vacant.push(slot);
         }
         Some(old)
-    }
-
-    /// Moves the one head that may be out of order.
-    fn put_in_order(&mut self, at: usize) {
-        let order = self.heads[at].order();
-        let better = self.heads[..at].partition_point(|head| head.order() > order);
-        let worse = self.heads[at + 1..].partition_point(|head| head.order() > order);
-        if better < at {
-            self.heads[better..=at].rotate_right(1);
-        } else if worse > 0 {
-            self.heads[at..=at + worse].rotate_left(1);
-        }
     }
 }
 
 /// A rule that matches and has not been refused; those after it in its bucket match too.
 struct Candidate<'a, T> {
     rule: &'a (Rank, T),
-    shape: &'a Shape,
+    subtable: &'a Subtable<T>,
     bucket: &'a Bucket<T>,
     at: usize,
 }
@@ -180,21 +185,26 @@ struct Candidate<'a, T> {
 impl<'a, T> Candidate<'a, T> {
     /// The rule `at` of a bucket, if there is one and it is good enough.
     fn new(
-        shape: &'a Shape,
+        subtable: &'a Subtable<T>,
         bucket: &'a Bucket<T>,
         at: usize,
         better_than: Option<Rank>,
     ) -> Option<Self> {
         let rule = bucket.get(at)?;
-        better_than.is_none_or(|limit| rule.0 > limit).then_some(Self { rule, shape, bucket, at })
+        better_than.is_none_or(|limit| rule.0 > limit).then_some(Self {
+            rule,
+            subtable,
+            bucket,
+            at,
+        })
     }
 
     fn next(self, better_than: Option<Rank>) -> Option<Self> {
-        Self::new(self.shape, self.bucket, self.at + 1, better_than)
+        Self::new(self.subtable, self.bucket, self.at + 1, better_than)
     }
 
     fn order(&self) -> Order<'a> {
-        (self.rule.0, Reverse(self.shape))
+        (self.rule.0, Reverse(self.subtable.shape()))
     }
 }
 

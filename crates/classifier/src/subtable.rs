@@ -2,7 +2,7 @@
 
 use crate::Rank;
 use crate::condition::Shape;
-use crate::hash::{Sum, factor};
+use crate::hash::{Lane, Sum};
 use crate::prefix::{Word, excludes};
 use crate::table::{Entry, Table};
 use crate::tracker::{Track, Tracker, tracks};
@@ -10,7 +10,7 @@ use flow::{FlowKey, FlowMask, Match, STAGES, WORDS};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// Up to so many conditions are compared one by one: that is as fast as hashing, and says which single field differs.
+/// Up to so many conditions are compared one by one when it is to be said why none is met: that shows which single field differs.
 const COMPARED: usize = 4;
 
 /// The rules with one condition, best first.
@@ -96,14 +96,6 @@ impl Entry for Start {
     }
 }
 
-/// A word that the mask looks at.
-#[derive(Clone, Copy)]
-struct Lane {
-    mask: u64,
-    at: usize,
-    factor: u128,
-}
-
 /// One of the stages in which the mask has words.
 #[derive(Clone)]
 struct Stage {
@@ -127,8 +119,7 @@ pub(crate) struct Subtable<T> {
 impl<T> Subtable<T> {
     pub(crate) fn new(shape: Shape) -> Self {
         let mask = shape.mask();
-        let lane = |(at, mask)| Lane { mask, at, factor: factor(at) };
-        let lanes: Box<[Lane]> = shape.words().map(lane).collect();
+        let lanes: Box<[Lane]> = shape.words().map(|(at, mask)| Lane::new(at, mask)).collect();
         let mut stages = Vec::new();
         let mut from = 0;
         for words in STAGES {
@@ -174,84 +165,83 @@ impl<T> Subtable<T> {
         sum.hash()
     }
 
-    /// The rules whose condition `key` meets. `read` gets all bits of the mask when there are such, and otherwise bits that show
-    /// that there are none.
-    #[inline]
-    pub(crate) fn find(
-        &self,
-        key: &FlowKey,
-        tracker: &mut Tracker<'_>,
-        read: &mut FlowMask,
-    ) -> Option<&Bucket<T>> {
-        if tracker.has_excluded(&self.tracks) {
-            None
-        } else if self.buckets.len() <= COMPARED {
-            self.compare(key, read)
-        } else {
-            self.find_hashed(key, tracker, read)
-        }
+    /// What each condition has in the words of the mask.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &[u64]> {
+        self.buckets.iter().map(|bucket| &*bucket.values)
     }
 
-    fn compare(&self, key: &FlowKey, read: &mut FlowMask) -> Option<&Bucket<T>> {
-        let bucket = self.buckets.iter().find(|bucket| {
-            let words = self.lanes.iter().zip(&bucket.values);
-            let words = words.map(|(lane, &value)| Word { at: lane.at, mask: lane.mask, value });
-            !excludes(key, words, read)
-        })?;
-        add_lanes(&self.lanes, read);
-        Some(bucket)
-    }
-
+    /// The rules whose condition `key` meets.
     #[inline]
-    fn find_hashed(
-        &self,
-        key: &FlowKey,
-        tracker: &mut Tracker<'_>,
-        read: &mut FlowMask,
-    ) -> Option<&Bucket<T>> {
-        let (mut sum, mut lanes) = (Sum::default(), self.lanes.iter());
-        for stage in &self.stages {
-            if tracker.excludes(&stage.tracks, read) {
-                return None;
-            }
-            for lane in lanes.by_ref().take(stage.words) {
-                sum.add(lane.factor, key.words()[lane.at] & lane.mask);
-            }
-            let is_last = lanes.len() == 0;
-            let may_have = if is_last {
-                self.buckets.may_have(sum.hash())
-            } else {
-                stage.starts.may_have(sum.hash())
-            };
-            if !may_have {
-                let looked_at = self.lanes.len() - lanes.len();
-                add_lanes(self.lanes.get(..looked_at).unwrap_or_default(), read);
-                return None;
-            }
-        }
-        add_lanes(&self.lanes, read);
+    pub(crate) fn find(&self, key: &FlowKey) -> Option<&Bucket<T>> {
+        let mut sum = Sum::default();
+        self.lanes.iter().for_each(|lane| sum.add(lane.factor, lane.of(key)));
         let hash = sum.hash();
+        if !self.buckets.may_have(hash) {
+            return None;
+        }
         let bucket = self.buckets.find(hash, |bucket| {
             let mut words = self.lanes.iter().zip(&bucket.values);
-            bucket.hash == hash
-                && words.all(|(lane, &value)| key.words()[lane.at] & lane.mask == value)
+            bucket.hash == hash && words.all(|(lane, &value)| lane.of(key) == value)
         });
         bucket.map(|bucket| &**bucket)
     }
-}
 
-fn add_lanes(lanes: &[Lane], read: &mut FlowMask) {
-    for lane in lanes {
-        read.words_mut()[lane.at] |= lane.mask;
+    /// Adds to `read` what shows that [`find`](Self::find) finds what it does: bits that exclude all conditions, or all of the
+    /// mask.
+    pub(crate) fn explain(&self, key: &FlowKey, tracker: &mut Tracker<'_>, read: &mut FlowMask) {
+        let is_known = |lanes: &[Lane], read: &FlowMask| {
+            lanes.iter().all(|lane| lane.mask & !read.words()[lane.at] == 0)
+        };
+        if is_known(&self.lanes, read) || tracker.has_excluded(&self.tracks, read) {
+            return;
+        }
+        if self.has_few_conditions() {
+            return self.compare(key, read);
+        }
+        let (mut sum, mut lanes) = (Sum::default(), self.lanes.iter());
+        for stage in &self.stages {
+            if tracker.excludes(&stage.tracks, read) {
+                return;
+            }
+            for lane in lanes.by_ref().take(stage.words) {
+                sum.add(lane.factor, lane.of(key));
+                lane.add_to(read);
+            }
+            if lanes.len() > 0 && !stage.starts.may_have(sum.hash()) {
+                return;
+            }
+        }
     }
-}
 
-impl<T: Clone> Subtable<T> {
+    /// As [`explain`](Self::explain), condition by condition.
+    fn compare(&self, key: &FlowKey, read: &mut FlowMask) {
+        let is_met = self.buckets.iter().any(|bucket| {
+            let words = self.lanes.iter().zip(&bucket.values);
+            let words = words.map(|(lane, &value)| Word { at: lane.at, mask: lane.mask, value });
+            !excludes(key, words, read)
+        });
+        if is_met {
+            self.add_to(read);
+        }
+    }
+
+    /// Adds all bits of the mask.
+    pub(crate) fn add_to(&self, read: &mut FlowMask) {
+        self.lanes.iter().for_each(|lane| lane.add_to(read));
+    }
+
+    /// True when conditions are compared one by one to say why none is met, rather than by hash.
+    pub(crate) const fn has_few_conditions(&self) -> bool {
+        self.buckets.len() <= COMPARED
+    }
+
     /// How many different conditions there are.
     pub(crate) const fn conditions(&self) -> usize {
         self.buckets.len()
     }
+}
 
+impl<T: Clone> Subtable<T> {
     /// Adds a rule, or replaces the one with this rank.
     pub(crate) fn insert(&mut self, values: Box<[u64]>, rank: Rank, value: T) -> Option<T> {
         let hash = self.hash(&values);

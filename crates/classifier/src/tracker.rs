@@ -2,7 +2,7 @@
 
 use crate::prefix::{PREFIX_FIELDS, prefix_len, prefix_mask};
 use crate::trie::{Found, Trie};
-use flow::{FlowKey, FlowMask, Match, low_bits};
+use flow::{Field, FlowKey, FlowMask, Match, low_bits};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,9 +10,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(crate) struct Track {
     /// Which of [`PREFIX_FIELDS`].
-    field: u8,
+    pub(crate) field: u8,
     /// Bits, 1 to 128.
-    len: u8,
+    pub(crate) len: u8,
+}
+
+impl Track {
+    pub(crate) const fn field(self) -> Field {
+        PREFIX_FIELDS[self.field as usize]
+    }
 }
 
 /// The prefixes that `mask` takes of fields in `words`.
@@ -57,61 +63,54 @@ impl Tries {
     }
 }
 
-/// What is known of one field of the key.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    found: Option<Found>,
-    /// So many of its first bits are among those read, because of this field's trie.
-    shown: u8,
-    /// Bit `n - 1`: these bits show that no rule has the first `n` bits as a prefix.
-    excluded: u128,
-}
-
 /// Asks each trie at most once in a lookup, and only when a rule depends on it.
 pub(crate) struct Tracker<'a> {
     tries: &'a Tries,
     key: &'a FlowKey,
-    known: [Known; PREFIX_FIELDS.len()],
+    found: [Option<Found>; PREFIX_FIELDS.len()],
 }
 
 impl<'a> Tracker<'a> {
     pub(crate) fn new(tries: &'a Tries, key: &'a FlowKey) -> Self {
-        Self { tries, key, known: Default::default() }
+        Self { tries, key, found: [None; PREFIX_FIELDS.len()] }
     }
 
-    /// True when bits that were read already show that no rule has these prefixes.
+    /// What the rules have of this field's value.
     #[inline]
-    pub(crate) fn has_excluded(&self, tracks: &[Track]) -> bool {
-        tracks.iter().any(|t| self.known[usize::from(t.field)].excluded >> (t.len - 1) & 1 == 1)
+    pub(crate) fn found(&mut self, field: u8) -> Found {
+        let at = usize::from(field);
+        *self.found[at].get_or_insert_with(|| match &self.tries.0[at] {
+            Some(trie) => trie.find(left_aligned(self.key, field)),
+            None => Found::default(),
+        })
+    }
+
+    /// Bit `n - 1`: the bits that are in `read` show that no rule has the first `n` bits of the field as a prefix.
+    pub(crate) fn excluded_by(&mut self, field: u8, read: &FlowMask) -> u128 {
+        let found = self.found(field);
+        let known = read.get(PREFIX_FIELDS[usize::from(field)]);
+        let known = known << (128 - PREFIX_FIELDS[usize::from(field)].width());
+        let known = known.leading_ones() as u8;
+        !found.lengths & low_bits(if known >= found.deciding { 128 } else { known })
+    }
+
+    /// Adds the bits that show that no rule has such a prefix; none has.
+    pub(crate) fn read(&mut self, track: Track, read: &mut FlowMask) {
+        let needed = track.len.min(self.found(track.field).deciding);
+        read.add_bits(track.field(), prefix_mask(needed, track.field().width()));
     }
 
     /// True when no rule has one of these prefixes. `read` gets the bits that show it.
-    #[inline]
     pub(crate) fn excludes(&mut self, tracks: &[Track], read: &mut FlowMask) -> bool {
-        tracks.iter().any(|&track| self.excludes_one(track, read))
+        let is_absent =
+            |track: &&Track| self.found(track.field).lengths >> (track.len - 1) & 1 == 0;
+        let Some(&absent) = tracks.iter().find(is_absent) else { return false };
+        self.read(absent, read);
+        true
     }
 
-    fn excludes_one(&mut self, track: Track, read: &mut FlowMask) -> bool {
-        let at = usize::from(track.field);
-        let known = &mut self.known[at];
-        let found = match (known.found, &self.tries.0[at]) {
-            (Some(found), _) => found,
-            (None, Some(trie)) => {
-                *known.found.insert(trie.find(left_aligned(self.key, track.field)))
-            }
-            (None, None) => return false,
-        };
-        if found.lengths >> (track.len - 1) & 1 == 1 {
-            return false;
-        }
-        let needed = track.len.min(found.deciding);
-        if needed > known.shown {
-            known.shown = needed;
-            let up_to = if needed == found.deciding { 128 } else { needed };
-            known.excluded = low_bits(up_to) & !found.lengths;
-            let field = PREFIX_FIELDS[at];
-            read.add_bits(field, prefix_mask(needed, field.width()));
-        }
-        true
+    /// True when the bits that are in `read` show that no rule has one of these prefixes.
+    pub(crate) fn has_excluded(&mut self, tracks: &[Track], read: &FlowMask) -> bool {
+        tracks.iter().any(|t| self.excluded_by(t.field, read) >> (t.len - 1) & 1 == 1)
     }
 }

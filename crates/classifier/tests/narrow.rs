@@ -75,9 +75,10 @@ fn later_layers_are_not_read_when_an_earlier_one_excludes() {
     let other_datapath = key(&[(Field::Metadata, 7), (Field::EthType, 0x800)]);
     let mut expected = FlowMask::default();
     expected.add(Field::Metadata);
-    assert_eq!(look_up(&classifier, &other_datapath), (None, expected.clone()));
+    assert_eq!(look_up(&classifier, &other_datapath), (None, expected));
 
     let arp = key(&[(Field::Metadata, 3), (Field::EthType, 0x806)]);
+    let mut expected = FlowMask::default();
     expected.add(Field::EthType);
     assert_eq!(look_up(&classifier, &arp), (None, expected));
 }
@@ -129,9 +130,9 @@ fn bits_that_are_known_are_used_when_they_exclude_a_rule() {
     assert_eq!(read, before);
 }
 
-/// What removed rules looked at is forgotten.
+/// What removed rules looked at is forgotten: by prefixes at once, by filters of other values when enough rules are gone.
 #[test]
-fn mask_is_as_before_when_rules_came_and_went() {
+fn mask_is_no_wider_than_before_when_rules_came_and_went() {
     let rule = |datapath: u128, n: u128| {
         let parts = [
             (Field::Metadata, datapath, u128::MAX),
@@ -147,5 +148,7 @@ fn mask_is_as_before_when_rules_came_and_went() {
     (0..300).for_each(|n| assert!(classifier.insert(&rule(2, n).0, rule(2, n).1, ()).is_none()));
     assert_ne!(look_up(&classifier, &packet), before);
     (0..300).for_each(|n| assert!(classifier.remove(&rule(2, n).0, rule(2, n).1).is_some()));
-    assert_eq!(look_up(&classifier, &packet), before);
+    let after = look_up(&classifier, &packet);
+    assert_eq!(after.0, before.0);
+    assert!(bits(&after.1) <= bits(&before.1), "{:?}", after.1);
 }
