@@ -1,7 +1,7 @@
 //! Of up to 64 subtables at once: which can have a rule for a key, and how few bits exclude the others.
 //!
 //! A subtable has a number, its *slot*, and a set of subtables is a word with a bit for each slot. A filter is about something that
-//! several masks look at alike: a prefix field, or the other fields of a stage. For what a key has there it gives the set of subtables
+//! several masks look at alike: a prefix field, or the same bits of a word. For what a key has there it gives the set of subtables
 //! with a rule that agrees. The sets of all filters, intersected, leave the few subtables that are worth a look.
 //!
 //! A filter never excludes a subtable that has a rule for the key. It may let one pass that has none: the subtable itself
@@ -58,10 +58,10 @@ struct Lengths {
     members: Vec<u64>,
 }
 
-/// Which subtables have which value in some words; values are told apart by a few bits of their hash.
+/// Which subtables have which value in a word; values are told apart by a few bits of their hash.
 #[derive(Clone)]
 struct Values {
-    lanes: Arc<[Lane]>,
+    lane: Lane,
     /// A power of two.
     places: Arc<[u64]>,
 }
@@ -98,27 +98,25 @@ impl Lengths {
 }
 
 impl Values {
-    /// The place of a value, given word by word. Only time depends on it, so half of each factor is enough.
+    /// The place of a value. Only time depends on it, so half of the factor is enough.
     #[inline]
-    fn place(&self, word: impl Fn(&Lane) -> u64) -> usize {
-        let products =
-            self.lanes.iter().map(|lane| word(lane).wrapping_mul(lane.factor as u64 | 1));
-        let sum = products.fold(0, u64::wrapping_add);
-        (sum >> (64 - PLACES_MOST.ilog2())) as usize & (self.places.len() - 1)
+    fn place(&self, value: u64) -> usize {
+        let product = value.wrapping_mul(self.lane.factor as u64 | 1);
+        (product >> (64 - PLACES_MOST.ilog2())) as usize & (self.places.len() - 1)
     }
 
     /// The members that may have what `key` has.
     #[inline]
     fn with(&self, key: &FlowKey) -> u64 {
-        self.places[self.place(|lane| lane.of(key))]
+        self.places[self.place(self.lane.of(key))]
     }
 
-    fn is_known(&self, read: &FlowMask) -> bool {
-        self.lanes.iter().all(|lane| lane.mask & !read.words()[lane.at] == 0)
+    const fn is_known(&self, read: &FlowMask) -> bool {
+        self.lane.mask & !read.words()[self.lane.at] == 0
     }
 
     fn add(&mut self, slot: usize, shape: &Shape, values: &[u64]) {
-        let place = self.place(|lane| shape.word(values, lane.at) & lane.mask);
+        let place = self.place(shape.word(values, self.lane.at) & self.lane.mask);
         if self.places[place] >> slot & 1 == 0 {
             Arc::make_mut(&mut self.places)[place] |= 1 << slot;
         }
@@ -157,7 +155,7 @@ impl Filter {
                     tracker.read(Track { field: lengths.field, len: at as u8 + 1 }, read);
                 }
             }
-            By::Value(values) => values.lanes.iter().for_each(|lane| lane.add_to(read)),
+            By::Value(values) => values.lane.add_to(read),
         }
     }
 }
@@ -227,10 +225,9 @@ impl Filters {
         }
         for (stage, words) in STAGES.into_iter().enumerate() {
             let lanes = words.map(|at| Lane::new(at, rest.words()[at]));
-            let lanes: Arc<[_]> = lanes.filter(|lane| lane.mask != 0).collect();
-            if !lanes.is_empty() {
-                let is_it = |by: &By| matches!(by, By::Value(values) if values.lanes == lanes);
-                let new = || By::Value(Values { lanes: Arc::clone(&lanes), places: Arc::new([0]) });
+            for lane in lanes.filter(|lane| lane.mask != 0) {
+                let is_it = |by: &By| matches!(by, By::Value(values) if values.lane == lane);
+                let new = || By::Value(Values { lane, places: Arc::new([0]) });
                 self.filter(stage, slot, is_it, new);
             }
         }

@@ -17,17 +17,22 @@
 //! field that differs, or the shortest prefix of it that does; if a bit that was read already differs, by nothing.
 //!
 //! *Many rules* are a tuple space: all rules with the same mask are in one hash table, a *subtable*, whose key is the words that
-//! the mask looks at. A lookup hashes the key once for each subtable, and would read all bits of all masks. Four
+//! the mask looks at. A lookup would hash the key once for each subtable, and read all bits of all masks. Five
 //! things make it look at less:
 //!
+//! * **Filters.** What several masks have in common (a word under a mask, a prefix field) is looked up once, and says of 64
+//!   subtables at a time which have a rule that agrees. Only those that all filters leave are searched.
 //! * **Order.** Subtables are sorted by their best rule. Once a rule is found, those that have no better one are not
 //!   looked at, and add no bits.
 //! * **Stages.** A subtable is searched by [`flow::STAGES`]: port and registers, layer 2, layer 3, layer 4. When no rule of it agrees
 //!   with the key on the first stages, their bits exclude it.
 //! * **Prefixes.** For addresses and ports a tree per field holds the prefixes of all rules. It says which lengths can match, and
 //!   how many bits of the address show it: a packet to 10.1.2.3 need not be told from one to 10.1.2.4 when
-//!   the next rule about a host is in 10.200.0.0/16. Subtables that bits read already exclude are passed over without hashing.
+//!   the next rule about a host is in 10.200.0.0/16.
 //! * **Few conditions** in a subtable are compared as those of a list are, and excluded by one field.
+//!
+//! Which bits show the result is decided at the end, when it is known which subtables could have had a better rule: bits that are
+//! read anyway first, then stage by stage.
 //!
 //! Fields are reported whole, and addresses and ports by prefix, though one differing bit would do: from many fields
 //! with arbitrary bits each packet could make a mask of its own, and the datapath pays for every mask it has.
@@ -48,8 +53,9 @@
 //! # Bounds
 //!
 //! A lookup takes time in proportion to the number of masks, at worst; the number of rules hardly matters. An
-//! insertion or removal takes time in proportion to the number of masks (a few nanoseconds for each), of rules with the same
-//! condition (to move them), and, when the best rule of a mask goes, to a hundredth of the mask's rules. Hashes are keyed
+//! insertion or removal takes time in proportion to the number of rules with the same condition (to move them), and, when the best
+//! rule of a mask goes, to a hundredth of the mask's rules. Now and then it makes a filter anew, from all rules of up to 64 masks.
+//! Hashes are keyed
 //! with a secret of the process, so that packets cannot be made to collide.
 #![forbid(unsafe_code)]
 
