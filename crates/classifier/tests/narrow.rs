@@ -151,4 +151,8 @@ fn mask_is_no_wider_than_before_when_rules_came_and_went() {
     let after = look_up(&classifier, &packet);
     assert_eq!(after.0, before.0);
     assert!(bits(&after.1) <= bits(&before.1), "{:?}", after.1);
+    for n in 0..100 {
+        let found = look_up(&classifier, rule(1, n).0.key()).0;
+        assert_eq!(found, Some(1), "rule {n} stayed");
+    }
 }
