@@ -45,7 +45,8 @@ impl Network {
 
     /// Checks a text; `file_name` stands in front of the position of each error.
     ///
-    /// # Errors [`Errors`] with everything that is wrong. When the text is not TOML, that is all of its syntax
+    /// # Errors
+    /// [`Errors`] with everything that is wrong. When the text is not TOML, that is all of its syntax
     /// errors and nothing else: what it was meant to say would be guessing.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, Errors> {
         // A byte order mark is no column.

@@ -59,7 +59,9 @@ fn change(criterion: &mut Criterion) {
             loader.set_port(datapath, key, LogicalPort { name, place, security });
             let ids: Vec<_> = flows.iter().filter_map(|flow| loader.add_flow(flow).ok()).collect();
             let between = loader.program();
-            ids.into_iter().for_each(|id| drop(loader.remove_flow(id)));
+            for id in ids {
+                loader.remove_flow(id);
+            }
             (before, between, loader.program())
         });
     });

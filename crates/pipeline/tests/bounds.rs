@@ -220,3 +220,60 @@ fn program_that_was_taken_before_a_change_does_not_see_it() {
     assert_eq!(run(&before), [Action::Drop(DropReason::NoSuchPort)]);
     assert_eq!(run(&with_port), [Action::Output(PortNo(7))]);
 }
+
+#[test]
+fn packet_that_is_only_logged_or_queued_is_counted_as_dropped() {
+    for actions in [
+        "log(verdict=drop);",
+        "set_queue(1); next;",
+        "clone { ip.ttl--; output; }; set_queue(1); next;",
+    ] {
+        let program = switch_with(&[(0, "1", actions)]).program();
+        let translation = translate(&program, &key(&TCP_22), &(), &mut ());
+        assert!(
+            matches!(translation.actions.last(), Some(Action::Drop(_))),
+            "{actions} {:?}",
+            translation.actions
+        );
+        assert!(translation.dropped().is_some(), "{actions}");
+    }
+}
+
+#[test]
+fn broadcast_reaches_all_ports_of_a_large_switch() {
+    let mut loader = switch_with(&[
+        (0, "1", "outport = \"all\"; output;"),
+        (64, "1", "next;"),
+        (65, "1", "output;"),
+    ]);
+    let members: Vec<PortKey> = (1..=2000).filter_map(PortKey::new).collect();
+    for &port in &members {
+        let place = Place::Local(PortNo(port.value().into()));
+        let name = format!("vm{port}");
+        let security = PortSecurity::default();
+        loader.set_port(DatapathKey(1), port, LogicalPort { name, place, security });
+    }
+    let group = MulticastGroup { name: "all".into(), members };
+    loader.set_multicast(DatapathKey(1), PortKey::FLOOD, group);
+    let program = loader.program();
+    let translation = translate(&program, &key(&TCP_22), &(), &mut ());
+    // All but the one that it came from.
+    assert_eq!(translation.actions.len(), 1999);
+}
+
+#[test]
+fn results_are_written_to_no_header_that_the_packet_lacks() {
+    let program = switch_with(&[
+        (0, "ip", "tcp.dst[0] = check_pkt_larger(100); next;"),
+        (1, "tcp.dst == 1", "drop;"),
+        (64, "1", "output;"),
+    ]);
+    let later =
+        [(Field::InPort, 1), (Field::EthType, 0x0800), (Field::IpProto, 6), (Field::IpFrag, 3)];
+    assert_eq!(dropped(&program.program(), &later), Some(DropReason::NoFlow));
+    let untagged = switch_with(&[
+        (0, "1", "vlan.tci[12] = check_pkt_larger(100); next;"),
+        (1, "vlan.present", "drop;"),
+    ]);
+    assert_eq!(dropped(&untagged.program(), &TCP_22), Some(DropReason::NoFlow));
+}

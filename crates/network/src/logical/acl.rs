@@ -4,6 +4,7 @@ use super::{Flows, Keys, Stage, next_to};
 use crate::model::port_in_switch;
 use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;
+use pipeline::logical::expr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
             AclScope::Switch(switch) => ([keys.switch(*switch)].into(), acl.condition.clone()),
             AclScope::PortGroup(name) => (
                 Arc::clone(groups.get(name.as_str()).unwrap_or(&none)),
-                format!("{port} == @{name} && ({})", acl.condition),
+                format!("{port} == @{name} && ({})", one_line(&acl.condition)),
             ),
         };
         let place = (stage, OFFSET + acl.priority);
@@ -84,12 +85,19 @@ fn actions(acl: &Acl) -> String {
     let log = acl.log.as_ref().map_or_else(String::new, |name| {
         format!("log(name={name:?}, verdict={verdict}, severity=info); ")
     });
-    let rest = match acl.action {
-        AclAction::Allow => "next;".to_owned(),
-        AclAction::Drop => "drop;".to_owned(),
-        AclAction::Reject => reject(acl.direction),
-    };
-    log + &rest
+    match acl.action {
+        AclAction::Allow => log + "next;",
+        // `drop;` stands alone: what has other actions and sends the packet nowhere drops it, too.
+        AclAction::Drop if log.is_empty() => "drop;".to_owned(),
+        AclAction::Drop => log.trim_end().to_owned(),
+        AclAction::Reject => log + &reject(acl.direction),
+    }
+}
+
+/// A match without the comments that it may have, which would hide what is written behind it.
+fn one_line(condition: &str) -> String {
+    // It was parsed when the network was read.
+    expr::parse(condition).map_or_else(|_| condition.to_owned(), |expr| expr.to_string())
 }
 
 /// The answer goes back to the port that the packet came from: to the switch's egress from its ingress, and from its egress

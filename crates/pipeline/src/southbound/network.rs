@@ -146,6 +146,7 @@ impl<'s> Maker<'s> {
                     port: peer.tunnel_key,
                 }),
             PortKind::ChassisRedirect => named("distributed-port")
+                .filter(|port| port.datapath == row.datapath)
                 .map_or(Place::Unbound, |port| Place::Redirect(port.tunnel_key)),
             PortKind::Vif | PortKind::Localnet | PortKind::Localport | PortKind::Other(_) => {
                 let port = *next;

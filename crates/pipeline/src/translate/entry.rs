@@ -47,9 +47,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             }
         }
         self.run(&mut packet)?;
-        if packet.actions.iter().all(|action| matches!(action, Action::PopVlan)) {
+        if !packet.actions.iter().any(decides) {
             self.observer.event(Event::Drop(packet.reason));
-            packet.actions = vec![Action::Drop(packet.reason)];
+            packet.actions.retain(is_for_its_own_sake);
+            packet.actions.push(Action::Drop(packet.reason));
         }
         Ok(packet.actions)
     }
@@ -152,6 +153,27 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let value = port.map_or(0, |port| port.value().into());
         packet.key.write(field, value, field.all_ones());
     }
+}
+
+/// True for actions that say what becomes of a packet: it is sent, or it is dropped and counted.
+pub(super) fn decides(action: &Action) -> bool {
+    match action {
+        Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
+        Action::CheckLength { .. } | Action::Reply { .. } => true,
+        Action::Clone(actions) => actions.iter().any(decides),
+        Action::PushVlan(_)
+        | Action::PopVlan
+        | Action::Set { .. }
+        | Action::SetIcmpMtu(_)
+        | Action::Log(_)
+        | Action::Meter { .. }
+        | Action::SetQueue(_) => false,
+    }
+}
+
+/// True for actions that are of use for a packet that is then dropped.
+fn is_for_its_own_sake(action: &Action) -> bool {
+    matches!(action, Action::Log(_) | Action::Meter { .. } | Action::Clone(_))
 }
 
 /// Where in the program.

@@ -104,7 +104,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let bound = key.and_then(|key| self.ask_binding(key));
         let wanted = mac.map(|mac| self.mac_operand(packet, mac));
         let found = bound.is_some_and(|bound| wanted.is_none_or(|wanted| wanted == bound));
-        self.write(packet, to, found.into());
+        self.assign(packet, to, found.into());
     }
 
     fn put_binding(&mut self, packet: &Packet<'p>, port: Operand, ip: Operand, mac: Operand) {
@@ -127,7 +127,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             Some(StationPlace::Logical(port)) => port.value().into(),
             _ => 0,
         };
-        self.write(packet, to, port);
+        self.assign(packet, to, port);
     }
 
     fn look_up_station(
@@ -140,7 +140,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let key = self.station_key(packet, mac);
         let port = self.port_operand(packet, port).map(StationPlace::Logical);
         let found = port.is_some() && self.ask_station(key) == port;
-        self.write(packet, to, found.into());
+        self.assign(packet, to, found.into());
     }
 
     fn put_station(&mut self, packet: &Packet<'p>, port: Operand, mac: Operand) {
@@ -162,7 +162,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let mut recorder = packet.key.recorder(&mut self.read);
         let forbidden = port.is_some_and(|port| port.security.forbids(direction, &mut recorder));
         drop(recorder);
-        self.write(packet, to, forbidden.into());
+        self.assign(packet, to, forbidden.into());
     }
 
     /// What a learning switch does.

@@ -1,6 +1,6 @@
 //! The machine: packets, their unfinished flows, and the steps of flows.
 
-use super::{MAX_DEPTH, MAX_STEPS, Translation};
+use super::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation};
 use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
 use crate::op::{Direction, Op};
@@ -27,7 +27,9 @@ pub(super) struct Machine<'p, 's, S, O> {
     pub dependencies: Vec<Dependency>,
     pub lessons: Vec<Lesson>,
     flows: Vec<&'p Flow>,
-    steps: u32,
+    /// Of the packet, or the copy, that is on its way.
+    pub steps: u32,
+    total_steps: u32,
 }
 
 /// A flow that is being executed.
@@ -74,6 +76,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             lessons: Vec::new(),
             flows: Vec::with_capacity(48),
             steps: 0,
+            total_steps: 0,
         }
     }
 
@@ -89,10 +92,14 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
 
     pub fn step(&mut self) -> Result<(), Abort> {
         self.steps += 1;
-        if self.steps > MAX_STEPS { Err(Abort(DropReason::TranslationSteps)) } else { Ok(()) }
+        self.total_steps += 1;
+        if self.steps > MAX_STEPS || self.total_steps > MAX_TOTAL_STEPS {
+            return Err(Abort(DropReason::TranslationSteps));
+        }
+        Ok(())
     }
 
-    /// Executes until no flow is left, and returns the actions; an empty list has its reason in `packet.reason`.
+    /// Executes until no flow is left. What is decided is in `packet.actions`; why nothing is, in `packet.reason`.
     pub fn run(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
         if packet.depth > MAX_DEPTH {
             return Err(Abort(DropReason::TranslationDepth));
@@ -229,7 +236,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
 
     /// Writes bits as a flow asks for it: of a header that the packet does not have, nothing. The languages see to it that
     /// flows ask for no such thing.
-    fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
+    pub fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
         if !bits.field().is_header() {
             self.write(packet, bits, value);
         } else if self.has_header(&packet.key, bits.field()) {
@@ -339,7 +346,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         {
             case.depth += 1;
             self.observer.event(Event::Enter(nested));
-            self.write(case, to, bit);
+            self.assign(case, to, bit);
             self.run(case)?;
             if case.actions.is_empty() {
                 self.observer.event(Event::Drop(case.reason));

@@ -5,7 +5,7 @@
 //!           \______________ every bit read is recorded ______________/                 + mask
 //! ```
 //!
-//! The translation is a machine (`machine`) that executes the steps of flows on a [`RecordedKey`]. A change of a header is kept
+//! The translation is a machine (`machine`) that executes the steps of flows on a `RecordedKey`. A change of a header is kept
 //! in the key until the packet is sent somewhere (`emit`). Output means the egress pipeline, another datapath, a port or a
 //! tunnel (`output`). `learned` asks for, and reports, what the switch learns.
 //!
@@ -28,8 +28,11 @@ use crate::state::{Dependency, Lesson, State};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 use machine::{Abort, Machine};
 
-/// Steps that one translation may take: flows looked up and steps of flows executed.
+/// Steps that a packet may take: flows looked up and steps of flows executed. Each copy for a member of a multicast group may take
+/// as many from there.
 pub const MAX_STEPS: u32 = 4096;
+/// Steps that one translation may take, with all its copies.
+pub const MAX_TOTAL_STEPS: u32 = 64 * MAX_STEPS;
 /// How deep copies, replies, group members and unfinished flows may be nested.
 pub const MAX_DEPTH: usize = 64;
 
@@ -67,8 +70,10 @@ pub fn translate<'p>(
 impl Translation<'_> {
     /// The reason, of a packet that is sent nowhere.
     pub fn dropped(&self) -> Option<DropReason> {
-        match self.actions.as_slice() {
-            [Action::Drop(reason)] => Some(*reason),
+        match self.actions.split_last() {
+            Some((Action::Drop(reason), before)) if !before.iter().any(entry::decides) => {
+                Some(*reason)
+            }
             _ => None,
         }
     }

@@ -59,7 +59,9 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         packet.reason = DropReason::NoReceiver;
         let mut remote: Vec<EndpointId> = Vec::new();
         let mut tagged: Vec<(PortNo, Tag, Option<Tag>)> = Vec::new();
+        let steps = self.steps;
         for &member in &group.members {
+            self.steps = steps;
             match packet.datapath.1.ports.get(&member).map(|port| port.place) {
                 // Served by the host that the packet came from.
                 Some(Place::Remote { .. } | Place::Tagged { .. } | Place::Patch { .. })

@@ -15,7 +15,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 choose(choices, hash)
             }
         };
-        self.write(packet, to, value.into());
+        self.assign(packet, to, value.into());
     }
 
     /// A hash over addresses, protocol and ports. It says nothing secret and decides no place in a table, so that it needs

@@ -66,7 +66,7 @@ fn packets_of_one_megaflow_have_one_translation() {
 
 /// Tries packets on the program of this seed: a bridge for odd ones, a logical network for even ones.
 fn check_program(seed: u64) -> Seen {
-    let logical = seed % 2 == 0;
+    let logical = seed.is_multiple_of(2);
     let mut random = Random::new(seed);
     let mut seen = Seen::default();
     let (program, learned) = program::program(&mut random, logical);

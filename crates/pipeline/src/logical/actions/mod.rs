@@ -59,7 +59,7 @@ impl Actions {
         found
     }
 
-    /// The names of ports and multicast groups whose keys [`compile`] asks for, as often as it does. Actions without any are
+    /// The names of ports and multicast groups whose keys [`compile()`] asks for, as often as it does. Actions without any are
     /// the same in every datapath.
     pub fn names(&self) -> Vec<&str> {
         let mut found = Vec::new();

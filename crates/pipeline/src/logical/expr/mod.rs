@@ -24,7 +24,7 @@ use super::scope::Scope;
 use super::symbol::{FieldRef, SymbolId};
 use crate::predicate::Predicate;
 
-/// A condition on packets. Its `Display` is its canonical form, which says the same to [`parse`].
+/// A condition on packets. Its `Display` is its canonical form, which says the same to [`parse()`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expr(Node);
 
