@@ -359,7 +359,7 @@ fn flows() -> Group {
             "tables",
             "# Comment.\n\
              cookie=0x5,table=0,priority=10,tcp,nw_dst=10.0.0.0/24,tcp_flags=+syn-ack actions=load:7->reg0[0..3],resubmit(,1)\n\
-             table=1,reg0=7/0xf actions=dec_ttl,clone(set_field:1.2.3.4->ip_src,2),move:reg0[0..3]->eth_dst[4..7],normal\n\
+             table=1,ip,reg0=7/0xf actions=dec_ttl,clone(set_field:1.2.3.4->ip_src,2),move:reg0[0..3]->eth_dst[4..7],normal\n\
              ---\n\
              in_port=1,tcp,nw_dst=10.0.0.9,tcp_flags=syn,nw_ttl=3",
         ),

@@ -109,7 +109,19 @@ impl Learned {
         }
     }
 
-    /// Forgets what was not learnt again for longer than the limit.
+    /// Notes that what was learnt is in use: called for the questions of megaflows that packets have hit. Packets of a station that is
+    /// where it was teach nothing new, and yet must keep it from being forgotten.
+    pub fn refresh(&mut self, question: &Question, now: Instant) {
+        let last = match question {
+            Question::Binding(key) => self.bindings.get_mut(key).map(|known| &mut known.last),
+            Question::Station(key) => self.stations.get_mut(key).map(|known| &mut known.last),
+        };
+        if let Some(Some(last)) = last {
+            *last = now.max(*last);
+        }
+    }
+
+    /// Forgets what was neither learnt again nor in use for longer than the limit.
     pub fn expire(&mut self, now: Instant) {
         let max_age = self.limits.max_age;
         let old = |last: Option<Instant>| {
@@ -218,6 +230,20 @@ mod tests {
         assert_eq!(learned.station(&station(1)).0, None);
         assert_ne!(learned.station(&station(1)).1, generation);
         assert_eq!(learned.station(&station(2)).0, Some(at(4)));
+    }
+
+    #[test]
+    fn what_is_in_use_is_kept() {
+        let (mut learned, now) = (Learned::default(), Instant::now());
+        let max_age = LearnLimits::default().max_age;
+        learned.learn(Lesson::Station(station(1), at(3)), now);
+        let (_, generation) = learned.station(&station(1));
+        learned.refresh(&Question::Station(station(1)), now + max_age);
+        learned.refresh(&Question::Station(station(2)), now + max_age);
+        learned.expire(now + max_age * 2);
+        assert_eq!(learned.station(&station(1)), (Some(at(3)), generation));
+        learned.expire(now + max_age * 3);
+        assert_eq!(learned.stations().count(), 0);
     }
 
     #[test]

@@ -75,7 +75,12 @@ pub enum Nested {
     /// A new packet.
     Reply(flow::Reply),
     /// A copy for a member of a multicast group.
-    Member(PortKey),
+    Member {
+        /// Whose port it is.
+        datapath: DatapathKey,
+        /// The port.
+        port: PortKey,
+    },
     /// A copy that goes on by itself: what follows the output works on the packet as it was.
     Output,
     /// The case of a frame longer than so many bytes.

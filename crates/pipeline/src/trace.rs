@@ -262,24 +262,14 @@ impl Teller<'_> {
         port_name.or(datapath.multicast.get(&port).map(|group| &group.name)).cloned()
     }
 
-    /// What nested steps are called, and the first of them. The egress pipeline of a copy for a member of a group begins before
-    /// the copy is told of.
-    fn begin(&mut self, nested: Nested) -> (String, Vec<Step>) {
-        if let (Nested::Member(_), Some(list)) = (nested, self.open.last_mut())
-            && let [.., Step::Pipeline { direction: "egress", outport, .. }, Step::Table { .. }] =
-                list.as_slice()
-        {
-            let label = format!("copy for {:?}", outport.as_deref().unwrap_or("-"));
-            return (label, list.split_off(list.len() - 2));
-        }
-        (self.describe(nested), Vec::new())
-    }
-
     fn describe(&self, nested: Nested) -> String {
         match nested {
             Nested::Clone => "clone".to_owned(),
             Nested::Reply(reply) => reply.to_string(),
-            Nested::Member(port) => format!("copy for member {port}"),
+            Nested::Member { datapath, port } => {
+                let name = self.port_name(datapath, port).unwrap_or_else(|| port.to_string());
+                format!("copy for {name:?}")
+            }
             Nested::Output => "output".to_owned(),
             Nested::Longer(bytes) => format!("if longer than {bytes} bytes"),
             Nested::NotLonger(bytes) => format!("if not longer than {bytes} bytes"),
@@ -321,9 +311,8 @@ impl Observer for Teller<'_> {
             Event::Note(text) => Step::Note { text: text.to_owned() },
             Event::Drop(reason) => Step::Drop { reason: reason.name(), meaning: reason.meaning() },
             Event::Enter(nested) => {
-                let (label, begun) = self.begin(nested);
-                self.labels.push(label);
-                self.open.push(begun);
+                self.labels.push(self.describe(nested));
+                self.open.push(Vec::new());
                 return;
             }
             Event::Leave => {

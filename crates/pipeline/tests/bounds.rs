@@ -277,3 +277,39 @@ fn results_are_written_to_no_header_that_the_packet_lacks() {
     ]);
     assert_eq!(dropped(&untagged.program(), &TCP_22), Some(DropReason::NoFlow));
 }
+
+#[test]
+fn port_keeps_its_name_when_a_group_of_that_name_goes() {
+    let mut loader = switch_with(&[(0, "1", "outport = \"vm2\"; output;"), (64, "1", "output;")]);
+    let run = |loader: &Loader| translate(&loader.program(), &key(&TCP_22), &(), &mut ()).actions;
+    let members = vec![PortKey::new(3).unwrap()];
+    let group = MulticastGroup { name: "vm2".into(), members };
+    loader.set_multicast(DatapathKey(1), PortKey::FLOOD, group);
+    assert_eq!(run(&loader), [Action::Output(PortNo(2))]);
+    loader.remove_port(DatapathKey(1), PortKey::new(2).unwrap());
+    assert_eq!(run(&loader), [Action::Output(PortNo(3))]);
+    loader.remove_multicast(DatapathKey(1), PortKey::FLOOD);
+    assert_eq!(run(&loader), [Action::Drop(DropReason::NoSuchPort)]);
+}
+
+#[test]
+fn groups_of_datapaths_are_given_back() {
+    let mut loader = switch_with(&[(0, "1", "outport = \"vm2\"; output;"), (64, "1", "output;")]);
+    let before = loader.program();
+    let count = |program: &Program| {
+        let own = program.datapath(DatapathKey(1)).map_or(0, |datapath| datapath.groups.len());
+        (program.groups().count(), own)
+    };
+    for other in 2..50 {
+        loader.add_datapath(DatapathKey(other), "other", DatapathKind::Switch);
+        let mut shared = logical(5, "ip", "next;");
+        shared.datapaths.push(DatapathKey(other));
+        let id = loader.add_flow(&shared).unwrap();
+        assert_eq!(count(&loader.program()).1, count(&before).1 + 1);
+        assert!(loader.remove_flow(id));
+        loader.remove_datapath(DatapathKey(other));
+    }
+    assert_eq!(count(&loader.program()).1, count(&before).1);
+    assert!(count(&loader.program()).0 <= count(&before).0 + 1);
+    assert_eq!(loader.program().datapaths().count(), 1);
+}

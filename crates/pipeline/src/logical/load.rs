@@ -6,103 +6,34 @@
 //! that a new port or a changed address set compiles just those flows again.
 
 use super::actions::{self, Actions, Stage};
-use super::error::SyntaxError;
 use super::expr::{self, Compiled, Expr};
+use super::logical_flow::{FlowError, FlowPart, LogicalFlow};
 use super::scope::Scope;
 use super::token::Constant;
 use crate::flow::{Flow, FlowCounters, FlowId, FlowText};
-use crate::op::{Direction, Op};
+use crate::op::Op;
 use crate::program::{
     Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup, Program, TableId,
 };
-use ::flow::{DatapathKey, PortKey};
+use ::flow::{DatapathKey, Match, PortKey};
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// A logical flow as text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LogicalFlow {
-    /// The datapaths that it applies to.
-    pub datapaths: Vec<DatapathKey>,
-    /// The pipeline.
-    pub direction: Direction,
-    /// The table in it, 0 to 63.
-    pub table: u8,
-    /// 0 to 65,535; higher wins.
-    pub priority: u16,
-    /// The name of the stage.
-    pub stage: String,
-    /// The match, in OVN's language.
-    pub condition: String,
-    /// The actions, in OVN's language.
-    pub actions: String,
-    /// Where it was written.
-    pub source: String,
-    /// Shown in traces: the first 32 bits of the flow's UUID, 0 without.
-    pub cookie: u64,
-}
-
-/// A logical flow that cannot be compiled.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}", self.describe())]
-pub struct FlowError {
-    /// Where the flow was written.
-    pub source_name: String,
-    /// Which part of it is wrong.
-    pub part: FlowPart,
-    /// The text of that part.
-    pub text: String,
-    /// What is wrong with it.
-    pub error: Option<SyntaxError>,
-}
-
-impl FlowError {
-    fn describe(&self) -> String {
-        let Self { source_name, part, text, error } = self;
-        match error {
-            Some(error) => {
-                let column = text.get(..error.span.start).unwrap_or(text).chars().count() + 1;
-                format!("{source_name}: {part}, column {column}: {}\n    {text}", error.message)
-            }
-            None => format!("{source_name}: {part} is out of range: a pipeline has tables 0 to 63"),
-        }
-    }
-}
-
-/// A part of a logical flow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FlowPart {
-    /// The match.
-    Match,
-    /// The actions.
-    Actions,
-    /// The number of the table.
-    Table,
-}
-
-impl std::fmt::Display for FlowPart {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Match => "match",
-            Self::Actions => "actions",
-            Self::Table => "table",
-        })
-    }
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Loader {
     program: Program,
-    names: Map<DatapathKey, Map<Arc<str>, PortKey>>,
+    names: Map<DatapathKey, Names>,
     address_sets: Map<Arc<str>, Vec<Constant>>,
     port_groups: Map<Arc<str>, Vec<String>>,
     /// Ports that are on other hosts; all others are resident here.
     elsewhere: Map<Arc<str>, ()>,
-    groups: Map<Arc<[DatapathKey]>, GroupId>,
+    groups: Map<Arc<[DatapathKey]>, GroupUse>,
+    /// Groups without flows, to be used again.
+    free_groups: Vec<GroupId>,
     flows: Map<FlowId, Loaded>,
     /// Which flows have asked for a name.
     users: Map<Question, Vec<FlowId>>,
@@ -110,6 +41,34 @@ pub struct Loader {
     /// Compiled actions that mention no names.
     shared_ops: Map<(Arc<str>, TableId), Arc<[Op]>>,
     next: u64,
+}
+
+/// What names mean in a datapath. Where a port and a multicast group have the same, it is the port's.
+#[derive(Debug, Default)]
+struct Names {
+    ports: Map<Arc<str>, PortKey>,
+    groups: Map<Arc<str>, PortKey>,
+}
+
+impl Names {
+    fn meaning(&self, name: &str) -> Option<PortKey> {
+        self.ports.get(name).or_else(|| self.groups.get(name)).copied()
+    }
+}
+
+/// Which of the two kinds of names.
+#[derive(Clone, Copy)]
+enum Named {
+    Port,
+    Group,
+}
+
+/// A group of datapaths that have flows in common.
+#[derive(Clone, Copy, Debug)]
+struct GroupUse {
+    id: GroupId,
+    /// Flows that are filed under it.
+    flows: usize,
 }
 
 /// A flow that is in the program, or never matches. Where it is filed is not kept: to take it out, it is compiled again, with
@@ -197,7 +156,7 @@ impl Scope for Asking<'_> {
             return Some(0);
         }
         self.ask(Question::Port(self.loader.strings.find(name)));
-        self.loader.names.get(&self.datapath)?.get(name).map(|key| key.value())
+        self.loader.names.get(&self.datapath)?.meaning(name).map(PortKey::value)
     }
 
     fn address_set(&self, name: &str) -> Option<&[Constant]> {
@@ -252,7 +211,7 @@ impl Loader {
     pub fn add_datapath(&mut self, key: DatapathKey, name: &str, kind: DatapathKind) {
         let mut datapath = Datapath::new(name, kind);
         let groups = self.groups.iter().filter(|(members, _)| members.contains(&key));
-        datapath.groups = groups.map(|(_, &group)| group).collect();
+        datapath.groups = groups.map(|(_, group)| group.id).collect();
         self.program.set_datapath(key, datapath);
         self.names.entry(key).or_default();
     }
@@ -263,14 +222,14 @@ impl Loader {
         let name = port.name.clone();
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.ports.insert(key, port).map(|port| port.name);
-        self.rename(datapath, key, old, Some(&name));
+        self.rename(datapath, Named::Port, key, old, Some(&name));
     }
 
     /// Takes a port out.
     pub fn remove_port(&mut self, datapath: DatapathKey, key: PortKey) {
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.ports.remove(&key).map(|port| port.name);
-        self.rename(datapath, key, old, None);
+        self.rename(datapath, Named::Port, key, old, None);
     }
 
     /// Adds or replaces a multicast group.
@@ -278,13 +237,32 @@ impl Loader {
         let name = group.name.clone();
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.multicast.insert(key, group).map(|group| group.name);
-        self.rename(datapath, key, old, Some(&name));
+        self.rename(datapath, Named::Group, key, old, Some(&name));
+    }
+
+    /// Takes a multicast group out.
+    pub fn remove_multicast(&mut self, datapath: DatapathKey, key: PortKey) {
+        let Some(entry) = self.program.datapath_mut(datapath) else { return };
+        let old = entry.multicast.remove(&key).map(|group| group.name);
+        self.rename(datapath, Named::Group, key, old, None);
+    }
+
+    /// Takes a datapath out, with its ports and multicast groups. Flows for it stay, and are there when it comes back.
+    pub fn remove_datapath(&mut self, key: DatapathKey) {
+        let Some(datapath) = self.program.datapath(key) else { return };
+        let ports: Vec<PortKey> = datapath.ports.keys().copied().collect();
+        let groups: Vec<PortKey> = datapath.multicast.keys().copied().collect();
+        ports.into_iter().for_each(|port| self.remove_port(key, port));
+        groups.into_iter().for_each(|group| self.remove_multicast(key, group));
+        self.program.remove_datapath(key);
+        self.names.remove(&key);
     }
 
     /// Makes `name` mean `key` in a datapath, and `old` mean nothing.
     fn rename(
         &mut self,
         datapath: DatapathKey,
+        kind: Named,
         key: PortKey,
         old: Option<String>,
         name: Option<&str>,
@@ -297,6 +275,10 @@ impl Loader {
             let name = self.strings.keep(name);
             self.change(&Question::Port(Arc::clone(&name)), |loader| {
                 let names = loader.names.entry(datapath).or_default();
+                let names = match kind {
+                    Named::Port => &mut names.ports,
+                    Named::Group => &mut names.groups,
+                };
                 match meaning {
                     Some(key) => drop(names.insert(name, key)),
                     // Another key may have taken the name over.
@@ -382,6 +364,7 @@ impl Loader {
         let id = FlowId(self.next);
         self.place(id, datapaths, Recipe { table, priority: flow.priority, text })?;
         self.next += 1;
+        self.forget_unused();
         Ok(id)
     }
 
@@ -401,8 +384,8 @@ impl Loader {
         let (variants, asked) =
             self.compile(&loaded.datapaths, &Recipe::from(&*loaded.flow)).ok()?;
         for variant in variants {
-            if let Some(&group) = self.groups.get(&variant.datapaths) {
-                self.program.remove_flow(group, &loaded.flow, &variant.compiled.rows);
+            if !variant.compiled.rows.is_empty() {
+                self.leave_group(&variant.datapaths, &loaded.flow, &variant.compiled.rows);
             }
         }
         for question in asked {
@@ -448,7 +431,7 @@ impl Loader {
                 continue;
             }
             let flow = make(compiled.residual.map(Box::new), ops);
-            let group = self.group(datapaths);
+            let group = self.join_group(datapaths);
             self.program.add_flow(group, &flow, &compiled.rows);
             first.get_or_insert(flow);
         }
@@ -507,25 +490,56 @@ impl Loader {
         }
     }
 
-    /// The group of these datapaths, made if there is none.
-    fn group(&mut self, members: Arc<[DatapathKey]>) -> GroupId {
-        if let Some(&group) = self.groups.get(&members) {
-            return group;
+    /// Lets go of texts and compiled actions that no flow uses any more, when there may be many.
+    fn forget_unused(&mut self) {
+        const FEW: usize = 4096;
+        let many = FEW + 4 * self.flows.len();
+        if self.shared_ops.len() > many {
+            self.shared_ops.retain(|_, ops| Arc::strong_count(ops) > 1);
         }
-        let group = self.program.add_group();
+        if self.strings.0.len() > many {
+            self.strings.0.retain(|text| Arc::strong_count(text) > 1);
+        }
+    }
+
+    /// The group of these datapaths, made if there is none, for one more flow.
+    fn join_group(&mut self, members: Arc<[DatapathKey]>) -> GroupId {
+        if let Some(group) = self.groups.get_mut(&members) {
+            group.flows += 1;
+            return group.id;
+        }
+        let id = self.free_groups.pop().unwrap_or_else(|| self.program.add_group());
         for &member in &*members {
             if let Some(datapath) = self.program.datapath_mut(member) {
-                datapath.groups.push(group);
+                datapath.groups.push(id);
             }
         }
-        self.groups.insert(members, group);
-        group
+        self.groups.insert(members, GroupUse { id, flows: 1 });
+        id
+    }
+
+    /// Takes a flow out of a group. A group without flows is given back: every lookup asks each group of its datapath.
+    fn leave_group(&mut self, members: &Arc<[DatapathKey]>, flow: &Flow, rows: &[Match]) {
+        let Some(group) = self.groups.get_mut(members) else { return };
+        self.program.remove_flow(group.id, flow, rows);
+        group.flows -= 1;
+        if group.flows > 0 {
+            return;
+        }
+        let id = group.id;
+        self.groups.remove(members);
+        self.free_groups.push(id);
+        for &member in &**members {
+            if let Some(datapath) = self.program.datapath_mut(member) {
+                datapath.groups.retain(|group| *group != id);
+            }
+        }
     }
 
     /// What a question means in a datapath, as far as it differs between datapaths.
     fn answer(&self, datapath: DatapathKey, question: &Question) -> Option<PortKey> {
         match question {
-            Question::Port(name) => self.names.get(&datapath)?.get(name).copied(),
+            Question::Port(name) => self.names.get(&datapath)?.meaning(name),
             // The same everywhere.
             Question::AddressSet(_) | Question::PortGroup(_) | Question::Resident(_) => None,
         }

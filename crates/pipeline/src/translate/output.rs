@@ -82,7 +82,8 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 }
                 _ => {
                     let copy = packet.fork(&[]);
-                    self.run_nested(Nested::Member(member), packet, copy, |machine, copy| {
+                    let nested = Nested::Member { datapath: packet.datapath.0, port: member };
+                    self.run_nested(nested, packet, copy, |machine, copy| {
                         machine.write_port(copy, Field::Reg15, Some(member));
                         machine.deliver_to_port(copy, member)
                     })?;
