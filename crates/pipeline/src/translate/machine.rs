@@ -9,6 +9,7 @@ use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
 use crate::state::{Dependency, Lesson, State};
 use classifier::Rank;
 use flow::{Action, DatapathKey, DropReason, Field, FlowMask, KeyStep, PortNo, Reply, Subfield};
+use std::sync::Arc;
 
 /// The bit of `vlan_tci` that says that there is a tag.
 pub(super) const TAG_PRESENT: u128 = 0x1000;
@@ -26,7 +27,7 @@ pub(super) struct Machine<'p, 's, S, O> {
     pub read: FlowMask,
     pub dependencies: Vec<Dependency>,
     pub lessons: Vec<Lesson>,
-    flows: Vec<&'p Flow>,
+    flows: Vec<&'p Arc<Flow>>,
     /// Of the packet, or the copy, that is on its way.
     pub steps: u32,
     total_steps: u32,
@@ -269,7 +270,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         }
         let flow = self.find(packet, &packet.key, table);
         let (datapath, key) = (packet.datapath.0, packet.key.key());
-        self.observer.event(Event::Lookup { datapath, table, flow, key });
+        self.observer.event(Event::Lookup { datapath, table, flow: flow.map(Arc::as_ref), key });
         match flow {
             None => packet.reason = DropReason::NoFlow,
             Some(flow) => {
@@ -282,11 +283,16 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
     }
 
     /// The best flow of a table for a key.
-    fn find(&mut self, packet: &Packet<'p>, key: &RecordedKey, table: TableId) -> Option<&'p Flow> {
+    fn find(
+        &mut self,
+        packet: &Packet<'p>,
+        key: &RecordedKey,
+        table: TableId,
+    ) -> Option<&'p Arc<Flow>> {
         // What is known already costs nothing to look at again: the lookup tells rules apart by it where it can.
         let mut looked_at = key.written().clone();
         looked_at.union(&self.read);
-        let mut best: Option<(Rank, &'p Flow)> = None;
+        let mut best: Option<(Rank, &'p Arc<Flow>)> = None;
         for &group in &packet.datapath.1.groups {
             let Some(classifier) = self.program.table(group, table) else { continue };
             let better = best.map(|(rank, _)| rank);
@@ -294,7 +300,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
                 let mut recorder = PlainRecorder { key: key.key(), read };
                 flow.residual.as_ref().is_none_or(|rest| rest.holds(&mut recorder))
             });
-            best = found.map(|(rank, flow)| (rank, &**flow)).or(best);
+            best = found.or(best);
         }
         key.record(&looked_at, &mut self.read);
         best.map(|(_, flow)| flow)

@@ -27,6 +27,7 @@ use crate::program::Program;
 use crate::state::{Dependency, Lesson, State};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 use machine::{Abort, Machine};
+use std::sync::Arc;
 
 /// Steps that a packet may take: flows looked up and steps of flows executed. Each copy for a member of a multicast group may take
 /// as many from there.
@@ -49,7 +50,7 @@ pub struct Translation<'p> {
     /// What is to be learnt from this packet.
     pub lessons: Vec<Lesson>,
     /// The flows that decided, in order.
-    pub flows: Vec<&'p Flow>,
+    pub flows: Vec<&'p Arc<Flow>>,
 }
 
 /// Translates the packet with this key. `key.in_port` says where it came in.
