@@ -20,6 +20,25 @@ pub struct Snapshot {
     pub uplink: UplinkStats,
     /// Remote end points, by tunnel type and address.
     pub endpoints: Vec<EndpointStats>,
+    /// The cache of decisions.
+    pub megaflows: MegaflowStats,
+}
+
+/// What the cache of decisions has, and how it was found.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct MegaflowStats {
+    /// Megaflows; one that several workers have counts for each.
+    pub megaflows: u64,
+    /// Different masks of theirs.
+    pub masks: u64,
+    /// Packets looked up.
+    pub lookups: u64,
+    /// Found in the exact-match cache.
+    pub exact_hits: u64,
+    /// Found by searching the masks.
+    pub search_hits: u64,
+    /// Masks searched.
+    pub mask_probes: u64,
 }
 
 /// Frames and bytes in one direction. A super-packet counts as one frame.

@@ -115,6 +115,8 @@ drop_reasons! {
     41 TtlExpired "ttl_expired",
     /// An action does not fit the packet: an ICMP reply to a frame that is not IP, and the like.
     42 NotApplicable "not_applicable",
+    /// Too many packets of the port wait to be translated.
+    43 UpcallQueueFull "upcall_queue_full",
 }
 
 /// A counter for every reason.

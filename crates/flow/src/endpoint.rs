@@ -220,6 +220,13 @@ impl Traffic {
     }
 }
 
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
 /// Where the parts of an outer header are; the same for all end points of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {

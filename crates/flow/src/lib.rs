@@ -17,7 +17,6 @@ mod id;
 mod inner;
 mod key;
 mod key_step;
-mod mac_table;
 mod reply;
 mod rewrite;
 mod show;
@@ -40,7 +39,6 @@ pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 pub use inner::InnerFlow;
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_step::KeyStep;
-pub use mac_table::{Ingress, MacTable, PortPlace, SwitchLink, TableError};
 pub use show::{Notation, ShowActions, ShowMasked, ShowValue};
 pub use stt::{SttSegment, decap_stt, strip_stt_segment};
 pub use tunnel_info::{

@@ -33,11 +33,12 @@ impl Placement {
         PortNo(0xffff_ff00 + tunnel as u32)
     }
 
-    /// As seen from `host`. Its guests' ports are numbered from 1 in the order of [`Network::ports_on`]. `end_point` gives the
-    /// end point of a tunnel type at another host; a port of a host for which there is none is unbound.
+    /// As seen from `host`. `number` gives the port of the datapath for each of its guests, not 0. `end_point` gives the end
+    /// point of a tunnel type at another host; a port of a host for which there is none is unbound.
     pub fn of_host(
         network: &Network,
         host: HostIndex,
+        mut number: impl FnMut(&LogicalSwitch, &Port) -> PortNo,
         mut end_point: impl FnMut(TunnelType, HostIndex) -> Option<EndpointId>,
     ) -> Self {
         let reach = network.reach();
@@ -53,9 +54,10 @@ impl Placement {
                 builder.add_wire(index, switch);
                 builder.add_guests(index, switch, |port| {
                     if port.host == host {
-                        return None;
+                        return Placed::Here(number(switch, port));
                     }
-                    Some(remote_place(network, switch, || end_point(switch.tunnel, port.host)))
+                    let end_point = || end_point(switch.tunnel, port.host);
+                    Placed::Elsewhere(remote_place(network, switch, end_point))
                 });
             }
         }
@@ -67,12 +69,26 @@ impl Placement {
         builder.placement
     }
 
+    /// The longest frame that leaves by the uplink with tags, in bytes of what follows its Ethernet header; 0 when none does.
+    pub fn tagged_mtu_bytes(&self, network: &Network) -> u16 {
+        let here = |switch: &&LogicalSwitch| {
+            tags_of(network, switch).is_some_and(|tags| self.tags.contains_key(&tag_pair(tags)))
+        };
+        let switches = network.logical_switches().iter().filter(here);
+        let mtus = switches.map(|s| s.mtu.saturating_add(network.overhead_bytes(s.tunnel)));
+        mtus.max().unwrap_or(0)
+    }
+
     /// As if every guest were on one host: for a trace of the whole network. The guests' ports are numbered from 1 in the order
     /// of the file.
     pub fn of_all(network: &Network) -> Self {
         let mut builder = Builder::new(network);
+        let mut number = 0;
         for (index, switch) in network.logical_switches().iter().enumerate() {
-            builder.add_guests(index, switch, |_| None);
+            builder.add_guests(index, switch, |_| {
+                number += 1;
+                Placed::Here(PortNo(number))
+            });
         }
         for index in 0..network.logical_routers().len() {
             builder.add_router(index);
@@ -99,6 +115,11 @@ fn remote_place(
     }
 }
 
+fn tag_pair((outer, inner): (Tag, Option<Tag>)) -> TagPair {
+    let pair = |tag: Tag| (tag.tpid.0, tag.vid);
+    TagPair { outer: pair(outer), inner: inner.map(pair) }
+}
+
 /// The tags of a switch's frames on the wire; `None` when it has tunnels.
 fn tags_of(network: &Network, switch: &LogicalSwitch) -> Option<(Tag, Option<Tag>)> {
     match switch.segment {
@@ -111,40 +132,48 @@ fn tags_of(network: &Network, switch: &LogicalSwitch) -> Option<(Tag, Option<Tag
     }
 }
 
+/// Where a guest is.
+enum Placed {
+    /// On this host, at a port of the datapath.
+    Here(PortNo),
+    /// On another.
+    Elsewhere(Place),
+}
+
 struct Builder<'n> {
     network: &'n Network,
     keys: Keys,
     placement: Placement,
-    next_port: PortNo,
 }
 
 impl<'n> Builder<'n> {
     fn new(network: &'n Network) -> Self {
         let keys = Keys::new(network);
-        Self { network, keys, placement: Placement::default(), next_port: PortNo(1) }
+        Self { network, keys, placement: Placement::default() }
     }
 
     fn key(&self, switch: usize) -> DatapathKey {
         self.keys.switch(crate::SwitchIndex(switch))
     }
 
-    /// Places the guests of a switch: `elsewhere` says where one is that is not on this host.
+    /// Places the guests of a switch.
     fn add_guests(
         &mut self,
         index: usize,
         switch: &LogicalSwitch,
-        mut elsewhere: impl FnMut(&Port) -> Option<Place>,
+        mut place: impl FnMut(&Port) -> Placed,
     ) {
         let datapath = self.key(index);
         self.placement.datapaths.insert(datapath);
         for port in &switch.ports {
-            let place = elsewhere(port).unwrap_or_else(|| {
-                let number = self.next_port;
-                self.next_port = PortNo(number.0 + 1);
-                let entry = Entry::Vif { datapath, port: port.key };
-                self.placement.entries.insert(number, entry);
-                Place::Local(number)
-            });
+            let place = match place(port) {
+                Placed::Here(number) => {
+                    let entry = Entry::Vif { datapath, port: port.key };
+                    self.placement.entries.insert(number, entry);
+                    Place::Local(number)
+                }
+                Placed::Elsewhere(place) => place,
+            };
             self.placement.places.insert((datapath, port.key), place);
         }
     }
@@ -154,9 +183,7 @@ impl<'n> Builder<'n> {
         let datapath = self.key(index);
         match tags_of(self.network, switch) {
             Some((outer, inner)) => {
-                let pair = |tag: Tag| (tag.tpid.0, tag.vid);
-                let tags = TagPair { outer: pair(outer), inner: inner.map(pair) };
-                self.placement.tags.insert(tags, datapath);
+                self.placement.tags.insert(tag_pair((outer, inner)), datapath);
                 let wire = Place::Tagged { uplink: Placement::UPLINK, outer, inner };
                 self.placement.places.insert((datapath, LogicalPort::WIRE), wire);
                 self.placement.entries.insert(Placement::UPLINK, Entry::Uplink);

@@ -1,12 +1,14 @@
 //! A network of switches alone: the program that its logical flows make does with every frame what the forwarder's table of
 //! MAC addresses does.
 
+#[path = "support/mac_table.rs"]
+mod mac_table;
 mod support;
 
 use flow::{
-    Action, DatapathKey, Field, FlowKey, Ingress, LogicalPorts, MacTable, PortKey, PortNo,
-    PortPlace, SwitchLink, TunnelKey, TunnelType,
+    Action, DatapathKey, Field, FlowKey, LogicalPorts, PortKey, PortNo, TunnelKey, TunnelType,
 };
+use mac_table::{Ingress, MacTable, PortPlace, SwitchLink};
 use network::{LogicalSwitch, Placement};
 use pipeline::{Entry, Place, TagPair, translate};
 use support::Net;

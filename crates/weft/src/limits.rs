@@ -47,9 +47,9 @@ fn needed(config: &Config) -> u64 {
     let udp = config
         .tunnels
         .iter()
-        .filter(|(spec, _)| matches!(spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
+        .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
     // Tunnels with the same address and the same checksums send from the same ports.
-    let senders: HashSet<_> = udp.map(|(spec, local)| (*local, spec.checksum)).collect();
+    let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
     BESIDES
         + config.ports.len() as u64
         + config.tunnels.len() as u64 * PER_TUNNEL
@@ -85,7 +85,7 @@ mod tests {
         }
         let network =
             Network::parse(&text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        crate::plan::plan(&network, network.host("h1").unwrap()).unwrap()
+        crate::plan::plan(&network, network.host("h1").unwrap(), "network.toml").unwrap().config
     }
 
     #[test]

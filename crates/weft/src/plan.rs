@@ -1,183 +1,136 @@
-//! From the network, which is the same on every host, to what the datapath of one host needs.
+//! From the network, which is the same on every host, to what the switch of one host needs.
 
-use anyhow::{Context, Result, bail};
-use datapath::user::{Config, DeviceConfig, GuestConfig, PortConfig};
-use flow::{
-    DatapathKey, Dscp, EndpointTable, MacTable, PortNo, PortPlace, SwitchLink, TunnelSpec,
-    TunnelType,
-};
+use anyhow::{Context, Result};
+use datapath::upcall::UpcallLimits;
+use datapath::user::{Config, DeviceConfig, GuestConfig, PortConfig, TunnelConfig};
+use flow::{Dscp, EndpointId, EndpointTable, PortNo, TunnelSpec, TunnelType};
 use netdev::IpPrefix;
-use network::{Device, Host, LogicalSwitch, Network, Port, Segment};
+use network::{
+    Device, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows,
+};
+use pipeline::Program;
 use std::net::IpAddr;
-use wire::EtherType;
-use wire::vlan::Tag;
 
-const UPLINK: PortNo = PortNo(0);
 /// Outer source ports per tunnel address: 64 flows' worth of paths, each a socket.
 const ENTROPY_PORTS: u16 = 64;
 const ENTROPY_BASE: u16 = 49_152;
+/// Megaflows at most.
+pub const MEGAFLOWS: usize = 200_000;
 
-/// The datapath of `host`.
-pub fn plan(network: &Network, host: &Host) -> Result<Config> {
-    if let Some(what) = beyond_forwarding(network) {
-        // To run without what protects the guests would be worse than not to run.
-        bail!(
-            "{what} cannot be run yet: weft forwards by MAC addresses alone; `weft flows --logical` and `weft trace` show \
-             what the network would do"
-        );
-    }
-    let mut plan = Plan {
+/// What the switch of a host is made from.
+#[derive(Debug)]
+pub struct Plan {
+    /// Ports, tunnels and end points.
+    pub config: Config,
+    /// What is done with packets.
+    pub program: Program,
+}
+
+/// The switch of `host`; `file_name` is what the network was read from.
+pub fn plan(network: &Network, host: &Host, file_name: &str) -> Result<Plan> {
+    let mut planner = Planner {
         network,
         host,
-        table: MacTable::default(),
         endpoints: EndpointTable::new(ENTROPY_BASE, ENTROPY_PORTS),
         tunnels: Vec::new(),
-        ports: Vec::new(),
-        tags: false,
+        fault: None,
     };
-    for switch in network.logical_switches() {
-        if switch.ports.iter().any(|port| port.host == host.index) {
-            plan.add_switch(switch).with_context(|| format!("logical switch {}", switch.name))?;
-        }
+    let mut ports: Vec<PortConfig> = Vec::new();
+    let number = |switch: &LogicalSwitch, port: &Port| {
+        // Port 0 is the uplink.
+        let number = PortNo(ports.len() as u32 + 1);
+        ports.push(port_config(number, switch, port));
+        number
+    };
+    let end_point = |tunnel, other| planner.end_point(tunnel, other);
+    let placement = Placement::of_host(network, host.index, number, end_point);
+    if let Some(fault) = planner.fault {
+        return Err(fault);
     }
-    plan.endpoints.shrink_to_fit();
-    Ok(Config {
+    let program = load_program(&logical_flows(network), &placement, file_name)
+        .context("a logical flow of weft's own is not in the language")?
+        .program();
+    let Planner { mut endpoints, tunnels, .. } = planner;
+    endpoints.shrink_to_fit();
+    let config = Config {
         host: host.name.clone(),
         uplink: host.uplink.clone(),
-        uplink_port: UPLINK,
-        tags: plan.tags,
-        tagged_mtu_bytes: plan.tagged_mtu_bytes(),
-        ports: plan.ports,
-        tunnels: plan.tunnels,
+        uplink_port: Placement::UPLINK,
+        tags: !placement.tags.is_empty(),
+        tagged_mtu_bytes: placement.tagged_mtu_bytes(network),
+        ports,
+        tunnels,
         entropy_ports: ENTROPY_PORTS,
-        endpoints: plan.endpoints,
-        table: plan.table,
-    })
+        endpoints,
+        megaflows: MEGAFLOWS,
+        upcalls: UpcallLimits::default(),
+    };
+    Ok(Plan { config, program })
 }
 
-/// What in the network the forwarder does not do.
-fn beyond_forwarding(network: &Network) -> Option<&'static str> {
-    let mut ports = network.logical_switches().iter().flat_map(|switch| &switch.ports);
-    if !network.logical_routers().is_empty() {
-        Some("[[logical_router]]")
-    } else if !network.acls().is_empty() {
-        Some("[[acl]]")
-    } else if ports.any(|port| port.security.is_some()) {
-        Some("`port_security`")
-    } else if network.logical_switches().iter().any(|switch| switch.arp_responder) {
-        Some("`arp_responder`")
-    } else {
-        None
+fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {
+    let device = match &port.device {
+        Device::Tap { name, netns } => DeviceConfig::Tap {
+            name: name.clone(),
+            mtu: switch.mtu,
+            guest: netns.as_ref().map(|netns| GuestConfig {
+                netns: netns.clone(),
+                mac: port.mac,
+                addresses: port
+                    .addresses
+                    .iter()
+                    .filter_map(|net| IpPrefix::new(net.addr(), net.prefix_len()))
+                    .collect(),
+            }),
+        },
+        Device::Interface { name } => {
+            DeviceConfig::Interface { name: name.clone(), mtu: switch.mtu }
+        }
+    };
+    PortConfig {
+        port: number,
+        name: port.name.clone(),
+        logical_switch: switch.name.clone(),
+        device,
     }
 }
 
-struct Plan<'a> {
+struct Planner<'a> {
     network: &'a Network,
     host: &'a Host,
-    table: MacTable,
     endpoints: EndpointTable,
-    tunnels: Vec<(TunnelSpec, IpAddr)>,
-    ports: Vec<PortConfig>,
-    tags: bool,
+    tunnels: Vec<TunnelConfig>,
+    /// The first thing that cannot be.
+    fault: Option<anyhow::Error>,
 }
 
-impl Plan<'_> {
-    fn add_switch(&mut self, switch: &LogicalSwitch) -> Result<()> {
-        let spec = self.tunnel_spec(switch.tunnel);
-        let link = self.link(switch);
-        if let Some(spec) = spec {
-            // A switch that is on this host alone needs no tunnel, and its host no address.
-            if switch.ports.iter().any(|port| port.host != self.host.index) {
-                let local = self.address_of(self.host)?;
-                if !self.tunnels.contains(&(spec, local)) {
-                    self.tunnels.push((spec, local));
-                }
+impl Planner<'_> {
+    fn end_point(&mut self, tunnel: TunnelType, other: HostIndex) -> Option<EndpointId> {
+        let spec = self.tunnel_spec(tunnel)?;
+        match self.add_end_point(&spec, other) {
+            Ok(endpoint) => Some(endpoint),
+            Err(error) => {
+                self.fault.get_or_insert(error);
+                None
             }
-        } else {
-            self.tags = true;
         }
-        let place = self.table.add_switch(DatapathKey(switch.datapath_key.0), link)?;
-        for port in &switch.ports {
-            let port_place = if port.host == self.host.index {
-                PortPlace::Local(self.add_vif(switch, port))
-            } else if let Some(spec) = spec {
-                let remote = self.address_of(&self.network.hosts()[port.host.value()])?;
-                let local = self.address_of(self.host)?;
-                PortPlace::Remote(self.endpoints.add(&spec, local, remote)?)
-            } else {
-                PortPlace::Uplink
-            };
-            self.table.add_port(place, port.key, port.mac, port_place)?;
+    }
+
+    fn add_end_point(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
+        let local = self.address_of(self.host)?;
+        let remote = self.address_of(&self.network[other])?;
+        let endpoint = self.endpoints.add(spec, local, remote)?;
+        let tunnel = TunnelConfig { port: Placement::tunnel_port(spec.tunnel), spec: *spec, local };
+        if !self.tunnels.contains(&tunnel) {
+            self.tunnels.push(tunnel);
         }
-        Ok(())
+        Ok(endpoint)
     }
 
     fn address_of(&self, host: &Host) -> Result<IpAddr> {
         let family = self.network.underlay_family();
         host.underlay(family)
             .with_context(|| format!("host {} has no {family} underlay address", host.name))
-    }
-
-    fn add_vif(&mut self, switch: &LogicalSwitch, port: &Port) -> PortNo {
-        let number = PortNo(self.ports.len() as u32 + 1);
-        let device = match &port.device {
-            Device::Tap { name, netns } => DeviceConfig::Tap {
-                name: name.clone(),
-                mtu: switch.mtu,
-                guest: netns.as_ref().map(|netns| GuestConfig {
-                    netns: netns.clone(),
-                    mac: port.mac,
-                    addresses: port
-                        .addresses
-                        .iter()
-                        .filter_map(|net| IpPrefix::new(net.addr(), net.prefix_len()))
-                        .collect(),
-                }),
-            },
-            Device::Interface { name } => {
-                DeviceConfig::Interface { name: name.clone(), mtu: switch.mtu }
-            }
-        };
-        self.ports.push(PortConfig {
-            port: number,
-            name: port.name.clone(),
-            logical_switch: switch.name.clone(),
-            device,
-        });
-        number
-    }
-
-    fn link(&self, switch: &LogicalSwitch) -> SwitchLink {
-        match switch.segment {
-            Segment::Vni(_) | Segment::Unkeyed => SwitchLink::Tunnel {
-                tunnel: switch.tunnel,
-                logical_ports: match switch.tunnel {
-                    TunnelType::Geneve => self.network.options().geneve.logical_ports,
-                    TunnelType::Stt => self.network.options().stt.logical_ports,
-                    _ => false,
-                },
-            },
-            Segment::Vlan(vlan) => SwitchLink::Tags {
-                uplink: UPLINK,
-                outer: Tag::new(EtherType::VLAN, vlan),
-                inner: None,
-            },
-            Segment::QinQ { outer, inner } => SwitchLink::Tags {
-                uplink: UPLINK,
-                outer: Tag::new(EtherType(self.network.options().qinq.s_tpid.value()), outer),
-                inner: Some(Tag::new(EtherType::VLAN, inner)),
-            },
-        }
-    }
-
-    /// What the uplink's MTU has to be for the tagged frames of this host's switches; 0 when there is none.
-    fn tagged_mtu_bytes(&self) -> u16 {
-        let switches = self.network.logical_switches().iter().filter(|switch| {
-            matches!(switch.tunnel, TunnelType::Vlan | TunnelType::QinQ)
-                && switch.ports.iter().any(|port| port.host == self.host.index)
-        });
-        let mtus = switches.map(|s| s.mtu.saturating_add(self.network.overhead_bytes(s.tunnel)));
-        mtus.max().unwrap_or(0)
     }
 
     /// `None` for the types without end points.
@@ -230,36 +183,8 @@ mod tests {
             .to_owned()
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
-        let config = plan(&network, &network.hosts()[0]).unwrap();
+        let config = plan(&network, &network.hosts()[0], "network.toml").unwrap().config;
         assert_eq!((config.ports.len(), config.tunnels.len(), config.endpoints.len()), (2, 0, 0));
-    }
-
-    #[test]
-    fn plan_is_refused_when_the_network_asks_for_more_than_forwarding() {
-        let switch = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\n\
-                      [[logical_switch]]\nname = \"blue\"\nvni = 5\n";
-        let guest = port("a", "h1", 1);
-        let cases = [
-            (format!("arp_responder = true\n{guest}"), "`arp_responder`"),
-            (format!("{guest}port_security = true\n"), "`port_security`"),
-            (
-                "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 1\nmatch = 'ip4'\n\
-                 action = \"drop\"\n"
-                    .to_owned(),
-                "[[acl]]",
-            ),
-            (
-                "[[logical_router]]\nname = \"r\"\n[[logical_router.port]]\nname = \"p\"\n\
-                 switch = \"blue\"\nmac = \"02:00:00:00:00:09\"\naddresses = [\"10.0.0.1/24\"]\n"
-                    .to_owned(),
-                "[[logical_router]]",
-            ),
-        ];
-        for (rest, what) in cases {
-            let network = network(&format!("{switch}{rest}"));
-            let error = plan(&network, &network.hosts()[0]).err().unwrap().to_string();
-            assert!(error.starts_with(&format!("{what} cannot be run yet")), "{error}");
-        }
     }
 
     #[test]
@@ -286,7 +211,7 @@ mod tests {
             + &port("i", "h2", 9)
             + &port("j", "h3", 10);
         let network = network(&text);
-        let config = plan(&network, &network.hosts()[0]).unwrap();
+        let config = plan(&network, &network.hosts()[0], "network.toml").unwrap().config;
         assert_eq!(config.tunnels.len(), 2, "geneve and stt; gre has no port here");
         assert_eq!(config.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
         assert_eq!(config.ports.iter().map(|p| p.port.0).collect::<Vec<_>>(), [1, 2, 3]);

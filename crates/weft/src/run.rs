@@ -1,15 +1,19 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{Answer, Control, Request, default_path};
+use crate::plan::Plan;
 use crate::{Failure, limits, logging, plan, rights};
 use anyhow::{Context, anyhow};
+use datapath::Datapath;
 use datapath::user::{Config, DeviceConfig, PortConfig, UserDatapath};
 use netdev::capability::Capability;
 use netdev::epoll::{Epoll, Events};
 use netdev::signal::{Signal, Signals};
 use network::Network;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+use switch::Switch;
 
 /// How often it is looked whether the forwarding thread has ended.
 const ENDED_INTERVAL: Duration = Duration::from_millis(500);
@@ -44,7 +48,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             names.join(", ")
         ))
     })?;
-    let config = plan::plan(&network, host).map_err(Failure::Input)?;
+    let file_name = args.network.display().to_string();
+    let Plan { config, program } =
+        plan::plan(&network, host, &file_name).map_err(Failure::Input)?;
     check_rights(&config).map_err(Failure::Input)?;
     logging::init();
     limits::check(&config).map_err(Failure::Input)?;
@@ -52,24 +58,21 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let (mut datapath, mailbox) = UserDatapath::new(config)
+    let datapath = UserDatapath::start(config)
         .with_context(|| format!("cannot run the switch of {}", args.host))?;
+    let datapath = Arc::new(datapath);
+    let shared: Arc<dyn Datapath> = Arc::<UserDatapath>::clone(&datapath);
+    let switch = Switch::start(shared, program, switch::Config::default())
+        .context("start the threads of the switch")?;
     tracing::info!(host = %args.host, control = %path.display(), "running");
-    let forwarding = std::thread::Builder::new()
-        .name("forward".to_owned())
-        .spawn(move || datapath.run())
-        .context("start the forwarding thread")?;
-    let asked = mailbox.clone();
+    let asked = Arc::clone(&datapath);
     let served = control.serve(move |Request::Show| match asked.snapshot() {
         Ok(snapshot) => Answer::Ok(Box::new(snapshot)),
         Err(error) => Answer::Error(error.to_string()),
     });
-    let waited = served.and_then(|()| wait_for_end(&signals, || forwarding.is_finished()));
-    mailbox.stop();
-    match forwarding.join() {
-        Ok(result) => result?,
-        Err(_) => return Err(anyhow!("the forwarding thread panicked").into()),
-    }
+    let waited = served.and_then(|()| wait_for_end(&signals, || datapath.has_ended()));
+    drop(switch);
+    datapath.join()?;
     waited?;
     tracing::info!("stopped");
     Ok(())

@@ -1,6 +1,7 @@
 //! What a user datapath is made from.
 
-use flow::{EndpointTable, MacTable, PortNo, TunnelSpec};
+use crate::upcall::UpcallLimits;
+use flow::{EndpointTable, PortNo, TunnelSpec};
 use netdev::IpPrefix;
 use std::net::IpAddr;
 use wire::MacAddr;
@@ -12,7 +13,7 @@ pub struct Config {
     pub host: String,
     /// The device toward the underlay.
     pub uplink: String,
-    /// The uplink's number in `table`.
+    /// The number of the port by which tagged frames come from the uplink, and leave by it.
     pub uplink_port: PortNo,
     /// True when some logical switch is linked by tags.
     pub tags: bool,
@@ -21,13 +22,26 @@ pub struct Config {
     /// The local VIFs.
     pub ports: Vec<PortConfig>,
     /// The local ends of tunnels: each is a socket.
-    pub tunnels: Vec<(TunnelSpec, IpAddr)>,
+    pub tunnels: Vec<TunnelConfig>,
     /// Outer source ports: the range carries the entropy of the inner flows.
     pub entropy_ports: u16,
     /// The remote ends.
     pub endpoints: EndpointTable,
-    /// The forwarding table.
-    pub table: MacTable,
+    /// Megaflows at most.
+    pub megaflows: usize,
+    /// What may wait to be translated.
+    pub upcalls: UpcallLimits,
+}
+
+/// The local end of a tunnel type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TunnelConfig {
+    /// The number of the port by which packets come out of it.
+    pub port: PortNo,
+    /// What is the same for all its end points.
+    pub spec: TunnelSpec,
+    /// This host's address.
+    pub local: IpAddr,
 }
 
 /// A local VIF.

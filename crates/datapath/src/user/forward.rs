@@ -1,107 +1,189 @@
-//! From where a frame entered and its MAC addresses to its actions, and the actions carried out.
+//! From a frame to its key, from the key to its actions, and the actions carried out. A frame whose key no megaflow
+//! matches goes up.
 
+use super::cache::Cache;
 use super::transmit::Transmit;
 use super::uplink::Uplink;
 use super::vif::Vif;
+use crate::upcall::{Answer, Upcall, UpcallQueues, UpcallReason, WorkerId};
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, Ingress, MacTable, Output, PortNo, TunnelType,
-    execute,
+    Action, DropReason, Encapsulated, EndpointTable, FlowKey, Output, PortNo, TunnelInfo,
+    TunnelType, execute, extract,
 };
 use packet::PacketBuf;
-use wire::MacAddr;
-use wire::vlan::Tags;
-
-/// Whom a frame that is not delivered is counted against.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
-    /// The guest that sent it.
-    Vif(usize),
-    /// The underlay.
-    Underlay,
-}
+use std::sync::Arc;
 
 /// All places that frames leave by.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    pub(super) vifs: Vec<Vif>,
+    /// By number.
+    vifs: Vec<Option<Vif>>,
+    uplink_port: PortNo,
     pub(super) uplink: Uplink,
     transmit: Transmit,
-    origin: Origin,
+    /// The port by which the packet in hand came in: it is counted against that if it is not delivered.
+    origin: PortNo,
+    /// Copies for a controller.
+    controller: Vec<PacketBuf>,
 }
 
-/// The table, and everything its actions touch.
+/// The megaflows, and everything their actions touch.
 #[derive(Debug)]
 pub(super) struct Forwarder {
-    table: MacTable,
+    worker: WorkerId,
+    pub(super) cache: Cache,
     pub(super) endpoints: EndpointTable,
     pub(super) out: Outputs,
-    actions: Vec<Action>,
+    pub(super) now_ms: u64,
+    misses: Vec<Upcall>,
+    upcalls: Arc<UpcallQueues>,
 }
 
 impl Forwarder {
     pub(super) fn new(
-        table: MacTable,
+        worker: WorkerId,
+        cache: Cache,
         endpoints: EndpointTable,
-        vifs: Vec<Vif>,
-        uplink: Uplink,
-        transmit: Transmit,
+        out: Outputs,
+        upcalls: Arc<UpcallQueues>,
     ) -> Self {
-        let out = Outputs { vifs, uplink, transmit, origin: Origin::Underlay };
-        Self { table, endpoints, out, actions: Vec::new() }
+        Self { worker, cache, endpoints, out, now_ms: 0, misses: Vec::new(), upcalls }
     }
 
-    /// A frame from the guest at `index`.
-    pub(super) fn vif_frame(&mut self, index: usize, packet: &mut PacketBuf) {
-        self.out.origin = Origin::Vif(index);
-        self.forward(Ingress::Vif(PortNo(index as u32 + 1)), packet);
-    }
-
-    /// A frame out of a tunnel.
-    pub(super) fn tunnel_frame(&mut self, ingress: Ingress, packet: &mut PacketBuf) {
-        self.out.origin = Origin::Underlay;
-        self.forward(ingress, packet);
-    }
-
-    /// A tagged frame from the uplink.
-    pub(super) fn tagged_frame(&mut self, packet: &mut PacketBuf) {
-        self.out.origin = Origin::Underlay;
-        let tags = Tags::parse(packet.head()).ok();
-        match tags.and_then(|tags| tags.outer()) {
-            Some(outer) => {
-                let inner = tags.and_then(|tags| tags.inner());
-                self.forward(Ingress::Tags { outer, inner }, packet);
+    /// A frame that came in by `port`, out of the tunnel `tunnel` if it came by one.
+    pub(super) fn frame(
+        &mut self,
+        port: PortNo,
+        tunnel: Option<&TunnelInfo>,
+        packet: &mut PacketBuf,
+    ) {
+        self.out.origin = port;
+        let Ok(key) = extract(packet, port, tunnel) else {
+            return self.out.dropped(DropReason::Malformed, packet);
+        };
+        match self.cache.look_up(&key, packet.len(), self.now_ms) {
+            Some(hit) => {
+                execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
+                if !self.out.controller.is_empty() {
+                    self.hand_to_controller(&key, port);
+                }
             }
-            None => self.out.dropped(DropReason::UnknownDatapath, packet),
+            None => self.misses.push(Upcall {
+                packet: packet.clone(),
+                key,
+                port,
+                reason: UpcallReason::Miss,
+                worker: self.worker,
+            }),
         }
+    }
+
+    /// Puts the megaflow of an answer, and sends its packet.
+    pub(super) fn answered(&mut self, mut answer: Answer) {
+        if let Some(megaflow) = &answer.megaflow {
+            // Where there is no room the packets that follow come up, too.
+            let _ = self.cache.put(megaflow);
+        }
+        let Upcall { packet, key, port, .. } = &mut answer.upcall;
+        self.out.origin = *port;
+        execute(&answer.actions, packet, &mut self.endpoints, &mut self.out);
+        if !self.out.controller.is_empty() {
+            self.hand_to_controller(key, *port);
+        }
+    }
+
+    /// Executes actions on a packet as if it had come in by `port`.
+    pub(super) fn execute(&mut self, port: PortNo, packet: &mut PacketBuf, actions: &[Action]) {
+        self.out.origin = port;
+        execute(actions, packet, &mut self.endpoints, &mut self.out);
+        self.out.controller.clear();
+    }
+
+    fn hand_to_controller(&mut self, key: &FlowKey, port: PortNo) {
+        let worker = self.worker;
+        let copies = self.out.controller.drain(..).map(|packet| Upcall {
+            packet,
+            key: key.clone(),
+            port,
+            reason: UpcallReason::Controller,
+            worker,
+        });
+        self.misses.extend(copies);
+    }
+
+    /// Hands up what no megaflow matched: once for a batch of frames.
+    pub(super) fn flush(&mut self) {
+        let out = &mut self.out;
+        self.upcalls.push(&mut self.misses, |upcall| {
+            // A controller misses a copy; the packet itself is not lost.
+            if upcall.reason == UpcallReason::Miss {
+                out.count_drop(upcall.port, DropReason::UpcallQueueFull);
+            }
+        });
     }
 
     /// Counts a packet from the underlay that is no frame of any logical switch.
     pub(super) fn dropped(&mut self, reason: DropReason) {
         self.out.uplink.drops.add(reason, 1);
     }
-
-    fn forward(&mut self, ingress: Ingress, packet: &mut PacketBuf) {
-        let Some((destination, source)) = addresses(packet.head()) else {
-            return self.out.dropped(DropReason::Malformed, packet);
-        };
-        self.table.look_up(ingress, source, destination, &mut self.actions);
-        execute(&self.actions, packet, &mut self.endpoints, &mut self.out);
-    }
 }
 
-/// Destination and source of an Ethernet frame that has a whole header.
-fn addresses(frame: &[u8]) -> Option<(MacAddr, MacAddr)> {
-    frame.get(12..14)?;
-    Some((MacAddr(*frame.first_chunk()?), MacAddr(*frame.get(6..)?.first_chunk()?)))
+impl Outputs {
+    pub(super) fn new(uplink_port: PortNo, uplink: Uplink, transmit: Transmit) -> Self {
+        Self {
+            vifs: Vec::new(),
+            uplink_port,
+            uplink,
+            transmit,
+            origin: uplink_port,
+            controller: Vec::new(),
+        }
+    }
+
+    pub(super) fn uplink_port(&self) -> PortNo {
+        self.uplink_port
+    }
+
+    /// The port of that number, if there is one.
+    pub(super) fn vif(&mut self, port: PortNo) -> Option<&mut Vif> {
+        self.vifs.get_mut(port.0 as usize)?.as_mut()
+    }
+
+    /// The port of that number, made if need be.
+    pub(super) fn vif_or_new(&mut self, port: PortNo) -> &mut Vif {
+        let index = port.0 as usize;
+        if self.vifs.len() <= index {
+            self.vifs.resize_with(index + 1, || None);
+        }
+        self.vifs[index].get_or_insert_default()
+    }
+
+    pub(super) fn remove_vif(&mut self, port: PortNo) {
+        if let Some(vif) = self.vifs.get_mut(port.0 as usize) {
+            *vif = None;
+        }
+    }
+
+    /// All ports.
+    pub(super) fn vifs(&mut self) -> impl Iterator<Item = (PortNo, &mut Vif)> {
+        let numbered = (0..).map(PortNo).zip(&mut self.vifs);
+        numbered.filter_map(|(port, vif)| Some((port, vif.as_mut()?)))
+    }
+
+    fn count_drop(&mut self, port: PortNo, reason: DropReason) {
+        match self.vif(port) {
+            Some(vif) => vif.drops.add(reason, 1),
+            None => self.uplink.drops.add(reason, 1),
+        }
+    }
 }
 
 impl Output for Outputs {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        if port == self.uplink.port() {
+        if port == self.uplink_port {
             return self.uplink.send_tagged(packet);
         }
-        let index = (port.0 as usize).checked_sub(1).ok_or(DropReason::NoSuchPort)?;
-        self.vifs.get_mut(index).ok_or(DropReason::NoSuchPort)?.send(packet)
+        self.vif(port).ok_or(DropReason::NoSuchPort)?.send(packet)
     }
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
@@ -114,13 +196,10 @@ impl Output for Outputs {
     }
 
     fn dropped(&mut self, reason: DropReason, _packet: &PacketBuf) {
-        match self.origin {
-            Origin::Vif(index) => {
-                if let Some(vif) = self.vifs.get_mut(index) {
-                    vif.drops.add(reason, 1);
-                }
-            }
-            Origin::Underlay => self.uplink.drops.add(reason, 1),
-        }
+        self.count_drop(self.origin, reason);
+    }
+
+    fn controller(&mut self, packet: &PacketBuf) {
+        self.controller.push(packet.clone());
     }
 }

@@ -1,70 +1,114 @@
-//! How other threads speak to the forwarding thread: requests in a bounded queue and a descriptor that wakes it.
+//! How other threads speak to a worker: requests in a bounded queue and a descriptor that wakes it.
 
-use crate::stats::Snapshot;
+use super::cache::{CacheStats, Cursor};
+use super::device::Device;
+use super::resolve::Resolved;
+use super::uplink::UplinkSockets;
+use crate::megaflow::{Megaflow, MegaflowId, Usage};
+use crate::provider::DatapathError;
+use crate::stats::EndpointStats;
+use crate::upcall::Answer;
+use flow::{Action, DropCounters, PortNo, Traffic};
+use netdev::Ifindex;
 use netdev::epoll::Waker;
+use packet::PacketBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
-/// What can be asked of the forwarding thread.
+/// What can be asked of a worker.
 #[derive(Debug)]
-pub enum Request {
-    /// Answer with all counters.
-    Snapshot(Sender<Snapshot>),
-    /// End the loop.
+pub(super) enum Request {
+    /// A port has a device now.
+    Plug(PortNo, Device),
+    /// Its device is gone.
+    Unplug(PortNo),
+    /// There is no such port any more.
+    RemovePort(PortNo),
+    /// The uplink is another device now.
+    Uplink(Ifindex, UplinkSockets),
+    /// The way to end points has changed.
+    Resolved(Arc<[Resolved]>),
+    Put(Arc<[Megaflow]>),
+    Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
+    Dump(Cursor, usize, Sender<Dumped<Megaflow>>),
+    Usage(Cursor, usize, Sender<Dumped<MegaflowId>>),
+    Answers(Vec<Answer>),
+    Execute(PortNo, PacketBuf, Arc<[Action]>),
+    Report(Sender<Report>),
     Stop,
 }
 
-/// The forwarding thread did not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum MailboxError {
-    /// The loop has ended.
-    #[error("the datapath has stopped")]
-    Stopped,
-    /// The loop did not answer in time, or its queue is full.
-    #[error("the datapath does not answer")]
-    Busy,
+/// Megaflows, or their numbers, with what they have counted, and where the next ones are.
+pub(super) type Dumped<T> = (Vec<(T, Usage)>, Option<Cursor>);
+
+/// What a worker counts.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) ports: Vec<(PortNo, PortCounters)>,
+    pub(super) uplink: PortCounters,
+    pub(super) endpoints: Vec<EndpointStats>,
+    pub(super) cache: CacheStats,
+    pub(super) megaflows: u64,
+    /// Different masks of these.
+    pub(super) masks: u64,
 }
 
-/// A handle to the forwarding thread, to be cloned at will.
+/// What a port has counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PortCounters {
+    pub(super) rx: Traffic,
+    pub(super) tx: Traffic,
+    pub(super) drops: DropCounters,
+}
+
+impl PortCounters {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.rx += other.rx;
+        self.tx += other.tx;
+        other.drops.nonzero().for_each(|(reason, packets)| self.drops.add(reason, packets));
+    }
+}
+
+/// A handle to a worker, to be cloned at will.
 #[derive(Clone, Debug)]
-pub struct Mailbox {
+pub(super) struct Mailbox {
     sender: SyncSender<Request>,
     waker: Arc<Waker>,
 }
 
-const QUEUE: usize = 16;
+const QUEUE: usize = 64;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Mailbox {
-    pub(crate) fn new() -> netdev::Result<(Self, Receiver<Request>, Arc<Waker>)> {
+    pub(super) fn new() -> netdev::Result<(Self, Receiver<Request>, Arc<Waker>)> {
         let waker = Arc::new(Waker::new()?);
         let (sender, receiver) = sync_channel(QUEUE);
         Ok((Self { sender, waker: Arc::clone(&waker) }, receiver, waker))
     }
 
-    fn send(&self, request: Request) -> Result<(), MailboxError> {
-        self.sender.try_send(request).map_err(|error| match error {
-            TrySendError::Full(_) => MailboxError::Busy,
-            TrySendError::Disconnected(_) => MailboxError::Stopped,
-        })?;
+    /// Asks for something; waits for room in the queue.
+    pub(super) fn send(&self, request: Request) -> Result<(), DatapathError> {
+        if let Err(error) = self.sender.try_send(request) {
+            match error {
+                // The worker has been woken for what is in the queue.
+                TrySendError::Full(request) => {
+                    self.sender.send(request).map_err(|_| DatapathError::Stopped)?;
+                }
+                TrySendError::Disconnected(_) => return Err(DatapathError::Stopped),
+            }
+        }
         self.waker.wake();
         Ok(())
     }
 
-    /// All counters of this moment.
-    ///
-    /// # Errors
-    /// [`MailboxError`] when the loop has ended or does not answer within two seconds.
-    pub fn snapshot(&self) -> Result<Snapshot, MailboxError> {
+    /// Asks for something that is answered.
+    pub(super) fn ask<T>(
+        &self,
+        request: impl FnOnce(Sender<T>) -> Request,
+    ) -> Result<T, DatapathError> {
         let (sender, receiver) = channel();
-        self.send(Request::Snapshot(sender))?;
-        receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| MailboxError::Busy)
-    }
-
-    /// Asks the loop to end.
-    pub fn stop(&self) {
-        // A loop that is gone already has stopped.
-        let _ = self.send(Request::Stop);
+        self.send(request(sender))?;
+        receiver.recv_timeout(ANSWER_TIMEOUT).map_err(|_| DatapathError::Busy)
     }
 }

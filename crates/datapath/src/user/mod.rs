@@ -1,99 +1,103 @@
-//! The user datapath: one thread that moves frames between guests' devices and the underlay.
+//! The user datapath: threads that move frames between guests' devices and the underlay.
 //!
 //! Follow a packet through the files:
 //!
-//! - a guest's frame: [`vif`] receives it, [`forward`] looks up its destination MAC address and executes the actions,
-//!   [`transmit`] puts it on the underlay;
-//! - a frame from the underlay: [`receive`] ([`stt`] for STT) takes it out of its tunnel and coalesces trains, [`forward`] looks it up, [`vif`]
-//!   hands it to the guest.
+//! - a guest's frame: [`worker`] receives it from its [`device`], [`forward`] extracts its key, looks it up in the [`cache`] and
+//!   executes the actions, [`transmit`] puts it on the underlay;
+//! - a frame from the underlay: [`receive`] ([`stt`] for STT) takes it out of its tunnel and coalesces trains, [`forward`]
+//!   looks it up, [`vif`] hands it to the guest;
+//! - one that no megaflow matches goes up ([`crate::upcall`]) and comes back with an answer.
 //!
-//! [`resolve`] keeps the Ethernet addresses of STT end points, [`mailbox`] is how other threads ask for counters.
+//! [`control`] opens devices ([`port`]), follows the uplink ([`uplink_watch`]) and keeps the Ethernet addresses of STT end
+//! points ([`resolve`]), on a thread of its own; [`mailbox`] is how it and others speak to a worker.
 //!
-//! Everything is owned by the forwarding thread; there is no lock. Within one port and one tunnel socket frames keep
+//! A worker owns all that a packet touches; there is no lock on its way. Within one port and one tunnel socket frames keep
 //! their order.
 
+pub mod cache;
 pub mod config;
+mod control;
+mod device;
 mod forward;
-pub mod mailbox;
+mod mailbox;
+mod port;
 mod receive;
 mod resolve;
 mod stt;
 mod transmit;
 mod uplink;
+mod uplink_watch;
 mod vif;
+mod worker;
 
-pub use config::{Config, DeviceConfig, GuestConfig, PortConfig};
-pub use mailbox::{Mailbox, MailboxError};
+pub use config::{Config, DeviceConfig, GuestConfig, PortConfig, TunnelConfig};
 
-use crate::stats::{EndpointStats, Snapshot};
-use flow::{DropReason, PortNo, TunnelType};
-use forward::Forwarder;
-use mailbox::Request;
-use netdev::Error;
+use crate::megaflow::{Megaflow, MegaflowId, Usage};
+use crate::provider::{Datapath, DatapathError, DumpCursor, Portion};
+use crate::stats::{MegaflowStats, PortStats, Snapshot, UplinkStats, drops};
+use crate::upcall::{Answer, Upcall, UpcallQueues, WorkerId};
+use cache::{Cache, CacheLimits, Cursor};
+use control::Control;
+use flow::{Action, PortNo};
+use forward::{Forwarder, Outputs};
+use mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
 use netdev::af_packet::VlanTag;
-use netdev::epoll::{Epoll, Events, Waker};
-use netdev::io_error::IoError;
+use netdev::epoll::Waker;
+use netdev::{Error, Netlink};
 use packet::PacketBuf;
-use receive::Receiver;
-use resolve::Resolver;
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use uplink::{State, Uplink};
-use vif::Vif;
+use uplink::{Uplink, UplinkNeeds, UplinkSockets};
 use wire::EtherType;
 use wire::vlan::Tag;
+use worker::Worker;
 
 /// Frames read from one descriptor before the others get their turn.
 const BATCH: usize = 32;
 /// How often devices that are gone are looked for again and kernel counters are read.
 const TICK: Duration = Duration::from_millis(500);
+/// The highest number of a port that has a device.
+pub const MAX_PORT: PortNo = PortNo(0xffff);
 
-/// What an epoll event is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Token {
-    Waker,
-    Monitor,
-    Tags,
-    Receiver(usize),
-    Vif(usize),
+/// What a worker tells the control thread.
+#[derive(Debug)]
+enum Notice {
+    /// The device of a port is gone, and why.
+    PortGone(PortNo, String),
+    /// The new uplink could not be opened.
+    UplinkRefused,
 }
 
-impl Token {
-    fn to_u64(self) -> u64 {
-        let (kind, index) = match self {
-            Self::Waker => (0, 0),
-            Self::Monitor => (1, 0),
-            Self::Tags => (2, 0),
-            Self::Receiver(index) => (3, index),
-            Self::Vif(index) => (4, index),
-        };
-        kind << 32 | index as u64
-    }
+/// How workers tell the control thread.
+#[derive(Clone, Debug)]
+struct Notices {
+    sender: Sender<Notice>,
+    waker: Arc<Waker>,
+}
 
-    fn from_u64(token: u64) -> Option<Self> {
-        let index = token as u32 as usize;
-        Some(match token >> 32 {
-            0 => Self::Waker,
-            1 => Self::Monitor,
-            2 => Self::Tags,
-            3 => Self::Receiver(index),
-            4 => Self::Vif(index),
-            _ => return None,
-        })
+impl Notices {
+    fn send(&self, notice: Notice) {
+        // Nobody listens any more when everything ends.
+        let _ = self.sender.send(notice);
+        self.waker.wake();
     }
 }
 
-/// A user datapath that cannot be made.
+/// A datapath that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The kernel refused something.
     #[error(transparent)]
     Device(#[from] Error),
-    /// Port numbers must be 1, 2, 3, ... in order.
-    #[error("port {0} stands out of order")]
-    PortOrder(PortNo),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// A port's number is not between 0, which is the uplink's, and [`MAX_PORT`].
+    #[error("port {0} is not between 1 and {MAX_PORT}")]
+    PortNumber(PortNo),
 }
 
 /// See the module.
@@ -101,222 +105,255 @@ pub enum SetupError {
 pub struct UserDatapath {
     host: String,
     started: Instant,
-    epoll: Epoll,
-    waker: Arc<Waker>,
-    requests: mpsc::Receiver<Request>,
-    resolver: Resolver,
-    receivers: Vec<Receiver>,
-    forwarder: Forwarder,
-    packet: PacketBuf,
+    upcalls: Arc<UpcallQueues>,
+    control: Arc<Mutex<Control>>,
+    control_waker: Arc<Waker>,
+    workers: Vec<Mailbox>,
+    threads: Mutex<Vec<JoinHandle<Result<(), Error>>>>,
 }
 
 impl UserDatapath {
-    /// Opens the sockets of the underlay in this thread's network namespace and the devices of all ports that can be opened;
-    /// the others are retried while the datapath runs. Nothing is left behind when this fails.
+    /// Opens the sockets of the underlay in this thread's network namespace and the devices of all ports that can be opened,
+    /// and begins to forward; the other devices are tried again from time to time. Nothing is left behind when this fails.
     ///
     /// # Errors
     /// [`SetupError`] when the underlay cannot be opened: no such uplink, an address that is not this host's, a port taken.
-    pub fn new(config: Config) -> Result<(Self, Mailbox), SetupError> {
+    pub fn start(config: Config) -> Result<Self, SetupError> {
+        let wrong = |port: &&config::PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
+        if let Some(port) = config.ports.iter().find(wrong) {
+            return Err(SetupError::PortNumber(port.port));
+        }
+        let started = Instant::now();
+        let ifindex = Netlink::open()?.index_of(&config.uplink)?;
+        let mut control = Control::open(&config, ifindex)?;
+        let (sender, noticed) = channel();
+        let notices = Notices { sender, waker: Arc::new(Waker::new()?) };
+        let control_waker = Arc::clone(&notices.waker);
+        let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let (mailbox, requests, waker) = Mailbox::new()?;
-        let epoll = Epoll::new()?;
-        epoll.add(waker.as_fd(), Token::Waker.to_u64())?;
-        if let Some(port) = config.ports.iter().zip(1..).find(|(p, n)| p.port.0 != *n) {
-            return Err(SetupError::PortOrder(port.0.port));
-        }
-        let mut uplink = Uplink::open(&config)?;
-        let mut resolver = Resolver::open(uplink.ifindex(), &config.endpoints)?;
-        uplink.observe(Some(&resolver.follow(uplink.ifindex())?));
-        epoll.add(resolver.as_fd(), Token::Monitor.to_u64())?;
-        if let Some(tags) = uplink.tags() {
-            epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
-        }
-        let mut receivers = Vec::new();
-        let mut transmit = transmit::Transmit::default();
-        for (index, (spec, local)) in config.tunnels.iter().enumerate() {
-            transmit.open(spec, *local, config.entropy_ports)?;
-            let receiver = Receiver::open(spec, *local, uplink.ifindex())?;
-            epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
-            receivers.push(receiver);
-        }
-        let vifs = config.ports.into_iter().map(Vif::new).collect();
-        let forwarder = Forwarder::new(config.table, config.endpoints, vifs, uplink, transmit);
-        let mut datapath = Self {
-            host: config.host,
-            started: Instant::now(),
-            epoll,
-            waker,
-            requests,
-            resolver,
-            receivers,
-            forwarder,
-            packet: PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME),
+        let mut worker = {
+            let sockets = UplinkSockets::open(UplinkNeeds::of(&config), ifindex)?;
+            let (transmit, receivers) =
+                control::tunnel_ends(&config.tunnels, config.entropy_ports, ifindex)?;
+            let outputs = Outputs::new(config.uplink_port, Uplink::new(sockets), transmit);
+            let limits = CacheLimits { megaflows: config.megaflows };
+            let forwarder = Forwarder::new(
+                WorkerId(0),
+                Cache::new(limits),
+                config.endpoints,
+                outputs,
+                Arc::clone(&upcalls),
+            );
+            Worker::new(started, (requests, waker), receivers, forwarder, notices)?
         };
-        datapath.resolver.begin(&mut datapath.forwarder.endpoints);
-        datapath.open_ports();
-        Ok((datapath, mailbox))
+        let workers = vec![mailbox];
+        let mut threads = vec![spawn("forward", move || worker.run())?];
+        control.begin(workers.clone());
+        let control = Arc::new(Mutex::new(control));
+        let (shared, woken) = (Arc::clone(&control), Arc::clone(&control_waker));
+        threads.push(spawn("control", move || control::run(&shared, &noticed, &woken))?);
+        let threads = Mutex::new(threads);
+        Ok(Self { host: config.host, started, upcalls, control, control_waker, workers, threads })
     }
 
-    /// Forwards until [`Mailbox::stop`].
+    /// True when a thread has ended: the datapath does not forward any more.
+    pub fn has_ended(&self) -> bool {
+        self.threads().iter().any(JoinHandle::is_finished)
+    }
+
+    /// Stops, waits for the threads, and removes the devices that were made.
     ///
     /// # Errors
-    /// [`Error`] when the loop itself cannot go on; devices that fail are no such error.
-    pub fn run(&mut self) -> Result<(), Error> {
-        let mut events = Events::new();
-        let mut next_tick = Instant::now() + TICK;
-        loop {
-            let timeout = next_tick.saturating_duration_since(Instant::now());
-            self.epoll.wait(&mut events, Some(timeout))?;
-            for token in events.tokens().filter_map(Token::from_u64) {
-                match token {
-                    Token::Waker => {
-                        if self.answer() {
-                            return Ok(());
-                        }
-                    }
-                    Token::Monitor => self.resolver.drain(&mut self.forwarder),
-                    Token::Tags => self.receive_tagged(),
-                    Token::Receiver(index) => {
-                        if let Some(receiver) = self.receivers.get_mut(index) {
-                            receiver.receive(&mut self.forwarder);
-                        }
-                    }
-                    Token::Vif(index) => self.receive_from_vif(index),
-                }
-            }
-            if Instant::now() >= next_tick {
-                next_tick = Instant::now() + TICK;
-                self.tick();
-            }
+    /// The first error with which one of the threads had ended.
+    pub fn join(&self) -> Result<(), Error> {
+        self.stop();
+        let mut result = Ok(());
+        for thread in self.threads().drain(..) {
+            self.control_waker.wake();
+            let ended = thread.join().unwrap_or_else(|_| {
+                Err(Error::invalid("forward".to_owned(), "a thread of the datapath panicked"))
+            });
+            result = result.and(ended);
         }
+        result
     }
 
-    fn receive_from_vif(&mut self, index: usize) {
-        for _ in 0..BATCH {
-            let Some(vif) = self.forwarder.out.vifs.get_mut(index) else { return };
-            let Some(device) = vif.device() else { return };
-            self.packet.reset(PacketBuf::HEADROOM);
-            match device.recv(&mut self.packet) {
-                Ok(Some(())) => {
-                    vif.rx.add(self.packet.len());
-                    self.forwarder.vif_frame(index, &mut self.packet);
-                }
-                Ok(None) => return,
-                Err(IoError::LinkDown) => return,
-                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
-                    vif.drops.add(DropReason::Malformed, 1);
-                }
-                Err(error @ IoError::DeviceGone) => return vif.close(&error),
-                // Such as a kind of super-packet that an older kernel has no words for: the frame is lost, the next is not.
-                Err(_) => vif.drops.add(DropReason::DeviceError, 1),
-            }
-        }
+    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<Result<(), Error>>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn receive_tagged(&mut self) {
-        for _ in 0..BATCH {
-            self.packet.reset(PacketBuf::HEADROOM);
-            if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
-                return;
+    /// The worker that a cursor is at, and a portion of what it has.
+    fn portion<T>(
+        &self,
+        from: DumpCursor,
+        ask: impl Fn(&Mailbox, Cursor) -> Result<Dumped<T>, DatapathError>,
+    ) -> Result<Portion<(T, Usage)>, DatapathError> {
+        let Some(worker) = self.workers.get(from.worker) else { return Ok((Vec::new(), None)) };
+        let (found, next) = ask(worker, from.at)?;
+        let next = match next {
+            Some(at) => Some(DumpCursor { at, ..from }),
+            None if from.worker + 1 < self.workers.len() => {
+                Some(DumpCursor { worker: from.worker + 1, at: Cursor::START })
             }
-            self.forwarder.tagged_frame(&mut self.packet);
+            None => None,
+        };
+        Ok((found, next))
+    }
+}
+
+/// A thread that the datapath consists of.
+fn spawn(
+    name: &str,
+    run: impl FnOnce() -> Result<(), Error> + Send + 'static,
+) -> std::io::Result<JoinHandle<Result<(), Error>>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+impl Datapath for UserDatapath {
+    fn add_port(&self, config: PortConfig) -> Result<(), DatapathError> {
+        if !(1..=MAX_PORT.0).contains(&config.port.0) {
+            return Err(DatapathError::PortNumber(config.port));
         }
+        control::lock(&self.control).add_port(config)
     }
 
-    /// Answers what other threads ask; true when the loop is to end.
-    fn answer(&mut self) -> bool {
-        self.waker.clear();
-        while let Ok(request) = self.requests.try_recv() {
-            match request {
-                // Whoever asked may have given up waiting.
-                Request::Snapshot(sender) => drop(sender.send(self.snapshot())),
-                Request::Stop => return true,
-            }
-        }
-        false
-    }
-
-    fn tick(&mut self) {
-        let now_ms = self.started.elapsed().as_millis() as u64;
-        for receiver in &mut self.receivers {
-            receiver.tick(now_ms, &mut self.forwarder.out.uplink.drops);
-        }
-        self.forwarder.out.uplink.tick();
-        if let Err(error) = self.find_uplink() {
-            tracing::debug!("uplink: {error}");
-        }
-        self.resolver.tick(&mut self.forwarder.endpoints);
-        self.open_ports();
-    }
-
-    /// Looks for the uplink when it is gone; what was bound to it is opened anew.
-    ///
-    /// # Errors
-    /// It is not there, or goes again in the meantime: the next tick tries again.
-    fn find_uplink(&mut self) -> Result<(), Error> {
-        let uplink = &mut self.forwarder.out.uplink;
-        if uplink.state() != State::Gone {
-            return Ok(());
-        }
-        uplink.reopen()?;
-        if let Some(tags) = uplink.tags() {
-            self.epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
-        }
-        for (index, receiver) in self.receivers.iter_mut().enumerate() {
-            if receiver.reopen(uplink.ifindex())? {
-                let token = Token::Receiver(index).to_u64();
-                self.epoll.add(receiver.as_fd(), token)?;
-            }
-        }
-        // Last: with another state than Gone, nothing is tried again.
-        let link = self.resolver.follow(uplink.ifindex())?;
-        uplink.observe(Some(&link));
-        self.resolver.refresh(&mut self.forwarder.endpoints);
+    fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
+        control::lock(&self.control).remove_port(port);
         Ok(())
     }
 
-    /// Opens the devices that are not open and can be.
-    fn open_ports(&mut self) {
-        for (index, vif) in self.forwarder.out.vifs.iter_mut().enumerate() {
-            if vif.try_open()
-                && let Some(device) = vif.device()
-                && let Err(error) = self.epoll.add(device.as_fd(), Token::Vif(index).to_u64())
-            {
-                tracing::error!(port = %vif.config.name, "cannot wait for frames: {error}");
-            }
-        }
+    fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
+        let megaflows: Arc<[Megaflow]> = megaflows.into();
+        self.workers.iter().try_for_each(|worker| worker.send(Request::Put(Arc::clone(&megaflows))))
     }
 
-    /// All counters of this moment.
-    pub fn snapshot(&self) -> Snapshot {
-        let endpoints = &self.forwarder.endpoints;
-        let mut rows: Vec<_> = endpoints
-            .iter()
-            .map(|(_, remote, endpoint)| {
-                let (spec, local) = endpoints.class(endpoint);
-                let neighbour = match (spec.tunnel, endpoint.resolved) {
-                    (TunnelType::Stt, true) => "resolved",
-                    (TunnelType::Stt, false) => "unresolved",
-                    _ => "kernel",
-                };
-                EndpointStats {
-                    tunnel: spec.tunnel.name().to_owned(),
-                    local,
-                    remote,
-                    neighbour: neighbour.to_owned(),
-                    rx: endpoint.rx.into(),
-                    tx: endpoint.tx.into(),
-                }
-            })
-            .collect();
-        rows.sort_by(|a, b| (&a.tunnel, a.remote).cmp(&(&b.tunnel, b.remote)));
-        Snapshot {
+    fn delete(
+        &self,
+        megaflows: Vec<MegaflowId>,
+    ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
+        let megaflows: Arc<[MegaflowId]> = megaflows.into();
+        let mut counted = Vec::new();
+        for worker in &self.workers {
+            counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&megaflows), reply))?);
+        }
+        Ok(counted)
+    }
+
+    fn dump(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+        self.portion(from, |worker, at| worker.ask(|reply| Request::Dump(at, most, reply)))
+    }
+
+    fn usage(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+        self.portion(from, |worker, at| worker.ask(|reply| Request::Usage(at, most, reply)))
+    }
+
+    fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
+        self.upcalls.take(most, timeout, out)
+    }
+
+    fn answer(&self, mut answers: Vec<Answer>) -> Result<(), DatapathError> {
+        if let [worker] = self.workers.as_slice() {
+            return worker.send(Request::Answers(answers));
+        }
+        for (number, worker) in (0..).map(WorkerId).zip(&self.workers) {
+            let (here, others): (Vec<_>, _) =
+                answers.into_iter().partition(|answer| answer.upcall.worker == number);
+            answers = others;
+            if !here.is_empty() {
+                worker.send(Request::Answers(here))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(
+        &self,
+        port: PortNo,
+        packet: PacketBuf,
+        actions: Arc<[Action]>,
+    ) -> Result<(), DatapathError> {
+        let worker = self.workers.first().ok_or(DatapathError::Stopped)?;
+        worker.send(Request::Execute(port, packet, actions))
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, DatapathError> {
+        let mut total = Report::default();
+        let mut caches = MegaflowStats::default();
+        let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
+        for worker in &self.workers {
+            let report = worker.ask(Request::Report)?;
+            for (port, counters) in report.ports {
+                ports.entry(port).or_default().add(&counters);
+            }
+            total.uplink.add(&report.uplink);
+            let (cache, seen) = (&mut caches, report.cache);
+            cache.lookups += seen.lookups;
+            cache.exact_hits += seen.exact_hits;
+            cache.search_hits += seen.search_hits;
+            cache.mask_probes += seen.mask_probes;
+            cache.megaflows += report.megaflows;
+            cache.masks += report.masks;
+            // Each end point is in every worker.
+            total.endpoints = report.endpoints;
+        }
+        total.endpoints.sort_by(|a, b| (&a.tunnel, a.remote).cmp(&(&b.tunnel, b.remote)));
+        let control = control::lock(&self.control);
+        let port_stats = control.ports.iter().map(|(&number, port)| {
+            let counters = ports.remove(&number).unwrap_or_default();
+            PortStats {
+                port: number.0,
+                name: port.config.name.clone(),
+                logical_switch: port.config.logical_switch.clone(),
+                device: port.config.device.to_string(),
+                state: port.state(),
+                rx: counters.rx.into(),
+                tx: counters.tx.into(),
+                drops: drops(&counters.drops),
+            }
+        });
+        Ok(Snapshot {
             host: self.host.clone(),
             pid: std::process::id(),
-            uptime_ms: self.started.elapsed().as_millis() as u64,
-            ports: self.forwarder.out.vifs.iter().map(Vif::stats).collect(),
-            uplink: self.forwarder.out.uplink.stats(),
-            endpoints: rows,
+            uptime_ms: self.now_ms(),
+            ports: port_stats.collect(),
+            uplink: UplinkStats {
+                device: control.uplink.device.clone(),
+                state: control.uplink.state().name().to_owned(),
+                rx: total.uplink.rx.into(),
+                tx: total.uplink.tx.into(),
+                drops: drops(&total.uplink.drops),
+            },
+            endpoints: total.endpoints,
+            megaflows: caches,
+        })
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn stop(&self) {
+        self.upcalls.stop();
+        for worker in &self.workers {
+            // One that has ended has stopped.
+            let _ = worker.send(Request::Stop);
         }
+    }
+}
+
+/// Ends the threads, and with them the devices that were made.
+impl Drop for UserDatapath {
+    fn drop(&mut self) {
+        // Whoever wants to know of errors has joined before.
+        let _ = self.join();
     }
 }
 

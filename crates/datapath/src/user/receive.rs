@@ -2,11 +2,13 @@
 //! into super-packets before the guest sees it.
 
 use super::BATCH;
+use super::config::TunnelConfig;
 use super::forward::Forwarder;
 use super::stt::SttReceiver;
 use flow::{
-    Decapped, DropCounters, DropReason, EndpointId, EndpointTable, Ingress, TunnelKey, TunnelSpec,
-    TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
+    Decapped, DropCounters, DropReason, EndpointId, EndpointTable, OuterIp, PortNo, TunnelInfo,
+    TunnelKey, TunnelSpec, TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn,
+    strip_outer, tun_flags,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::filter::Filter;
@@ -17,18 +19,19 @@ use packet::{Coalescer, PacketBuf, coalesce_ranges, infer_offload, infer_partial
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use wire::{ipv4, ipv6, udp};
+use wire::{Protocol, ipv4, ipv6, udp};
 
 /// What must be equal of frames that are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct From {
     endpoint: EndpointId,
-    key: TunnelKey,
+    info: TunnelInfo,
 }
 
 /// The local end of one tunnel type at one address.
 #[derive(Debug)]
 pub(super) struct Receiver {
+    port: PortNo,
     spec: TunnelSpec,
     local: IpAddr,
     /// What the socket is bound to.
@@ -66,19 +69,20 @@ struct Batch {
 }
 
 impl Receiver {
-    /// Opens the local end of `spec` at `local`. Only what arrives by the device `uplink` is taken: the same packet from
-    /// anywhere else is forged.
-    pub(super) fn open(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<Self, Error> {
+    /// Opens the local end of a tunnel. Only what arrives by the device `uplink` is taken: the same packet from anywhere else
+    /// is forged.
+    pub(super) fn open(tunnel: &TunnelConfig, uplink: Ifindex) -> Result<Self, Error> {
+        let TunnelConfig { port, spec, local } = *tunnel;
         let (socket, buffers) = match spec.tunnel {
             TunnelType::Gre => {
                 let heads = vec![PacketRx::default(); BATCH];
                 (Socket::Gre { socket: open_gre(local, uplink)?, heads }, BATCH)
             }
             TunnelType::Stt => {
-                (Socket::Stt(Box::new(SttReceiver::open(local, spec.port, uplink)?)), 0)
+                (Socket::Stt(Box::new(SttReceiver::open(port, local, spec.port, uplink)?)), 0)
             }
             _ => {
-                let socket = open_udp(spec, local, uplink)?;
+                let socket = open_udp(&spec, local, uplink)?;
                 (Socket::Udp { socket, trains: vec![RxTrain::EMPTY; BATCH] }, BATCH)
             }
         };
@@ -91,7 +95,8 @@ impl Receiver {
         let udp_len = if matches!(socket, Socket::Udp { .. }) { udp::HEADER_LEN } else { 0 };
         let ip_len = if local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
         Ok(Self {
-            spec: *spec,
+            port,
+            spec,
             local,
             uplink,
             max_payload_len: usize::from(spec.path_mtu_bytes).saturating_sub(ip_len + udp_len),
@@ -135,11 +140,14 @@ impl Receiver {
                         continue; // Lost; the socket has counted it.
                     }
                     let from = Arrival {
+                        port: self.port,
                         tunnel: self.spec.tunnel,
                         keyed: self.spec.key,
                         local: self.local,
                         remote: train.source.ip(),
                         traffic_class: train.tos,
+                        ttl: 0,
+                        dont_fragment: false,
                         max_payload_len: self.max_payload_len,
                     };
                     match train.gso_size {
@@ -149,7 +157,7 @@ impl Receiver {
                         _ => self.batch.single(index, from, forwarder),
                     }
                 }
-                self.batch.flush(self.spec.tunnel, forwarder);
+                self.batch.flush(self.port, forwarder);
             }
             Socket::Gre { socket, heads } => {
                 let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
@@ -161,11 +169,14 @@ impl Receiver {
                     match strip_outer(packet) {
                         Ok(outer) => {
                             let from = Arrival {
+                                port: self.port,
                                 tunnel: self.spec.tunnel,
                                 keyed: self.spec.key,
                                 local: self.local,
                                 remote: outer.source,
                                 traffic_class: outer.traffic_class,
+                                ttl: outer.ttl,
+                                dont_fragment: outer.dont_fragment,
                                 max_payload_len: self.max_payload_len,
                             };
                             self.batch.single(index, from, forwarder);
@@ -173,7 +184,7 @@ impl Receiver {
                         Err(reason) => forwarder.dropped(reason),
                     }
                 }
-                self.batch.flush(self.spec.tunnel, forwarder);
+                self.batch.flush(self.port, forwarder);
             }
             Socket::Stt(stt) => stt.receive(forwarder),
         }
@@ -243,13 +254,37 @@ pub(super) fn new_buffer() -> PacketBuf {
 /// What the outer headers said.
 #[derive(Clone, Copy)]
 struct Arrival {
+    port: PortNo,
     tunnel: TunnelType,
     keyed: bool,
     local: IpAddr,
     remote: IpAddr,
     traffic_class: u8,
+    /// 0 where the socket does not tell.
+    ttl: u8,
+    /// False where the socket does not tell.
+    dont_fragment: bool,
     /// The longest datagram that the path carries in one piece, from its tunnel header on, in bytes.
     max_payload_len: usize,
+}
+
+impl Arrival {
+    fn info(&self, key: &TunnelKey) -> TunnelInfo {
+        let protocol = if self.tunnel == TunnelType::Gre { Protocol::GRE } else { Protocol::UDP };
+        let outer = OuterIp {
+            source: self.remote,
+            destination: self.local,
+            protocol,
+            traffic_class: self.traffic_class,
+            ttl: self.ttl,
+            dont_fragment: self.dont_fragment,
+        };
+        let mut info = TunnelInfo::new(self.tunnel, &outer, key);
+        if self.tunnel == TunnelType::Gre && !self.keyed {
+            info.flags &= !tun_flags::KEY;
+        }
+        info
+    }
 }
 
 fn decap(arrival: &Arrival, bytes: &[u8], is_super: bool) -> Result<Decapped, DropReason> {
@@ -273,7 +308,7 @@ impl Batch {
         let packet = std::mem::replace(packet, fresh);
         let spare = &mut self.spare;
         let emit = |from, mut packet| {
-            forward(arrival.tunnel, from, &mut packet, forwarder);
+            forward(arrival.port, from, &mut packet, forwarder);
             spare.push(packet);
         };
         let free = self.coalescer.push(from, packet, emit);
@@ -283,7 +318,7 @@ impl Batch {
     /// A train of equal datagrams, which the kernel has joined: its frames are joined where they lie.
     fn train(&mut self, index: usize, size: usize, arrival: Arrival, forwarder: &mut Forwarder) {
         // What was received before goes first.
-        self.flush(arrival.tunnel, forwarder);
+        self.flush(arrival.port, forwarder);
         let packet = &mut self.packets[index];
         let endpoint = match forwarder.endpoints.find(arrival.tunnel, arrival.local, arrival.remote)
         {
@@ -294,7 +329,7 @@ impl Batch {
             }
         };
         let (headroom, len) = (packet.headroom(), packet.len());
-        let mut run: Option<TunnelKey> = None;
+        let mut run: Option<TunnelInfo> = None;
         self.frames.clear();
         for start in (0..len).step_by(size) {
             let end = len.min(start + size);
@@ -302,39 +337,33 @@ impl Batch {
                 decap(&arrival, &packet.spare_mut()[start..end], false).and_then(|decapped| {
                     let frame = start + decapped.inner..end;
                     propagate_ecn(arrival.traffic_class, &mut packet.spare_mut()[frame.clone()])?;
-                    Ok((decapped.key, frame))
+                    Ok((arrival.info(&decapped.key), frame))
                 });
             match found {
-                Ok((key, frame)) => {
-                    if let Some(previous) = run.filter(|previous| *previous != key) {
-                        let from = From { endpoint, key: previous };
-                        forward_run(
-                            arrival.tunnel,
-                            from,
-                            packet,
-                            headroom,
-                            &self.frames,
-                            forwarder,
-                        );
+                Ok((info, frame)) => {
+                    if let Some(info) = run.filter(|previous| *previous != info) {
+                        let from = From { endpoint, info };
+                        let frames = &self.frames;
+                        forward_run(arrival.port, from, packet, headroom, frames, forwarder);
                         self.frames.clear();
                     }
-                    run = Some(key);
+                    run = Some(info);
                     self.frames.push(frame);
                 }
                 Err(reason) => forwarder.dropped(reason),
             }
             packet.reset(headroom);
         }
-        if let Some(key) = run {
-            let from = From { endpoint, key };
-            forward_run(arrival.tunnel, from, packet, headroom, &self.frames, forwarder);
+        if let Some(info) = run {
+            let from = From { endpoint, info };
+            forward_run(arrival.port, from, packet, headroom, &self.frames, forwarder);
         }
     }
 
-    fn flush(&mut self, tunnel: TunnelType, forwarder: &mut Forwarder) {
+    fn flush(&mut self, port: PortNo, forwarder: &mut Forwarder) {
         let spare = &mut self.spare;
         self.coalescer.flush(|from, mut packet| {
-            forward(tunnel, from, &mut packet, forwarder);
+            forward(port, from, &mut packet, forwarder);
             spare.push(packet);
         });
         self.spare.truncate(BATCH);
@@ -343,7 +372,7 @@ impl Batch {
 
 /// Joins frames of one logical switch that lie in one buffer, and forwards what comes of it.
 fn forward_run(
-    tunnel: TunnelType,
+    port: PortNo,
     from: From,
     packet: &mut PacketBuf,
     headroom: usize,
@@ -355,17 +384,17 @@ fn forward_run(
         packet.reset(headroom);
         let taken = coalesce_ranges(packet, rest, false);
         infer_partial(packet);
-        forward(tunnel, from, packet, forwarder);
+        forward(port, from, packet, forwarder);
         rest = &rest[taken.max(1)..];
     }
     packet.reset(headroom);
 }
 
-fn forward(tunnel: TunnelType, from: From, packet: &mut PacketBuf, forwarder: &mut Forwarder) {
+fn forward(port: PortNo, from: From, packet: &mut PacketBuf, forwarder: &mut Forwarder) {
     if let Some(endpoint) = forwarder.endpoints.get_mut(from.endpoint) {
         endpoint.rx.add(packet.len());
     }
-    forwarder.tunnel_frame(Ingress::Tunnel { tunnel, key: from.key }, packet);
+    forwarder.frame(port, Some(&from.info), packet);
 }
 
 /// Checks the sender, takes the tunnel header off and carries the outer ECN mark inward.
@@ -380,5 +409,5 @@ fn take_out(
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
     infer_offload(packet, arrival.max_payload_len.saturating_sub(decapped.inner))
         .map_err(|_| DropReason::Segmentation)?;
-    Ok(From { endpoint, key: decapped.key })
+    Ok(From { endpoint, info: arrival.info(&decapped.key) })
 }

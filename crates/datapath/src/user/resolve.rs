@@ -9,10 +9,8 @@
 //! behind it. A notification about a link only says that the link has to be read: after a loss, those that are still
 //! queued are older than the truth.
 
-use super::forward::Forwarder;
-use super::vif::Vif;
 use flow::{EndpointId, EndpointTable, NextHop, TunnelType};
-use netdev::{Error, Event, Ifindex, Link, Monitor, Neighbour, NeighbourState, Netlink};
+use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,16 +21,40 @@ const CONFIRM_TICKS: u32 = 30;
 /// End points whose route is looked up in one tick, and next hops that the kernel is asked to resolve: some milliseconds.
 const BATCH: usize = 256;
 
+/// The Ethernet addresses toward an end point; `None` when they are not known.
+pub(super) type Resolved = (EndpointId, Option<NextHop>);
+
+/// An end point of STT.
+#[derive(Clone, Debug)]
+struct Target {
+    id: EndpointId,
+    local: IpAddr,
+    remote: IpAddr,
+    /// The router or host that a frame to it goes to next; `None` without a route.
+    next_hop: Option<IpAddr>,
+    hop: Option<NextHop>,
+}
+
+/// What has to be looked at beside routes and neighbours.
+#[derive(Debug, Default)]
+pub(super) struct LinkNews {
+    /// Links that have changed or are gone.
+    pub(super) links: BTreeSet<Ifindex>,
+    /// Messages were lost: every link may have changed.
+    pub(super) all: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Resolver {
     netlink: Netlink,
     monitor: Monitor,
     uplink: Ifindex,
     uplink_mac: MacAddr,
-    /// STT end points with the address of the router or host that a frame to them goes to next; `None` without a route.
-    next_hops: Vec<(EndpointId, Option<IpAddr>)>,
-    /// The end points behind each next hop.
-    behind: HashMap<IpAddr, Vec<EndpointId>>,
+    targets: Vec<Target>,
+    /// The targets behind each next hop.
+    behind: HashMap<IpAddr, Vec<usize>>,
+    /// What has changed and nobody has been told yet.
+    news: Vec<Resolved>,
     /// How many routes have yet to be read, the first at `cursor` and the others behind it, round the end.
     stale: usize,
     cursor: usize,
@@ -48,18 +70,19 @@ impl Resolver {
         let netlink = Netlink::open()?;
         let monitor = Monitor::open()?;
         let uplink_mac = netlink.link_by_index(uplink)?.mac;
-        let next_hops = endpoints
-            .iter()
-            .filter(|(_, _, endpoint)| endpoints.class(endpoint).0.tunnel == TunnelType::Stt)
-            .map(|(id, _, _)| (id, None))
-            .collect();
+        let stt = endpoints.iter().filter_map(|(id, remote, endpoint)| {
+            let (spec, local) = endpoints.class(endpoint);
+            let is_stt = spec.tunnel == TunnelType::Stt;
+            is_stt.then_some(Target { id, local, remote, next_hop: None, hop: None })
+        });
         Ok(Self {
             netlink,
             monitor,
             uplink,
             uplink_mac,
-            next_hops,
+            targets: stt.collect(),
             behind: HashMap::new(),
+            news: Vec::new(),
             stale: 0,
             cursor: 0,
             ask_cursor: 0,
@@ -72,64 +95,74 @@ impl Resolver {
         self.monitor.as_fd()
     }
 
+    /// What has changed since this was asked last.
+    pub(super) fn news(&mut self) -> Vec<Resolved> {
+        std::mem::take(&mut self.news)
+    }
+
     /// Reads routes and neighbours of all STT end points, however long that takes: nothing is forwarded yet.
-    pub(super) fn begin(&mut self, endpoints: &mut EndpointTable) {
-        self.stale = self.next_hops.len();
-        let asked = self.read_routes(endpoints, usize::MAX);
-        self.apply_neighbours(endpoints, &asked);
+    pub(super) fn begin(&mut self) {
+        self.stale = self.targets.len();
+        let asked = self.read_routes(usize::MAX);
+        self.apply_neighbours(&asked);
     }
 
     /// Routes may have changed: reads a batch of them now if that has not been done since the last tick, and the others
     /// in the ticks that follow.
-    pub(super) fn refresh(&mut self, endpoints: &mut EndpointTable) {
-        self.stale = self.next_hops.len();
+    pub(super) fn refresh(&mut self) {
+        self.stale = self.targets.len();
         if !self.batch_done {
-            self.batch(endpoints);
+            self.batch();
         }
     }
 
-    fn batch(&mut self, endpoints: &mut EndpointTable) {
+    fn batch(&mut self) {
         self.batch_done = true;
-        let confirm = self.read_routes(endpoints, BATCH);
-        self.apply_neighbours(endpoints, &confirm);
+        let confirm = self.read_routes(BATCH);
+        self.apply_neighbours(&confirm);
     }
 
     /// Reads at most `limit` of the routes that are to be read. Returns the next hops.
-    fn read_routes(&mut self, endpoints: &EndpointTable, limit: usize) -> HashSet<IpAddr> {
+    fn read_routes(&mut self, limit: usize) -> HashSet<IpAddr> {
         let mut read = HashSet::new();
         let mut changed = false;
         for _ in 0..self.stale.min(limit) {
             self.stale -= 1;
             let place = self.cursor;
-            self.cursor = (place + 1) % self.next_hops.len();
-            let (id, known) = self.next_hops[place];
-            let next_hop = self.next_hop(endpoints, id);
-            self.next_hops[place].1 = next_hop;
-            changed |= next_hop != known;
+            self.cursor = (place + 1) % self.targets.len();
+            let next_hop = self.next_hop(&self.targets[place]);
+            changed |= next_hop != self.targets[place].next_hop;
+            self.targets[place].next_hop = next_hop;
             read.extend(next_hop);
         }
         if changed {
             self.behind.clear();
-            for &(id, next_hop) in &self.next_hops {
-                if let Some(next_hop) = next_hop {
-                    self.behind.entry(next_hop).or_default().push(id);
+            for (place, target) in self.targets.iter().enumerate() {
+                if let Some(next_hop) = target.next_hop {
+                    self.behind.entry(next_hop).or_default().push(place);
                 }
             }
         }
         read
     }
 
-    fn next_hop(&self, endpoints: &EndpointTable, id: EndpointId) -> Option<IpAddr> {
-        let endpoint = endpoints.get(id)?;
-        let (remote, local) = (endpoint.remote(), endpoints.class(endpoint).1);
-        let path = self.netlink.route_get(remote, Some(local)).ok()?;
+    fn next_hop(&self, target: &Target) -> Option<IpAddr> {
+        let path = self.netlink.route_get(target.remote, Some(target.local)).ok()?;
         let leaves = path.oif == self.uplink && !path.local;
-        leaves.then(|| path.gateway.unwrap_or(remote))
+        leaves.then(|| path.gateway.unwrap_or(target.remote))
+    }
+
+    fn resolve(&mut self, place: usize, hop: Option<NextHop>) {
+        let target = &mut self.targets[place];
+        if target.hop != hop {
+            target.hop = hop;
+            self.news.push((target.id, hop));
+        }
     }
 
     /// Takes over the neighbours that the kernel knows. Asks for those that are missing, and for those to `confirm`.
-    fn apply_neighbours(&mut self, endpoints: &mut EndpointTable, confirm: &HashSet<IpAddr>) {
-        if self.next_hops.is_empty() {
+    fn apply_neighbours(&mut self, confirm: &HashSet<IpAddr>) {
+        if self.targets.is_empty() {
             return;
         }
         let known: HashMap<IpAddr, Neighbour> = match self.netlink.neighbours(Some(self.uplink)) {
@@ -137,11 +170,12 @@ impl Resolver {
             Err(error) => return tracing::warn!("cannot read neighbours: {error}"),
         };
         let mut asked = HashSet::new();
-        let (later, first) = self.next_hops.split_at(self.ask_cursor);
-        for (place, &(id, next_hop)) in (self.ask_cursor..).zip(first.iter().chain(later)) {
+        let (count, first) = (self.targets.len(), self.ask_cursor);
+        for place in (first..count).chain(0..first) {
+            let next_hop = self.targets[place].next_hop;
             let neighbour = next_hop.and_then(|ip| known.get(&ip));
             let hop = self.hop(neighbour);
-            endpoints.resolve(id, hop);
+            self.resolve(place, hop);
             let settled = neighbour.is_some_and(|n| n.state == NeighbourState::Permanent);
             if let Some(ip) = next_hop
                 && !settled
@@ -151,7 +185,7 @@ impl Resolver {
             {
                 // A refusal shows as an end point that stays unresolved.
                 let _ = self.netlink.use_neighbour(self.uplink, ip);
-                self.ask_cursor = (place + 1) % self.next_hops.len();
+                self.ask_cursor = (place + 1) % count;
             }
         }
     }
@@ -161,19 +195,22 @@ impl Resolver {
         mac.map(|destination| NextHop { source: self.uplink_mac, destination })
     }
 
-    /// Takes over what the kernel says has changed.
-    pub(super) fn drain(&mut self, forwarder: &mut Forwarder) {
+    /// Takes over what the kernel says has changed of routes and neighbours; links are for the caller.
+    pub(super) fn drain(&mut self) -> LinkNews {
+        let mut links = LinkNews::default();
         let events = match self.monitor.drain() {
             Ok(events) => events,
-            Err(error) => return tracing::warn!("cannot follow routes and neighbours: {error}"),
+            Err(error) => {
+                tracing::warn!("cannot follow routes and neighbours: {error}");
+                return links;
+            }
         };
         let mut routes = false;
-        let mut links = BTreeSet::new();
         let mut neighbours = HashMap::new();
         for event in events {
             match event {
-                Event::LinkChanged(link) => drop(links.insert(link.index)),
-                Event::LinkRemoved { index, .. } => drop(links.insert(index)),
+                Event::LinkChanged(link) => drop(links.links.insert(link.index)),
+                Event::LinkRemoved { index, .. } => drop(links.links.insert(index)),
                 Event::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
                     neighbours.insert(neighbour.ip, neighbour);
                 }
@@ -181,71 +218,36 @@ impl Resolver {
                 | Event::RouteRemoved(_)
                 | Event::AddressChanged(_)
                 | Event::AddressRemoved(_) => routes = true,
-                Event::Lost => {
-                    routes = true;
-                    links.insert(self.uplink);
-                    links.extend(forwarder.out.vifs.iter().filter_map(Vif::ifindex));
-                }
+                Event::Lost => (routes, links.all) = (true, true),
                 _ => {}
             }
         }
-        for index in links {
-            routes |= self.read_link(index, forwarder);
-        }
         for (ip, neighbour) in &neighbours {
-            for &id in self.behind.get(ip).into_iter().flatten() {
-                forwarder.endpoints.resolve(id, self.hop(Some(neighbour)));
+            let hop = self.hop(Some(neighbour));
+            for place in self.behind.get(ip).cloned().unwrap_or_default() {
+                self.resolve(place, hop);
             }
         }
         if routes {
-            self.refresh(&mut forwarder.endpoints);
+            self.refresh();
         }
+        links
     }
 
-    /// Reads a link that has changed. True when it is the uplink.
-    fn read_link(&mut self, index: Ifindex, forwarder: &mut Forwarder) -> bool {
-        let is_uplink = index == self.uplink;
-        let mut vifs =
-            forwarder.out.vifs.iter_mut().filter(|vif| vif.ifindex() == Some(index)).peekable();
-        if !is_uplink && vifs.peek().is_none() {
-            return false;
-        }
-        let link = match self.netlink.link_by_index(index) {
-            Ok(link) => Some(link),
-            Err(error) if error.is_not_found() => None,
-            Err(error) => {
-                tracing::warn!("cannot follow a link: {error}");
-                return false;
-            }
-        };
-        vifs.for_each(|vif| vif.observe(link.as_ref()));
-        if is_uplink {
-            forwarder.out.uplink.observe(link.as_ref());
-            self.uplink_mac = link.map_or(self.uplink_mac, |link| link.mac);
-        }
-        is_uplink
-    }
-
-    /// Follows the device `uplink`, instead of the one that is gone if there was one. Returns what it is like.
-    ///
-    /// # Errors
-    /// It is gone, too.
-    pub(super) fn follow(&mut self, uplink: Ifindex) -> Result<Link, Error> {
-        let link = self.netlink.link_by_index(uplink)?;
-        (self.uplink, self.uplink_mac) = (uplink, link.mac);
-        Ok(link)
+    /// Follows the device `uplink`, which has this address now.
+    pub(super) fn follow(&mut self, uplink: Ifindex, mac: MacAddr) {
+        (self.uplink, self.uplink_mac) = (uplink, mac);
     }
 
     /// Goes on with what is to be read, asks again for what is missing, and now and then for everything.
-    pub(super) fn tick(&mut self, endpoints: &mut EndpointTable) {
+    pub(super) fn tick(&mut self) {
         self.ticks = self.ticks.wrapping_add(1);
         self.batch_done = false;
         if self.ticks.is_multiple_of(CONFIRM_TICKS) {
-            self.stale = self.next_hops.len();
+            self.stale = self.targets.len();
         }
-        let missing = |(id, _): &(EndpointId, _)| endpoints.get(*id).is_some_and(|e| !e.resolved);
-        if self.stale > 0 || self.next_hops.iter().any(missing) {
-            self.batch(endpoints);
+        if self.stale > 0 || self.targets.iter().any(|target| target.hop.is_none()) {
+            self.batch();
         }
     }
 }

@@ -5,7 +5,8 @@ use super::BATCH;
 use super::forward::Forwarder;
 use super::receive::{Growth, new_buffer};
 use flow::{
-    DropCounters, DropReason, Ingress, TunnelType, decap_stt, propagate_ecn, strip_stt_segment,
+    DropCounters, DropReason, OuterIp, PortNo, TunnelInfo, TunnelType, decap_stt, propagate_ecn,
+    strip_stt_segment,
 };
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
@@ -16,6 +17,7 @@ use packet::PacketBuf;
 use packet::stt::{SttDrop, SttLimits, SttProgress, SttReassembler};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use wire::Protocol;
 
 /// Frames that the reassembler gave up by itself, not on account of the segment it was given.
 const GIVEN_UP: [(SttDrop, DropReason); 3] = [
@@ -27,8 +29,9 @@ const GIVEN_UP: [(SttDrop, DropReason); 3] = [
 /// The local end of STT at one address.
 #[derive(Debug)]
 pub(super) struct SttReceiver {
+    port: PortNo,
     local: IpAddr,
-    port: u16,
+    tcp_port: u16,
     socket: PacketSocket,
     /// Keeps the host's own stack from answering.
     _sink: SttSink,
@@ -40,12 +43,18 @@ pub(super) struct SttReceiver {
 }
 
 impl SttReceiver {
-    pub(super) fn open(local: IpAddr, port: u16, uplink: Ifindex) -> Result<Self, Error> {
+    pub(super) fn open(
+        port: PortNo,
+        local: IpAddr,
+        tcp_port: u16,
+        uplink: Ifindex,
+    ) -> Result<Self, Error> {
         Ok(Self {
-            local,
             port,
-            socket: open_segments(local, port, uplink)?,
-            _sink: SttSink::bind(SocketAddr::new(local, port))?,
+            local,
+            tcp_port,
+            socket: open_segments(local, tcp_port, uplink)?,
+            _sink: SttSink::bind(SocketAddr::new(local, tcp_port))?,
             reassembler: SttReassembler::new(SttLimits::default()),
             packet: new_buffer(),
             now_ms: 0,
@@ -56,7 +65,7 @@ impl SttReceiver {
 
     /// Receives from the device `uplink`: the one so far is gone.
     pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<(), Error> {
-        self.socket = open_segments(self.local, self.port, uplink)?;
+        self.socket = open_segments(self.local, self.tcp_port, uplink)?;
         self.overruns = Growth::default();
         Ok(())
     }
@@ -78,7 +87,7 @@ impl SttReceiver {
                 Err(_) => return,
             }
             match self.segment(forwarder) {
-                Ok(Some(ingress)) => forwarder.tunnel_frame(ingress, &mut self.packet),
+                Ok(Some(info)) => forwarder.frame(self.port, Some(&info), &mut self.packet),
                 Ok(None) => {}
                 Err(reason) => forwarder.dropped(reason),
             }
@@ -89,7 +98,7 @@ impl SttReceiver {
 
     /// One segment, given from its outer Ethernet header on. `Some` when its frame is complete: the packet is the inner
     /// frame then.
-    fn segment(&mut self, forwarder: &mut Forwarder) -> Result<Option<Ingress>, DropReason> {
+    fn segment(&mut self, forwarder: &mut Forwarder) -> Result<Option<TunnelInfo>, DropReason> {
         let packet = &mut self.packet;
         let segment = strip_stt_segment(packet)?;
         let endpoint = forwarder.endpoints.find(TunnelType::Stt, self.local, segment.key.src)?;
@@ -101,7 +110,15 @@ impl SttReceiver {
         if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
             endpoint.rx.add(packet.len());
         }
-        Ok(Some(Ingress::Tunnel { tunnel: TunnelType::Stt, key }))
+        let outer = OuterIp {
+            source: segment.key.src,
+            destination: self.local,
+            protocol: Protocol::TCP,
+            traffic_class: congested,
+            ttl: 0,
+            dont_fragment: false,
+        };
+        Ok(Some(TunnelInfo::new(TunnelType::Stt, &outer, &key)))
     }
 
     /// Gives up frames that are too old and takes over what was dropped since the last tick.

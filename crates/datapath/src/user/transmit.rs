@@ -1,7 +1,8 @@
 //! Toward the underlay: a frame with its outer header becomes a UDP_SEGMENT train, a batch of GRE packets, one TCP-shaped
 //! super-segment, or tagged frames on the uplink.
 
-use flow::{DropReason, Encapsulated, TunnelSpec, TunnelType, finish_gre};
+use super::config::TunnelConfig;
+use flow::{DropReason, Encapsulated, TunnelType, finish_gre};
 use netdev::Error;
 use netdev::batch::{Messages, Pieces};
 use netdev::io_error::IoError;
@@ -28,12 +29,8 @@ struct UdpTx {
 impl Transmit {
     /// Opens what a tunnel is sent from: source ports for UDP, a raw socket for GRE (which also keeps the host's own stack from
     /// answering).
-    pub(super) fn open(
-        &mut self,
-        spec: &TunnelSpec,
-        local: IpAddr,
-        ports: u16,
-    ) -> Result<(), Error> {
+    pub(super) fn open(&mut self, tunnel: &TunnelConfig, ports: u16) -> Result<(), Error> {
+        let TunnelConfig { spec, local, .. } = *tunnel;
         if spec.tunnel == TunnelType::Gre {
             self.gre.push((local, RawIp::open(local, PROTOCOL_GRE)?));
         }

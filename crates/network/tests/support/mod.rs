@@ -27,7 +27,12 @@ impl Net {
     pub fn on(host: &str, text: &str) -> Self {
         Self::new(text, |network| {
             let host = network.host(host).unwrap().index;
-            Placement::of_host(network, host, |tunnel, remote| {
+            let mut ports = 0;
+            let number = |_: &_, _: &_| {
+                ports += 1;
+                PortNo(ports)
+            };
+            Placement::of_host(network, host, number, |tunnel, remote| {
                 Some(EndpointId(tunnel as u32 * 100 + remote.value() as u32))
             })
         })

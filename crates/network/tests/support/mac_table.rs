@@ -1,14 +1,15 @@
-//! [`MacTable`]: which actions a frame gets, from where it entered and its destination MAC address alone.
+//! [`MacTable`]: which actions a frame gets, from where it entered and its destination MAC address alone: the oracle for a
+//! network of switches.
 //!
 //! The table is made whole from a configuration and never changes afterwards; a new configuration makes a new table.
 //! Broadcast and multicast reach every other port of the logical switch, each remote host once. A frame that came
 //! from the underlay never returns to it (split horizon).
 
-use crate::{
+use flow::{
     Action, DatapathKey, DropReason, EndpointId, LogicalPorts, PortKey, PortNo, TunnelKey,
     TunnelType,
 };
-use ahash::HashMap;
+use std::collections::HashMap;
 use wire::vlan::Tag;
 use wire::{EtherType, MacAddr};
 
@@ -66,19 +67,15 @@ pub enum Ingress {
 }
 
 /// A table that cannot be.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TableError {
     /// Two logical switches answer to the same key or tags.
-    #[error("two logical switches share the key {0} or its tags")]
     DuplicateSwitch(DatapathKey),
     /// Two ports of one switch have the same MAC address.
-    #[error("two ports share the MAC address {0}")]
     DuplicateMac(MacAddr),
     /// Two local ports of one switch have the same key.
-    #[error("two ports share the key {0}")]
     DuplicateKey(PortKey),
     /// A port number stands for two logical ports.
-    #[error("port {0} is used twice")]
     DuplicatePort(PortNo),
 }
 

@@ -1,0 +1,144 @@
+//! [`Datapath`]: what a switch asks of whoever moves its packets.
+
+use crate::megaflow::{Megaflow, MegaflowId, Usage};
+use crate::stats::Snapshot;
+use crate::upcall::{Answer, Upcall};
+use crate::user::PortConfig;
+use crate::user::cache::Cursor;
+use flow::{Action, PortNo};
+use packet::PacketBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A datapath that does not do what it is asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DatapathError {
+    /// It has ended.
+    #[error("the datapath has stopped")]
+    Stopped,
+    /// It did not answer in time.
+    #[error("the datapath does not answer")]
+    Busy,
+    /// A port number is taken.
+    #[error("port {0} is there already")]
+    PortTaken(PortNo),
+    /// A port number is beyond what the datapath has.
+    #[error("there can be no port {0}")]
+    PortNumber(PortNo),
+}
+
+/// Where a [`Datapath::dump`] goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DumpCursor {
+    /// The worker whose megaflows are next.
+    pub(crate) worker: usize,
+    /// Where among them.
+    pub(crate) at: Cursor,
+}
+
+impl DumpCursor {
+    /// Before the first.
+    pub const START: Self = Self { worker: 0, at: Cursor::START };
+}
+
+/// Some of the megaflows or usages, and where the next ones are; `None` behind the last.
+pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
+
+/// Moves packets between ports and tunnels: looks each up among the megaflows and executes their actions, or hands it up.
+///
+/// # Threads
+///
+/// Every method may be called from any thread at any time. None waits for traffic but [`Datapath::upcalls`], and none holds
+/// up forwarding.
+///
+/// # Order
+///
+/// - What one thread asks for is done in that order.
+/// - Packets that came in by one port and belong to one flow leave in their order. A packet that went up is overtaken by those that
+///   came after its megaflow was put; each [`Answer`] puts its megaflow before its packet is sent.
+/// - After [`Datapath::delete`] has returned no packet is executed by those megaflows any more.
+///
+/// # Megaflows
+///
+/// Two megaflows that both match a packet have to agree on what becomes of it: which of them is used is not said. What a
+/// translation returns has this property as long as its program and its answers about learnt state are the same.
+pub trait Datapath: Send + Sync {
+    /// Adds a port. Its device may be there already or not: it is opened when it can be, and opened again when it was gone.
+    ///
+    /// # Errors
+    /// [`DatapathError::PortTaken`], or the datapath has ended.
+    fn add_port(&self, config: PortConfig) -> Result<(), DatapathError>;
+
+    /// Removes a port, and with it the device if the datapath made it. No such port is no error.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn remove_port(&self, port: PortNo) -> Result<(), DatapathError>;
+
+    /// Puts megaflows, in the place of those with the same condition, whose counters go on.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError>;
+
+    /// Deletes megaflows; returns what each has counted. One that is not there counts for nothing.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn delete(&self, megaflows: Vec<MegaflowId>)
+    -> Result<Vec<(MegaflowId, Usage)>, DatapathError>;
+
+    /// Some of the megaflows, from `from` on, with what they have counted. Those that are there all the time are met at least
+    /// once; a megaflow in several workers, once for each.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn dump(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError>;
+
+    /// The same without conditions and actions, which costs much less.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn usage(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError>;
+
+    /// Moves up to `most` upcalls into `out`, fair between ports; waits up to `timeout` for the first. False once the datapath
+    /// has ended.
+    fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool;
+
+    /// Answers upcalls; whoever calls is held up while too many answers wait.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError>;
+
+    /// Executes actions on a packet as if it had come in by `port`.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn execute(
+        &self,
+        port: PortNo,
+        packet: PacketBuf,
+        actions: Arc<[Action]>,
+    ) -> Result<(), DatapathError>;
+
+    /// All counters of this moment.
+    ///
+    /// # Errors
+    /// The datapath has ended, or does not answer.
+    fn snapshot(&self) -> Result<Snapshot, DatapathError>;
+
+    /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
+    fn now_ms(&self) -> u64;
+
+    /// Ends it.
+    fn stop(&self);
+}

@@ -1,0 +1,127 @@
+//! The hash of a key's words, under a secret of each cache.
+
+use super::subtable::Lane;
+use flow::{FlowKey, PACKET_WORDS, WORDS};
+use std::hash::{BuildHasher, RandomState};
+
+/// What makes the hashes of a cache its own: who chooses the packets but does not know it cannot make keys collide.
+///
+/// The words are taken in pairs, a random number is added to each, and the products of the pairs are summed up: NH, almost
+/// universal with 2^-64 (Black et al., "UMAC: Fast and Secure Message Authentication", 1999, section 4). The sum of 128 bits is
+/// then folded into 64 by a multilinear hash, which is universal as well.
+pub(super) struct Secret {
+    pairs: [[u64; 2]; WORDS.div_ceil(2)],
+    /// For a word without another: (number added, factor).
+    single: (u64, u64),
+    fold: [u128; 2],
+}
+
+impl Secret {
+    /// A new one.
+    pub(super) fn new() -> Self {
+        let (one, other) = (RandomState::new(), RandomState::new());
+        let wide = |at: usize| u128::from(one.hash_one(at)) << 64 | u128::from(other.hash_one(at));
+        Self {
+            pairs: std::array::from_fn(|at| [one.hash_one(at), other.hash_one(at)]),
+            single: (one.hash_one(WORDS), other.hash_one(WORDS)),
+            fold: [wide(WORDS + 1), wide(WORDS + 2)],
+        }
+    }
+
+    /// The hash of all that a packet brings. The registers are left out: they are 0 in a key that was extracted.
+    #[inline]
+    pub(super) fn of_packet(&self, key: &FlowKey) -> u64 {
+        let mut sum = 0;
+        for range in PACKET_WORDS {
+            // Registers divide the words at an even number, so that each pair has its own numbers.
+            let secrets = &self.pairs[range.start / 2..];
+            let (pairs, rest) = key.words()[range].as_chunks();
+            for (&pair, secret) in pairs.iter().zip(secrets) {
+                sum = add(sum, pair, secret);
+            }
+            if let &[last] = rest {
+                sum = self.add_single(sum, last);
+            }
+        }
+        self.fold(sum)
+    }
+
+    /// The hash of the bits that the lanes of one mask let through.
+    #[inline]
+    pub(super) fn of_lanes(&self, lanes: &[Lane], key: &FlowKey) -> u64 {
+        let mut sum = 0;
+        let (pairs, rest) = lanes.as_chunks();
+        for ([a, b], secret) in pairs.iter().zip(&self.pairs) {
+            sum = add(sum, [a.of(key), b.of(key)], secret);
+        }
+        if let [last] = rest {
+            sum = self.add_single(sum, last.of(key));
+        }
+        self.fold(sum)
+    }
+
+    #[inline]
+    const fn add_single(&self, sum: u128, word: u64) -> u128 {
+        let product = word.wrapping_add(self.single.0) as u128 * self.single.1 as u128;
+        sum.wrapping_add(product)
+    }
+
+    #[inline]
+    const fn fold(&self, sum: u128) -> u64 {
+        let high = self.fold[0].wrapping_mul(sum >> 64);
+        let low = self.fold[1].wrapping_mul(sum as u64 as u128);
+        (high.wrapping_add(low) >> 64) as u64
+    }
+}
+
+/// Adds a pair of words to a sum.
+#[inline]
+const fn add(sum: u128, [a, b]: [u64; 2], [c, d]: &[u64; 2]) -> u128 {
+    sum.wrapping_add(a.wrapping_add(*c) as u128 * b.wrapping_add(*d) as u128)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{Field, FlowMask};
+
+    #[test]
+    fn every_bit_of_a_packet_changes_the_hash_when_it_is_flipped() {
+        let secret = Secret::new();
+        let key = FlowKey::default();
+        let hash = secret.of_packet(&key);
+        for &field in Field::ALL.iter().filter(|field| !field.is_register()) {
+            for bit in 0..field.width() {
+                let mut other = key.clone();
+                other.set(field, 1 << bit);
+                assert_ne!(secret.of_packet(&other), hash, "{field} {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn bits_outside_a_mask_are_not_hashed() {
+        let secret = Secret::new();
+        let mut mask = FlowMask::default();
+        mask.add_bits(Field::Ip4Dst, 0xffff_ff00);
+        mask.add(Field::TpDst);
+        mask.add(Field::InPort);
+        let lanes = Lane::all(&mask);
+        let mut key = FlowKey::default();
+        let hash = secret.of_lanes(&lanes, &key);
+        key.set(Field::Ip4Dst, 0xff);
+        key.set(Field::EthDst, 1);
+        assert_eq!(secret.of_lanes(&lanes, &key), hash);
+        for field in [Field::InPort, Field::Ip4Dst, Field::TpDst] {
+            let mut other = key.clone();
+            other.set(field, 0x1234);
+            assert_ne!(secret.of_lanes(&lanes, &other), hash, "{field}");
+        }
+    }
+
+    #[test]
+    fn hash_differs_when_another_cache_computes_it() {
+        let key = FlowKey::default();
+        assert_ne!(Secret::new().of_packet(&key), Secret::new().of_packet(&key));
+    }
+}

@@ -1,0 +1,300 @@
+//! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
+
+use super::forward::Forwarder;
+use super::mailbox::{PortCounters, Report, Request};
+use super::receive::Receiver;
+use super::uplink::UplinkSockets;
+use super::{BATCH, Notice, Notices, TICK};
+use crate::megaflow::MegaflowId;
+use crate::stats::EndpointStats;
+use flow::{DropReason, PortNo, TunnelType};
+use netdev::epoll::{Epoll, Events, Waker};
+use netdev::io_error::IoError;
+use netdev::{Error, Ifindex};
+use packet::PacketBuf;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Instant;
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Token {
+    Waker,
+    Tags,
+    Receiver(usize),
+    Vif(PortNo),
+}
+
+impl Token {
+    fn to_u64(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Waker => (0, 0),
+            Self::Tags => (1, 0),
+            Self::Receiver(index) => (2, index as u64),
+            Self::Vif(port) => (3, port.0.into()),
+        };
+        kind << 32 | index
+    }
+
+    fn from_u64(token: u64) -> Option<Self> {
+        let index = token as u32;
+        Some(match token >> 32 {
+            0 => Self::Waker,
+            1 => Self::Tags,
+            2 => Self::Receiver(index as usize),
+            3 => Self::Vif(PortNo(index)),
+            _ => return None,
+        })
+    }
+}
+
+/// See the module. All of it belongs to its thread: there is no lock on the way of a packet.
+#[derive(Debug)]
+pub(super) struct Worker {
+    started: Instant,
+    epoll: Epoll,
+    waker: Arc<Waker>,
+    requests: mpsc::Receiver<Request>,
+    receivers: Vec<Receiver>,
+    forwarder: Forwarder,
+    packet: PacketBuf,
+    notices: Notices,
+}
+
+impl Worker {
+    pub(super) fn new(
+        started: Instant,
+        (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
+        receivers: Vec<Receiver>,
+        forwarder: Forwarder,
+        notices: Notices,
+    ) -> Result<Self, Error> {
+        let epoll = Epoll::new()?;
+        epoll.add(waker.as_fd(), Token::Waker.to_u64())?;
+        if let Some(tags) = forwarder.out.uplink.tags() {
+            epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
+        }
+        for (index, receiver) in receivers.iter().enumerate() {
+            epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
+        }
+        let packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        Ok(Self { started, epoll, waker, requests, receivers, forwarder, packet, notices })
+    }
+
+    /// Forwards until it is asked to stop.
+    ///
+    /// # Errors
+    /// The loop itself cannot go on; devices that fail are no such error.
+    pub(super) fn run(&mut self) -> Result<(), Error> {
+        let mut events = Events::new();
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let timeout = next_tick.saturating_duration_since(Instant::now());
+            self.epoll.wait(&mut events, Some(timeout))?;
+            let now = Instant::now();
+            self.forwarder.now_ms = (now - self.started).as_millis() as u64;
+            for token in events.tokens().filter_map(Token::from_u64) {
+                match token {
+                    Token::Waker => {
+                        if self.serve() {
+                            return Ok(());
+                        }
+                    }
+                    Token::Tags => self.receive_tagged(),
+                    Token::Receiver(index) => {
+                        if let Some(receiver) = self.receivers.get_mut(index) {
+                            receiver.receive(&mut self.forwarder);
+                        }
+                    }
+                    Token::Vif(port) => self.receive_from_vif(port),
+                }
+                self.forwarder.flush();
+            }
+            if now >= next_tick {
+                next_tick = now + TICK;
+                self.tick();
+            }
+        }
+    }
+
+    fn receive_from_vif(&mut self, port: PortNo) {
+        for _ in 0..BATCH {
+            let Some(vif) = self.forwarder.out.vif(port) else { return };
+            let Some(device) = &vif.device else { return };
+            self.packet.reset(PacketBuf::HEADROOM);
+            match device.recv(&mut self.packet) {
+                Ok(Some(())) => {
+                    vif.rx.add(self.packet.len());
+                    self.forwarder.frame(port, None, &mut self.packet);
+                }
+                Ok(None) => return,
+                Err(IoError::LinkDown) => return,
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
+                    vif.drops.add(DropReason::Malformed, 1);
+                }
+                Err(error @ IoError::DeviceGone) => {
+                    vif.close(&error);
+                    return self.tell_gone(port);
+                }
+                // Such as a kind of super-packet that an older kernel has no words for: the frame is lost, the next is not.
+                Err(_) => vif.drops.add(DropReason::DeviceError, 1),
+            }
+        }
+    }
+
+    /// Tells the control thread that a device is gone, if it is.
+    fn tell_gone(&mut self, port: PortNo) {
+        if let Some(vif) = self.forwarder.out.vif(port)
+            && let Some(why) = vif.gone.take()
+        {
+            self.notices.send(Notice::PortGone(port, why));
+        }
+    }
+
+    fn receive_tagged(&mut self) {
+        for _ in 0..BATCH {
+            self.packet.reset(PacketBuf::HEADROOM);
+            if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
+                return;
+            }
+            let port = self.forwarder.out.uplink_port();
+            self.forwarder.frame(port, None, &mut self.packet);
+        }
+    }
+
+    /// Does what other threads ask for; true when the loop is to end.
+    fn serve(&mut self) -> bool {
+        self.waker.clear();
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                Request::Stop => return true,
+                request => self.serve_one(request),
+            }
+        }
+        false
+    }
+
+    fn serve_one(&mut self, request: Request) {
+        let Self { forwarder, .. } = self;
+        let cache = &mut forwarder.cache;
+        // Whoever asked may have given up waiting for the answer.
+        match request {
+            Request::Answers(answers) => {
+                answers.into_iter().for_each(|answer| forwarder.answered(answer));
+            }
+            Request::Put(megaflows) => megaflows.iter().for_each(|megaflow| {
+                // What does not fit goes up packet by packet.
+                let _ = cache.put(megaflow);
+            }),
+            Request::Delete(ids, reply) => {
+                let delete = |&id: &MegaflowId| Some((id, cache.delete(id)?));
+                let _ = reply.send(ids.iter().filter_map(delete).collect());
+            }
+            Request::Dump(from, most, reply) => {
+                let mut out = Vec::new();
+                let next = cache.dump(from, most, &mut out);
+                let _ = reply.send((out, next));
+            }
+            Request::Usage(from, most, reply) => {
+                let mut out = Vec::new();
+                let next = cache.usage(from, most, &mut out);
+                let _ = reply.send((out, next));
+            }
+            Request::Execute(port, mut packet, actions) => {
+                forwarder.execute(port, &mut packet, &actions);
+            }
+            Request::Report(reply) => drop(reply.send(self.report())),
+            Request::Plug(port, device) => self.plug(port, device),
+            Request::Unplug(port) => {
+                if let Some(vif) = forwarder.out.vif(port) {
+                    vif.device = None;
+                }
+            }
+            Request::RemovePort(port) => forwarder.out.remove_vif(port),
+            Request::Resolved(news) => {
+                for &(endpoint, hop) in news.iter() {
+                    forwarder.endpoints.resolve(endpoint, hop);
+                }
+            }
+            Request::Uplink(ifindex, sockets) => {
+                if let Err(error) = self.go_over(ifindex, sockets) {
+                    tracing::debug!("uplink: {error}");
+                    self.notices.send(Notice::UplinkRefused);
+                }
+            }
+            // Handled by the caller.
+            Request::Stop => {}
+        }
+    }
+
+    fn plug(&mut self, port: PortNo, device: super::device::Device) {
+        if let Err(error) = self.epoll.add(device.as_fd(), Token::Vif(port).to_u64()) {
+            let why = format!("cannot wait for frames: {error}");
+            return self.notices.send(Notice::PortGone(port, why));
+        }
+        self.forwarder.out.vif_or_new(port).device = Some(device);
+    }
+
+    /// Opens anew what was bound to an uplink that is gone.
+    ///
+    /// # Errors
+    /// The one that is there now goes, too.
+    fn go_over(&mut self, uplink: Ifindex, sockets: UplinkSockets) -> Result<(), Error> {
+        if let Some(tags) = &sockets.tags {
+            self.epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
+        }
+        self.forwarder.out.uplink.replace(sockets);
+        for (index, receiver) in self.receivers.iter_mut().enumerate() {
+            if receiver.reopen(uplink)? {
+                self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        let forwarder = &mut self.forwarder;
+        for receiver in &mut self.receivers {
+            receiver.tick(forwarder.now_ms, &mut forwarder.out.uplink.drops);
+        }
+        forwarder.out.uplink.tick();
+        forwarder.cache.maintain();
+        for (port, vif) in forwarder.out.vifs() {
+            // Found out when a frame was to be sent.
+            if let Some(why) = vif.gone.take() {
+                self.notices.send(Notice::PortGone(port, why));
+            }
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
+        let rows = endpoints.iter().map(|(_, remote, endpoint)| {
+            let (spec, local) = endpoints.class(endpoint);
+            let neighbour = match (spec.tunnel, endpoint.resolved) {
+                (TunnelType::Stt, true) => "resolved",
+                (TunnelType::Stt, false) => "unresolved",
+                _ => "kernel",
+            };
+            EndpointStats {
+                tunnel: spec.tunnel.name().to_owned(),
+                local,
+                remote,
+                neighbour: neighbour.to_owned(),
+                rx: endpoint.rx.into(),
+                tx: endpoint.tx.into(),
+            }
+        });
+        let rows = rows.collect();
+        let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
+        Report {
+            ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
+            uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
+            endpoints: rows,
+            cache: cache.stats(),
+            megaflows: cache.len() as u64,
+            masks: cache.masks().len() as u64,
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The switch: joins a datapath with the program.
+#![forbid(unsafe_code)]
