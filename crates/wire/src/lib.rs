@@ -11,6 +11,7 @@
 mod addr;
 pub mod arp;
 pub mod checksum;
+pub mod crc32c;
 pub mod ecn;
 mod error;
 pub mod ethernet;
@@ -27,10 +28,13 @@ pub mod vlan;
 
 pub use addr::{MacAddr, VlanId, Vni};
 pub use arp::{ArpOperation, ArpPacket, ArpRepr};
+pub use crc32c::Crc32c;
 pub use ecn::Ecn;
 pub use error::{Layer, ParseError, ParseErrorKind};
 pub use ethernet::{EtherType, EthernetPacket, EthernetRepr};
-pub use icmp::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, NdOption, NdOptions, NdRepr};
+pub use icmp::{
+    Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, NdOption, NdOptions, NdRepr, TooBig,
+};
 pub use ip::{Fragment, Protocol};
 pub use ipv4::{Ipv4Options, Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};

@@ -15,10 +15,12 @@
 //! An error quotes a packet that may be cut off: read it with `Ipv4Packet::new_header` and `Ipv6Packet::new_header`.
 
 pub mod nd;
+pub mod too_big;
 pub mod v4;
 pub mod v6;
 
 pub use nd::{NdOption, NdOptions, NdRepr};
+pub use too_big::{Quoted, TooBig};
 pub use v4::{Icmpv4Packet, Icmpv4Repr};
 pub use v6::{Icmpv6Packet, Icmpv6Repr};
 

@@ -7,7 +7,7 @@ use crate::view::{array, put, put_u16, require, u16_at, view};
 use crate::{Layer, ParseError, ParseErrorKind};
 
 const UNREACHABLE: u8 = 1;
-const PACKET_TOO_BIG: u8 = 2;
+pub(super) const PACKET_TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;

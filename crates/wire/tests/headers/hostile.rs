@@ -9,8 +9,8 @@ use wire::tunnel::{
 use wire::vlan::Tags;
 use wire::{
     ArpPacket, ArpRepr, EthernetPacket, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr,
-    Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Protocol, TcpPacket, TcpRepr, UdpPacket, UdpRepr,
-    transport_offset,
+    Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Protocol, TcpPacket, TcpRepr, TooBig, UdpPacket,
+    UdpRepr, transport_offset,
 };
 
 /// Reads `bytes` as every header there is, and returns how many accepted them.
@@ -44,6 +44,8 @@ fn read_as_everything(bytes: &[u8]) -> usize {
             assert_eq!(p.payload().len() + 8, usize::from(UdpRepr::parse(&p).length));
         }),
         Icmpv4Packet::new_checked(bytes).and_then(|p| Icmpv4Repr::parse(&p)).map(|_| ()),
+        TooBig::parse_v4(bytes).map(|_| ()),
+        TooBig::parse_v6(bytes).map(|_| ()),
         Icmpv6Packet::new_checked(bytes)
             .and_then(|p| Icmpv6Repr::parse(&p, icmpv6, 255))
             .map(|_| ()),

@@ -13,6 +13,7 @@ mod link;
 mod locate;
 mod nd;
 mod stt;
+mod too_big;
 mod transport;
 mod vxlan;
 
