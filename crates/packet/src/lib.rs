@@ -1,5 +1,5 @@
 //! One frame with headroom and its offload state, and what can be done to it without a device: software
-//! segmentation, checksum completion, coalescing of segments into super-packets, reassembly of STT frames.
+//! segmentation and fragmentation, checksum completion, coalescing of segments into super-packets, reassembly of STT frames.
 //!
 //! No I/O and no clock.
 #![forbid(unsafe_code)]
@@ -7,6 +7,8 @@
 mod buf;
 pub mod coalesce;
 pub mod complete;
+pub mod fit;
+pub mod fragment;
 mod headers;
 mod locate;
 mod merge;
@@ -17,9 +19,12 @@ pub mod vnet;
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
 pub use coalesce::{Coalescer, coalesce_ranges};
 pub use complete::{
-    ChecksumError, SegmentSizeLost, Verdict, complete_checksum, infer_offload, infer_partial,
-    verify_checksum,
+    ChecksumError, SegmentSizeLost, Verdict, complete_checksum, complete_crc32c, infer_offload,
+    infer_partial, verify_checksum,
 };
+pub use fit::{Fit, fit, wire_len};
+pub use fragment::{FragmentError, Fragmenter};
 pub use segment::{
-    SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, split,
+    SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, first_segment,
+    split,
 };

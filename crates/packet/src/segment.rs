@@ -329,6 +329,32 @@ pub struct SplitLimits {
     pub max_bytes: usize,
 }
 
+/// The first segment of a super-packet as it will be on a wire, checksum and all; a copy of any other packet, with its checksum
+/// completed. No more than that segment is copied and summed.
+///
+/// # Errors
+/// [`SegmentError`] for a super-packet whose headers do not fit, and a checksum that cannot be completed.
+pub fn first_segment(packet: &PacketBuf) -> Result<PacketBuf, SegmentError> {
+    let Some(gso) = packet.offload.gso else {
+        let mut copy = packet.clone();
+        complete::complete_checksum(&mut copy)?;
+        return Ok(copy);
+    };
+    if !packet.is_linear() {
+        return first_segment(&packet.clone());
+    }
+    let from = SuperHeaders::parse(packet, gso, 0)?;
+    let len = from.payload_len().min(gso.size.into());
+    let (header, payload) = packet.head().split_at(from.payload);
+    let mut first = PacketBuf::with_capacity(PacketBuf::HEADROOM, header.len() + len);
+    first.append(header);
+    first.append(&payload[..len]);
+    let piece = Piece { index: 0, offset: 0, len, is_last: len == from.payload_len() };
+    from.patch(&mut first.head_mut()[..from.payload], piece, Some(Sum::of(&payload[..len]).fold()));
+    first.offload = Offload { checksum: Checksum::Verified, gso: None };
+    Ok(first)
+}
+
 /// Cuts a super-packet that exceeds `limits` into smaller ones: `packet` becomes the first in place, the others are
 /// returned in order (nothing, without allocating, when `packet` is within the limits). Only the payload that leaves
 /// `packet` is copied. Each part has its own lengths, identification, sequence number and pseudo header's sum; a part of

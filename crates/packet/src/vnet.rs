@@ -11,6 +11,7 @@
 //! virtqueue: it is written as zero and not read.
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload, PacketBuf};
+use crate::complete::complete_crc32c;
 
 /// Bytes of the header without `num_buffers`, what packet sockets use and TAPs default to.
 pub const VNET_LEN: usize = 10;
@@ -105,6 +106,19 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
         return Err(VnetError::OutsideFrame { needed, have: frame_len });
     }
     Ok(Offload { checksum, gso: Some(Gso { kind, size, ecn }) })
+}
+
+/// Makes the first `len` bytes of the spare room of `packet` its frame, as a device has read them behind the virtio-net header
+/// `hdr`. A partial checksum of SCTP is completed; see [`complete_crc32c`].
+///
+/// # Errors
+/// As [`decode`]; the packet is as before then.
+#[inline]
+pub fn receive(packet: &mut PacketBuf, hdr: &[u8], len: usize) -> Result<(), VnetError> {
+    packet.offload = decode(hdr, len)?;
+    packet.set_len(len);
+    complete_crc32c(packet);
+    Ok(())
 }
 
 /// Writes the virtio-net header of `packet` to `out` (10 or 12 bytes; whatever lies behind the first 10 is zeroed).

@@ -4,7 +4,8 @@ mod support;
 
 use packet::{
     Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
-    coalesce_ranges, complete_checksum, infer_offload, infer_partial, split, verify_checksum,
+    coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial, split,
+    verify_checksum, vnet,
 };
 use proptest::prelude::*;
 use support::{Spec, any_spec};
@@ -209,5 +210,69 @@ proptest! {
             prop_assert!(verdict == Verdict::Invalid || leaves_none);
             prop_assert_ne!(verdict, Verdict::Valid);
         }
+    }
+}
+
+/// CRC32c bit by bit.
+fn naive_crc(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
+
+/// An SCTP message as a sender leaves it to a NIC: with nothing where its checksum belongs.
+fn sctp(v6: bool) -> (Vec<u8>, usize) {
+    let spec = Spec { v6, options: Vec::new(), tags: vec![0x8100], ..Spec::default() };
+    let (mut frame, l3, l4) = (spec.frame(), spec.l3(), spec.l4());
+    frame[l3 + if v6 { 6 } else { 9 }] = 132;
+    frame[l4 + 8..l4 + 12].fill(0);
+    (frame, l4)
+}
+
+#[test]
+fn sctp_gets_a_crc_when_a_device_leaves_its_checksum() {
+    for v6 in [false, true] {
+        let (frame, l4) = sctp(v6);
+        let mut expected = frame.clone();
+        expected[l4 + 8..l4 + 12].copy_from_slice(&naive_crc(&frame[l4..]).to_le_bytes());
+        // Padding behind the IP packet is not covered.
+        let (mut padded, padding) = (frame, [0xee; 7]);
+        padded.extend(padding);
+        expected.extend(padding);
+
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, 2000);
+        packet.spare_mut()[..padded.len()].copy_from_slice(&padded);
+        let header = [1, 0, 0, 0, 0, 0, l4 as u8, 0, 8, 0];
+        vnet::receive(&mut packet, &header, padded.len()).unwrap();
+        assert_eq!((packet.to_vec(), packet.offload.checksum), (expected, Checksum::Verified));
+    }
+}
+
+#[test]
+fn partial_checksum_is_left_alone_when_it_is_not_of_sctp() {
+    let (frame, l4) = sctp(false);
+    let l4 = l4 as u16;
+    for (at, value, start, offset) in [
+        (None, 0, l4, 16),
+        (None, 0, l4 + 2, 8),
+        (Some(18 + 9), 6, l4, 8),
+        (Some(18 + 6), 0x20, l4, 8),
+        (Some(18 + 3), 31, l4, 8),
+        (Some(18), 0x55, l4, 8),
+    ] {
+        let mut frame = frame.clone();
+        if let Some(at) = at {
+            frame[at] = value;
+        }
+        let mut packet = PacketBuf::from_bytes(&frame);
+        packet.offload.checksum = Checksum::Partial { start, offset };
+        assert!(!complete_crc32c(&mut packet), "{at:?} {start} {offset}");
+        assert_eq!(packet.to_vec(), frame);
+        assert_eq!(packet.offload.checksum, Checksum::Partial { start, offset });
     }
 }

@@ -1,0 +1,220 @@
+//! Fragmentation of IPv4 packets (RFC 791 section 3.2, RFC 1812 section 5.2.6), for those too long for a tunnel whose
+//! senders allow it. IPv6 packets are fragmented by nobody but their source (RFC 8200 section 5).
+//!
+//! | field | in the fragment at *offset* |
+//! |---|---|
+//! | total length | of the fragment |
+//! | fragment offset | the packet's + *offset*, a multiple of 8 |
+//! | more fragments | set on all but the last, which has the packet's |
+//! | options | in the first all of the packet's; in the others only those to be copied, the others overwritten by "no operation" |
+//! | header checksum | complete |
+//!
+//! All other fields, and the Ethernet header and tags, are the packet's. Because what is fragmented may be a fragment
+//! itself, the fragments are at home in the same datagram.
+
+use std::ops::Range;
+
+use wire::{EtherType, Ipv4Packet, ipv4, transport_offset_in};
+
+use crate::buf::{Checksum, PacketBuf};
+use crate::complete::{self, copy_range};
+use crate::segment::{SegmentError, SplitLimits, split};
+
+/// Why a packet cannot be fragmented.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FragmentError {
+    /// Not a well-formed IPv4 packet.
+    #[error("not an IPv4 packet")]
+    NotIpv4,
+    /// The sender forbids it.
+    #[error("the packet must not be fragmented")]
+    DontFragment,
+    /// Not even eight bytes of payload fit.
+    #[error("an MTU of {0} bytes has no room for a fragment")]
+    MtuTooSmall(usize),
+    /// A fragment that reaches beyond the 65,535 bytes of a datagram.
+    #[error("the fragment ends beyond its datagram")]
+    BeyondDatagram,
+    /// A super-packet that cannot be cut, or a checksum that cannot be completed.
+    #[error(transparent)]
+    Offload(#[from] SegmentError),
+}
+
+/// Fragments packets; keeps its memory from one packet to the next.
+#[derive(Debug)]
+pub struct Fragmenter {
+    fragment: PacketBuf,
+}
+
+impl Default for Fragmenter {
+    fn default() -> Self {
+        Self { fragment: PacketBuf::with_capacity(PacketBuf::HEADROOM, 2048) }
+    }
+}
+
+impl Fragmenter {
+    /// A fragmenter with memory for fragments of common MTUs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cuts the IPv4 packet in `packet` into fragments of at most `mtu` bytes, from the IP header on, and calls `each` with
+    /// every one in order: a frame of its own, with the usual headroom, that may be changed at will. A partial checksum
+    /// is completed; a super-packet is cut first, and its segments are fragmented one by one. Each byte is copied once.
+    /// Padding is left out. Returns how many fragments there were; one, when the packet fits.
+    ///
+    /// # Errors
+    /// [`FragmentError`]; `each` has not been called then.
+    pub fn fragment(
+        &mut self,
+        packet: &PacketBuf,
+        mtu: usize,
+        mut each: impl FnMut(&mut PacketBuf),
+    ) -> Result<usize, FragmentError> {
+        if packet.offload.gso.is_none() {
+            return self.cut(packet, &Plan::new(packet, mtu)?, &mut each);
+        }
+        let mut first = packet.clone();
+        let one_by_one = SplitLimits { max_segments: 1, max_bytes: usize::MAX };
+        let rest = split(&mut first, one_by_one)?;
+        let segments: Vec<_> = std::iter::once(first).chain(rest).collect();
+        let plans = segments.iter().map(|segment| Plan::new(segment, mtu));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        let mut fragments = 0;
+        for (segment, plan) in segments.iter().zip(&plans) {
+            fragments += self.cut(segment, plan, &mut each)?;
+        }
+        Ok(fragments)
+    }
+
+    fn cut(
+        &mut self,
+        packet: &PacketBuf,
+        plan: &Plan,
+        each: &mut impl FnMut(&mut PacketBuf),
+    ) -> Result<usize, FragmentError> {
+        let fragment = &mut self.fragment;
+        let (mut count, mut from) = (0, plan.payload.start);
+        loop {
+            let to = plan.payload.end.min(from + plan.step);
+            fragment.reset(PacketBuf::HEADROOM);
+            copy_range(packet, 0..plan.payload.start, fragment);
+            copy_range(packet, from..to, fragment);
+            plan.finish(fragment.head_mut(), from..to);
+            each(fragment);
+            count += 1;
+            from = to;
+            if from >= plan.payload.end {
+                return Ok(count);
+            }
+        }
+    }
+}
+
+/// How a packet is to be cut.
+struct Plan {
+    /// The IP header, from the start of the frame.
+    l3: usize,
+    /// The payload of the IP packet, from the start of the frame.
+    payload: Range<usize>,
+    /// Bytes of payload in each fragment but the last; a multiple of 8 unless one fragment holds all.
+    step: usize,
+    /// The packet's own flags and fragment offset.
+    flags: u16,
+    /// Where the transport's checksum stands, from the start of the frame, and what it is.
+    checksum: Option<(usize, [u8; 2])>,
+}
+
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+impl Plan {
+    fn new(packet: &PacketBuf, mtu: usize) -> Result<Self, FragmentError> {
+        let head = packet.head();
+        let at = transport_offset_in(head, packet.len()).map_err(|_| FragmentError::NotIpv4)?;
+        if at.ethertype != EtherType::IPV4 {
+            return Err(FragmentError::NotIpv4);
+        }
+        let ip = Ipv4Packet::new_header(&head[at.l3..]).map_err(|_| FragmentError::NotIpv4)?;
+        let payload = at.l3 + ip.header_len()..at.l3_end;
+        let flags = u16::from_be_bytes([head[at.l3 + FLAGS], head[at.l3 + FLAGS + 1]]);
+        let step = if at.l3_end - at.l3 <= mtu {
+            payload.len()
+        } else if flags & DONT_FRAGMENT != 0 {
+            return Err(FragmentError::DontFragment);
+        } else {
+            mtu.saturating_sub(ip.header_len()) & !7
+        };
+        if step < payload.len() && step == 0 {
+            return Err(FragmentError::MtuTooSmall(mtu));
+        }
+        if usize::from(ip.fragment_offset_bytes()) + payload.len() > usize::from(u16::MAX) {
+            return Err(FragmentError::BeyondDatagram);
+        }
+        let checksum = checksum(packet, &payload)?;
+        Ok(Self { l3: at.l3, payload, step, flags, checksum })
+    }
+
+    /// Makes the copied headers in `frame` those of the fragment with the bytes `range` of the packet's frame.
+    fn finish(&self, frame: &mut [u8], range: Range<usize>) {
+        let (headers, data) = frame.split_at_mut(self.payload.start);
+        if let Some((field, bytes)) = self.checksum {
+            for (at, byte) in (field..).zip(bytes) {
+                if range.contains(&at) {
+                    data[at - range.start] = byte;
+                }
+            }
+        }
+        let header = &mut headers[self.l3..];
+        if range.start > self.payload.start {
+            drop_uncopied_options(&mut header[ipv4::MIN_HEADER_LEN..]);
+        }
+        let offset = (range.start - self.payload.start) / 8;
+        let more = if range.end < self.payload.end { MORE_FRAGMENTS } else { 0 };
+        let flags = (self.flags + offset as u16) | more;
+        let total_len = (header.len() + range.len()) as u16;
+        header[FLAGS..FLAGS + 2].copy_from_slice(&flags.to_be_bytes());
+        let mut ip = Ipv4Packet::new_unchecked(header);
+        ip.set_total_len(total_len);
+        ip.fill_checksum();
+    }
+}
+
+/// Where flags and fragment offset stand in the IP header.
+const FLAGS: usize = 6;
+
+/// The checksum that `packet` owes, and where in `payload` it stands.
+fn checksum(
+    packet: &PacketBuf,
+    payload: &Range<usize>,
+) -> Result<Option<(usize, [u8; 2])>, SegmentError> {
+    let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(None) };
+    let owed = complete::owed(packet, 0, start, offset)?;
+    if owed.field < payload.start || owed.field + 2 > payload.end {
+        return Err(SegmentError::ChecksumMisplaced);
+    }
+    Ok(Some((owed.field, owed.compute(packet).to_be_bytes())))
+}
+
+/// Overwrites the options that belong in the first fragment only, those without the "copied" flag (RFC 791 section 3.1), by
+/// "no operation". What follows the end of the list or a malformed option stays.
+fn drop_uncopied_options(mut options: &mut [u8]) {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const COPIED: u8 = 0x80;
+    while let Some(&kind) = options.first() {
+        let len = match kind {
+            END => return,
+            NO_OPERATION => 1,
+            _ => options.get(1).map_or(0, |len| usize::from(*len)),
+        };
+        if len < if kind == NO_OPERATION { 1 } else { 2 } {
+            return;
+        }
+        let Some((option, rest)) = options.split_at_mut_checked(len) else { return };
+        if kind & COPIED == 0 {
+            option.fill(NO_OPERATION);
+        }
+        options = rest;
+    }
+}
