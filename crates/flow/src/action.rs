@@ -93,7 +93,7 @@ pub struct LogRecord {
 
 /// One step of what happens to a frame. A list of them is executed in order on one frame; a frame that is to go to several
 /// places simply has several outputs in its list.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Send the frame, as it stands, out of a port.
     Output(PortNo),

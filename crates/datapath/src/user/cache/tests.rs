@@ -353,8 +353,8 @@ impl Model {
             return;
         }
         assert_eq!(cache.put(&megaflow), Ok(()));
-        let entry = self.megaflows.entry(megaflow.id);
-        entry.or_insert_with(|| (megaflow.clone(), Usage::default())).0 = megaflow;
+        let usage = self.megaflows.get(&megaflow.id).map_or_else(Usage::default, |old| old.1);
+        self.megaflows.insert(megaflow.id, (megaflow, usage));
     }
 
     fn delete(&mut self, cache: &mut Cache, id: MegaflowId) {
