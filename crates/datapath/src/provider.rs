@@ -31,9 +31,9 @@ pub enum DatapathError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpCursor {
     /// The worker whose megaflows are next.
-    pub(crate) worker: usize,
+    pub worker: usize,
     /// Where among them.
-    pub(crate) at: Cursor,
+    pub at: Cursor,
 }
 
 impl DumpCursor {
