@@ -4,9 +4,9 @@ use crate::{
     Action, DropReason, Encapsulated, EndpointId, EndpointTable, LogRecord, PortNo, TunnelKey,
     rewrite,
 };
-use packet::{Checksum, GsoKind, PacketBuf};
+use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
-use wire::{EtherType, udp, vlan};
+use wire::{EtherType, vlan};
 
 /// How deep lists may stand in lists. A translation makes none deeper; those that are come from elsewhere, and end in a drop.
 pub const MAX_NESTING: usize = 64;
@@ -210,24 +210,6 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
         | Action::Meter { .. }
         | Action::SetQueue(_) => false,
     })
-}
-
-/// Bytes of the frame as it will be on a wire; of a super-packet, of its longest segment.
-fn wire_len(packet: &PacketBuf) -> usize {
-    let len = packet.len();
-    let (Some(gso), Checksum::Partial { start, .. }) =
-        (packet.offload.gso, packet.offload.checksum)
-    else {
-        return len;
-    };
-    let l4 = usize::from(start);
-    let header_len = match gso.kind {
-        GsoKind::UdpL4 => udp::HEADER_LEN,
-        GsoKind::TcpV4 | GsoKind::TcpV6 => {
-            packet.head().get(l4 + 12).map_or(0, |offset| usize::from(offset >> 4) * 4)
-        }
-    };
-    len.min(l4 + header_len + usize::from(gso.size))
 }
 
 /// Sends a frame to an end point, and leaves it as it was.

@@ -17,10 +17,12 @@ mod id;
 mod inner;
 mod key;
 mod key_step;
+mod mss;
 mod reply;
 mod rewrite;
 mod show;
 mod stt;
+mod too_big;
 mod tunnel_info;
 
 pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, Verdict};
@@ -39,8 +41,10 @@ pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 pub use inner::InnerFlow;
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_step::KeyStep;
+pub use mss::clamp_mss;
 pub use show::{Notation, ShowActions, ShowMasked, ShowValue};
 pub use stt::{SttSegment, decap_stt, strip_stt_segment};
+pub use too_big::{WayBack, too_big};
 pub use tunnel_info::{
     TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions, tun_flags,
 };

@@ -1,7 +1,7 @@
 //! Packets made from packets: [`Reply::build`], and what that does to the key: [`Reply::steps`].
 
 use crate::{DropReason, Reply};
-use packet::{Checksum, PacketBuf, SegmentChecksum, Segmenter, complete_checksum};
+use packet::{Checksum, PacketBuf, first_segment};
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::checksum::Sum;
@@ -29,7 +29,7 @@ impl Reply {
     ///
     /// # Errors
     /// [`DropReason::NotApplicable`] when the reply does not fit the packet, or must not be sent: no ICMP error about an ICMP
-    /// error, a later fragment (IPv4), something sent to a group, or something from no single host (RFC 1122 section 3.2.2,
+    /// error, a later fragment, something sent to a group, or something from no single host (RFC 1122 section 3.2.2,
     /// RFC 4443 section 2.4 e); no reset in answer to a reset, a fragment or a group (RFC 9293 section 3.10.7.1, RFC 1122
     /// section 4.2.3.10); no advertisement in answer to what is no valid solicitation (RFC 4861 section 7.1.1), no
     /// solicitation for a group. [`DropReason::Malformed`] for headers that do not parse, and
@@ -51,14 +51,23 @@ const fn refuse_unless(fits: bool) -> Result<(), DropReason> {
     if fits { Ok(()) } else { Err(DropReason::NotApplicable) }
 }
 
+/// What stands in front of the network header of a new frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Link<'a> {
+    pub dst: MacAddr,
+    pub src: MacAddr,
+    /// The bytes of the tags.
+    pub tags: &'a [u8],
+}
+
 /// The packet that a reply is made from.
-struct Original<'a> {
+pub(crate) struct Original<'a> {
     frame: Cow<'a, [u8]>,
-    at: Located,
+    pub at: Located,
 }
 
 impl<'a> Original<'a> {
-    fn new(packet: &'a PacketBuf) -> Result<Self, DropReason> {
+    pub(crate) fn new(packet: &'a PacketBuf) -> Result<Self, DropReason> {
         let frame = if packet.is_linear() {
             Cow::Borrowed(packet.head())
         } else {
@@ -82,13 +91,23 @@ impl<'a> Original<'a> {
         self.mac(6)
     }
 
-    fn ip4(&self) -> Result<Ipv4Packet<&[u8]>, DropReason> {
+    /// The Ethernet header of another frame between stations of this one.
+    fn link(&self, dst: MacAddr, src: MacAddr) -> Link<'_> {
+        Link { dst, src, tags: self.frame.get(12..self.at.l3 - 2).unwrap_or_default() }
+    }
+
+    /// The Ethernet header of another frame like this one.
+    fn same_link(&self) -> Link<'_> {
+        self.link(self.eth_dst(), self.eth_src())
+    }
+
+    pub(crate) fn ip4(&self) -> Result<Ipv4Packet<&[u8]>, DropReason> {
         refuse_unless(self.at.ethertype == EtherType::IPV4)?;
         Ipv4Packet::new_checked(&self.frame[self.at.l3..self.at.l3_end])
             .map_err(|_| DropReason::Malformed)
     }
 
-    fn ip6(&self) -> Result<Ipv6Packet<&[u8]>, DropReason> {
+    pub(crate) fn ip6(&self) -> Result<Ipv6Packet<&[u8]>, DropReason> {
         refuse_unless(self.at.ethertype == EtherType::IPV6)?;
         Ipv6Packet::new_checked(&self.frame[self.at.l3..self.at.l3_end])
             .map_err(|_| DropReason::Malformed)
@@ -105,80 +124,6 @@ impl<'a> Original<'a> {
         self.transport(protocol).ok()?.first().copied()
     }
 
-    /// A frame with the tags of the original and `len` bytes of payload, written by `emit`.
-    fn reply(
-        &self,
-        (dst, src): (MacAddr, MacAddr),
-        ethertype: EtherType,
-        len: usize,
-        emit: impl FnOnce(&mut [u8]),
-    ) -> PacketBuf {
-        let l3 = self.at.l3;
-        let mut reply = PacketBuf::with_capacity(PacketBuf::HEADROOM, l3 + len);
-        reply.set_len(l3 + len);
-        let (header, payload) = reply.head_mut().split_at_mut(l3);
-        header.copy_from_slice(&self.frame[..l3]);
-        header[..6].copy_from_slice(&dst.0);
-        header[6..12].copy_from_slice(&src.0);
-        header[l3 - 2..].copy_from_slice(&ethertype.0.to_be_bytes());
-        emit(payload);
-        reply.offload.checksum = Checksum::Verified;
-        reply
-    }
-
-    /// An IPv4 packet between the same stations, with `len` bytes of payload.
-    fn reply_v4(
-        &self,
-        (src, dst): (Ipv4Addr, Ipv4Addr),
-        (protocol, ttl): (Protocol, u8),
-        len: usize,
-        emit: impl FnOnce(&mut [u8], Sum),
-    ) -> PacketBuf {
-        // RFC 6864 section 4.1: a packet that is never fragmented needs no identification.
-        let ip = Ipv4Repr {
-            tos: 0,
-            payload_len: len as u16,
-            ident: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            fragment_offset_bytes: 0,
-            ttl,
-            protocol,
-            src,
-            dst,
-            options: Ipv4Options::default(),
-        };
-        let stations = (self.eth_dst(), self.eth_src());
-        self.reply(stations, EtherType::IPV4, ipv4::MIN_HEADER_LEN + len, |packet| {
-            ip.emit(&mut Ipv4Packet::new_unchecked(&mut *packet));
-            emit(&mut packet[ipv4::MIN_HEADER_LEN..], ip.pseudo_header());
-        })
-    }
-
-    /// An IPv6 packet with `len` bytes of payload.
-    fn reply_v6(
-        &self,
-        stations: (MacAddr, MacAddr),
-        (src, dst): (Ipv6Addr, Ipv6Addr),
-        (next_header, hop_limit): (Protocol, u8),
-        len: usize,
-        emit: impl FnOnce(&mut [u8], Sum),
-    ) -> PacketBuf {
-        let ip = Ipv6Repr {
-            traffic_class: 0,
-            flow_label: 0,
-            payload_len: len as u16,
-            next_header,
-            hop_limit,
-            src,
-            dst,
-        };
-        self.reply(stations, EtherType::IPV6, ipv6::HEADER_LEN + len, |packet| {
-            ip.emit(&mut Ipv6Packet::new_unchecked(&mut *packet));
-            emit(&mut packet[ipv6::HEADER_LEN..], ip.pseudo_header());
-        })
-    }
-
     fn arp(&self) -> Result<PacketBuf, DropReason> {
         let ip = self.ip4()?;
         let arp = ArpRepr {
@@ -188,8 +133,8 @@ impl<'a> Original<'a> {
             target_mac: MacAddr::ZERO,
             target_ip: ip.dst(),
         };
-        let stations = (MacAddr::BROADCAST, self.eth_src());
-        Ok(self.reply(stations, EtherType::ARP, arp::PACKET_LEN, |packet| {
+        let link = self.link(MacAddr::BROADCAST, self.eth_src());
+        Ok(new_frame(link, EtherType::ARP, arp::PACKET_LEN, |packet| {
             arp.emit(&mut ArpPacket::new_unchecked(packet));
         }))
     }
@@ -216,7 +161,7 @@ impl<'a> Original<'a> {
             NdOptions::write(&[option], &mut room).map_err(|_| DropReason::NotApplicable)?;
         let nd =
             NdRepr::NeighborAdvertisement { router, solicited, replace: true, target, options };
-        Ok(self.neighbour((eth_dst, eth_src), (target, dst), nd))
+        Ok(neighbour(self.link(eth_dst, eth_src), (target, dst), nd))
     }
 
     fn neighbour_solicit(&self) -> Result<PacketBuf, DropReason> {
@@ -227,24 +172,28 @@ impl<'a> Original<'a> {
         let options =
             NdOptions::write(&[option], &mut room).map_err(|_| DropReason::NotApplicable)?;
         let nd = NdRepr::NeighborSolicitation { target, options };
-        Ok(self.neighbour((group_mac(dst), eth_src), (link_local(eth_src), dst), nd))
-    }
-
-    fn neighbour(
-        &self,
-        stations: (MacAddr, MacAddr),
-        addresses: (Ipv6Addr, Ipv6Addr),
-        message: NdRepr<'_>,
-    ) -> PacketBuf {
-        let message = Icmpv6Repr::Nd(message);
-        let header = (Protocol::ICMPV6, nd::HOP_LIMIT);
-        self.reply_v6(stations, addresses, header, message.message_len(), |bytes, pseudo| {
-            message.emit(&mut Icmpv6Packet::new_unchecked(bytes), pseudo);
-        })
+        Ok(neighbour(self.link(group_mac(dst), eth_src), (link_local(eth_src), dst), nd))
     }
 
     fn icmp4(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
         let ip = self.ip4()?;
+        self.refuse_error_v4(&ip)?;
+        let quoted = self.quoted_v4(packet)?;
+        let message = Icmpv4Repr::Unreachable { code: CODE, quoted: &quoted };
+        Ok(error_v4(self.same_link(), (ip.src(), ip.dst()), &message))
+    }
+
+    fn icmp6(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
+        let ip = self.ip6()?;
+        refuse_unless(self.at.fragment != Fragment::Later)?;
+        self.refuse_error_v6(&ip)?;
+        let quoted = self.quoted_v6(packet)?;
+        let message = Icmpv6Repr::Unreachable { code: CODE, quoted: &quoted };
+        Ok(error_v6(self.same_link(), (ip.src(), ip.dst()), &message))
+    }
+
+    /// Refuses unless there may be an ICMP error about the packet (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2.7).
+    pub(crate) fn refuse_error_v4(&self, ip: &Ipv4Packet<&[u8]>) -> Result<(), DropReason> {
         refuse_unless(
             !self.icmp_type(Protocol::ICMP).is_some_and(is_error_v4)
                 && self.at.fragment != Fragment::Later
@@ -252,50 +201,39 @@ impl<'a> Original<'a> {
                 && is_host_v4(ip.src())
                 && !ip.src().is_loopback()
                 && is_host_v4(ip.dst()),
-        )?;
-        let room = MAX_ICMP4_ERROR - ipv4::MIN_HEADER_LEN - icmp::HEADER_LEN;
-        let quoted = self.quoted(packet, room)?;
-        let message = Icmpv4Repr::Unreachable { code: CODE, quoted: &quoted };
-        let header = (Protocol::ICMP, ICMP_TTL);
-        Ok(self.reply_v4((ip.src(), ip.dst()), header, message.message_len(), |bytes, _| {
-            message.emit(&mut Icmpv4Packet::new_unchecked(bytes));
-        }))
+        )
     }
 
-    fn icmp6(&self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
-        let ip = self.ip6()?;
+    /// Refuses unless there may be an ICMPv6 error about the packet (RFC 4443 section 2.4 e).
+    pub(crate) fn refuse_error_v6(&self, ip: &Ipv6Packet<&[u8]>) -> Result<(), DropReason> {
         refuse_unless(
             !self.icmp_type(Protocol::ICMPV6).is_some_and(is_error_v6)
                 && !self.eth_dst().is_multicast()
                 && !ip.src().is_unspecified()
                 && !ip.src().is_multicast()
                 && !ip.dst().is_multicast(),
-        )?;
-        let room = MAX_ICMP6_ERROR - ipv6::HEADER_LEN - icmp::HEADER_LEN;
-        let quoted = self.quoted(packet, room)?;
-        let message = Icmpv6Repr::Unreachable { code: CODE, quoted: &quoted };
-        let stations = (self.eth_dst(), self.eth_src());
-        let (addresses, header) = ((ip.src(), ip.dst()), (Protocol::ICMPV6, ICMP_TTL));
-        Ok(self.reply_v6(stations, addresses, header, message.message_len(), |bytes, pseudo| {
-            message.emit(&mut Icmpv6Packet::new_unchecked(bytes), pseudo);
-        }))
+        )
     }
 
-    /// The beginning of the IP packet, at most `room` bytes of it, as it would be on a wire.
+    /// What an ICMP error quotes of the packet.
+    pub(crate) fn quoted_v4(&self, packet: &PacketBuf) -> Result<Vec<u8>, DropReason> {
+        self.quoted(packet, MAX_ICMP4_ERROR - ipv4::MIN_HEADER_LEN - icmp::HEADER_LEN)
+    }
+
+    /// What an ICMPv6 error quotes of the packet.
+    pub(crate) fn quoted_v6(&self, packet: &PacketBuf) -> Result<Vec<u8>, DropReason> {
+        self.quoted(packet, MAX_ICMP6_ERROR - ipv6::HEADER_LEN - icmp::HEADER_LEN)
+    }
+
+    /// The beginning of the IP packet, at most `room` bytes of it, as it would be on a wire: of a super-packet, that of its
+    /// first segment.
     fn quoted(&self, packet: &PacketBuf, room: usize) -> Result<Vec<u8>, DropReason> {
-        let mut whole = packet.clone();
-        if whole.offload.gso.is_some() {
-            let mut segmenter = Segmenter::new();
-            let mut segments = segmenter
-                .segment(&whole, 0, SegmentChecksum::Complete, |_| {})
-                .map_err(|_| DropReason::Segmentation)?;
-            let (header, payload) = segments.next().ok_or(DropReason::Segmentation)?;
-            let first = header.iter().chain(payload).skip(self.at.l3);
-            return Ok(first.take(room).copied().collect());
-        }
-        complete_checksum(&mut whole).map_err(|_| DropReason::Malformed)?;
-        let end = self.at.l3_end.min(self.at.l3 + room);
-        Ok(whole.head().get(self.at.l3..end).unwrap_or_default().to_vec())
+        let first = first_segment(packet).map_err(|_| match packet.offload.gso {
+            Some(_) => DropReason::Segmentation,
+            None => DropReason::Malformed,
+        })?;
+        let end = self.at.l3_end.min(self.at.l3 + room).min(first.len());
+        Ok(first.head().get(self.at.l3..end).unwrap_or_default().to_vec())
     }
 
     fn tcp_reset(&self) -> Result<PacketBuf, DropReason> {
@@ -312,14 +250,108 @@ impl<'a> Original<'a> {
         let header = (Protocol::TCP, TCP_TTL);
         if let Ok(ip) = self.ip4() {
             refuse_unless(is_host_v4(ip.src()) && is_host_v4(ip.dst()))?;
-            return Ok(self.reply_v4((ip.src(), ip.dst()), header, tcp::MIN_HEADER_LEN, emit));
+            let addresses = (ip.src(), ip.dst());
+            return Ok(new_v4(self.same_link(), addresses, header, tcp::MIN_HEADER_LEN, emit));
         }
         let ip = self.ip6()?;
         let (src, dst) = (ip.src(), ip.dst());
         refuse_unless(!src.is_multicast() && !src.is_unspecified() && !dst.is_multicast())?;
-        let stations = (self.eth_dst(), self.eth_src());
-        Ok(self.reply_v6(stations, (src, dst), header, tcp::MIN_HEADER_LEN, emit))
+        Ok(new_v6(self.same_link(), (src, dst), header, tcp::MIN_HEADER_LEN, emit))
     }
+}
+
+/// A frame with `len` bytes of payload, written by `emit`.
+fn new_frame(
+    link: Link<'_>,
+    ethertype: EtherType,
+    len: usize,
+    emit: impl FnOnce(&mut [u8]),
+) -> PacketBuf {
+    let header = [&link.dst.0[..], &link.src.0, link.tags, &ethertype.0.to_be_bytes()].concat();
+    let mut frame = PacketBuf::with_capacity(PacketBuf::HEADROOM, header.len() + len);
+    frame.set_len(header.len() + len);
+    let (link, payload) = frame.head_mut().split_at_mut(header.len());
+    link.copy_from_slice(&header);
+    emit(payload);
+    frame.offload.checksum = Checksum::Verified;
+    frame
+}
+
+/// An IPv4 packet with `len` bytes of payload, written by `emit`, who is given the sum of the pseudo header.
+fn new_v4(
+    link: Link<'_>,
+    (src, dst): (Ipv4Addr, Ipv4Addr),
+    (protocol, ttl): (Protocol, u8),
+    len: usize,
+    emit: impl FnOnce(&mut [u8], Sum),
+) -> PacketBuf {
+    // RFC 6864 section 4.1: a packet that is never fragmented needs no identification.
+    let ip = Ipv4Repr {
+        tos: 0,
+        payload_len: len as u16,
+        ident: 0,
+        dont_fragment: true,
+        more_fragments: false,
+        fragment_offset_bytes: 0,
+        ttl,
+        protocol,
+        src,
+        dst,
+        options: Ipv4Options::default(),
+    };
+    new_frame(link, EtherType::IPV4, ipv4::MIN_HEADER_LEN + len, |packet| {
+        ip.emit(&mut Ipv4Packet::new_unchecked(&mut *packet));
+        emit(&mut packet[ipv4::MIN_HEADER_LEN..], ip.pseudo_header());
+    })
+}
+
+/// An IPv6 packet with `len` bytes of payload, written by `emit`, who is given the sum of the pseudo header.
+fn new_v6(
+    link: Link<'_>,
+    (src, dst): (Ipv6Addr, Ipv6Addr),
+    (next_header, hop_limit): (Protocol, u8),
+    len: usize,
+    emit: impl FnOnce(&mut [u8], Sum),
+) -> PacketBuf {
+    let payload_len = len as u16;
+    let ip =
+        Ipv6Repr { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit, src, dst };
+    new_frame(link, EtherType::IPV6, ipv6::HEADER_LEN + len, |packet| {
+        ip.emit(&mut Ipv6Packet::new_unchecked(&mut *packet));
+        emit(&mut packet[ipv6::HEADER_LEN..], ip.pseudo_header());
+    })
+}
+
+fn neighbour(link: Link<'_>, addresses: (Ipv6Addr, Ipv6Addr), message: NdRepr<'_>) -> PacketBuf {
+    let message = Icmpv6Repr::Nd(message);
+    let header = (Protocol::ICMPV6, nd::HOP_LIMIT);
+    new_v6(link, addresses, header, message.message_len(), |bytes, pseudo| {
+        message.emit(&mut Icmpv6Packet::new_unchecked(bytes), pseudo);
+    })
+}
+
+/// An ICMP error, sent from the first address to the second.
+pub(crate) fn error_v4(
+    link: Link<'_>,
+    addresses: (Ipv4Addr, Ipv4Addr),
+    message: &Icmpv4Repr<'_>,
+) -> PacketBuf {
+    let header = (Protocol::ICMP, ICMP_TTL);
+    new_v4(link, addresses, header, message.message_len(), |bytes, _| {
+        message.emit(&mut Icmpv4Packet::new_unchecked(bytes));
+    })
+}
+
+/// An ICMPv6 error, sent from the first address to the second.
+pub(crate) fn error_v6(
+    link: Link<'_>,
+    addresses: (Ipv6Addr, Ipv6Addr),
+    message: &Icmpv6Repr<'_>,
+) -> PacketBuf {
+    let header = (Protocol::ICMPV6, ICMP_TTL);
+    new_v6(link, addresses, header, message.message_len(), |bytes, pseudo| {
+        message.emit(&mut Icmpv6Packet::new_unchecked(bytes), pseudo);
+    })
 }
 
 /// The reset in answer to a segment of no connection (RFC 9293 section 3.10.7.1).

@@ -15,7 +15,7 @@ use packet::{Checksum, PacketBuf};
 use wire::checksum::{Sum, update_bytes, update_udp};
 use wire::icmp::nd;
 use wire::{
-    ArpPacket, EtherType, Fragment, Located, Protocol, arp, icmp, ipv4, ipv6, tcp,
+    ArpPacket, Crc32c, EtherType, Fragment, Located, Protocol, arp, icmp, ipv4, ipv6, tcp,
     transport_offset_in, udp, vlan,
 };
 
@@ -355,8 +355,7 @@ fn update_transport(
     });
 }
 
-/// Brings the checksum of an SCTP packet up to date before the bytes `old` at `field` become `new`. A CRC is linear: what
-/// changes in it is the CRC, begun with 0, of what changes in the packet.
+/// Brings the checksum of an SCTP packet up to date before the bytes `old` at `field` become `new`.
 fn update_crc(
     packet: &mut PacketBuf,
     at: &Located,
@@ -375,30 +374,9 @@ fn update_crc(
     }
     let change = old.iter().zip(new).map(|(old, new)| old ^ new);
     let unchanged = std::iter::repeat_n(0, at.l3_end - field - old.len());
-    let change = change.chain(unchanged).fold(0, crc32c_step);
-    if let Some(bytes) = packet.head_mut().get_mut(sum..).and_then(|rest| rest.first_chunk_mut()) {
-        // Unlike everything else on the wire, it is sent lowest byte first (RFC 9260 appendix A).
-        *bytes = (u32::from_le_bytes(*bytes) ^ change).to_le_bytes();
+    let change = Crc32c::of_difference(change.chain(unchanged));
+    for (byte, change) in packet.head_mut().iter_mut().skip(sum).zip(change) {
+        *byte ^= change;
     }
     Ok(())
 }
-
-const fn crc32c_step(crc: u32, byte: u8) -> u32 {
-    crc >> 8 ^ CRC32C[((crc ^ byte as u32) & 0xff) as usize]
-}
-
-/// The remainders of all bytes, for the polynomial of CRC32c (RFC 3385), least significant bit first.
-const CRC32C: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < table.len() {
-        let (mut crc, mut bit) = (byte as u32, 0);
-        while bit < 8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};

@@ -2,8 +2,10 @@
 
 mod frames;
 mod lists;
+mod mss;
 mod reply;
 mod set;
+mod too_big;
 
 use flow::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, Output, PortNo, execute};
 use packet::PacketBuf;

@@ -213,6 +213,7 @@ fn with(mut packet: PacketBuf, at: usize, bytes: &[u8]) -> PacketBuf {
 #[test]
 fn errors_and_resets_are_refused_for_groups_and_for_no_single_host() {
     let tcp = |is_v6| Spec::of(Kind::Tcp, is_v6).build().packet;
+    let fragment = Spec { fragment: Some(4), ..Spec::of(Kind::Tcp, true) }.build().packet;
     let v4 = [
         ("Ethernet group", with(tcp(false), 0, &[1])),
         ("from nobody", with(tcp(false), 26, &[0; 4])),
@@ -226,6 +227,7 @@ fn errors_and_resets_are_refused_for_groups_and_for_no_single_host() {
         ("from nobody", with(tcp(true), 22, &[0; 16])),
         ("from a group", with(tcp(true), 22, &[0xff])),
         ("to a group", with(tcp(true), 38, &[0xff])),
+        ("later fragment", with(fragment, 57, &[9])),
     ];
     let cases = v4.iter().map(|case| (Reply::Icmp4, case));
     for (reply, (what, packet)) in cases.chain(v6.iter().map(|case| (Reply::Icmp6, case))) {
