@@ -3,8 +3,8 @@
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
 use crate::upcall::{Answer, Upcall};
-use crate::user::PortConfig;
 use crate::user::cache::Cursor;
+use crate::user::{PortConfig, Underlay};
 use flow::{Action, PortNo};
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -25,20 +25,18 @@ pub enum DatapathError {
     /// A port number is beyond what the datapath has.
     #[error("there can be no port {0}")]
     PortNumber(PortNo),
+    /// What another underlay needs cannot be opened.
+    #[error("{0}")]
+    Underlay(String),
 }
 
-/// Where a [`Datapath::dump`] goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Where a [`Datapath::dump`] goes on; to begin with, before the first.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DumpCursor {
     /// The worker whose megaflows are next.
     pub worker: usize,
     /// Where among them.
     pub at: Cursor,
-}
-
-impl DumpCursor {
-    /// Before the first.
-    pub const START: Self = Self { worker: 0, at: Cursor::START };
 }
 
 /// Some of the megaflows or usages, and where the next ones are; `None` behind the last.
@@ -74,6 +72,12 @@ pub trait Datapath: Send + Sync {
     /// # Errors
     /// The datapath has ended.
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError>;
+
+    /// Goes over to other tunnels and end points. Those that stay as they are lose no packet.
+    ///
+    /// # Errors
+    /// [`DatapathError::Underlay`]: some of it may be in place then, and it may be tried again. Or the datapath has ended.
+    fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
     /// Puts megaflows, in the place of those with the same condition, whose counters go on.
     ///

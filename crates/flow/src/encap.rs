@@ -209,7 +209,11 @@ impl EndpointTable {
         packet: &mut PacketBuf,
         inner: InnerFlow,
     ) -> Result<Encapsulated, DropReason> {
-        let endpoint = self.endpoints.get_mut(id.0 as usize).ok_or(DropReason::UnknownEndpoint)?;
+        let endpoint = self
+            .endpoints
+            .get_mut(id.0 as usize)
+            .and_then(Option::as_mut)
+            .ok_or(DropReason::UnknownEndpoint)?;
         let class = &self.classes[usize::from(endpoint.class)];
         let spec = &class.spec;
         let options = spec.tunnel == TunnelType::Geneve && key.ports.is_some();

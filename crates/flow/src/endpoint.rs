@@ -272,7 +272,8 @@ pub(crate) struct Class {
 #[derive(Debug)]
 pub struct EndpointTable {
     pub(crate) classes: Vec<Class>,
-    pub(crate) endpoints: Vec<Endpoint>,
+    /// By number; `None` where one was removed.
+    pub(crate) endpoints: Vec<Option<Endpoint>>,
     by_remote: HashMap<(u16, IpAddr), EndpointId>,
     pub(crate) seed: ahash::RandomState,
     pub(crate) next_packet_id: u32,
@@ -294,9 +295,18 @@ pub enum EndpointError {
     /// More than 65,535 combinations of local address and tunnel specification.
     #[error("too many combinations of local address and tunnel type")]
     TooManyClasses,
+    /// The same end point has another number already.
+    #[error("the end point is there already, as number {0}")]
+    Taken(EndpointId),
+    /// The number is beyond [`EndpointTable::MAX`].
+    #[error("{0} is beyond the highest number of an end point")]
+    Number(EndpointId),
 }
 
 impl EndpointTable {
+    /// The highest number of an end point.
+    pub const MAX: EndpointId = EndpointId(0xff_ffff);
+
     /// An empty table whose outer source ports are `entropy_base` up to `entropy_base + entropy_ports - 1`;
     /// `entropy_ports` is rounded up to a power of two.
     pub fn new(entropy_base: u16, entropy_ports: u16) -> Self {
@@ -312,7 +322,8 @@ impl EndpointTable {
         }
     }
 
-    /// Adds the end point from `local` to `remote`; the same one again returns the same number.
+    /// Adds the end point from `local` to `remote` under the lowest number that is free; the same one again returns the same
+    /// number.
     ///
     /// # Errors
     /// [`EndpointError`] when the addresses or the type cannot be.
@@ -322,6 +333,72 @@ impl EndpointTable {
         local: IpAddr,
         remote: IpAddr,
     ) -> Result<EndpointId, EndpointError> {
+        let class = self.class_of(spec, local, remote)?;
+        if let Some(&id) = self.by_remote.get(&(class, remote)) {
+            return Ok(id);
+        }
+        // Free are those behind the last, unless some were removed.
+        let free = if self.len() < self.endpoints.len() {
+            self.endpoints.iter().position(Option::is_none)
+        } else {
+            None
+        };
+        let id = EndpointId(free.unwrap_or(self.endpoints.len()) as u32);
+        self.insert(id, spec, local, remote)?;
+        Ok(id)
+    }
+
+    /// Adds the end point from `local` to `remote` under a number, in the place of what had that number.
+    ///
+    /// # Errors
+    /// [`EndpointError`] when the addresses or the type cannot be, or it has another number already.
+    pub fn insert(
+        &mut self,
+        id: EndpointId,
+        spec: &TunnelSpec,
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> Result<(), EndpointError> {
+        if id > Self::MAX {
+            return Err(EndpointError::Number(id));
+        }
+        let class = self.class_of(spec, local, remote)?;
+        match self.by_remote.get(&(class, remote)) {
+            Some(&there) if there == id => return Ok(()),
+            Some(&there) => return Err(EndpointError::Taken(there)),
+            None => {}
+        }
+        self.remove(id);
+        let index = id.0 as usize;
+        if self.endpoints.len() <= index {
+            self.endpoints.resize_with(index + 1, || None);
+        }
+        self.endpoints[index] = Some(Endpoint {
+            template: HeaderTemplate::build(spec, local, remote, None),
+            class,
+            resolved: false,
+            next_sequence: 0,
+            tx: Traffic::default(),
+            rx: Traffic::default(),
+        });
+        self.by_remote.insert((class, remote), id);
+        Ok(())
+    }
+
+    /// Removes an end point: nothing is sent to it or taken from it any more.
+    pub fn remove(&mut self, id: EndpointId) {
+        if let Some(endpoint) = self.endpoints.get_mut(id.0 as usize).and_then(Option::take) {
+            self.by_remote.remove(&(endpoint.class, endpoint.remote()));
+        }
+    }
+
+    /// The class of an end point, made if there is none.
+    fn class_of(
+        &mut self,
+        spec: &TunnelSpec,
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> Result<u16, EndpointError> {
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(EndpointError::MixedFamilies(local, remote));
         }
@@ -336,19 +413,7 @@ impl EndpointTable {
                 self.classes.len() - 1
             }
         };
-        let class = u16::try_from(class).map_err(|_| EndpointError::TooManyClasses)?;
-        let endpoints = &mut self.endpoints;
-        Ok(*self.by_remote.entry((class, remote)).or_insert_with(|| {
-            endpoints.push(Endpoint {
-                template: HeaderTemplate::build(spec, local, remote, None),
-                class,
-                resolved: false,
-                next_sequence: 0,
-                tx: Traffic::default(),
-                rx: Traffic::default(),
-            });
-            EndpointId(endpoints.len() as u32 - 1)
-        }))
+        u16::try_from(class).map_err(|_| EndpointError::TooManyClasses)
     }
 
     /// Frees what growing has left over.
@@ -359,7 +424,7 @@ impl EndpointTable {
 
     /// Sets the Ethernet addresses toward an end point, or makes them unknown.
     pub fn resolve(&mut self, id: EndpointId, next_hop: Option<NextHop>) {
-        let Some(endpoint) = self.endpoints.get_mut(id.0 as usize) else { return };
+        let Some(endpoint) = self.get_mut(id) else { return };
         endpoint.resolved = next_hop.is_some();
         if let Some(next_hop) = next_hop {
             let header = endpoint.template.as_bytes_mut();
@@ -388,12 +453,12 @@ impl EndpointTable {
 
     /// An end point by its number.
     pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.endpoints.get(id.0 as usize)
+        self.endpoints.get(id.0 as usize)?.as_ref()
     }
 
     /// An end point by its number.
     pub fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(id.0 as usize)
+        self.endpoints.get_mut(id.0 as usize)?.as_mut()
     }
 
     /// Specification and local address of an end point.
@@ -404,18 +469,54 @@ impl EndpointTable {
 
     /// All end points: number, remote address, end point. In no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (EndpointId, IpAddr, &Endpoint)> {
-        self.by_remote
-            .iter()
-            .map(|(&(_, remote), &id)| (id, remote, &self.endpoints[id.0 as usize]))
+        let rows = self.by_remote.iter();
+        rows.filter_map(|(&(_, remote), &id)| Some((id, remote, self.get(id)?)))
     }
 
     /// How many end points there are.
     pub fn len(&self) -> usize {
-        self.endpoints.len()
+        self.by_remote.len()
     }
 
     /// True when there is no end point.
     pub fn is_empty(&self) -> bool {
-        self.endpoints.is_empty()
+        self.by_remote.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_end_points_are_neither_heard_nor_sent_to_and_numbers_stay() {
+        let spec = TunnelSpec {
+            tunnel: TunnelType::Vxlan,
+            port: 4789,
+            checksum: false,
+            ttl: 64,
+            dscp: Dscp::Inherit,
+            key: false,
+            sequence: false,
+            path_mtu_bytes: 1500,
+        };
+        let host = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let mut table = EndpointTable::new(49_152, 64);
+        table.insert(EndpointId(1), &spec, host(1), host(3)).unwrap();
+        let first = table.add(&spec, host(1), host(2)).unwrap();
+        assert_eq!((first, table.len()), (EndpointId(0), 2), "the lowest number is free");
+        let again = table.insert(EndpointId(7), &spec, host(1), host(2));
+        assert_eq!(again, Err(EndpointError::Taken(EndpointId(0))));
+        table.remove(EndpointId(0));
+        assert!(table.get(EndpointId(0)).is_none());
+        assert!(table.find(TunnelType::Vxlan, host(1), host(2)).is_err());
+        assert_eq!(table.find(TunnelType::Vxlan, host(1), host(3)), Ok(EndpointId(1)));
+        // Another end point in its place takes over the number, and nothing else of it.
+        table.insert(EndpointId(1), &spec, host(1), host(4)).unwrap();
+        assert!(table.find(TunnelType::Vxlan, host(1), host(3)).is_err());
+        assert_eq!(table.get(EndpointId(1)).unwrap().remote(), host(4));
+        let beyond = EndpointId(EndpointTable::MAX.0 + 1);
+        let error = table.insert(beyond, &spec, host(1), host(5));
+        assert_eq!(error, Err(EndpointError::Number(beyond)));
     }
 }

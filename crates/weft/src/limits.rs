@@ -36,7 +36,7 @@ fn fits(config: &Config, allowed: u64) -> Result<()> {
              unit of systemd",
             config.host,
             config.ports.len(),
-            config.tunnels.len(),
+            config.underlay.tunnels.len(),
         );
     }
     Ok(())
@@ -45,6 +45,7 @@ fn fits(config: &Config, allowed: u64) -> Result<()> {
 /// The most files that the switch has open at once.
 fn needed(config: &Config) -> u64 {
     let udp = config
+        .underlay
         .tunnels
         .iter()
         .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
@@ -52,7 +53,7 @@ fn needed(config: &Config) -> u64 {
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
     BESIDES
         + config.ports.len() as u64
-        + config.tunnels.len() as u64 * PER_TUNNEL
+        + config.underlay.tunnels.len() as u64 * PER_TUNNEL
         + senders.len() as u64 * u64::from(config.entropy_ports)
 }
 

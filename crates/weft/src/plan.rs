@@ -2,13 +2,16 @@
 
 use anyhow::{Context, Result};
 use datapath::upcall::UpcallLimits;
-use datapath::user::{Config, DeviceConfig, GuestConfig, PortConfig, TunnelConfig};
-use flow::{Dscp, EndpointId, EndpointTable, PortNo, TunnelSpec, TunnelType};
+use datapath::user::{
+    Config, DeviceConfig, EndpointConfig, GuestConfig, PortConfig, TunnelConfig, Underlay,
+};
+use flow::{Dscp, EndpointId, PortNo, TunnelSpec, TunnelType};
 use netdev::IpPrefix;
 use network::{
     Device, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows,
 };
 use pipeline::Program;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// Outer source ports per tunnel address: 64 flows' worth of paths, each a socket.
@@ -31,8 +34,8 @@ pub fn plan(network: &Network, host: &Host, file_name: &str) -> Result<Plan> {
     let mut planner = Planner {
         network,
         host,
-        endpoints: EndpointTable::new(ENTROPY_BASE, ENTROPY_PORTS),
-        tunnels: Vec::new(),
+        underlay: Underlay::default(),
+        numbers: HashMap::new(),
         fault: None,
     };
     let mut ports: Vec<PortConfig> = Vec::new();
@@ -50,18 +53,17 @@ pub fn plan(network: &Network, host: &Host, file_name: &str) -> Result<Plan> {
     let program = load_program(&logical_flows(network), &placement, file_name)
         .context("a logical flow of weft's own is not in the language")?
         .program();
-    let Planner { mut endpoints, tunnels, .. } = planner;
-    endpoints.shrink_to_fit();
+    let mut underlay = planner.underlay;
+    underlay.tags = !placement.tags.is_empty();
+    underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let config = Config {
         host: host.name.clone(),
         uplink: host.uplink.clone(),
         uplink_port: Placement::UPLINK,
-        tags: !placement.tags.is_empty(),
-        tagged_mtu_bytes: placement.tagged_mtu_bytes(network),
+        underlay,
         ports,
-        tunnels,
+        entropy_base: ENTROPY_BASE,
         entropy_ports: ENTROPY_PORTS,
-        endpoints,
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
     };
@@ -98,17 +100,24 @@ fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfi
 struct Planner<'a> {
     network: &'a Network,
     host: &'a Host,
-    endpoints: EndpointTable,
-    tunnels: Vec<TunnelConfig>,
+    underlay: Underlay,
+    /// The end points by tunnel type and remote host.
+    numbers: HashMap<(TunnelType, HostIndex), EndpointId>,
     /// The first thing that cannot be.
     fault: Option<anyhow::Error>,
 }
 
 impl Planner<'_> {
     fn end_point(&mut self, tunnel: TunnelType, other: HostIndex) -> Option<EndpointId> {
+        if let Some(&number) = self.numbers.get(&(tunnel, other)) {
+            return Some(number);
+        }
         let spec = self.tunnel_spec(tunnel)?;
         match self.add_end_point(&spec, other) {
-            Ok(endpoint) => Some(endpoint),
+            Ok(number) => {
+                self.numbers.insert((tunnel, other), number);
+                Some(number)
+            }
             Err(error) => {
                 self.fault.get_or_insert(error);
                 None
@@ -119,12 +128,13 @@ impl Planner<'_> {
     fn add_end_point(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
         let local = self.address_of(self.host)?;
         let remote = self.address_of(&self.network[other])?;
-        let endpoint = self.endpoints.add(spec, local, remote)?;
+        let id = EndpointId(self.underlay.endpoints.len() as u32);
+        self.underlay.endpoints.push(EndpointConfig { id, spec: *spec, local, remote });
         let tunnel = TunnelConfig { port: Placement::tunnel_port(spec.tunnel), spec: *spec, local };
-        if !self.tunnels.contains(&tunnel) {
-            self.tunnels.push(tunnel);
+        if !self.underlay.tunnels.contains(&tunnel) {
+            self.underlay.tunnels.push(tunnel);
         }
-        Ok(endpoint)
+        Ok(id)
     }
 
     fn address_of(&self, host: &Host) -> Result<IpAddr> {
@@ -184,7 +194,10 @@ mod tests {
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
         let config = plan(&network, &network.hosts()[0], "network.toml").unwrap().config;
-        assert_eq!((config.ports.len(), config.tunnels.len(), config.endpoints.len()), (2, 0, 0));
+        assert_eq!(
+            (config.ports.len(), config.underlay.tunnels.len(), config.underlay.endpoints.len()),
+            (2, 0, 0)
+        );
     }
 
     #[test]
@@ -212,8 +225,8 @@ mod tests {
             + &port("j", "h3", 10);
         let network = network(&text);
         let config = plan(&network, &network.hosts()[0], "network.toml").unwrap().config;
-        assert_eq!(config.tunnels.len(), 2, "geneve and stt; gre has no port here");
-        assert_eq!(config.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
+        assert_eq!(config.underlay.tunnels.len(), 2, "geneve and stt; gre has no port here");
+        assert_eq!(config.underlay.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
         assert_eq!(config.ports.iter().map(|p| p.port.0).collect::<Vec<_>>(), [1, 2, 3]);
     }
 }

@@ -1,7 +1,7 @@
 //! What a user datapath is made from.
 
 use crate::upcall::UpcallLimits;
-use flow::{EndpointTable, PortNo, TunnelSpec};
+use flow::{EndpointId, PortNo, TunnelSpec};
 use netdev::IpPrefix;
 use std::net::IpAddr;
 use wire::MacAddr;
@@ -15,22 +15,44 @@ pub struct Config {
     pub uplink: String,
     /// The number of the port by which tagged frames come from the uplink, and leave by it.
     pub uplink_port: PortNo,
-    /// True when some logical switch is linked by tags.
-    pub tags: bool,
-    /// The MTU in bytes that the uplink needs for the longest tagged frame of this host's switches; 0 without `tags`.
-    pub tagged_mtu_bytes: u16,
+    /// What is reached over the uplink.
+    pub underlay: Underlay,
     /// The local VIFs.
     pub ports: Vec<PortConfig>,
-    /// The local ends of tunnels: each is a socket.
-    pub tunnels: Vec<TunnelConfig>,
-    /// Outer source ports: the range carries the entropy of the inner flows.
+    /// The first outer source port of the range that carries the entropy of the inner flows.
+    pub entropy_base: u16,
+    /// How many ports the range has.
     pub entropy_ports: u16,
-    /// The remote ends.
-    pub endpoints: EndpointTable,
     /// Megaflows at most.
     pub megaflows: usize,
     /// What may wait to be translated.
     pub upcalls: UpcallLimits,
+}
+
+/// What is reached over the uplink, and how. It may change while the datapath runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Underlay {
+    /// True when some logical switch is linked by tags.
+    pub tags: bool,
+    /// The MTU in bytes that the uplink needs for the longest tagged frame of this host's switches; 0 without `tags`.
+    pub tagged_mtu_bytes: u16,
+    /// The local ends of tunnels: each is a socket.
+    pub tunnels: Vec<TunnelConfig>,
+    /// The remote ends.
+    pub endpoints: Vec<EndpointConfig>,
+}
+
+/// A remote end point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointConfig {
+    /// Its number, as actions name it.
+    pub id: EndpointId,
+    /// What is the same for all end points of its tunnel type.
+    pub spec: TunnelSpec,
+    /// This host's address.
+    pub local: IpAddr,
+    /// The other host's.
+    pub remote: IpAddr,
 }
 
 /// The local end of a tunnel type.

@@ -1,7 +1,7 @@
 //! What the datapath does beside forwarding, on a thread of its own so that no frame waits for it: opens the devices of
 //! ports, follows links, routes and neighbours, and tells the workers.
 
-use super::config::{Config, PortConfig, TunnelConfig};
+use super::config::{Config, PortConfig, Underlay};
 use super::mailbox::{Mailbox, Request};
 use super::port::Port;
 use super::resolve::Resolver;
@@ -35,14 +35,14 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn open(config: &Config, uplink: Ifindex) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
-        let resolver = Resolver::open(uplink, &config.endpoints)?;
+        let resolver = Resolver::open(uplink, &config.underlay.endpoints)?;
         let mut watch = UplinkWatch::new(config, uplink);
         watch.observe(Some(&netlink.link_by_index(uplink)?));
         let ports = config.ports.iter().map(|port| (port.port, Port::new(port.clone())));
         Ok(Self {
             ports: ports.collect(),
             uplink: watch,
-            needs: UplinkNeeds::of(config),
+            needs: UplinkNeeds::of(&config.underlay),
             netlink,
             resolver,
             workers: Vec::new(),
@@ -71,6 +71,28 @@ impl Control {
         if self.ports.remove(&port).is_some() {
             self.tell(|| Request::RemovePort(port));
         }
+    }
+
+    /// Goes over to other tunnels and end points.
+    pub(super) fn set_underlay(&mut self, underlay: Underlay) -> Result<(), DatapathError> {
+        let needs = UplinkNeeds::of(&underlay);
+        let underlay = Arc::new(underlay);
+        for worker in &self.workers {
+            let sockets = if needs == self.needs {
+                None
+            } else {
+                let opened = UplinkSockets::open(needs, self.uplink.ifindex);
+                Some(opened.map_err(|error| DatapathError::Underlay(error.to_string()))?)
+            };
+            worker
+                .ask(|reply| Request::Underlay(Arc::clone(&underlay), sockets, reply))?
+                .map_err(DatapathError::Underlay)?;
+        }
+        self.needs = needs;
+        self.uplink.require(&underlay);
+        self.resolver.follow_endpoints(&underlay.endpoints);
+        self.tell_resolved();
+        Ok(())
     }
 
     fn tell(&self, request: impl Fn() -> Request) {
@@ -228,19 +250,4 @@ pub(super) fn run(
 pub(super) fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
     // What a panic leaves behind here is read anew at the next tick.
     control.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What opens the local ends of tunnels: at start, before there are workers.
-pub(super) fn tunnel_ends(
-    tunnels: &[TunnelConfig],
-    entropy_ports: u16,
-    uplink: Ifindex,
-) -> Result<(super::transmit::Transmit, Vec<super::receive::Receiver>), Error> {
-    let mut transmit = super::transmit::Transmit::default();
-    let mut receivers = Vec::new();
-    for tunnel in tunnels {
-        transmit.open(tunnel, entropy_ports)?;
-        receivers.push(super::receive::Receiver::open(tunnel, uplink)?);
-    }
-    Ok((transmit, receivers))
 }

@@ -20,7 +20,7 @@ pub(super) struct Outputs {
     vifs: Vec<Option<Vif>>,
     uplink_port: PortNo,
     pub(super) uplink: Uplink,
-    transmit: Transmit,
+    pub(super) transmit: Transmit,
     /// The port by which the packet in hand came in: it is counted against that if it is not delivered.
     origin: PortNo,
     /// Copies for a controller.
@@ -129,12 +129,12 @@ impl Forwarder {
 }
 
 impl Outputs {
-    pub(super) fn new(uplink_port: PortNo, uplink: Uplink, transmit: Transmit) -> Self {
+    pub(super) fn new(uplink_port: PortNo, uplink: Uplink, entropy_ports: u16) -> Self {
         Self {
             vifs: Vec::new(),
             uplink_port,
             uplink,
-            transmit,
+            transmit: Transmit::new(entropy_ports),
             origin: uplink_port,
             controller: Vec::new(),
         }

@@ -1,6 +1,7 @@
 //! How other threads speak to a worker: requests in a bounded queue and a descriptor that wakes it.
 
 use super::cache::{CacheStats, Cursor};
+use super::config::Underlay;
 use super::device::Device;
 use super::resolve::Resolved;
 use super::uplink::UplinkSockets;
@@ -27,6 +28,8 @@ pub(super) enum Request {
     RemovePort(PortNo),
     /// The uplink is another device now.
     Uplink(Ifindex, UplinkSockets),
+    /// Other tunnels and end points; other sockets of the uplink where they need them. The answer is what could not be opened.
+    Underlay(Arc<Underlay>, Option<UplinkSockets>, Sender<Result<(), String>>),
     /// The way to end points has changed.
     Resolved(Arc<[Resolved]>),
     Put(Arc<[Megaflow]>),

@@ -30,7 +30,9 @@ mod uplink_watch;
 mod vif;
 mod worker;
 
-pub use config::{Config, DeviceConfig, GuestConfig, PortConfig, TunnelConfig};
+pub use config::{
+    Config, DeviceConfig, EndpointConfig, GuestConfig, PortConfig, TunnelConfig, Underlay,
+};
 
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::{Datapath, DatapathError, DumpCursor, Portion};
@@ -38,7 +40,7 @@ use crate::stats::{MegaflowStats, PortStats, Snapshot, UplinkStats, drops};
 use crate::upcall::{Answer, Upcall, UpcallQueues, WorkerId};
 use cache::{Cache, CacheLimits, Cursor};
 use control::Control;
-use flow::{Action, PortNo};
+use flow::{Action, EndpointError, EndpointTable, PortNo};
 use forward::{Forwarder, Outputs};
 use mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
 use netdev::af_packet::VlanTag;
@@ -92,6 +94,9 @@ pub enum SetupError {
     /// The kernel refused something.
     #[error(transparent)]
     Device(#[from] Error),
+    /// An end point that cannot be.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -132,20 +137,20 @@ impl UserDatapath {
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let (mailbox, requests, waker) = Mailbox::new()?;
         let mut worker = {
-            let sockets = UplinkSockets::open(UplinkNeeds::of(&config), ifindex)?;
-            let (transmit, receivers) =
-                control::tunnel_ends(&config.tunnels, config.entropy_ports, ifindex)?;
-            let outputs = Outputs::new(config.uplink_port, Uplink::new(sockets), transmit);
+            let sockets = UplinkSockets::open(UplinkNeeds::of(&config.underlay), ifindex)?;
+            let uplink = Uplink::new(sockets);
+            let outputs = Outputs::new(config.uplink_port, uplink, config.entropy_ports);
             let limits = CacheLimits { megaflows: config.megaflows };
             let forwarder = Forwarder::new(
                 WorkerId(0),
                 Cache::new(limits),
-                config.endpoints,
+                EndpointTable::new(config.entropy_base, config.entropy_ports),
                 outputs,
                 Arc::clone(&upcalls),
             );
-            Worker::new(started, (requests, waker), receivers, forwarder, notices)?
+            Worker::new(started, (requests, waker), forwarder, ifindex, notices)?
         };
+        worker.set_underlay(&config.underlay)?;
         let workers = vec![mailbox];
         let mut threads = vec![spawn("forward", move || worker.run())?];
         control.begin(workers.clone());
@@ -193,7 +198,7 @@ impl UserDatapath {
         let next = match next {
             Some(at) => Some(DumpCursor { at, ..from }),
             None if from.worker + 1 < self.workers.len() => {
-                Some(DumpCursor { worker: from.worker + 1, at: Cursor::START })
+                Some(DumpCursor { worker: from.worker + 1, at: Cursor::default() })
             }
             None => None,
         };
@@ -220,6 +225,10 @@ impl Datapath for UserDatapath {
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
         control::lock(&self.control).remove_port(port);
         Ok(())
+    }
+
+    fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
+        control::lock(&self.control).set_underlay(underlay)
     }
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {

@@ -31,9 +31,7 @@ struct From {
 /// The local end of one tunnel type at one address.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    port: PortNo,
-    spec: TunnelSpec,
-    local: IpAddr,
+    tunnel: TunnelConfig,
     /// What the socket is bound to.
     uplink: Ifindex,
     /// The longest packet that the path carries in one piece, without its IP and UDP headers, in bytes.
@@ -95,9 +93,7 @@ impl Receiver {
         let udp_len = if matches!(socket, Socket::Udp { .. }) { udp::HEADER_LEN } else { 0 };
         let ip_len = if local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
         Ok(Self {
-            port,
-            spec,
-            local,
+            tunnel: *tunnel,
             uplink,
             max_payload_len: usize::from(spec.path_mtu_bytes).saturating_sub(ip_len + udp_len),
             socket,
@@ -107,14 +103,21 @@ impl Receiver {
         })
     }
 
+    /// What it is the local end of.
+    pub(super) fn tunnel(&self) -> &TunnelConfig {
+        &self.tunnel
+    }
+
     /// Opens anew what was bound to an uplink that is gone. True when the descriptor is another one now.
     pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<bool, Error> {
         if self.uplink == uplink {
             return Ok(false);
         }
         match &mut self.socket {
-            Socket::Udp { socket, .. } => *socket = open_udp(&self.spec, self.local, uplink)?,
-            Socket::Gre { socket, .. } => *socket = open_gre(self.local, uplink)?,
+            Socket::Udp { socket, .. } => {
+                *socket = open_udp(&self.tunnel.spec, self.tunnel.local, uplink)?
+            }
+            Socket::Gre { socket, .. } => *socket = open_gre(self.tunnel.local, uplink)?,
             Socket::Stt(stt) => stt.reopen(uplink)?,
         }
         (self.overruns, self.malformed) = Default::default();
@@ -140,10 +143,10 @@ impl Receiver {
                         continue; // Lost; the socket has counted it.
                     }
                     let from = Arrival {
-                        port: self.port,
-                        tunnel: self.spec.tunnel,
-                        keyed: self.spec.key,
-                        local: self.local,
+                        port: self.tunnel.port,
+                        tunnel: self.tunnel.spec.tunnel,
+                        keyed: self.tunnel.spec.key,
+                        local: self.tunnel.local,
                         remote: train.source.ip(),
                         traffic_class: train.tos,
                         ttl: 0,
@@ -157,7 +160,7 @@ impl Receiver {
                         _ => self.batch.single(index, from, forwarder),
                     }
                 }
-                self.batch.flush(self.port, forwarder);
+                self.batch.flush(self.tunnel.port, forwarder);
             }
             Socket::Gre { socket, heads } => {
                 let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
@@ -169,10 +172,10 @@ impl Receiver {
                     match strip_outer(packet) {
                         Ok(outer) => {
                             let from = Arrival {
-                                port: self.port,
-                                tunnel: self.spec.tunnel,
-                                keyed: self.spec.key,
-                                local: self.local,
+                                port: self.tunnel.port,
+                                tunnel: self.tunnel.spec.tunnel,
+                                keyed: self.tunnel.spec.key,
+                                local: self.tunnel.local,
                                 remote: outer.source,
                                 traffic_class: outer.traffic_class,
                                 ttl: outer.ttl,
@@ -184,7 +187,7 @@ impl Receiver {
                         Err(reason) => forwarder.dropped(reason),
                     }
                 }
-                self.batch.flush(self.port, forwarder);
+                self.batch.flush(self.tunnel.port, forwarder);
             }
             Socket::Stt(stt) => stt.receive(forwarder),
         }

@@ -9,7 +9,8 @@
 //! behind it. A notification about a link only says that the link has to be read: after a loss, those that are still
 //! queued are older than the truth.
 
-use flow::{EndpointId, EndpointTable, NextHop, TunnelType};
+use super::config::EndpointConfig;
+use flow::{EndpointId, NextHop, TunnelType};
 use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -33,6 +34,20 @@ struct Target {
     /// The router or host that a frame to it goes to next; `None` without a route.
     next_hop: Option<IpAddr>,
     hop: Option<NextHop>,
+}
+
+impl Target {
+    fn is_same(&self, other: &Self) -> bool {
+        (self.id, self.local, self.remote) == (other.id, other.local, other.remote)
+    }
+}
+
+/// Those of the end points to which frames leave whole.
+fn targets(endpoints: &[EndpointConfig]) -> impl Iterator<Item = Target> + '_ {
+    endpoints.iter().filter(|endpoint| endpoint.spec.tunnel == TunnelType::Stt).map(|endpoint| {
+        let EndpointConfig { id, local, remote, .. } = *endpoint;
+        Target { id, local, remote, next_hop: None, hop: None }
+    })
 }
 
 /// What has to be looked at beside routes and neighbours.
@@ -66,21 +81,16 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn open(uplink: Ifindex, endpoints: &EndpointTable) -> Result<Self, Error> {
+    pub(super) fn open(uplink: Ifindex, endpoints: &[EndpointConfig]) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let monitor = Monitor::open()?;
         let uplink_mac = netlink.link_by_index(uplink)?.mac;
-        let stt = endpoints.iter().filter_map(|(id, remote, endpoint)| {
-            let (spec, local) = endpoints.class(endpoint);
-            let is_stt = spec.tunnel == TunnelType::Stt;
-            is_stt.then_some(Target { id, local, remote, next_hop: None, hop: None })
-        });
         Ok(Self {
             netlink,
             monitor,
             uplink,
             uplink_mac,
-            targets: stt.collect(),
+            targets: targets(endpoints).collect(),
             behind: HashMap::new(),
             news: Vec::new(),
             stale: 0,
@@ -93,6 +103,26 @@ impl Resolver {
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.monitor.as_fd()
+    }
+
+    /// Goes over to other end points. What is known of those that stay is told again: they may be new to whoever listens.
+    pub(super) fn follow_endpoints(&mut self, endpoints: &[EndpointConfig]) {
+        let known: HashMap<EndpointId, Target> =
+            self.targets.drain(..).map(|target| (target.id, target)).collect();
+        self.targets.extend(targets(endpoints).map(|target| {
+            let same = known.get(&target.id).filter(|known| known.is_same(&target));
+            same.cloned().unwrap_or(target)
+        }));
+        let hops = self.targets.iter().filter(|target| target.hop.is_some());
+        self.news = hops.map(|target| (target.id, target.hop)).collect();
+        self.behind.clear();
+        for (place, target) in self.targets.iter().enumerate() {
+            if let Some(next_hop) = target.next_hop {
+                self.behind.entry(next_hop).or_default().push(place);
+            }
+        }
+        (self.cursor, self.ask_cursor) = (0, 0);
+        self.refresh();
     }
 
     /// What has changed since this was asked last.

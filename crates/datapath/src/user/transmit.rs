@@ -12,8 +12,10 @@ use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
 
 /// The sending halves of all tunnels.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Transmit {
+    /// Source ports of each address.
+    entropy_ports: u16,
     udp: Vec<UdpTx>,
     gre: Vec<(IpAddr, RawIp)>,
     segmenter: Segmenter,
@@ -27,24 +29,41 @@ struct UdpTx {
 }
 
 impl Transmit {
+    pub(super) fn new(entropy_ports: u16) -> Self {
+        let (udp, gre, segmenter) = (Vec::new(), Vec::new(), Segmenter::new());
+        Self { entropy_ports, udp, gre, segmenter }
+    }
+
     /// Opens what a tunnel is sent from: source ports for UDP, a raw socket for GRE (which also keeps the host's own stack from
     /// answering).
-    pub(super) fn open(&mut self, tunnel: &TunnelConfig, ports: u16) -> Result<(), Error> {
+    pub(super) fn open(&mut self, tunnel: &TunnelConfig) -> Result<(), Error> {
         let TunnelConfig { spec, local, .. } = *tunnel;
-        if spec.tunnel == TunnelType::Gre {
+        if spec.tunnel == TunnelType::Gre && self.gre.iter().all(|(other, _)| *other != local) {
             self.gre.push((local, RawIp::open(local, PROTOCOL_GRE)?));
         }
-        if !matches!(spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
+        if !is_udp(tunnel) {
             return Ok(());
         }
         if self.udp.iter().any(|tx| tx.local == local && tx.checksum == spec.checksum) {
             return Ok(());
         }
-        let options =
-            TxOptions { count: ports, zero_checksum: !spec.checksum, ..TxOptions::default() };
+        let options = TxOptions {
+            count: self.entropy_ports,
+            zero_checksum: !spec.checksum,
+            ..TxOptions::default()
+        };
         let pool = TxPool::new(local, options)?;
         self.udp.push(UdpTx { local, checksum: spec.checksum, pool });
         Ok(())
+    }
+
+    /// Closes what none of these tunnels is sent from.
+    pub(super) fn retain(&mut self, tunnels: &[TunnelConfig]) {
+        let used = |local: IpAddr, is: &dyn Fn(&TunnelConfig) -> bool| {
+            tunnels.iter().any(|tunnel| tunnel.local == local && is(tunnel))
+        };
+        self.gre.retain(|(local, _)| used(*local, &|t| t.spec.tunnel == TunnelType::Gre));
+        self.udp.retain(|tx| used(tx.local, &|t| is_udp(t) && t.spec.checksum == tx.checksum));
     }
 
     /// Sends a frame in a UDP tunnel: a super-packet as trains, as few as their limits allow.
@@ -123,6 +142,10 @@ impl Transmit {
         let _ = packet.push_front(outer.tunnel_header);
         result
     }
+}
+
+fn is_udp(tunnel: &TunnelConfig) -> bool {
+    matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve)
 }
 
 fn segmentation(_: SegmentError) -> DropReason {

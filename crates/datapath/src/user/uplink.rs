@@ -1,6 +1,6 @@
 //! The uplink as a device: tagged frames in and out (VLAN, QinQ), and STT's super-segments out.
 
-use super::config::{Config, TunnelConfig};
+use super::config::{TunnelConfig, Underlay};
 use super::restore_tag;
 use super::transmit::refused;
 use flow::{DropCounters, DropReason, Encapsulated, Traffic, TunnelType};
@@ -30,16 +30,16 @@ impl UplinkSockets {
 }
 
 /// What the uplink is used for beside the tunnels that have sockets of their own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct UplinkNeeds {
     pub(super) tags: bool,
     pub(super) stt: bool,
 }
 
 impl UplinkNeeds {
-    pub(super) fn of(config: &Config) -> Self {
+    pub(super) fn of(underlay: &Underlay) -> Self {
         let is_stt = |tunnel: &TunnelConfig| tunnel.spec.tunnel == TunnelType::Stt;
-        Self { tags: config.tags, stt: config.tunnels.iter().any(is_stt) }
+        Self { tags: underlay.tags, stt: underlay.tunnels.iter().any(is_stt) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the kernel says about the uplink, and whether its MTU is enough.
 
-use super::config::Config;
+use super::config::{Config, Underlay};
 use netdev::{Ifindex, Link};
 use tracing::warn;
 
@@ -31,9 +31,9 @@ struct MtuNeeded {
 }
 
 impl MtuNeeded {
-    fn of(config: &Config) -> Self {
-        let tunnels = config.tunnels.iter().map(|tunnel| tunnel.spec.path_mtu_bytes).max();
-        Self { tunnels: tunnels.unwrap_or(0), tags: config.tagged_mtu_bytes }
+    fn of(underlay: &Underlay) -> Self {
+        let tunnels = underlay.tunnels.iter().map(|tunnel| tunnel.spec.path_mtu_bytes).max();
+        Self { tunnels: tunnels.unwrap_or(0), tags: underlay.tagged_mtu_bytes }
     }
 
     /// What is wrong with this MTU, if anything is, and what would be right.
@@ -75,9 +75,15 @@ impl UplinkWatch {
             device: config.uplink.clone(),
             ifindex,
             state: State::Up,
-            mtu_needed: MtuNeeded::of(config),
+            mtu_needed: MtuNeeded::of(&config.underlay),
             mtu_too_low: None,
         }
+    }
+
+    /// Takes over what the MTU has to be from now on.
+    pub(super) fn require(&mut self, underlay: &Underlay) {
+        self.mtu_needed = MtuNeeded::of(underlay);
+        self.mtu_too_low = None;
     }
 
     pub(super) fn state(&self) -> State {

@@ -1,17 +1,20 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
 
+use super::config::EndpointConfig;
 use super::forward::Forwarder;
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
 use super::uplink::UplinkSockets;
-use super::{BATCH, Notice, Notices, TICK};
+use super::{BATCH, Notice, Notices, SetupError, TICK, Underlay};
 use crate::megaflow::MegaflowId;
 use crate::stats::EndpointStats;
-use flow::{DropReason, PortNo, TunnelType};
+use flow::{DropReason, Endpoint, EndpointId, PortNo, TunnelType};
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
 use netdev::{Error, Ifindex};
 use packet::PacketBuf;
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -56,7 +59,10 @@ pub(super) struct Worker {
     epoll: Epoll,
     waker: Arc<Waker>,
     requests: mpsc::Receiver<Request>,
-    receivers: Vec<Receiver>,
+    /// What everything is bound to.
+    uplink: Ifindex,
+    /// By the number in their tokens.
+    receivers: Vec<Option<Receiver>>,
     forwarder: Forwarder,
     packet: PacketBuf,
     notices: Notices,
@@ -66,8 +72,8 @@ impl Worker {
     pub(super) fn new(
         started: Instant,
         (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
-        receivers: Vec<Receiver>,
         forwarder: Forwarder,
+        uplink: Ifindex,
         notices: Notices,
     ) -> Result<Self, Error> {
         let epoll = Epoll::new()?;
@@ -75,11 +81,9 @@ impl Worker {
         if let Some(tags) = forwarder.out.uplink.tags() {
             epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
         }
-        for (index, receiver) in receivers.iter().enumerate() {
-            epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
-        }
+        let receivers = Vec::new();
         let packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
-        Ok(Self { started, epoll, waker, requests, receivers, forwarder, packet, notices })
+        Ok(Self { started, epoll, waker, requests, uplink, receivers, forwarder, packet, notices })
     }
 
     /// Forwards until it is asked to stop.
@@ -103,7 +107,7 @@ impl Worker {
                     }
                     Token::Tags => self.receive_tagged(),
                     Token::Receiver(index) => {
-                        if let Some(receiver) = self.receivers.get_mut(index) {
+                        if let Some(Some(receiver)) = self.receivers.get_mut(index) {
                             receiver.receive(&mut self.forwarder);
                         }
                     }
@@ -212,6 +216,12 @@ impl Worker {
                 }
             }
             Request::RemovePort(port) => forwarder.out.remove_vif(port),
+            Request::Underlay(underlay, sockets, reply) => {
+                let replaced = sockets.map_or(Ok(()), |sockets| self.replace_uplink(sockets));
+                let done = replaced.map_err(SetupError::from);
+                let done = done.and_then(|()| self.set_underlay(&underlay));
+                let _ = reply.send(done.map_err(|error| error.to_string()));
+            }
             Request::Resolved(news) => {
                 for &(endpoint, hop) in news.iter() {
                     forwarder.endpoints.resolve(endpoint, hop);
@@ -241,13 +251,62 @@ impl Worker {
     /// # Errors
     /// The one that is there now goes, too.
     fn go_over(&mut self, uplink: Ifindex, sockets: UplinkSockets) -> Result<(), Error> {
+        self.uplink = uplink;
+        self.replace_uplink(sockets)?;
+        for (index, receiver) in self.receivers.iter_mut().enumerate() {
+            if let Some(receiver) = receiver
+                && receiver.reopen(uplink)?
+            {
+                self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn replace_uplink(&mut self, sockets: UplinkSockets) -> Result<(), Error> {
         if let Some(tags) = &sockets.tags {
             self.epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
         }
         self.forwarder.out.uplink.replace(sockets);
-        for (index, receiver) in self.receivers.iter_mut().enumerate() {
-            if receiver.reopen(uplink)? {
-                self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
+        Ok(())
+    }
+
+    /// Goes over to other tunnels and end points. What stays as it is is not touched.
+    ///
+    /// # Errors
+    /// A socket cannot be opened, or an end point cannot be; the rest is in place.
+    pub(super) fn set_underlay(&mut self, underlay: &Underlay) -> Result<(), SetupError> {
+        let endpoints = &mut self.forwarder.endpoints;
+        let stay: HashMap<EndpointId, &EndpointConfig> =
+            underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
+        let is_gone = |(id, remote, endpoint): (EndpointId, IpAddr, &Endpoint)| {
+            let (spec, local) = endpoints.class(endpoint);
+            let stays = stay.get(&id).is_some_and(|config| {
+                (config.spec, config.local, config.remote) == (*spec, local, remote)
+            });
+            (!stays).then_some(id)
+        };
+        let gone: Vec<EndpointId> = endpoints.iter().filter_map(is_gone).collect();
+        gone.into_iter().for_each(|id| endpoints.remove(id));
+        for EndpointConfig { id, spec, local, remote } in &underlay.endpoints {
+            endpoints.insert(*id, spec, *local, *remote)?;
+        }
+        for place in &mut self.receivers {
+            place.take_if(|receiver| !underlay.tunnels.contains(receiver.tunnel()));
+        }
+        self.forwarder.out.transmit.retain(&underlay.tunnels);
+        for tunnel in &underlay.tunnels {
+            self.forwarder.out.transmit.open(tunnel)?;
+            if self.receivers.iter().flatten().any(|receiver| receiver.tunnel() == tunnel) {
+                continue;
+            }
+            let receiver = Receiver::open(tunnel, self.uplink)?;
+            let free = self.receivers.iter().position(Option::is_none);
+            let index = free.unwrap_or(self.receivers.len());
+            self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
+            match self.receivers.get_mut(index) {
+                Some(place) => *place = Some(receiver),
+                None => self.receivers.push(Some(receiver)),
             }
         }
         Ok(())
@@ -255,7 +314,7 @@ impl Worker {
 
     fn tick(&mut self) {
         let forwarder = &mut self.forwarder;
-        for receiver in &mut self.receivers {
+        for receiver in self.receivers.iter_mut().flatten() {
             receiver.tick(forwarder.now_ms, &mut forwarder.out.uplink.drops);
         }
         forwarder.out.uplink.tick();
@@ -294,7 +353,7 @@ impl Worker {
             endpoints: rows,
             cache: cache.stats(),
             megaflows: cache.len() as u64,
-            masks: cache.masks().len() as u64,
+            masks: cache.mask_count() as u64,
         }
     }
 }

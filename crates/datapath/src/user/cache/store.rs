@@ -14,9 +14,6 @@ const CHUNK: u32 = u64::BITS;
 pub(super) struct Slot(pub(super) u32);
 
 impl Slot {
-    /// Nothing is ever there.
-    pub(super) const NONE: Self = Self(u32::MAX);
-
     pub(super) const fn new(chunk: u32, at: usize) -> Self {
         Self(chunk * CHUNK + at as u32)
     }
