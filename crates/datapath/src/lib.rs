@@ -9,5 +9,6 @@ pub mod provider;
 pub mod stats;
 pub mod upcall;
 pub mod user;
+pub mod watch;
 
 pub use provider::{Datapath, DatapathError, DumpCursor};

@@ -5,9 +5,11 @@ use crate::stats::Snapshot;
 use crate::upcall::{Answer, Upcall};
 use crate::user::cache::Cursor;
 use crate::user::{PortConfig, Underlay};
+use crate::watch::{CapturedFrame, DroppedPacket};
 use flow::{Action, PortNo};
 use packet::PacketBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// A datapath that does not do what it is asked.
@@ -139,6 +141,23 @@ pub trait Datapath: Send + Sync {
     /// # Errors
     /// The datapath has ended, or does not answer.
     fn snapshot(&self) -> Result<Snapshot, DatapathError>;
+
+    /// From now on, copies of the packets that are not delivered. To end it, drop the receiver.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn watch_drops(&self) -> Result<Receiver<DroppedPacket>, DatapathError>;
+
+    /// From now on, copies of the first `snap_bytes` bytes of the frames that a port's guest sends and gets. To end it, drop the
+    /// receiver.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn watch_frames(
+        &self,
+        port: PortNo,
+        snap_bytes: usize,
+    ) -> Result<Receiver<CapturedFrame>, DatapathError>;
 
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;

@@ -2,16 +2,20 @@
 //! matches goes up.
 
 use super::cache::Cache;
+use super::meters::Meters;
 use super::transmit::Transmit;
 use super::uplink::Uplink;
 use super::vif::Vif;
+use crate::megaflow::MegaflowId;
 use crate::upcall::{Answer, Upcall, UpcallQueues, UpcallReason, WorkerId};
+use crate::watch::{Direction, Watchers};
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, FlowKey, Output, PortNo, TunnelInfo,
-    TunnelType, execute, extract,
+    Action, DropReason, Encapsulated, EndpointTable, FlowKey, LogRecord, Output, PortNo,
+    TunnelInfo, TunnelType, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// All places that frames leave by.
 #[derive(Debug)]
@@ -21,8 +25,12 @@ pub(super) struct Outputs {
     uplink_port: PortNo,
     pub(super) uplink: Uplink,
     pub(super) transmit: Transmit,
+    meters: Arc<Meters>,
     /// The port by which the packet in hand came in: it is counted against that if it is not delivered.
     origin: PortNo,
+    /// The megaflow that decides about it.
+    decided_by: Option<MegaflowId>,
+    pub(super) watchers: Watchers,
     /// Copies for a controller.
     controller: Vec<PacketBuf>,
 }
@@ -57,12 +65,13 @@ impl Forwarder {
         tunnel: Option<&TunnelInfo>,
         packet: &mut PacketBuf,
     ) {
-        self.out.origin = port;
+        self.out.begin(port, None);
         let Ok(key) = extract(packet, port, tunnel) else {
             return self.out.dropped(DropReason::Malformed, packet);
         };
         match self.cache.look_up(&key, packet.len(), self.now_ms) {
             Some(hit) => {
+                self.out.decided_by = Some(hit.id);
                 execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
                 if !self.out.controller.is_empty() {
                     self.hand_to_controller(&key, port);
@@ -78,6 +87,13 @@ impl Forwarder {
         }
     }
 
+    /// A guest has sent a frame: for who looks on.
+    pub(super) fn show_sent(&mut self, port: PortNo, packet: &PacketBuf) {
+        if !self.out.watchers.is_empty() {
+            self.out.watchers.frame(port, Direction::FromGuest, packet);
+        }
+    }
+
     /// Puts the megaflow of an answer, and sends its packet.
     pub(super) fn answered(&mut self, mut answer: Answer) {
         if let Some(megaflow) = &answer.megaflow {
@@ -85,7 +101,7 @@ impl Forwarder {
             let _ = self.cache.put(megaflow);
         }
         let Upcall { packet, key, port, .. } = &mut answer.upcall;
-        self.out.origin = *port;
+        self.out.begin(*port, answer.megaflow.as_ref().map(|megaflow| megaflow.id));
         execute(&answer.actions, packet, &mut self.endpoints, &mut self.out);
         if !self.out.controller.is_empty() {
             self.hand_to_controller(key, *port);
@@ -94,7 +110,7 @@ impl Forwarder {
 
     /// Executes actions on a packet as if it had come in by `port`.
     pub(super) fn execute(&mut self, port: PortNo, packet: &mut PacketBuf, actions: &[Action]) {
-        self.out.origin = port;
+        self.out.begin(port, None);
         execute(actions, packet, &mut self.endpoints, &mut self.out);
         self.out.controller.clear();
     }
@@ -117,7 +133,8 @@ impl Forwarder {
         self.upcalls.push(&mut self.misses, |upcall| {
             // A controller misses a copy; the packet itself is not lost.
             if upcall.reason == UpcallReason::Miss {
-                out.count_drop(upcall.port, DropReason::UpcallQueueFull);
+                out.begin(upcall.port, None);
+                out.dropped(DropReason::UpcallQueueFull, &upcall.packet);
             }
         });
     }
@@ -129,15 +146,28 @@ impl Forwarder {
 }
 
 impl Outputs {
-    pub(super) fn new(uplink_port: PortNo, uplink: Uplink, entropy_ports: u16) -> Self {
+    pub(super) fn new(
+        uplink_port: PortNo,
+        uplink: Uplink,
+        entropy_ports: u16,
+        meters: Arc<Meters>,
+    ) -> Self {
         Self {
             vifs: Vec::new(),
             uplink_port,
             uplink,
             transmit: Transmit::new(entropy_ports),
+            meters,
             origin: uplink_port,
+            decided_by: None,
+            watchers: Watchers::default(),
             controller: Vec::new(),
         }
+    }
+
+    /// Begins with another packet.
+    fn begin(&mut self, port: PortNo, decided_by: Option<MegaflowId>) {
+        (self.origin, self.decided_by) = (port, decided_by);
     }
 
     pub(super) fn uplink_port(&self) -> PortNo {
@@ -169,19 +199,15 @@ impl Outputs {
         let numbered = (0..).map(PortNo).zip(&mut self.vifs);
         numbered.filter_map(|(port, vif)| Some((port, vif.as_mut()?)))
     }
-
-    fn count_drop(&mut self, port: PortNo, reason: DropReason) {
-        match self.vif(port) {
-            Some(vif) => vif.drops.add(reason, 1),
-            None => self.uplink.drops.add(reason, 1),
-        }
-    }
 }
 
 impl Output for Outputs {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == self.uplink_port {
             return self.uplink.send_tagged(packet);
+        }
+        if !self.watchers.is_empty() {
+            self.watchers.frame(port, Direction::ToGuest, packet);
         }
         self.vif(port).ok_or(DropReason::NoSuchPort)?.send(packet)
     }
@@ -195,8 +221,25 @@ impl Output for Outputs {
         }
     }
 
-    fn dropped(&mut self, reason: DropReason, _packet: &PacketBuf) {
-        self.count_drop(self.origin, reason);
+    fn dropped(&mut self, reason: DropReason, packet: &PacketBuf) {
+        if !self.watchers.is_empty() {
+            self.watchers.dropped(self.origin, reason, self.decided_by, packet);
+        }
+        match self.vif(self.origin) {
+            Some(vif) => vif.drops.add(reason, 1),
+            None => self.uplink.drops.add(reason, 1),
+        }
+    }
+
+    fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
+        self.meters.passes((rate_kbps, burst_kb), packet.len(), Instant::now())
+    }
+
+    fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {
+        // Rules that are to log much are given a meter, as in OVN.
+        let LogRecord { name, priority, verdict } = &**record;
+        let Ok(packet) = extract(packet, self.origin, None) else { return };
+        tracing::info!(target: "acl", %name, ?verdict, severity = ?priority, %packet);
     }
 
     fn controller(&mut self, packet: &PacketBuf) {

@@ -9,6 +9,7 @@ use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::DatapathError;
 use crate::stats::EndpointStats;
 use crate::upcall::Answer;
+use crate::watch::Watch;
 use flow::{Action, DropCounters, PortNo, Traffic};
 use netdev::Ifindex;
 use netdev::epoll::Waker;
@@ -39,6 +40,7 @@ pub(super) enum Request {
     Answers(Vec<Answer>),
     Execute(PortNo, PacketBuf, Arc<[Action]>),
     Report(Sender<Report>),
+    Watch(Watch),
     Stop,
 }
 

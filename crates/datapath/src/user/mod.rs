@@ -20,6 +20,7 @@ mod control;
 mod device;
 mod forward;
 mod mailbox;
+mod meters;
 mod port;
 mod receive;
 mod resolve;
@@ -38,17 +39,19 @@ use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::{Datapath, DatapathError, DumpCursor, Portion};
 use crate::stats::{MegaflowStats, PortStats, Snapshot, UplinkStats, drops};
 use crate::upcall::{Answer, Upcall, UpcallQueues, WorkerId};
+use crate::watch::{CapturedFrame, DroppedPacket, Watch};
 use cache::{Cache, CacheLimits, Cursor};
 use control::Control;
 use flow::{Action, EndpointError, EndpointTable, PortNo};
 use forward::{Forwarder, Outputs};
 use mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
+use meters::Meters;
 use netdev::af_packet::VlanTag;
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -139,7 +142,8 @@ impl UserDatapath {
         let mut worker = {
             let sockets = UplinkSockets::open(UplinkNeeds::of(&config.underlay), ifindex)?;
             let uplink = Uplink::new(sockets);
-            let outputs = Outputs::new(config.uplink_port, uplink, config.entropy_ports);
+            let meters = Arc::new(Meters::default());
+            let outputs = Outputs::new(config.uplink_port, uplink, config.entropy_ports, meters);
             let limits = CacheLimits { megaflows: config.megaflows };
             let forwarder = Forwarder::new(
                 WorkerId(0),
@@ -185,6 +189,10 @@ impl UserDatapath {
 
     fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<Result<(), Error>>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, watch: &Watch) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.send(Request::Watch(watch.clone())))
     }
 
     /// The worker that a cursor is at, and a portion of what it has.
@@ -343,6 +351,22 @@ impl Datapath for UserDatapath {
             endpoints: total.endpoints,
             megaflows: caches,
         })
+    }
+
+    fn watch_drops(&self) -> Result<Receiver<DroppedPacket>, DatapathError> {
+        let (watch, receiver) = Watch::drops();
+        self.watch(&watch)?;
+        Ok(receiver)
+    }
+
+    fn watch_frames(
+        &self,
+        port: PortNo,
+        snap_bytes: usize,
+    ) -> Result<Receiver<CapturedFrame>, DatapathError> {
+        let (watch, receiver) = Watch::frames(port, snap_bytes);
+        self.watch(&watch)?;
+        Ok(receiver)
     }
 
     fn now_ms(&self) -> u64 {

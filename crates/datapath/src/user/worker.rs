@@ -130,6 +130,7 @@ impl Worker {
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
+                    self.forwarder.show_sent(port, &self.packet);
                     self.forwarder.frame(port, None, &mut self.packet);
                 }
                 Ok(None) => return,
@@ -208,6 +209,7 @@ impl Worker {
             Request::Execute(port, mut packet, actions) => {
                 forwarder.execute(port, &mut packet, &actions);
             }
+            Request::Watch(watch) => forwarder.out.watchers.add(watch),
             Request::Report(reply) => drop(reply.send(self.report())),
             Request::Plug(port, device) => self.plug(port, device),
             Request::Unplug(port) => {
