@@ -29,6 +29,15 @@ use crate::io_error::{IoError, IoResult};
 use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
 use crate::{Error, Ifindex, Result};
 
+/// The most sockets of a group (the kernel's least limit, that of Linux before 5.15).
+pub const MAX_GROUP: usize = 256;
+
+/// Sockets of a group take turns by the hash of the flow (PACKET_FANOUT_HASH is 0), and do not receive what this host
+/// sends: of a group, PACKET_IGNORE_OUTGOING is not asked.
+const FANOUT: libc::c_int = 0x4000;
+/// With a group identifier that nobody has (PACKET_FANOUT_FLAG_UNIQUEID).
+const FANOUT_UNIQUE: libc::c_int = FANOUT | 0x2000;
+
 /// How a packet socket is made.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketOptions {
@@ -124,6 +133,48 @@ impl PacketSocket {
         })
     }
 
+    /// Opens `count` sockets, for as many threads, that share what `filter` accepts: each frame is received by one of them, all
+    /// of a flow (in either direction, and inside a tunnel that the kernel sees through) by the same. Nothing is received
+    /// until all are there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless `count` is 1 to [`MAX_GROUP`]; as [`PacketSocket::open`] otherwise.
+    pub fn open_group(
+        ifindex: Ifindex,
+        filter: &Filter,
+        options: PacketOptions,
+        count: usize,
+    ) -> Result<Vec<Self>> {
+        let what = || format!("open {count} packet sockets on interface {ifindex}");
+        if count == 0 || count > MAX_GROUP {
+            return Err(Error::invalid(what(), format!("a group has 1 to {MAX_GROUP} sockets")));
+        }
+        if count == 1 {
+            return Ok(vec![Self::open(ifindex, filter, options)?]);
+        }
+        // Until it has joined, a socket receives everything: hence the filter, in whose place the true one comes when all
+        // have joined.
+        let open = |_| Self::open(ifindex, &Filter::nothing(), options);
+        let group = (0..count).map(open).collect::<Result<Vec<_>>>()?;
+        let mut id = 0;
+        for (i, socket) in group.iter().enumerate() {
+            let os = |e| Error::os(what(), e);
+            // The first asks for a group that nobody has.
+            let flags = if i == 0 { FANOUT_UNIQUE } else { FANOUT };
+            let value = id | flags << 16;
+            sys::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, value)
+                .map_err(os)?;
+            if i == 0 {
+                let value: libc::c_int =
+                    sys::option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT)
+                        .map_err(os)?;
+                id = value & 0xffff;
+            }
+        }
+        group.iter().try_for_each(|socket| filter.attach(socket))?;
+        Ok(group)
+    }
+
     /// [`PacketSocket::open`] by the name of the interface.
     ///
     /// # Errors
@@ -173,7 +224,13 @@ impl PacketSocket {
                 PacketRx::default()
             });
         })
-        .map_err(|errno| self.rx_error(errno))
+        .or_else(|errno| match self.rx_error(errno) {
+            IoError::Malformed => {
+                self.malformed.fetch_add(1, Ordering::Relaxed);
+                Ok(0)
+            }
+            error => Err(error),
+        })
     }
 
     /// Frames that [`PacketSocket::recv_batch`] lost, modulo 2^32.
@@ -223,14 +280,15 @@ impl PacketSocket {
     }
 
     /// The meaning of an error on receive. The kernel says "link down" once for a deleted interface too, but then it has
-    /// also detached the socket.
+    /// also detached the socket. A super-packet of which a virtio-net header cannot speak (of SCTP, for one) is "invalid", and
+    /// lost.
     #[cold]
     fn rx_error(&self, errno: i32) -> IoError {
         let detached = || sys::local_addr(self.fd.as_fd()).is_ok_and(|addr| addr.ifindex() == -1);
-        if errno == libc::ENETDOWN && detached() {
-            IoError::DeviceGone
-        } else {
-            IoError::from_errno(errno)
+        match errno {
+            libc::ENETDOWN if detached() => IoError::DeviceGone,
+            libc::EINVAL => IoError::Malformed,
+            errno => IoError::from_errno(errno),
         }
     }
 }
@@ -264,9 +322,7 @@ fn frame(
     if received.flags & libc::MSG_TRUNC != 0 {
         return Err(IoError::Truncated);
     }
-    let len = received.len.saturating_sub(VNET_LEN);
-    packet.offload = vnet::decode(header, len)?;
-    packet.set_len(len);
+    vnet::receive(packet, header, received.len.saturating_sub(VNET_LEN))?;
     Ok(PacketRx { vlan: stripped_tag(control) })
 }
 

@@ -49,6 +49,12 @@ unsafe impl Plain for [u32; 9] {}
 unsafe impl Plain for libc::tpacket_stats {}
 // SAFETY: an int, two u16 and 8 bytes: 16 bytes without padding.
 unsafe impl Plain for libc::packet_mreq {}
+// SAFETY: integers of equal size, no padding.
+unsafe impl Plain for [u32; 8] {}
+// SAFETY: two addresses of 4 bytes and an int: 12 bytes without padding.
+unsafe impl Plain for libc::ip_mreqn {}
+// SAFETY: an address of 16 bytes and an unsigned int: 20 bytes without padding.
+unsafe impl Plain for libc::ipv6_mreq {}
 
 pub(crate) fn set_option<T: Plain>(
     fd: BorrowedFd<'_>,

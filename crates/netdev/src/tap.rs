@@ -30,6 +30,9 @@ pub struct Tap {
     udp_segmentation: bool,
 }
 
+/// The most queues of one interface (the kernel's MAX_TAP_QUEUES).
+pub const MAX_QUEUES: usize = 256;
+
 impl Tap {
     /// Makes the interface `name` (1 to 15 bytes; a `%d` in it is replaced by a free number) in the network namespace of
     /// this thread, or attaches to it when it exists without an owner. It is not persistent: dropping the `Tap` removes it.
@@ -38,10 +41,39 @@ impl Tap {
     /// [`Error::Invalid`] for a name that cannot be one, [`Error::Os`] when the kernel refuses (EPERM without
     /// CAP_NET_ADMIN, EBUSY when another process holds the interface).
     pub fn open(name: &str) -> Result<Self> {
+        Self::attach(name, 0)
+    }
+
+    /// [`Tap::open`] with `count` queues, one `Tap` each, for as many threads. The kernel keeps a flow in one queue: the one
+    /// that frames of the other direction were last sent to, or else one chosen by the flow's hash. The
+    /// interface is removed when the last of them is dropped. It can only be attached to by whoever asks for several queues,
+    /// too, unless `count` is 1.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless `count` is 1 to [`MAX_QUEUES`]; as [`Tap::open`] otherwise.
+    pub fn open_queues(name: &str, count: usize) -> Result<Vec<Self>> {
+        if count == 0 || count > MAX_QUEUES {
+            let what = format!("create TAP {name} with {count} queues");
+            return Err(Error::invalid(what, format!("an interface has 1 to {MAX_QUEUES} queues")));
+        }
+        if count == 1 {
+            return Ok(vec![Self::open(name)?]);
+        }
+        let mut queues = vec![Self::attach(name, libc::IFF_MULTI_QUEUE)?];
+        // Where a number was to be found for the name, it is known now.
+        let name = queues.iter().map(Self::name).collect::<Result<String>>()?;
+        for _ in 1..count {
+            queues.push(Self::attach(&name, libc::IFF_MULTI_QUEUE)?);
+        }
+        Ok(queues)
+    }
+
+    /// Makes the interface, or one more queue of it.
+    fn attach(name: &str, flags: libc::c_int) -> Result<Self> {
         let what = || format!("create TAP {name}");
         let mut request = interface_request(name)?;
         request.ifr_ifru.ifru_flags =
-            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags) as libc::c_short;
         let fd = open_control()?;
         // SAFETY: TUNSETIFF reads and writes one ifreq.
         cvt_ioctl(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &mut request) })
@@ -104,9 +136,7 @@ impl Tap {
         let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(packet.spare_mut())];
         match sys::readv(self.fd.as_fd(), parts) {
             Ok(len) => {
-                let len = len.saturating_sub(VNET_LEN);
-                packet.offload = vnet::decode(&header, len)?;
-                packet.set_len(len);
+                vnet::receive(packet, &header, len.saturating_sub(VNET_LEN))?;
                 Ok(Some(()))
             }
             Err(libc::EAGAIN | libc::EINTR) => Ok(None),

@@ -43,11 +43,19 @@ pub struct UdpOptions {
     /// Receive only what arrives by this interface. A guest whose interface the host's stack hears could otherwise forge
     /// datagrams of a remote end point.
     pub device: Option<Ifindex>,
+    /// Tell the TTL or hop limit of what is received: [`RxTrain::ttl`].
+    pub ttl: bool,
 }
 
 impl Default for UdpOptions {
     fn default() -> Self {
-        Self { gro: true, zero_checksum_v6: false, rx_queue_bytes: 8 << 20, device: None }
+        Self {
+            gro: true,
+            zero_checksum_v6: false,
+            rx_queue_bytes: 8 << 20,
+            device: None,
+            ttl: false,
+        }
     }
 }
 
@@ -60,6 +68,9 @@ pub struct RxTrain {
     pub gso_size: Option<u16>,
     /// DSCP and ECN of the outer IP header. The ECN bits of all datagrams of a train are equal.
     pub tos: u8,
+    /// TTL or hop limit of the outer IP header, the same in all datagrams of a train; `None` unless [`UdpOptions::ttl`] asks
+    /// for it.
+    pub ttl: Option<u8>,
     /// Payload bytes in all.
     pub len: usize,
 }
@@ -70,6 +81,7 @@ impl RxTrain {
         source: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         gso_size: None,
         tos: 0,
+        ttl: None,
         len: 0,
     };
 }
@@ -88,30 +100,46 @@ impl UdpUnderlay {
     /// [`Error::Os`]: EADDRINUSE when the port is taken (by a kernel tunnel device, for instance), EADDRNOTAVAIL when the
     /// address is not this host's.
     pub fn bind(local: SocketAddr, options: UdpOptions) -> Result<Self> {
-        let what = || format!("bind UDP {local}");
+        Self::open(local, options).map_err(|e| Error::os(format!("bind UDP {local}"), e))
+    }
+
+    /// Binds `count` sockets, for as many threads, that share what is sent to the address and port `local`: all datagrams of
+    /// one sender's address and port, and so all of an inner flow, are received by the same.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a count of zero; as [`UdpUnderlay::bind`] otherwise, also when the port is another group's.
+    pub fn bind_group(local: SocketAddr, options: UdpOptions, count: usize) -> Result<Vec<Self>> {
+        let what = || format!("bind UDP {local} for {count} sockets");
+        if count == 0 {
+            return Err(Error::invalid(what(), "the count must be at least 1"));
+        }
         let os = |e| Error::os(what(), e);
-        let fd = tunnel_socket(local.ip()).map_err(os)?;
-        let socket = fd.as_fd();
-        let set = |level, name| sys::set_option(socket, level, name, 1 as c_int).map_err(os);
-        if options.gro {
-            set(SOL_UDP, UDP_GRO)?;
+        let share = |fd: BorrowedFd<'_>| {
+            sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1 as c_int)
+        };
+        // The first is bound before it shares: to find out that nobody else has the port.
+        let mut group = vec![Self::open(local, options).map_err(os)?];
+        let local = group.iter().map(Self::local_addr).next().transpose()?.unwrap_or(local);
+        if count > 1 {
+            group.iter().try_for_each(|first| share(first.fd.as_fd())).map_err(os)?;
         }
-        if let Some(device) = options.device {
-            sys::set_option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, device.0).map_err(os)?;
+        for _ in 1..count {
+            let fd = rx_socket(local, options).map_err(os)?;
+            share(fd.as_fd()).map_err(os)?;
+            sys::bind(fd.as_fd(), &SockAddr::from(local)).map_err(os)?;
+            group.push(Self::from_bound(fd));
         }
-        match local {
-            SocketAddr::V4(_) => set(libc::IPPROTO_IP, libc::IP_RECVTOS)?,
-            SocketAddr::V6(_) => {
-                set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
-                if options.zero_checksum_v6 {
-                    set(SOL_UDP, UDP_NO_CHECK6_RX)?;
-                }
-            }
-        }
-        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, options.rx_queue_bytes)
-            .map_err(os)?;
-        sys::bind(socket, &SockAddr::from(local)).map_err(os)?;
-        Ok(Self { fd, malformed: AtomicU32::new(0) })
+        Ok(group)
+    }
+
+    fn open(local: SocketAddr, options: UdpOptions) -> std::io::Result<Self> {
+        let fd = rx_socket(local, options)?;
+        sys::bind(fd.as_fd(), &SockAddr::from(local))?;
+        Ok(Self::from_bound(fd))
+    }
+
+    pub(crate) fn from_bound(fd: OwnedFd) -> Self {
+        Self { fd, malformed: AtomicU32::new(0) }
     }
 
     /// Reads the next datagram or train into `packet`, behind the usual headroom. `None` when there is none. `packet` must
@@ -222,6 +250,7 @@ pub struct TxPool {
     sockets: Vec<OwnedFd>,
     /// For single datagrams, when those go without a checksum: the same ports once more.
     unsummed: Vec<OwnedFd>,
+    is_ipv4: bool,
     base_port: u16,
     max_segments: usize,
 }
@@ -264,9 +293,19 @@ impl TxPool {
         } else {
             Vec::new()
         };
-        let mut pool = Self { sockets, unsummed, base_port: base, max_segments: 64 };
+        let is_ipv4 = local.is_ipv4();
+        let mut pool = Self { sockets, unsummed, is_ipv4, base_port: base, max_segments: 64 };
         pool.max_segments = pool.probe_max_segments(local);
         Ok(pool)
+    }
+
+    /// All sockets of the pool.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().chain(&self.unsummed).map(AsFd::as_fd)
+    }
+
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.is_ipv4
     }
 
     /// The source ports: the first, and how many.
@@ -363,6 +402,32 @@ impl TxPool {
     }
 }
 
+/// A socket that is ready to be bound to `local`.
+pub(crate) fn rx_socket(local: SocketAddr, options: UdpOptions) -> std::io::Result<OwnedFd> {
+    let fd = tunnel_socket(local.ip())?;
+    let socket = fd.as_fd();
+    let set = |level, name, value: bool| {
+        if value { sys::set_option(socket, level, name, 1 as c_int) } else { Ok(()) }
+    };
+    set(SOL_UDP, UDP_GRO, options.gro)?;
+    if let Some(device) = options.device {
+        sys::set_option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, device.0)?;
+    }
+    match local {
+        SocketAddr::V4(_) => {
+            set(libc::IPPROTO_IP, libc::IP_RECVTOS, true)?;
+            set(libc::IPPROTO_IP, libc::IP_RECVTTL, options.ttl)?;
+        }
+        SocketAddr::V6(_) => {
+            set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, true)?;
+            set(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, options.ttl)?;
+            set(SOL_UDP, UDP_NO_CHECK6_RX, options.zero_checksum_v6)?;
+        }
+    }
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, options.rx_queue_bytes)?;
+    Ok(fd)
+}
+
 /// A UDP socket of the family of `local` that sets "don't fragment" and obeys the path MTU.
 fn tunnel_socket(local: IpAddr) -> std::io::Result<OwnedFd> {
     let fd = sys::socket(sys::family(local), libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
@@ -419,7 +484,7 @@ fn train(
     }
     let source = from.ip().ok_or(IoError::Malformed)?;
     packet.set_len(received.len);
-    let mut train = RxTrain { source, gso_size: None, tos: 0, len: received.len };
+    let mut train = RxTrain { source, len: received.len, ..RxTrain::EMPTY };
     for (level, kind, data) in control.iter() {
         let Some(value) = sys::control_int(data) else { continue };
         match (level, kind) {
@@ -430,6 +495,9 @@ fn train(
             }
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 train.tos = value as u8;
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                train.ttl = Some(value as u8);
             }
             _ => {}
         }

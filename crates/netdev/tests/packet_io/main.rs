@@ -2,6 +2,8 @@
 
 mod filter;
 mod frames;
+mod icmp;
+mod multicast;
 mod packet_socket;
 mod raw_ip;
 mod stt_sink;

@@ -270,3 +270,124 @@ fn socket_works_when_opened_before_the_link_is_up() {
         tx.send(&frame).is_ok() && matches!(rx.recv(&mut packet), Ok(Some(_)))
     });
 }
+
+/// A UDP datagram between foreign addresses, from this port.
+fn datagram(port: u16, payload: u8, src: MacAddr, reversed: bool) -> PacketBuf {
+    let (mut a, mut b) = (("192.0.2.1", port), ("198.51.100.1", 53));
+    if reversed {
+        std::mem::swap(&mut a, &mut b);
+    }
+    let mut bytes = frames::ethernet(ELSEWHERE, src, &[], 0x0800);
+    bytes.extend(frames::ip(a.0.parse().unwrap(), b.0.parse().unwrap(), 17, 9));
+    bytes.extend([a.1.to_be_bytes(), b.1.to_be_bytes(), [0, 9], [0, 0]].concat());
+    bytes.push(payload);
+    PacketBuf::from_bytes(&bytes)
+}
+
+#[test]
+fn group_shares_frames_by_flow_and_hears_nothing_of_its_own() {
+    testkit::require_root!();
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+    let open = |count| {
+        b.run(|| PacketSocket::open_group(ends.1.index, &Filter::everything(), options, count))
+    };
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let mut groups = Vec::new();
+    for count in [3, 4] {
+        // Two groups of one interface are apart.
+        groups.push(open(count).unwrap());
+        let group = &groups[groups.len() - 1];
+        let mut packet = big_packet();
+        for port in 1000..1100 {
+            for (round, reversed) in [(0, false), (1, false), (2, true)] {
+                tx.send(&datagram(port, round, ends.0.mac, reversed)).unwrap();
+            }
+        }
+        // What the host sends itself comes before the end.
+        for socket in group {
+            socket.send(&datagram(999, 9, ends.1.mac, false)).unwrap();
+        }
+        tx.send(&datagram(2000, 0, ends.0.mac, false)).unwrap();
+        let mut heard = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
+        wait_for("all frames", || {
+            for (index, socket) in group.iter().enumerate() {
+                while socket.recv(&mut packet).unwrap().is_some() {
+                    let frame = packet.head();
+                    if frame[0..6] == ELSEWHERE.0 {
+                        let reversed = usize::from(frame[34..36] == [0, 53]) * 2;
+                        let at = 34 + reversed;
+                        let port = u16::from_be_bytes([frame[at], frame[at + 1]]);
+                        heard.entry(port).or_default().push((index, frame[42]));
+                    }
+                }
+            }
+            heard.contains_key(&2000).then_some(())
+        });
+        heard.remove(&2000);
+        assert_eq!(heard.len(), 100, "none of the port 999");
+        for flow in heard.values() {
+            let socket = flow[0].0;
+            assert_eq!(flow[..], [(socket, 0), (socket, 1), (socket, 2)]);
+        }
+        for socket in 0..group.len() {
+            assert!(heard.values().any(|flow| flow[0].0 == socket), "{socket} has nothing");
+        }
+    }
+}
+
+#[test]
+fn group_keeps_its_filter_and_survives_a_link_that_goes_down() {
+    testkit::require_root!();
+    let (a, b) = (TestHost::new("a"), TestHost::new("b"));
+    let ends = pair(&a, &b);
+    let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+    let open = |filter: &Filter, count| {
+        b.run(|| PacketSocket::open_group(ends.1.index, filter, options, count))
+    };
+    for count in [0, 257] {
+        let error = open(&Filter::everything(), count).unwrap_err();
+        assert!(matches!(error, netdev::Error::Invalid { .. }), "{error}");
+    }
+    let group = open(&Filter::vlan_tagged(), 2).unwrap();
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let mut packet = big_packet();
+    let mut recv = || {
+        group.iter().find_map(|socket| match socket.recv(&mut packet) {
+            Ok(got) => got,
+            Err(IoError::LinkDown) => None,
+            Err(error) => panic!("{error}"),
+        })
+    };
+    let tagged = tcp_frame((ends.0.mac, ELSEWHERE), &[(0x8100, 5)], addresses(false), b"x", None);
+    for _ in 0..2 {
+        wait_for("a frame that the filter accepts", || {
+            let _ = tx.send(&datagram(1000, 0, ends.0.mac, false));
+            let _ = tx.send(&tagged);
+            recv().map(|got| assert_eq!(got.vlan, Some(VlanTag { tpid: 0x8100, tci: 5 })))
+        });
+        b.netlink().set_down(ends.1.index).unwrap();
+        b.netlink().set_up(ends.1.index).unwrap();
+    }
+}
+
+#[test]
+fn sctp_arrives_with_its_crc_when_the_sender_left_it_to_the_interface() {
+    testkit::require_root!();
+    let wire = wire(&Filter::everything());
+    let (src, dst) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+    let mut bytes = frames::ethernet(ELSEWHERE, wire.ends.0.mac, &[], 0x0800);
+    let message = [0, 1, 0, 2, 1, 2, 3, 4, 0, 0, 0, 0, 11, 0, 0, 4];
+    bytes.extend(frames::ip(src, dst, 132, message.len()));
+    bytes.extend(message);
+    let mut sent = PacketBuf::from_bytes(&bytes);
+    sent.offload.checksum = packet::Checksum::Partial { start: 34, offset: 8 };
+    wire.tx.send(&sent).unwrap();
+    let mut packet = big_packet();
+    next(&wire.rx, &mut packet);
+    let crc = wire::Crc32c::new().bytes(&message).checksum();
+    bytes[42..46].copy_from_slice(&crc);
+    assert_eq!(packet.to_vec()[..bytes.len()], bytes);
+    assert_eq!(packet.offload.checksum, packet::Checksum::Verified);
+}

@@ -153,3 +153,77 @@ fn open_is_refused_when_the_name_cannot_be_one_or_is_taken() {
     let error = host.run(|| Tap::open("tap0")).unwrap_err();
     assert_eq!(error.errno(), Some(16), "{error}");
 }
+
+#[test]
+fn queues_share_the_frames_of_a_guest_by_flow() {
+    testkit::require_root!();
+    let host = TestHost::new("tap");
+    let queues = host.run(|| Tap::open_queues("tap%d", 3)).unwrap();
+    let names: Vec<_> = queues.iter().map(|queue| queue.name().unwrap()).collect();
+    assert_eq!(names, ["tap0"; 3]);
+    let index = host.netlink().index_of("tap0").unwrap();
+    let prefix = IpPrefix::new(std::net::Ipv4Addr::new(10, 99, 0, 1), 24).unwrap();
+    host.netlink().add_address(index, prefix, Dad::Skip).unwrap();
+    host.netlink().set_neighbour(index, "10.99.0.2".parse().unwrap(), MacAddr([2; 6])).unwrap();
+    host.netlink().set_up(index).unwrap();
+
+    let sockets: Vec<_> =
+        (0..60).map(|_| host.run(|| UdpSocket::bind("10.99.0.1:0")).unwrap()).collect();
+    for round in 0..3_u8 {
+        for socket in &sockets {
+            socket.send_to(&[round], "10.99.0.2:9000").unwrap();
+        }
+    }
+    // By source port: the queue and what came.
+    let mut heard = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
+    let mut packet = big_packet();
+    wait_for("all datagrams", || {
+        for (index, queue) in queues.iter().enumerate() {
+            while queue.recv(&mut packet).unwrap().is_some() {
+                let frame = packet.head();
+                if frame[12..14] == [8, 0] && frame[23] == 17 {
+                    let port = u16::from_be_bytes([frame[34], frame[35]]);
+                    heard.entry(port).or_default().push((index, frame[42]));
+                }
+            }
+        }
+        (heard.values().map(Vec::len).sum::<usize>() == 180).then_some(())
+    });
+    for flow in heard.values() {
+        let queue = flow[0].0;
+        assert_eq!(flow[..], [(queue, 0), (queue, 1), (queue, 2)]);
+    }
+    for queue in 0..3 {
+        assert!(heard.values().any(|flow| flow[0].0 == queue), "queue {queue} has nothing");
+    }
+
+    // Whichever queue a frame is handed to, the guest has it.
+    for queue in &queues {
+        queue.send(&PacketBuf::from_bytes(&[0; 60])).unwrap();
+    }
+    let (first, rest) = queues.split_first().unwrap();
+    assert_eq!(rest.len(), 2);
+    let error = host.run(|| Tap::open("tap0")).unwrap_err();
+    assert_eq!(error.errno(), Some(22), "{error}");
+    assert_eq!(host.run(|| first.ifindex()).unwrap(), index);
+    let mut queues = queues;
+    queues.truncate(1);
+    assert!(host.netlink().index_of("tap0").is_ok(), "one queue keeps it");
+    queues.clear();
+    assert!(host.netlink().index_of("tap0").unwrap_err().is_not_found());
+}
+
+#[test]
+fn one_queue_is_what_others_open_and_none_is_refused() {
+    testkit::require_root!();
+    let host = TestHost::new("tap");
+    let queues = host.run(|| Tap::open_queues("tap0", 1)).unwrap();
+    assert_eq!(queues.len(), 1);
+    let error = host.run(|| Tap::open_queues("tap0", 2)).unwrap_err();
+    assert_eq!(error.errno(), Some(22), "{error}");
+    for count in [0, 257] {
+        let error = host.run(|| Tap::open_queues("tap1", count)).unwrap_err();
+        assert!(matches!(error, netdev::Error::Invalid { .. }), "{error}");
+    }
+    assert_eq!(host.run(|| Tap::open_queues("tap1", 256)).unwrap().len(), 256);
+}

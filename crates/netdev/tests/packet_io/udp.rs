@@ -219,3 +219,81 @@ fn bind_is_refused_when_the_port_is_taken() {
     assert!(error.to_string().starts_with("bind UDP 10."), "{error}");
     assert_eq!(u.rx.local_addr().unwrap(), u.dst);
 }
+
+#[test]
+fn group_shares_the_port_by_sender_and_with_nobody_else() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let u =
+            underlay(v6, UdpOptions { gro: false, ..UdpOptions::default() }, TxOptions::default());
+        let (dst, taken) = (SocketAddr::new(u.dst.ip(), 6081), u.dst);
+        let bind =
+            |local, count| u.b.run(|| UdpUnderlay::bind_group(local, UdpOptions::default(), count));
+        let group = bind(dst, 3).unwrap();
+        assert_eq!(group.len(), 3);
+        for count in [1, 2] {
+            for local in [dst, taken] {
+                let error = bind(local, count).unwrap_err();
+                assert_eq!(error.errno(), Some(98), "{error}");
+            }
+        }
+        let error = bind(dst, 0).unwrap_err();
+        assert!(matches!(error, netdev::Error::Invalid { .. }), "{error}");
+
+        let (base, count) = u.tx.ports();
+        for round in 0..3_u32 {
+            for entropy in 0..u32::from(count) {
+                let train = TxTrain { entropy, ..to(dst, None) };
+                u.tx.send(&train, &[IoSlice::new(&round.to_be_bytes())]).unwrap();
+            }
+        }
+        // Each port of the sender is heard by one socket, in order.
+        let mut heard = vec![Vec::new(); count.into()];
+        let (mut packet, mut total) = (big_packet(), [0; 3]);
+        wait_for("all datagrams", || {
+            for (index, socket) in group.iter().enumerate() {
+                while let Some(train) = socket.recv(&mut packet).unwrap() {
+                    assert_eq!(train.ttl, None);
+                    heard[usize::from(train.source.port() - base)].push((index, packet.to_vec()));
+                    total[index] += 1;
+                }
+            }
+            (total.iter().sum::<usize>() == 3 * usize::from(count)).then_some(())
+        });
+        for of_port in &heard {
+            let index = of_port[0].0;
+            let expected = [0, 1, 2].map(|round: u32| (index, round.to_be_bytes().to_vec()));
+            assert_eq!(of_port[..], expected);
+        }
+        assert!(total.iter().all(|&n| n > 0), "{total:?}");
+    }
+}
+
+#[test]
+fn trains_stay_whole_when_a_group_receives_them_and_tell_their_ttl() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let u = underlay(v6, UdpOptions::default(), TxOptions::default());
+        let dst = SocketAddr::new(u.dst.ip(), 6081);
+        let options = UdpOptions { ttl: true, ..UdpOptions::default() };
+        let group = u.b.run(|| UdpUnderlay::bind_group(dst, options, 2)).unwrap();
+        let payload = pattern(30_000);
+        let train = TxTrain { ttl: Some(33), tos: 0xb9, ..to(dst, Some(1400)) };
+        u.tx.send(&train, &[IoSlice::new(&payload)]).unwrap();
+        let mut packet = big_packet();
+        let train = wait_for("the train", || {
+            group.iter().find_map(|socket| socket.recv(&mut packet).unwrap())
+        });
+        assert_eq!(packet.to_vec(), payload);
+        assert_eq!((train.gso_size, train.ttl, train.tos), (Some(1400), Some(33), 0xb9));
+        let mut packets = [big_packet()];
+        let mut trains = [RxTrain::EMPTY];
+        u.tx.send(&TxTrain { ttl: Some(7), ..to(dst, None) }, &[IoSlice::new(&[1])]).unwrap();
+        wait_for("the datagram", || {
+            let count =
+                group.iter().map(|socket| socket.recv_batch(&mut packets, &mut trains).unwrap());
+            (count.sum::<usize>() == 1).then_some(())
+        });
+        assert_eq!(trains[0].ttl, Some(7));
+    }
+}

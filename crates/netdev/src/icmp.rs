@@ -1,0 +1,106 @@
+//! [`TooBigSocket`]: hears "packet too big" from the underlay.
+//!
+//! The kernel takes such messages to heart for the routes of its own UDP sockets and of raw IPv4 ones, which then refuse what
+//! is too long. It does not for GRE over IPv6, whose sockets would have to ask for errors one by one, and not for
+//! STT, whose TCP-shaped segments belong to no connection that it knows. And a switch that waits for refusals loses packets of
+//! every flow before it can tell the guests.
+
+use std::io::IoSliceMut;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::c_int;
+use wire::TooBig;
+
+use crate::io_error::{IoError, IoResult};
+use crate::sys::{self, Control, SockAddr};
+use crate::{Error, Ifindex, Result};
+
+/// Both options of a raw socket: a set of types, a one for each that is not received (raw(7), RFC 3542 section 3.2).
+const ICMP_FILTER: c_int = 1;
+const ICMPV6_FILTER: c_int = 1;
+const SO_BINDTOIFINDEX: c_int = 62;
+
+const UNREACHABLE_V4: u32 = 3;
+const PACKET_TOO_BIG_V6: usize = 2;
+
+/// Messages that one call of [`TooBigSocket::recv`] reads at most before it gives others a turn.
+const MAX_MESSAGES: u32 = 64;
+/// Bytes of a message that are read. An ICMP error has 576 bytes (RFC 1812 section 4.3.2.3), one of ICMPv6 1280; more is read
+/// because a checksum has to be verified to the end.
+const MAX_MESSAGE_LEN: usize = 2048;
+const RX_QUEUE_BYTES: c_int = 256 << 10;
+
+/// A raw socket for one kind of message; see the module. All calls work from any thread.
+#[derive(Debug)]
+pub struct TooBigSocket {
+    fd: OwnedFd,
+    is_v4: bool,
+    ignored: AtomicU32,
+}
+
+impl TooBigSocket {
+    /// Opens a socket for messages to the address `local` of this thread's network namespace, and only those that arrive by
+    /// `device` if it is given.
+    ///
+    /// # Errors
+    /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not this host's.
+    pub fn open(local: IpAddr, device: Option<Ifindex>) -> Result<Self> {
+        let os = |e| Error::os(format!("listen to ICMP for {local}"), e);
+        let is_v4 = local.is_ipv4();
+        let protocol = if is_v4 { libc::IPPROTO_ICMP } else { libc::IPPROTO_ICMPV6 };
+        let fd = sys::socket(sys::family(local), libc::SOCK_RAW, protocol).map_err(os)?;
+        let socket = fd.as_fd();
+        // Before it is bound everything is received, but of one kind only.
+        if is_v4 {
+            let others: u32 = !(1 << UNREACHABLE_V4);
+            sys::set_option(socket, libc::SOL_RAW, ICMP_FILTER, others).map_err(os)?;
+        } else {
+            let mut others = [u32::MAX; 8];
+            others[PACKET_TOO_BIG_V6 / 32] ^= 1 << (PACKET_TOO_BIG_V6 % 32);
+            sys::set_option(socket, libc::SOL_ICMPV6, ICMPV6_FILTER, others).map_err(os)?;
+        }
+        if let Some(device) = device {
+            sys::set_option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, device.0).map_err(os)?;
+        }
+        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RX_QUEUE_BYTES).map_err(os)?;
+        sys::bind(socket, &SockAddr::from(SocketAddr::new(local, 0))).map_err(os)?;
+        Ok(Self { fd, is_v4, ignored: AtomicU32::new(0) })
+    }
+
+    /// The next message; `None` when there is none for now. What it says is to be believed only about packets that this host
+    /// sends: see [`TooBig`]. Other messages of the same type, and malformed ones, are passed over and counted
+    /// ([`TooBigSocket::ignored`]).
+    ///
+    /// # Errors
+    /// [`IoError::Os`] when the kernel refuses.
+    pub fn recv(&self) -> IoResult<Option<TooBig>> {
+        let mut bytes = [0; MAX_MESSAGE_LEN];
+        for _ in 0..MAX_MESSAGES {
+            let parts = &mut [IoSliceMut::new(&mut bytes)];
+            let received = sys::recvmsg(self.fd.as_fd(), parts, None, &mut Control::new())
+                .map_err(IoError::from_errno)?;
+            let Some(received) = received else { return Ok(None) };
+            let message = bytes.get(..received.len).unwrap_or(&bytes);
+            let read =
+                if self.is_v4 { TooBig::parse_v4(message) } else { TooBig::parse_v6(message) };
+            match read {
+                Ok(too_big) => return Ok(Some(too_big)),
+                Err(_) => self.ignored.fetch_add(1, Ordering::Relaxed),
+            };
+        }
+        Ok(None)
+    }
+
+    /// Messages passed over, modulo 2^32.
+    pub fn ignored(&self) -> u32 {
+        self.ignored.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for TooBigSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

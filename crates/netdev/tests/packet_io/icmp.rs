@@ -1,0 +1,131 @@
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::icmp::TooBigSocket;
+use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
+use netdev::udp::{TxOptions, TxPool, TxTrain};
+use netdev::{IpPrefix, Route};
+use testkit::host::{TestHost, WireEnd, pair};
+use wire::icmp::Quoted;
+use wire::{Protocol, TooBig};
+
+use crate::frames::{pattern, tcp_frame, wait_for};
+
+/// A host whose way to another one has an MTU of 1400 behind the first router.
+struct Path {
+    a: TestHost,
+    near: WireEnd,
+    router: WireEnd,
+    local: IpAddr,
+    remote: IpAddr,
+    _others: (TestHost, TestHost),
+}
+
+fn path(v6: bool) -> Path {
+    let (a, router, b) = (TestHost::new("a"), TestHost::new("router"), TestHost::new("b"));
+    let (near, near_router) = pair(&a, &router);
+    let (far_router, far) = pair(&router, &b);
+    let ip = |end: &WireEnd| if v6 { IpAddr::V6(end.ip6) } else { IpAddr::V4(end.ip4) };
+    for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        router.sysctl(key, "1").unwrap();
+    }
+    for key in ["net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit"] {
+        router.sysctl(key, "0").unwrap();
+        b.sysctl(key, "0").unwrap();
+    }
+    let everywhere: IpAddr =
+        if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    for (host, gateway) in [(&a, &near_router), (&b, &far_router)] {
+        let destination = IpPrefix::new(everywhere, 0).unwrap();
+        host.netlink().add_route(&Route::via(destination, ip(gateway))).unwrap();
+    }
+    router.netlink().set_mtu(far_router.index, 1400).unwrap();
+    let (local, remote) = (ip(&near), ip(&far));
+    Path { a, router: near_router, near, local, remote, _others: (router, b) }
+}
+
+#[test]
+fn what_was_too_long_is_told_for_every_tunnel() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let path = path(v6);
+        let socket = path.a.run(|| TooBigSocket::open(path.local, Some(path.near.index))).unwrap();
+        let hear = || wait_for("a message", || socket.recv().unwrap());
+        let expected = |protocol, quoted| TooBig {
+            mtu: 1400,
+            local: path.local,
+            remote: path.remote,
+            protocol,
+            quoted,
+        };
+
+        // STT, of which the kernel knows nothing: first, because GRE makes it learn.
+        let options = PacketOptions::default();
+        let packets = path
+            .a
+            .run(|| PacketSocket::open(path.near.index, &Filter::nothing(), options))
+            .unwrap();
+        let macs = (path.near.mac, path.router.mac);
+        let flow = (SocketAddr::new(path.local, 50_000), SocketAddr::new(path.remote, 7471));
+        let payload = pattern(20_000);
+        let segments = tcp_frame(macs, &[], flow, &payload, Some(1400));
+        let ports = Quoted::Ports { src: 50_000, dst: 7471 };
+        let told = wait_for("a message", || {
+            packets.send(&segments).unwrap();
+            socket.recv().unwrap()
+        });
+        assert_eq!(told, expected(Protocol::TCP, ports));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        while socket.recv().unwrap().is_some() {}
+        let mtu = || path.a.netlink().route_get(path.remote, None).unwrap().mtu;
+        assert_eq!(mtu(), 1500, "the kernel has not learned it");
+
+        let gre = path.a.run(|| RawIp::open(path.local, PROTOCOL_GRE)).unwrap();
+        let header = [0x20, 0, 0x65, 0x58, 0, 0, 0x12, 0x34];
+        let to = RawTx { dst: path.remote, tos: 0, ttl: None };
+        gre.send(&to, &[IoSlice::new(&header), IoSlice::new(&payload[..1400])]).unwrap();
+        assert_eq!(hear(), expected(Protocol::GRE, Quoted::Gre { key: Some(0x1234) }));
+        if v6 {
+            assert_eq!(mtu(), 1500, "the kernel does not learn from raw IPv6");
+        } else {
+            wait_for("the kernel to learn it, too", || (mtu() == 1400).then_some(()));
+        }
+        assert_eq!(socket.ignored(), 0);
+    }
+}
+
+#[test]
+fn vxlan_is_told_apart_and_other_messages_are_passed_over() {
+    testkit::require_root!();
+    for v6 in [false, true] {
+        let path = path(v6);
+        let socket = path.a.run(|| TooBigSocket::open(path.local, None)).unwrap();
+        let pool = path.a.run(|| TxPool::new(path.local, TxOptions::default())).unwrap();
+        // Answered by "port unreachable": in IPv4 of the same type, in IPv6 not.
+        let udp = path.a.run(|| UdpSocket::bind((path.local, 0))).unwrap();
+        for _ in 0..70 {
+            udp.send_to(b"x", (path.remote, 9)).unwrap();
+        }
+        let dst = SocketAddr::new(path.remote, 4789);
+        let train = TxTrain { dst, entropy: 5, tos: 0, ttl: None, gso_size: Some(1400) };
+        pool.send(&train, &[IoSlice::new(&pattern(13_000))]).unwrap();
+        let told = wait_for("a message", || socket.recv().unwrap());
+        let quoted = Quoted::Ports { src: pool.ports().0 + 5, dst: 4789 };
+        let (local, remote) = (path.local, path.remote);
+        let expected = TooBig { mtu: 1400, local, remote, protocol: Protocol::UDP, quoted };
+        assert_eq!(told, expected);
+        assert_eq!(socket.ignored() > 0, !v6, "{}", socket.ignored());
+    }
+}
+
+#[test]
+fn socket_is_refused_when_the_address_is_of_another_host() {
+    testkit::require_root!();
+    let host = TestHost::new("a");
+    for address in ["192.0.2.1", "2001:db8::1"] {
+        let error = host.run(|| TooBigSocket::open(address.parse().unwrap(), None)).unwrap_err();
+        assert_eq!(error.errno(), Some(99), "{error}");
+    }
+}
