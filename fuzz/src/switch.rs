@@ -43,6 +43,7 @@ pub fn spec(tunnel: TunnelType) -> TunnelSpec {
         key: true,
         sequence: false,
         path_mtu_bytes: 1500,
+        clamp_mss: false,
     }
 }
 

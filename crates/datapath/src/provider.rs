@@ -5,11 +5,10 @@ use crate::stats::Snapshot;
 use crate::upcall::{Answer, Upcall};
 use crate::user::cache::Cursor;
 use crate::user::{PortConfig, Underlay};
-use crate::watch::{CapturedFrame, DroppedPacket};
+use crate::watch::{CapturedFrame, DroppedPacket, Watching};
 use flow::{Action, PortNo};
 use packet::PacketBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// A datapath that does not do what it is asked.
@@ -69,10 +68,11 @@ pub trait Datapath: Send + Sync {
     /// [`DatapathError::PortTaken`], or the datapath has ended.
     fn add_port(&self, config: PortConfig) -> Result<(), DatapathError>;
 
-    /// Removes a port, and with it the device if the datapath made it. No such port is no error.
+    /// Removes a port, and with it the device if the datapath made it; when this returns, the device is closed. No such port is
+    /// no error.
     ///
     /// # Errors
-    /// The datapath has ended.
+    /// The datapath has ended, or does not answer.
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError>;
 
     /// Goes over to other tunnels and end points. Those that stay as they are lose no packet.
@@ -142,14 +142,14 @@ pub trait Datapath: Send + Sync {
     /// The datapath has ended, or does not answer.
     fn snapshot(&self) -> Result<Snapshot, DatapathError>;
 
-    /// From now on, copies of the packets that are not delivered. To end it, drop the receiver.
+    /// From now on, copies of the packets that are not delivered. To end it, drop what is returned.
     ///
     /// # Errors
     /// The datapath has ended.
-    fn watch_drops(&self) -> Result<Receiver<DroppedPacket>, DatapathError>;
+    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError>;
 
-    /// From now on, copies of the first `snap_bytes` bytes of the frames that a port's guest sends and gets. To end it, drop the
-    /// receiver.
+    /// From now on, copies of the first `snap_bytes` bytes of the frames that a port's guest sends and gets. To end it, drop
+    /// what is returned.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -157,7 +157,7 @@ pub trait Datapath: Send + Sync {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Receiver<CapturedFrame>, DatapathError>;
+    ) -> Result<Watching<CapturedFrame>, DatapathError>;
 
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;

@@ -112,6 +112,8 @@ pub struct EndpointStats {
     /// `resolved` or `unresolved` for the types whose neighbour the datapath looks up itself, `kernel` where the kernel
     /// routes.
     pub neighbour: String,
+    /// The longest outer packet that reaches it in one piece, in bytes: as configured, or as the underlay says.
+    pub path_mtu: u16,
     /// Inner frames received from it.
     pub rx: Count,
     /// Inner frames sent to it.

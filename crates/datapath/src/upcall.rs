@@ -3,7 +3,7 @@
 //! Each port has a queue of its own with a limit, and the queues take turns: a guest that sends nothing but new flows fills
 //! its own queue, and the others' packets do not wait behind it.
 
-use crate::megaflow::Megaflow;
+use crate::megaflow::{Megaflow, MegaflowId};
 use ahash::HashMap;
 use flow::{Action, FlowKey, PortNo};
 use packet::PacketBuf;
@@ -48,6 +48,8 @@ pub struct Answer {
     pub actions: Arc<[Action]>,
     /// What to do with others from now on; it is in place before the packet is sent.
     pub megaflow: Option<Box<Megaflow>>,
+    /// The megaflow that stands for this decision, new or not; for who watches drops.
+    pub decided_by: Option<MegaflowId>,
 }
 
 /// How much may wait.

@@ -6,7 +6,9 @@
 use crate::megaflow::MegaflowId;
 use flow::{DropReason, PortNo};
 use packet::PacketBuf;
+use std::ops::Deref;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 /// Bytes kept of a packet that is not delivered: all headers of most.
@@ -65,14 +67,43 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    pub(crate) fn drops() -> (Self, Receiver<DroppedPacket>) {
-        let (queue, receiver) = sync_channel(QUEUE);
-        (Self::Drops(Sender { queue, missed: 0 }), receiver)
+    pub(crate) fn drops() -> (Self, Watching<DroppedPacket>) {
+        let (sender, watching) = queue();
+        (Self::Drops(sender), watching)
     }
 
-    pub(crate) fn frames(port: PortNo, snap_bytes: usize) -> (Self, Receiver<CapturedFrame>) {
-        let (queue, receiver) = sync_channel(QUEUE);
-        (Self::Frames { port, snap_bytes, frames: Sender { queue, missed: 0 } }, receiver)
+    pub(crate) fn frames(port: PortNo, snap_bytes: usize) -> (Self, Watching<CapturedFrame>) {
+        let (frames, watching) = queue();
+        (Self::Frames { port, snap_bytes, frames }, watching)
+    }
+
+    fn is_watched(&self) -> bool {
+        match self {
+            Self::Drops(drops) => drops.is_watched(),
+            Self::Frames { frames, .. } => frames.is_watched(),
+        }
+    }
+}
+
+fn queue<T>() -> (Sender<T>, Watching<T>) {
+    let (queue, copies) = sync_channel(QUEUE);
+    let here = Arc::new(());
+    (Sender { queue, missed: 0, watcher: Arc::downgrade(&here) }, Watching { copies, _here: here })
+}
+
+/// What a watcher gets: its copies, through a queue. Dropping it ends the watching.
+#[derive(Debug)]
+pub struct Watching<T> {
+    copies: Receiver<T>,
+    /// Says that the watcher is still there, which a queue says only to who puts something into it.
+    _here: Arc<()>,
+}
+
+impl<T> Deref for Watching<T> {
+    type Target = Receiver<T>;
+
+    fn deref(&self) -> &Receiver<T> {
+        &self.copies
     }
 }
 
@@ -81,9 +112,14 @@ impl Watch {
 pub(crate) struct Sender<T> {
     queue: SyncSender<T>,
     missed: u64,
+    watcher: Weak<()>,
 }
 
 impl<T> Sender<T> {
+    fn is_watched(&self) -> bool {
+        self.watcher.strong_count() > 0
+    }
+
     /// Sends what `make` makes of the number of those missed. False when nobody listens any more.
     fn send(&mut self, make: impl FnOnce(u64) -> T) -> bool {
         match self.queue.try_send(make(self.missed)) {
@@ -102,6 +138,11 @@ pub(crate) struct Watchers(Vec<Watch>);
 impl Watchers {
     pub(crate) fn add(&mut self, watch: Watch) {
         self.0.push(watch);
+    }
+
+    /// Forgets watchers that are gone, also those for whom there was nothing to see since.
+    pub(crate) fn tidy(&mut self) {
+        self.0.retain(Watch::is_watched);
     }
 
     /// True on most days.
@@ -178,6 +219,20 @@ mod tests {
         assert_eq!(frames.try_recv().unwrap().missed, 5);
         drop(frames);
         watchers.frame(PortNo(3), Direction::FromGuest, &packet);
+        assert!(watchers.is_empty());
+    }
+
+    #[test]
+    fn watchers_that_are_gone_are_forgotten_when_there_is_nothing_to_see() {
+        let (gone, left) = (Watch::frames(PortNo(3), 20), Watch::drops());
+        let mut watchers = Watchers::default();
+        watchers.add(gone.0);
+        watchers.add(left.0);
+        drop(gone.1);
+        watchers.tidy();
+        assert_eq!(watchers.0.len(), 1);
+        drop(left.1);
+        watchers.tidy();
         assert!(watchers.is_empty());
     }
 

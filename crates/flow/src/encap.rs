@@ -5,7 +5,7 @@
 //! checksums of a super-packet are only known when it is cut; [`Encapsulated::finish_segment`] completes the outer header
 //! of each segment then.
 
-use crate::endpoint::{L3, addresses};
+use crate::endpoint::{L3, addresses, options_len};
 use crate::{
     DropReason, Dscp, Endpoint, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, LogicalPorts,
     TunnelKey, TunnelType,
@@ -17,7 +17,7 @@ use wire::ecn;
 use wire::ip::Protocol;
 
 /// Bytes of the Geneve option that carries the logical ports: class 0x0102, type 0x80, one word.
-const LOGICAL_PORTS_OPTION_LEN: usize = 8;
+pub(crate) const LOGICAL_PORTS_OPTION_LEN: usize = 8;
 
 /// An outer header in front of a frame: where its parts are, and how the frame was before.
 #[derive(Clone, Copy, Debug)]
@@ -216,11 +216,9 @@ impl EndpointTable {
             .ok_or(DropReason::UnknownEndpoint)?;
         let class = &self.classes[usize::from(endpoint.class)];
         let spec = &class.spec;
-        let options = spec.tunnel == TunnelType::Geneve && key.ports.is_some();
         let outer = Encapsulated {
             tunnel: spec.tunnel,
-            outer_len: usize::from(class.layout.len)
-                + if options { LOGICAL_PORTS_OPTION_LEN } else { 0 },
+            outer_len: usize::from(class.layout.len) + options_len(spec, key),
             l4: class.layout.l4.into(),
             tunnel_header: class.layout.tunnel_header.into(),
             traffic_class: outer_traffic_class(spec.dscp, inner.traffic_class),

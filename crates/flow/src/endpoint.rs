@@ -4,7 +4,8 @@
 //! STT) and the tunnel header, with everything in place that is the same for all packets. Encapsulation copies it and
 //! fills in lengths, traffic class, entropy, key and checksums; see `encap`.
 
-use crate::{DropReason, EndpointId, TunnelType};
+use crate::encap::LOGICAL_PORTS_OPTION_LEN;
+use crate::{DropReason, EndpointId, TunnelKey, TunnelType};
 use ahash::HashMap;
 use std::net::IpAddr;
 use wire::MacAddr;
@@ -36,8 +37,10 @@ pub struct TunnelSpec {
     pub key: bool,
     /// GRE: packets are numbered.
     pub sequence: bool,
-    /// The MTU of the underlay in bytes: what STT segments are cut to.
+    /// The MTU of the underlay in bytes: of the longest outer packet in one piece.
     pub path_mtu_bytes: u16,
+    /// The maximum segment size of guests' TCP connections is lowered to what the tunnel carries.
+    pub clamp_mss: bool,
 }
 
 /// The Ethernet addresses toward an end point.
@@ -59,6 +62,15 @@ pub struct HeaderTemplate {
     bytes: [u8; TEMPLATE_MAX],
     /// Bytes in use; without Geneve options, which are added by encapsulation.
     len: u8,
+}
+
+/// The least MTU that a path may be found to have: what every host of IPv4 can put together (RFC 1122 section 3.3.2).
+const MIN_PATH_MTU: u16 = 576;
+
+/// Bytes of options in the tunnel header.
+pub(crate) fn options_len(spec: &TunnelSpec, key: &TunnelKey) -> usize {
+    let has_options = spec.tunnel == TunnelType::Geneve && key.ports.is_some();
+    if has_options { LOGICAL_PORTS_OPTION_LEN } else { 0 }
 }
 
 /// Where the outer IP header begins in a template.
@@ -172,6 +184,8 @@ pub struct Endpoint {
     pub(crate) class: u16,
     /// True when the template's Ethernet addresses are known.
     pub resolved: bool,
+    /// What the underlay was found to carry, in bytes; 0 as long as that is what the specification says.
+    path_mtu_bytes: u16,
     pub(crate) next_sequence: u32,
     /// Frames and bytes encapsulated toward it.
     pub tx: Traffic,
@@ -183,6 +197,14 @@ impl Endpoint {
     /// The outer header.
     pub fn template(&self) -> &HeaderTemplate {
         &self.template
+    }
+
+    /// The longest outer packet that reaches it in one piece, in bytes.
+    pub(crate) fn path_mtu_bytes(&self, spec: &TunnelSpec) -> u16 {
+        match self.path_mtu_bytes {
+            0 => spec.path_mtu_bytes,
+            found => found.min(spec.path_mtu_bytes),
+        }
     }
 
     /// The end point's address.
@@ -377,6 +399,7 @@ impl EndpointTable {
             template: HeaderTemplate::build(spec, local, remote, None),
             class,
             resolved: false,
+            path_mtu_bytes: 0,
             next_sequence: 0,
             tx: Traffic::default(),
             rx: Traffic::default(),
@@ -431,6 +454,48 @@ impl EndpointTable {
             header[0..6].copy_from_slice(&next_hop.destination.0);
             header[6..12].copy_from_slice(&next_hop.source.0);
         }
+    }
+
+    /// Sets what the path to an end point was found to carry in one piece, in bytes of outer packet; `None` when nothing says
+    /// other than the specification does. More than that has no effect, and less than 576 bytes none either: no path of today
+    /// is so narrow, and whoever claims it could make every packet a hundred.
+    pub fn set_path_mtu(&mut self, id: EndpointId, bytes: Option<u16>) {
+        if let Some(endpoint) = self.get_mut(id) {
+            endpoint.path_mtu_bytes = bytes.filter(|&bytes| bytes >= MIN_PATH_MTU).unwrap_or(0);
+        }
+    }
+
+    /// The longest outer packet that reaches an end point in one piece, in bytes.
+    pub fn path_mtu(&self, id: EndpointId) -> Option<u16> {
+        let endpoint = self.get(id)?;
+        Some(endpoint.path_mtu_bytes(self.class(endpoint).0))
+    }
+
+    /// The longest inner frame that the tunnel carries to an end point in one piece, in bytes from its Ethernet header on. STT
+    /// cuts frames itself, and carries all.
+    ///
+    /// # Errors
+    /// [`DropReason::UnknownEndpoint`].
+    #[inline]
+    pub(crate) fn max_frame_len(
+        &self,
+        id: EndpointId,
+        key: &TunnelKey,
+    ) -> Result<usize, DropReason> {
+        let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
+        let Class { spec, layout, .. } = &self.classes[usize::from(endpoint.class)];
+        if spec.tunnel == TunnelType::Stt {
+            return Ok(usize::MAX);
+        }
+        let overhead = usize::from(layout.len) + options_len(spec, key) - L3;
+        Ok(usize::from(endpoint.path_mtu_bytes(spec)).saturating_sub(overhead))
+    }
+
+    /// True when the MSS of connections to an end point is lowered.
+    #[inline]
+    pub(crate) fn clamps_mss(&self, id: EndpointId) -> bool {
+        self.get(id)
+            .is_some_and(|endpoint| self.classes[usize::from(endpoint.class)].spec.clamp_mss)
     }
 
     /// The end point from which a packet of type `tunnel` came, to `local`.
@@ -499,6 +564,7 @@ mod tests {
             key: false,
             sequence: false,
             path_mtu_bytes: 1500,
+            clamp_mss: false,
         };
         let host = |last: u8| IpAddr::from([192, 0, 2, last]);
         let mut table = EndpointTable::new(49_152, 64);

@@ -1,9 +1,7 @@
 //! The reference executor: what a list of actions means.
 
-use crate::{
-    Action, DropReason, Encapsulated, EndpointId, EndpointTable, LogRecord, PortNo, TunnelKey,
-    rewrite,
-};
+use crate::send::send;
+use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
 use wire::{EtherType, vlan};
@@ -25,6 +23,12 @@ pub trait Output {
     /// # Errors
     /// The reason under which the executor then counts the frame.
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason>;
+
+    /// Tells the sender of a frame that it is too long for its tunnel: of its IP packet, `mtu` bytes would have gone. The frame
+    /// is counted besides. Unless defined otherwise, nobody is told.
+    fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
+        let _ = (packet, mtu);
+    }
 
     /// Counts a frame that is not delivered.
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf);
@@ -129,7 +133,7 @@ fn step<'a>(
     match action {
         Action::Output(port) => return or_refuse(output.port(*port, packet)),
         Action::Encap { endpoint, key } => {
-            return or_refuse(encap(*endpoint, key, packet, endpoints, output));
+            return or_refuse(send(*endpoint, key, packet, endpoints, output));
         }
         Action::Drop(reason) => return Next::End(*reason),
         Action::PushVlan(tag) => return or_end(push_vlan(packet, *tag)),
@@ -210,32 +214,6 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
         | Action::Meter { .. }
         | Action::SetQueue(_) => false,
     })
-}
-
-/// Sends a frame to an end point, and leaves it as it was.
-fn encap(
-    endpoint: EndpointId,
-    key: &TunnelKey,
-    packet: &mut PacketBuf,
-    endpoints: &mut EndpointTable,
-    output: &mut impl Output,
-) -> Result<(), DropReason> {
-    let Some(limits) = endpoints.split_limits(endpoint, packet) else {
-        let outer = endpoints.encap(endpoint, key, packet)?;
-        let sent = output.underlay(&outer, packet);
-        outer.undo(packet);
-        return sent;
-    };
-    // The rare super-packet that the tunnel cannot carry whole: copied, because cutting shortens it.
-    let mut first = packet.clone();
-    let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
-    for mut part in std::iter::once(first).chain(rest) {
-        let sent = endpoints.encap(endpoint, key, &mut part);
-        if let Err(reason) = sent.and_then(|outer| output.underlay(&outer, &mut part)) {
-            output.dropped(reason, &part);
-        }
-    }
-    Ok(())
 }
 
 const ADDRESSES_LEN: usize = 12;

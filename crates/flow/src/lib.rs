@@ -20,6 +20,7 @@ mod key_step;
 mod mss;
 mod reply;
 mod rewrite;
+mod send;
 mod show;
 mod stt;
 mod too_big;

@@ -37,6 +37,11 @@ pub fn clamp_mss(packet: &mut PacketBuf, max_frame_len: usize) -> bool {
     clamped
 }
 
+/// True for a segment that opens a connection.
+pub(crate) fn is_syn(packet: &PacketBuf) -> bool {
+    syn(packet, 0).is_some()
+}
+
 /// Where the TCP header of a segment with SYN begins, how long it is, and the largest segment size for it.
 fn syn(packet: &PacketBuf, max_frame_len: usize) -> Option<(usize, usize, u16)> {
     let head = packet.head();

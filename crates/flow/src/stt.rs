@@ -59,7 +59,7 @@ pub(crate) fn encap(
     frame.emit(&mut SttPacket::new_unchecked(frame_header));
 
     let headers = l4 - L3 + SEGMENT_HEADER_LEN;
-    let segment_size = spec.path_mtu_bytes.saturating_sub(headers as u16).max(1);
+    let segment_size = endpoint.path_mtu_bytes(spec).saturating_sub(headers as u16).max(1);
     let kind = if ipv4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     packet.offload = Offload {
         checksum: Checksum::Partial { start: l4 as u16, offset: TCP_CHECKSUM },

@@ -28,6 +28,7 @@ fn table() -> EndpointTable {
         key: false,
         sequence: false,
         path_mtu_bytes: 1500,
+        clamp_mss: false,
     };
     let v4 = |number: u32| IpAddr::from(Ipv4Addr::from(10 << 24 | number));
     let v6 = |number: u32| IpAddr::from(Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(number)));

@@ -188,6 +188,8 @@ pub struct TunnelOptions {
     pub stt: SttOptions,
     /// QinQ.
     pub qinq: QinqOptions,
+    /// The maximum segment size of guests' TCP connections is lowered to what their tunnels carry.
+    pub clamp_mss: bool,
 }
 
 impl TunnelOptions {

@@ -166,6 +166,7 @@ impl Planner<'_> {
             key: is_gre && options.gre.key,
             sequence: is_gre && options.gre.sequence,
             path_mtu_bytes: self.network.underlay_mtu(),
+            clamp_mss: options.clamp_mss,
         };
         Some(spec)
     }

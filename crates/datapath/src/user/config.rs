@@ -67,7 +67,7 @@ pub struct TunnelConfig {
 }
 
 /// A local VIF.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortConfig {
     /// Its number.
     pub port: PortNo,
@@ -80,7 +80,7 @@ pub struct PortConfig {
 }
 
 /// The device behind a VIF.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceConfig {
     /// A TAP that the datapath makes.
     Tap {
@@ -101,7 +101,7 @@ pub enum DeviceConfig {
 }
 
 /// What a TAP is given when it is put into a guest's namespace: there is nobody else to do it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GuestConfig {
     /// The namespace's name.
     pub netns: String,

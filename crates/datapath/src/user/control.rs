@@ -1,8 +1,9 @@
 //! What the datapath does beside forwarding, on a thread of its own so that no frame waits for it: opens the devices of
 //! ports, follows links, routes and neighbours, and tells the workers.
 
-use super::config::{Config, PortConfig, Underlay};
+use super::config::{Config, EndpointConfig, PortConfig, Underlay};
 use super::mailbox::{Mailbox, Request};
+use super::path_mtu::{PathMtu, PathMtus};
 use super::port::Port;
 use super::resolve::Resolver;
 use super::uplink::{UplinkNeeds, UplinkSockets};
@@ -20,6 +21,8 @@ use std::time::Instant;
 
 const WAKER: u64 = 0;
 const MONITOR: u64 = 1;
+/// And those behind it: sockets that hear about paths.
+const PATHS: u64 = 2;
 
 /// See the module.
 #[derive(Debug)]
@@ -29,6 +32,10 @@ pub(super) struct Control {
     needs: UplinkNeeds,
     netlink: Netlink,
     resolver: Resolver,
+    paths: PathMtus,
+    /// The sockets of `paths` are new, and nobody waits for them yet.
+    new_paths: bool,
+    endpoints: Vec<EndpointConfig>,
     workers: Vec<Mailbox>,
 }
 
@@ -36,6 +43,9 @@ impl Control {
     pub(super) fn open(config: &Config, uplink: Ifindex) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let resolver = Resolver::open(uplink, &config.underlay.endpoints)?;
+        let first = u32::from(config.entropy_base);
+        let ports = u32::from(config.entropy_ports.next_power_of_two());
+        let paths = PathMtus::new(first..first + ports);
         let mut watch = UplinkWatch::new(config, uplink);
         watch.observe(Some(&netlink.link_by_index(uplink)?));
         let ports = config.ports.iter().map(|port| (port.port, Port::new(port.clone())));
@@ -45,6 +55,9 @@ impl Control {
             needs: UplinkNeeds::of(&config.underlay),
             netlink,
             resolver,
+            paths,
+            new_paths: false,
+            endpoints: config.underlay.endpoints.clone(),
             workers: Vec::new(),
         })
     }
@@ -53,6 +66,7 @@ impl Control {
     pub(super) fn begin(&mut self, workers: Vec<Mailbox>) {
         self.workers = workers;
         self.resolver.begin();
+        self.follow_paths();
         self.tell_resolved();
         self.open_ports();
     }
@@ -67,10 +81,12 @@ impl Control {
         Ok(())
     }
 
-    pub(super) fn remove_port(&mut self, port: PortNo) {
-        if self.ports.remove(&port).is_some() {
-            self.tell(|| Request::RemovePort(port));
+    pub(super) fn remove_port(&mut self, port: PortNo) -> Result<(), DatapathError> {
+        if self.ports.remove(&port).is_none() {
+            return Ok(());
         }
+        let remove = |worker: &Mailbox| worker.ask(|reply| Request::RemovePort(port, reply));
+        self.workers.iter().try_for_each(remove)
     }
 
     /// Goes over to other tunnels and end points.
@@ -91,6 +107,8 @@ impl Control {
         self.needs = needs;
         self.uplink.require(&underlay);
         self.resolver.follow_endpoints(&underlay.endpoints);
+        self.endpoints.clone_from(&underlay.endpoints);
+        self.follow_paths();
         self.tell_resolved();
         Ok(())
     }
@@ -106,6 +124,23 @@ impl Control {
         let news: Arc<[_]> = self.resolver.news().into();
         if !news.is_empty() {
             self.tell(|| Request::Resolved(Arc::clone(&news)));
+        }
+    }
+
+    /// Listens for what is said about the paths to the end points that there are now.
+    fn follow_paths(&mut self) {
+        if let Err(error) = self.paths.follow(&self.endpoints, self.uplink.ifindex) {
+            tracing::warn!("cannot hear of narrow paths: {error}");
+        }
+        self.new_paths = true;
+        // The end points may be new to the workers.
+        self.tell_paths(self.paths.all());
+    }
+
+    fn tell_paths(&self, news: Vec<PathMtu>) {
+        if !news.is_empty() {
+            let news: Arc<[_]> = news.into();
+            self.tell(|| Request::PathMtus(Arc::clone(&news)));
         }
     }
 
@@ -131,6 +166,8 @@ impl Control {
         }
         self.resolver.tick();
         self.tell_resolved();
+        let forgotten = self.paths.expire(Instant::now());
+        self.tell_paths(forgotten);
         self.open_ports();
     }
 
@@ -149,6 +186,7 @@ impl Control {
         // Last: with another state than Gone, nothing is tried again.
         self.uplink.ifindex = link.index;
         self.uplink.observe(Some(&link));
+        self.follow_paths();
         Ok(())
     }
 
@@ -230,7 +268,12 @@ pub(super) fn run(
         for token in events.tokens() {
             match token {
                 MONITOR => control.follow(),
-                _ => drop(waker.clear()),
+                WAKER => drop(waker.clear()),
+                paths => {
+                    let number = (paths - PATHS) as usize;
+                    let news = control.paths.receive(number, Instant::now());
+                    control.tell_paths(news);
+                }
             }
         }
         loop {
@@ -238,6 +281,11 @@ pub(super) fn run(
                 Ok(notice) => control.notice(notice),
                 Err(std::sync::mpsc::TryRecvError::Empty) => break,
                 Err(std::sync::mpsc::TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+        if std::mem::take(&mut control.new_paths) {
+            for (number, socket) in control.paths.sockets() {
+                epoll.add(socket.as_fd(), PATHS + number as u64)?;
             }
         }
         if Instant::now() >= next_tick {

@@ -10,12 +10,17 @@ use crate::megaflow::MegaflowId;
 use crate::upcall::{Answer, Upcall, UpcallQueues, UpcallReason, WorkerId};
 use crate::watch::{Direction, Watchers};
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, FlowKey, LogRecord, Output, PortNo,
-    TunnelInfo, TunnelType, execute, extract,
+    Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output, PortNo,
+    TunnelInfo, TunnelType, WayBack, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use wire::vlan::Tag;
+use wire::{EtherType, MacAddr};
+
+/// The bit of a key's TCI that says that there is a tag.
+const TAG_PRESENT: u16 = 0x1000;
 
 /// All places that frames leave by.
 #[derive(Debug)]
@@ -33,7 +38,14 @@ pub(super) struct Outputs {
     pub(super) watchers: Watchers,
     /// Copies for a controller.
     controller: Vec<PacketBuf>,
+    /// Packets too long for their tunnels, with the MTU that would have gone.
+    too_big: Vec<(PacketBuf, u16)>,
+    /// How many of these are still answered before the next tick.
+    pub(super) answers_left: u32,
 }
+
+/// Answers to packets that are too long, in one tick (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 f).
+pub(super) const MAX_ANSWERS: u32 = 500;
 
 /// The megaflows, and everything their actions touch.
 #[derive(Debug)]
@@ -73,9 +85,7 @@ impl Forwarder {
             Some(hit) => {
                 self.out.decided_by = Some(hit.id);
                 execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
-                if !self.out.controller.is_empty() {
-                    self.hand_to_controller(&key, port);
-                }
+                self.finish(&key, port);
             }
             None => self.misses.push(Upcall {
                 packet: packet.clone(),
@@ -100,12 +110,10 @@ impl Forwarder {
             // Where there is no room the packets that follow come up, too.
             let _ = self.cache.put(megaflow);
         }
-        let Upcall { packet, key, port, .. } = &mut answer.upcall;
-        self.out.begin(*port, answer.megaflow.as_ref().map(|megaflow| megaflow.id));
+        let Upcall { packet, port, .. } = &mut answer.upcall;
+        self.out.begin(*port, answer.decided_by);
         execute(&answer.actions, packet, &mut self.endpoints, &mut self.out);
-        if !self.out.controller.is_empty() {
-            self.hand_to_controller(key, *port);
-        }
+        self.finish(&answer.upcall.key, answer.upcall.port);
     }
 
     /// Executes actions on a packet as if it had come in by `port`.
@@ -113,8 +121,21 @@ impl Forwarder {
         self.out.begin(port, None);
         execute(actions, packet, &mut self.endpoints, &mut self.out);
         self.out.controller.clear();
+        self.out.too_big.clear();
     }
 
+    /// Does what is left to be done after the actions: rarely anything.
+    #[inline]
+    fn finish(&mut self, key: &FlowKey, port: PortNo) {
+        if !self.out.controller.is_empty() {
+            self.hand_to_controller(key, port);
+        }
+        if !self.out.too_big.is_empty() {
+            self.out.tell_sender(key, port);
+        }
+    }
+
+    #[cold]
     fn hand_to_controller(&mut self, key: &FlowKey, port: PortNo) {
         let worker = self.worker;
         let copies = self.out.controller.drain(..).map(|packet| Upcall {
@@ -162,12 +183,44 @@ impl Outputs {
             decided_by: None,
             watchers: Watchers::default(),
             controller: Vec::new(),
+            too_big: Vec::new(),
+            answers_left: MAX_ANSWERS,
         }
     }
 
     /// Begins with another packet.
     fn begin(&mut self, port: PortNo, decided_by: Option<MegaflowId>) {
         (self.origin, self.decided_by) = (port, decided_by);
+    }
+
+    /// Tells the guest that sent packets which are too long. What came out of a tunnel has no sender here.
+    #[cold]
+    fn tell_sender(&mut self, key: &FlowKey, port: PortNo) {
+        let mac = |field| {
+            let [_, _, octets @ ..] = (key.get(field) as u64).to_be_bytes();
+            MacAddr(octets)
+        };
+        let tag = |tpid, tci| {
+            let (tpid, tci) = (key.get(tpid) as u16, key.get(tci) as u16);
+            (tci != 0).then(|| Tag::from_tci(EtherType(tpid), tci & !TAG_PRESENT))
+        };
+        let tags =
+            [tag(Field::VlanTpid, Field::VlanTci), tag(Field::VlanInnerTpid, Field::VlanInnerTci)];
+        let tags: Vec<Tag> = tags.into_iter().flatten().collect();
+        let back =
+            WayBack { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
+        for (packet, mtu) in std::mem::take(&mut self.too_big) {
+            if self.answers_left == 0 || self.vif(port).is_none() {
+                continue;
+            }
+            self.answers_left -= 1;
+            // Packets about which nothing may be said are counted as dropped, and that is all.
+            if let Ok(mut answer) = flow::too_big(&packet, mtu, &back)
+                && let Err(reason) = self.port(port, &mut answer)
+            {
+                self.dropped(reason, &answer);
+            }
+        }
     }
 
     pub(super) fn uplink_port(&self) -> PortNo {
@@ -219,6 +272,10 @@ impl Output for Outputs {
             TunnelType::Stt => self.uplink.send_stt(outer, packet),
             TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::NoSuchPort),
         }
+    }
+
+    fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
+        self.too_big.push((packet.clone(), mtu));
     }
 
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf) {

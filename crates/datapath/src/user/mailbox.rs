@@ -3,6 +3,7 @@
 use super::cache::{CacheStats, Cursor};
 use super::config::Underlay;
 use super::device::Device;
+use super::path_mtu::PathMtu;
 use super::resolve::Resolved;
 use super::uplink::UplinkSockets;
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
@@ -25,14 +26,16 @@ pub(super) enum Request {
     Plug(PortNo, Device),
     /// Its device is gone.
     Unplug(PortNo),
-    /// There is no such port any more.
-    RemovePort(PortNo),
+    /// There is no such port any more. The answer comes when its device is closed.
+    RemovePort(PortNo, Sender<()>),
     /// The uplink is another device now.
     Uplink(Ifindex, UplinkSockets),
     /// Other tunnels and end points; other sockets of the uplink where they need them. The answer is what could not be opened.
     Underlay(Arc<Underlay>, Option<UplinkSockets>, Sender<Result<(), String>>),
     /// The way to end points has changed.
     Resolved(Arc<[Resolved]>),
+    /// What the paths to end points carry has changed.
+    PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
     Dump(Cursor, usize, Sender<Dumped<Megaflow>>),

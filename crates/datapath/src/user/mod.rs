@@ -9,7 +9,7 @@
 //! - one that no megaflow matches goes up ([`crate::upcall`]) and comes back with an answer.
 //!
 //! [`control`] opens devices ([`port`]), follows the uplink ([`uplink_watch`]) and keeps the Ethernet addresses of STT end
-//! points ([`resolve`]), on a thread of its own; [`mailbox`] is how it and others speak to a worker.
+//! points ([`resolve`]) and what paths carry ([`path_mtu`]), on a thread of its own; [`mailbox`] is how it and others speak to a worker.
 //!
 //! A worker owns all that a packet touches; there is no lock on its way. Within one port and one tunnel socket frames keep
 //! their order.
@@ -21,6 +21,7 @@ mod device;
 mod forward;
 mod mailbox;
 mod meters;
+mod path_mtu;
 mod port;
 mod receive;
 mod resolve;
@@ -39,7 +40,7 @@ use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::{Datapath, DatapathError, DumpCursor, Portion};
 use crate::stats::{MegaflowStats, PortStats, Snapshot, UplinkStats, drops};
 use crate::upcall::{Answer, Upcall, UpcallQueues, WorkerId};
-use crate::watch::{CapturedFrame, DroppedPacket, Watch};
+use crate::watch::{CapturedFrame, DroppedPacket, Watch, Watching};
 use cache::{Cache, CacheLimits, Cursor};
 use control::Control;
 use flow::{Action, EndpointError, EndpointTable, PortNo};
@@ -51,7 +52,7 @@ use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -231,8 +232,7 @@ impl Datapath for UserDatapath {
     }
 
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
-        control::lock(&self.control).remove_port(port);
-        Ok(())
+        control::lock(&self.control).remove_port(port)
     }
 
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
@@ -353,7 +353,7 @@ impl Datapath for UserDatapath {
         })
     }
 
-    fn watch_drops(&self) -> Result<Receiver<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
         let (watch, receiver) = Watch::drops();
         self.watch(&watch)?;
         Ok(receiver)
@@ -363,7 +363,7 @@ impl Datapath for UserDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Receiver<CapturedFrame>, DatapathError> {
+    ) -> Result<Watching<CapturedFrame>, DatapathError> {
         let (watch, receiver) = Watch::frames(port, snap_bytes);
         self.watch(&watch)?;
         Ok(receiver)

@@ -1,7 +1,7 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
 
 use super::config::EndpointConfig;
-use super::forward::Forwarder;
+use super::forward::{Forwarder, MAX_ANSWERS};
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
 use super::uplink::UplinkSockets;
@@ -217,7 +217,10 @@ impl Worker {
                     vif.device = None;
                 }
             }
-            Request::RemovePort(port) => forwarder.out.remove_vif(port),
+            Request::RemovePort(port, reply) => {
+                forwarder.out.remove_vif(port);
+                let _ = reply.send(());
+            }
             Request::Underlay(underlay, sockets, reply) => {
                 let replaced = sockets.map_or(Ok(()), |sockets| self.replace_uplink(sockets));
                 let done = replaced.map_err(SetupError::from);
@@ -227,6 +230,11 @@ impl Worker {
             Request::Resolved(news) => {
                 for &(endpoint, hop) in news.iter() {
                     forwarder.endpoints.resolve(endpoint, hop);
+                }
+            }
+            Request::PathMtus(news) => {
+                for &(endpoint, mtu) in news.iter() {
+                    forwarder.endpoints.set_path_mtu(endpoint, mtu);
                 }
             }
             Request::Uplink(ifindex, sockets) => {
@@ -321,6 +329,8 @@ impl Worker {
         }
         forwarder.out.uplink.tick();
         forwarder.cache.maintain();
+        forwarder.out.watchers.tidy();
+        forwarder.out.answers_left = MAX_ANSWERS;
         for (port, vif) in forwarder.out.vifs() {
             // Found out when a frame was to be sent.
             if let Some(why) = vif.gone.take() {
@@ -331,7 +341,7 @@ impl Worker {
 
     fn report(&mut self) -> Report {
         let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
-        let rows = endpoints.iter().map(|(_, remote, endpoint)| {
+        let rows = endpoints.iter().map(|(id, remote, endpoint)| {
             let (spec, local) = endpoints.class(endpoint);
             let neighbour = match (spec.tunnel, endpoint.resolved) {
                 (TunnelType::Stt, true) => "resolved",
@@ -343,6 +353,7 @@ impl Worker {
                 local,
                 remote,
                 neighbour: neighbour.to_owned(),
+                path_mtu: endpoints.path_mtu(id).unwrap_or(spec.path_mtu_bytes),
                 rx: endpoint.rx.into(),
                 tx: endpoint.tx.into(),
             }

@@ -30,6 +30,7 @@ pub fn spec(tunnel: TunnelType) -> TunnelSpec {
         key: tunnel == TunnelType::Gre,
         sequence: false,
         path_mtu_bytes: 1500,
+        clamp_mss: false,
     }
 }
 

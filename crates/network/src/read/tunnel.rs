@@ -19,6 +19,7 @@ const OPTIONS: Schema = Schema {
         key("stt", "[tunnel_options.stt]"),
         key("vlan", "[tunnel_options.vlan]"),
         key("qinq", "[tunnel_options.qinq]"),
+        key("clamp_mss", "clamp_mss = true"),
     ],
 };
 
@@ -76,6 +77,9 @@ pub(super) fn tunnel_type(report: &mut Report<'_>, field: Field<'_, '_>) -> Opti
 pub(super) fn options(report: &mut Report<'_>, field: Option<Field<'_, '_>>) -> OptionsDraft {
     let mut draft = OptionsDraft::default();
     let Some(all) = field.and_then(|field| field.table(report, &OPTIONS)) else { return draft };
+    if let Some(clamp) = all.get("clamp_mss").and_then(|field| field.boolean(report)) {
+        draft.options.clamp_mss = clamp;
+    }
     for tunnel in TunnelType::ALL {
         let Some(field) = all.get(tunnel.name()) else { continue };
         let Some(section) = field.table(report, schema(tunnel)) else { continue };

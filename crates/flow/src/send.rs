@@ -1,0 +1,83 @@
+//! Sending a frame through a tunnel: made to fit what the path carries, put into outer headers, handed to the underlay.
+
+use crate::{DropReason, EndpointId, EndpointTable, Output, TunnelKey, clamp_mss};
+use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
+
+/// Sends a frame to an end point, and leaves it as it was. What the path cannot carry is cut where its sender allows it, and
+/// otherwise the sender is told ([`Output::too_big`]).
+pub(crate) fn send(
+    endpoint: EndpointId,
+    key: &TunnelKey,
+    packet: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+) -> Result<(), DropReason> {
+    let limit = endpoints.max_frame_len(endpoint, key)?;
+    if wire_len(packet) > limit {
+        return send_too_long(limit, endpoint, key, packet, endpoints, output);
+    }
+    if endpoints.clamps_mss(endpoint) {
+        let mut clamped = None;
+        if crate::mss::is_syn(packet) {
+            let copy = clamped.insert(packet.clone());
+            clamp_mss(copy, limit);
+        }
+        return carry(endpoint, key, clamped.as_mut().unwrap_or(packet), endpoints, output);
+    }
+    carry(endpoint, key, packet, endpoints, output)
+}
+
+/// The rare frame that is too long. It is copied, because the actions that follow go on with the frame as it is.
+fn send_too_long(
+    limit: usize,
+    endpoint: EndpointId,
+    key: &TunnelKey,
+    packet: &PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+) -> Result<(), DropReason> {
+    let mut copy = packet.clone();
+    match fit(&mut copy, limit) {
+        Fit::Fits | Fit::Resized => carry(endpoint, key, &mut copy, endpoints, output),
+        Fit::Fragment { mtu } => {
+            let each = |fragment: &mut PacketBuf| {
+                if let Err(reason) = carry(endpoint, key, fragment, endpoints, output) {
+                    output.dropped(reason, fragment);
+                }
+            };
+            let done = Fragmenter::new().fragment(&copy, mtu.into(), each);
+            done.map(drop).map_err(|_| DropReason::UnderlayTooBig)
+        }
+        Fit::TooBig { mtu } => {
+            output.too_big(packet, mtu);
+            Err(DropReason::UnderlayTooBig)
+        }
+        Fit::Never => Err(DropReason::UnderlayTooBig),
+    }
+}
+
+/// Sends a frame that fits.
+fn carry(
+    endpoint: EndpointId,
+    key: &TunnelKey,
+    packet: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+) -> Result<(), DropReason> {
+    let Some(limits) = endpoints.split_limits(endpoint, packet) else {
+        let outer = endpoints.encap(endpoint, key, packet)?;
+        let sent = output.underlay(&outer, packet);
+        outer.undo(packet);
+        return sent;
+    };
+    // The rare super-packet that the tunnel cannot carry whole: copied, because cutting shortens it.
+    let mut first = packet.clone();
+    let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
+    for mut part in std::iter::once(first).chain(rest) {
+        let sent = endpoints.encap(endpoint, key, &mut part);
+        if let Err(reason) = sent.and_then(|outer| output.underlay(&outer, &mut part)) {
+            output.dropped(reason, &part);
+        }
+    }
+    Ok(())
+}
