@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Published};
 use crate::origin::{Candidate, MaskNo};
 use crate::records::{Entered, Records, Tenths};
-use datapath::megaflow::Megaflow;
+use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use flow::{Action, FlowKey, FlowMask, Match};
@@ -21,8 +21,19 @@ struct Decision<'p> {
     megaflow: Megaflow,
     /// The whole key of the packet.
     key: FlowKey,
+    /// How many packets of the batch there are, and their bytes: no megaflow counts them.
+    packets: u64,
+    bytes: u64,
     /// False once the megaflow is given to the worker, or refused.
     is_new: bool,
+    /// The megaflow that is on record for it.
+    recorded: Option<MegaflowId>,
+}
+
+impl Decision<'_> {
+    fn count(&self) {
+        self.candidate.flows.iter().for_each(|flow| flow.counters.add(self.packets, self.bytes));
+    }
 }
 
 impl Engine {
@@ -44,6 +55,10 @@ impl Engine {
                 decisions.push(self.decide(&published, &upcall, now));
                 decisions.len() - 1
             });
+            if let Some(decision) = decisions.get_mut(at) {
+                decision.packets += 1;
+                decision.bytes += upcall.packet.len() as u64;
+            }
             decided.push((upcall, at));
         }
         if decided.is_empty() {
@@ -51,6 +66,7 @@ impl Engine {
         }
         self.counters.upcalls.add(decided.len());
         self.counters.reused.add(decided.len() - decisions.len());
+        decisions.iter().for_each(Decision::count);
         let created = Tenths::of_ms(self.datapath.now_ms());
         // Held until the datapath has the answers: see `Engine`.
         let mut records = self.records();
@@ -58,7 +74,7 @@ impl Engine {
             let decision = decisions.get_mut(at)?;
             let megaflow = self.enter(&mut records, decision, created).map(Box::new);
             let actions = Arc::clone(&decision.megaflow.actions);
-            Some(Answer { upcall, actions, megaflow })
+            Some(Answer { upcall, actions, megaflow, decided_by: decision.recorded })
         });
         let answers: Vec<Answer> = answers.collect();
         self.datapath.answer(answers)
@@ -85,7 +101,10 @@ impl Engine {
             candidate: Candidate::new(whose, published.number, &translation, &upcall.key),
             megaflow: Megaflow::new(Match::new(&upcall.key, translation.mask), actions),
             key: upcall.key.clone(),
+            packets: 0,
+            bytes: 0,
             is_new: true,
+            recorded: None,
         }
     }
 
@@ -136,6 +155,7 @@ impl Engine {
         match records.enter(megaflow.id, candidate, now) {
             Entered::New | Entered::Again => {
                 self.counters.put.add(1);
+                decision.recorded = Some(megaflow.id);
                 return Some(megaflow);
             }
             Entered::Outdated => self.counters.outdated.add(1),

@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .with_context(|| format!("cannot run the switch of {}", args.host))?;
     let datapath = Arc::new(datapath);
     let shared: Arc<dyn Datapath> = Arc::<UserDatapath>::clone(&datapath);
-    let switch = Switch::start(shared, program, switch::Config::default())
+    let switch = Switch::start(shared, program, &switch::Config::default())
         .context("start the threads of the switch")?;
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&datapath);

@@ -4,7 +4,9 @@ use super::{Args, Format, PortName};
 use crate::{Failure, text};
 use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
-use network::{HostIndex, Network, Placement, load_program, logical_flows};
+use network::{
+    HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows,
+};
 use pipeline::logical::parse_packet;
 use pipeline::ofctl::{self, Bridge, Mentioned, Ports};
 use pipeline::southbound::Southbound;
@@ -116,7 +118,12 @@ fn of_network(args: &Args, text: &str) -> Result<Source, Failure> {
                 Failure::Input(anyhow!("{file} has no host {name:?}; it has {}", names.join(", ")))
             })?;
             let mut numbers = BTreeMap::new();
-            Placement::of_host(&network, host.index, |tunnel, remote: HostIndex| {
+            let mut ports = 0;
+            let number = |_: &LogicalSwitch, _: &Port| {
+                ports += 1;
+                PortNo(ports)
+            };
+            Placement::of_host(&network, host.index, number, |tunnel, remote: HostIndex| {
                 let next = EndpointId(numbers.len() as u32 + 1);
                 let number = *numbers.entry((tunnel, remote)).or_insert(next);
                 let remote = &network[remote];
