@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use wire::MacAddr;
 
 /// The outer DSCP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Dscp {
     /// That of the inner IP header; 0 for other frames (RFC 2983, the uniform model).
     #[default]
@@ -21,7 +21,7 @@ pub enum Dscp {
 }
 
 /// What is the same for all end points of one tunnel type on a host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelSpec {
     /// The tunnel type; one that has end points.
     pub tunnel: TunnelType,

@@ -1,7 +1,8 @@
 //! [`PacketSocket`]: raw frames of an existing interface (AF_PACKET), super-packets whole.
 //!
 //! Received frames are copies: the host's own stack sees them too, so filters are narrow and whoever opens a socket also
-//! stops the stack from answering where it would. Frames sent by this host through the interface are not received.
+//! stops the stack from answering where it would. Frames sent by this host through the interface are not received unless that is
+//! asked for.
 //!
 //! # VLAN tags and the MTU
 //! The kernel moves the outermost tag of a received frame (TPID 0x8100 or 0x88a8, not 0x9100) from the bytes to its
@@ -48,11 +49,13 @@ pub struct PacketOptions {
     pub qdisc_bypass: bool,
     /// Bytes of received frames that may wait in the kernel.
     pub rx_queue_bytes: u32,
+    /// Receive what this host sends, too: for who looks on.
+    pub outgoing: bool,
 }
 
 impl Default for PacketOptions {
     fn default() -> Self {
-        Self { promiscuous: false, qdisc_bypass: false, rx_queue_bytes: 8 << 20 }
+        Self { promiscuous: false, qdisc_bypass: false, rx_queue_bytes: 8 << 20, outgoing: false }
     }
 }
 
@@ -109,7 +112,7 @@ impl PacketSocket {
         };
         set(libc::PACKET_VNET_HDR, 1)?;
         set(libc::PACKET_AUXDATA, 1)?;
-        set(libc::PACKET_IGNORE_OUTGOING, 1)?;
+        set(libc::PACKET_IGNORE_OUTGOING, (!options.outgoing).into())?;
         set(libc::PACKET_QDISC_BYPASS, options.qdisc_bypass.into())?;
         sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, options.rx_queue_bytes)
             .map_err(os)?;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use wire::MacAddr;
 
 /// Everything a user datapath needs to know, checked by whoever made it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The host's name, for logs and [`Snapshot`](crate::stats::Snapshot).
     pub host: String,
