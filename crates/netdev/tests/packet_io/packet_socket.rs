@@ -294,6 +294,7 @@ fn group_shares_frames_by_flow_and_hears_nothing_of_its_own() {
         b.run(|| PacketSocket::open_group(ends.1.index, &Filter::everything(), options, count))
     };
     let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let other = b.run(|| PacketSocket::open(ends.1.index, &Filter::nothing(), options)).unwrap();
     let mut groups = Vec::new();
     for count in [3, 4] {
         // Two groups of one interface are apart.
@@ -305,8 +306,8 @@ fn group_shares_frames_by_flow_and_hears_nothing_of_its_own() {
                 tx.send(&datagram(port, round, ends.0.mac, reversed)).unwrap();
             }
         }
-        // What the host sends itself comes before the end.
-        for socket in group {
+        // What the host sends itself, by whatever socket, comes before the end.
+        for socket in group.iter().chain([&other]) {
             socket.send(&datagram(999, 9, ends.1.mac, false)).unwrap();
         }
         tx.send(&datagram(2000, 0, ends.0.mac, false)).unwrap();
