@@ -2,7 +2,7 @@
 //!
 //! It belongs to one thread: there is no lock and no atomic. A packet's key is looked up in two steps:
 //!
-//! 1. *Exact match.* A small array says which megaflow served the last packet with the hash of this key. That is a guess: the
+//! 1. *Exact match.* An array says which megaflow served the last packet with the hash of this key. That is a guess: the
 //!    megaflow's own mask and values are compared, so that neither two keys with one hash nor an entry that has become stale can
 //!    lead to a megaflow that is not for this packet.
 //! 2. *Tuple search.* One subtable for every mask, those that were hit often first. The first megaflow whose condition the key
