@@ -39,4 +39,6 @@ pub use state::{
     BindingKey, Dependency, Generation, Lesson, Question, State, StationKey, StationPlace,
 };
 pub use trace::{Hit, Step, Summary, Trace, trace};
-pub use translate::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, translate};
+pub use translate::{
+    MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, translate, translate_knowing,
+};

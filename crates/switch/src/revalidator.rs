@@ -8,7 +8,7 @@ use crate::origin::{Candidate, Origin};
 use crate::records::{Records, Removed, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
-use pipeline::{Translation, translate};
+use pipeline::{Translation, translate_knowing};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,7 +43,7 @@ enum Verdict<'p> {
 }
 
 impl Engine {
-    /// Goes through all megaflows: counts, deletes the idle, and revalidates; forgets what was learnt long before `now`. To be called
+    /// Goes through all megaflows: counts, deletes the idle, and revalidates. What was learnt long before `now` is forgotten. To be called
     /// once in every [`Limits::revalidate`](crate::Limits::revalidate).
     ///
     /// # Errors
@@ -52,6 +52,7 @@ impl Engine {
         let begin = Instant::now();
         let mut round = lock(&self.round);
         *round = round.wrapping_add(1);
+        self.learned_mut().expire(now);
         self.collect_usage()?;
         let published = self.published();
         let mut found = self.look_through(&published, *round, true);
@@ -59,7 +60,6 @@ impl Engine {
         self.push_counts(&found.counted, now);
         self.delete(removed)?;
         self.revalidate_these(&published, found.stale)?;
-        self.learned_mut().expire(now);
         self.records().tidy();
         self.counters.sweeps.add(1);
         self.counters.longest_sweep_ms.at_least(begin.elapsed().as_millis() as u64);
@@ -211,8 +211,9 @@ impl Engine {
         let verdicts: Vec<Verdict<'_>> = {
             let learned = self.learned();
             let translate = |(megaflow, origin): &(Megaflow, Arc<Origin>)| {
-                let key = megaflow.condition.key();
-                let translation = translate(&published.program, key, &*learned, &mut ());
+                let (key, known) = (megaflow.condition.key(), megaflow.condition.mask().clone());
+                let translation =
+                    translate_knowing(&published.program, key, known, &*learned, &mut ());
                 verdict(published.number, megaflow, origin, translation)
             };
             stale.iter().map(translate).collect()

@@ -60,7 +60,21 @@ pub fn translate<'p>(
     state: &impl State,
     observer: &mut impl Observer,
 ) -> Translation<'p> {
+    translate_knowing(program, key, FlowMask::default(), state, observer)
+}
+
+/// As [`translate`], of a packet of which the bits in `known` have been read already: they are in the mask in any case, and what can be
+/// told by them takes no others. So a megaflow is translated again: by its own key and mask, for all packets that it serves. The
+/// mask that comes out is no larger than the megaflow's as long as they are treated alike.
+pub fn translate_knowing<'p>(
+    program: &'p Program,
+    key: &FlowKey,
+    known: FlowMask,
+    state: &impl State,
+    observer: &mut impl Observer,
+) -> Translation<'p> {
     let mut machine = Machine::new(program, state, observer);
+    machine.read = known;
     let actions = match machine.run_packet(key) {
         Ok(actions) => actions,
         Err(Abort(reason)) => vec![Action::Drop(reason)],

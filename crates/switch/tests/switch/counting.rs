@@ -1,0 +1,92 @@
+//! No packet and no byte is lost on the way from megaflows to flows.
+
+use crate::{Rig, bridge, udp};
+use pipeline::Program;
+use pipeline::ofctl::Bridge;
+use proptest::prelude::*;
+use switch::Config;
+
+/// Every packet is decided by one of the first table, and one of the second.
+fn counted() -> Bridge {
+    bridge(
+        "priority=5,udp,tp_dst=1 actions=resubmit(,1)\npriority=1 actions=resubmit(,1)\n\
+         table=1 actions=normal",
+    )
+}
+
+fn totals(bridge: &Bridge) -> [(u64, u64); 2] {
+    let mut totals = [(0, 0); 2];
+    for (_, flow) in bridge.flows() {
+        let (packets, bytes) = flow.counters.get();
+        let total = &mut totals[flow.table.index()];
+        *total = (total.0 + packets, total.1 + bytes);
+    }
+    totals
+}
+
+#[test]
+fn packets_count_for_the_flows_that_decided_when_a_sweep_is_over() {
+    let bridge = counted();
+    let rig = Rig::new(bridge.program().clone(), &Config::default());
+    let len = udp(1, 2, (1, 1)).len() as u64;
+    for _ in 0..10 {
+        rig.send(1, &udp(1, 2, (1, 1)));
+    }
+    // The one that came up counts at once.
+    assert_eq!(totals(&bridge), [(1, len); 2]);
+    rig.sweep();
+    rig.sweep();
+    assert_eq!(totals(&bridge), [(10, 10 * len); 2]);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send { worker: u16, from: u8, to: u8, port: u16 },
+    Sweep,
+    Revalidate,
+    Wait(u16),
+    Publish,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => (0..2u16, 1..4u8, 1..4u8, 0..4u16)
+            .prop_map(|(worker, from, to, port)| Step::Send { worker, from, to, port }),
+        3 => Just(Step::Sweep),
+        2 => Just(Step::Revalidate),
+        2 => (0..12_000u16).prop_map(Step::Wait),
+        1 => Just(Step::Publish),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn everything_is_counted_when_all_megaflows_have_gone(
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let bridge = counted();
+        let programs: [Program; 2] = std::array::from_fn(|_| bridge.program().clone());
+        let rig = Rig::with_workers(2, programs[0].clone(), &Config::default());
+        let (mut packets, mut bytes) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Send { worker, from, to, port } => {
+                    let frame = udp(from, to, (7, port));
+                    rig.send_at(worker, from.into(), &frame);
+                    packets += 1;
+                    bytes += frame.len() as u64;
+                }
+                Step::Sweep => rig.sweep(),
+                Step::Revalidate => rig.engine.revalidate().unwrap(),
+                Step::Wait(ms) => rig.wait(ms.into()),
+                Step::Publish => drop(rig.engine.publish(programs[1].clone())),
+            }
+        }
+        rig.sweep();
+        prop_assert_eq!(totals(&bridge), [(packets, bytes); 2]);
+        rig.wait(10_000);
+        rig.sweep();
+        prop_assert_eq!(rig.fake.megaflows().len(), 0);
+        prop_assert_eq!(totals(&bridge), [(packets, bytes); 2]);
+    }
+}

@@ -1,0 +1,145 @@
+//! What packets teach, and what becomes of it.
+
+use crate::{Rig, program, udp};
+use flow::{DatapathKey, PortNo};
+use pipeline::{LearnLimits, Lesson, Question, StationKey, StationPlace};
+use std::time::Duration;
+use switch::Config;
+use wire::MacAddr;
+
+const HERE: (u16, u16) = (1000, 2000);
+
+fn learning() -> Rig {
+    Rig::new(program("actions=normal"), &Config::default())
+}
+
+fn station(last: u8) -> StationKey {
+    StationKey { datapath: DatapathKey(0), vlan: 0, mac: MacAddr([2, 0, 0, 0, 0, last]) }
+}
+
+fn place(rig: &Rig, last: u8) -> Option<u32> {
+    let fdb = rig.engine.fdb();
+    fdb.iter().find(|(key, _)| *key == station(last)).map(|(_, place)| match place {
+        StationPlace::Port(port) => port.0,
+        StationPlace::Logical(port) => panic!("{port:?} in a bridge"),
+    })
+}
+
+#[test]
+fn next_packet_of_the_batch_knows_what_the_one_before_has_taught() {
+    let rig = learning();
+    assert_eq!(rig.fake.receive(0, 1, &udp(1, 2, HERE)), None);
+    assert_eq!(rig.fake.receive(0, 2, &udp(2, 1, HERE)), None);
+    assert_eq!(rig.answer(), [2, 3, 4, 1]);
+    assert_eq!((place(&rig, 1), place(&rig, 2)), (Some(1), Some(2)));
+    assert_eq!(rig.engine.stats().lessons, 2);
+}
+
+#[test]
+fn cached_flooding_ends_when_the_receiver_is_learnt() {
+    let rig = learning();
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], true));
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], false));
+    assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], true));
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], false));
+    assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], false));
+    // Only the first was out of date: the second was translated with what it had taught.
+    assert_eq!(rig.engine.stats().revalidated, 1);
+}
+
+#[test]
+fn nothing_is_dumped_when_nothing_is_out_of_date() {
+    let rig = learning();
+    rig.send(1, &udp(1, 2, HERE));
+    rig.sweep();
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.fake.dumps.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn station_that_moves_is_followed_there_and_back() {
+    let rig = learning();
+    rig.send(1, &udp(1, 2, HERE));
+    rig.send(2, &udp(2, 1, HERE));
+    rig.engine.revalidate().unwrap();
+    for (port, other) in [(3, 2), (2, 3), (3, 2)] {
+        let (sent, up) = rig.send(port, &udp(2, 1, HERE));
+        assert_eq!((sent, up), (vec![1], true), "what it sends from {port} has to teach");
+        rig.engine.revalidate().unwrap();
+        assert_eq!(place(&rig, 2), Some(port));
+        assert_eq!(rig.send(1, &udp(1, 2, HERE)).0, [port], "and no more to {other}");
+    }
+}
+
+#[test]
+fn packet_in_between_that_moves_a_station_is_heeded_in_the_same_batch() {
+    let rig = learning();
+    for port in [1, 2, 1] {
+        assert_eq!(rig.fake.receive(0, port, &udp(1, 9, HERE)), None);
+    }
+    assert_eq!(rig.answer(), [2, 3, 4, 1, 3, 4, 2, 3, 4]);
+    assert_eq!(place(&rig, 1), Some(1));
+    rig.engine.revalidate().unwrap();
+    // It has to teach when it comes again.
+    assert!(rig.send(2, &udp(1, 9, HERE)).1);
+    assert_eq!(place(&rig, 1), Some(2));
+}
+
+#[test]
+fn station_is_known_as_long_as_it_sends_and_not_because_it_is_sent_to() {
+    let max_age = Duration::from_secs(60);
+    let config =
+        Config { learn: LearnLimits { max_age, ..LearnLimits::default() }, ..Config::default() };
+    let rig = Rig::new(program("actions=normal"), &config);
+    rig.send(2, &udp(2, 9, HERE));
+    for _ in 0..20 {
+        rig.wait(5000);
+        rig.send(1, &udp(1, 2, HERE));
+        rig.sweep();
+    }
+    assert_eq!((place(&rig, 1), place(&rig, 2)), (Some(1), None));
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], false));
+    rig.wait(61_000);
+    rig.sweep();
+    assert_eq!(place(&rig, 1), None);
+}
+
+#[test]
+fn forgotten_station_is_flooded_to() {
+    let rig = learning();
+    rig.send(2, &udp(2, 1, HERE));
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)).0, [2]);
+    rig.engine.forget(&Question::Station(station(2)));
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], false));
+}
+
+#[test]
+fn configured_stations_are_those_of_the_last_time() {
+    let rig = learning();
+    let at = |last, port| Lesson::Station(station(last), StationPlace::Port(PortNo(port)));
+    rig.engine.configure(vec![at(7, 3), at(8, 4)]);
+    rig.send(1, &udp(7, 8, HERE));
+    assert_eq!((place(&rig, 7), place(&rig, 8)), (Some(3), Some(4)));
+    assert_eq!(rig.engine.stats().refused_lessons, 1);
+    assert_eq!(rig.send(2, &udp(2, 7, HERE)).0, [3]);
+    rig.engine.configure(vec![at(8, 4), at(9, 4)]);
+    assert_eq!((place(&rig, 7), place(&rig, 8), place(&rig, 9)), (None, Some(4), Some(4)));
+    rig.sweep();
+    assert_eq!(rig.send(2, &udp(2, 7, HERE)).0, [1, 3, 4]);
+}
+
+#[test]
+fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
+    let config = Config {
+        learn: LearnLimits { stations: 1, ..LearnLimits::default() },
+        ..Config::default()
+    };
+    let rig = Rig::new(program("actions=normal"), &config);
+    rig.send(1, &udp(1, 9, HERE));
+    assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], true));
+    assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], false));
+    let stats = rig.engine.stats();
+    assert_eq!((stats.learned, stats.lessons, stats.refused_lessons), (1, 1, 1));
+}

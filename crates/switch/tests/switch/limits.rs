@@ -1,0 +1,135 @@
+//! What happens when there are too many megaflows, or masks.
+
+use crate::{Rig, ipv4, program, udp};
+use datapath::megaflow::Megaflow;
+use datapath::provider::Datapath;
+use flow::Match;
+use std::fmt::Write;
+use std::sync::Arc;
+use switch::{Config, Limits};
+
+/// Each UDP port is a megaflow for itself.
+const BY_PORT: &str = "priority=9,udp,tp_dst=1,tp_src=1 actions=drop\npriority=1 actions=output:4";
+
+fn limited(limits: Limits) -> Rig {
+    // All masks are the same: that of single packets.
+    let limits = Limits { masks_per_port: 0, ..limits };
+    Rig::new(program(BY_PORT), &Config { limits, ..Config::default() })
+}
+
+#[test]
+fn port_that_floods_leaves_room_for_the_others() {
+    let rig = limited(Limits { megaflows: 100, ..Limits::default() });
+    for port in 0..1000 {
+        assert_eq!(rig.send(1, &udp(1, 9, (port, 7))).0, [4], "it is answered all the same");
+    }
+    assert_eq!(rig.fake.megaflows().len(), 50);
+    assert_eq!(rig.engine.stats().refused, 950);
+    for port in 0..1000 {
+        rig.send(2, &udp(2, 9, (port, 7)));
+    }
+    assert_eq!(rig.fake.megaflows().len(), 75);
+    assert!(rig.send(3, &udp(3, 9, (0, 7))).1 && !rig.send(3, &udp(3, 9, (0, 7))).1);
+    // When the first is silent, its room is for the others.
+    rig.wait(9900);
+    rig.send(3, &udp(3, 9, (0, 7)));
+    rig.wait(100);
+    rig.sweep();
+    assert_eq!(rig.fake.megaflows().len(), 1);
+}
+
+#[test]
+fn megaflows_are_idle_sooner_when_there_is_little_room() {
+    let rig = limited(Limits { megaflows: 64, ..Limits::default() });
+    for port in 0..200 {
+        (1..=12).for_each(|number| drop(rig.send(number, &udp(9, 8, (port, 7)))));
+    }
+    let full = rig.fake.megaflows().len();
+    assert!((57..=64).contains(&full), "{full}");
+    rig.wait(900);
+    rig.sweep();
+    assert_eq!(rig.fake.megaflows().len(), full);
+    rig.wait(100);
+    rig.sweep();
+    let stats = rig.engine.stats();
+    assert_eq!((stats.megaflows, stats.idle, stats.deleted), (0, full as u64, full as u64));
+}
+
+#[test]
+fn packets_are_cached_one_by_one_when_their_port_has_too_many_masks() {
+    let mut flows = String::new();
+    for len in 8..=32 {
+        writeln!(flows, "priority={len},ip,nw_dst=10.1.1.{}/{len} actions=output:3", len * 8 % 256)
+            .unwrap();
+    }
+    flows.push_str("priority=0 actions=output:4");
+    let limits = Limits { masks_per_port: 4, ..Limits::default() };
+    let rig = Rig::new(program(&flows), &Config { limits, ..Config::default() });
+    for bit in 0..24 {
+        let address = u32::from_be_bytes([10, 1, 1, 0]) ^ 1 << bit;
+        let frame = ipv4((1, 2), [10, 0, 0, 1], address.to_be_bytes(), (1, 2));
+        let first = rig.send(1, &frame);
+        assert!(first.1 || rig.engine.stats().mask_limited == 0);
+        assert_eq!(rig.send(1, &frame), (first.0, false));
+    }
+    assert_eq!(rig.fake.caches[0].lock().unwrap().masks().count(), 5);
+    assert!(rig.engine.stats().mask_limited > 5);
+    // Other ports have theirs, and those that have gone leave room.
+    let limited = rig.engine.stats().mask_limited;
+    rig.send(2, &ipv4((1, 2), [10, 0, 0, 1], [10, 1, 1, 1], (1, 2)));
+    rig.wait(10_000);
+    rig.sweep();
+    assert!(rig.fake.megaflows().is_empty());
+    rig.send(1, &ipv4((1, 2), [10, 0, 0, 1], [10, 1, 1, 1], (1, 2)));
+    assert_eq!(rig.engine.stats().mask_limited, limited);
+}
+
+#[test]
+fn megaflow_that_is_hit_is_not_idle() {
+    let rig = limited(Limits::default());
+    rig.send(1, &udp(1, 9, (1, 7)));
+    rig.send(1, &udp(1, 9, (2, 7)));
+    for _ in 0..10 {
+        rig.wait(5000);
+        assert!(!rig.send(1, &udp(1, 9, (1, 7))).1);
+        rig.sweep();
+    }
+    assert_eq!(rig.fake.megaflows().len(), 1);
+}
+
+#[test]
+fn megaflow_that_nobody_knows_is_deleted() {
+    let rig = limited(Limits::default());
+    rig.fake.put(vec![Megaflow::new(Match::any(), Arc::default())]).unwrap();
+    rig.sweep();
+    assert_eq!(rig.fake.megaflows(), []);
+    assert_eq!(rig.engine.stats().strangers, 1);
+}
+
+#[test]
+fn record_goes_when_the_datapath_has_lost_its_megaflow() {
+    let rig = limited(Limits::default());
+    rig.send(1, &udp(1, 9, (1, 7)));
+    rig.sweep();
+    rig.fake.caches[0].lock().unwrap().clear();
+    assert_eq!(rig.engine.stats().megaflows, 1);
+    rig.sweep();
+    let stats = rig.engine.stats();
+    assert_eq!((stats.megaflows, stats.vanished, stats.deleted), (0, 1, 0));
+    // One that is lost and comes up again before that is simply put again.
+    rig.send(1, &udp(1, 9, (1, 7)));
+    rig.fake.caches[0].lock().unwrap().clear();
+    assert!(rig.send(1, &udp(1, 9, (1, 7))).1);
+    assert!(!rig.send(1, &udp(1, 9, (1, 7))).1);
+}
+
+#[test]
+fn packets_of_one_batch_are_translated_once_when_they_are_alike() {
+    let rig = Rig::new(program("actions=output:4"), &Config::default());
+    for port in 0..10 {
+        rig.fake.receive(0, 1, &udp(1, 9, (port, 7)));
+    }
+    assert_eq!(rig.answer().len(), 10);
+    let stats = rig.engine.stats();
+    assert_eq!((stats.upcalls, stats.reused, stats.put, stats.megaflows), (10, 9, 1, 1));
+}

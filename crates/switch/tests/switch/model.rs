@@ -1,0 +1,195 @@
+//! After a sweep, what is cached is what a translation says at that moment, whatever came before.
+
+use crate::{Rig, program, udp};
+use flow::PortNo;
+use packet::PacketBuf;
+use pipeline::{Learned, Lesson, Program, translate};
+use proptest::prelude::*;
+use std::sync::{Arc, LazyLock};
+use switch::{Config, Limits};
+
+static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| {
+    let flows = [
+        "actions=normal",
+        "priority=5,udp,tp_dst=0 actions=drop\npriority=1 actions=normal",
+        "priority=5,udp,tp_src=2 actions=output:4\npriority=1 actions=normal",
+        "priority=5,in_port=2,udp,tp_dst=0/2 actions=resubmit(,1)\npriority=1 actions=normal\n\
+         table=1,priority=3,dl_src=02:00:00:00:00:01 actions=output:1,normal\ntable=1 actions=normal",
+        "priority=1 actions=output:3",
+    ];
+    flows.into_iter().map(program).collect()
+});
+
+/// A packet that comes in.
+#[derive(Clone, Debug)]
+struct Sent {
+    worker: u16,
+    port: u32,
+    macs: (u8, u8),
+    ports: (u16, u16),
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Packets that come up together, or hit.
+    Batch(Vec<Sent>),
+    /// The same, and in the middle of it something else.
+    Race(Vec<Sent>, Box<Step>),
+    Publish(usize),
+    Sweep,
+    Revalidate,
+    Wait(u64),
+}
+
+fn packets() -> impl Strategy<Value = Vec<Sent>> {
+    let sent = (0..2u16, 1..5u32, (1..5u8, 1..5u8), (0..3u16, 0..3u16));
+    let sent = sent.prop_map(|(worker, port, macs, ports)| Sent { worker, port, macs, ports });
+    prop::collection::vec(sent, 1..8)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let change = prop_oneof![
+        2 => (0..5usize).prop_map(Step::Publish),
+        1 => Just(Step::Sweep),
+        2 => Just(Step::Revalidate),
+        1 => (0..20_000u64).prop_map(Step::Wait),
+    ];
+    let other = prop_oneof![
+        (0..5usize).prop_map(Step::Publish),
+        Just(Step::Sweep),
+        Just(Step::Revalidate),
+        packets().prop_map(Step::Batch),
+    ];
+    prop_oneof![
+        4 => packets().prop_map(Step::Batch),
+        2 => (packets(), other).prop_map(|(packets, other)| Step::Race(packets, Box::new(other))),
+        3 => change,
+    ]
+}
+
+fn receive(rig: &Rig, packets: &[Sent]) {
+    for sent in packets {
+        rig.fake.receive(sent.worker, sent.port, &udp(sent.macs.0, sent.macs.1, sent.ports));
+    }
+}
+
+fn run(rig: &Rig, current: &mut usize, step: Step) {
+    match step {
+        Step::Batch(packets) => {
+            receive(rig, &packets);
+            rig.answer();
+        }
+        Step::Race(packets, other) => {
+            // What `other` brings up is handled before `packets` are entered.
+            let mut upcalls = Vec::new();
+            if let Step::Batch(first) = &*other {
+                receive(rig, first);
+                upcalls = rig.fake.take_upcalls();
+            }
+            receive(rig, &packets);
+            if let Step::Publish(number) = *other {
+                *current = number;
+            }
+            let (engine, now) = (Arc::clone(&rig.engine), rig.now());
+            *rig.fake.at_clock.lock().unwrap() = Some(Box::new(move || match *other {
+                Step::Publish(number) => drop(engine.publish(PROGRAMS[number].clone())),
+                Step::Sweep => engine.sweep(now).unwrap(),
+                Step::Batch(_) => engine.handle(&mut upcalls, now).unwrap(),
+                _ => engine.revalidate().unwrap(),
+            }));
+            rig.answer();
+            let left = rig.fake.at_clock.lock().unwrap().take();
+            if let Some(hook) = left {
+                hook();
+            }
+        }
+        Step::Publish(number) => {
+            *current = number;
+            rig.engine.publish(PROGRAMS[number].clone());
+        }
+        Step::Sweep => rig.sweep(),
+        Step::Revalidate => rig.engine.revalidate().unwrap(),
+        Step::Wait(ms) => rig.wait(ms),
+    }
+    rig.fake.take_sent();
+}
+
+/// Every packet that there can be.
+fn universe() -> impl Iterator<Item = (u32, Vec<u8>)> {
+    let macs = (1..5).flat_map(|from| (1..5).map(move |to| (from, to)));
+    let ports = (0..3).flat_map(|from| (0..3).map(move |to| (from, to)));
+    let frames = macs.flat_map(move |(from, to)| ports.clone().map(move |p| udp(from, to, p)));
+    (1..5).flat_map(move |port| frames.clone().map(move |frame| (port, frame)))
+}
+
+/// Everything cached is right, for every packet that it serves, and none of these has anything to teach.
+fn check(rig: &Rig, program: &Program) -> Result<(), TestCaseError> {
+    let mut learned = Learned::default();
+    rig.engine.fdb().into_iter().for_each(|(key, place)| {
+        learned.configure(Lesson::Station(key, place));
+    });
+    let megaflows = rig.fake.megaflows();
+    for (megaflow, _) in &megaflows {
+        prop_assert!(rig.engine.decided_by(megaflow.id).is_some());
+    }
+    for (port, frame) in universe() {
+        let packet = PacketBuf::from_bytes(&frame);
+        let key = flow::extract(&packet, PortNo(port), None).unwrap();
+        let mut serving = megaflows.iter().filter(|(m, _)| m.condition.matches(&key)).peekable();
+        if serving.peek().is_none() {
+            continue;
+        }
+        let now = translate(program, &key, &learned, &mut ());
+        for (megaflow, _) in serving {
+            prop_assert_eq!(&*megaflow.actions, &*now.actions, "{:?}", key);
+            prop_assert_eq!(&now.lessons, &[]);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_cached_after_a_sweep_is_what_a_translation_says(
+        masks_per_port in 0..4usize,
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let limits = Limits { masks_per_port, megaflows: 64, ..Limits::default() };
+        let mut current = 0;
+        let rig = Rig::with_workers(
+            2,
+            PROGRAMS[current].clone(),
+            &Config { limits, ..Config::default() },
+        );
+        for step in steps {
+            let checks = matches!(step, Step::Sweep | Step::Revalidate);
+            run(&rig, &mut current, step);
+            if checks {
+                check(&rig, &PROGRAMS[current])?;
+            }
+        }
+        rig.sweep();
+        check(&rig, &PROGRAMS[current])?;
+    }
+
+    #[test]
+    fn nothing_comes_up_again_when_the_new_program_says_the_same(
+        number in 0..5usize,
+        batches in prop::collection::vec(packets(), 1..20),
+    ) {
+        let rig = Rig::with_workers(2, PROGRAMS[number].clone(), &Config::default());
+        for packets in &batches {
+            receive(&rig, packets);
+            rig.answer();
+        }
+        rig.engine.revalidate().unwrap();
+        let before = rig.engine.stats();
+        rig.engine.publish(PROGRAMS[number].clone());
+        rig.engine.revalidate().unwrap();
+        let after = rig.engine.stats();
+        prop_assert_eq!((after.deleted, after.put), (before.deleted, before.put));
+        prop_assert_eq!(after.revalidated - before.revalidated >= before.megaflows, true);
+    }
+}

@@ -1,0 +1,174 @@
+//! Another program takes the place of the one before.
+
+use crate::{Rig, bridge, program, udp};
+use flow::{DatapathKey, PortKey, PortNo};
+use pipeline::logical::{Loader, LogicalFlow};
+use pipeline::{DatapathKind, Direction, Entry, LogicalPort, Place, PortSecurity, Program};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use switch::{Config, Limits};
+
+const DNS: (u16, u16) = (1000, 53);
+const WEB: (u16, u16) = (1000, 80);
+
+fn logical(direction: Direction, priority: u16, condition: &str, actions: &str) -> LogicalFlow {
+    LogicalFlow {
+        datapaths: vec![DatapathKey(1)],
+        direction,
+        table: 0,
+        priority,
+        stage: "stage".into(),
+        condition: condition.into(),
+        actions: actions.into(),
+        source: "test:1".into(),
+        cookie: 0,
+    }
+}
+
+/// A logical switch with two guests.
+fn switch() -> Loader {
+    let mut loader = Loader::default();
+    let datapath = DatapathKey(1);
+    loader.add_datapath(datapath, "sw", DatapathKind::Switch);
+    for number in 1..=2u16 {
+        let place = Place::Local(PortNo(number.into()));
+        let port = PortKey::new(number).unwrap();
+        let (name, security) = (format!("vm{number}"), PortSecurity::default());
+        loader.set_port(datapath, port, LogicalPort { name, place, security });
+        loader.physical().set_entry(PortNo(number.into()), Entry::Vif { datapath, port });
+        let (condition, actions) = (
+            format!("eth.dst == 02:00:00:00:00:0{number}"),
+            format!("outport = \"vm{number}\"; output;"),
+        );
+        loader.add_flow(&logical(Direction::Ingress, 50, &condition, &actions)).unwrap();
+    }
+    loader.add_flow(&logical(Direction::Egress, 0, "1", "output;")).unwrap();
+    loader
+}
+
+#[test]
+fn new_acl_ends_what_is_cached_within_one_sweep() {
+    let mut loader = switch();
+    let rig = Rig::new(loader.program(), &Config::default());
+    assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![2], true));
+    assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
+    let acl = loader.add_flow(&logical(Direction::Egress, 9, "udp.dst == 53", "drop;")).unwrap();
+    assert_eq!(rig.engine.publish(loader.program()), 2);
+    rig.send(1, &udp(1, 2, WEB));
+    rig.sweep();
+    assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![], true));
+    assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], true));
+    loader.remove_flow(acl);
+    rig.engine.publish(loader.program());
+    rig.sweep();
+    // What was cached for less is right for it still.
+    assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![2], false));
+    let stats = rig.engine.stats();
+    assert_eq!((stats.generation, stats.megaflows), (3, 2));
+}
+
+/// The flows of two generations: the second lets no DNS through.
+fn generations() -> (Program, Program) {
+    let mut bridge = bridge("priority=5,udp,tp_dst=53 actions=2\npriority=1,udp actions=2");
+    let first = bridge.program().clone();
+    bridge.apply("priority=5,udp,tp_dst=53 actions=drop", "2", 0).unwrap();
+    (first, bridge.program().clone())
+}
+
+#[test]
+fn packets_of_unaffected_megaflows_never_come_up_when_a_program_is_published() {
+    let (first, second) = generations();
+    let rig = Rig::new(first, &Config::default());
+    rig.send(1, &udp(1, 2, DNS));
+    rig.send(1, &udp(1, 2, WEB));
+    rig.engine.publish(second);
+    assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
+    assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![], false));
+    let stats = rig.engine.stats();
+    assert_eq!((stats.upcalls, stats.deleted, stats.put, stats.revalidated), (2, 0, 3, 2));
+}
+
+#[test]
+fn flows_of_a_row_are_those_that_decide_now() {
+    let (first, second) = generations();
+    let rig = Rig::new(first, &Config::default());
+    rig.send(1, &udp(1, 2, DNS));
+    let actions = || {
+        let (rows, next) = rig.engine.flows(Default::default(), 10).unwrap();
+        assert_eq!((rows.len(), next), (1, None));
+        let row = &rows[0];
+        let decided = rig.engine.decided_by(row.megaflow.id).unwrap();
+        assert!(decided.iter().zip(&row.flows).all(|(a, b)| std::sync::Arc::ptr_eq(a, b)));
+        (row.generation, row.flows.iter().map(|flow| flow.text.actions.to_string()).collect())
+    };
+    let text = |text: &str| vec![text.to_owned()];
+    assert_eq!(actions(), (1, text("output:2")));
+    rig.engine.publish(second);
+    rig.engine.revalidate().unwrap();
+    assert_eq!(actions(), (2, text("drop")));
+}
+
+#[test]
+fn age_and_idleness_are_told() {
+    let rig = Rig::new(program("actions=2"), &Config::default());
+    rig.send(1, &udp(1, 2, WEB));
+    rig.wait(3000);
+    let told = || {
+        let (rows, _) = rig.engine.flows(Default::default(), 10).unwrap();
+        (rows[0].age.as_millis(), rows[0].idle.as_millis())
+    };
+    assert_eq!(told(), (3000, 3000));
+    rig.send(1, &udp(1, 2, WEB));
+    rig.wait(1500);
+    assert_eq!(told(), (4500, 1500));
+}
+
+#[test]
+fn megaflow_is_deleted_when_the_new_program_reads_more() {
+    let rig = Rig::new(program("actions=2"), &Config::default());
+    rig.send(1, &udp(1, 2, WEB));
+    rig.engine.publish(program("priority=5,udp,tp_dst=53 actions=3\npriority=1 actions=2"));
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.fake.megaflows(), []);
+    assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![3], true));
+    assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], true));
+}
+
+#[test]
+fn what_cannot_be_translated_in_time_is_deleted() {
+    let limits = Limits { revalidate: Duration::ZERO, ..Limits::default() };
+    let (first, second) = generations();
+    let rig = Rig::new(first, &Config { limits, ..Config::default() });
+    for port in 0..100 {
+        rig.send(1, &udp(1, 2, (1000, port)));
+    }
+    assert!(rig.engine.stats().megaflows > 1);
+    rig.engine.publish(second);
+    rig.engine.revalidate().unwrap();
+    assert_eq!((rig.fake.megaflows(), rig.engine.stats().megaflows), (vec![], 0));
+    assert_eq!(rig.engine.stats().revalidated, 0);
+}
+
+#[test]
+fn few_of_many_are_deleted_instead_of_dumping_all() {
+    let flows = "table=0,priority=5,udp actions=2,3\npriority=1 actions=normal";
+    let exact = Limits { masks_per_port: 0, ..Limits::default() };
+    let rig = Rig::new(program(flows), &Config { limits: exact, ..Config::default() });
+    for port in 0..3000 {
+        rig.send(1, &udp(1, 2, (port, 1)));
+    }
+    let arp = |from: u8, to: u8| {
+        let mut frame = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 6];
+        frame.extend([0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, from, 10, 0, 0, from]);
+        frame.extend([2, 0, 0, 0, 0, to, 10, 0, 0, to]);
+        frame
+    };
+    assert_eq!(rig.send(1, &arp(1, 2)).0, [2, 3, 4]);
+    rig.send(2, &arp(2, 1));
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.fake.dumps.load(Ordering::Relaxed), 0);
+    assert_eq!(rig.send(1, &arp(1, 2)), (vec![2], true));
+    assert_eq!(rig.engine.stats().deleted, 1);
+}
