@@ -11,6 +11,13 @@
 //! double tags need an MTU that has room for them. Super-packets behind a tag of TPID 0x9100 have to be segmented
 //! first, because the kernel cannot.
 //!
+//! # SCTP
+//! A veth interface claims to compute SCTP's checksum and to cut SCTP's super-packets, so a guest behind one leaves both to whoever
+//! reads from the other end. The checksum is completed on receive ([`packet::complete_crc32c`]). Of super-packets a
+//! virtio-net header cannot speak: the kernel hands out an error in their place, and each is lost
+//! ([`IoError::Malformed`]) until the guest sends it again in pieces. `tx-sctp-segmentation off` on the *guest's* end
+//! keeps it from making them. (TAP interfaces claim neither.)
+//!
 //! # Why no rings
 //! Memory-mapped rings were measured beside these calls. A transmit ring costs a third more CPU per super-packet
 //! over veth, where the kernel copies its slots. A receive ring, when forwarding TCP, saves CPU only as long as frames are
