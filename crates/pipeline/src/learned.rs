@@ -121,6 +121,14 @@ impl Learned {
         }
     }
 
+    /// When something was learnt last, or in use; `None` when it is not known, or configured.
+    pub fn last(&self, question: &Question) -> Option<Instant> {
+        match question {
+            Question::Binding(key) => self.bindings.get(key)?.last,
+            Question::Station(key) => self.stations.get(key)?.last,
+        }
+    }
+
     /// Forgets what was neither learnt again nor in use for longer than the limit.
     pub fn expire(&mut self, now: Instant) {
         let max_age = self.limits.max_age;
@@ -240,6 +248,8 @@ mod tests {
         let (_, generation) = learned.station(&station(1));
         learned.refresh(&Question::Station(station(1)), now + max_age);
         learned.refresh(&Question::Station(station(2)), now + max_age);
+        assert_eq!(learned.last(&Question::Station(station(1))), Some(now + max_age));
+        assert_eq!(learned.last(&Question::Station(station(2))), None);
         learned.expire(now + max_age * 2);
         assert_eq!(learned.station(&station(1)), (Some(at(3)), generation));
         learned.expire(now + max_age * 3);

@@ -10,7 +10,7 @@ use datapath::provider::{Datapath, DatapathError, DumpCursor};
 use pipeline::{BindingKey, Flow, Learned, Lesson, Program, Question, StationKey, StationPlace};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::MacAddr;
 
 /// A program that was published.
@@ -117,6 +117,17 @@ impl Engine {
     pub fn forget(&self, question: &Question) {
         self.learned_mut().forget(question);
         self.alarm.changed();
+    }
+
+    /// The program that is in use. A clone shares everything, the counters of its flows too.
+    pub fn program(&self) -> Program {
+        self.published().program.clone()
+    }
+
+    /// How long ago something was learnt last, or in use; `None` when it is not known, or configured.
+    pub fn learnt_since(&self, question: &Question) -> Option<Duration> {
+        let last = self.learned().last(question)?;
+        Some(Instant::now().saturating_duration_since(last))
     }
 
     /// Every station that is known.
