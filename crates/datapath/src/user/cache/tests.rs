@@ -131,6 +131,91 @@ fn stale_exact_entry_serves_nobody_when_its_chunk_has_another_mask() {
 }
 
 #[test]
+fn place_is_used_again_when_its_chunk_was_full() {
+    let mut cache = cache();
+    for address in 0..64 {
+        cache.put(&to(address, 1).1).unwrap();
+    }
+    let leaving = to(5, 1).1.id;
+    let slot = cache.slot_of(leaving);
+    cache.delete(leaving).unwrap();
+    cache.put(&to(64, 1).1).unwrap();
+    assert_eq!(cache.slot_of(to(64, 1).1.id), slot);
+}
+
+#[test]
+fn emptied_chunk_is_left_alone_when_another_mask_has_it() {
+    let mut cache = cache();
+    for address in 0..128 {
+        cache.put(&to(address, 1).1).unwrap();
+    }
+    let slot = cache.slot_of(to(127, 1).1.id).unwrap();
+    for address in 64..128 {
+        cache.delete(to(address, 1).1.id).unwrap();
+    }
+    let other_key = key(&[(Field::TpDst, 80)]);
+    let other = megaflow(&other_key, &[Field::TpDst], 2);
+    cache.put(&other).unwrap();
+    assert_eq!(cache.slot_of(other.id).map(Slot::chunk), Some(slot.chunk()));
+    for address in 128..192 {
+        let (key, megaflow) = to(address, 1);
+        cache.put(&megaflow).unwrap();
+        assert_eq!(cache.look_up(&key, 1, 1).map(|hit| hit.id), Some(megaflow.id));
+    }
+    assert_eq!(cache.look_up(&other_key, 1, 1).map(|hit| hit.id), Some(other.id));
+    assert_eq!(cache.get(other.id).unwrap().0, other);
+}
+
+#[test]
+fn memory_stays_flat_when_megaflows_of_one_mask_come_and_go() {
+    let mut cache = cache();
+    cache.put(&to(0, 1).1).unwrap();
+    let mut churn = |from: u128| {
+        for address in from..from + 1_000 {
+            cache.put(&to(address, address as u32).1).unwrap();
+        }
+        for address in from..from + 1_000 {
+            cache.delete(to(address, 1).1.id).unwrap();
+        }
+        cache.memory_bytes()
+    };
+    let bytes = churn(1);
+    assert!((1..30).all(|round| churn(1 + 1_000 * round) <= bytes));
+}
+
+#[test]
+fn chunks_go_to_another_mask_and_back_when_they_are_empty() {
+    let mut cache = cache();
+    let of_round = |round: usize| -> Vec<Megaflow> {
+        let numbers = 1_000 * round..1_000 * (round + 1);
+        let field = [Field::Ip4Dst, Field::TunId, Field::Ip6Src][round % 3];
+        let new = |number| megaflow(&key(&[(field, number as u128)]), &[field], 1);
+        numbers.map(new).collect()
+    };
+    let mut memory_bytes = Vec::new();
+    for round in 2..20 {
+        // Of each round a few stay, in the first chunk and the last, until those of the next are there.
+        let stays = |at: usize| at % 1_000 < 10 || at % 1_000 > 990;
+        for megaflow in of_round(round) {
+            assert_eq!(cache.put(&megaflow), Ok(()));
+        }
+        let of_before = of_round(round - 1);
+        for (at, megaflow) in of_before.iter().enumerate().filter(|&(at, _)| stays(at)) {
+            assert_eq!(cache.delete(megaflow.id).is_some(), round > 2, "{at}");
+        }
+        let all = of_round(round);
+        assert!(all.iter().all(|m| cache.get(m.id).is_some_and(|(found, _)| found == *m)));
+        for (_, megaflow) in all.iter().enumerate().filter(|&(at, _)| !stays(at)) {
+            cache.delete(megaflow.id).unwrap();
+        }
+        memory_bytes.push(cache.memory_bytes());
+    }
+    assert_eq!(cache.len(), 19);
+    let (first, last) = (memory_bytes[3], memory_bytes[17]);
+    assert!(last <= first + 1_000, "{memory_bytes:?}");
+}
+
+#[test]
 fn repeated_flow_stays_in_the_exact_cache_when_others_come_only_once() {
     let mut cache = cache();
     cache.put(&Megaflow::new(Match::any(), actions(1))).unwrap();
@@ -147,27 +232,34 @@ fn repeated_flow_stays_in_the_exact_cache_when_others_come_only_once() {
 }
 
 #[test]
-fn frequent_masks_are_tried_first_when_maintained() {
+fn masks_that_were_hit_most_lately_are_tried_first_when_maintained() {
     let mut cache = cache();
-    let key = key(&[(Field::EthType, 0x800), (Field::TpDst, 80)]);
-    let rare = megaflow(&super::tests::key(&[(Field::InPort, 9)]), &[Field::InPort], 1);
-    let frequent = megaflow(&key, &[Field::TpDst], 2);
+    let keys = [(Field::InPort, 9), (Field::TpDst, 80)].map(|field| key(&[field]));
+    let [rare, frequent] = [(&keys[0], Field::InPort), (&keys[1], Field::TpDst)]
+        .map(|(key, field)| megaflow(key, &[field], 1));
     cache.put(&rare).unwrap();
     cache.put(&frequent).unwrap();
-    let mut probes = |source| {
+    // Each time with another source, or the exact cache would have the answer.
+    let mut source = 0;
+    let mut probes = |cache: &mut Cache, key: &FlowKey| {
+        source += 1;
         let mut key = key.clone();
         key.set(Field::TpSrc, source);
         let before = cache.stats().mask_probes;
         cache.look_up(&key, 1, 1).unwrap();
-        let probes = cache.stats().mask_probes - before;
-        cache.maintain();
-        probes
+        cache.stats().mask_probes - before
     };
-    assert_eq!((probes(1), probes(2)), (2, 1));
+    assert!((0..1_000).all(|_| probes(&mut cache, &keys[1]) == 2));
+    cache.maintain();
+    assert_eq!([probes(&mut cache, &keys[1]), probes(&mut cache, &keys[0])], [1, 2]);
     let masks: Vec<_> = cache.masks().collect();
     let expected = [&frequent, &rare]
         .map(|megaflow| MaskUse { mask: megaflow.condition.mask().clone(), megaflows: 1 });
     assert_eq!(masks, expected);
+    (0..20).for_each(|_| cache.maintain());
+    assert_eq!(probes(&mut cache, &keys[0]), 2);
+    cache.maintain();
+    assert_eq!(probes(&mut cache, &keys[0]), 1);
 }
 
 #[test]
