@@ -18,6 +18,7 @@ pub mod limits;
 mod multicast;
 mod netlink;
 mod netns;
+mod quiet;
 pub mod raw_ip;
 pub mod signal;
 pub mod stt_sink;
@@ -33,3 +34,4 @@ pub use netlink::{
     VxlanSpec, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};
+pub use quiet::keep_quiet;

@@ -68,6 +68,40 @@ impl Tap {
         Ok(queues)
     }
 
+    /// Makes the interface `name` in the network namespace of this thread for somebody else to open, such as a virtual machine:
+    /// it stays until [`Tap::release`]. It may be there already, and in use.
+    ///
+    /// # Errors
+    /// As [`Tap::open`], but for EBUSY.
+    pub fn provide(name: &str) -> Result<()> {
+        match Self::attach(name, 0) {
+            Ok(tap) => tap.set_persistent(name, true),
+            Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes an interface that [`Tap::provide`] has made, unless somebody has it open: then it stays, and false is returned.
+    ///
+    /// # Errors
+    /// As [`Tap::open`], but for EBUSY.
+    pub fn release(name: &str) -> Result<bool> {
+        match Self::attach(name, 0) {
+            Ok(tap) => tap.set_persistent(name, false).map(|()| true),
+            Err(error) if error.errno() == Some(libc::EBUSY) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn set_persistent(&self, name: &str, persistent: bool) -> Result<()> {
+        // SAFETY: TUNSETPERSIST takes its flag by value.
+        cvt_ioctl(unsafe {
+            libc::ioctl(self.fd.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(persistent))
+        })
+        .map(drop)
+        .map_err(|e| Error::os(format!("keep TAP {name}"), e))
+    }
+
     /// Makes the interface, or one more queue of it.
     fn attach(name: &str, flags: libc::c_int) -> Result<Self> {
         let what = || format!("create TAP {name}");

@@ -306,6 +306,11 @@ pub enum Device {
         /// `None`.
         netns: Option<String>,
     },
+    /// A TAP device that weft makes and a virtual machine opens, in the namespace of weft itself.
+    Vm {
+        /// Its name.
+        name: String,
+    },
     /// An interface that is already there, in the namespace of weft itself.
     Interface {
         /// Its name.
@@ -317,7 +322,7 @@ impl Device {
     /// The name of the interface.
     pub fn name(&self) -> &str {
         match self {
-            Self::Tap { name, .. } | Self::Interface { name } => name,
+            Self::Tap { name, .. } | Self::Vm { name } | Self::Interface { name } => name,
         }
     }
 
@@ -325,7 +330,7 @@ impl Device {
     pub fn netns(&self) -> Option<&str> {
         match self {
             Self::Tap { netns, .. } => netns.as_deref(),
-            Self::Interface { .. } => None,
+            Self::Vm { .. } | Self::Interface { .. } => None,
         }
     }
 }

@@ -49,7 +49,7 @@ fn network(tunnel: TunnelType) -> String {
 fn table(net: &Net, tunnel: TunnelType) -> MacTable {
     let mut table = MacTable::default();
     for switch in net.network.logical_switches() {
-        let place = table.add_switch(switch.datapath_key, link(net, switch, tunnel)).unwrap();
+        let place = table.add_switch(switch.datapath_key, link(net, switch, tunnel));
         for port in &switch.ports {
             let at = match net.placement.places.get(&(switch.datapath_key, port.key)) {
                 Some(Place::Local(number)) => PortPlace::Local(*number),
@@ -58,7 +58,7 @@ fn table(net: &Net, tunnel: TunnelType) -> MacTable {
                 // A switch that does not reach this host.
                 _ => continue,
             };
-            table.add_port(place, port.key, port.mac, at).unwrap();
+            table.add_port(place, port.key, port.mac, at);
         }
     }
     table

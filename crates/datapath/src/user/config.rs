@@ -91,6 +91,13 @@ pub enum DeviceConfig {
         /// The guest's MTU in bytes.
         mtu: u16,
     },
+    /// A TAP that the datapath makes and a virtual machine opens.
+    Vm {
+        /// The device's name.
+        name: String,
+        /// The guest's MTU in bytes.
+        mtu: u16,
+    },
     /// A device that is there already.
     Interface {
         /// The device's name.
@@ -118,6 +125,7 @@ impl std::fmt::Display for DeviceConfig {
                 write!(f, "tap {name} in {}", guest.netns)
             }
             Self::Tap { name, guest: None, .. } => write!(f, "tap {name}"),
+            Self::Vm { name, .. } => write!(f, "vm {name}"),
             Self::Interface { name, .. } => write!(f, "interface {name}"),
         }
     }

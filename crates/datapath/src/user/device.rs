@@ -14,6 +14,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 pub(super) enum Device {
     Tap(Tap),
     Interface(PacketSocket),
+    Vm(VmTap),
+}
+
+/// A TAP whose other end a virtual machine has open, or will: frames go through the interface itself.
+#[derive(Debug)]
+pub(super) struct VmTap {
+    name: String,
+    socket: PacketSocket,
+}
+
+/// The interface goes too, unless the machine has it open: then that outlives its switch, and the next one finds it.
+impl Drop for VmTap {
+    fn drop(&mut self) {
+        if let Err(error) = Tap::release(&self.name) {
+            tracing::debug!("{error}");
+        }
+    }
 }
 
 /// With the link of a device that is in this namespace and was not made here.
@@ -39,9 +56,10 @@ impl Device {
         let tap = match config {
             DeviceConfig::Interface { name, .. } => {
                 let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
-                let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-                let socket = PacketSocket::open(link.index, &Filter::everything(), options)?;
-                return Ok(Some((Self::Interface(socket), Some(link))));
+                return Ok(Some((Self::Interface(open_socket(link.index)?), Some(link))));
+            }
+            DeviceConfig::Vm { name, mtu } => {
+                return Ok(may_make.then(|| open_for_vm(name, *mtu)).transpose()?);
             }
             DeviceConfig::Tap { name, guest: Some(guest), mtu } => {
                 let netns = Netns::open(&guest.netns).map_err(Refusal::Absent)?;
@@ -56,21 +74,21 @@ impl Device {
     pub(super) fn ifindex(&self) -> Option<Ifindex> {
         match self {
             Self::Tap(_) => None,
-            Self::Interface(socket) => Some(socket.ifindex()),
+            Self::Interface(socket) | Self::Vm(VmTap { socket, .. }) => Some(socket.ifindex()),
         }
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tap(tap) => tap.as_fd(),
-            Self::Interface(socket) => socket.as_fd(),
+            Self::Interface(socket) | Self::Vm(VmTap { socket, .. }) => socket.as_fd(),
         }
     }
 
     pub(super) fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<()>> {
         match self {
             Self::Tap(tap) => tap.recv(packet),
-            Self::Interface(socket) => {
+            Self::Interface(socket) | Self::Vm(VmTap { socket, .. }) => {
                 let Some(received) = socket.recv(packet)? else { return Ok(None) };
                 if let Some(tag) = received.vlan {
                     super::restore_tag(packet, tag);
@@ -83,9 +101,29 @@ impl Device {
     pub(super) fn send(&self, packet: &PacketBuf) -> IoResult<()> {
         match self {
             Self::Tap(tap) => tap.send(packet),
-            Self::Interface(socket) => socket.send(packet),
+            Self::Interface(socket) | Self::Vm(VmTap { socket, .. }) => socket.send(packet),
         }
     }
+}
+
+fn open_socket(index: Ifindex) -> Result<PacketSocket, Error> {
+    let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+    PacketSocket::open(index, &Filter::everything(), options)
+}
+
+/// Makes a TAP, or finds that of a virtual machine that runs already. The link comes with it: it is without carrier as long as
+/// no machine has it open.
+fn open_for_vm(name: &str, mtu: u16) -> Result<Opened, Error> {
+    Tap::provide(name)?;
+    let netlink = Netlink::open()?;
+    let index = netlink.index_of(name)?;
+    // From here on, what goes wrong removes it.
+    let tap = VmTap { name: name.to_owned(), socket: open_socket(index)? };
+    netdev::keep_quiet(name)?;
+    netlink.set_mtu(index, u32::from(mtu))?;
+    netlink.set_up(index)?;
+    let link = netlink.link_by_index(index)?;
+    Ok((Device::Vm(tap), Some(link)))
 }
 
 fn open_here(name: &str, mtu: u16) -> Result<Tap, Error> {

@@ -26,6 +26,7 @@ const DEVICE: Schema = Schema {
     keys: &[
         key("tap", "tap = \"web0\""),
         key("netns", "netns = \"web\""),
+        key("vm", "vm = \"tap7\""),
         key("interface", "interface = \"veth-web\""),
     ],
 };
@@ -225,12 +226,14 @@ fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
 }
 
 fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
-    const RIGHT: &str = "write { tap = \"web0\" } for a device that weft creates, or \
-                         { interface = \"veth-web\" } for one that is there";
+    const RIGHT: &str = "write { tap = \"web0\" } for a device that weft creates, { vm = \"tap7\" } for one that a \
+                         virtual machine opens, or { interface = \"veth-web\" } for one that is there";
     let section = field.table(report, &DEVICE)?;
     let netns = section.get("netns");
-    match (section.get("tap"), section.get("interface")) {
-        (Some(tap), None) => {
+    let given = [section.get("tap"), section.get("vm"), section.get("interface")];
+    let is_misspelt = |key: &&str| section.is_misspelt(key);
+    match given {
+        [Some(tap), None, None] => {
             let name = interface_name(report, tap);
             let netns = match netns {
                 Some(field) => Some(netns_name(report, field)?),
@@ -238,25 +241,38 @@ fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
             };
             Some(Device::Tap { name: name?, netns })
         }
-        (None, Some(interface)) => {
-            if let Some(field) = netns {
-                report.error(
-                    field.key_at,
-                    "`netns` goes with `tap` only; weft attaches an existing interface where it is, \
-                     so take `netns` out",
-                );
-            }
+        [None, Some(vm), None] => {
+            refuse_netns(report, netns, "a virtual machine opens its device where weft is");
+            Some(Device::Vm { name: interface_name(report, vm)? })
+        }
+        [None, None, Some(interface)] => {
+            refuse_netns(report, netns, "weft attaches an existing interface where it is");
             Some(Device::Interface { name: interface_name(report, interface)? })
         }
-        (Some(_), Some(_)) => {
-            field.error(report, format!("`device` has both `tap` and `interface`; {RIGHT}"));
+        [None, None, None] if ["tap", "vm", "interface"].iter().any(is_misspelt) => None,
+        [None, None, None] => {
+            field.error(
+                report,
+                format!("`device` has neither `tap` nor `vm` nor `interface`; {RIGHT}"),
+            );
             None
         }
-        (None, None) if section.is_misspelt("tap") || section.is_misspelt("interface") => None,
-        (None, None) => {
-            field.error(report, format!("`device` has neither `tap` nor `interface`; {RIGHT}"));
+        _ => {
+            let given = ["tap", "vm", "interface"].into_iter().zip(&given);
+            let names: Vec<_> =
+                given.filter(|(_, it)| it.is_some()).map(|(name, _)| format!("`{name}`")).collect();
+            field.error(report, format!("`device` has {}; {RIGHT}", names.join(" and ")));
             None
         }
+    }
+}
+
+fn refuse_netns(report: &mut Report<'_>, netns: Option<Field<'_, '_>>, why: &str) {
+    if let Some(field) = netns {
+        report.error(
+            field.key_at,
+            format!("`netns` goes with `tap` only; {why}, so take `netns` out"),
+        );
     }
 }
 

@@ -66,19 +66,6 @@ pub enum Ingress {
     },
 }
 
-/// A table that cannot be.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum TableError {
-    /// Two logical switches answer to the same key or tags.
-    DuplicateSwitch(DatapathKey),
-    /// Two ports of one switch have the same MAC address.
-    DuplicateMac(MacAddr),
-    /// Two local ports of one switch have the same key.
-    DuplicateKey(PortKey),
-    /// A port number stands for two logical ports.
-    DuplicatePort(PortNo),
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Station {
     place: PortPlace,
@@ -123,10 +110,7 @@ impl TagPair {
 
 impl MacTable {
     /// Adds a logical switch and returns its place, to be given to [`MacTable::add_port`].
-    ///
-    /// # Errors
-    /// [`TableError::DuplicateSwitch`] when a switch with the same type and key, or the same tags, is there.
-    pub fn add_switch(&mut self, key: DatapathKey, link: SwitchLink) -> Result<usize, TableError> {
+    pub fn add_switch(&mut self, key: DatapathKey, link: SwitchLink) -> usize {
         let place = self.switches.len();
         let taken = match link {
             SwitchLink::Tunnel { tunnel, .. } => self.by_key.insert((tunnel, key), place),
@@ -134,9 +118,7 @@ impl MacTable {
                 self.by_tags.insert(TagPair::new(outer, inner), place)
             }
         };
-        if taken.is_some() {
-            return Err(TableError::DuplicateSwitch(key));
-        }
+        assert!(taken.is_none(), "two switches of key {key}");
         self.switches.push(Switch {
             key,
             link,
@@ -145,32 +127,24 @@ impl MacTable {
             local_by_key: HashMap::default(),
             remote: Vec::new(),
         });
-        Ok(place)
+        place
     }
 
     /// Adds a logical port to the switch at `switch` (as [`MacTable::add_switch`] returned it).
-    ///
-    /// # Errors
-    /// [`TableError`] when its MAC address or its port number is taken.
     pub fn add_port(
         &mut self,
         switch: usize,
         key: PortKey,
         mac: MacAddr,
         place: PortPlace,
-    ) -> Result<(), TableError> {
+    ) {
         let entry = &mut self.switches[switch];
-        if entry.stations.insert(mac, Station { place, key }).is_some() {
-            return Err(TableError::DuplicateMac(mac));
-        }
+        let taken = entry.stations.insert(mac, Station { place, key });
+        assert!(taken.is_none(), "two ports of {mac}");
         match place {
             PortPlace::Local(port) => {
-                if self.vifs.insert(port, (switch, key)).is_some() {
-                    return Err(TableError::DuplicatePort(port));
-                }
-                if entry.local_by_key.insert(key, port).is_some() {
-                    return Err(TableError::DuplicateKey(key));
-                }
+                self.vifs.insert(port, (switch, key));
+                entry.local_by_key.insert(key, port);
                 entry.local.push(port);
             }
             PortPlace::Remote(endpoint) => {
@@ -180,7 +154,6 @@ impl MacTable {
             }
             PortPlace::Uplink => {}
         }
-        Ok(())
     }
 
     /// Replaces `actions` by what is to be done with a frame that entered at `ingress`, from `source` to `destination`.
