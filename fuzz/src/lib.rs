@@ -15,6 +15,7 @@ pub mod lists;
 pub mod network;
 pub mod ofctl;
 pub mod offload;
+pub mod path;
 pub mod reassembly;
 pub mod seeds;
 pub mod switch;

@@ -8,10 +8,11 @@ use packet::{
 use wire::checksum::pseudo_v6;
 use wire::{Ipv4Packet, Ipv6Packet};
 
-use crate::encapsulation;
+use crate::{encapsulation, path};
 
-/// A byte of the header that says nothing here, and chooses the tunnel.
-const UNUSED: usize = 11;
+/// Bytes of the header that say nothing here: one chooses the tunnel, the other how long frames may be.
+const TUNNEL: usize = 11;
+const MAX_FRAME_LEN: usize = 10;
 
 /// A guest's frame behind a virtio-net header, sent into a tunnel, too; returns how many segments it was cut into, if it could be.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
@@ -23,7 +24,8 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     if vnet::encode(&packet, &mut again).is_ok() {
         assert_eq!(vnet::decode(&again, frame.len()), Ok(packet.offload));
     }
-    let choice = header[UNUSED];
+    let choice = header[TUNNEL];
+    path::enter(&packet, 1500 - usize::from(header[MAX_FRAME_LEN]) * 5);
     if packet.offload.gso.is_none() {
         encapsulation::round_trip(choice, &packet);
         complete_checksum(&mut packet).ok()?;

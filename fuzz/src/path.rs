@@ -1,0 +1,52 @@
+//! Packets before a path that is too narrow for them.
+
+use flow::{WayBack, clamp_mss, too_big};
+use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
+use wire::{EtherType, Ipv4Packet, MacAddr, TooBig};
+
+/// A packet that is to go through a path that carries frames of `max_frame_len` bytes.
+pub fn enter(packet: &PacketBuf, max_frame_len: usize) {
+    let mut packet = packet.clone();
+    let len = packet.len();
+    clamp_mss(&mut packet, max_frame_len);
+    assert!(!clamp_mss(&mut packet, max_frame_len), "there is nothing left to clamp");
+    assert_eq!(packet.len(), len);
+    match fit(&mut packet, max_frame_len) {
+        Fit::Fits | Fit::Resized => assert!(wire_len(&packet) <= max_frame_len),
+        Fit::Fragment { mtu } => fragment(&packet, mtu, max_frame_len),
+        Fit::TooBig { mtu } => answer(&packet, mtu),
+        Fit::Never => {}
+    }
+}
+
+fn fragment(packet: &PacketBuf, mtu: u16, max_frame_len: usize) {
+    let l3 = wire::transport_offset(packet.head()).expect("a whole packet").l3;
+    let mut payload: Vec<u8> = Vec::new();
+    let done = Fragmenter::new().fragment(packet, mtu.into(), |fragment| {
+        assert!(fragment.len() <= max_frame_len);
+        let ip = Ipv4Packet::new_checked(&fragment.head()[l3..]).expect("a whole fragment");
+        assert!(ip.verify_checksum());
+        payload.extend(ip.payload());
+    });
+    if done.is_ok() && packet.offload == Default::default() {
+        let ip = Ipv4Packet::new_checked(&packet.head()[l3..]).expect("a whole packet");
+        assert_eq!(payload, ip.payload());
+    }
+}
+
+/// What a guest is told is what an end point of a tunnel would believe.
+fn answer(packet: &PacketBuf, mtu: u16) {
+    let back = WayBack { eth_dst: MacAddr([2; 6]), eth_src: MacAddr([4; 6]), tags: &[] };
+    let Ok(answer) = too_big(packet, mtu, &back) else { return };
+    let at = wire::transport_offset(answer.head()).expect("a whole answer");
+    let told = if at.ethertype == EtherType::IPV4 {
+        assert!(answer.len() <= 14 + 576);
+        TooBig::parse_v4(&answer.head()[at.l3..])
+    } else {
+        assert!(answer.len() <= 14 + 1280);
+        TooBig::parse_v6(&answer.head()[at.l4.expect("ICMPv6")..])
+    };
+    let told = told.expect("an answer that can be read");
+    let said = if at.ethertype == EtherType::IPV4 { mtu } else { mtu.max(1280) };
+    assert_eq!(told.mtu, said);
+}
