@@ -119,11 +119,11 @@ impl Target {
     fn refuses_frames(&mut self, wrap: Wrap) {
         let (near, far, outer) = (self.near(), self.far(), self.outer);
         let unknown = wrap(&outer, &note(NOBODY, far, FORBIDDEN));
-        self.refuses(wrap, "an unknown MAC address", Some("unknown_mac"), &[unknown]);
+        self.refuses(wrap, "an unknown MAC address", Some("flow_drop"), &[unknown]);
         let group = MacAddr([3, 0, 0, 0, 0, 2]);
         let packets =
             [group, MacAddr::BROADCAST].map(|src| wrap(&outer, &note(near, src, FORBIDDEN)));
-        self.refuses(wrap, "a group address as source", Some("bad_source_mac"), &packets);
+        self.refuses(wrap, "a group address as source", Some("flow_drop"), &packets);
         // It came from the host that it is for: split horizon.
         let back = wrap(&outer, &note(far, near, FORBIDDEN));
         self.refuses(wrap, "a frame for where it came from", Some("hairpin"), &[back]);
@@ -297,9 +297,11 @@ fn geneve_packets_are_refused_when_they_are_wrong() {
         let beyond = packet(header(0, &[0x12, 0x34, 0x05, 2, 0, 0, 0, 0]));
         target.refuses(geneve, "nonsense", Some("malformed_tunnel"), &[version, beyond]);
         // Of the ports 1 and 2 the first is here; 0 and 0x7fff stand for none.
-        let egress = [0, 2, 3, 0x7fff, 0x8001]
+        let egress = [0, 3, 0x7fff, 0x8001]
             .map(|egress| packet(header(CRITICAL, &logical_ports(2, egress))));
-        target.refuses(geneve, "an egress port elsewhere", Some("unknown_logical_port"), &egress);
+        target.refuses(geneve, "no such egress port", Some("unknown_logical_port"), &egress);
+        let back = [packet(header(CRITICAL, &logical_ports(2, 2)))];
+        target.refuses(geneve, "an egress port where it came from", Some("hairpin"), &back);
         let full = [&header(CRITICAL, &logical_ports(2, 1))[..], &forbidden].concat();
         target.refuses_cuts(geneve, &full, 16, |outer, bytes| outer.udp(GENEVE_PORT, bytes));
         let elsewhere = outer.udp(GENEVE_PORT + 1, &full);
@@ -604,11 +606,12 @@ fn frames_are_refused_when_a_guest_may_not_send_them() {
     let sockets: Vec<_> =
         lab.guests.iter().map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE)).collect();
     let cases = [
-        ("unknown_mac", note(NOBODY, a.mac, FORBIDDEN)),
-        ("bad_source_mac", note(b.mac, MacAddr([1, 0, 0x5e, 0, 0, 9]), FORBIDDEN)),
-        ("bad_source_mac", note(c.mac, MacAddr::BROADCAST, FORBIDDEN)),
+        ("flow_drop", note(NOBODY, a.mac, FORBIDDEN)),
+        ("flow_drop", note(b.mac, MacAddr([1, 0, 0x5e, 0, 0, 9]), FORBIDDEN)),
+        ("flow_drop", note(c.mac, MacAddr::BROADCAST, FORBIDDEN)),
         ("hairpin", note(a.mac, a.mac, FORBIDDEN)),
-        ("unknown_mac", frame(NOBODY, a.mac, 0x0800, FORBIDDEN.as_bytes())),
+        // It says that it is IPv4, and is not.
+        ("malformed", frame(b.mac, a.mac, 0x0800, FORBIDDEN.as_bytes())),
     ];
     let mut expected = daemons[0].show().ports.swap_remove(0).drops;
     for (reason, frame) in cases {

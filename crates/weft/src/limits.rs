@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 /// What is open besides tunnels and ports: standard streams, signals, epoll, netlink, the uplink, the control socket and its
 /// clients, and what is open for a moment while a port is made.
-const BESIDES: u64 = 32;
+const BESIDES: u64 = 64;
 /// A tunnel's local end: the socket that receives, and the one that keeps the host's own stack from answering.
 const PER_TUNNEL: u64 = 2;
 
@@ -86,7 +86,9 @@ mod tests {
         }
         let network =
             Network::parse(&text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        crate::plan::plan(&network, network.host("h1").unwrap(), "network.toml").unwrap().config
+        let mut numbers = crate::numbers::Numbers::default();
+        let host = network.host("h1").unwrap();
+        crate::plan::plan(&network, host, "network.toml", &mut numbers).unwrap().config
     }
 
     #[test]

@@ -1,18 +1,29 @@
 //! The command line of weft: nothing but wiring.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod check;
+mod clock;
 mod control;
+mod daemon;
 mod demo;
+mod fdb;
 mod flows;
 mod limits;
 mod logging;
+mod monitor;
+mod numbers;
+mod pcap;
 mod plan;
+mod ports;
+mod reload;
 mod rights;
 mod run;
 mod show;
+mod table;
 mod text;
 mod trace;
+mod tunnels;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -31,6 +42,10 @@ Examples:
   weft run --host h1 network.toml        the switch of host h1
   weft show --host h1                    its ports, end points, counters and drops
   weft show --host h1 --json             the same for programs
+  weft flows --host h1                   cached decisions, and the logical flows that they come from
+  weft monitor --drops --host h1         what is not delivered, as it happens, and why
+  weft capture vm1 --host h1 -w -        the frames of a guest, for tcpdump
+  weft reload network.toml --host h1     another network, without a restart
   weft flows --logical network.toml      what the network becomes, in OVN's language
   weft check --expr -                    is this a match of a logical flow?
   weft trace network.toml PACKET         what the switch does with a packet, and why
@@ -41,7 +56,13 @@ Exit codes: 0 success, 1 something failed while working, 2 bad usage, bad input 
 enum Command {
     Run(run::Args),
     Show(show::Args),
+    Ports(ports::Args),
+    Fdb(fdb::Args),
+    Tunnels(tunnels::Args),
     Flows(flows::Args),
+    Monitor(monitor::Args),
+    Capture(capture::Args),
+    Reload(reload::Args),
     Check(check::Args),
     Trace(trace::Args),
     Demo(demo::Args),
@@ -53,6 +74,8 @@ enum Failure {
     Work(anyhow::Error),
     /// Bad input or missing rights; nothing was done: exit code 2.
     Input(anyhow::Error),
+    /// Nobody reads the output any more, `head` for one: success.
+    Unread,
 }
 
 impl Failure {
@@ -72,13 +95,19 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
+        Command::Ports(args) => ports::ports(&args),
+        Command::Fdb(args) => fdb::fdb(&args),
+        Command::Tunnels(args) => tunnels::tunnels(&args),
         Command::Flows(args) => flows::flows(&args),
+        Command::Monitor(args) => monitor::monitor(&args),
+        Command::Capture(args) => capture::capture(&args),
+        Command::Reload(args) => reload::reload(&args),
         Command::Check(args) => check::check(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Demo(args) => demo::demo(args),
     };
     let (code, error) = match result {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Unread) => return ExitCode::SUCCESS,
         Err(Failure::Work(error)) => (1, error),
         Err(Failure::Input(error)) => (2, error),
     };

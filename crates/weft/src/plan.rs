@@ -1,9 +1,10 @@
 //! From the network, which is the same on every host, to what the switch of one host needs.
 
-use anyhow::{Context, Result};
+use crate::numbers::{EndpointName, Numbers, Pool};
+use anyhow::{Context, Result, bail};
 use datapath::upcall::UpcallLimits;
 use datapath::user::{
-    Config, DeviceConfig, EndpointConfig, GuestConfig, PortConfig, TunnelConfig, Underlay,
+    Config, DeviceConfig, EndpointConfig, GuestConfig, MAX_PORT, PortConfig, TunnelConfig, Underlay,
 };
 use flow::{Dscp, EndpointId, PortNo, TunnelSpec, TunnelType};
 use netdev::IpPrefix;
@@ -13,6 +14,7 @@ use network::{
 use pipeline::Program;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::time::Instant;
 
 /// Outer source ports per tunnel address: 64 flows' worth of paths, each a socket.
 const ENTROPY_PORTS: u16 = 64;
@@ -29,19 +31,28 @@ pub struct Plan {
     pub program: Program,
 }
 
-/// The switch of `host`; `file_name` is what the network was read from.
-pub fn plan(network: &Network, host: &Host, file_name: &str) -> Result<Plan> {
+/// The switch of `host`; `file_name` is what the network was read from. `numbers` has what earlier plans have called ports and end
+/// points, and what this one does.
+pub fn plan(
+    network: &Network,
+    host: &Host,
+    file_name: &str,
+    numbers: &mut Numbers,
+) -> Result<Plan> {
+    let now = Instant::now();
     let mut planner = Planner {
         network,
         host,
         underlay: Underlay::default(),
-        numbers: HashMap::new(),
+        known: HashMap::new(),
+        numbers: &mut numbers.endpoints,
+        now,
         fault: None,
     };
     let mut ports: Vec<PortConfig> = Vec::new();
     let number = |switch: &LogicalSwitch, port: &Port| {
-        // Port 0 is the uplink.
-        let number = PortNo(ports.len() as u32 + 1);
+        let name = (switch.name.clone(), port.name.clone());
+        let number = PortNo(numbers.ports.number(name, now));
         ports.push(port_config(number, switch, port));
         number
     };
@@ -50,10 +61,14 @@ pub fn plan(network: &Network, host: &Host, file_name: &str) -> Result<Plan> {
     if let Some(fault) = planner.fault {
         return Err(fault);
     }
+    if ports.iter().any(|port| port.port > MAX_PORT) {
+        bail!("{} has more ports than the {MAX_PORT} that a switch can number", host.name);
+    }
     let program = load_program(&logical_flows(network), &placement, file_name)
         .context("a logical flow of weft's own is not in the language")?
         .program();
     let mut underlay = planner.underlay;
+    numbers.settle(now);
     underlay.tags = !placement.tags.is_empty();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let config = Config {
@@ -85,6 +100,7 @@ fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfi
                     .collect(),
             }),
         },
+        Device::Vm { name } => DeviceConfig::Vm { name: name.clone(), mtu: switch.mtu },
         Device::Interface { name } => {
             DeviceConfig::Interface { name: name.clone(), mtu: switch.mtu }
         }
@@ -102,20 +118,22 @@ struct Planner<'a> {
     host: &'a Host,
     underlay: Underlay,
     /// The end points by tunnel type and remote host.
-    numbers: HashMap<(TunnelType, HostIndex), EndpointId>,
+    known: HashMap<(TunnelType, HostIndex), EndpointId>,
+    numbers: &'a mut Pool<EndpointName>,
+    now: Instant,
     /// The first thing that cannot be.
     fault: Option<anyhow::Error>,
 }
 
 impl Planner<'_> {
     fn end_point(&mut self, tunnel: TunnelType, other: HostIndex) -> Option<EndpointId> {
-        if let Some(&number) = self.numbers.get(&(tunnel, other)) {
+        if let Some(&number) = self.known.get(&(tunnel, other)) {
             return Some(number);
         }
         let spec = self.tunnel_spec(tunnel)?;
         match self.add_end_point(&spec, other) {
             Ok(number) => {
-                self.numbers.insert((tunnel, other), number);
+                self.known.insert((tunnel, other), number);
                 Some(number)
             }
             Err(error) => {
@@ -128,7 +146,7 @@ impl Planner<'_> {
     fn add_end_point(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
         let local = self.address_of(self.host)?;
         let remote = self.address_of(&self.network[other])?;
-        let id = EndpointId(self.underlay.endpoints.len() as u32);
+        let id = EndpointId(self.numbers.number((*spec, local, remote), self.now));
         self.underlay.endpoints.push(EndpointConfig { id, spec: *spec, local, remote });
         let tunnel = TunnelConfig { port: Placement::tunnel_port(spec.tunnel), spec: *spec, local };
         if !self.underlay.tunnels.contains(&tunnel) {
@@ -194,7 +212,9 @@ mod tests {
             .to_owned()
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
-        let config = plan(&network, &network.hosts()[0], "network.toml").unwrap().config;
+        let config = plan(&network, &network.hosts()[0], "network.toml", &mut Numbers::default())
+            .unwrap()
+            .config;
         assert_eq!(
             (config.ports.len(), config.underlay.tunnels.len(), config.underlay.endpoints.len()),
             (2, 0, 0)
@@ -225,7 +245,9 @@ mod tests {
             + &port("i", "h2", 9)
             + &port("j", "h3", 10);
         let network = network(&text);
-        let config = plan(&network, &network.hosts()[0], "network.toml").unwrap().config;
+        let config = plan(&network, &network.hosts()[0], "network.toml", &mut Numbers::default())
+            .unwrap()
+            .config;
         assert_eq!(config.underlay.tunnels.len(), 2, "geneve and stt; gre has no port here");
         assert_eq!(config.underlay.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
         assert_eq!(config.ports.iter().map(|p| p.port.0).collect::<Vec<_>>(), [1, 2, 3]);

@@ -1,10 +1,9 @@
 //! `weft show`: what a running daemon counts.
 
-use crate::Failure;
-use crate::control::{Request, ask, default_path};
+use crate::control::{Request, Target, ask};
+use crate::{Failure, text};
 use datapath::stats::{Count, Drops, Snapshot};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 /// Show ports, end points, counters and drops by reason of a running switch.
 #[derive(clap::Args)]
@@ -12,32 +11,22 @@ use std::path::PathBuf;
     after_help = "Examples:\n  weft show --host h1\n  weft show --host h1 --json | jq .ports"
 )]
 pub struct Args {
-    /// The name of the host in its network file
-    #[arg(long, required_unless_present = "control")]
-    host: Option<String>,
-    /// The control socket [default: /run/weft/HOST.sock]
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
 pub fn show(args: &Args) -> Result<(), Failure> {
-    let path = match (&args.control, &args.host) {
-        (Some(path), _) => path.clone(),
-        (None, host) => default_path(host.as_deref().unwrap_or_default()),
-    };
-    let snapshot = ask(&path, &Request::Show)?;
+    let snapshot: Snapshot = ask(&args.target.path()?, &Request::Show)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&snapshot)?);
-    } else {
-        print!("{}", text(&snapshot));
+        return text::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
     }
-    Ok(())
+    text::print(&describe(&snapshot))
 }
 
-fn text(snapshot: &Snapshot) -> String {
+fn describe(snapshot: &Snapshot) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_text(snapshot, &mut out);

@@ -4,9 +4,7 @@ use super::{Args, Format, PortName};
 use crate::{Failure, text};
 use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
-use network::{
-    HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows,
-};
+use network::{HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows};
 use pipeline::logical::parse_packet;
 use pipeline::ofctl::{self, Bridge, Mentioned, Ports};
 use pipeline::southbound::Southbound;

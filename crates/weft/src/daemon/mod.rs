@@ -1,0 +1,130 @@
+//! The daemon of one host: a datapath, the switch that decides for it, and what both were made from. [`Daemon::answer`] is what
+//! its control socket can be asked.
+
+mod deployed;
+mod reload;
+mod tables;
+mod underlay;
+mod watch;
+
+use crate::Failure;
+use crate::control::answers::Reloaded;
+use crate::control::{Client, Request};
+use anyhow::{Context, Result};
+use datapath::Datapath;
+use datapath::user::UserDatapath;
+use deployed::Deployed;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use switch::Switch;
+
+/// See the module.
+pub struct Daemon {
+    host: String,
+    file: PathBuf,
+    datapath: Arc<UserDatapath>,
+    switch: Switch,
+    in_use: RwLock<Arc<Deployed>>,
+    /// One reload at a time.
+    reloading: Mutex<()>,
+}
+
+/// A switch that can be started: everything that could be wrong with its network file has been looked at.
+pub struct Ready {
+    host: String,
+    file: PathBuf,
+    deployed: Deployed,
+    program: pipeline::Program,
+}
+
+impl Ready {
+    /// Reads and checks the network file; nothing is made yet.
+    ///
+    /// # Errors
+    /// Bad input, missing rights, too few open files.
+    pub fn load(host: &str, file: &Path) -> Result<Self, Failure> {
+        let (deployed, program) = Deployed::load(file, host, Default::default())?;
+        Ok(Self { host: host.to_owned(), file: file.to_owned(), deployed, program })
+    }
+
+    /// Starts it. Nothing is left behind when this fails.
+    pub fn start(self) -> Result<Daemon> {
+        let Self { host, file, deployed, program } = self;
+        let datapath = UserDatapath::start(deployed.config.clone())
+            .with_context(|| format!("cannot run the switch of {host}"))?;
+        let datapath = Arc::new(datapath);
+        let shared: Arc<dyn Datapath> = Arc::<UserDatapath>::clone(&datapath);
+        let switch = Switch::start(shared, program, &switch::Config::default())
+            .context("start the threads of the switch")?;
+        let in_use = RwLock::new(Arc::new(deployed));
+        Ok(Daemon { host, file, datapath, switch, in_use, reloading: Mutex::default() })
+    }
+}
+
+impl Daemon {
+    /// True when it does not forward any more.
+    pub fn has_ended(&self) -> bool {
+        self.datapath.has_ended()
+    }
+
+    /// Ends it; devices that were made are gone when this returns.
+    ///
+    /// # Errors
+    /// With which forwarding had ended before.
+    pub fn stop(&self) -> Result<()> {
+        self.switch.stop();
+        Ok(self.datapath.join()?)
+    }
+
+    /// Reads the file again that it was started with.
+    ///
+    /// # Errors
+    /// Nothing has changed then, unless the error says so.
+    pub fn reload(&self) -> Result<Reloaded, Failure> {
+        self.reload_from(&self.file)
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// The client has hung up, or takes nothing.
+    pub fn answer(&self, request: Request, client: &mut Client) -> io::Result<()> {
+        match request {
+            Request::Show => match self.datapath.snapshot() {
+                Ok(snapshot) => client.ok(&snapshot),
+                Err(error) => client.fail(&error.to_string()),
+            },
+            Request::Fdb => client.ok(&self.fdb()),
+            Request::Forget { mac } => client.ok(&self.forget(mac)),
+            Request::Tunnels => match self.tunnels() {
+                Ok(tunnels) => client.ok(&tunnels),
+                Err(error) => client.fail(&error.to_string()),
+            },
+            Request::Flows { port, min_packets } => {
+                self.flows(port.as_deref(), min_packets, client)
+            }
+            Request::Program { datapath } => self.program(datapath.as_deref(), client),
+            Request::Drops { port, reason } => {
+                self.drops(port.as_deref(), reason.as_deref(), client)
+            }
+            Request::Capture { port, outer: false, snap_bytes } => {
+                self.capture(&port, snap_bytes, client)
+            }
+            Request::Capture { port, outer: true, snap_bytes } => {
+                self.capture_outer(&port, snap_bytes, client)
+            }
+            Request::Reload { network } => match self.reload_from(&network) {
+                Ok(reloaded) => client.ok(&reloaded),
+                Err(Failure::Input(error)) => client.refuse(&crate::sentence(&error)),
+                Err(Failure::Work(error)) => client.fail(&crate::sentence(&error)),
+                Err(Failure::Unread) => Ok(()),
+            },
+        }
+    }
+
+    /// What it is made from at this moment.
+    fn in_use(&self) -> Arc<Deployed> {
+        Arc::clone(&self.in_use.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,212 @@
+//! What the daemon has: megaflows, flows of the program, addresses, tunnels.
+
+use super::Daemon;
+use super::deployed::enumerate;
+use crate::control::Client;
+use crate::control::answers::{
+    Binding, Fdb, FlowRef, FlowRow, FlowsEnd, Forgotten, LocalEnd, ProgramRow, RemoteEnd, Station,
+    Tagged, Tunnels,
+};
+use datapath::{Datapath, DatapathError, DumpCursor};
+use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
+use pipeline::{Flow, GroupId, Program, Question, StationPlace, TableId};
+use serde_json::json;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::MacAddr;
+
+/// Megaflows asked for at once: what the forwarding thread does between two batches of frames.
+const PORTION: usize = 128;
+
+impl Daemon {
+    /// Streams the megaflows.
+    pub(super) fn flows(
+        &self,
+        port: Option<&str>,
+        min_packets: u64,
+        client: &mut Client,
+    ) -> io::Result<()> {
+        let port = match port.map(|name| self.in_use().any_port(name)).transpose() {
+            Ok(port) => port,
+            Err(error) => return client.refuse(&error),
+        };
+        client.ok(&json!({}))?;
+        let mut next = Some(DumpCursor::default());
+        while let Some(from) = next.take() {
+            let (rows, then) = match self.switch.flows(from, PORTION) {
+                Ok(found) => found,
+                Err(error) => return client.fail(&error.to_string()),
+            };
+            let in_use = self.in_use();
+            for row in rows {
+                let condition = &row.megaflow.condition;
+                let is_of_one = condition.mask().get(Field::InPort) == Field::InPort.all_ones();
+                let number = PortNo(condition.key().get(Field::InPort) as u32);
+                if row.usage.packets < min_packets || port.is_some_and(|port| port != number) {
+                    continue;
+                }
+                client.row(&FlowRow {
+                    id: row.megaflow.id.to_string(),
+                    port: is_of_one.then(|| in_use.port_name(number)),
+                    condition: condition.to_string(),
+                    actions: ShowActions(&row.megaflow.actions).to_string(),
+                    packets: row.usage.packets,
+                    bytes: row.usage.bytes,
+                    age_ms: millis(row.age),
+                    idle_ms: millis(row.idle),
+                    generation: row.generation,
+                    flows: row.flows.iter().map(|flow| FlowRef::from(&**flow)).collect(),
+                })?;
+            }
+            next = then;
+        }
+        match self.datapath.snapshot() {
+            Ok(now) => client.end(&FlowsEnd { cache: now.megaflows, switch: self.switch.stats() }),
+            Err(error) => client.fail(&error.to_string()),
+        }
+    }
+
+    /// Streams the flows of the program.
+    pub(super) fn program(&self, name: Option<&str>, client: &mut Client) -> io::Result<()> {
+        let program = self.switch.program();
+        let mut names: BTreeMap<GroupId, Vec<String>> = BTreeMap::new();
+        for (_, datapath) in program.datapaths() {
+            for &group in &datapath.groups {
+                names.entry(group).or_default().push(datapath.name.clone());
+            }
+        }
+        if let Some(name) = name {
+            let mut known: Vec<_> = program.datapaths().map(|(_, dp)| dp.name.as_str()).collect();
+            if !known.contains(&name) {
+                known.sort_unstable();
+                let host = &self.host;
+                let has = enumerate(&known);
+                let why =
+                    format!("no logical switch or router `{name}` concerns {host}; it has {has}");
+                return client.refuse(&why);
+            }
+            names.retain(|_, names| names.iter().any(|known| known == name));
+        }
+        client.ok(&json!({}))?;
+        for (group, mut datapaths) in names {
+            datapaths.sort();
+            for flow in flows_of(&program, group) {
+                let (packets, bytes) = flow.counters.get();
+                let (direction, table) = flow.table.in_pipeline();
+                client.row(&ProgramRow {
+                    datapaths: datapaths.clone(),
+                    pipeline: direction.name().to_owned(),
+                    table,
+                    packets,
+                    bytes,
+                    flow: FlowRef::from(&*flow),
+                })?;
+            }
+        }
+        client.end(&json!({}))
+    }
+
+    /// Where addresses are.
+    pub(super) fn fdb(&self) -> Fdb {
+        let in_use = self.in_use();
+        let program = self.switch.program();
+        let network = &in_use.network;
+        let mut fdb = Fdb::default();
+        let here = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
+        for switch in network.logical_switches().iter().filter(|switch| here(&switch.name)) {
+            fdb.stations.extend(switch.ports.iter().map(|port| Station {
+                logical_switch: switch.name.clone(),
+                mac: port.mac.to_string(),
+                port: port.name.clone(),
+                host: Some(network[port.host].name.clone()),
+                addresses: port.addresses.iter().map(|net| net.addr().to_string()).collect(),
+                age_ms: None,
+            }));
+        }
+        fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
+            let (logical_switch, port) = match place {
+                StationPlace::Logical(port) => names(&program, key.datapath, port),
+                StationPlace::Port(port) => (key.datapath.to_string(), in_use.port_name(port)),
+            };
+            let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&Question::Station(key)));
+            Station { logical_switch, mac, port, host: None, addresses: Vec::new(), age_ms }
+        }));
+        fdb.bindings.extend(self.switch.bindings().into_iter().map(|(key, mac)| {
+            let (datapath, port) = names(&program, key.datapath, key.port);
+            let (mac, age_ms) = (mac.to_string(), self.age_ms(&Question::Binding(key)));
+            Binding { datapath, port, ip: key.ip, mac, age_ms }
+        }));
+        fdb.stations.sort_by(|a, b| (&a.logical_switch, &a.mac).cmp(&(&b.logical_switch, &b.mac)));
+        fdb.bindings.sort_by(|a, b| (&a.datapath, a.ip).cmp(&(&b.datapath, b.ip)));
+        fdb
+    }
+
+    fn age_ms(&self, question: &Question) -> Option<u64> {
+        self.switch.learnt_since(question).map(millis)
+    }
+
+    /// Forgets what was learnt of a MAC address.
+    pub(super) fn forget(&self, mac: MacAddr) -> Forgotten {
+        let stations = self.switch.fdb().into_iter().filter(|(key, _)| key.mac == mac);
+        let bindings = self.switch.bindings().into_iter().filter(|(_, known)| *known == mac);
+        let questions = stations
+            .map(|(key, _)| Question::Station(key))
+            .chain(bindings.map(|(key, _)| Question::Binding(key)));
+        let questions: Vec<_> = questions.collect();
+        questions.iter().for_each(|question| self.switch.forget(question));
+        Forgotten { entries: questions.len() }
+    }
+
+    /// The ends of tunnels.
+    pub(super) fn tunnels(&self) -> Result<Tunnels, DatapathError> {
+        let (in_use, now) = (self.in_use(), self.datapath.snapshot()?);
+        let underlay = &in_use.config.underlay;
+        let local = underlay.tunnels.iter().map(|tunnel| LocalEnd {
+            tunnel: tunnel.spec.tunnel.name().to_owned(),
+            local: tunnel.local,
+            port: tunnel.spec.port,
+        });
+        let remote = now.endpoints.into_iter().map(|stats| RemoteEnd {
+            host: in_use.host_at(stats.remote).map(str::to_owned),
+            stats,
+        });
+        Ok(Tunnels {
+            uplink: now.uplink.device,
+            uplink_state: now.uplink.state,
+            tags: underlay.tags.then_some(Tagged { rx: now.uplink.rx, tx: now.uplink.tx }),
+            local: local.collect(),
+            endpoints: remote.collect(),
+        })
+    }
+}
+
+/// The flows of a group, each once, in the order of the pipeline.
+fn flows_of(program: &Program, group: GroupId) -> Vec<Arc<Flow>> {
+    let tables = (0..TableId::LOGICAL).flat_map(|number| {
+        let of = |direction| TableId::logical(direction, number);
+        [of(pipeline::Direction::Ingress), of(pipeline::Direction::Egress)]
+    });
+    let rules = tables.flatten().flat_map(|table| program.rules(group, table));
+    let mut flows: Vec<_> = rules.map(|(_, _, flow)| Arc::clone(flow)).collect();
+    flows.sort_by_key(|flow| (flow.table, Reverse(flow.priority), flow.id));
+    flows.dedup_by_key(|flow| flow.id);
+    flows
+}
+
+/// What a logical port and its datapath are called.
+fn names(program: &Program, datapath: DatapathKey, port: PortKey) -> (String, String) {
+    match program.datapath(datapath) {
+        Some(datapath) => {
+            let name = datapath.ports.get(&port).map(|port| port.name.clone());
+            (datapath.name.clone(), name.unwrap_or_else(|| port.to_string()))
+        }
+        None => (datapath.to_string(), port.to_string()),
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

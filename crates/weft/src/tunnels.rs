@@ -1,0 +1,119 @@
+//! `weft tunnels`: the ends of the tunnels of a running switch.
+
+use crate::control::answers::Tunnels;
+use crate::control::{Request, Target, ask};
+use crate::table::{Align, Table};
+use crate::{Failure, text};
+use std::fmt::Write as _;
+
+/// Show the tunnels of a running switch: local and remote ends, neighbours, path MTU, traffic.
+///
+/// A neighbour is `resolved` or `unresolved` where weft writes the Ethernet header itself (STT), `kernel` where the kernel
+/// routes. PATH MTU is that of the underlay, in bytes of IP packet, as configured or as routers have said since. `rx` and `tx`
+/// count frames of guests.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  weft tunnels --host h1\n  weft tunnels --host h1 --json | jq '.endpoints[] | select(.neighbour == \"unresolved\")'\n\nExit codes: 0 shown, 1 no daemon answers, 2 bad usage."
+)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn tunnels(args: &Args) -> Result<(), Failure> {
+    let tunnels: Tunnels = ask(&args.target.path()?, &Request::Tunnels)?;
+    if args.json {
+        return text::print(&format!("{}\n", serde_json::to_string_pretty(&tunnels)?));
+    }
+    text::print(&describe(&tunnels))
+}
+
+fn describe(tunnels: &Tunnels) -> String {
+    use Align::{Left, Right};
+    let mut out = format!("uplink {}  {}\n", tunnels.uplink, tunnels.uplink_state);
+    // Writing to a String cannot fail.
+    if let Some(tags) = &tunnels.tags {
+        let (rx, tx) = (&tags.rx, &tags.tx);
+        let _ = writeln!(
+            out,
+            "tagged frames  rx {} frames {} bytes  tx {} frames {} bytes",
+            rx.packets, rx.bytes, tx.packets, tx.bytes
+        );
+    }
+    for end in &tunnels.local {
+        let port = if end.port == 0 { String::new() } else { format!(" port {}", end.port) };
+        let _ = writeln!(out, "{} at {}{port}", end.tunnel, end.local);
+    }
+    if tunnels.endpoints.is_empty() {
+        return out;
+    }
+    let mut table = Table::new([
+        ("TYPE", Left),
+        ("LOCAL", Left),
+        ("REMOTE", Left),
+        ("HOST", Left),
+        ("NEIGHBOUR", Left),
+        ("PATH MTU", Right),
+        ("RX PACKETS", Right),
+        ("RX BYTES", Right),
+        ("TX PACKETS", Right),
+        ("TX BYTES", Right),
+    ]);
+    for end in &tunnels.endpoints {
+        let stats = &end.stats;
+        table.row([
+            stats.tunnel.clone(),
+            stats.local.to_string(),
+            stats.remote.to_string(),
+            end.host.clone().unwrap_or_default(),
+            stats.neighbour.clone(),
+            stats.path_mtu.to_string(),
+            stats.rx.packets.to_string(),
+            stats.rx.bytes.to_string(),
+            stats.tx.packets.to_string(),
+            stats.tx.bytes.to_string(),
+        ]);
+    }
+    let _ = write!(out, "\n{table}");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::answers::{LocalEnd, RemoteEnd, Tagged};
+    use datapath::stats::{Count, EndpointStats};
+
+    #[test]
+    fn ends_are_shown_with_their_hosts() {
+        let local = [192, 0, 2, 1].into();
+        let stats = EndpointStats {
+            tunnel: "geneve".to_owned(),
+            local,
+            remote: [192, 0, 2, 2].into(),
+            neighbour: "kernel".to_owned(),
+            path_mtu: 1500,
+            rx: Count { packets: 1, bytes: 98 },
+            tx: Count::default(),
+        };
+        let tunnels = Tunnels {
+            uplink: "eth0".to_owned(),
+            uplink_state: "up".to_owned(),
+            tags: Some(Tagged { rx: Count::default(), tx: Count { packets: 2, bytes: 120 } }),
+            local: vec![LocalEnd { tunnel: "geneve".to_owned(), local, port: 6081 }],
+            endpoints: vec![RemoteEnd { host: Some("h2".to_owned()), stats }],
+        };
+        let text = "\
+uplink eth0  up
+tagged frames  rx 0 frames 0 bytes  tx 2 frames 120 bytes
+geneve at 192.0.2.1 port 6081
+
+TYPE    LOCAL      REMOTE     HOST  NEIGHBOUR  PATH MTU  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES
+geneve  192.0.2.1  192.0.2.2  h2    kernel         1500           1        98           0         0
+";
+        assert_eq!(describe(&tunnels), text);
+    }
+}
