@@ -11,8 +11,12 @@ pub fn enter(packet: &PacketBuf, max_frame_len: usize) {
     clamp_mss(&mut packet, max_frame_len);
     assert!(!clamp_mss(&mut packet, max_frame_len), "there is nothing left to clamp");
     assert_eq!(packet.len(), len);
-    match fit(&mut packet, max_frame_len) {
-        Fit::Fits | Fit::Resized => assert!(wire_len(&packet) <= max_frame_len),
+    match fit(&packet, max_frame_len) {
+        Fit::Fits => assert!(wire_len(&packet) <= max_frame_len),
+        Fit::Resize(resize) => {
+            resize.apply(&mut packet);
+            assert!(wire_len(&packet) <= max_frame_len);
+        }
         Fit::Fragment { mtu } => fragment(&packet, mtu, max_frame_len),
         Fit::TooBig { mtu } => answer(&packet, mtu),
         Fit::Never => {}

@@ -168,8 +168,9 @@ fn carry_one(
     };
     match fit(packet, MAX_FRAME_LEN) {
         Fit::Fits => send(packet),
-        Fit::Resized => {
+        Fit::Resize(resize) => {
             counters.resized.fetch_add(1, Ordering::Relaxed);
+            resize.apply(packet);
             send(packet);
         }
         Fit::Fragment { mtu } => {

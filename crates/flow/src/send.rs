@@ -27,25 +27,30 @@ pub(crate) fn send(
     carry(endpoint, key, packet, endpoints, output)
 }
 
-/// The rare frame that is too long. It is copied, because the actions that follow go on with the frame as it is.
+/// The rare frame that is too long.
 fn send_too_long(
     limit: usize,
     endpoint: EndpointId,
     key: &TunnelKey,
-    packet: &PacketBuf,
+    packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
 ) -> Result<(), DropReason> {
-    let mut copy = packet.clone();
-    match fit(&mut copy, limit) {
-        Fit::Fits | Fit::Resized => carry(endpoint, key, &mut copy, endpoints, output),
+    match fit(packet, limit) {
+        Fit::Fits => carry(endpoint, key, packet, endpoints, output),
+        Fit::Resize(resize) => {
+            // Copied, because the actions that follow go on with the frame as it is.
+            let mut copy = packet.clone();
+            resize.apply(&mut copy);
+            carry(endpoint, key, &mut copy, endpoints, output)
+        }
         Fit::Fragment { mtu } => {
             let each = |fragment: &mut PacketBuf| {
                 if let Err(reason) = carry(endpoint, key, fragment, endpoints, output) {
                     output.dropped(reason, fragment);
                 }
             };
-            let done = Fragmenter::new().fragment(&copy, mtu.into(), each);
+            let done = Fragmenter::new().fragment(packet, mtu.into(), each);
             done.map(drop).map_err(|_| DropReason::UnderlayTooBig)
         }
         Fit::TooBig { mtu } => {

@@ -5,10 +5,10 @@
 //! (included) and the inner Ethernet header (not included). The MTU that a guest is told is less by the guest's own Ethernet
 //! header and tags.
 //!
-//! | what is too long | don't fragment | what is done |
+//! | what is too long | don't fragment | what is to be done |
 //! |---|---|---|
-//! | only padding behind the IP packet | | it is cut off: [`Fit::Resized`] |
-//! | IPv4, TCP super-packet | no | segments are made shorter: [`Fit::Resized`] |
+//! | only padding behind the IP packet | | [`Fit::Resize`]: it is cut off |
+//! | IPv4, TCP super-packet | no | [`Fit::Resize`]: segments are made shorter |
 //! | IPv4, anything else | no | [`Fit::Fragment`] (RFC 791 section 3.2) |
 //! | IPv4 | yes | [`Fit::TooBig`] (RFC 1191 section 4) |
 //! | IPv6 | always | [`Fit::TooBig`] (RFC 8200 section 5) |
@@ -30,8 +30,8 @@ const MIN_SEGMENT: usize = 8;
 pub enum Fit {
     /// It fits as it is.
     Fits,
-    /// It has been changed and fits now.
-    Resized,
+    /// It fits after a change of its lengths.
+    Resize(Resize),
     /// An IPv4 packet to be fragmented: [`crate::Fragmenter`], to whom this is said.
     Fragment {
         /// The longest IP packet, in bytes.
@@ -44,6 +44,27 @@ pub enum Fit {
     },
     /// It cannot be carried, and there is nobody to tell.
     Never,
+}
+
+/// How a frame is made to fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Resize {
+    /// By cutting off what lies behind this length, in bytes.
+    Truncate(usize),
+    /// By cutting the super-packet into segments of so many bytes of payload.
+    Segments(u16),
+}
+
+impl Resize {
+    /// Makes `packet`, which is as it was when [`fit`] looked at it, fit.
+    pub fn apply(self, packet: &mut PacketBuf) {
+        match (self, &mut packet.offload.gso) {
+            (Self::Truncate(len), _) => packet.truncate(len),
+            (Self::Segments(size), Some(gso)) => gso.size = size,
+            (Self::Segments(_), None) => {}
+        }
+    }
 }
 
 /// Bytes of the frame as it will be on a wire; of a super-packet, of its longest segment.
@@ -74,22 +95,20 @@ fn segment_header_len(packet: &PacketBuf) -> Option<(usize, usize)> {
     Some((l4 + header_len, usize::from(gso.size)))
 }
 
-/// Compares `packet` with the longest frame that its path carries, and makes it fit where that takes no more than a
-/// change of its lengths.
+/// Compares `packet` with the longest frame that its path carries. Nothing is copied or changed.
 #[inline]
-pub fn fit(packet: &mut PacketBuf, max_frame_len: usize) -> Fit {
+pub fn fit(packet: &PacketBuf, max_frame_len: usize) -> Fit {
     if wire_len(packet) <= max_frame_len { Fit::Fits } else { too_long(packet, max_frame_len) }
 }
 
 #[cold]
-fn too_long(packet: &mut PacketBuf, max_frame_len: usize) -> Fit {
+fn too_long(packet: &PacketBuf, max_frame_len: usize) -> Fit {
     let Ok(at) = transport_offset_in(packet.head(), packet.len()) else { return Fit::Never };
     if !at.is_ip() {
         return Fit::Never;
     }
     if wire_len(packet).min(at.l3_end) <= max_frame_len {
-        packet.truncate(at.l3_end);
-        return Fit::Resized;
+        return Fit::Resize(Resize::Truncate(at.l3_end));
     }
     // An IP packet is no longer than 65,535 bytes, and this one is longer than the limit.
     let mtu = max_frame_len.saturating_sub(at.l3).min(usize::from(u16::MAX)) as u16;
@@ -98,26 +117,21 @@ fn too_long(packet: &mut PacketBuf, max_frame_len: usize) -> Fit {
     }
     let dont_fragment =
         Ipv4Packet::new_header(&packet.head()[at.l3..]).is_ok_and(|ip| ip.dont_fragment());
-    match () {
-        () if mtu < MIN_MTU_V4 => Fit::Never,
-        () if dont_fragment => Fit::TooBig { mtu },
-        () if shorten_segments(packet, &at, max_frame_len) => Fit::Resized,
-        () => Fit::Fragment { mtu },
+    if mtu < MIN_MTU_V4 {
+        Fit::Never
+    } else if dont_fragment {
+        Fit::TooBig { mtu }
+    } else if let Some(size) = shorter_segments(packet, &at, max_frame_len) {
+        Fit::Resize(Resize::Segments(size))
+    } else {
+        Fit::Fragment { mtu }
     }
 }
 
-/// Makes the segments of a TCP super-packet so short that frames of them fit; false when it is none, or no payload would
-/// fit.
-fn shorten_segments(packet: &mut PacketBuf, at: &Located, max_frame_len: usize) -> bool {
-    let Some((header_len, _)) = segment_header_len(packet) else { return false };
-    let Some(gso) = packet.offload.gso.as_mut().filter(|gso| gso.kind != GsoKind::UdpL4) else {
-        return false;
-    };
-    let room = max_frame_len.saturating_sub(header_len);
-    let size = u16::try_from(room).unwrap_or(u16::MAX);
-    let is_shorter = header_len > at.l3 && room >= MIN_SEGMENT && size < gso.size;
-    if is_shorter {
-        gso.size = size;
-    }
-    is_shorter
+/// The payload of segments of a TCP super-packet that fit; `None` when it is no such packet, or next to nothing would fit.
+fn shorter_segments(packet: &PacketBuf, at: &Located, max_frame_len: usize) -> Option<u16> {
+    let gso = packet.offload.gso.filter(|gso| gso.kind != GsoKind::UdpL4)?;
+    let (header_len, _) = segment_header_len(packet).filter(|(len, _)| *len > at.l3)?;
+    let room = max_frame_len.checked_sub(header_len).filter(|room| *room >= MIN_SEGMENT)?;
+    u16::try_from(room).ok().filter(|size| *size < gso.size)
 }

@@ -22,7 +22,7 @@ pub use complete::{
     ChecksumError, SegmentSizeLost, Verdict, complete_checksum, complete_crc32c, infer_offload,
     infer_partial, verify_checksum,
 };
-pub use fit::{Fit, fit, wire_len};
+pub use fit::{Fit, Resize, fit, wire_len};
 pub use fragment::{FragmentError, Fragmenter};
 pub use segment::{
     SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, first_segment,
