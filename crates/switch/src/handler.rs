@@ -18,21 +18,22 @@ static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet(
 struct Decision<'p> {
     worker: WorkerId,
     candidate: Candidate<'p>,
-    megaflow: Megaflow,
-    /// The whole key of the packet.
-    key: FlowKey,
+    actions: Arc<[Action]>,
+    /// For the worker; `None` once it has been given away, or refused.
+    megaflow: Option<Box<Megaflow>>,
     /// How many packets of the batch there are, and their bytes: no megaflow counts them.
     packets: u64,
     bytes: u64,
-    /// False once the megaflow is given to the worker, or refused.
-    is_new: bool,
     /// The megaflow that is on record for it.
     recorded: Option<MegaflowId>,
 }
 
 impl Decision<'_> {
-    fn count(&self) {
-        self.candidate.flows.iter().for_each(|flow| flow.counters.add(self.packets, self.bytes));
+    /// True for packets of which the same is to be done.
+    fn is_for(&self, upcall: &Upcall) -> bool {
+        let megaflow = self.megaflow.as_deref();
+        self.worker == upcall.worker
+            && megaflow.is_some_and(|megaflow| matches(&megaflow.condition, &upcall.key))
     }
 }
 
@@ -44,7 +45,7 @@ impl Engine {
     /// The datapath has ended.
     pub fn handle(&self, upcalls: &mut Vec<Upcall>, now: Instant) -> Result<(), DatapathError> {
         let published = self.published();
-        let mut decisions: Vec<Decision<'_>> = Vec::new();
+        let mut decisions: Vec<Decision<'_>> = Vec::with_capacity(upcalls.len());
         let mut decided: Vec<(Upcall, usize)> = Vec::with_capacity(upcalls.len());
         for upcall in upcalls.drain(..) {
             if upcall.reason == UpcallReason::Controller {
@@ -66,14 +67,15 @@ impl Engine {
         }
         self.counters.upcalls.add(decided.len());
         self.counters.reused.add(decided.len() - decisions.len());
-        decisions.iter().for_each(Decision::count);
         let created = Tenths::of_ms(self.datapath.now_ms());
         // Held until the datapath has the answers: see `Engine`.
         let mut records = self.records();
         let answers = decided.into_iter().filter_map(|(upcall, at)| {
             let decision = decisions.get_mut(at)?;
-            let megaflow = self.enter(&mut records, decision, created).map(Box::new);
-            let actions = Arc::clone(&decision.megaflow.actions);
+            let megaflow = decision.megaflow.take();
+            let megaflow =
+                megaflow.and_then(|new| self.enter(&mut records, decision, new, &upcall, created));
+            let actions = Arc::clone(&decision.actions);
             Some(Answer { upcall, actions, megaflow, decided_by: decision.recorded })
         });
         let answers: Vec<Answer> = answers.collect();
@@ -82,9 +84,7 @@ impl Engine {
 
     /// The decision about a packet just before that this one shares.
     fn find(&self, decisions: &[Decision<'_>], upcall: &Upcall) -> Option<usize> {
-        let at = decisions.iter().rposition(|decision| {
-            decision.worker == upcall.worker && matches(&decision.megaflow.condition, &upcall.key)
-        })?;
+        let at = decisions.iter().rposition(|decision| decision.is_for(upcall))?;
         // A packet in between may have taught something else.
         let candidate = &decisions.get(at)?.candidate;
         let is_current = candidate.asked.is_empty() || candidate.is_current(&self.learned());
@@ -92,18 +92,17 @@ impl Engine {
     }
 
     fn decide<'p>(&self, published: &'p Published, upcall: &Upcall, now: Instant) -> Decision<'p> {
-        let mut translation = self.translate_and_learn(published, &upcall.key, now);
-        let actions: Arc<[Action]> = std::mem::take(&mut translation.actions).into();
-        let mask = MaskNo::of(&translation.mask);
-        let whose = (upcall.port, mask);
+        let Translation { mask, actions, dependencies, flows, .. } =
+            self.translate_and_learn(published, &upcall.key, now);
+        let actions: Arc<[Action]> = actions.into();
+        let condition = Match::new(&upcall.key, mask);
         Decision {
             worker: upcall.worker,
-            candidate: Candidate::new(whose, published.number, &translation, &upcall.key),
-            megaflow: Megaflow::new(Match::new(&upcall.key, translation.mask), actions),
-            key: upcall.key.clone(),
+            candidate: Candidate::new(published.number, flows, &dependencies, &upcall.key),
+            megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
+            actions,
             packets: 0,
             bytes: 0,
-            is_new: true,
             recorded: None,
         }
     }
@@ -132,28 +131,27 @@ impl Engine {
         translate(&published.program, key, &*self.learned(), &mut ())
     }
 
-    /// Puts the megaflow of a decision on record. `None` when the datapath is not to have it.
+    /// Puts the megaflow of a decision on record; `first` is the first of its packets. `None` when the datapath is not to have it.
     fn enter(
         &self,
         records: &mut Records,
         decision: &mut Decision<'_>,
+        mut megaflow: Box<Megaflow>,
+        first: &Upcall,
         now: Tenths,
-    ) -> Option<Megaflow> {
-        if !std::mem::replace(&mut decision.is_new, false) {
-            return None;
-        }
-        let candidate = &mut decision.candidate;
-        // Nothing is looked up among the decisions any more.
-        let condition = std::mem::take(&mut decision.megaflow.condition);
-        let mut megaflow = Megaflow { condition, ..decision.megaflow.clone() };
-        if !records.takes_mask(candidate.port, candidate.mask) {
+    ) -> Option<Box<Megaflow>> {
+        let mut mask = Some(MaskNo::of(megaflow.condition.mask()));
+        if !mask.is_some_and(|mask| records.takes_mask(first.port, mask)) {
             self.counters.mask_limited.add(1);
-            candidate.mask = MaskNo::EXACT;
-            let condition = Match::new(&decision.key, EXACT.clone());
-            megaflow = Megaflow::new(condition, megaflow.actions);
+            mask = None;
+            let condition = Match::new(&first.key, EXACT.clone());
+            *megaflow = Megaflow::new(condition, Arc::clone(&decision.actions));
         }
-        match records.enter(megaflow.id, candidate, now) {
-            Entered::New | Entered::Again => {
+        let candidate = &decision.candidate;
+        let (packets, bytes) = (decision.packets, decision.bytes);
+        match records.enter(megaflow.id, (first.port, mask), candidate, now) {
+            Entered::Here(origin) => {
+                origin.add(packets, bytes);
                 self.counters.put.add(1);
                 decision.recorded = Some(megaflow.id);
                 return Some(megaflow);
@@ -161,6 +159,7 @@ impl Engine {
             Entered::Outdated => self.counters.outdated.add(1),
             Entered::Full => self.counters.refused.add(1),
         }
+        candidate.flows.iter().for_each(|flow| flow.counters.add(packets, bytes));
         None
     }
 }

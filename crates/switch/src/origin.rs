@@ -2,9 +2,9 @@
 
 use ahash::RandomState;
 use datapath::megaflow::Usage;
-use flow::{Field, FlowKey, FlowMask, PortNo};
+use flow::{Field, FlowKey, FlowMask};
 use hashbrown::HashTable;
-use pipeline::{Dependency, Flow, Learned, Question, Translation};
+use pipeline::{Dependency, Flow, Learned, Question};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -13,15 +13,12 @@ use std::sync::{Arc, LazyLock};
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The number of a mask: a hash. It only serves for counting masks.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MaskNo(u64);
 
 impl MaskNo {
-    /// That of the mask for single packets.
-    pub const EXACT: Self = Self(0);
-
     pub fn of(mask: &FlowMask) -> Self {
-        Self(SEED.hash_one(mask) | 1)
+        Self(SEED.hash_one(mask))
     }
 }
 
@@ -50,29 +47,25 @@ impl Asked {
 /// What an origin is to be, before it is known whether there is one like it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate<'p> {
-    pub port: PortNo,
-    pub mask: MaskNo,
-    pub generation: u64,
+    generation: u64,
     pub flows: Vec<&'p Arc<Flow>>,
     pub asked: Vec<Asked>,
     hash: u64,
 }
 
 impl<'p> Candidate<'p> {
-    /// Of a megaflow for packets with that key.
+    /// Of a megaflow for packets with that key, as a generation of the program has translated it.
     pub fn new(
-        (port, mask): (PortNo, MaskNo),
         generation: u64,
-        translation: &Translation<'p>,
+        flows: Vec<&'p Arc<Flow>>,
+        dependencies: &[Dependency],
         key: &FlowKey,
     ) -> Self {
-        let flows = translation.flows.clone();
-        let dependencies = translation.dependencies.iter();
-        let asked: Vec<_> = dependencies.map(|asked| Asked::new(*asked, key)).collect();
+        let asked: Vec<_> = dependencies.iter().map(|asked| Asked::new(*asked, key)).collect();
         let mut hasher = SEED.build_hasher();
-        (port, generation, &asked).hash(&mut hasher);
-        flows.iter().for_each(|flow| Arc::as_ptr(flow).hash(&mut hasher));
-        Self { port, mask, generation, flows, asked, hash: hasher.finish() }
+        (generation, &asked).hash(&mut hasher);
+        flows.iter().for_each(|flow| hasher.write_usize(Arc::as_ptr(flow).addr()));
+        Self { generation, flows, asked, hash: hasher.finish() }
     }
 
     /// True when all answers are as they were.
@@ -89,8 +82,6 @@ fn is_current(asked: &[Asked], learned: &Learned) -> bool {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    pub port: PortNo,
-    pub mask: MaskNo,
     /// The generation of the program.
     pub generation: u64,
     /// The flows that decided, in order.
@@ -110,8 +101,6 @@ impl Origin {
     /// True when a candidate would be this origin.
     pub fn is(&self, candidate: &Candidate<'_>) -> bool {
         self.hash == candidate.hash
-            && self.port == candidate.port
-            && self.mask == candidate.mask
             && self.generation == candidate.generation
             && *self.asked == *candidate.asked
             && self.flows.len() == candidate.flows.len()
@@ -143,9 +132,13 @@ impl Origin {
     /// Adds what a megaflow has counted: `to` beyond `from`.
     pub fn count(&self, from: (u64, u64), to: &Usage) {
         // Less than before is possible in between, while the counts of several workers are summed up anew.
-        let growth = |from: u64, to: u64| to.wrapping_sub(from) as i64;
-        self.packets.fetch_add(growth(from.0, to.packets), Ordering::Relaxed);
-        self.bytes.fetch_add(growth(from.1, to.bytes), Ordering::Relaxed);
+        self.add(to.packets.wrapping_sub(from.0), to.bytes.wrapping_sub(from.1));
+    }
+
+    /// Adds packets and bytes; wrapping.
+    pub fn add(&self, packets: u64, bytes: u64) {
+        self.packets.fetch_add(packets as i64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as i64, Ordering::Relaxed);
     }
 
     /// True when the flows have not been told everything.
@@ -183,8 +176,6 @@ impl Origins {
             return Arc::clone(origin);
         }
         let origin = Arc::new(Origin {
-            port: candidate.port,
-            mask: candidate.mask,
             generation: candidate.generation,
             flows: candidate.flows.iter().map(|flow| Arc::clone(flow)).collect(),
             asked: candidate.asked.as_slice().into(),
@@ -198,9 +189,15 @@ impl Origins {
         origin
     }
 
-    /// Forgets those that nobody else has.
+    /// Forgets those that nobody else has, after their flows have been told the last.
     pub fn tidy(&mut self) {
-        self.table.retain(|origin| Arc::strong_count(origin) > 1);
+        self.table.retain(|origin| {
+            let is_in_use = Arc::strong_count(origin) > 1;
+            if !is_in_use {
+                origin.flush();
+            }
+            is_in_use
+        });
         if self.table.len() < self.table.capacity() / 4 {
             self.table.shrink_to_fit(|origin| origin.hash);
         }

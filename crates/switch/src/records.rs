@@ -38,9 +38,16 @@ pub(crate) struct Record {
     pub created: Tenths,
     /// When it was hit last, or created.
     pub used: Tenths,
-    /// The last sweep that found it in the datapath, or during which it was put.
-    seen: u32,
+    port: PortNo,
+    /// Which of its port's masks it has.
+    mask: MaskAt,
+    /// The last sweep that found it in the datapath, or during which it was put. Each goes through all, so that numbers that come again
+    /// do no harm.
+    seen: u16,
 }
+
+// Hundreds of thousands of them.
+const _: () = assert!(size_of::<Record>() == 48);
 
 impl Record {
     pub fn origin(&self) -> Option<&Arc<Origin>> {
@@ -65,12 +72,10 @@ impl Removed {
 }
 
 /// What became of a megaflow that was to be put on record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) enum Entered {
-    /// It is there now.
-    New,
-    /// It was there, with the same origin.
-    Again,
+    /// It is there, now or with the same origin before.
+    Here(Arc<Origin>),
     /// It is there with another origin: one of the two is out of date. The next revalidation finds out; until then the datapath
     /// must not be given the other one, or what is on record would no longer be what it has.
     Outdated,
@@ -78,12 +83,41 @@ pub(crate) enum Entered {
     Full,
 }
 
+/// A place among the masks of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct MaskAt(u16);
+
+impl MaskAt {
+    /// The mask for single packets, which every port may have besides.
+    const EXACT: Self = Self(u16::MAX);
+}
+
 /// What a port has.
 #[derive(Debug, Default)]
 struct PortUse {
     megaflows: usize,
-    /// How many megaflows have each mask, without the mask for single packets.
-    masks: Map<MaskNo, u32>,
+    /// Its masks, and how many megaflows have each; none has one whose place is free.
+    masks: Vec<(MaskNo, u32)>,
+}
+
+impl PortUse {
+    /// The place of a mask, or the first free one.
+    fn place(&self, mask: MaskNo) -> usize {
+        let place = self.masks.iter().position(|&(other, count)| other == mask && count > 0);
+        let free = || self.masks.iter().position(|&(_, count)| count == 0);
+        place.or_else(free).unwrap_or(self.masks.len())
+    }
+
+    /// One more megaflow has the mask.
+    fn add(&mut self, mask: MaskNo) -> MaskAt {
+        let place = self.place(mask);
+        match self.masks.get_mut(place) {
+            Some((_, count @ 1..)) => *count += 1,
+            Some(free) => *free = (mask, 1),
+            None => self.masks.push((mask, 1)),
+        }
+        MaskAt(place as u16)
+    }
 }
 
 /// Records to a chunk: chunks are not moved when there are more of them, and a walk stops between two.
@@ -99,14 +133,14 @@ pub(crate) struct Records {
     index: HashTable<u32>,
     ports: Map<PortNo, PortUse>,
     origins: Origins,
-    sweep: u32,
+    sweep: u16,
 }
 
 impl Records {
     pub fn new(max: usize, max_masks: usize) -> Self {
         Self {
             max: max.min(u32::MAX as usize),
-            max_masks,
+            max_masks: max_masks.min(MaskAt::EXACT.0.into()),
             chunks: Vec::new(),
             free: Vec::new(),
             index: HashTable::new(),
@@ -126,32 +160,45 @@ impl Records {
 
     /// True when the port may have a megaflow with that mask.
     pub fn takes_mask(&self, port: PortNo, mask: MaskNo) -> bool {
-        let Some(port) = self.ports.get(&port) else { return self.max_masks > 0 };
-        port.masks.len() < self.max_masks || port.masks.contains_key(&mask)
+        self.ports.get(&port).map_or(0, |port| port.place(mask)) < self.max_masks
     }
 
-    /// Puts a megaflow on record.
-    pub fn enter(&mut self, id: MegaflowId, candidate: &Candidate<'_>, now: Tenths) -> Entered {
+    /// Puts a megaflow on record: of a port, with one of its masks, or that for single packets.
+    pub fn enter(
+        &mut self,
+        id: MegaflowId,
+        (number, mask): (PortNo, Option<MaskNo>),
+        candidate: &Candidate<'_>,
+        now: Tenths,
+    ) -> Entered {
         if let Some(record) = self.get(id) {
-            let is_same = record.origin.as_ref().is_some_and(|origin| origin.is(candidate));
-            return if is_same { Entered::Again } else { Entered::Outdated };
+            return match &record.origin {
+                Some(origin) if origin.is(candidate) => Entered::Here(Arc::clone(origin)),
+                _ => Entered::Outdated,
+            };
         }
-        let port = self.ports.get(&candidate.port).map_or(0, |port| port.megaflows);
+        let port = self.ports.get(&number).map_or(0, |port| port.megaflows);
         if port >= self.max.saturating_sub(self.len()) {
             return Entered::Full;
         }
-        let port = self.ports.entry(candidate.port).or_default();
+        let port = self.ports.entry(number).or_default();
         port.megaflows += 1;
-        if candidate.mask != MaskNo::EXACT {
-            *port.masks.entry(candidate.mask).or_default() += 1;
-        }
-        let origin = Some(self.origins.intern(candidate));
-        let seen = self.sweep;
-        let record = Record { id, packets: 0, bytes: 0, origin, created: now, used: now, seen };
-        let slot = self.store(record);
+        let mask = mask.map_or(MaskAt::EXACT, |mask| port.add(mask));
+        let origin = self.origins.intern(candidate);
+        let slot = self.store(Record {
+            id,
+            packets: 0,
+            bytes: 0,
+            origin: Some(Arc::clone(&origin)),
+            created: now,
+            used: now,
+            port: number,
+            mask,
+            seen: self.sweep,
+        });
         let chunks = &self.chunks;
         self.index.insert_unique(id.0, slot, |&slot| at(chunks, slot).map_or(0, |r| r.id.0));
-        Entered::New
+        Entered::Here(origin)
     }
 
     fn store(&mut self, record: Record) -> u32 {
@@ -186,7 +233,7 @@ impl Records {
         self.get(id)?.origin.as_ref()
     }
 
-    /// Gives a megaflow another origin, of the same port and mask, if it still has the old one.
+    /// Gives a megaflow another origin, if it still has the old one.
     pub fn replace(
         &mut self,
         id: MegaflowId,
@@ -210,9 +257,9 @@ impl Records {
         let (slot, _) = self.index.find_entry(id.0, is).ok()?.remove();
         self.free.push(slot);
         let record = at_mut(&mut self.chunks, slot)?;
-        let (packets, bytes) = (record.packets, record.bytes);
+        let (packets, bytes, port, mask) = (record.packets, record.bytes, record.port, record.mask);
         let origin = record.origin.take()?;
-        self.leave(origin.port, origin.mask);
+        self.leave(port, mask);
         if self.index.is_empty() {
             // What a flood has taken is given back.
             self.chunks = Vec::new();
@@ -222,14 +269,11 @@ impl Records {
         Some(Removed { id, packets, bytes, origin })
     }
 
-    fn leave(&mut self, number: PortNo, mask: MaskNo) {
+    fn leave(&mut self, number: PortNo, mask: MaskAt) {
         let Some(port) = self.ports.get_mut(&number) else { return };
         port.megaflows -= 1;
-        if let Some(count) = port.masks.get_mut(&mask) {
+        if let Some((_, count)) = port.masks.get_mut(usize::from(mask.0)) {
             *count -= 1;
-            if *count == 0 {
-                port.masks.remove(&mask);
-            }
         }
         if port.megaflows == 0 {
             self.ports.remove(&number);

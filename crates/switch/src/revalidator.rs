@@ -210,11 +210,11 @@ impl Engine {
         self.counters.revalidated.add(stale.len());
         let verdicts: Vec<Verdict<'_>> = {
             let learned = self.learned();
-            let translate = |(megaflow, origin): &(Megaflow, Arc<Origin>)| {
+            let translate = |(megaflow, _): &(Megaflow, Arc<Origin>)| {
                 let (key, known) = (megaflow.condition.key(), megaflow.condition.mask().clone());
                 let translation =
                     translate_knowing(&published.program, key, known, &*learned, &mut ());
-                verdict(published.number, megaflow, origin, translation)
+                verdict(published.number, megaflow, translation)
             };
             stale.iter().map(translate).collect()
         };
@@ -274,23 +274,18 @@ fn take_out(records: &mut Records, ids: &[MegaflowId]) -> Vec<Removed> {
 
 /// What a new translation says about a megaflow. Its key stands for all packets that it serves, as long as the translation has read
 /// no other bits than those in which they agree.
-fn verdict<'p>(
-    generation: u64,
-    megaflow: &Megaflow,
-    origin: &Origin,
-    translation: Translation<'p>,
-) -> Verdict<'p> {
+fn verdict<'p>(generation: u64, megaflow: &Megaflow, translation: Translation<'p>) -> Verdict<'p> {
     let condition = &megaflow.condition;
     // A packet of it has to come up: only packets teach.
     let teaches = !translation.lessons.is_empty();
     if teaches || !condition.mask().covers(&translation.mask) {
         return Verdict::Wrong;
     }
-    let whose = (origin.port, origin.mask);
-    let candidate = Candidate::new(whose, generation, &translation, condition.key());
-    if *translation.actions == *megaflow.actions {
+    let Translation { actions, flows, dependencies, .. } = translation;
+    let candidate = Candidate::new(generation, flows, &dependencies, condition.key());
+    if *actions == *megaflow.actions {
         return Verdict::Right(candidate);
     }
-    let changed = Megaflow { actions: translation.actions.into(), ..megaflow.clone() };
+    let changed = Megaflow { actions: actions.into(), ..megaflow.clone() };
     Verdict::Changed(candidate, Box::new(changed))
 }

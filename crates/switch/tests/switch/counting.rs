@@ -32,8 +32,6 @@ fn packets_count_for_the_flows_that_decided_when_a_sweep_is_over() {
     for _ in 0..10 {
         rig.send(1, &udp(1, 2, (1, 1)));
     }
-    // The one that came up counts at once.
-    assert_eq!(totals(&bridge), [(1, len); 2]);
     rig.sweep();
     rig.sweep();
     assert_eq!(totals(&bridge), [(10, 10 * len); 2]);

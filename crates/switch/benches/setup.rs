@@ -1,0 +1,179 @@
+//! What it costs to set up, keep and revalidate megaflows of a large network of logical switches.
+//!
+//! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that, in a process whose memory tells what it
+//! took.
+
+#[path = "../tests/switch/fake.rs"]
+#[allow(dead_code)]
+mod fake;
+#[path = "../../pipeline/benches/large/mod.rs"]
+#[allow(dead_code)]
+mod large;
+
+use datapath::provider::Datapath;
+use datapath::upcall::{Upcall, UpcallReason, WorkerId};
+use fake::Fake;
+use flow::{Field, FlowKey, PortNo};
+use packet::PacketBuf;
+use pipeline::{Program, translate};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use switch::{Config, Engine, Limits};
+
+const MEGAFLOWS: u32 = 100_000;
+const BATCH: usize = 64;
+
+/// The key of the packet with a number.
+type Keys = fn(u32) -> FlowKey;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let has = |arg: &str| args.iter().any(|a| a == arg);
+    let program = large::load().program();
+    let kinds: [(&str, Keys); 2] = [("ports", by_port), ("pairs", pair)];
+    let is_meant =
+        |what: &str, others: &[&str]| has(what) || !others.iter().any(|other| has(other));
+    for (name, key) in kinds.into_iter().filter(|(name, _)| is_meant(name, &["ports", "pairs"])) {
+        if is_meant("setup", &["keep"]) {
+            translation(&program, name, key);
+            setup(&program, name, key);
+        }
+        if is_meant("keep", &["setup"]) {
+            keep(&program, name, key);
+        }
+    }
+}
+
+fn mac(text: &str) -> u128 {
+    text.split(':').fold(0, |bits, byte| bits << 8 | u128::from_str_radix(byte, 16).unwrap_or(0))
+}
+
+fn packet(switch: u32, (from, to): (u32, u32), ports: (u16, u16)) -> FlowKey {
+    let mut key = FlowKey::default();
+    let ip = |guest: u32| {
+        let text = large::guest_ip4(switch, guest);
+        u128::from(text.parse().map_or(0, |address: std::net::Ipv4Addr| address.to_bits()))
+    };
+    for (field, value) in [
+        (Field::InPort, large::guest_port(switch, from).0.into()),
+        (Field::EthSrc, mac(&large::guest_mac(switch, from))),
+        (Field::EthDst, mac(&large::guest_mac(switch, to))),
+        (Field::EthType, 0x0800),
+        (Field::Ip4Src, ip(from)),
+        (Field::Ip4Dst, ip(to)),
+        (Field::IpProto, 6),
+        (Field::IpTtl, 64),
+        (Field::TpSrc, ports.0.into()),
+        (Field::TpDst, ports.1.into()),
+    ] {
+        key.set(field, value);
+    }
+    key
+}
+
+/// To guest 0 of a switch, whose access control looks at the port: 11,000 pairs of guests, and for each ten ports, which its entry is told
+/// from by prefixes of different lengths.
+fn by_port(number: u32) -> FlowKey {
+    let (pair, port) = (number % 11_000, number / 11_000);
+    packet(pair / 11, (1 + pair % 11, 0), (40_000, 22 ^ 1 << port))
+}
+
+/// Each between two other guests.
+fn pair(number: u32) -> FlowKey {
+    let (switch, pair) = (number % 1000, number / 1000);
+    let (from, to) = (pair / 11 % 12, pair % 11);
+    packet(switch, (from, if to < from { to } else { to + 1 }), (40_000, 2000))
+}
+
+fn upcall(key: FlowKey) -> Upcall {
+    let port = PortNo(key.get(Field::InPort) as u32);
+    let packet = PacketBuf::with_capacity(0, 0);
+    Upcall { packet, key, port, reason: UpcallReason::Miss, worker: WorkerId(0) }
+}
+
+fn engine(fake: &Arc<Fake>, program: &Program) -> Engine {
+    let datapath: Arc<dyn Datapath> = Arc::<Fake>::clone(fake);
+    let limits = Limits { revalidate: Duration::from_secs(60), ..Limits::default() };
+    Engine::new(datapath, program.clone(), &Config { limits, ..Config::default() })
+}
+
+fn fill(engine: &Engine, key: Keys) -> Duration {
+    let mut took = Duration::ZERO;
+    let mut upcalls = Vec::with_capacity(BATCH);
+    let now = Instant::now();
+    for number in 0..MEGAFLOWS {
+        upcalls.push(upcall(key(number)));
+        if upcalls.len() == BATCH || number + 1 == MEGAFLOWS {
+            let begin = Instant::now();
+            engine.handle(&mut upcalls, now).unwrap_or_else(|error| panic!("{error}"));
+            took += begin.elapsed();
+        }
+    }
+    took
+}
+
+/// What part of it translation is.
+fn translation(program: &Program, name: &str, key: Keys) {
+    let mut took = Duration::ZERO;
+    for number in 0..MEGAFLOWS {
+        let key = key(number);
+        let begin = Instant::now();
+        black_box(translate(program, black_box(&key), &(), &mut ()));
+        took += begin.elapsed();
+    }
+    println!("{name}: {} ns each to translate", took.as_nanos() / u128::from(MEGAFLOWS));
+}
+
+/// The handler alone: the datapath takes the answers and does nothing.
+fn setup(program: &Program, name: &str, key: Keys) {
+    let fake = Fake::new(0);
+    let engine = engine(&fake, program);
+    let before = resident_bytes();
+    let took = fill(&engine, key);
+    let stats = engine.stats();
+    let each = (resident_bytes() - before) / stats.megaflows.max(1);
+    println!(
+        "{name}: {} set up with {} origins, {} ns each, {each} bytes each in the switch",
+        stats.megaflows,
+        stats.origins,
+        took.as_nanos() / u128::from(MEGAFLOWS),
+    );
+}
+
+/// Sweeps and revalidations, with the cache of the user datapath.
+fn keep(program: &Program, name: &str, key: Keys) {
+    let fake = Fake::new(1);
+    let engine = engine(&fake, program);
+    let before = resident_bytes();
+    fill(&engine, key);
+    let megaflows = engine.stats().megaflows;
+    println!("{name}: {} bytes each with the cache", (resident_bytes() - before) / megaflows);
+    let timed = |what: &str, run: &dyn Fn()| {
+        let begin = Instant::now();
+        run();
+        println!("{name}: {megaflows} {what} in {:?}", begin.elapsed());
+    };
+    let sweep = || engine.sweep(Instant::now()).unwrap_or_else(|error| panic!("{error}"));
+    timed("swept", &sweep);
+    for number in 0..MEGAFLOWS {
+        fake.caches[0].lock().expect("a cache").look_up(&key(number), 100, 2000);
+    }
+    timed("swept, all of them hit,", &sweep);
+    engine.publish(program.clone());
+    timed("translated again", &|| {
+        engine.revalidate().unwrap_or_else(|error| panic!("{error}"));
+    });
+    let stats = engine.stats();
+    println!("{name}: {} deleted of {}", stats.deleted, stats.revalidated);
+    fake.now_ms.fetch_add(60_000, Ordering::Relaxed);
+    timed("deleted", &sweep);
+}
+
+/// The resident memory of this process.
+fn resident_bytes() -> u64 {
+    const PAGE: u64 = 4096;
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE
+}
