@@ -79,6 +79,7 @@ pub fn plan(
         ports,
         entropy_base: ENTROPY_BASE,
         entropy_ports: ENTROPY_PORTS,
+        workers: 1,
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
     };

@@ -28,6 +28,9 @@ pub struct Args {
     /// The control socket [default: /run/weft/HOST.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Threads that forward, 1 to 64; each packet is forwarded by one of them, chosen by its inner flow
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    workers: u8,
     /// The network file
     network: PathBuf,
 }
@@ -39,7 +42,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let daemon = Arc::new(ready.start()?);
+    let daemon = Arc::new(ready.start(args.workers.into())?);
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&daemon);
     let served = control.serve(move |request, client| asked.answer(request, client));

@@ -23,7 +23,10 @@ pub struct Config {
     pub entropy_base: u16,
     /// How many ports the range has.
     pub entropy_ports: u16,
-    /// Megaflows at most.
+    /// Forwarding threads; 1 to [`MAX_WORKERS`](super::MAX_WORKERS). Each packet is forwarded by one of them, chosen by the hash of
+    /// its (inner) flow.
+    pub workers: usize,
+    /// Megaflows at most, of each thread.
     pub megaflows: usize,
     /// What may wait to be translated.
     pub upcalls: UpcallLimits,

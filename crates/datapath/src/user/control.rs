@@ -1,21 +1,23 @@
 //! What the datapath does beside forwarding, on a thread of its own so that no frame waits for it: opens the devices of
 //! ports, follows links, routes and neighbours, and tells the workers.
 
-use super::config::{Config, EndpointConfig, PortConfig, Underlay};
+use super::config::{Config, PortConfig, TunnelConfig, Underlay};
 use super::mailbox::{Mailbox, Request};
 use super::path_mtu::{PathMtu, PathMtus};
 use super::port::Port;
+use super::receive::Receiver;
 use super::resolve::Resolver;
+use super::transmit::Sender;
 use super::uplink::{UplinkNeeds, UplinkSockets};
 use super::uplink_watch::{State, UplinkWatch};
-use super::{Notice, TICK};
+use super::{Notice, SetupError, TICK};
 use crate::provider::DatapathError;
 use flow::PortNo;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::{Error, Ifindex, Link, Netlink};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -29,20 +31,26 @@ const PATHS: u64 = 2;
 pub(super) struct Control {
     pub(super) ports: BTreeMap<PortNo, Port>,
     pub(super) uplink: UplinkWatch,
+    /// What is open.
     needs: UplinkNeeds,
+    tunnels: Vec<TunnelConfig>,
+    senders: Vec<Sender>,
+    /// Source ports of each address.
+    entropy_ports: u16,
     netlink: Netlink,
     resolver: Resolver,
     paths: PathMtus,
     /// The sockets of `paths` are new, and nobody waits for them yet.
     new_paths: bool,
-    endpoints: Vec<EndpointConfig>,
+    /// What is to be open.
+    underlay: Arc<Underlay>,
     workers: Vec<Mailbox>,
 }
 
 impl Control {
     pub(super) fn open(config: &Config, uplink: Ifindex) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
-        let resolver = Resolver::open(uplink, &config.underlay.endpoints)?;
+        let resolver = Resolver::open(uplink)?;
         let first = u32::from(config.entropy_base);
         let ports = u32::from(config.entropy_ports.next_power_of_two());
         let paths = PathMtus::new(first..first + ports);
@@ -52,23 +60,34 @@ impl Control {
         Ok(Self {
             ports: ports.collect(),
             uplink: watch,
-            needs: UplinkNeeds::of(&config.underlay),
+            needs: UplinkNeeds::default(),
+            tunnels: Vec::new(),
+            senders: Vec::new(),
+            entropy_ports: config.entropy_ports,
             netlink,
             resolver,
             paths,
             new_paths: false,
-            endpoints: config.underlay.endpoints.clone(),
+            underlay: Arc::default(),
             workers: Vec::new(),
         })
     }
 
     /// Begins: everything that can be is open and resolved when this returns.
-    pub(super) fn begin(&mut self, workers: Vec<Mailbox>) {
+    ///
+    /// # Errors
+    /// Something of the underlay cannot be opened.
+    pub(super) fn begin(
+        &mut self,
+        workers: Vec<Mailbox>,
+        underlay: &Arc<Underlay>,
+    ) -> Result<(), SetupError> {
         self.workers = workers;
+        self.set_underlay(underlay)?;
         self.resolver.begin();
-        self.follow_paths();
         self.tell_resolved();
         self.open_ports();
+        Ok(())
     }
 
     pub(super) fn add_port(&mut self, config: PortConfig) -> Result<(), DatapathError> {
@@ -89,27 +108,56 @@ impl Control {
         self.workers.iter().try_for_each(remove)
     }
 
-    /// Goes over to other tunnels and end points.
-    pub(super) fn set_underlay(&mut self, underlay: Underlay) -> Result<(), DatapathError> {
-        let needs = UplinkNeeds::of(&underlay);
-        let underlay = Arc::new(underlay);
+    /// Goes over to other tunnels and end points. What is to be closed is closed first: something new may need its place.
+    ///
+    /// # Errors
+    /// Something cannot be opened, or an end point cannot be; the rest is in place.
+    pub(super) fn set_underlay(&mut self, underlay: &Arc<Underlay>) -> Result<(), SetupError> {
         for worker in &self.workers {
-            let sockets = if needs == self.needs {
-                None
-            } else {
-                let opened = UplinkSockets::open(needs, self.uplink.ifindex);
-                Some(opened.map_err(|error| DatapathError::Underlay(error.to_string()))?)
-            };
-            worker
-                .ask(|reply| Request::Underlay(Arc::clone(&underlay), sockets, reply))?
-                .map_err(DatapathError::Underlay)?;
+            let request = |reply| Request::Underlay(Arc::clone(underlay), reply);
+            worker.ask(request)??;
         }
-        self.needs = needs;
-        self.uplink.require(&underlay);
+        self.tunnels.retain(|tunnel| underlay.tunnels.contains(tunnel));
+        self.senders.retain(|sender| underlay.tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
+        self.uplink.require(underlay);
         self.resolver.follow_endpoints(&underlay.endpoints);
-        self.endpoints.clone_from(&underlay.endpoints);
+        self.underlay = Arc::clone(underlay);
+        self.open_underlay()?;
         self.follow_paths();
         self.tell_resolved();
+        Ok(())
+    }
+
+    /// Opens what is not open yet.
+    ///
+    /// # Errors
+    /// Something cannot be opened.
+    fn open_underlay(&mut self) -> Result<(), SetupError> {
+        let needs = UplinkNeeds::of(&self.underlay);
+        let (uplink, count) = (self.uplink.ifindex, self.workers.len());
+        if needs != self.needs {
+            let group = UplinkSockets::open_group(needs, uplink, count)?;
+            for (worker, sockets) in self.workers.iter().zip(group) {
+                worker.send(Request::Uplink(sockets))?;
+            }
+            self.needs = needs;
+        }
+        for tunnel in &self.underlay.tunnels {
+            if self.tunnels.contains(tunnel) {
+                continue;
+            }
+            let receivers = Receiver::open_group(tunnel, uplink, count)?;
+            let sender = if self.senders.iter().any(|sender| sender.is_for(tunnel)) {
+                None
+            } else {
+                Sender::open(tunnel, self.entropy_ports)?
+            };
+            self.senders.extend(sender.clone());
+            for (worker, receiver) in self.workers.iter().zip(receivers) {
+                worker.send(Request::Tunnel(Box::new(receiver), sender.clone()))?;
+            }
+            self.tunnels.push(*tunnel);
+        }
         Ok(())
     }
 
@@ -129,7 +177,7 @@ impl Control {
 
     /// Listens for what is said about the paths to the end points that there are now.
     fn follow_paths(&mut self) {
-        if let Err(error) = self.paths.follow(&self.endpoints, self.uplink.ifindex) {
+        if let Err(error) = self.paths.follow(&self.underlay.endpoints, self.uplink.ifindex) {
             tracing::warn!("cannot hear of narrow paths: {error}");
         }
         self.new_paths = true;
@@ -151,9 +199,10 @@ impl Control {
 
     /// Opens the device of a port if it is not open and can be.
     fn open_port(&mut self, port: PortNo) {
-        if let Some(device) = self.ports.get_mut(&port).and_then(Port::try_open)
-            && let Some(worker) = self.workers.first()
-        {
+        let count = self.workers.len();
+        let queues = self.ports.get_mut(&port).and_then(|port| port.try_open(count));
+        for (worker, device) in self.workers.iter().zip(queues.into_iter().flatten()) {
+            // One that has ended needs none.
             let _ = worker.send(Request::Plug(port, device));
         }
     }
@@ -171,33 +220,34 @@ impl Control {
         self.open_ports();
     }
 
-    /// Looks for the uplink when it is gone; the workers open anew what was bound to it.
+    /// Looks for the uplink when it is gone; what was bound to it is opened anew.
     ///
     /// # Errors
     /// It is not there, or goes again in the meantime: the next tick tries again.
-    fn find_uplink(&mut self) -> Result<(), Error> {
+    fn find_uplink(&mut self) -> Result<(), SetupError> {
         let link = self.netlink.link(&self.uplink.device)?;
         for worker in &self.workers {
-            let sockets = UplinkSockets::open(self.needs, link.index)?;
-            let _ = worker.send(Request::Uplink(link.index, sockets));
+            worker.ask(Request::CloseUnderlay)?;
         }
+        self.uplink.ifindex = link.index;
+        self.senders.clear();
+        self.needs = UplinkNeeds::default();
+        self.tunnels.clear();
+        self.open_underlay()?;
         self.resolver.follow(link.index, link.mac);
         self.resolver.refresh();
         // Last: with another state than Gone, nothing is tried again.
-        self.uplink.ifindex = link.index;
         self.uplink.observe(Some(&link));
         self.follow_paths();
         Ok(())
     }
 
-    fn notice(&mut self, notice: Notice) {
-        match notice {
-            Notice::PortGone(port, why) => {
-                if let Some(port) = self.ports.get_mut(&port) {
-                    port.closed(why);
-                }
-            }
-            Notice::UplinkRefused => self.uplink.observe(None),
+    /// The device of a port is gone, as a worker has found out.
+    fn gone(&mut self, number: PortNo, why: String) {
+        if let Some(port) = self.ports.get_mut(&number)
+            && port.closed(why)
+        {
+            self.tell(|| Request::Unplug(number));
         }
     }
 
@@ -243,10 +293,7 @@ impl Control {
         let Some(port) = self.ports.get_mut(&number) else { return };
         match link {
             Some(link) => port.observe(link),
-            None => {
-                port.closed("the device is gone".to_owned());
-                self.tell(|| Request::Unplug(number));
-            }
+            None => self.gone(number, "the device is gone".to_owned()),
         }
     }
 }
@@ -254,7 +301,7 @@ impl Control {
 /// The control thread's loop; it ends when `notices` has no sender any more.
 pub(super) fn run(
     control: &Mutex<Control>,
-    notices: &Receiver<Notice>,
+    notices: &mpsc::Receiver<Notice>,
     waker: &Waker,
 ) -> Result<(), Error> {
     let epoll = Epoll::new()?;
@@ -278,9 +325,9 @@ pub(super) fn run(
         }
         loop {
             match notices.try_recv() {
-                Ok(notice) => control.notice(notice),
-                Err(std::sync::mpsc::TryRecvError::Empty) => break,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return Ok(()),
+                Ok(Notice::PortGone(port, why)) => control.gone(port, why),
+                Err(mpsc::TryRecvError::Empty) => break,
+                Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             }
         }
         if std::mem::take(&mut control.new_paths) {

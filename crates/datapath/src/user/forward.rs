@@ -167,17 +167,12 @@ impl Forwarder {
 }
 
 impl Outputs {
-    pub(super) fn new(
-        uplink_port: PortNo,
-        uplink: Uplink,
-        entropy_ports: u16,
-        meters: Arc<Meters>,
-    ) -> Self {
+    pub(super) fn new(uplink_port: PortNo, meters: Arc<Meters>) -> Self {
         Self {
             vifs: Vec::new(),
             uplink_port,
-            uplink,
-            transmit: Transmit::new(entropy_ports),
+            uplink: Uplink::new(),
+            transmit: Transmit::new(),
             meters,
             origin: uplink_port,
             decided_by: None,

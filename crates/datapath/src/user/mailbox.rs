@@ -4,19 +4,20 @@ use super::cache::{CacheStats, Cursor};
 use super::config::Underlay;
 use super::device::Device;
 use super::path_mtu::PathMtu;
+use super::receive::Receiver;
 use super::resolve::Resolved;
+use super::transmit;
 use super::uplink::UplinkSockets;
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::DatapathError;
 use crate::stats::EndpointStats;
 use crate::upcall::Answer;
 use crate::watch::Watch;
-use flow::{Action, DropCounters, PortNo, Traffic};
-use netdev::Ifindex;
+use flow::{Action, DropCounters, EndpointError, PortNo, Traffic};
 use netdev::epoll::Waker;
 use packet::PacketBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{self, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
 /// What can be asked of a worker.
@@ -28,10 +29,14 @@ pub(super) enum Request {
     Unplug(PortNo),
     /// There is no such port any more. The answer comes when its device is closed.
     RemovePort(PortNo, Sender<()>),
-    /// The uplink is another device now.
-    Uplink(Ifindex, UplinkSockets),
-    /// Other tunnels and end points; other sockets of the uplink where they need them. The answer is what could not be opened.
-    Underlay(Arc<Underlay>, Option<UplinkSockets>, Sender<Result<(), String>>),
+    /// Other sockets of the uplink.
+    Uplink(UplinkSockets),
+    /// The uplink is gone: everything that was bound to it is to be closed when this is answered.
+    CloseUnderlay(Sender<()>),
+    /// One more tunnel: where it is received, and what it is sent from if that is new.
+    Tunnel(Box<Receiver>, Option<transmit::Sender>),
+    /// Other end points, and only some of the tunnels that there are.
+    Underlay(Arc<Underlay>, Sender<Result<(), EndpointError>>),
     /// The way to end points has changed.
     Resolved(Arc<[Resolved]>),
     /// What the paths to end points carry has changed.
@@ -89,7 +94,7 @@ const QUEUE: usize = 64;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Mailbox {
-    pub(super) fn new() -> netdev::Result<(Self, Receiver<Request>, Arc<Waker>)> {
+    pub(super) fn new() -> netdev::Result<(Self, mpsc::Receiver<Request>, Arc<Waker>)> {
         let waker = Arc::new(Waker::new()?);
         let (sender, receiver) = sync_channel(QUEUE);
         Ok((Self { sender, waker: Arc::clone(&waker) }, receiver, waker))

@@ -56,7 +56,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use uplink::{Uplink, UplinkNeeds, UplinkSockets};
 use wire::EtherType;
 use wire::vlan::Tag;
 use worker::Worker;
@@ -67,14 +66,14 @@ const BATCH: usize = 32;
 const TICK: Duration = Duration::from_millis(500);
 /// The highest number of a port that has a device.
 pub const MAX_PORT: PortNo = PortNo(0xffff);
+/// The most forwarding threads.
+pub const MAX_WORKERS: usize = 64;
 
 /// What a worker tells the control thread.
 #[derive(Debug)]
 enum Notice {
     /// The device of a port is gone, and why.
     PortGone(PortNo, String),
-    /// The new uplink could not be opened.
-    UplinkRefused,
 }
 
 /// How workers tell the control thread.
@@ -107,6 +106,9 @@ pub enum SetupError {
     /// A port's number is not between 0, which is the uplink's, and [`MAX_PORT`].
     #[error("port {0} is not between 1 and {MAX_PORT}")]
     PortNumber(PortNo),
+    /// The threads do not do what they are asked.
+    #[error(transparent)]
+    Threads(#[from] DatapathError),
 }
 
 /// See the module.
@@ -139,31 +141,31 @@ impl UserDatapath {
         let notices = Notices { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&notices.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
-        let (mailbox, requests, waker) = Mailbox::new()?;
-        let mut worker = {
-            let sockets = UplinkSockets::open(UplinkNeeds::of(&config.underlay), ifindex)?;
-            let uplink = Uplink::new(sockets);
-            let meters = Arc::new(Meters::default());
-            let outputs = Outputs::new(config.uplink_port, uplink, config.entropy_ports, meters);
-            let limits = CacheLimits { megaflows: config.megaflows };
+        let meters = Arc::new(Meters::default());
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..config.workers.clamp(1, MAX_WORKERS) {
+            let (mailbox, requests, waker) = Mailbox::new()?;
             let forwarder = Forwarder::new(
-                WorkerId(0),
-                Cache::new(limits),
+                WorkerId(number as u16),
+                Cache::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::new(config.entropy_base, config.entropy_ports),
-                outputs,
+                Outputs::new(config.uplink_port, Arc::clone(&meters)),
                 Arc::clone(&upcalls),
             );
-            Worker::new(started, (requests, waker), forwarder, ifindex, notices)?
-        };
-        worker.set_underlay(&config.underlay)?;
-        let workers = vec![mailbox];
-        let mut threads = vec![spawn("forward", move || worker.run())?];
-        control.begin(workers.clone());
+            let mut worker = Worker::new(started, (requests, waker), forwarder, notices.clone())?;
+            threads.push(spawn(&format!("forward-{number}"), move || worker.run())?);
+            workers.push(mailbox);
+        }
+        drop(notices);
+        let begun = control.begin(workers.clone(), &Arc::new(config.underlay));
         let control = Arc::new(Mutex::new(control));
         let (shared, woken) = (Arc::clone(&control), Arc::clone(&control_waker));
         threads.push(spawn("control", move || control::run(&shared, &noticed, &woken))?);
         let threads = Mutex::new(threads);
-        Ok(Self { host: config.host, started, upcalls, control, control_waker, workers, threads })
+        let datapath =
+            Self { host: config.host, started, upcalls, control, control_waker, workers, threads };
+        // Where something is missing, everything ends again here.
+        begun.map(|()| datapath)
     }
 
     /// True when a thread has ended: the datapath does not forward any more.
@@ -236,7 +238,11 @@ impl Datapath for UserDatapath {
     }
 
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
-        control::lock(&self.control).set_underlay(underlay)
+        let set = control::lock(&self.control).set_underlay(&Arc::new(underlay));
+        set.map_err(|error| match error {
+            SetupError::Threads(error) => error,
+            error => DatapathError::Underlay(error.to_string()),
+        })
     }
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {

@@ -63,19 +63,20 @@ impl Port {
         Self { config, state: State::Closed(None), pause: Pause::default() }
     }
 
-    /// Opens the device if it is not open; to be called at every tick.
-    pub(super) fn try_open(&mut self) -> Option<Device> {
+    /// Opens the device if it is not open, for so many workers; to be called at every tick.
+    pub(super) fn try_open(&mut self, queues: usize) -> Option<Vec<Device>> {
         if matches!(self.state, State::Open { .. }) {
             return None;
         }
-        match Device::open(&self.config.device, self.pause.tick()) {
-            Ok(Some((device, link))) => {
+        match Device::open(&self.config.device, queues, self.pause.tick()) {
+            Ok(Some((devices, link))) => {
                 self.pause = Pause::default();
                 let link_up = link.as_ref().is_none_or(|link| link.up && link.running);
-                self.state = State::Open { ifindex: device.ifindex(), link_up };
+                self.state =
+                    State::Open { ifindex: devices.first().and_then(Device::ifindex), link_up };
                 self.say_link(link_up);
                 self.compare_mtu(link.as_ref());
-                return Some(device);
+                return Some(devices);
             }
             Ok(None) => {}
             Err(Refusal::Absent(error)) => {
@@ -122,10 +123,14 @@ impl Port {
         }
     }
 
-    /// The device is gone.
-    pub(super) fn closed(&mut self, why: String) {
+    /// The device is gone; false when that is known.
+    pub(super) fn closed(&mut self, why: String) -> bool {
+        if matches!(self.state, State::Closed(_)) {
+            return false;
+        }
         tracing::warn!(port = %self.config.name, device = %self.config.device, "port has vanished: {why}");
         self.state = State::Closed(Some(Trouble { text: why, kind: None }));
+        true
     }
 
     /// Says so when the guest and its switch cannot be of one mind about the longest packet.

@@ -7,8 +7,8 @@ use super::forward::Forwarder;
 use super::stt::SttReceiver;
 use flow::{
     Decapped, DropCounters, DropReason, EndpointId, EndpointTable, OuterIp, PortNo, TunnelInfo,
-    TunnelKey, TunnelSpec, TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn,
-    strip_outer, tun_flags,
+    TunnelKey, TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
+    tun_flags,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::filter::Filter;
@@ -32,8 +32,6 @@ struct From {
 #[derive(Debug)]
 pub(super) struct Receiver {
     tunnel: TunnelConfig,
-    /// What the socket is bound to.
-    uplink: Ifindex,
     /// The longest packet that the path carries in one piece, without its IP and UDP headers, in bytes.
     max_payload_len: usize,
     socket: Socket,
@@ -67,62 +65,68 @@ struct Batch {
 }
 
 impl Receiver {
-    /// Opens the local end of a tunnel. Only what arrives by the device `uplink` is taken: the same packet from anywhere else
-    /// is forged.
-    pub(super) fn open(tunnel: &TunnelConfig, uplink: Ifindex) -> Result<Self, Error> {
-        let TunnelConfig { port, spec, local } = *tunnel;
-        let (socket, buffers) = match spec.tunnel {
+    /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them. Only what arrives
+    /// by the device `uplink` is taken: the same packet from anywhere else is forged.
+    pub(super) fn open_group(
+        tunnel: &TunnelConfig,
+        uplink: Ifindex,
+        count: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let TunnelConfig { spec, local, .. } = tunnel;
+        let sockets: Vec<Socket> = match spec.tunnel {
             TunnelType::Gre => {
-                let heads = vec![PacketRx::default(); BATCH];
-                (Socket::Gre { socket: open_gre(local, uplink)?, heads }, BATCH)
+                let filter = Filter::protocol_to(*local, PROTOCOL_GRE);
+                let options = PacketOptions::default();
+                let sockets = PacketSocket::open_group(uplink, &filter, options, count)?;
+                let heads = || vec![PacketRx::default(); BATCH];
+                sockets.into_iter().map(|socket| Socket::Gre { socket, heads: heads() }).collect()
             }
             TunnelType::Stt => {
-                (Socket::Stt(Box::new(SttReceiver::open(port, local, spec.port, uplink)?)), 0)
+                let receivers = SttReceiver::open_group(tunnel, uplink, count)?;
+                receivers.into_iter().map(|stt| Socket::Stt(Box::new(stt))).collect()
             }
             _ => {
-                let socket = open_udp(&spec, local, uplink)?;
-                (Socket::Udp { socket, trains: vec![RxTrain::EMPTY; BATCH] }, BATCH)
+                let options = UdpOptions {
+                    // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
+                    zero_checksum_v6: !spec.checksum,
+                    device: Some(uplink),
+                    ..UdpOptions::default()
+                };
+                let local = SocketAddr::new(*local, spec.port);
+                let sockets = UdpUnderlay::bind_group(local, options, count)?;
+                let trains = || vec![RxTrain::EMPTY; BATCH];
+                sockets.into_iter().map(|socket| Socket::Udp { socket, trains: trains() }).collect()
             }
         };
-        let batch = Batch {
-            packets: (0..buffers).map(|_| new_buffer()).collect(),
-            spare: Vec::new(),
-            coalescer: Coalescer::new(COALESCED_FLOWS),
-            frames: Vec::new(),
+        Ok(sockets.into_iter().map(|socket| Self::new(*tunnel, socket)).collect())
+    }
+
+    fn new(tunnel: TunnelConfig, socket: Socket) -> Self {
+        let (buffers, udp_len) = match socket {
+            Socket::Udp { .. } => (BATCH, udp::HEADER_LEN),
+            Socket::Gre { .. } => (BATCH, 0),
+            Socket::Stt(_) => (0, 0),
         };
-        let udp_len = if matches!(socket, Socket::Udp { .. }) { udp::HEADER_LEN } else { 0 };
-        let ip_len = if local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
-        Ok(Self {
-            tunnel: *tunnel,
-            uplink,
-            max_payload_len: usize::from(spec.path_mtu_bytes).saturating_sub(ip_len + udp_len),
+        let ip_len = if tunnel.local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
+        let path_mtu = usize::from(tunnel.spec.path_mtu_bytes);
+        Self {
+            tunnel,
+            max_payload_len: path_mtu.saturating_sub(ip_len + udp_len),
             socket,
-            batch,
+            batch: Batch {
+                packets: (0..buffers).map(|_| new_buffer()).collect(),
+                spare: Vec::new(),
+                coalescer: Coalescer::new(COALESCED_FLOWS),
+                frames: Vec::new(),
+            },
             overruns: Growth::default(),
             malformed: Growth::default(),
-        })
+        }
     }
 
     /// What it is the local end of.
     pub(super) fn tunnel(&self) -> &TunnelConfig {
         &self.tunnel
-    }
-
-    /// Opens anew what was bound to an uplink that is gone. True when the descriptor is another one now.
-    pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<bool, Error> {
-        if self.uplink == uplink {
-            return Ok(false);
-        }
-        match &mut self.socket {
-            Socket::Udp { socket, .. } => {
-                *socket = open_udp(&self.tunnel.spec, self.tunnel.local, uplink)?
-            }
-            Socket::Gre { socket, .. } => *socket = open_gre(self.tunnel.local, uplink)?,
-            Socket::Stt(stt) => stt.reopen(uplink)?,
-        }
-        (self.overruns, self.malformed) = Default::default();
-        self.uplink = uplink;
-        Ok(true)
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -210,23 +214,6 @@ impl Receiver {
         }
         drops.add(DropReason::Malformed, self.malformed.wrapped_to(malformed));
     }
-}
-
-/// What receives VXLAN or Geneve to `local` from the device `uplink`.
-fn open_udp(spec: &TunnelSpec, local: IpAddr, uplink: Ifindex) -> Result<UdpUnderlay, Error> {
-    let options = UdpOptions {
-        // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
-        zero_checksum_v6: !spec.checksum,
-        device: Some(uplink),
-        ..UdpOptions::default()
-    };
-    UdpUnderlay::bind(SocketAddr::new(local, spec.port), options)
-}
-
-/// What receives GRE to `local` from the device `uplink`.
-fn open_gre(local: IpAddr, uplink: Ifindex) -> Result<PacketSocket, Error> {
-    let filter = Filter::protocol_to(local, PROTOCOL_GRE);
-    PacketSocket::open(uplink, &filter, PacketOptions::default())
 }
 
 /// A counter that only grows, of which the growth is wanted.

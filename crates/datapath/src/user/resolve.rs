@@ -81,7 +81,7 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn open(uplink: Ifindex, endpoints: &[EndpointConfig]) -> Result<Self, Error> {
+    pub(super) fn open(uplink: Ifindex) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let monitor = Monitor::open()?;
         let uplink_mac = netlink.link_by_index(uplink)?.mac;
@@ -90,7 +90,7 @@ impl Resolver {
             monitor,
             uplink,
             uplink_mac,
-            targets: targets(endpoints).collect(),
+            targets: Vec::new(),
             behind: HashMap::new(),
             news: Vec::new(),
             stale: 0,

@@ -2,6 +2,7 @@
 //! together to frames.
 
 use super::BATCH;
+use super::config::TunnelConfig;
 use super::forward::Forwarder;
 use super::receive::{Growth, new_buffer};
 use flow::{
@@ -17,6 +18,7 @@ use packet::PacketBuf;
 use packet::stt::{SttDrop, SttLimits, SttProgress, SttReassembler};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use wire::Protocol;
 
 /// Frames that the reassembler gave up by itself, not on account of the segment it was given.
@@ -31,10 +33,9 @@ const GIVEN_UP: [(SttDrop, DropReason); 3] = [
 pub(super) struct SttReceiver {
     port: PortNo,
     local: IpAddr,
-    tcp_port: u16,
     socket: PacketSocket,
     /// Keeps the host's own stack from answering.
-    _sink: SttSink,
+    _sink: Arc<SttSink>,
     reassembler: SttReassembler,
     packet: PacketBuf,
     now_ms: u64,
@@ -43,31 +44,28 @@ pub(super) struct SttReceiver {
 }
 
 impl SttReceiver {
-    pub(super) fn open(
-        port: PortNo,
-        local: IpAddr,
-        tcp_port: u16,
+    /// Opens the local end of a tunnel for `count` workers: all segments of a frame are received by one of them.
+    pub(super) fn open_group(
+        tunnel: &TunnelConfig,
         uplink: Ifindex,
-    ) -> Result<Self, Error> {
-        Ok(Self {
+        count: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let TunnelConfig { port, spec, local } = *tunnel;
+        let filter = Filter::tcp_to(local, spec.port);
+        let sockets = PacketSocket::open_group(uplink, &filter, PacketOptions::default(), count)?;
+        let sink = Arc::new(SttSink::bind(SocketAddr::new(local, spec.port))?);
+        let receiver = |socket| Self {
             port,
             local,
-            tcp_port,
-            socket: open_segments(local, tcp_port, uplink)?,
-            _sink: SttSink::bind(SocketAddr::new(local, tcp_port))?,
+            socket,
+            _sink: Arc::clone(&sink),
             reassembler: SttReassembler::new(SttLimits::default()),
             packet: new_buffer(),
             now_ms: 0,
             overruns: Growth::default(),
             given_up: Default::default(),
-        })
-    }
-
-    /// Receives from the device `uplink`: the one so far is gone.
-    pub(super) fn reopen(&mut self, uplink: Ifindex) -> Result<(), Error> {
-        self.socket = open_segments(self.local, self.tcp_port, uplink)?;
-        self.overruns = Growth::default();
-        Ok(())
+        };
+        Ok(sockets.into_iter().map(receiver).collect())
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -131,11 +129,6 @@ impl SttReceiver {
         let overruns = self.socket.stats().map_or(0, |stats| stats.dropped);
         drops.add(DropReason::ReceiveOverrun, self.overruns.grown_to(overruns));
     }
-}
-
-/// What receives the segments to `local` from the device `uplink`.
-fn open_segments(local: IpAddr, port: u16, uplink: Ifindex) -> Result<PacketSocket, Error> {
-    PacketSocket::open(uplink, &Filter::tcp_to(local, port), PacketOptions::default())
 }
 
 fn reason(drop: SttDrop) -> DropReason {

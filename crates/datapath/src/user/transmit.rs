@@ -10,60 +10,73 @@ use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
 use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// What a tunnel is sent from; all workers send from the same.
+#[derive(Clone, Debug)]
+pub(super) enum Sender {
+    /// Source ports for UDP.
+    Udp {
+        /// This host's address.
+        local: IpAddr,
+        /// Whether single datagrams have a checksum.
+        checksum: bool,
+        pool: Arc<TxPool>,
+    },
+    /// A raw socket for GRE, which also keeps the host's own stack from answering.
+    Gre { local: IpAddr, socket: Arc<RawIp> },
+}
+
+impl Sender {
+    /// Opens what a tunnel is sent from, with `ports` source ports; `None` for STT, which leaves by the uplink.
+    pub(super) fn open(tunnel: &TunnelConfig, ports: u16) -> Result<Option<Self>, Error> {
+        let TunnelConfig { spec, local, .. } = *tunnel;
+        Ok(match spec.tunnel {
+            TunnelType::Gre => {
+                Some(Self::Gre { local, socket: Arc::new(RawIp::open(local, PROTOCOL_GRE)?) })
+            }
+            TunnelType::Vxlan | TunnelType::Geneve => {
+                let zero_checksum = !spec.checksum;
+                let options = TxOptions { count: ports, zero_checksum, ..TxOptions::default() };
+                let pool = Arc::new(TxPool::new(local, options)?);
+                Some(Self::Udp { local, checksum: spec.checksum, pool })
+            }
+            TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => None,
+        })
+    }
+
+    /// True when the tunnel is sent from this. Several may be.
+    pub(super) fn is_for(&self, tunnel: &TunnelConfig) -> bool {
+        let TunnelConfig { spec, local: from, .. } = tunnel;
+        match (self, spec.tunnel) {
+            (Self::Udp { local, checksum, .. }, TunnelType::Vxlan | TunnelType::Geneve) => {
+                local == from && *checksum == spec.checksum
+            }
+            (Self::Gre { local, .. }, TunnelType::Gre) => local == from,
+            _ => false,
+        }
+    }
+}
 
 /// The sending halves of all tunnels.
 #[derive(Debug)]
 pub(super) struct Transmit {
-    /// Source ports of each address.
-    entropy_ports: u16,
-    udp: Vec<UdpTx>,
-    gre: Vec<(IpAddr, RawIp)>,
+    senders: Vec<Sender>,
     segmenter: Segmenter,
 }
 
-#[derive(Debug)]
-struct UdpTx {
-    local: IpAddr,
-    checksum: bool,
-    pool: TxPool,
-}
-
 impl Transmit {
-    pub(super) fn new(entropy_ports: u16) -> Self {
-        let (udp, gre, segmenter) = (Vec::new(), Vec::new(), Segmenter::new());
-        Self { entropy_ports, udp, gre, segmenter }
+    pub(super) fn new() -> Self {
+        Self { senders: Vec::new(), segmenter: Segmenter::new() }
     }
 
-    /// Opens what a tunnel is sent from: source ports for UDP, a raw socket for GRE (which also keeps the host's own stack from
-    /// answering).
-    pub(super) fn open(&mut self, tunnel: &TunnelConfig) -> Result<(), Error> {
-        let TunnelConfig { spec, local, .. } = *tunnel;
-        if spec.tunnel == TunnelType::Gre && self.gre.iter().all(|(other, _)| *other != local) {
-            self.gre.push((local, RawIp::open(local, PROTOCOL_GRE)?));
-        }
-        if !is_udp(tunnel) {
-            return Ok(());
-        }
-        if self.udp.iter().any(|tx| tx.local == local && tx.checksum == spec.checksum) {
-            return Ok(());
-        }
-        let options = TxOptions {
-            count: self.entropy_ports,
-            zero_checksum: !spec.checksum,
-            ..TxOptions::default()
-        };
-        let pool = TxPool::new(local, options)?;
-        self.udp.push(UdpTx { local, checksum: spec.checksum, pool });
-        Ok(())
+    pub(super) fn add(&mut self, sender: Sender) {
+        self.senders.push(sender);
     }
 
     /// Closes what none of these tunnels is sent from.
     pub(super) fn retain(&mut self, tunnels: &[TunnelConfig]) {
-        let used = |local: IpAddr, is: &dyn Fn(&TunnelConfig) -> bool| {
-            tunnels.iter().any(|tunnel| tunnel.local == local && is(tunnel))
-        };
-        self.gre.retain(|(local, _)| used(*local, &|t| t.spec.tunnel == TunnelType::Gre));
-        self.udp.retain(|tx| used(tx.local, &|t| is_udp(t) && t.spec.checksum == tx.checksum));
+        self.senders.retain(|sender| tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
     }
 
     /// Sends a frame in a UDP tunnel: a super-packet as trains, as few as their limits allow.
@@ -73,8 +86,13 @@ impl Transmit {
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
         let (local, remote) = outer.addresses(packet);
-        let tx = self.udp.iter().find(|tx| tx.local == local && tx.checksum == outer.checksum);
-        let pool = &tx.ok_or(DropReason::EndpointUnresolved)?.pool;
+        let pool = self.senders.iter().find_map(|sender| match sender {
+            Sender::Udp { local: from, checksum, pool } => {
+                (*from == local && *checksum == outer.checksum).then_some(pool)
+            }
+            Sender::Gre { .. } => None,
+        });
+        let pool = pool.ok_or(DropReason::EndpointUnresolved)?;
         packet.linearize();
         // The kernel writes the outer headers up to UDP's.
         packet.pull_front(outer.tunnel_header);
@@ -114,8 +132,11 @@ impl Transmit {
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
         let (local, remote) = outer.addresses(packet);
-        let socket = self.gre.iter().find(|(address, _)| *address == local);
-        let (_, socket) = socket.ok_or(DropReason::EndpointUnresolved)?;
+        let socket = self.senders.iter().find_map(|sender| match sender {
+            Sender::Gre { local: from, socket } => (*from == local).then_some(socket),
+            Sender::Udp { .. } => None,
+        });
+        let socket = socket.ok_or(DropReason::EndpointUnresolved)?;
         packet.linearize();
         packet.pull_front(outer.tunnel_header);
         let header_len = outer.outer_len - outer.tunnel_header;
@@ -142,10 +163,6 @@ impl Transmit {
         let _ = packet.push_front(outer.tunnel_header);
         result
     }
-}
-
-fn is_udp(tunnel: &TunnelConfig) -> bool {
-    matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve)
 }
 
 fn segmentation(_: SegmentError) -> DropReason {

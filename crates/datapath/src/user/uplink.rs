@@ -11,7 +11,7 @@ use netdev::{Error, Ifindex};
 use packet::{PacketBuf, SegmentChecksum, Segmenter};
 
 /// The sockets that are bound to the uplink.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UplinkSockets {
     /// Receives tagged frames; only where a logical switch is linked by tags.
     pub(super) tags: Option<PacketSocket>,
@@ -20,17 +20,25 @@ pub(super) struct UplinkSockets {
 }
 
 impl UplinkSockets {
-    pub(super) fn open(needs: UplinkNeeds, uplink: Ifindex) -> Result<Self, Error> {
+    /// Opens those for `count` workers: all tagged frames of a flow are received by one of them.
+    pub(super) fn open_group(
+        needs: UplinkNeeds,
+        uplink: Ifindex,
+        count: usize,
+    ) -> Result<Vec<Self>, Error> {
         let UplinkNeeds { tags, stt } = needs;
-        Ok(Self {
-            tags: tags.then(|| open_tags(uplink)).transpose()?,
-            sender: (stt || tags).then(|| open_sender(uplink)).transpose()?,
-        })
+        let mut tags_group = if tags { open_tags(uplink, count)? } else { Vec::new() };
+        let mut group = Vec::new();
+        for _ in 0..count {
+            let sender = (stt || tags).then(|| open_sender(uplink)).transpose()?;
+            group.push(Self { tags: tags_group.pop(), sender });
+        }
+        Ok(group)
     }
 }
 
 /// What the uplink is used for beside the tunnels that have sockets of their own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct UplinkNeeds {
     pub(super) tags: bool,
     pub(super) stt: bool,
@@ -57,9 +65,10 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    pub(super) fn new(sockets: UplinkSockets) -> Self {
+    /// One that is closed.
+    pub(super) fn new() -> Self {
         Self {
-            sockets,
+            sockets: UplinkSockets::default(),
             segmenter: Segmenter::new(),
             segment: PacketBuf::with_capacity(PacketBuf::HEADROOM, 0),
             rx: Traffic::default(),
@@ -73,10 +82,6 @@ impl Uplink {
     pub(super) fn replace(&mut self, sockets: UplinkSockets) {
         self.sockets = sockets;
         self.overruns_seen = 0;
-    }
-
-    pub(super) fn tags(&self) -> Option<&PacketSocket> {
-        self.sockets.tags.as_ref()
     }
 
     /// Reads the next tagged frame, all tags in its bytes; false when there is none.
@@ -157,9 +162,9 @@ impl Uplink {
 }
 
 /// What receives tagged frames. They are for guests, and carry the guests' MAC addresses.
-fn open_tags(uplink: Ifindex) -> Result<PacketSocket, Error> {
+fn open_tags(uplink: Ifindex, count: usize) -> Result<Vec<PacketSocket>, Error> {
     let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    PacketSocket::open(uplink, &Filter::vlan_tagged(), promiscuous)
+    PacketSocket::open_group(uplink, &Filter::vlan_tagged(), promiscuous, count)
 }
 
 fn open_sender(uplink: Ifindex) -> Result<PacketSocket, Error> {

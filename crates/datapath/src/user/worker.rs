@@ -1,17 +1,19 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
 
 use super::config::EndpointConfig;
+use super::config::Underlay;
 use super::forward::{Forwarder, MAX_ANSWERS};
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
+use super::transmit;
 use super::uplink::UplinkSockets;
-use super::{BATCH, Notice, Notices, SetupError, TICK, Underlay};
+use super::{BATCH, Notice, Notices, TICK};
 use crate::megaflow::MegaflowId;
 use crate::stats::EndpointStats;
-use flow::{DropReason, Endpoint, EndpointId, PortNo, TunnelType};
+use flow::{DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelType};
+use netdev::Error;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
-use netdev::{Error, Ifindex};
 use packet::PacketBuf;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -59,8 +61,6 @@ pub(super) struct Worker {
     epoll: Epoll,
     waker: Arc<Waker>,
     requests: mpsc::Receiver<Request>,
-    /// What everything is bound to.
-    uplink: Ifindex,
     /// By the number in their tokens.
     receivers: Vec<Option<Receiver>>,
     forwarder: Forwarder,
@@ -73,17 +73,21 @@ impl Worker {
         started: Instant,
         (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
         forwarder: Forwarder,
-        uplink: Ifindex,
         notices: Notices,
     ) -> Result<Self, Error> {
         let epoll = Epoll::new()?;
         epoll.add(waker.as_fd(), Token::Waker.to_u64())?;
-        if let Some(tags) = forwarder.out.uplink.tags() {
-            epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
-        }
-        let receivers = Vec::new();
         let packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
-        Ok(Self { started, epoll, waker, requests, uplink, receivers, forwarder, packet, notices })
+        Ok(Self {
+            started,
+            epoll,
+            waker,
+            requests,
+            receivers: Vec::new(),
+            forwarder,
+            packet,
+            notices,
+        })
     }
 
     /// Forwards until it is asked to stop.
@@ -221,11 +225,21 @@ impl Worker {
                 forwarder.out.remove_vif(port);
                 let _ = reply.send(());
             }
-            Request::Underlay(underlay, sockets, reply) => {
-                let replaced = sockets.map_or(Ok(()), |sockets| self.replace_uplink(sockets));
-                let done = replaced.map_err(SetupError::from);
-                let done = done.and_then(|()| self.set_underlay(&underlay));
-                let _ = reply.send(done.map_err(|error| error.to_string()));
+            Request::Underlay(underlay, reply) => drop(reply.send(self.set_underlay(&underlay))),
+            Request::Tunnel(receiver, sender) => self.add_tunnel(*receiver, sender),
+            Request::CloseUnderlay(reply) => {
+                self.receivers.clear();
+                forwarder.out.transmit.retain(&[]);
+                forwarder.out.uplink.replace(UplinkSockets::default());
+                let _ = reply.send(());
+            }
+            Request::Uplink(sockets) => {
+                if let Some(tags) = &sockets.tags
+                    && let Err(error) = self.epoll.add(tags.as_fd(), Token::Tags.to_u64())
+                {
+                    tracing::error!("cannot wait for tagged frames: {error}");
+                }
+                forwarder.out.uplink.replace(sockets);
             }
             Request::Resolved(news) => {
                 for &(endpoint, hop) in news.iter() {
@@ -235,12 +249,6 @@ impl Worker {
             Request::PathMtus(news) => {
                 for &(endpoint, mtu) in news.iter() {
                     forwarder.endpoints.set_path_mtu(endpoint, mtu);
-                }
-            }
-            Request::Uplink(ifindex, sockets) => {
-                if let Err(error) = self.go_over(ifindex, sockets) {
-                    tracing::debug!("uplink: {error}");
-                    self.notices.send(Notice::UplinkRefused);
                 }
             }
             // Handled by the caller.
@@ -256,36 +264,11 @@ impl Worker {
         self.forwarder.out.vif_or_new(port).device = Some(device);
     }
 
-    /// Opens anew what was bound to an uplink that is gone.
+    /// Goes over to other end points, and closes the tunnels that are no longer there. What stays as it is is not touched.
     ///
     /// # Errors
-    /// The one that is there now goes, too.
-    fn go_over(&mut self, uplink: Ifindex, sockets: UplinkSockets) -> Result<(), Error> {
-        self.uplink = uplink;
-        self.replace_uplink(sockets)?;
-        for (index, receiver) in self.receivers.iter_mut().enumerate() {
-            if let Some(receiver) = receiver
-                && receiver.reopen(uplink)?
-            {
-                self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
-            }
-        }
-        Ok(())
-    }
-
-    fn replace_uplink(&mut self, sockets: UplinkSockets) -> Result<(), Error> {
-        if let Some(tags) = &sockets.tags {
-            self.epoll.add(tags.as_fd(), Token::Tags.to_u64())?;
-        }
-        self.forwarder.out.uplink.replace(sockets);
-        Ok(())
-    }
-
-    /// Goes over to other tunnels and end points. What stays as it is is not touched.
-    ///
-    /// # Errors
-    /// A socket cannot be opened, or an end point cannot be; the rest is in place.
-    pub(super) fn set_underlay(&mut self, underlay: &Underlay) -> Result<(), SetupError> {
+    /// An end point cannot be; the others are in place.
+    fn set_underlay(&mut self, underlay: &Underlay) -> Result<(), EndpointError> {
         let endpoints = &mut self.forwarder.endpoints;
         let stay: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
@@ -305,21 +288,22 @@ impl Worker {
             place.take_if(|receiver| !underlay.tunnels.contains(receiver.tunnel()));
         }
         self.forwarder.out.transmit.retain(&underlay.tunnels);
-        for tunnel in &underlay.tunnels {
-            self.forwarder.out.transmit.open(tunnel)?;
-            if self.receivers.iter().flatten().any(|receiver| receiver.tunnel() == tunnel) {
-                continue;
-            }
-            let receiver = Receiver::open(tunnel, self.uplink)?;
-            let free = self.receivers.iter().position(Option::is_none);
-            let index = free.unwrap_or(self.receivers.len());
-            self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64())?;
-            match self.receivers.get_mut(index) {
-                Some(place) => *place = Some(receiver),
-                None => self.receivers.push(Some(receiver)),
-            }
-        }
         Ok(())
+    }
+
+    fn add_tunnel(&mut self, receiver: Receiver, sender: Option<transmit::Sender>) {
+        if let Some(sender) = sender {
+            self.forwarder.out.transmit.add(sender);
+        }
+        let free = self.receivers.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.receivers.len());
+        if let Err(error) = self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64()) {
+            tracing::error!("cannot wait for what tunnels bring: {error}");
+        }
+        match self.receivers.get_mut(index) {
+            Some(place) => *place = Some(receiver),
+            None => self.receivers.push(Some(receiver)),
+        }
     }
 
     fn tick(&mut self) {

@@ -12,7 +12,7 @@ use crate::control::answers::Reloaded;
 use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
-use datapath::user::UserDatapath;
+use datapath::user::{Config, UserDatapath};
 use deployed::Deployed;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,9 +49,10 @@ impl Ready {
     }
 
     /// Starts it. Nothing is left behind when this fails.
-    pub fn start(self) -> Result<Daemon> {
+    /// `workers` is how many threads forward.
+    pub fn start(self, workers: usize) -> Result<Daemon> {
         let Self { host, file, deployed, program } = self;
-        let datapath = UserDatapath::start(deployed.config.clone())
+        let datapath = UserDatapath::start(Config { workers, ..deployed.config.clone() })
             .with_context(|| format!("cannot run the switch of {host}"))?;
         let datapath = Arc::new(datapath);
         let shared: Arc<dyn Datapath> = Arc::<UserDatapath>::clone(&datapath);
