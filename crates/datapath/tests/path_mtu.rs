@@ -223,8 +223,9 @@ fn nothing_is_too_long_when_the_segment_size_is_clamped() {
         let lab = Lab::new(true, false);
         let mss = lab.tcp(v6);
         assert_eq!(mss, 1400 - if v6 { 60 } else { 40 } - 12);
-        // SYN, and SYN and ACK.
-        assert_eq!((lab.count(|c| &c.clamped), lab.count(|c| &c.answered)), (2, 0));
+        // SYN, and SYN and ACK; on a busy machine, each may be sent again.
+        assert!(lab.count(|c| &c.clamped) >= 2);
+        assert_eq!(lab.count(|c| &c.answered), 0);
         assert_eq!(lab.path_mtu(v6), 1500, "nobody had to learn anything");
     }
 }
