@@ -43,7 +43,8 @@ pub struct UdpOptions {
     /// Receive only what arrives by this interface. A guest whose interface the host's stack hears could otherwise forge
     /// datagrams of a remote end point.
     pub device: Option<Ifindex>,
-    /// Tell the TTL or hop limit of what is received: [`RxTrain::ttl`].
+    /// Tell the TTL or hop limit of what is received: [`RxTrain::ttl`]. It costs about 20 ns for each train or single datagram,
+    /// a fifteenth of what receiving a small one costs.
     pub ttl: bool,
 }
 

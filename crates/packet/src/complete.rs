@@ -49,7 +49,7 @@ pub fn complete_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
 }
 
 /// Where the checksum stands in an SCTP header (RFC 9260 section 3.1), four bytes of it.
-const SCTP_CHECKSUM_OFFSET: u16 = 8;
+pub(crate) const SCTP_CHECKSUM_OFFSET: u16 = 8;
 
 /// Completes the checksum of an SCTP packet that has it partial; any other packet is left alone. True when it did so.
 ///

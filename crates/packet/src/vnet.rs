@@ -11,7 +11,7 @@
 //! virtqueue: it is written as zero and not read.
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload, PacketBuf};
-use crate::complete::complete_crc32c;
+use crate::complete::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
 
 /// Bytes of the header without `num_buffers`, what packet sockets use and TAPs default to.
 pub const VNET_LEN: usize = 10;
@@ -117,7 +117,9 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
 pub fn receive(packet: &mut PacketBuf, hdr: &[u8], len: usize) -> Result<(), VnetError> {
     packet.offload = decode(hdr, len)?;
     packet.set_len(len);
-    complete_crc32c(packet);
+    if let Checksum::Partial { offset: SCTP_CHECKSUM_OFFSET, .. } = packet.offload.checksum {
+        complete_crc32c(packet);
+    }
     Ok(())
 }
 
