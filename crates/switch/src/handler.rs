@@ -7,12 +7,16 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use flow::{Action, FlowKey, FlowMask, Match};
-use pipeline::{Translation, translate};
+use pipeline::{Lesson, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 /// All that a packet brings: right for whatever its translation has read, and one mask for all.
 static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet());
+
+/// A packet is translated so many times more at most: what it teaches may lead it to where it teaches something else, and it may
+/// contradict itself.
+const MOST_LESSONS: usize = 4;
 
 /// What is done with packets like one of the batch.
 struct Decision<'p> {
@@ -107,28 +111,36 @@ impl Engine {
         }
     }
 
-    /// Translates; once more when the packet has taught something, because what it does now is what the packets that follow are
-    /// to do.
+    /// Translates; again when the packet has taught something, because what is done with it now is what is to be done with those
+    /// that follow.
     fn translate_and_learn<'p>(
         &self,
         published: &'p Published,
         key: &FlowKey,
         now: Instant,
     ) -> Translation<'p> {
-        let first = translate(&published.program, key, &*self.learned(), &mut ());
-        if first.lessons.is_empty() {
-            return first;
+        let again = || translate(&published.program, key, &*self.learned(), &mut ());
+        let mut translation = again();
+        for _ in 0..MOST_LESSONS {
+            if translation.lessons.is_empty() || self.learn(&translation.lessons, now) == 0 {
+                break;
+            }
+            translation = again();
         }
+        translation
+    }
+
+    /// Learns, and says how much: what is refused is not learnt.
+    fn learn(&self, lessons: &[Lesson], now: Instant) -> usize {
         let learnt = {
             let mut learned = self.learned_mut();
-            first.lessons.iter().filter(|lesson| learned.learn(**lesson, now)).count()
+            lessons.iter().filter(|lesson| learned.learn(**lesson, now)).count()
         };
-        if learnt == 0 {
-            return first;
+        if learnt > 0 {
+            self.counters.lessons.add(learnt);
+            self.alarm.changed();
         }
-        self.counters.lessons.add(learnt);
-        self.alarm.changed();
-        translate(&published.program, key, &*self.learned(), &mut ())
+        learnt
     }
 
     /// Puts the megaflow of a decision on record; `first` is the first of its packets. `None` when the datapath is not to have it.

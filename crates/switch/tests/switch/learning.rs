@@ -1,8 +1,9 @@
 //! What packets teach, and what becomes of it.
 
+use crate::guests::{add, switch};
 use crate::{Rig, program, udp};
 use flow::{DatapathKey, PortNo};
-use pipeline::{LearnLimits, Lesson, Question, StationKey, StationPlace};
+use pipeline::{Direction, LearnLimits, Lesson, Question, StationKey, StationPlace};
 use std::time::Duration;
 use switch::Config;
 use wire::MacAddr;
@@ -142,4 +143,26 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], false));
     let stats = rig.engine.stats();
     assert_eq!((stats.learned, stats.lessons, stats.refused_lessons), (1, 1, 1));
+}
+
+#[test]
+fn what_a_lesson_leads_to_is_learnt_from_the_same_packet() {
+    let mut loader = switch();
+    for (table, priority, condition, actions) in [
+        (0, 90, "1", "reg0[0] = lookup_fdb(inport, eth.src); next;"),
+        (1, 9, "reg0[0] == 0", "put_fdb(inport, eth.src); next;"),
+        (1, 0, "1", "reg0[1] = lookup_arp(inport, ip4.src, eth.src); next;"),
+        (2, 9, "reg0[0] == 1 && reg0[1] == 0", "put_arp(inport, ip4.src, eth.src); next;"),
+        (2, 0, "1", "next;"),
+        (3, 0, "1", "outport = \"vm2\"; output;"),
+    ] {
+        add(&mut loader, (Direction::Ingress, table), priority, condition, actions);
+    }
+    let rig = Rig::new(loader.program(), &Config::default());
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], true));
+    assert_eq!((rig.engine.fdb().len(), rig.engine.bindings().len()), (1, 1));
+    // What is cached rests on both.
+    rig.engine.revalidate().unwrap();
+    assert_eq!(rig.engine.stats().revalidated, 0);
+    assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], false));
 }

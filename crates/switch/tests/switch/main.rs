@@ -2,6 +2,7 @@
 
 mod counting;
 mod fake;
+mod guests;
 mod learning;
 mod limits;
 mod model;

@@ -1,9 +1,8 @@
 //! Another program takes the place of the one before.
 
+use crate::guests::{add, switch};
 use crate::{Rig, bridge, program, udp};
-use flow::{DatapathKey, PortKey, PortNo};
-use pipeline::logical::{Loader, LogicalFlow};
-use pipeline::{DatapathKind, Direction, Entry, LogicalPort, Place, PortSecurity, Program};
+use pipeline::{Direction, Program};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use switch::{Config, Limits};
@@ -11,48 +10,13 @@ use switch::{Config, Limits};
 const DNS: (u16, u16) = (1000, 53);
 const WEB: (u16, u16) = (1000, 80);
 
-fn logical(direction: Direction, priority: u16, condition: &str, actions: &str) -> LogicalFlow {
-    LogicalFlow {
-        datapaths: vec![DatapathKey(1)],
-        direction,
-        table: 0,
-        priority,
-        stage: "stage".into(),
-        condition: condition.into(),
-        actions: actions.into(),
-        source: "test:1".into(),
-        cookie: 0,
-    }
-}
-
-/// A logical switch with two guests.
-fn switch() -> Loader {
-    let mut loader = Loader::default();
-    let datapath = DatapathKey(1);
-    loader.add_datapath(datapath, "sw", DatapathKind::Switch);
-    for number in 1..=2u16 {
-        let place = Place::Local(PortNo(number.into()));
-        let port = PortKey::new(number).unwrap();
-        let (name, security) = (format!("vm{number}"), PortSecurity::default());
-        loader.set_port(datapath, port, LogicalPort { name, place, security });
-        loader.physical().set_entry(PortNo(number.into()), Entry::Vif { datapath, port });
-        let (condition, actions) = (
-            format!("eth.dst == 02:00:00:00:00:0{number}"),
-            format!("outport = \"vm{number}\"; output;"),
-        );
-        loader.add_flow(&logical(Direction::Ingress, 50, &condition, &actions)).unwrap();
-    }
-    loader.add_flow(&logical(Direction::Egress, 0, "1", "output;")).unwrap();
-    loader
-}
-
 #[test]
 fn new_acl_ends_what_is_cached_within_one_sweep() {
     let mut loader = switch();
     let rig = Rig::new(loader.program(), &Config::default());
     assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![2], true));
     assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
-    let acl = loader.add_flow(&logical(Direction::Egress, 9, "udp.dst == 53", "drop;")).unwrap();
+    let acl = add(&mut loader, (Direction::Egress, 0), 9, "udp.dst == 53", "drop;");
     assert_eq!(rig.engine.publish(loader.program()), 2);
     rig.send(1, &udp(1, 2, WEB));
     rig.sweep();

@@ -1,0 +1,48 @@
+//! A logical switch with two guests.
+
+use flow::{DatapathKey, PortKey, PortNo};
+use pipeline::logical::{Loader, LogicalFlow};
+use pipeline::{DatapathKind, Direction, Entry, FlowId, LogicalPort, Place, PortSecurity};
+
+const SWITCH: DatapathKey = DatapathKey(1);
+
+pub fn add(
+    loader: &mut Loader,
+    (direction, table): (Direction, u8),
+    priority: u16,
+    condition: &str,
+    actions: &str,
+) -> FlowId {
+    let flow = LogicalFlow {
+        datapaths: vec![SWITCH],
+        direction,
+        table,
+        priority,
+        stage: "stage".into(),
+        condition: condition.into(),
+        actions: actions.into(),
+        source: "test:1".into(),
+        cookie: 0,
+    };
+    loader.add_flow(&flow).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Its guests 1 and 2 are reached in ingress table 0, with priority 50.
+pub fn switch() -> Loader {
+    let mut loader = Loader::default();
+    loader.add_datapath(SWITCH, "sw", DatapathKind::Switch);
+    for number in 1..=2u16 {
+        let place = Place::Local(PortNo(number.into()));
+        let port = PortKey::new(number).unwrap();
+        let (name, security) = (format!("vm{number}"), PortSecurity::default());
+        loader.set_port(SWITCH, port, LogicalPort { name, place, security });
+        loader.physical().set_entry(PortNo(number.into()), Entry::Vif { datapath: SWITCH, port });
+        let (condition, actions) = (
+            format!("eth.dst == 02:00:00:00:00:0{number}"),
+            format!("outport = \"vm{number}\"; output;"),
+        );
+        add(&mut loader, (Direction::Ingress, 0), 50, &condition, &actions);
+    }
+    add(&mut loader, (Direction::Egress, 0), 0, "1", "output;");
+    loader
+}
