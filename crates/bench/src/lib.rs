@@ -18,6 +18,7 @@ pub mod lab;
 pub mod measure;
 mod process;
 mod stop;
+pub mod scenario;
 pub mod traffic;
 
 pub use environment::Environment;

@@ -112,6 +112,18 @@ impl Process {
         }
     }
 
+    /// Kills the process at once (SIGKILL), whatever it was doing, and waits for its end.
+    ///
+    /// # Errors
+    /// It had ended before.
+    pub fn kill(mut self) -> Result<()> {
+        self.check_running()?;
+        let what = || format!("kill {}", self.name);
+        self.child.kill().map_err(|e| Error::io(what())(e))?;
+        self.status = Some(self.child.wait().map_err(|e| Error::io(what())(e))?);
+        Ok(())
+    }
+
     /// The exit status, once there is one.
     fn poll(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {

@@ -12,7 +12,7 @@
 mod contender;
 mod ovs;
 mod profile;
-mod scratch;
+pub(crate) mod scratch;
 mod session;
 mod weft;
 

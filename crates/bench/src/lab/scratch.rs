@@ -13,11 +13,11 @@ pub(super) const PARENT: &str = "/run";
 
 /// A new directory that only this user can read. Dropping it removes it with all that is inside.
 #[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     /// A directory in [`PARENT`], named like a namespace of this session so that the next one finds it if need be.
-    pub(super) fn create() -> Result<Self> {
+    pub(crate) fn create() -> Result<Self> {
         Self::create_in(Path::new(PARENT))
     }
 
@@ -30,12 +30,12 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
     /// Writes a file and returns its path.
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
         fs::write(&path, text).map_err(Error::io(format!("write {}", path.display())))?;
         Ok(path)

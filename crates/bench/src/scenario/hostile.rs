@@ -1,0 +1,254 @@
+//! One guest means ill: what the others keep, and what the switch takes of the machine.
+//!
+//! On the first host guest A attacks, and guest B has a stream of UDP packets at a steady rate, sets up connections at a steady
+//! rate, and sends TCP as fast as it goes. B is measured alone, besides the attack, and alone again. With the attack alone it is
+//! not said whether B lacks the switch or the processor: so once A sends as many packets of *one* connection, which cost
+//! the switch as little as packets can.
+
+use std::time::{Duration, Instant};
+
+use super::attack::{Attack, connections};
+use super::report::{Outcome, Verdict};
+use super::stage::{Footprint, Stage, number};
+use crate::Result;
+use crate::lab::Guest;
+use crate::traffic::blast::{Blast, Pace};
+use crate::traffic::frames::{Frame, socket};
+use crate::traffic::sink::Sink;
+use crate::traffic::tcp::{Route, Streams};
+
+/// B's packets a second, of one connection.
+const STEADY_PPS: f64 = 10_000.0;
+/// B's new connections a second.
+const NEW_PPS: f64 = 1_000.0;
+/// Throughput that B keeps, at least.
+const KEPT_THROUGHPUT: f64 = 0.8;
+/// New connections that B keeps, at least.
+const KEPT_SETUPS: f64 = 0.9;
+/// Megaflows of a switch, at most: the default of [`switch::Limits`].
+const MEGAFLOWS: u64 = 200_000;
+/// Masks of a port, at most, and the one for what is cached one by one.
+const MASKS_PER_PORT: u64 = 257;
+/// Memory may still grow by this after the attack has had its time.
+const FLAT: f64 = 1.05;
+/// How often the switch is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// TCP's start, which is not measured.
+const TCP_START: Duration = Duration::from_millis(300);
+
+/// What B gets.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Share {
+    steady_pps: f64,
+    new_pps: f64,
+    tcp_gbps: f64,
+    attack_pps: f64,
+}
+
+/// The most that was seen of the switch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peak {
+    megaflows: u64,
+    masks: u64,
+    /// Resident bytes over time.
+    warm_bytes: u64,
+    late_bytes: u64,
+}
+
+/// Runs `attack` with A sending at `pace`; each measurement takes `seconds`.
+///
+/// # Errors
+/// The stage fails: whether B suffers is in the outcome.
+pub fn run(
+    attack: Attack,
+    stage: &mut Stage<'_>,
+    pace: Pace,
+    seconds: Duration,
+) -> Result<Outcome> {
+    let lab = stage.lab();
+    let (bad, target) = (lab.guest(0, 0), lab.guest(1, 0));
+    let mut outcome = Outcome::default();
+    let mut peak = Peak::default();
+    let before = share(stage, None, seconds, &mut Peak::default())?;
+    let idle = stage.footprint(0)?;
+
+    let (template, change) = attack.packets(bad, target);
+    let blast = Blast::start(socket(bad)?, template, change, pace, bad.cpu())?;
+    // Until the caches are full the switch may grow.
+    watch(stage, &mut peak, seconds)?;
+    peak.warm_bytes = stage.footprint(0)?.resident_bytes;
+    let during = share(stage, Some(&blast), seconds, &mut peak)?;
+    let refused = blast.refused();
+    let sent = blast.finish();
+    let full = stage.footprint(0)?;
+    peak.late_bytes = peak.late_bytes.max(full.resident_bytes);
+    let counters = stage.counters(0)?;
+    let switch = stage.switch_counters(0).ok();
+
+    let after = share(stage, None, seconds, &mut Peak::default())?;
+    let one_connection = {
+        let source = (bad.mac(), bad.ip4());
+        let template = Frame::udp_template(source, (target.mac(), target.ip4()));
+        let same = Blast::start(socket(bad)?, template, |_, _| (), pace, bad.cpu())?;
+        share(stage, Some(&same), seconds, &mut Peak::default())?
+    };
+
+    outcome.note("B alone", before.text());
+    outcome.note("B besides the attack", during.text());
+    outcome.note("B alone again", after.text());
+    outcome.note("B besides as many packets of one connection", one_connection.text());
+    outcome.note("attack", format!("{sent} packets taken by the device, {refused} times refused"));
+    judge_share(&mut outcome, before.mean(after), during);
+    judge_bounds(&mut outcome, &peak, idle, full);
+    outcome.note(
+        "drops of A's port",
+        counters.pointer("/ports/0/drops").map_or_else(String::new, ToString::to_string),
+    );
+    outcome.note(
+        "drops of B's port",
+        counters.pointer("/ports/1/drops").map_or_else(String::new, ToString::to_string),
+    );
+    if let Some(switch) = switch {
+        outcome.note("switch", switch.to_string());
+    }
+    Ok(outcome)
+}
+
+fn judge_share(outcome: &mut Outcome, alone: Share, during: Share) {
+    for (what, kept, alone, least) in [
+        ("steady UDP", during.steady_pps, alone.steady_pps, KEPT_THROUGHPUT),
+        ("TCP", during.tcp_gbps, alone.tcp_gbps, KEPT_THROUGHPUT),
+        ("new connections", during.new_pps, alone.new_pps, KEPT_SETUPS),
+    ] {
+        let part = kept / alone.max(f64::MIN_POSITIVE);
+        let verdict = Verdict::of(part >= least);
+        outcome.judge(verdict, format!("{what} kept"), format!("{part:.2} (at least {least:.2})"));
+    }
+}
+
+fn judge_bounds(outcome: &mut Outcome, peak: &Peak, idle: Footprint, full: Footprint) {
+    let ports = 6;
+    let verdict = Verdict::of(peak.megaflows <= MEGAFLOWS);
+    outcome.judge(verdict, "megaflows", format!("{} (at most {MEGAFLOWS})", peak.megaflows));
+    let most = MASKS_PER_PORT * ports;
+    outcome.judge(
+        Verdict::of(peak.masks <= most),
+        "masks",
+        format!("{} (at most {most})", peak.masks),
+    );
+    let growth = peak.late_bytes as f64 / peak.warm_bytes.max(1) as f64;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let text = format!(
+        "{:.1} MiB idle, {:.1} MiB when warm, {:.1} MiB in the end: {growth:.3} (at most {FLAT})",
+        mib(idle.resident_bytes),
+        mib(peak.warm_bytes),
+        mib(peak.late_bytes)
+    );
+    outcome.judge(Verdict::of(growth <= FLAT), "memory", text);
+    let same = (idle.descriptors, idle.threads) == (full.descriptors, full.threads);
+    let text = format!(
+        "{} descriptors and {} threads, then {} and {}",
+        idle.descriptors, idle.threads, full.descriptors, full.threads
+    );
+    outcome.judge(Verdict::of(same), "descriptors and threads", text);
+}
+
+/// Measures B: half of the time UDP and new connections, half of it TCP.
+fn share(
+    stage: &mut Stage<'_>,
+    attack: Option<&Blast>,
+    seconds: Duration,
+    peak: &mut Peak,
+) -> Result<Share> {
+    let lab = stage.lab();
+    let (from, to) = (lab.guest(0, 1), lab.guest(1, 1));
+    let begin = (Instant::now(), attack.map_or(0, Blast::sent));
+    let (steady_pps, new_pps) = udp(stage, (from, to), seconds / 2, peak)?;
+    let tcp_gbps = tcp(stage, (from, to), seconds / 2, peak)?;
+    let attack_packets = attack.map_or(0, Blast::sent) - begin.1;
+    let attack_pps = attack_packets as f64 / begin.0.elapsed().as_secs_f64();
+    Ok(Share { steady_pps, new_pps, tcp_gbps, attack_pps })
+}
+
+/// Packets a second of the stream, and of new connections, that arrive.
+fn udp(
+    stage: &mut Stage<'_>,
+    (from, to): (&Guest, &Guest),
+    duration: Duration,
+    peak: &mut Peak,
+) -> Result<(f64, f64)> {
+    let sinks = [Sink::start(to, to.ip4().into())?, Sink::start(to, to.ip4().into())?];
+    let mut template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
+    Frame::of(&mut template).set_ports(5000, sinks[0].port());
+    let steady =
+        Blast::start(socket(from)?, template, |_, _| (), Pace::PerSecond(STEADY_PPS), from.cpu())?;
+    // Another series each time, so that nothing is there from the last one.
+    let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(sinks[1].port()) << 20;
+    let (template, change) = connections(from, to, sinks[1].port(), seed);
+    let new = Blast::start(socket(from)?, template, change, Pace::PerSecond(NEW_PPS), from.cpu())?;
+    stage.pass(TCP_START)?;
+    let begin = (Instant::now(), sinks[0].received(), sinks[1].received());
+    watch(stage, peak, duration)?;
+    let seconds = begin.0.elapsed().as_secs_f64();
+    let rates = (
+        (sinks[0].received() - begin.1) as f64 / seconds,
+        (sinks[1].received() - begin.2) as f64 / seconds,
+    );
+    drop((steady, new));
+    Ok(rates)
+}
+
+fn tcp(
+    stage: &mut Stage<'_>,
+    (from, to): (&Guest, &Guest),
+    duration: Duration,
+    peak: &mut Peak,
+) -> Result<f64> {
+    let route = Route { from, to, address: to.ip4().into(), connections: 1 };
+    let streams = Streams::start(&[route], stage.stop_flag())?;
+    stage.pass(TCP_START)?;
+    let bytes = || streams.received().iter().sum::<u64>();
+    let begin = (Instant::now(), bytes());
+    watch(stage, peak, duration)?;
+    let gbps = (bytes() - begin.1) as f64 * 8e-9 / begin.0.elapsed().as_secs_f64();
+    streams.finish()?;
+    Ok(gbps)
+}
+
+/// Lets time pass, and notes the most that the switch has of everything.
+fn watch(stage: &mut Stage<'_>, peak: &mut Peak, duration: Duration) -> Result<()> {
+    let end = Instant::now() + duration;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        stage.pass(left.min(LOOK))?;
+        let counters = stage.counters(0)?;
+        peak.megaflows = peak.megaflows.max(number(&counters, "/megaflows/megaflows"));
+        peak.masks = peak.masks.max(number(&counters, "/megaflows/masks"));
+        peak.late_bytes = peak.late_bytes.max(stage.footprint(0)?.resident_bytes);
+    }
+}
+
+impl Share {
+    fn mean(self, other: Self) -> Self {
+        Self {
+            steady_pps: f64::midpoint(self.steady_pps, other.steady_pps),
+            new_pps: f64::midpoint(self.new_pps, other.new_pps),
+            tcp_gbps: f64::midpoint(self.tcp_gbps, other.tcp_gbps),
+            attack_pps: 0.0,
+        }
+    }
+
+    fn text(self) -> String {
+        let Self { steady_pps, new_pps, tcp_gbps, attack_pps } = self;
+        let mut text = format!(
+            "{steady_pps:.0} of {STEADY_PPS} packets/s, {new_pps:.0} of {NEW_PPS} connections/s, TCP {tcp_gbps:.2} Gb/s"
+        );
+        if attack_pps > 0.0 {
+            text += &format!("; A sends {attack_pps:.0} packets/s");
+        }
+        text
+    }
+}

@@ -1,0 +1,233 @@
+//! weft on both hosts of a lab, and what a scenario wants to know of it: memory, descriptors, threads, caches, drops.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use netdev::cpu::resident_bytes;
+use serde_json::Value;
+
+use crate::lab::scratch::Scratch;
+use crate::lab::{Guest, Lab};
+use crate::process::{Process, run};
+use crate::traffic::ping::Pinger;
+use crate::{Error, Result, Stop};
+
+/// How long daemons may take until the first packet is through.
+pub const READY_LIMIT: Duration = Duration::from_secs(15);
+/// How long the answer to a question may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a reload may take.
+const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+
+/// The running daemons. Dropping it ends them, and removes their files.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    // Processes first: they use the files in the directory.
+    daemons: Vec<Option<Process>>,
+    scratch: Scratch,
+    lab: &'a Lab<'a>,
+    weft: &'a Path,
+    network: PathBuf,
+}
+
+/// What a process has of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Footprint {
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl<'a> Stage<'a> {
+    /// Starts `weft` on both hosts of `lab` with the network file `text`, and waits until the first guests of the hosts and the second
+    /// ones hear each other.
+    ///
+    /// # Errors
+    /// A daemon does not start, or no answer comes within 15 s.
+    pub fn start(lab: &'a Lab<'a>, weft: &'a Path, text: &str) -> Result<Self> {
+        let scratch = Scratch::create()?;
+        let network = scratch.write("network.toml", text)?;
+        let mut stage = Self { daemons: vec![None, None], scratch, lab, weft, network };
+        for host in 0..2 {
+            stage.start_daemon(host)?;
+        }
+        for number in 0..2 {
+            stage.wait_for_answer(lab.guest(0, number), lab.guest(1, number), READY_LIMIT)?;
+        }
+        Ok(stage)
+    }
+
+    /// Starts the daemon of the host `host`, from 0.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start_daemon(&mut self, host: usize) -> Result<()> {
+        let control = self.control(host);
+        let host = &self.lab.hosts()[host];
+        let mut command = Command::new(self.weft);
+        command.args(["run", "--host", &host.name(), "--control"]).arg(control).arg(&self.network);
+        let name = format!("weft run --host {}", host.name());
+        let process = Process::spawn(name, host.netns().command(command))?;
+        self.daemons[usize::from(host.name() != "h1")] = Some(process);
+        Ok(())
+    }
+
+    /// Kills the daemon of the host `host` (SIGKILL).
+    ///
+    /// # Errors
+    /// It had ended before.
+    pub fn kill_daemon(&mut self, host: usize) -> Result<()> {
+        self.daemons[host].take().map_or(Ok(()), Process::kill)
+    }
+
+    /// The lab.
+    pub fn lab(&self) -> &'a Lab<'a> {
+        self.lab
+    }
+
+    /// The flag that waits poll.
+    pub fn stop_flag(&self) -> &'a Stop {
+        self.lab.stop()
+    }
+
+    /// # Errors
+    /// [`Error::Process`] when a daemon has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.daemons.iter_mut().flatten().try_for_each(Process::check_running)
+    }
+
+    /// Sleeps for `duration`, as long as the daemons run.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], or a daemon has ended.
+    pub fn pass(&mut self, duration: Duration) -> Result<()> {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            let left = end.saturating_duration_since(Instant::now());
+            self.stop_flag().sleep(left.min(Duration::from_millis(100)))?;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `to` answers a ping of `from`; returns how long it took.
+    ///
+    /// # Errors
+    /// No answer within `limit`, or a daemon has ended.
+    pub fn wait_for_answer(
+        &mut self,
+        from: &Guest,
+        to: &Guest,
+        limit: Duration,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        let stop = self.stop_flag();
+        let what = format!("a ping answer from {} to {}", to.name(), from.name());
+        stop.wait_for(&what, limit, || {
+            self.check()?;
+            // Before there is a device, there is no route.
+            let opened = from.run(|| Pinger::open(to.ip4().into()))?;
+            let answered = opened
+                .and_then(|mut pinger| pinger.wait_for_answer(Duration::from_millis(200), stop));
+            match answered {
+                Err(Error::Interrupted) => Err(Error::Interrupted),
+                other => Ok(other.ok()),
+            }
+        })?;
+        Ok(start.elapsed())
+    }
+
+    /// What the daemon of `host` has of the machine.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn footprint(&self, host: usize) -> Result<Footprint> {
+        let absent = || Error::Traffic(format!("no daemon runs on host {}", host + 1));
+        let pid = self.daemons[host].as_ref().ok_or_else(absent)?.pid();
+        let count = |what: &str| -> Result<usize> {
+            let path = format!("/proc/{pid}/{what}");
+            Ok(fs::read_dir(&path).map_err(Error::io(format!("list {path}")))?.count())
+        };
+        Ok(Footprint {
+            resident_bytes: resident_bytes(pid)?,
+            descriptors: count("fd")?,
+            threads: count("task")?,
+        })
+    }
+
+    /// All counters of the daemon of `host`, as `weft show --json` prints them.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn counters(&self, host: usize) -> Result<Value> {
+        let mut answer = self.ask(host, r#"{"command":"show"}"#)?;
+        Ok(answer["ok"].take())
+    }
+
+    /// What the switch of `host` counts, without its megaflows.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn switch_counters(&self, host: usize) -> Result<Value> {
+        // No megaflow has that many packets.
+        let mut answer =
+            self.ask(host, &format!(r#"{{"command":"flows","min_packets":{}}}"#, u64::MAX))?;
+        Ok(answer["end"]["switch"].take())
+    }
+
+    /// Has the daemon of `host` read the network file `text`.
+    ///
+    /// # Errors
+    /// The daemon refuses it, or does not answer.
+    pub fn reload(&self, host: usize, text: &str) -> Result<()> {
+        let file = self.scratch.write("reload.toml", text)?;
+        let mut command = Command::new(self.weft);
+        command.arg("reload").arg("--control").arg(self.control(host)).arg(file);
+        run("weft reload", command, RELOAD_LIMIT, self.stop_flag()).map(drop)
+    }
+
+    /// Ends the daemons.
+    ///
+    /// # Errors
+    /// One reports failure, or has to be killed.
+    pub fn stop(mut self) -> Result<()> {
+        let ended = self.daemons.drain(..).flatten().map(Process::stop);
+        ended.fold(Ok(()), Result::and)
+    }
+
+    fn control(&self, host: usize) -> PathBuf {
+        self.scratch.path().join(format!("h{}.sock", host + 1))
+    }
+
+    /// The last line of an answer of the control socket; of one line, or of as many as a stream has.
+    fn ask(&self, host: usize, request: &str) -> Result<Value> {
+        let failed = |e| Error::io(format!("ask the daemon of host {}", host + 1))(e);
+        let mut stream = UnixStream::connect(self.control(host)).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
+        writeln!(stream, "{request}").map_err(failed)?;
+        let is_stream = request.contains("flows");
+        for line in BufReader::new(stream).lines() {
+            let answer: Value =
+                serde_json::from_str(&line.map_err(failed)?).map_err(|e| failed(e.into()))?;
+            if let Some(error) = answer["error"].as_str() {
+                return Err(Error::Traffic(format!("the daemon says: {error}")));
+            }
+            if !is_stream || answer.get("end").is_some() {
+                return Ok(answer);
+            }
+        }
+        Err(Error::Traffic("the daemon does not answer".into()))
+    }
+}
+
+/// The number at `path` in counters, 0 where there is none.
+pub fn number(counters: &Value, path: &str) -> u64 {
+    counters.pointer(path).and_then(Value::as_u64).unwrap_or(0)
+}

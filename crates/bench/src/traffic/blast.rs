@@ -1,0 +1,204 @@
+//! A sender of small packets, many in one system call: flat out or at a steady rate, each packet another if need be.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netdev::cpu::pin_current_thread;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, sendmmsg};
+
+use crate::{Error, Result};
+
+/// Packets of one system call.
+const BATCH: usize = 64;
+/// How long a sender sleeps that is ahead of its rate.
+const NAP: Duration = Duration::from_micros(200);
+/// How long a sender sleeps whose device is full, or gone for a while.
+const PAUSE: Duration = Duration::from_micros(50);
+/// What a sender that was held up makes good, at most: more would be a burst that nobody asked for.
+const CATCH_UP: Duration = Duration::from_millis(20);
+
+/// How fast packets are sent.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pace {
+    /// As fast as the sender can.
+    FlatOut,
+    /// So many a second.
+    PerSecond(f64),
+}
+
+/// A running sender. Dropping it ends it.
+#[derive(Debug)]
+pub struct Blast {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    done: AtomicBool,
+    sent: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Blast {
+    /// Sends copies of `template` by `socket`, which knows where to, from a thread on the processor `cpu`. `change` is given the
+    /// number of each packet, from 0, and its bytes, which are those of an earlier packet.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(
+        socket: impl AsFd + Send + 'static,
+        template: Vec<u8>,
+        mut change: impl FnMut(u64, &mut [u8]) + Send + 'static,
+        pace: Pace,
+        cpu: usize,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let work = {
+            let shared = Arc::clone(&shared);
+            move || {
+                if let Err(error) = pin_current_thread(cpu) {
+                    return tracing::warn!(%error, "a sender stays where the kernel puts it");
+                }
+                send(&socket, &template, &mut change, pace, &shared);
+            }
+        };
+        let thread = std::thread::Builder::new().name("blast".into()).spawn(work);
+        let thread = Some(thread.map_err(Error::io("start a traffic thread"))?);
+        Ok(Self { shared, thread })
+    }
+
+    /// Packets that the kernel has taken so far.
+    pub fn sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
+    }
+
+    /// Packets that the kernel has refused so far, because the device was full or gone.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Ends the sender; returns how many packets the kernel has taken.
+    pub fn finish(mut self) -> u64 {
+        self.end();
+        self.sent()
+    }
+
+    fn end(&mut self) {
+        self.shared.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed; it shows in the counts.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Blast {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn send(
+    socket: &impl AsFd,
+    template: &[u8],
+    change: &mut impl FnMut(u64, &mut [u8]),
+    pace: Pace,
+    shared: &Shared,
+) {
+    let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
+    let addresses = [None; BATCH];
+    let mut packets = vec![template.to_vec(); BATCH];
+    let mut clock = Clock::new(pace);
+    let mut number = 0;
+    while !shared.done.load(Ordering::Relaxed) {
+        let count = clock.due().min(BATCH);
+        if count == 0 {
+            std::thread::sleep(NAP);
+            continue;
+        }
+        for (number, packet) in (number..).zip(&mut packets[..count]) {
+            change(number, packet);
+        }
+        let slices: Vec<_> = packets[..count].iter().map(|p| [IoSlice::new(p)]).collect();
+        let fd = socket.as_fd().as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let sent = match sendmmsg(fd, &mut headers, &slices, addresses, [], flags) {
+            Ok(results) => results.count(),
+            // The first was refused: it counts as lost, as on a wire.
+            Err(Errno::EINTR) => continue,
+            Err(_) => {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(PAUSE);
+                number += 1;
+                clock.passed(1);
+                continue;
+            }
+        };
+        shared.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        number += sent as u64;
+        clock.passed(sent);
+    }
+}
+
+/// How many packets are due.
+struct Clock {
+    pace: Pace,
+    start: Instant,
+    passed: f64,
+}
+
+impl Clock {
+    fn new(pace: Pace) -> Self {
+        Self { pace, start: Instant::now(), passed: 0.0 }
+    }
+
+    fn due(&mut self) -> usize {
+        let Pace::PerSecond(rate) = self.pace else { return usize::MAX };
+        let due = self.start.elapsed().as_secs_f64() * rate;
+        let most = CATCH_UP.as_secs_f64() * rate + 1.0;
+        self.passed = self.passed.max(due - most);
+        (due - self.passed).max(0.0) as usize
+    }
+
+    fn passed(&mut self, packets: usize) {
+        self.passed += packets as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn packets_are_numbered_from_zero_when_sent_in_batches() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let write = |number: u64, bytes: &mut [u8]| bytes.copy_from_slice(&number.to_be_bytes());
+        let blast = Blast::start(sender, vec![0; 8], write, Pace::PerSecond(5000.0), 0).unwrap();
+        let mut bytes = [0; 9];
+        for number in 0..200_u64 {
+            assert_eq!(receiver.recv(&mut bytes).unwrap(), 8);
+            assert_eq!(bytes[..8], number.to_be_bytes());
+        }
+        assert!(blast.finish() >= 200);
+    }
+
+    #[test]
+    fn what_was_missed_is_made_good_for_a_moment_only() {
+        let start = Instant::now() - Duration::from_secs(10);
+        let mut clock = Clock { pace: Pace::PerSecond(1000.0), start, passed: 0.0 };
+        assert!((20..=22).contains(&clock.due()), "{}", clock.passed);
+        clock.passed(20);
+        assert!(clock.due() <= 2);
+        assert_eq!(Clock::new(Pace::FlatOut).due(), usize::MAX);
+    }
+}

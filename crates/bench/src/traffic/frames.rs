@@ -1,0 +1,145 @@
+//! Whole frames, made without a socket of their protocol: what a guest sends that does as it likes.
+
+use std::net::Ipv4Addr;
+
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use wire::MacAddr;
+use wire::checksum::checksum;
+
+use crate::Result;
+use crate::lab::{GUEST_DEVICE, Guest};
+
+/// Bytes of the virtio-net header in front of each frame: nothing left to be done.
+const VNET_LEN: usize = 10;
+const ETHERNET: usize = VNET_LEN;
+const IP: usize = ETHERNET + 14;
+const IP_LEN: usize = 20;
+const TRANSPORT: usize = IP + IP_LEN;
+/// Bytes of the shortest Ethernet frame, without its check sequence.
+pub const FRAME_LEN: usize = 60;
+const UDP: u8 = 17;
+const TCP: u8 = 6;
+
+/// A socket that sends what [`Frame`] makes from the device of `guest`, past its queueing discipline.
+///
+/// # Errors
+/// There is no device.
+pub fn socket(guest: &Guest) -> Result<PacketSocket> {
+    let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
+    let open = || PacketSocket::open_name(GUEST_DEVICE, &Filter::nothing(), options);
+    Ok(guest.run(open)??)
+}
+
+/// The bytes of a shortest IPv4 frame behind a virtio-net header, as [`socket`] takes them.
+#[derive(Debug)]
+pub struct Frame<'a>(&'a mut [u8]);
+
+impl<'a> Frame<'a> {
+    /// A UDP packet without a checksum (RFC 768) between two addresses, to be changed for each packet.
+    pub fn udp_template(from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+        let mut bytes = vec![0; VNET_LEN + FRAME_LEN];
+        bytes[ETHERNET..][..6].copy_from_slice(&to.0.0);
+        bytes[ETHERNET + 6..][..6].copy_from_slice(&from.0.0);
+        bytes[ETHERNET + 12..][..2].copy_from_slice(&[0x08, 0x00]);
+        let ip_len = (FRAME_LEN - 14) as u16;
+        bytes[IP] = 0x45;
+        bytes[IP + 2..][..2].copy_from_slice(&ip_len.to_be_bytes());
+        bytes[IP + 8] = 64;
+        bytes[IP + 9] = UDP;
+        bytes[TRANSPORT + 4..][..2].copy_from_slice(&(ip_len - IP_LEN as u16).to_be_bytes());
+        let mut frame = Frame::of(&mut bytes);
+        frame.set_addresses(from.1, to.1);
+        bytes
+    }
+
+    /// A TCP SYN between two addresses, to be changed for each packet.
+    pub fn syn_template(from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+        let mut bytes = Self::udp_template(from, to);
+        bytes[IP + 9] = TCP;
+        bytes[TRANSPORT..].fill(0);
+        // A header of 20 bytes, SYN, and a window. Nobody in a lab answers, so nobody looks at the checksum.
+        bytes[TRANSPORT + 12..][..4].copy_from_slice(&[0x50, 0x02, 0xff, 0xff]);
+        // The rest is payload that a SYN has not: the packet ends before it.
+        bytes[IP + 2..][..2].copy_from_slice(&40_u16.to_be_bytes());
+        Frame::of(&mut bytes).set_addresses(from.1, to.1);
+        bytes
+    }
+
+    /// The frame in `bytes`, which one of the templates has made.
+    pub fn of(bytes: &'a mut [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Sets both MAC addresses.
+    pub fn set_macs(&mut self, from: MacAddr, to: MacAddr) {
+        self.0[ETHERNET..][..6].copy_from_slice(&to.0);
+        self.0[ETHERNET + 6..][..6].copy_from_slice(&from.0);
+    }
+
+    /// Sets both IP addresses, and the checksum that goes with them.
+    pub fn set_addresses(&mut self, from: Ipv4Addr, to: Ipv4Addr) {
+        let header = &mut self.0[IP..][..IP_LEN];
+        header[12..16].copy_from_slice(&from.octets());
+        header[16..20].copy_from_slice(&to.octets());
+        header[10..12].fill(0);
+        let sum = checksum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// Sets both ports.
+    pub fn set_ports(&mut self, from: u16, to: u16) {
+        self.0[TRANSPORT..][..2].copy_from_slice(&from.to_be_bytes());
+        self.0[TRANSPORT + 2..][..2].copy_from_slice(&to.to_be_bytes());
+    }
+}
+
+/// A number that looks random, another for every `number` (the finaliser of SplitMix64): the same frames in every run, and
+/// neither a cache nor a hash has it easier than with random ones.
+pub fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{EthernetPacket, EthernetRepr, Ipv4Packet, TcpPacket, TcpRepr, UdpPacket};
+
+    const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    #[test]
+    fn frames_are_valid_when_changed() {
+        let (from, to) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        for template in [Frame::udp_template, Frame::syn_template] {
+            let mut bytes = template((A, from), (A, from));
+            let mut frame = Frame::of(&mut bytes);
+            frame.set_macs(A, B);
+            frame.set_addresses(from, to);
+            frame.set_ports(7, 9);
+            let ethernet = EthernetPacket::new_checked(&bytes[VNET_LEN..]).unwrap();
+            assert_eq!(
+                EthernetRepr::parse(&ethernet),
+                EthernetRepr { dst: B, src: A, ethertype: wire::EtherType(0x0800) }
+            );
+            let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+            assert!(ip.verify_checksum());
+            assert_eq!((ip.src(), ip.dst()), (from, to));
+            let ports = match ip.protocol().0 {
+                UDP => {
+                    let udp = UdpPacket::new_checked(ip.payload()).unwrap();
+                    (udp.src_port(), udp.dst_port())
+                }
+                _ => {
+                    let tcp = TcpPacket::new_checked(ip.payload()).unwrap();
+                    let repr = TcpRepr::parse(&tcp).unwrap();
+                    (repr.src_port, repr.dst_port)
+                }
+            };
+            assert_eq!(ports, (7, 9));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A receiver that counts UDP packets, many in one system call, and knows which of the numbered ones are missing.
+
+use std::io::IoSliceMut;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use netdev::cpu::pin_current_thread;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
+
+use crate::lab::Guest;
+use crate::{Error, Result};
+
+/// Packets of one system call.
+const BATCH: usize = 64;
+/// Bytes of a packet that are looked at.
+const LOOK_LEN: usize = 64;
+/// How long a receiver waits before it looks whether the run is over.
+const WAIT: Duration = Duration::from_millis(100);
+/// Bytes that may wait in the kernel: what comes while the receiver does not run.
+const QUEUE_BYTES: usize = 16 << 20;
+
+/// A running receiver. Dropping it ends it.
+#[derive(Debug)]
+pub struct Sink {
+    shared: Arc<Shared>,
+    port: u16,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    done: AtomicBool,
+    received: AtomicU64,
+    /// One more than the highest number seen, of the packets that have one.
+    next: AtomicU64,
+}
+
+impl Sink {
+    /// Counts what comes to `address` of `guest`, at a port of the kernel's choice, on the guest's processor.
+    ///
+    /// # Errors
+    /// The socket cannot be opened, or no thread started.
+    pub fn start(guest: &Guest, address: IpAddr) -> Result<Self> {
+        let what = format!("receive UDP on {address} of {}", guest.name());
+        let socket =
+            guest.run(|| UdpSocket::bind((address, 0)))?.map_err(Error::io(what.clone()))?;
+        Self::on(socket, guest.cpu()).map_err(Error::io(what))
+    }
+
+    fn on(socket: UdpSocket, cpu: usize) -> std::io::Result<Self> {
+        socket.set_read_timeout(Some(WAIT))?;
+        // Without the privilege the default has to do.
+        let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
+        let port = socket.local_addr()?.port();
+        let shared = Arc::new(Shared::default());
+        let work = {
+            let shared = Arc::clone(&shared);
+            move || {
+                if let Err(error) = pin_current_thread(cpu) {
+                    tracing::warn!(%error, "a receiver stays where the kernel puts it");
+                }
+                receive(&socket, &shared);
+            }
+        };
+        let thread = Some(std::thread::Builder::new().name("sink".into()).spawn(work)?);
+        Ok(Self { shared, port, thread })
+    }
+
+    /// The UDP port at which packets are counted.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where packets are counted.
+    pub fn at(&self, address: IpAddr) -> SocketAddr {
+        SocketAddr::new(address, self.port)
+    }
+
+    /// Packets so far.
+    pub fn received(&self) -> u64 {
+        self.shared.received.load(Ordering::Relaxed)
+    }
+
+    /// Of packets whose first eight bytes are their number, one more than the highest so far.
+    pub fn next_number(&self) -> u64 {
+        self.shared.next.load(Ordering::Relaxed)
+    }
+
+    fn end(&mut self) {
+        self.shared.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed; it shows in the counts.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn receive(socket: &UdpSocket, shared: &Shared) {
+    let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
+    let mut packets = vec![[0; LOOK_LEN]; BATCH];
+    while !shared.done.load(Ordering::Relaxed) {
+        let lengths = match receive_batch(socket, &mut headers, &mut packets) {
+            Ok(lengths) => lengths,
+            Err(Errno::EAGAIN | Errno::EINTR) => continue,
+            Err(error) => return tracing::warn!(%error, "a receiver has ended"),
+        };
+        let highest = lengths.iter().zip(&packets).filter_map(|(&len, packet)| {
+            let number = packet[..len.min(LOOK_LEN)].first_chunk()?;
+            Some(u64::from_be_bytes(*number).wrapping_add(1))
+        });
+        shared.next.fetch_max(highest.max().unwrap_or(0), Ordering::Relaxed);
+        shared.received.fetch_add(lengths.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The lengths of packets received by one system call, of each the beginning in `packets`.
+fn receive_batch(
+    socket: &UdpSocket,
+    headers: &mut MultiHeaders<()>,
+    packets: &mut [[u8; LOOK_LEN]],
+) -> Result<Vec<usize>, Errno> {
+    let mut slices: Vec<_> = packets.iter_mut().map(|p| [IoSliceMut::new(p)]).collect();
+    let flags = MsgFlags::MSG_WAITFORONE;
+    let received = recvmmsg(socket.as_raw_fd(), headers, &mut slices, flags, None)?;
+    Ok(received.map(|message| message.bytes).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stop;
+
+    #[test]
+    fn missing_packets_show_when_their_numbers_do_not_come() {
+        let sink = Sink::on(UdpSocket::bind("127.0.0.1:0").unwrap(), 0).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for number in [0_u64, 1, 4, 3] {
+            let bytes = number.to_be_bytes();
+            sender.send_to(&bytes, sink.at("127.0.0.1".parse().unwrap())).unwrap();
+        }
+        Stop::new()
+            .wait_for("four packets", Duration::from_secs(10), || {
+                Ok((sink.received() == 4).then_some(()))
+            })
+            .unwrap();
+        assert_eq!(sink.next_number(), 5);
+    }
+}
