@@ -9,9 +9,20 @@ use crate::run;
 /// The linker that cargo calls, and the C library it links.
 pub const BUILD: [&str; 2] = ["gcc", "libc6-dev"];
 
-/// What the tests run against: dissectors, an independent author of frames, live peers.
-pub const TEST: [&str; 6] =
-    ["iproute2", "openvswitch-switch", "ovn-central", "python3-scapy", "tcpdump", "tshark"];
+/// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines.
+pub const TEST: [&str; 8] = [
+    "busybox-static",
+    "iproute2",
+    "openvswitch-switch",
+    "ovn-central",
+    "python3-scapy",
+    "qemu-system-x86",
+    "tcpdump",
+    "tshark",
+];
+
+/// Where the tests look for the kernel of their virtual machines.
+const GUEST_KERNEL: &str = "target/guest-kernel";
 
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];
@@ -30,4 +41,15 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     command.args(packages);
     let status = command.status().context("cannot start scripts/install-packages.sh")?;
     run::succeeded(&command, status)
+}
+
+/// Fetches the kernel of the tests' virtual machines if it is missing. Where that fails, which the script has told, the tests
+/// that need it are skipped.
+///
+/// # Errors
+/// When the script cannot be started.
+pub fn fetch_guest_kernel() -> Result<()> {
+    let mut command = Command::new("scripts/fetch-guest-kernel.sh");
+    command.arg(GUEST_KERNEL).status().context("cannot start scripts/fetch-guest-kernel.sh")?;
+    Ok(())
 }

@@ -94,6 +94,7 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     let root = if options.no_root { Root::Unreachable } else { root() };
     if !options.no_root {
         packages::ensure(&[&packages::BUILD[..], &packages::TEST].concat())?;
+        packages::fetch_guest_kernel()?;
     }
     let report_path = fresh_report()?;
     let mut command = cargo(&["test", "--no-fail-fast"]);

@@ -1,0 +1,287 @@
+//! [`Vm`]: a virtual machine with a kernel of its own, as a guest: Debian's kernel and busybox under QEMU.
+//!
+//! `scripts/fetch-guest-kernel.sh` gets the kernel; the root file system is made here, of busybox and the modules that a virtio
+//! network card needs. The machine boots in seconds, without KVM: where that is offered inside another machine, it may
+//! not work, and a test has no way to tell that from a guest that hangs. Commands go in by its serial port and what they
+//! print comes out there, so the network is wholly the test's.
+//!
+//! ```no_run
+//! use testkit::{host::TestHost, require_vm, vm::Vm};
+//!
+//! fn a_machine_speaks() {
+//!     require_vm!();
+//!     let host = TestHost::new("h1");
+//!     // A TAP of this name is there by now.
+//!     let mut vm = Vm::start(&host, "tap7", "02:00:00:00:01:0a", 1442);
+//!     vm.run("ip addr add 10.0.0.1/24 dev eth0 && ip link set eth0 up");
+//!     assert!(vm.run("uname -r").starts_with('6'));
+//! }
+//! ```
+
+use crate::host::TestHost;
+use crate::report;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// Where `scripts/fetch-guest-kernel.sh` puts the kernel.
+const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+/// How long the machine may take to boot, or to run a command, on a busy host.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Ends what a command has printed; its exit code and a line feed follow. It is ASCII's record separator.
+const END: u8 = 0x1e;
+
+/// The first process. It runs each line that comes by the second serial port; the first has the kernel's messages.
+const INIT: &str = "#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+for module in $(cat /lib/modules); do insmod /lib/$module.ko || echo \"no module $module\"; done
+ip link set lo up
+stty -F /dev/ttyS1 raw -echo
+exec </dev/ttyS1 >/dev/ttyS1
+printf '\\0360\\n'
+while read -r line; do
+    sh -c \"$line\" </dev/null >/tmp/output 2>&1
+    code=$?
+    cat /tmp/output
+    printf '\\036%d\\n' $code
+done
+";
+
+/// Ends the calling test, saying so in the [`report`], unless a [`Vm`] can be started.
+#[macro_export]
+macro_rules! require_vm {
+    () => {
+        $crate::require_root!();
+        $crate::require_program!("qemu-system-x86_64", "qemu-system-x86");
+        $crate::require_program!("busybox", "busybox-static");
+        if !$crate::host::may_run($crate::test_name!(), $crate::vm::lacks_kernel) {
+            return;
+        }
+    };
+}
+
+/// True, after a [`report::skip`], when there is no kernel for the machine.
+#[must_use]
+pub fn lacks_kernel(test: &str) -> bool {
+    let lacks = !Path::new(KERNEL).join("vmlinuz").exists();
+    if lacks {
+        report::skip(test, "needs what scripts/fetch-guest-kernel.sh target/guest-kernel gets");
+    }
+    lacks
+}
+
+/// A running machine with one network card, `eth0`, that is down. Ended when dropped; then what its kernel wrote is printed
+/// if a test fails.
+#[derive(Debug)]
+pub struct Vm {
+    child: Child,
+    console: UnixStream,
+    directory: PathBuf,
+}
+
+impl Vm {
+    /// Boots a machine on `host` with the TAP `tap` of that host, which has to be there and be free. Its card has the address
+    /// `mac` and the MTU `mtu` in bytes.
+    ///
+    /// # Panics
+    /// When it does not boot within [`PATIENCE`]; ask with [`require_vm!`](crate::require_vm) first whether it can.
+    pub fn start(host: &TestHost, tap: &str, mac: &str, mtu: u16) -> Self {
+        let directory = new_directory();
+        let root = directory.join("root.cpio");
+        fs::write(&root, root_file_system()).expect("a file can be written");
+        let (console, other_end) = UnixStream::pair().expect("a pair of sockets");
+        let other_end = OwnedFd::from(other_end);
+        let mut command = host.program(QEMU);
+        command
+            .args(["-accel", "tcg", "-cpu", "max", "-m", "256", "-no-reboot"])
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .arg("-kernel")
+            .arg(Path::new(KERNEL).join("vmlinuz"))
+            .arg("-initrd")
+            .arg(&root)
+            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .arg("-serial")
+            .arg(format!("file:{}", directory.join("kernel.log").display()))
+            .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
+            .arg("-netdev")
+            .arg(format!("tap,id=net0,ifname={tap},script=no,downscript=no"))
+            .arg("-device")
+            .arg(format!("virtio-net-pci,netdev=net0,mac={mac},host_mtu={mtu},romfile="))
+            .stdin(other_end.try_clone().expect("a socket can be shared"))
+            .stdout(other_end)
+            .stderr(File::create(directory.join("qemu.log")).expect("a file can be made"));
+        let child = command.spawn().expect("QEMU can be started");
+        let mut vm = Self { child, console, directory };
+        vm.answer("boot");
+        vm
+    }
+
+    /// Runs a line of shell and returns what it has printed, to standard output and standard error. What is to go on in the
+    /// background (`&`) redirects both.
+    ///
+    /// # Panics
+    /// When it fails or takes longer than [`PATIENCE`].
+    pub fn run(&mut self, line: &str) -> String {
+        let (code, printed) = self.try_run(line);
+        assert_eq!(code, 0, "{line:?} failed in the machine:\n{printed}");
+        printed
+    }
+
+    /// As [`Vm::run`], but failing is no panic: returns the exit code, too.
+    ///
+    /// # Panics
+    /// When it takes longer than [`PATIENCE`].
+    pub fn try_run(&mut self, line: &str) -> (i32, String) {
+        assert!(!line.contains('\n'), "{line:?} is one line");
+        self.console.write_all(format!("{line}\n").as_bytes()).expect("the machine runs");
+        self.answer(line)
+    }
+
+    /// Reads what `line` has printed.
+    fn answer(&mut self, line: &str) -> (i32, String) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut bytes = Vec::new();
+        loop {
+            if let Some(answer) = parse_answer(&bytes) {
+                return answer;
+            }
+            let printed = String::from_utf8_lossy(&bytes);
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{line:?} takes longer than {PATIENCE:?}:\n{printed}");
+            self.console.set_read_timeout(Some(left)).expect("a socket has timeouts");
+            let mut more = [0; 4096];
+            match self.console.read(&mut more) {
+                Ok(0) => panic!("the machine has ended:\n{printed}\n{}", self.log("qemu.log")),
+                Ok(len) => bytes.extend_from_slice(&more[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("the console of the machine: {error}"),
+            }
+        }
+    }
+
+    fn log(&self, name: &str) -> String {
+        let bytes = fs::read(self.directory.join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed, and is reaped all the same.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!(
+                "--- QEMU\n{}--- its kernel\n{}",
+                self.log("qemu.log"),
+                self.log("kernel.log")
+            );
+        }
+        // What cannot be removed is a temporary file.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn new_directory() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("weft-vm-{}-{unique}", process::id()));
+    fs::create_dir_all(&directory).expect("a directory can be made");
+    directory
+}
+
+/// The exit code and what was printed, once all of it is there.
+fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
+    let end = bytes.iter().position(|&byte| byte == END)?;
+    let code = bytes[end + 1..].strip_suffix(b"\n")?;
+    let code = str::from_utf8(code).ok()?.parse().ok()?;
+    Some((code, String::from_utf8_lossy(&bytes[..end]).into_owned()))
+}
+
+/// An archive that the kernel unpacks: busybox, the modules and the first process.
+fn root_file_system() -> Vec<u8> {
+    let kernel = Path::new(KERNEL);
+    let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "lib", "proc", "sys", "tmp"] {
+        archive.add(directory, DIRECTORY, &[]);
+    }
+    let busybox = report::find_program("busybox").expect("busybox is installed");
+    archive.add("bin/busybox", PROGRAM, &read(&busybox));
+    archive.add("init", PROGRAM, INIT.as_bytes());
+    let modules = read(&kernel.join("modules"));
+    archive.add("lib/modules", PROGRAM, &modules);
+    for module in String::from_utf8_lossy(&modules).split_whitespace() {
+        let file = format!("{module}.ko");
+        archive.add(&format!("lib/{file}"), PROGRAM, &read(&kernel.join(file)));
+    }
+    archive.end()
+}
+
+/// Modes of files, as stat(2) has them.
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+
+/// A cpio archive in the format "newc" (the kernel's Documentation/driver-api/early-userspace/buffer-format.rst).
+#[derive(Default)]
+struct Archive(Vec<u8>);
+
+impl Archive {
+    fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
+        let number = u32::try_from(self.0.len()).expect("an archive is below 4 GiB");
+        let size = u32::try_from(content.len()).expect("a file is below 4 GiB");
+        let name_size = u32::try_from(name.len() + 1).expect("a name is short");
+        self.0.extend_from_slice(b"070701");
+        // Inode, mode, user, group, links, time, size, device and what it stands for, length of the name, no checksum.
+        for field in [number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
+            self.0.extend_from_slice(format!("{field:08x}").as_bytes());
+        }
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(0);
+        self.pad();
+        self.0.extend_from_slice(content);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.add("TRAILER!!!", 0, &[]);
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_is_complete_when_its_exit_code_is() {
+        assert_eq!(parse_answer(b"text"), None);
+        assert_eq!(parse_answer(b"text\n\x1e12"), None);
+        assert_eq!(parse_answer(b"text\n\x1e12\n"), Some((12, "text\n".to_owned())));
+    }
+
+    #[test]
+    fn machine_runs_commands_when_it_has_booted() {
+        crate::require_vm!();
+        let host = TestHost::new("vm");
+        // QEMU makes the TAP itself where there is none.
+        let mut vm = Vm::start(&host, "tap7", "02:00:00:00:01:0a", 1400);
+        assert_eq!(vm.run("cat /sys/class/net/eth0/address").trim(), "02:00:00:00:01:0a");
+        assert_eq!(vm.run("cat /sys/class/net/eth0/mtu").trim(), "1400");
+        assert_eq!(vm.try_run("echo text; exit 3"), (3, "text\n".to_owned()));
+    }
+}
