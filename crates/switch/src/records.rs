@@ -233,21 +233,12 @@ impl Records {
         self.get(id)?.origin.as_ref()
     }
 
-    /// Gives a megaflow another origin, if it still has the old one.
-    pub fn replace(
-        &mut self,
-        id: MegaflowId,
-        old: &Arc<Origin>,
-        candidate: &Candidate<'_>,
-    ) -> bool {
-        if !self.origin(id).is_some_and(|origin| Arc::ptr_eq(origin, old)) {
-            return false;
-        }
+    /// Gives a megaflow another origin.
+    pub fn replace(&mut self, id: MegaflowId, candidate: &Candidate<'_>) {
         let origin = self.origins.intern(candidate);
         if let Some(record) = self.get_mut(id) {
             record.origin = Some(origin);
         }
-        true
     }
 
     /// Takes a megaflow out.

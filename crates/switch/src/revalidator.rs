@@ -183,17 +183,12 @@ impl Engine {
         {
             let (megaflows, after) = self.datapath.dump(from, MEGAFLOWS)?;
             next = after;
-            let mut stale = Vec::new();
-            {
+            let stale: Vec<Megaflow> = {
                 let records = self.records();
-                for (megaflow, _) in megaflows {
-                    if let Some(origin) = records.origin(megaflow.id)
-                        && origin.is_known_stale()
-                    {
-                        stale.push((megaflow, Arc::clone(origin)));
-                    }
-                }
-            }
+                let is_stale = |id| records.origin(id).is_some_and(|o| o.is_known_stale());
+                let megaflows = megaflows.into_iter().map(|(megaflow, _)| megaflow);
+                megaflows.filter(|megaflow| is_stale(megaflow.id)).collect()
+            };
             for some in stale.chunks(TRANSLATIONS) {
                 self.judge(published, some)?;
             }
@@ -201,16 +196,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Translates megaflows again, and does what follows.
-    fn judge(
-        &self,
-        published: &Published,
-        stale: &[(Megaflow, Arc<Origin>)],
-    ) -> Result<(), DatapathError> {
+    /// Translates megaflows again, and does what follows. That they are on record still is certain: only sweeps and revalidations take
+    /// megaflows out, and there is one at a time.
+    fn judge(&self, published: &Published, stale: &[Megaflow]) -> Result<(), DatapathError> {
         self.counters.revalidated.add(stale.len());
         let verdicts: Vec<Verdict<'_>> = {
             let learned = self.learned();
-            let translate = |(megaflow, _): &(Megaflow, Arc<Origin>)| {
+            let translate = |megaflow: &Megaflow| {
                 let (key, known) = (megaflow.condition.key(), megaflow.condition.mask().clone());
                 let translation =
                     translate_knowing(&published.program, key, known, &*learned, &mut ());
@@ -221,15 +213,12 @@ impl Engine {
         let (mut put, mut wrong) = (Vec::new(), Vec::new());
         let removed = {
             let mut records = self.records();
-            for ((megaflow, origin), verdict) in stale.iter().zip(verdicts) {
+            for (megaflow, verdict) in stale.iter().zip(verdicts) {
                 match verdict {
-                    Verdict::Right(candidate) => {
-                        records.replace(megaflow.id, origin, &candidate);
-                    }
+                    Verdict::Right(candidate) => records.replace(megaflow.id, &candidate),
                     Verdict::Changed(candidate, changed) => {
-                        if records.replace(megaflow.id, origin, &candidate) {
-                            put.push(*changed);
-                        }
+                        records.replace(megaflow.id, &candidate);
+                        put.push(*changed);
                     }
                     Verdict::Wrong => wrong.push(megaflow.id),
                 }

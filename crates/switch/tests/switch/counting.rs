@@ -39,7 +39,7 @@ fn packets_count_for_the_flows_that_decided_when_a_sweep_is_over() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Send { worker: u16, from: u8, to: u8, port: u16 },
+    Send { worker: u16, at: u32, from: u8, to: u8, port: u16 },
     Sweep,
     Revalidate,
     Wait(u16),
@@ -48,8 +48,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        20 => (0..2u16, 1..4u8, 1..4u8, 0..4u16)
-            .prop_map(|(worker, from, to, port)| Step::Send { worker, from, to, port }),
+        20 => (0..2u16, 1..3u32, 1..4u8, 1..4u8, 0..4u16)
+            .prop_map(|(worker, at, from, to, port)| Step::Send { worker, at, from, to, port }),
         3 => Just(Step::Sweep),
         2 => Just(Step::Revalidate),
         2 => (0..12_000u16).prop_map(Step::Wait),
@@ -68,9 +68,9 @@ proptest! {
         let (mut packets, mut bytes) = (0, 0);
         for step in steps {
             match step {
-                Step::Send { worker, from, to, port } => {
+                Step::Send { worker, at, from, to, port } => {
                     let frame = udp(from, to, (7, port));
-                    rig.send_at(worker, from.into(), &frame);
+                    rig.send_at(worker, at, &frame);
                     packets += 1;
                     bytes += frame.len() as u64;
                 }
