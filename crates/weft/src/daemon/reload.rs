@@ -1,8 +1,8 @@
 //! Going over to another network file while the switch runs.
 //!
 //! First everything is looked at; what cannot be applied to a running daemon is refused before anything is changed. Then, in
-//! this order: new tunnels and end points, new ports, the program, and last the removal of what is not there any more. So no
-//! decision of either program leads to something that does not exist. Ports and end points that stay keep their numbers, sockets,
+//! this order: new tunnels and end points, new ports, the program, the megaflows of the old one, and last the removal of what is
+//! not there any more. So no decision of either program leads to something that does not exist. Ports and end points that stay keep their numbers, sockets,
 //! devices and counters, and megaflows of theirs are only looked at again.
 
 use super::{Daemon, Deployed};
@@ -38,6 +38,8 @@ impl Daemon {
         let generation = self.switch.publish(program.clone());
         // Once more, for what was learnt in between.
         self.forget_moved(&old_program, &program);
+        // What was decided by the old program goes before what it leads to.
+        self.switch.revalidate()?;
         self.datapath.set_underlay(new.config.underlay.clone())?;
         for port in &steps.removed {
             self.datapath.remove_port(port.port)?;
