@@ -94,6 +94,12 @@ pub trait Datapath: Send + Sync {
     fn delete(&self, megaflows: Vec<MegaflowId>)
     -> Result<Vec<(MegaflowId, Usage)>, DatapathError>;
 
+    /// Those of these megaflows that are there, each once.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError>;
+
     /// Some of the megaflows, from `from` on, with what they have counted. Those that are there all the time are met at least
     /// once; a megaflow in several workers, once for each.
     ///

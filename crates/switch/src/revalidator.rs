@@ -15,13 +15,10 @@ use std::time::Instant;
 
 /// Usages asked for at a time.
 const USAGES: usize = 4096;
-/// Megaflows asked for at a time, and deleted at a time.
+/// Megaflows deleted at a time.
 const MEGAFLOWS: usize = 1024;
-/// Packets translated while lessons wait.
-const TRANSLATIONS: usize = 64;
-/// When fewer than one in so many megaflows are out of date, they are deleted, and the packets that come next go up: to translate
-/// them again all megaflows would have to be dumped.
-const DUMP_WORTH: usize = 32;
+/// Megaflows translated again at a time, while lessons wait.
+const TRANSLATIONS: usize = 128;
 
 /// What going through the records finds.
 #[derive(Default)]
@@ -59,7 +56,7 @@ impl Engine {
         let removed = std::mem::take(&mut found.removed);
         self.push_counts(&found.counted, now);
         self.delete(removed)?;
-        self.revalidate_these(&published, found.stale)?;
+        self.revalidate_these(&published, &found.stale)?;
         self.records().tidy();
         self.counters.sweeps.add(1);
         self.counters.longest_sweep_ms.at_least(begin.elapsed().as_millis() as u64);
@@ -75,7 +72,7 @@ impl Engine {
         *round = round.wrapping_add(1);
         let published = self.published();
         let found = self.look_through(&published, *round, false);
-        self.revalidate_these(&published, found.stale)
+        self.revalidate_these(&published, &found.stale)
     }
 
     /// Notes what the datapath has counted, and deletes what is in it and not on record.
@@ -147,19 +144,21 @@ impl Engine {
         }
     }
 
+    /// Translates again what is out of date, for no longer than until the next sweep is due. What is left then is deleted: that is always
+    /// right.
     fn revalidate_these(
         &self,
         published: &Published,
-        stale: Vec<MegaflowId>,
+        stale: &[MegaflowId],
     ) -> Result<(), DatapathError> {
-        if stale.is_empty() {
-            return Ok(());
+        let end = Instant::now() + self.limits.revalidate;
+        for some in stale.chunks(TRANSLATIONS) {
+            if Instant::now() >= end {
+                break;
+            }
+            self.judge(published, &self.datapath.get(some.to_vec())?)?;
         }
-        let all = self.records().len();
-        if all <= MEGAFLOWS || stale.len() >= all / DUMP_WORTH {
-            self.translate_again(published)?;
-        }
-        // What was left out, for whatever reason.
+        // Those that the datapath did not have, too.
         for some in stale.chunks(MEGAFLOWS) {
             let removed = {
                 let mut records = self.records();
@@ -170,28 +169,6 @@ impl Engine {
                 take_out(&mut records, &left)
             };
             self.delete(removed)?;
-        }
-        Ok(())
-    }
-
-    /// Translates again what is out of date, for no longer than until the next sweep is due.
-    fn translate_again(&self, published: &Published) -> Result<(), DatapathError> {
-        let end = Instant::now() + self.limits.revalidate;
-        let mut next = Some(DumpCursor::default());
-        while let Some(from) = next
-            && Instant::now() < end
-        {
-            let (megaflows, after) = self.datapath.dump(from, MEGAFLOWS)?;
-            next = after;
-            let stale: Vec<Megaflow> = {
-                let records = self.records();
-                let is_stale = |id| records.origin(id).is_some_and(|o| o.is_known_stale());
-                let megaflows = megaflows.into_iter().map(|(megaflow, _)| megaflow);
-                megaflows.filter(|megaflow| is_stale(megaflow.id)).collect()
-            };
-            for some in stale.chunks(TRANSLATIONS) {
-                self.judge(published, some)?;
-            }
         }
         Ok(())
     }

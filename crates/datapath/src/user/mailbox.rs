@@ -43,6 +43,7 @@ pub(super) enum Request {
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
+    Get(Arc<[MegaflowId]>, Sender<Vec<Megaflow>>),
     Dump(Cursor, usize, Sender<Dumped<Megaflow>>),
     Usage(Cursor, usize, Sender<Dumped<MegaflowId>>),
     Answers(Vec<Answer>),

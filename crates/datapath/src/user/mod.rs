@@ -51,7 +51,7 @@ use netdev::af_packet::VlanTag;
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -260,6 +260,20 @@ impl Datapath for UserDatapath {
             counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&megaflows), reply))?);
         }
         Ok(counted)
+    }
+
+    fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError> {
+        let mut wanted: BTreeSet<MegaflowId> = megaflows.into_iter().collect();
+        let mut found: Vec<Megaflow> = Vec::with_capacity(wanted.len());
+        for worker in &self.workers {
+            let ids: Arc<[MegaflowId]> = wanted.iter().copied().collect();
+            let here = worker.ask(|reply| Request::Get(ids, reply))?;
+            for megaflow in &here {
+                wanted.remove(&megaflow.id);
+            }
+            found.extend(here);
+        }
+        Ok(found)
     }
 
     fn dump(

@@ -200,6 +200,10 @@ impl Worker {
                 let delete = |&id: &MegaflowId| Some((id, cache.delete(id)?));
                 let _ = reply.send(ids.iter().filter_map(delete).collect());
             }
+            Request::Get(ids, reply) => {
+                let get = |&id: &MegaflowId| Some(cache.get(id)?.0);
+                let _ = reply.send(ids.iter().filter_map(get).collect());
+            }
             Request::Dump(from, most, reply) => {
                 let mut out = Vec::new();
                 let next = cache.dump(from, most, &mut out);

@@ -3,7 +3,6 @@
 use crate::guests::{add, switch};
 use crate::{Rig, bridge, program, udp};
 use pipeline::{Direction, Program};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use switch::{Config, Limits};
 
@@ -113,26 +112,4 @@ fn what_cannot_be_translated_in_time_is_deleted() {
     rig.engine.revalidate().unwrap();
     assert_eq!((rig.fake.megaflows(), rig.engine.stats().megaflows), (vec![], 0));
     assert_eq!(rig.engine.stats().revalidated, 0);
-}
-
-#[test]
-fn few_of_many_are_deleted_instead_of_dumping_all() {
-    let flows = "table=0,priority=5,udp actions=2,3\npriority=1 actions=normal";
-    let exact = Limits { masks_per_port: 0, ..Limits::default() };
-    let rig = Rig::new(program(flows), &Config { limits: exact, ..Config::default() });
-    for port in 0..3000 {
-        rig.send(1, &udp(1, 2, (port, 1)));
-    }
-    let arp = |from: u8, to: u8| {
-        let mut frame = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 6];
-        frame.extend([0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, from, 10, 0, 0, from]);
-        frame.extend([2, 0, 0, 0, 0, to, 10, 0, 0, to]);
-        frame
-    };
-    assert_eq!(rig.send(1, &arp(1, 2)).0, [2, 3, 4]);
-    rig.send(2, &arp(2, 1));
-    rig.engine.revalidate().unwrap();
-    assert_eq!(rig.fake.dumps.load(Ordering::Relaxed), 0);
-    assert_eq!(rig.send(1, &arp(1, 2)), (vec![2], true));
-    assert_eq!(rig.engine.stats().deleted, 1);
 }
