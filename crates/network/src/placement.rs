@@ -34,7 +34,8 @@ impl Placement {
     }
 
     /// As seen from `host`. `number` gives the port of the datapath for each of its guests, not 0. `end_point` gives the end
-    /// point of a tunnel type at another host; a port of a host for which there is none is unbound.
+    /// point of a tunnel type at another host; a port of a host for which there is none is unbound. It is also asked for the end points
+    /// from which packets come: every host whose guests a router leads to a switch here sends in that switch's tunnel.
     pub fn of_host(
         network: &Network,
         host: HostIndex,
@@ -48,6 +49,19 @@ impl Placement {
             .filter(|&index| is_home(&switches[index]))
             .map(|index| reach.part_of_switch(index))
             .collect();
+        // The other hosts with guests in each part.
+        let mut others: BTreeMap<usize, BTreeSet<HostIndex>> = BTreeMap::new();
+        for (index, switch) in switches.iter().enumerate() {
+            let hosts = others.entry(reach.part_of_switch(index)).or_default();
+            hosts.extend(switch.ports.iter().map(|port| port.host).filter(|&other| other != host));
+        }
+        for (index, switch) in switches.iter().enumerate() {
+            if is_home(switch) && switch.tunnel.has_endpoints() {
+                for &other in others.get(&reach.part_of_switch(index)).into_iter().flatten() {
+                    end_point(switch.tunnel, other);
+                }
+            }
+        }
         let mut builder = Builder::new(network);
         for (index, switch) in switches.iter().enumerate() {
             if parts.contains(&reach.part_of_switch(index)) {

@@ -5,9 +5,10 @@
 
 mod support;
 
-use flow::{Field, FlowKey, PortNo, TunnelType};
+use flow::{EndpointId, Field, FlowKey, PortNo, TunnelType};
 use network::{Network, Placement, logical_flows};
 use pipeline::{LearnLimits, Learned};
+use std::collections::BTreeSet;
 use support::Net;
 
 /// Compares all cases of a file, of which there are `count`.
@@ -208,4 +209,70 @@ fn program_has_only_what_the_host_can_reach() {
     };
     assert_eq!(names("h1"), ["alone"]);
     assert_eq!(names("h2"), ["core", "db", "edge", "ops", "web"]);
+}
+
+#[test]
+fn end_points_are_wanted_when_a_router_leads_another_hosts_guests_here() {
+    let text = "\
+[[host]]
+name = \"h1\"
+uplink = \"eth0\"
+underlay = [\"192.0.2.1\"]
+[[host]]
+name = \"h2\"
+uplink = \"eth0\"
+underlay = [\"192.0.2.2\"]
+[[logical_switch]]
+name = \"web\"
+vni = 1
+tunnel = \"stt\"
+[[logical_switch.port]]
+name = \"web1\"
+host = \"h1\"
+mac = \"02:00:00:00:01:0a\"
+device = { tap = \"web1\" }
+[[logical_switch]]
+name = \"db\"
+vni = 2
+tunnel = \"geneve\"
+[[logical_switch.port]]
+name = \"db1\"
+host = \"h2\"
+mac = \"02:00:00:00:02:0a\"
+device = { tap = \"db1\" }
+";
+    let router = "\
+[[logical_router]]
+name = \"core\"
+[[logical_router.port]]
+name = \"core-web\"
+switch = \"web\"
+mac = \"02:00:00:00:01:01\"
+addresses = [\"10.0.1.1/24\"]
+[[logical_router.port]]
+name = \"core-db\"
+switch = \"db\"
+mac = \"02:00:00:00:02:01\"
+addresses = [\"10.0.2.1/24\"]
+";
+    let wanted = |text: &str, host: &str| {
+        let network = Network::parse(text, "net.toml").unwrap();
+        let (host, mut wanted) = (network.host(host).unwrap().index, BTreeSet::new());
+        Placement::of_host(
+            &network,
+            host,
+            |_, _| PortNo(1),
+            |tunnel, _| {
+                wanted.insert(tunnel.name());
+                Some(EndpointId(0))
+            },
+        );
+        wanted.into_iter().collect::<Vec<_>>()
+    };
+    let routed = format!("{text}{router}");
+    for host in ["h1", "h2"] {
+        // Out of the own switch's tunnel comes what the other host has routed; by the other's goes what this host routes.
+        assert_eq!(wanted(&routed, host), ["geneve", "stt"], "{host}");
+        assert_eq!(wanted(text, host), [""; 0], "{host}");
+    }
 }
