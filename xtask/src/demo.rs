@@ -1,6 +1,7 @@
 //! The demo: build, then become `weft demo`.
 
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -34,21 +35,26 @@ pub fn prepare(arguments: &[String]) -> Result<Command> {
     }
     run(&mut build)?;
     let weft = target_dir().join("release/weft");
-    let mut command = match root() {
-        // Without any root, weft itself says what is missing and how to get it.
-        Root::Already | Root::Unreachable => Command::new(weft),
-        Root::BySudo => {
-            let mut sudo = Command::new("sudo");
-            sudo.arg(weft);
-            sudo
-        }
-    };
+    let mut command = as_root(weft);
     command.arg("demo").args(arguments);
     Ok(command)
 }
 
+/// The command that runs `program` as root, by sudo for a user who has it. Without any root, the program itself says what is
+/// missing and how to get it.
+pub fn as_root(program: PathBuf) -> Command {
+    match root() {
+        Root::Already | Root::Unreachable => Command::new(program),
+        Root::BySudo => {
+            let mut sudo = Command::new("sudo");
+            sudo.arg(program);
+            sudo
+        }
+    }
+}
+
 /// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a repository.
-fn commit() -> Option<String> {
+pub fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
     let output = Command::new("git").args(describe).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -5,6 +5,7 @@ mod ci;
 mod demo;
 mod deps;
 mod fuzz;
+mod lab;
 mod lint;
 mod packages;
 mod run;
@@ -31,6 +32,10 @@ enum Task {
     Test(test::Options),
     /// Build weft and show it: every tunnel beside the bridge and kernel VXLAN, as one table
     Demo(demo::Options),
+    /// Try what a switch has to be trusted with: floods, scans, reloads and kills under traffic
+    Trust(lab::Options),
+    /// Measure small packets, transactions and new connections beside Open vSwitch, kernel VXLAN and the bridge
+    Speed(lab::Options),
     /// Format the code, the fuzz targets included
     Fmt {
         /// Change nothing; fail if something is not formatted
@@ -65,6 +70,8 @@ fn main() -> ExitCode {
         Task::Ci => ci::ci(),
         Task::Test(options) => test::test(&options),
         Task::Demo(options) => demo::demo(&options),
+        Task::Trust(options) => lab::run_in_lab("trust", &options),
+        Task::Speed(options) => lab::run_in_lab("speed", &options),
         Task::Fmt { check } => lint::fmt(check),
         Task::Clippy => lint::clippy(),
         Task::Doc => lint::doc(),

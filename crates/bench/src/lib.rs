@@ -1,8 +1,10 @@
 //! Labs of network namespaces on this machine, traffic in them, what it costs, and a table of it.
 //!
 //! - [`lab`]: two hosts with two guests each, an underlay between them, and the [`lab::Contender`]s that join the guests;
-//! - [`traffic`]: pings and TCP streams;
+//! - [`traffic`]: pings, TCP streams, transactions, and packets by the hundred thousand;
 //! - [`measure`]: processors and frames, as differences of snapshots;
+//! - [`scenario`]: what a switch has to be trusted with;
+//! - [`speed`]: small packets, transactions and new connections, beside others;
 //! - [`demo`]: all of that for every tunnel of weft and for what it is compared with.
 //!
 //! Whatever is built is owned by a value that removes it when dropped: after success, failure, a panic, and Ctrl-C, which
@@ -19,6 +21,7 @@ pub mod measure;
 mod process;
 mod stop;
 pub mod scenario;
+pub mod speed;
 pub mod traffic;
 
 pub use environment::Environment;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::lab::Profile;
 use bench::scenario::{Options, Scenario};
+use bench::speed;
 use bench::traffic::blast::Pace;
 use bench::{Error, Stop};
 use clap::{Parser, Subcommand};
@@ -22,6 +24,27 @@ struct Cli {
 enum Task {
     /// Try what a switch has to be trusted with; print numbers and verdicts
     Trust(Trust),
+    /// Measure small packets, transactions and new connections beside Open vSwitch, kernel VXLAN and the bridge
+    Speed(Speed),
+}
+
+#[derive(clap::Args)]
+struct Speed {
+    /// The program of the daemon
+    #[arg(long, value_name = "PATH")]
+    weft: PathBuf,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "N", default_value_t = 4.0, value_parser = seconds)]
+    seconds: f64,
+    /// Repetitions; from the second on the order is random
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    blocks: u16,
+    /// Offloads of the underlay: full, tso, none
+    #[arg(long, value_name = "PROFILE", default_value = "full")]
+    profile: Profile,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -64,6 +87,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Trust(args) => Stop::on_signals().and_then(|stop| trust(&args, &stop)),
+        Task::Speed(args) => Stop::on_signals().and_then(|stop| speed(&args, &stop)),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -73,6 +97,24 @@ fn main() -> ExitCode {
             if error.is_missing() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// True when everything could be measured.
+fn speed(args: &Speed, stop: &Stop) -> Result<bool, Error> {
+    let options = speed::Options {
+        weft: args.weft.clone(),
+        seconds: Duration::from_secs_f64(args.seconds),
+        blocks: args.blocks.into(),
+        profile: args.profile,
+        commit: option_env!("WEFT_COMMIT").map(str::to_owned),
+    };
+    let report = speed::run(&options, stop)?;
+    if args.json {
+        println!("{}", serde_json::json!(report));
+    } else {
+        println!("{report}");
+    }
+    Ok(report.is_complete())
 }
 
 /// True when everything has passed.

@@ -21,6 +21,8 @@ use crate::{Error, Result, Stop};
 
 pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 
+pub(crate) use trial::first_ping;
+
 use progress::Progress;
 use report::BASE;
 use trial::Plan;
@@ -160,7 +162,7 @@ fn schedule(contenders: &[Contender], blocks: usize) -> Vec<Trial> {
 }
 
 /// Fisher and Yates' shuffle. The standard library's hash keys are all the randomness that an order needs.
-fn shuffle<T>(items: &mut [T]) {
+pub(crate) fn shuffle<T>(items: &mut [T]) {
     for last in (1..items.len()).rev() {
         let random = RandomState::new().hash_one(last) % (last as u64 + 1);
         items.swap(last, random as usize);

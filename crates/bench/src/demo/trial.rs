@@ -151,7 +151,7 @@ fn route4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Route<'a> 
 }
 
 /// Waits until `from` has a device and `to` answers, as long as the contender's processes run.
-fn first_ping(
+pub(crate) fn first_ping(
     from: &Guest,
     to: &Guest,
     attachment: &mut Attachment,

@@ -27,7 +27,7 @@ use crate::{Error, Result, Stop};
 pub use contender::{Attachment, Contender};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
-pub use weft::network_toml;
+pub use weft::{attach_network, network_toml};
 
 /// The device that joins the hosts, on either of them.
 pub const UPLINK: &str = "uplink";

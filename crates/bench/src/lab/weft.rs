@@ -44,9 +44,16 @@ pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
 }
 
 pub(super) fn attach(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
+    attach_network(lab, &network_toml(lab, tunnel), weft)
+}
+
+/// As [`Contender::attach`](super::Contender::attach), with the network file `text`.
+///
+/// # Errors
+/// The file is refused, or a program cannot be started.
+pub fn attach_network(lab: &Lab<'_>, text: &str, weft: &Path) -> Result<Attachment> {
     let scratch = Scratch::create()?;
-    let text = network_toml(lab, tunnel);
-    let file = scratch.write("network.toml", &text)?;
+    let file = scratch.write("network.toml", text)?;
     let network = Network::load(&file)
         .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
     let guest_mtu = network.logical_switches().first().map_or(lab.uplink_mtu(), |s| s.mtu);
@@ -56,7 +63,7 @@ pub(super) fn attach(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<A
         let control = scratch.path().join(format!("{}.sock", host.name()));
         let mut command = Command::new(weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(&control).arg(&file);
-        let name = format!("weft run --host {} ({tunnel})", host.name());
+        let name = format!("weft run --host {}", host.name());
         processes.push(Process::spawn(name, host.netns().command(command))?);
         let arguments = vec!["show".into(), "--control".into(), control.into()];
         inquiries.push(Inquiry { program: weft.to_owned(), arguments });
