@@ -52,6 +52,14 @@ impl Daemon {
         });
     }
 
+    /// Waits until the daemon answers, whatever its ports are.
+    ///
+    /// # Panics
+    /// As [`Daemon::wait_ready`].
+    pub fn wait_answers(&self) {
+        wait_until(PATIENCE, "the daemon answers", || self.try_show().is_some());
+    }
+
     /// The process.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -50,6 +50,7 @@ pub struct Setup {
     mtu: Option<u16>,
     guests: [usize; 2],
     attachment: Attachment,
+    vms: usize,
     keyed: bool,
     more: String,
 }
@@ -65,6 +66,7 @@ impl Setup {
             mtu: None,
             guests: [1, 1],
             attachment: Attachment::Tap,
+            vms: 0,
             keyed: true,
             more: String::new(),
         }
@@ -98,6 +100,11 @@ impl Setup {
     /// With guests attached like this.
     pub fn attachment(self, attachment: Attachment) -> Self {
         Self { attachment, ..self }
+    }
+
+    /// The first `count` guests are virtual machines, for the test to start: their TAP is [`Guest::host_device`].
+    pub fn vms(self, count: usize) -> Self {
+        Self { vms: count, ..self }
     }
 
     /// The switch has no `vni`: GRE without a key.
@@ -168,7 +175,7 @@ impl Guest {
         if family == 4 { self.ip4.into() } else { self.ip6.into() }
     }
 
-    /// The host's end of its veth, where it is attached by one.
+    /// The host's end of its veth, where it is attached by one, or the TAP of a virtual machine.
     pub fn host_device(&self) -> String {
         format!("vif-{}", self.name)
     }
@@ -222,8 +229,18 @@ impl Lab {
             let mtu = lab.setup.mtu.expect("a guest that weft does not configure needs an MTU");
             lab.guests.iter().for_each(|guest| guest.attach(&lab.hosts[guest.host], mtu));
         }
-        std::fs::write(lab.network_file(), lab.network_toml()).expect("a file can be written");
+        lab.write_network();
         lab
+    }
+
+    fn write_network(&self) {
+        std::fs::write(self.network_file(), self.network_toml()).expect("a file can be written");
+    }
+
+    /// Has the daemons that are started from now on use another tunnel type.
+    pub fn change_tunnel(&mut self, tunnel: &str) {
+        self.setup.tunnel = tunnel.to_owned();
+        self.write_network();
     }
 
     /// The IP version of the outer header.
@@ -320,13 +337,16 @@ impl Lab {
         if let Some(mtu) = setup.mtu {
             line(format_args!("mtu = {mtu}"));
         }
-        for guest in &self.guests {
+        for (at, guest) in self.guests.iter().enumerate() {
             let Guest { name, mac, ip4, ip6, .. } = guest;
             let host = self.hosts[guest.host].name;
             line(format_args!("[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\""));
             line(format_args!("mac = \"{mac}\"\naddresses = [\"{ip4}/24\", \"{ip6}/64\"]"));
             let netns = guest.netns.name().expect("the namespace of a guest has a name");
             match setup.attachment {
+                _ if at < setup.vms => {
+                    line(format_args!("device = {{ vm = \"{}\" }}", guest.host_device()));
+                }
                 Attachment::Tap => line(format_args!(
                     "device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}"
                 )),

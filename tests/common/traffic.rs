@@ -75,7 +75,11 @@ fn tcp_send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8>> {
+/// Accepts a connection and reads what comes by it, about `len` bytes.
+///
+/// # Errors
+/// When it stalls for [`STALL`], or breaks.
+pub fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8>> {
     // `accept` has no time limit of its own.
     listener.set_nonblocking(true)?;
     let mut accepted = None;
