@@ -24,7 +24,7 @@ impl State {
 }
 
 /// The MTU that the uplink has to have, in bytes; 0 where nothing needs any.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MtuNeeded {
     tunnels: u16,
     tags: u16,
@@ -82,8 +82,10 @@ impl UplinkWatch {
 
     /// Takes over what the MTU has to be from now on.
     pub(super) fn require(&mut self, underlay: &Underlay) {
-        self.mtu_needed = MtuNeeded::of(underlay);
-        self.mtu_too_low = None;
+        let needed = MtuNeeded::of(underlay);
+        if needed != self.mtu_needed {
+            (self.mtu_needed, self.mtu_too_low) = (needed, None);
+        }
     }
 
     pub(super) fn state(&self) -> State {
