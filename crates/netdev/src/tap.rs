@@ -72,11 +72,15 @@ impl Tap {
     /// it stays until [`Tap::release`]. It may be there already, and in use.
     ///
     /// # Errors
-    /// As [`Tap::open`], but for EBUSY.
+    /// [`Error::Invalid`] when the name cannot be one, or is that of something else; otherwise as [`Tap::open`], but for EBUSY.
     pub fn provide(name: &str) -> Result<()> {
         match Self::attach(name, 0) {
             Ok(tap) => tap.set_persistent(name, true),
             Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
+            Err(error) if error.errno() == Some(libc::EINVAL) => Err(Error::invalid(
+                format!("create TAP {name}"),
+                "there is an interface of that name that is no TAP of one queue: remove it, or give one of the two another name",
+            )),
             Err(error) => Err(error),
         }
     }

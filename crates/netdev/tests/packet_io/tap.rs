@@ -227,3 +227,45 @@ fn one_queue_is_what_others_open_and_none_is_refused() {
     }
     assert_eq!(host.run(|| Tap::open_queues("tap1", 256)).unwrap().len(), 256);
 }
+
+#[test]
+fn provided_tap_stays_until_it_is_released() {
+    testkit::require_root!();
+    let host = TestHost::new("tap");
+    host.run(|| Tap::provide("tap7")).unwrap();
+    // What is left of one that was killed is taken over.
+    host.run(|| Tap::provide("tap7")).unwrap();
+    assert!(host.netlink().index_of("tap7").is_ok());
+    assert!(host.run(|| Tap::release("tap7")).unwrap(), "nobody has it open");
+    assert!(host.netlink().index_of("tap7").unwrap_err().is_not_found());
+}
+
+#[test]
+fn provided_tap_is_not_released_while_somebody_has_it_open() {
+    testkit::require_root!();
+    let host = TestHost::new("tap");
+    host.run(|| Tap::provide("tap7")).unwrap();
+    let machine = host.run(|| Tap::open("tap7")).unwrap();
+    host.run(|| Tap::provide("tap7")).unwrap();
+    assert!(!host.run(|| Tap::release("tap7")).unwrap(), "the machine has it open");
+    drop(machine);
+    assert!(host.netlink().index_of("tap7").is_ok(), "the machine may come again");
+    assert!(host.run(|| Tap::release("tap7")).unwrap());
+}
+
+#[test]
+fn tap_is_not_provided_when_its_name_is_that_of_something_else() {
+    testkit::require_root!();
+    let host = TestHost::new("tap");
+    let _queues = host.run(|| Tap::open_queues("tap0", 2)).unwrap();
+    for name in ["tap0", "lo"] {
+        let error = host.run(|| Tap::provide(name)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "create TAP {name}: there is an interface of that name that is no TAP of one queue: remove it, or give \
+                 one of the two another name"
+            )
+        );
+    }
+}
