@@ -103,7 +103,8 @@ impl SttReceiver {
         let progress = self.reassembler.push(segment.key, segment.place, packet, self.now_ms);
         let SttProgress::Complete { ce } = progress.map_err(reason)? else { return Ok(None) };
         let key = decap_stt(packet)?;
-        let congested = if ce { 3 } else { segment.traffic_class };
+        // CE is both bits; the DSCP stays.
+        let congested = segment.traffic_class | if ce { 3 } else { 0 };
         propagate_ecn(congested, packet.head_mut())?;
         if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
             endpoint.rx.add(packet.len());
