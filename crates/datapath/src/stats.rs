@@ -119,3 +119,13 @@ pub struct EndpointStats {
     /// Inner frames sent to it.
     pub tx: Count,
 }
+
+impl EndpointStats {
+    /// Adds what another thread has counted of the same end point.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, count) in [(&mut self.rx, other.rx), (&mut self.tx, other.tx)] {
+            sum.packets += count.packets;
+            sum.bytes += count.bytes;
+        }
+    }
+}

@@ -51,6 +51,7 @@ use netdev::af_packet::VlanTag;
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -325,6 +326,7 @@ impl Datapath for UserDatapath {
         let mut total = Report::default();
         let mut caches = MegaflowStats::default();
         let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
+        let mut endpoints = BTreeMap::new();
         for worker in &self.workers {
             let report = worker.ask(Request::Report)?;
             for (port, counters) in report.ports {
@@ -339,9 +341,14 @@ impl Datapath for UserDatapath {
             cache.megaflows += report.megaflows;
             cache.masks += report.masks;
             // Each end point is in every worker.
-            total.endpoints = report.endpoints;
+            for endpoint in report.endpoints {
+                let name = (endpoint.tunnel.clone(), endpoint.remote, endpoint.local);
+                match endpoints.entry(name) {
+                    Entry::Vacant(place) => drop(place.insert(endpoint)),
+                    Entry::Occupied(mut sum) => sum.get_mut().add(&endpoint),
+                }
+            }
         }
-        total.endpoints.sort_by(|a, b| (&a.tunnel, a.remote).cmp(&(&b.tunnel, b.remote)));
         let control = control::lock(&self.control);
         let port_stats = control.ports.iter().map(|(&number, port)| {
             let counters = ports.remove(&number).unwrap_or_default();
@@ -368,7 +375,7 @@ impl Datapath for UserDatapath {
                 tx: total.uplink.tx.into(),
                 drops: drops(&total.uplink.drops),
             },
-            endpoints: total.endpoints,
+            endpoints: endpoints.into_values().collect(),
             megaflows: caches,
         })
     }
