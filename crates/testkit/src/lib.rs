@@ -1,11 +1,14 @@
-//! What tests share: namespaces as hosts, virtual machines, other people's programs, OVN's databases, and the report of
-//! skipped tests and real peers.
+//! What tests share: random frames, the conformance suite of datapaths, namespaces as hosts, virtual machines, other people's
+//! programs, OVN's databases, and the report of skipped tests and real peers.
 //!
 //! A dev-dependency only.
 #![forbid(unsafe_code)]
 
+pub mod conformance;
+pub mod frames;
 pub mod host;
 pub mod ovn;
 pub mod program;
+pub mod random;
 pub mod report;
 pub mod vm;

@@ -9,13 +9,12 @@
 
 mod carry_out;
 mod program;
-mod random;
 
 use carry_out::{Sent, carry_out};
 use flow::{FlowKey, WORDS};
 use pipeline::{Event, Learned, Observer, Program, Translation, translate};
-use random::Random;
 use std::collections::BTreeSet;
+use testkit::random::{Random, environment};
 
 /// Packets tried on one program.
 const PACKETS: u64 = 64;
@@ -35,10 +34,6 @@ impl Observer for Watch {
             _ => {}
         }
     }
-}
-
-fn environment(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Random programs and packets, from so few fields and values that they meet.
 
-use crate::random::Random;
 use flow::{
     DatapathKey, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply, Subfield,
     TunnelType,
@@ -11,6 +10,7 @@ use pipeline::{
     Operand, Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId, TagPair,
 };
 use std::sync::Arc;
+use testkit::random::Random;
 use wire::vlan::Tag;
 use wire::{EtherType, MacAddr};
 

@@ -1,13 +1,21 @@
 //! Random numbers that a seed repeats.
 
+/// The number in the environment variable `name`, or `otherwise`.
+pub fn environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
 /// SplitMix64.
+#[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
+    /// The numbers of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
+    /// 64 bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -16,11 +24,15 @@ impl Random {
         x ^ x >> 31
     }
 
+    /// 128 bits.
     pub fn wide(&mut self) -> u128 {
         u128::from(self.word()) << 64 | u128::from(self.word())
     }
 
     /// 0 to `limit - 1`.
+    ///
+    /// # Panics
+    /// When `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.word() % limit as u64) as usize
     }
@@ -30,6 +42,10 @@ impl Random {
         self.below(n) == 0
     }
 
+    /// One of `items`.
+    ///
+    /// # Panics
+    /// When there is none.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }

@@ -1,0 +1,182 @@
+//! What happened beside what was to happen.
+
+use super::lab::port_stats;
+use super::reference::{Expected, Frame, Outcome, Sighting, Up, flow_of};
+use super::{PORTS, UNTOLD, UPLINK};
+use datapath::stats::{Drops, Snapshot, drops};
+use datapath::upcall::{Upcall, UpcallReason};
+use flow::{DropCounters, FlowKey, PortNo};
+use packet::PacketBuf;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// What the cases had in them, so that the suite does not become one that cannot fail.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub frames: u64,
+    pub sent: u64,
+    pub supers: u64,
+    pub outer: u64,
+    pub dropped: u64,
+    pub misses: u64,
+    pub copies: u64,
+    pub decapped: u64,
+}
+
+impl Seen {
+    pub fn note(&mut self, outcome: &Outcome) {
+        self.sent += outcome.expected.len() as u64;
+        let count = |of: fn(&Expected) -> bool| outcome.expected.iter().filter(|e| of(e)).count();
+        self.supers += count(|e| e.frame.gso.is_some()) as u64;
+        self.outer += count(|e| e.entropy.is_some()) as u64;
+        self.dropped += outcome.drops.values().map(DropCounters::total).sum::<u64>();
+        self.misses += outcome.misses.len() as u64;
+        self.copies += outcome.copies.len() as u64;
+    }
+
+    pub fn assert_not_trivial(&self) {
+        let parts = [self.supers, self.outer, self.dropped, self.misses, self.decapped];
+        let all_there = parts.iter().all(|&part| part * 20 > self.frames);
+        assert!(all_there && 2 * self.sent > self.frames && self.copies > 0, "{self:?}");
+    }
+}
+
+/// How many frames are to leave by each wire.
+pub(super) fn counts(expected: &[Expected]) -> BTreeMap<PortNo, usize> {
+    let mut counts = BTreeMap::new();
+    expected.iter().for_each(|expected| *counts.entry(expected.at).or_default() += 1);
+    counts
+}
+
+/// That the frames which left are those that were to leave, each flow in its order.
+pub(super) fn frames(
+    expected: &[Expected],
+    seen: BTreeMap<PortNo, Vec<Sighting>>,
+) -> Result<(), String> {
+    let mut source_ports = HashMap::new();
+    for (port, sightings) in seen {
+        let mut open: HashMap<&Frame, VecDeque<usize>> = HashMap::new();
+        for (at, expected) in expected.iter().enumerate().filter(|(_, e)| e.at == port) {
+            open.entry(&expected.frame).or_default().push_back(at);
+        }
+        let ambiguous = |places: &VecDeque<usize>| {
+            places.iter().any(|&at| expected[at].flow != expected[places[0]].flow)
+        };
+        let unclear: Vec<&Frame> =
+            open.iter().filter(|(_, places)| ambiguous(places)).map(|(&frame, _)| frame).collect();
+        let mut last: HashMap<u64, usize> = HashMap::new();
+        for sighting in &sightings {
+            let frame = &sighting.frame;
+            let Some(at) = open.get_mut(frame).and_then(VecDeque::pop_front) else {
+                return Err(unexpected(port, frame, &open));
+            };
+            let Expected { flow, entropy, .. } = expected[at];
+            if !unclear.contains(&frame) && last.insert(flow, at).is_some_and(|last| last > at) {
+                return Err(format!("port {port}: out of order: {}", show(frame)));
+            }
+            let Some((source_port, entropy)) = sighting.source_port.zip(entropy) else { continue };
+            let protocol = frame.bytes[23];
+            let had = *source_ports.entry((protocol, flow, entropy)).or_insert(source_port);
+            if had != source_port {
+                return Err(format!("outer source ports {had} and {source_port} of one flow"));
+            }
+        }
+        if let Some((frame, _)) = open.iter().find(|(_, places)| !places.is_empty()) {
+            let missing: usize = open.values().map(VecDeque::len).sum();
+            return Err(format!("port {port}: {missing} frames lost: {}", show(frame)));
+        }
+    }
+    Ok(())
+}
+
+/// Beside the frame that is most like it.
+fn unexpected(port: PortNo, frame: &Frame, open: &HashMap<&Frame, VecDeque<usize>>) -> String {
+    let left = open.iter().filter(|(_, places)| !places.is_empty()).map(|(frame, _)| frame);
+    let likeness = |other: &&&Frame| {
+        let same = frame.bytes.iter().zip(&other.bytes).filter(|(a, b)| a == b).count();
+        (frame.bytes.len() == other.bytes.len(), same)
+    };
+    let nearest = left.max_by_key(likeness).map(|frame| show(frame));
+    let nearest = nearest.unwrap_or_else(|| "nothing".to_owned());
+    format!("port {port}: unexpected\n {}\ninstead of\n {nearest}", show(frame))
+}
+
+fn show(frame: &Frame) -> String {
+    let bytes: String = frame.bytes.iter().take(160).map(|byte| format!("{byte:02x}")).collect();
+    format!("{} bytes, {:?}: {bytes}", frame.bytes.len(), frame.gso)
+}
+
+/// That what came up is what was to come up.
+pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), String> {
+    for (reason, expected) in
+        [(UpcallReason::Miss, &outcome.misses), (UpcallReason::Controller, &outcome.copies)]
+    {
+        for port in PORTS.into_iter().chain([UPLINK]).chain(others(expected)) {
+            let mut expected: Vec<&Up> = expected.iter().filter(|up| up.port == port).collect();
+            let mut seen: Vec<&Upcall> =
+                upcalls.iter().filter(|up| (up.reason, up.port) == (reason, port)).collect();
+            // Each flow in its order.
+            expected.sort_by_cached_key(|up| flow_of(port, &up.key));
+            seen.sort_by_cached_key(|up| flow_of(port, &up.key));
+            if expected.len() != seen.len() {
+                let (expected, seen) = (expected.len(), seen.len());
+                return Err(format!("port {port}: {seen} upcalls ({reason:?}), not {expected}"));
+            }
+            for (expected, seen) in expected.into_iter().zip(seen) {
+                let (wanted, got) =
+                    (raised(&expected.key, &expected.packet), raised(&seen.key, &seen.packet));
+                if wanted != got {
+                    let [wanted, got] =
+                        [wanted, got].map(|(key, frame)| format!("{key}\n  {}", show(&frame)));
+                    return Err(format!(
+                        "port {port}: upcall ({reason:?})\n {got}\ninstead of\n {wanted}"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A packet that has come up, so that equal ones are equal.
+fn raised(key: &FlowKey, packet: &PacketBuf) -> (FlowKey, Frame) {
+    let mut key = key.clone();
+    UNTOLD.into_iter().for_each(|field| key.set(field, 0));
+    (key, Sighting::whole(packet).frame)
+}
+
+/// The ports of tunnels.
+fn others(expected: &[Up]) -> Vec<PortNo> {
+    let known = |port: &PortNo| *port == UPLINK || PORTS.contains(port);
+    let mut ports: Vec<PortNo> = expected.iter().map(|up| up.port).filter(|p| !known(p)).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// That drops are counted where and as they are to be, since `before`.
+pub(super) fn dropped(
+    outcome: &Outcome,
+    before: &Snapshot,
+    after: &Snapshot,
+) -> Result<(), String> {
+    let of = |snapshot: &Snapshot, port: PortNo| -> Drops {
+        if port == UPLINK {
+            return snapshot.uplink.drops.clone();
+        }
+        port_stats(snapshot, port).map(|stats| stats.drops.clone()).unwrap_or_default()
+    };
+    for port in PORTS.into_iter().chain([UPLINK]) {
+        let expected = outcome.drops.get(&port).map(drops).unwrap_or_default();
+        let had = of(before, port);
+        let grown = of(after, port)
+            .into_iter()
+            .map(|(reason, count)| (had.get(&reason).map_or(count, |had| count - had), reason))
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, reason)| (reason, count));
+        let seen: Drops = grown.collect();
+        if seen != expected {
+            return Err(format!("port {port}: drops {seen:?} instead of {expected:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! Generated megaflows, and frames that come in by ports.
+
+use super::actions::{self, Kinds};
+use super::compare::{self, Seen};
+use super::lab::{Lab, port_stats};
+use super::reference::{Outcome, Reference, Up};
+use super::{PORTS, Start, UPLINK};
+use crate::frames::{self, FrameKinds};
+use crate::random::Random;
+use datapath::DumpCursor;
+use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::upcall::{Answer, Upcall, UpcallLimits, UpcallReason};
+use flow::{Action, PortNo, extract};
+use packet::PacketBuf;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wire::vlan::Tags;
+
+const FRAMES: usize = 40;
+/// So many megaflows fit in every case.
+const MEGAFLOWS: usize = 10_000;
+
+/// The provider and the reference, side by side.
+pub(super) struct Bench {
+    pub lab: Lab,
+    pub reference: Reference,
+}
+
+impl Bench {
+    pub fn new(start: Start<'_>) -> Self {
+        let lab = Lab::new(start, UpcallLimits::default(), MEGAFLOWS);
+        Self { lab, reference: Reference::new() }
+    }
+
+    /// Gives both a megaflow for some packets with this key, unless another is about some of them already.
+    pub fn add_megaflow(&mut self, random: &mut Random, up: &Up, kinds: Kinds) -> Option<Megaflow> {
+        let condition = actions::condition(random, &up.key);
+        if self.reference.overlaps(&condition) {
+            return None;
+        }
+        let megaflow = Megaflow::new(condition, actions::list(random, kinds));
+        self.reference.megaflows.push((megaflow.clone(), (0, 0)));
+        Some(megaflow)
+    }
+
+    pub fn put(&self, megaflows: Vec<Megaflow>) {
+        self.lab.datapath.put(megaflows).expect("the provider runs");
+        // What one thread asks for is done in that order.
+        self.lab.snapshot();
+    }
+
+    /// Sends frames, and compares all that becomes of them. Returns the upcalls that wait for an answer.
+    pub fn pass(
+        &mut self,
+        sent: &[(PortNo, PacketBuf)],
+        seen: &mut Seen,
+    ) -> Result<Vec<Upcall>, String> {
+        let mut outcome = Outcome::default();
+        let mut received: BTreeMap<PortNo, u64> = BTreeMap::new();
+        for (port, packet) in sent {
+            *received.entry(*port).or_default() += 1;
+            self.reference.receive(*port, None, packet, &mut outcome);
+        }
+        seen.frames += sent.len() as u64;
+        let before = self.lab.snapshot();
+        for (port, packet) in sent {
+            self.lab.send(*port, packet);
+        }
+        self.lab.wait_received(&before, &received);
+        let upcalls = self.compare(&outcome, &before, seen)?;
+        Ok(upcalls.into_iter().filter(|up| up.reason == UpcallReason::Miss).collect())
+    }
+
+    /// Compares what happened since `before`.
+    pub fn compare(
+        &mut self,
+        outcome: &Outcome,
+        before: &datapath::stats::Snapshot,
+        seen: &mut Seen,
+    ) -> Result<Vec<Upcall>, String> {
+        seen.note(outcome);
+        let counts = compare::counts(&outcome.expected);
+        compare::frames(&outcome.expected, self.lab.collect(&counts))?;
+        let upcalls = self.lab.upcalls(outcome.misses.len() + outcome.copies.len());
+        compare::upcalls(outcome, &upcalls)?;
+        let after = self.lab.snapshot();
+        compare::dropped(outcome, before, &after)?;
+        for port in PORTS {
+            let tx = |of| port_stats(of, port).map_or(0, |stats| stats.tx.packets);
+            let (sent, expected) =
+                (tx(&after) - tx(before), counts.get(&port).copied().unwrap_or(0));
+            if sent != expected as u64 {
+                return Err(format!("port {port} has counted {sent} sent frames, not {expected}"));
+            }
+        }
+        self.compare_megaflows()?;
+        Ok(upcalls)
+    }
+
+    /// That the provider has the megaflows of the reference, which have counted the same.
+    fn compare_megaflows(&self) -> Result<(), String> {
+        let (mut dumped, mut at) = (Vec::new(), Some(DumpCursor::default()));
+        while let Some(from) = at {
+            let (portion, next) = self.lab.datapath.dump(from, 16).expect("the provider runs");
+            dumped.extend(portion);
+            at = next;
+        }
+        let mut sums: BTreeMap<MegaflowId, (Megaflow, (u64, u64))> = BTreeMap::new();
+        for (megaflow, Usage { packets, bytes, .. }) in dumped {
+            let (_, sum) = sums.entry(megaflow.id).or_insert((megaflow, (0, 0)));
+            (sum.0, sum.1) = (sum.0 + packets, sum.1 + bytes);
+        }
+        for expected in &self.reference.megaflows {
+            let seen = sums.remove(&expected.0.id);
+            if seen.as_ref() != Some(expected) {
+                return Err(format!("a megaflow is\n {seen:?}\ninstead of\n {expected:?}"));
+            }
+        }
+        match sums.pop_first() {
+            Some((_, left)) => Err(format!("a megaflow that is none: {left:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes all megaflows; what they have counted comes back.
+    pub fn clear(&mut self) -> Result<(), String> {
+        let counted = self.lab.datapath.delete(self.reference.ids()).expect("the provider runs");
+        let mut sums: BTreeMap<MegaflowId, (u64, u64)> = BTreeMap::new();
+        for (id, Usage { packets, bytes, .. }) in counted {
+            let sum = sums.entry(id).or_default();
+            *sum = (sum.0 + packets, sum.1 + bytes);
+        }
+        for (megaflow, usage) in self.reference.megaflows.drain(..) {
+            if sums.remove(&megaflow.id) != Some(usage) {
+                return Err(format!("deleting {megaflow:?} did not return {usage:?}"));
+            }
+        }
+        self.compare_megaflows()
+    }
+
+    /// Answers upcalls, and compares what becomes of their packets. Some answers bring megaflows.
+    pub fn answer(
+        &mut self,
+        random: &mut Random,
+        upcalls: Vec<Upcall>,
+        kinds: Kinds,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let mut outcome = Outcome::default();
+        let mut answers = Vec::new();
+        let before = self.lab.snapshot();
+        for upcall in upcalls {
+            let up =
+                Up { port: upcall.port, key: upcall.key.clone(), packet: upcall.packet.clone() };
+            let megaflow = self.add_megaflow(random, &up, kinds);
+            let actions: Arc<[Action]> = match &megaflow {
+                Some(megaflow) => Arc::clone(&megaflow.actions),
+                None => actions::list(random, kinds),
+            };
+            self.reference.execute(&up, &actions, &mut outcome);
+            let decided_by = megaflow.as_ref().map(|megaflow| megaflow.id);
+            answers.push(Answer { upcall, actions, megaflow: megaflow.map(Box::new), decided_by });
+        }
+        self.lab.datapath.answer(answers).expect("the provider runs");
+        self.compare(&outcome, &before, seen)?;
+        // Whoever forwards their packets may have more threads than that which put them.
+        self.put(self.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
+        self.compare_megaflows()
+    }
+}
+
+/// Frames with megaflows for most of them; the answers to the others; and all again.
+pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> Result<(), String> {
+    let sent: Vec<(PortNo, PacketBuf)> = (0..FRAMES).map(|_| frame(random)).collect();
+    let mut megaflows = Vec::new();
+    for (port, packet) in &sent {
+        if let Ok(key) = extract(packet, *port, None)
+            && !random.once_in(3)
+        {
+            let up = Up { port: *port, key, packet: packet.clone() };
+            megaflows.extend(bench.add_megaflow(random, &up, Kinds::All));
+        }
+    }
+    bench.put(megaflows);
+    let misses = bench.pass(&sent, seen)?;
+    bench.answer(random, misses, Kinds::All, seen)?;
+    bench.pass(&sent, seen)?;
+    bench.clear()
+}
+
+/// A frame, and the port that it is sent into: the uplink hears only what has tags.
+fn frame(random: &mut Random) -> (PortNo, PacketBuf) {
+    let kinds = FrameKinds { supers: true, malformed: true, max_payload: 9000 };
+    let packet = frames::frame(random, kinds);
+    let has_tags = Tags::parse(packet.head()).is_ok_and(|tags| tags.outer().is_some());
+    let port = if has_tags && random.once_in(3) { UPLINK } else { random.pick(&PORTS) };
+    (port, packet)
+}

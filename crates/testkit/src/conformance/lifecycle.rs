@@ -1,0 +1,153 @@
+//! What comes and goes: megaflows, upcalls and ports.
+
+use super::compare::{self, Seen};
+use super::forwarding::Bench;
+use super::lab::{Lab, PATIENCE, port_config, port_stats};
+use super::reference::{Outcome, Reference};
+use super::{PORTS, Start};
+use crate::frames::{self, FrameKinds};
+use crate::host::wait_until;
+use crate::random::Random;
+use datapath::DatapathError;
+use datapath::megaflow::Megaflow;
+use datapath::upcall::UpcallLimits;
+use flow::{Action, DropReason, Field, Match, PortNo};
+use packet::PacketBuf;
+use std::collections::BTreeMap;
+
+const FROM: PortNo = PORTS[0];
+const TO: PortNo = PORTS[1];
+const OTHER: PortNo = PORTS[2];
+
+/// Everything that comes in by `FROM`.
+fn megaflow(actions: &[Action]) -> Megaflow {
+    let mut condition = Match::any();
+    assert!(condition.require(Field::InPort, FROM.0.into(), Field::InPort.all_ones()));
+    Megaflow::new(condition, actions.into())
+}
+
+fn frames_from(random: &mut Random, count: usize) -> Vec<(PortNo, PacketBuf)> {
+    let kinds = FrameKinds { supers: true, malformed: false, max_payload: 1500 };
+    (0..count).map(|_| (FROM, frames::frame(random, kinds))).collect()
+}
+
+fn conforms<T>(result: Result<T, String>) -> T {
+    result.unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+/// A megaflow serves from when it was put; one that is put in its place goes on with its counters; after it was deleted no packet is
+/// executed by it; what does not fit is not put, and its packets come up.
+///
+/// # Panics
+/// When the provider does not conform.
+pub fn puts_and_deletes_take_effect(start: Start<'_>) {
+    let (mut bench, mut random, mut seen) = (Bench::new(start), Random::new(1), Seen::default());
+    for to in [TO, OTHER, TO] {
+        let megaflow = megaflow(&[Action::Output(to)]);
+        match bench.reference.megaflows.first_mut() {
+            Some((had, _)) => *had = megaflow.clone(),
+            None => bench.reference.megaflows.push((megaflow.clone(), (0, 0))),
+        }
+        bench.put(vec![megaflow]);
+        let sent = frames_from(&mut random, 30);
+        assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
+    }
+    // Twice, and one that never was.
+    conforms(bench.clear());
+    let gone = megaflow(&[]).id;
+    assert_eq!(bench.lab.datapath.delete(vec![gone, gone]), Ok(Vec::new()));
+    let sent = frames_from(&mut random, 30);
+    let misses = conforms(bench.pass(&sent, &mut seen));
+    assert_eq!(misses.len(), sent.len());
+    // A frame in flight when a megaflow is deleted is executed or comes up, and nothing comes after the deletion has returned.
+    for _ in 0..20 {
+        deleted_under_traffic(&mut bench, &mut random);
+    }
+}
+
+fn deleted_under_traffic(bench: &mut Bench, random: &mut Random) {
+    let megaflow = megaflow(&[Action::Output(TO)]);
+    bench.put(vec![megaflow.clone()]);
+    let sent = frames_from(random, 20);
+    for (port, packet) in &sent {
+        bench.lab.send(*port, packet);
+    }
+    let counted = bench.lab.datapath.delete(vec![megaflow.id]).expect("the provider runs");
+    let executed: u64 = counted.iter().map(|(_, usage)| usage.packets).sum();
+    let executed = usize::try_from(executed).expect("a small number");
+    let left = bench.lab.collect(&BTreeMap::from([(TO, executed)]));
+    assert_eq!(left[&TO].len(), executed, "frames left after their megaflow was deleted");
+    assert_eq!(bench.lab.upcalls(sent.len() - executed).len(), sent.len() - executed);
+}
+
+/// Each port has a queue of its own with a limit; what finds it full is counted, and the other ports' packets come up.
+///
+/// # Panics
+/// When the provider does not conform.
+pub fn upcall_queues_are_bounded(start: Start<'_>) {
+    const LIMIT: usize = 16;
+    let mut lab = Lab::new(start, UpcallLimits { packets: LIMIT, bytes: 1 << 20 }, 16);
+    let mut random = Random::new(2);
+    let frames = frames_from(&mut random, 50);
+    let before = lab.snapshot();
+    let mut outcome = Outcome::default();
+    let mut reference = Reference::new();
+    for (at, (port, packet)) in frames.iter().enumerate() {
+        lab.send(*port, packet);
+        if at < LIMIT {
+            reference.receive(*port, None, packet, &mut outcome);
+        } else {
+            outcome.drops.entry(*port).or_default().add(DropReason::UpcallQueueFull, 1);
+        }
+    }
+    lab.send(OTHER, &frames[0].1);
+    reference.receive(OTHER, None, &frames[0].1, &mut outcome);
+    lab.wait_received(&before, &BTreeMap::from([(FROM, frames.len() as u64), (OTHER, 1)]));
+    let upcalls = lab.upcalls(LIMIT + 1);
+    conforms(compare::upcalls(&outcome, &upcalls));
+    let turn = upcalls.iter().position(|upcall| upcall.port == OTHER);
+    assert!(turn.is_some_and(|turn| turn < 2), "one port waits behind the other's packets");
+    conforms(compare::dropped(&outcome, &before, &lab.snapshot()));
+    conforms(compare::frames(&[], lab.collect(&BTreeMap::new())));
+}
+
+/// A port that was removed neither sends nor receives, and its device is closed; one that was added does. Their numbers are given
+/// once.
+///
+/// # Panics
+/// When the provider does not conform.
+pub fn ports_come_and_go(start: Start<'_>) {
+    let (mut bench, mut random, mut seen) = (Bench::new(start), Random::new(3), Seen::default());
+    let megaflow = megaflow(&[Action::Output(TO), Action::Output(OTHER)]);
+    bench.reference.megaflows.push((megaflow.clone(), (0, 0)));
+    bench.put(vec![megaflow]);
+    let again = bench.lab.datapath.add_port(port_config(TO));
+    assert_eq!(again, Err(DatapathError::PortTaken(TO)));
+    for there in [true, false, true] {
+        if !there {
+            bench.lab.datapath.remove_port(TO).expect("the provider runs");
+            bench.lab.datapath.remove_port(TO).expect("no such port is no error");
+            bench.reference.ports.remove(&TO);
+            assert!(port_stats(&bench.lab.snapshot(), TO).is_none());
+        } else if bench.reference.ports.insert(TO) {
+            bench.lab.datapath.add_port(port_config(TO)).expect("the number is free");
+            let is_up =
+                || port_stats(&bench.lab.snapshot(), TO).is_some_and(|port| port.state == "up");
+            wait_until(PATIENCE, "the new port is up", is_up);
+        }
+        let sent = frames_from(&mut random, 20);
+        assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
+        if !there {
+            // Nobody listens there: nothing is received, and nothing comes up.
+            for (_, packet) in &sent {
+                bench.lab.send(TO, packet);
+            }
+            bench.lab.snapshot();
+            assert_eq!(bench.lab.upcalls(0).len(), 0);
+        }
+    }
+    bench.lab.datapath.stop();
+    let stopped = || bench.lab.datapath.snapshot().is_err();
+    wait_until(PATIENCE, "it has stopped", stopped);
+    assert!(!bench.lab.datapath.upcalls(1, PATIENCE, &mut Vec::new()));
+}
