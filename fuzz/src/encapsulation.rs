@@ -25,6 +25,8 @@ pub fn round_trip(choice: u8, packet: &PacketBuf) {
     }
     let tunnel = TUNNELS[usize::from(choice & 3)];
     let mut host = Switch::new(tunnel);
+    // Whatever the guests' network makes of it.
+    let _ = host.send(packet);
     let endpoint = if choice & 4 == 0 { flow::EndpointId(0) } else { host.add_v6(tunnel) };
     let ports =
         LogicalPorts { ingress: PortKey::new(3), egress: PortKey::new(4).expect("not zero") };

@@ -12,6 +12,7 @@ pub mod frames;
 pub mod headers;
 pub mod keys;
 pub mod lists;
+pub mod megaflows;
 pub mod network;
 pub mod ofctl;
 pub mod offload;

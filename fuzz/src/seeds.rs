@@ -4,7 +4,7 @@ use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
     ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
 };
-use crate::{execution, lists};
+use crate::{execution, lists, megaflows};
 
 /// One seed: a file `corpus/TARGET/NAME`.
 pub struct Seed {
@@ -32,6 +32,7 @@ pub fn all() -> Vec<Seed> {
         ("logical_match", matches()),
         ("logical_actions", actions()),
         ("ofctl_flows", flows()),
+        ("megaflow_cache", megaflows()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
     }
@@ -381,4 +382,29 @@ fn flows() -> Group {
     ]
     .map(|(name, text)| (name, text.as_bytes().to_vec()))
     .to_vec()
+}
+
+/// Each with a hit after which the cache has changed.
+fn megaflows() -> Group {
+    use megaflows::step;
+    let (put, delete, look_up) = (0, 1, 2);
+    let in_port = step(put, 0x01, 0, 0x0001);
+    let looked_up = step(look_up, 0, 0, 0x5551);
+    vec![
+        ("replaced", [in_port, looked_up, step(5, 0x01, 0, 0x0001), looked_up].concat()),
+        ("deleted", [in_port, looked_up, step(delete, 0x01, 0, 0x0001), looked_up].concat()),
+        (
+            "masks",
+            [step(put, 0x88, 0x80, 0x4040), in_port, looked_up, step(3, 0, 0, 0), looked_up]
+                .concat(),
+        ),
+        (
+            "full",
+            (0..40)
+                .map(|n| step(put, 0xff, 0, n))
+                .chain([step(look_up, 0, 0, 7)])
+                .flatten()
+                .collect(),
+        ),
+    ]
 }

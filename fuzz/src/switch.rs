@@ -1,30 +1,51 @@
 //! A host with a logical switch of every tunnel type: the way of a frame between a tunnel header and a guest.
+//!
+//! The program of the host is made of a network file, with a router and an access control list, and each frame is translated by
+//! itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
 
 use flow::{
-    Action, DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, Ingress,
-    MacTable, NextHop, Output, PortKey, PortNo, PortPlace, SwitchLink, TunnelSpec, TunnelType,
-    execute,
+    DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
+    PortNo, ShowActions, TunnelInfo, TunnelSpec, TunnelType, execute, extract,
 };
+use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;
-use wire::vlan::Tag;
-use wire::{EtherType, EthernetPacket, MacAddr, VlanId};
+use pipeline::{Learned, Program, translate};
+use wire::{EthernetPacket, MacAddr};
 
 use crate::offload;
 
 /// The key of every tunnelled switch.
 pub const KEY: DatapathKey = DatapathKey(5001);
-/// The ports that belong to guests of this host.
-const LOCAL_PORTS: [PortNo; 2] = [PortNo(1), PortNo(2)];
-const UPLINK: PortNo = PortNo(0);
+/// Where frames with tags come in.
+pub const UPLINK: PortNo = Placement::UPLINK;
+/// The ports that belong to guests of this host: two of the switch that other hosts share, one behind the router.
+const LOCAL_PORTS: [PortNo; 3] = [PortNo(1), PortNo(2), PortNo(3)];
+const TUNNELS: [TunnelType; 6] = [
+    TunnelType::Vxlan,
+    TunnelType::Geneve,
+    TunnelType::Gre,
+    TunnelType::Stt,
+    TunnelType::Vlan,
+    TunnelType::QinQ,
+];
+/// In whose name this host speaks: its guests, whose addresses the switch tells, and its router.
+const OURS: [MacAddr; 5] = [mac(2), mac(3), mac(4), mac(0x11), mac(0x12)];
 
-/// What became of a frame: how many guests got it, or why none did.
+/// What became of a frame: in how many copies it, or an answer to it, went on, or why in none.
 pub type Outcome = Result<usize, DropReason>;
 
-/// The tables of the host.
+/// The programs, in the order of [`TUNNELS`].
+static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| {
+    TUNNELS.into_iter().map(|tunnel| program(tunnel).expect("the network is valid")).collect()
+});
+
+/// The program of a host, and its end points.
 pub struct Switch {
-    table: MacTable,
+    tunnel: TunnelType,
+    program: &'static Program,
     pub endpoints: EndpointTable,
 }
 
@@ -52,12 +73,12 @@ impl Switch {
     pub fn new(tunnel: TunnelType) -> Self {
         let mut endpoints = EndpointTable::new(49_152, 16_384);
         let v4 = |host| IpAddr::V4(Ipv4Addr::new(192, 0, 2, host));
-        let mut remote = EndpointId(0);
         if tunnel.has_endpoints() {
-            remote = endpoints.add(&spec(tunnel), v4(1), v4(2)).expect("one family");
+            let remote = endpoints.add(&spec(tunnel), v4(1), v4(2)).expect("one family");
             endpoints.resolve(remote, Some(next_hop()));
         }
-        Self { table: table(tunnel, remote), endpoints }
+        let program = TUNNELS.iter().zip(&*PROGRAMS).find(|(other, _)| **other == tunnel);
+        Self { tunnel, program: program.expect("a program for every type").1, endpoints }
     }
 
     /// Adds an IPv6 end point.
@@ -68,57 +89,138 @@ impl Switch {
         remote
     }
 
-    /// Looks a frame up and executes the actions. A frame that is neither delivered nor dropped for a reason is a fault.
-    pub fn forward(&mut self, ingress: Ingress, packet: &mut PacketBuf) -> Outcome {
-        let ethernet =
-            EthernetPacket::new_checked(packet.head()).map_err(|_| DropReason::Malformed)?;
-        let (source, destination) = (ethernet.src(), ethernet.dst());
-        let mut actions: Vec<Action> = Vec::new();
-        self.table.look_up(ingress, source, destination, &mut actions);
-        let mut sink = Sink::default();
-        execute(&actions, packet, &mut self.endpoints, &mut sink);
+    /// A frame of the underlay: out of the tunnel, or with its tags. It is translated and its actions are executed; that it is
+    /// neither delivered nor dropped for a reason is a fault.
+    pub fn forward(&mut self, tunnel: Option<&TunnelInfo>, packet: &mut PacketBuf) -> Outcome {
+        let port = if tunnel.is_some() { Placement::tunnel_port(self.tunnel) } else { UPLINK };
+        self.enter(port, tunnel, packet)
+    }
+
+    /// A frame of each local guest.
+    pub fn send(&mut self, packet: &PacketBuf) -> [Outcome; LOCAL_PORTS.len()] {
+        LOCAL_PORTS.map(|port| self.enter(port, None, &mut packet.clone()))
+    }
+
+    fn enter(
+        &mut self,
+        port: PortNo,
+        tunnel: Option<&TunnelInfo>,
+        packet: &mut PacketBuf,
+    ) -> Outcome {
+        let key = extract(packet, port, tunnel).map_err(|_| DropReason::Malformed)?;
+        let translation = translate(self.program, &key, &Learned::default(), &mut ());
+        let from_underlay = !LOCAL_PORTS.contains(&port);
+        let mut sink = Sink { from_underlay, ..Sink::default() };
+        execute(&translation.actions, packet, &mut self.endpoints, &mut sink);
         match (sink.delivered, sink.dropped) {
-            (0, None) => panic!("a frame is lost without a reason: {actions:?}"),
+            (0, None) => {
+                panic!("a frame is lost without a reason: {}", ShowActions(&translation.actions))
+            }
             (0, Some(reason)) => Err(reason),
             (delivered, _) => Ok(delivered),
         }
     }
 }
 
+const fn mac(last: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, last])
+}
+
 fn next_hop() -> NextHop {
-    let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     NextHop { source: mac(1), destination: mac(2) }
 }
 
-fn table(tunnel: TunnelType, remote: EndpointId) -> MacTable {
-    let tag = |tpid, vid| Tag::new(tpid, VlanId::new(vid).expect("in range"));
-    let tags = |outer, inner| SwitchLink::Tags { uplink: UPLINK, outer, inner };
-    let link = match tunnel {
-        TunnelType::Vlan => tags(tag(EtherType::VLAN, 100), None),
-        TunnelType::QinQ => tags(tag(EtherType::QINQ, 100), Some(tag(EtherType::VLAN, 20))),
-        _ => SwitchLink::Tunnel { tunnel, logical_ports: tunnel == TunnelType::Geneve },
+/// The network, as this host, `here`, sees it.
+fn program(tunnel: TunnelType) -> Option<Program> {
+    let network = Network::parse(&text(tunnel), "network.toml").ok()?;
+    let here = network.host("here")?.index;
+    let mut ports = LOCAL_PORTS.into_iter();
+    let placement = Placement::of_host(
+        &network,
+        here,
+        |_, _| ports.next().expect("as many ports as guests"),
+        |_, _| Some(EndpointId(0)),
+    );
+    Some(load_program(&logical_flows(&network), &placement, "network.toml").ok()?.program())
+}
+
+fn text(tunnel: TunnelType) -> String {
+    let segment = |number: u16| match tunnel {
+        TunnelType::Vlan => format!("vlan = {number}"),
+        TunnelType::QinQ => format!("vlan = {{ outer = {number}, inner = 20 }}"),
+        _ => format!("vni = {}", 4901 + number),
     };
-    let away = if tunnel.has_endpoints() { PortPlace::Remote(remote) } else { PortPlace::Uplink };
-    let places = [away, PortPlace::Local(LOCAL_PORTS[0]), PortPlace::Local(LOCAL_PORTS[1])];
-    let mut table = MacTable::default();
-    let switch = table.add_switch(KEY, link).expect("the first switch");
-    for (number, place) in (1..).zip(places) {
-        let key = PortKey::new(number + 2).expect("not zero");
-        let mac = MacAddr([2, 0, 0, 0, 0, number as u8]);
-        table.add_port(switch, key, mac, place).expect("a new port");
-    }
-    table
+    let port = |name: &str, host: &str, net: u8, number: u8| {
+        format!(
+            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\"\n\
+             mac = \"02:00:00:00:00:{number:02x}\"\ndevice = {{ tap = \"{name}\" }}\n\
+             addresses = [\"10.0.{net}.{number}/24\", \"fd00:{net}::{number:x}/64\"]\n"
+        )
+    };
+    let router_port = |switch: &str, net: u8| {
+        format!(
+            "[[logical_router.port]]\nname = \"to-{switch}\"\nswitch = \"{switch}\"\n\
+             mac = \"02:00:00:00:00:{:02x}\"\n\
+             addresses = [\"10.0.{net}.254/24\", \"fd00:{net}::fe/64\"]\n",
+            0x11 + net
+        )
+    };
+    let host = |name: &str, number: u8| {
+        format!(
+            "[[host]]\nname = \"{name}\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.{number}\"]\n"
+        )
+    };
+    let acl = "[[acl]]\nswitch = \"shared\"\ndirection = \"to-port\"\npriority = 1000\n\
+               match = 'tcp.dst == 22'\naction = \"reject\"\n";
+    let switch = |name: &str, number| {
+        format!("[[logical_switch]]\nname = \"{name}\"\n{}\n", segment(number))
+    };
+    [
+        format!("tunnel = \"{tunnel}\"\n"),
+        host("here", 1),
+        host("there", 2),
+        switch("shared", 100),
+        port("away1", "there", 0, 5),
+        port("away2", "there", 0, 6),
+        port("away", "there", 0, 1),
+        port("guest1", "here", 0, 2),
+        port("guest2", "here", 0, 3),
+        switch("own", 101),
+        port("guest3", "here", 1, 4),
+        "[[logical_router]]\nname = \"router\"\n".to_owned(),
+        router_port("shared", 0),
+        router_port("own", 1),
+        acl.to_owned(),
+    ]
+    .concat()
 }
 
 #[derive(Default)]
 struct Sink {
+    from_underlay: bool,
     delivered: usize,
     dropped: Option<DropReason>,
 }
 
+impl Sink {
+    /// What came from the underlay does not go back there; answers do, and what a router has taken on.
+    fn to_underlay(&mut self, frame: &[u8]) {
+        let ethernet = EthernetPacket::new_checked(frame).expect("a whole frame");
+        assert!(
+            !self.from_underlay || OURS.contains(&ethernet.src()),
+            "a frame from the underlay must not return to it: {frame:02x?}"
+        );
+        self.delivered += 1;
+    }
+}
+
 impl Output for Sink {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        assert!(LOCAL_PORTS.contains(&port), "a frame from the underlay must not return to it");
+        if port == UPLINK {
+            self.to_underlay(packet.head());
+            return Ok(());
+        }
+        assert!(LOCAL_PORTS.contains(&port), "there is no port {port}");
         assert!(packet.len() >= wire::ethernet::HEADER_LEN);
         if packet.offload.gso.is_some() {
             packet.linearize();
@@ -128,8 +230,9 @@ impl Output for Sink {
         Ok(())
     }
 
-    fn underlay(&mut self, _: &Encapsulated, _: &mut PacketBuf) -> Result<(), DropReason> {
-        panic!("a frame from the underlay must not return to it");
+    fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        self.to_underlay(packet.head().get(outer.outer_len..).unwrap_or_default());
+        Ok(())
     }
 
     fn dropped(&mut self, reason: DropReason, _: &PacketBuf) {

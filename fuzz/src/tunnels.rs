@@ -4,16 +4,17 @@
 //! reaches the decapsulator.
 
 use flow::{
-    Decapped, DropReason, Ingress, TunnelKey, TunnelType, decap_geneve, decap_gre, decap_stt,
-    decap_vxlan, propagate_ecn, strip_stt_segment,
+    Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_geneve, decap_gre,
+    decap_stt, decap_vxlan, propagate_ecn, strip_stt_segment,
 };
 use packet::{Checksum, PacketBuf};
-use wire::ParseError;
+use std::net::Ipv4Addr;
 use wire::tunnel::{
     GenevePacket, GeneveRepr, GrePacket, GreRepr, SttPacket, SttRepr, SttSegmentPacket,
     SttSegmentRepr, VxlanPacket, VxlanRepr,
 };
 use wire::vlan::Tags;
+use wire::{ParseError, Protocol};
 
 use crate::headers::{self, assert_round_trip};
 use crate::switch::{Outcome, Switch};
@@ -89,7 +90,7 @@ pub fn stt(frame: &[u8]) -> Outcome {
     stt_header(packet.head());
     let key = decap_stt(&mut packet)?;
     propagate_ecn(traffic_class(frame), packet.head_mut())?;
-    forward(TunnelType::Stt, key, &mut packet)
+    forward(TunnelType::Stt, traffic_class(frame), key, &mut packet)
 }
 
 fn stt_header(bytes: &[u8]) {
@@ -103,10 +104,8 @@ fn stt_header(bytes: &[u8]) {
 
 /// One or two tags on the uplink, on a host with a VLAN and on one with QinQ.
 pub fn tagged(frame: &[u8]) -> Outcome {
-    let tags = Tags::parse(frame).map_err(|_| DropReason::Malformed)?;
-    let outer = tags.outer().ok_or(DropReason::UnknownDatapath)?;
-    let ingress = Ingress::Tags { outer, inner: tags.inner() };
-    let forward = |tunnel| Switch::new(tunnel).forward(ingress, &mut PacketBuf::from_bytes(frame));
+    Tags::parse(frame).map_err(|_| DropReason::Malformed)?;
+    let forward = |tunnel| Switch::new(tunnel).forward(None, &mut PacketBuf::from_bytes(frame));
     forward(TunnelType::Vlan).or_else(|_| forward(TunnelType::QinQ))
 }
 
@@ -137,9 +136,23 @@ fn deliver(tunnel: TunnelType, traffic_class: u8, bytes: &[u8], decapped: Decapp
     packet.pull_front(decapped.inner);
     headers::frame(packet.head());
     propagate_ecn(traffic_class, packet.head_mut())?;
-    forward(tunnel, decapped.key, &mut packet)
+    forward(tunnel, traffic_class, decapped.key, &mut packet)
 }
 
-fn forward(tunnel: TunnelType, key: TunnelKey, packet: &mut PacketBuf) -> Outcome {
-    Switch::new(tunnel).forward(Ingress::Tunnel { tunnel, key }, packet)
+fn forward(
+    tunnel: TunnelType,
+    traffic_class: u8,
+    key: TunnelKey,
+    packet: &mut PacketBuf,
+) -> Outcome {
+    let address = |host| Ipv4Addr::new(192, 0, 2, host).into();
+    let outer = OuterIp {
+        source: address(2),
+        destination: address(1),
+        protocol: Protocol::UDP,
+        traffic_class,
+        ttl: 64,
+        dont_fragment: true,
+    };
+    Switch::new(tunnel).forward(Some(&TunnelInfo::new(tunnel, &outer, &key)), packet)
 }
