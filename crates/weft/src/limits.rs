@@ -7,9 +7,9 @@ use std::collections::HashSet;
 
 /// What is open besides tunnels and ports: standard streams, signals, epoll, netlink, the uplink, the control socket and its
 /// clients, and what is open for a moment while a port is made.
-const BESIDES: u64 = 64;
-/// A tunnel's local end: the socket that receives, and the one that keeps the host's own stack from answering.
-const PER_TUNNEL: u64 = 2;
+const BESIDES: u64 = 60;
+/// What each thread that forwards has for itself: an epoll, what wakes it, and two sockets on the uplink.
+const PER_WORKER: u64 = 4;
 
 /// Lets this process have as many files open as it may, and checks that the switch fits.
 ///
@@ -51,9 +51,13 @@ fn needed(config: &Config) -> u64 {
         .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
     // Tunnels with the same address and the same checksums send from the same ports.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
+    let workers = config.workers.max(1) as u64;
+    // Each worker has a queue of each device, and a socket of each tunnel; one more socket of each tunnel keeps the host's own
+    // stack from answering.
     BESIDES
-        + config.ports.len() as u64
-        + config.underlay.tunnels.len() as u64 * PER_TUNNEL
+        + workers * PER_WORKER
+        + workers * config.ports.len() as u64
+        + (workers + 1) * config.underlay.tunnels.len() as u64
         + senders.len() as u64 * u64::from(config.entropy_ports)
 }
 
@@ -96,6 +100,8 @@ mod tests {
         let files = |tunnels: &[&str], ports| needed(&config(tunnels, ports));
         let one = files(&["gre"], 1);
         assert_eq!(files(&["gre"], 2), one + 1, "one each port");
+        let workers = Config { workers: 3, ..config(&["gre"], 2) };
+        assert_eq!(needed(&workers), one + 1 + 2 * (4 + 2 + 1), "and each worker has its own");
         let vxlan = files(&["vxlan"], 1);
         assert_eq!(vxlan, one + 64, "and a socket each source port of UDP");
         assert_eq!(files(&["vxlan", "geneve"], 1), vxlan + 2 + 1, "which two tunnels share");

@@ -37,12 +37,12 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     logging::init();
-    let ready = Ready::load(&args.host, &args.network)?;
+    let ready = Ready::load(&args.host, &args.network, args.workers.into())?;
     // Blocked before any thread starts, so that every thread has them blocked.
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let daemon = Arc::new(ready.start(args.workers.into())?);
+    let daemon = Arc::new(ready.start()?);
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&daemon);
     let served = control.serve(move |request, client| asked.answer(request, client));

@@ -24,13 +24,19 @@ pub struct Deployed {
 }
 
 impl Deployed {
-    /// Reads and checks a network file. What has a number in `numbers` keeps it.
-    pub fn load(file: &Path, host: &str, mut numbers: Numbers) -> Result<(Self, Program), Failure> {
+    /// Reads and checks a network file, for a switch with so many threads that forward. What has a number in `numbers` keeps it.
+    pub fn load(
+        file: &Path,
+        host: &str,
+        workers: usize,
+        mut numbers: Numbers,
+    ) -> Result<(Self, Program), Failure> {
         let network = Network::load(file).map_err(Failure::input)?;
         let name = file.display().to_string();
         let host = find_host(&network, host, &name)?;
         let Plan { config, program } =
             plan::plan(&network, host, &name, &mut numbers).map_err(Failure::Input)?;
+        let config = Config { workers, ..config };
         check_rights(&config).map_err(Failure::Input)?;
         limits::check(&config).map_err(Failure::Input)?;
         let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();

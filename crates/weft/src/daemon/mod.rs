@@ -12,7 +12,7 @@ use crate::control::answers::Reloaded;
 use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
-use datapath::user::{Config, UserDatapath};
+use datapath::user::UserDatapath;
 use deployed::Deployed;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,20 +39,19 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Reads and checks the network file; nothing is made yet.
+    /// Reads and checks the network file for a switch with so many threads that forward; nothing is made yet.
     ///
     /// # Errors
     /// Bad input, missing rights, too few open files.
-    pub fn load(host: &str, file: &Path) -> Result<Self, Failure> {
-        let (deployed, program) = Deployed::load(file, host, Default::default())?;
+    pub fn load(host: &str, file: &Path, workers: usize) -> Result<Self, Failure> {
+        let (deployed, program) = Deployed::load(file, host, workers, Default::default())?;
         Ok(Self { host: host.to_owned(), file: file.to_owned(), deployed, program })
     }
 
     /// Starts it. Nothing is left behind when this fails.
-    /// `workers` is how many threads forward.
-    pub fn start(self, workers: usize) -> Result<Daemon> {
+    pub fn start(self) -> Result<Daemon> {
         let Self { host, file, deployed, program } = self;
-        let datapath = UserDatapath::start(Config { workers, ..deployed.config.clone() })
+        let datapath = UserDatapath::start(deployed.config.clone())
             .with_context(|| format!("cannot run the switch of {host}"))?;
         let datapath = Arc::new(datapath);
         let shared: Arc<dyn Datapath> = Arc::<UserDatapath>::clone(&datapath);
