@@ -1,6 +1,6 @@
 //! Labs, contenders and traffic on the real kernel.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,11 @@ use bench::demo::{self, DemoOptions};
 use bench::lab::{
     Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Profile, Session, remove_stale,
 };
+use bench::traffic::blast::{Blast, Pace};
+use bench::traffic::frames::{self, Frame};
 use bench::traffic::ping::Pinger;
+use bench::traffic::rr;
+use bench::traffic::sink::Sink;
 use bench::traffic::tcp::{Route, Streams};
 use bench::{Error, Process, Stop};
 use netdev::Netns;
@@ -64,6 +68,37 @@ fn exercise(contender: Contender, profile: Profile) {
     attachment.stop().unwrap();
     drop(lab);
     assert_eq!(namespaces_of_this_process(), Vec::<String>::new());
+}
+
+#[test]
+fn small_packets_and_transactions_are_counted_when_guests_are_joined() {
+    testkit::require_root!();
+    let session = session();
+    let stop = session.stop();
+    let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU).unwrap();
+    let _attachment = Contender::LinuxBridge.attach(&lab, Path::new(NO_WEFT)).unwrap();
+    let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
+    let mut pinger = from.run(|| Pinger::open(to.ip4().into())).unwrap().unwrap();
+    pinger.wait_for_answer(LIMIT, stop).unwrap();
+
+    let sink = Sink::start(to, to.ip4().into()).unwrap();
+    let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
+    let port = sink.port();
+    let change = move |number: u64, bytes: &mut [u8]| {
+        let source = Ipv4Addr::from(0x0ac8_0000 + number as u32 % 1000);
+        let mut frame = Frame::of(bytes);
+        frame.set_addresses(source, Ipv4Addr::new(10, 77, 0, 21));
+        frame.set_ports(number as u16, port);
+    };
+    let socket = frames::socket(from).unwrap();
+    let blast = Blast::start(socket, template, change, Pace::PerSecond(1000.0), 0).unwrap();
+    stop.wait_for("200 packets", LIMIT, || Ok((sink.received() >= 200).then_some(()))).unwrap();
+    assert!(blast.finish() >= 200);
+
+    let second = Duration::from_secs(1);
+    let transactions = rr::run((from, to), to.ip4().into(), 2, second, stop).unwrap();
+    assert!(transactions.per_second > 10.0, "{transactions:?}");
+    assert!(transactions.p50_us <= transactions.p99_us, "{transactions:?}");
 }
 
 #[test]

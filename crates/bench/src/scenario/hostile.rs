@@ -27,14 +27,14 @@ const NEW_PPS: f64 = 1_000.0;
 const KEPT_THROUGHPUT: f64 = 0.8;
 /// New connections that B keeps, at least.
 const KEPT_SETUPS: f64 = 0.9;
-/// Megaflows of a switch, at most: the default of [`switch::Limits`].
+/// Megaflows of a switch, at most: the default of the switch.
 const MEGAFLOWS: u64 = 200_000;
 /// Masks of a port, at most, and the one for what is cached one by one.
 const MASKS_PER_PORT: u64 = 257;
 /// Memory may still grow by this after the attack has had its time: megaflows come and go, and an allocator keeps its pages.
 const FLAT: f64 = 1.10;
-/// The time that an attack has, at least: longer than megaflows stay without a packet.
-const WARM_UP: Duration = Duration::from_secs(12);
+/// The time that an attack has, at least: twice as long as megaflows stay without a packet, so that the first ones have gone and others come.
+const WARM_UP: Duration = Duration::from_secs(20);
 /// How long it is tried to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How often the switch is looked at.
