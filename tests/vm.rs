@@ -11,7 +11,6 @@ use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
-use testkit::host::wait_until;
 use testkit::vm::Vm;
 use testkit::{report, require_vm};
 
@@ -192,14 +191,16 @@ fn machine_keeps_its_connections_when_weft_ends_and_starts_again() {
     });
     assert!(receive(&mut vm, other, 4, LEN) == sent, "other bytes came back");
 
-    let third = third.expect("the third daemon was started");
+    let mut third = third.expect("the third daemon was started");
     drop(vm);
     wait_port(&third, "g1", "down", |port| port.state.contains("link is down"));
     let mut vm = boot(&lab, machine);
     ping(&mut vm, other, 6);
     drop(vm);
-    third.stop();
-    wait_until(PATIENCE, "the TAP is removed", || !is_there());
+    third.signal(Signal::SIGTERM);
+    assert!(third.wait_end(PATIENCE).success(), "{}", third.stderr());
+    assert!(!is_there(), "nobody has it open, so the TAP is removed");
+    assert!(!third.stderr().contains("vanished"), "that is no news: {}", third.stderr());
     other_host.stop();
 }
 

@@ -108,6 +108,11 @@ impl Control {
         self.workers.iter().try_for_each(remove)
     }
 
+    /// Leaves the ports to the workers, which are to end: what becomes of the devices is no news any more.
+    pub(super) fn forget_ports(&mut self) {
+        self.ports.clear();
+    }
+
     /// Goes over to other tunnels and end points. What is to be closed is closed first: something new may need its place.
     ///
     /// # Errors

@@ -53,7 +53,8 @@ impl From<Error> for Refusal {
 }
 
 impl Device {
-    /// Opens the device for so many workers, each its queue: all frames of a flow are received by one of them; the link of one that is in this namespace and not made by us comes with it.
+    /// Opens the device for so many workers, each its queue: all frames of a flow are received by one of them. The link of
+    /// one that is in this namespace and not made by us comes with it.
     pub(super) fn open(
         config: &DeviceConfig,
         queues: usize,

@@ -402,6 +402,7 @@ impl Datapath for UserDatapath {
 
     fn stop(&self) {
         self.upcalls.stop();
+        control::lock(&self.control).forget_ports();
         for worker in &self.workers {
             // One that has ended has stopped.
             let _ = worker.send(Request::Stop);
