@@ -216,7 +216,20 @@ fn tcp_header(random: &mut Random, payload: &[u8]) -> Vec<u8> {
     };
     let mut header = [port(random).to_be_bytes(), port(random).to_be_bytes()].concat();
     header.extend((random.word() as u32).to_be_bytes());
-    header.extend([0, 0, 0, 1, 0x50 + (options.len() as u8 / 4 << 4), flags, 0xff, 0, 0, 0, 0, 0]);
+    header.extend([
+        0,
+        0,
+        0,
+        1,
+        0x50 + ((options.len() as u8 / 4) << 4),
+        flags,
+        0xff,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]);
     [&header, options, payload].concat()
 }
 

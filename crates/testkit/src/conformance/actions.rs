@@ -41,7 +41,7 @@ pub(super) fn condition(random: &mut Random, key: &FlowKey) -> Match {
         }
         let all = field.all_ones();
         let bits = match random.below(4) {
-            0 => all & !(all >> random.below(usize::from(field.width()) + 1)),
+            0 => all & !(all >> random.below(field.width().into())),
             1 => random.wide() & all,
             _ => all,
         };

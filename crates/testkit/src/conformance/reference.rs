@@ -128,8 +128,8 @@ impl Sighting {
             }
             _ => return self,
         };
-        // That there is one is compared.
-        let has_checksum = bytes[checksum..checksum + 2] != [0, 0];
+        // That UDP has one is compared; one of TCP may be 0.
+        let has_checksum = protocol == Protocol::UDP && bytes[checksum..checksum + 2] != [0, 0];
         bytes[checksum..checksum + 2].copy_from_slice(&[0, has_checksum.into()]);
         self.source_port = Some(u16::from_be_bytes([bytes[L4], bytes[L4 + 1]]));
         bytes[L4..L4 + 2].fill(0);
