@@ -117,6 +117,12 @@ pub fn run(stage: &mut Stage<'_>, times: usize) -> Result<Outcome> {
             format!("{lost} of {sent} packets ({refused} refused by the guest's own device)");
         outcome.judge(Verdict::of(lost == 0 && sent > 0), format!("lost {way}"), text);
     }
+    judge_rest(&mut outcome, warm, after);
+    Ok(outcome)
+}
+
+/// Nothing is left over: what there was after the warm-up is what there is in the end.
+fn judge_rest(outcome: &mut Outcome, warm: (Footprint, usize), after: (Footprint, usize)) {
     let grown = after.0.resident_bytes as f64 / warm.0.resident_bytes.max(1) as f64;
     let text = format!(
         "{} KiB, then {} KiB: {grown:.3} (at most {FLAT})",
@@ -131,5 +137,4 @@ pub fn run(stage: &mut Stage<'_>, times: usize) -> Result<Outcome> {
     ] {
         outcome.judge(Verdict::of(after <= warm), what, format!("{warm}, then {after}"));
     }
-    Ok(outcome)
 }
