@@ -16,13 +16,11 @@ pub(crate) fn send(
     if wire_len(packet) > limit {
         return send_too_long(limit, endpoint, key, packet, endpoints, output);
     }
-    if endpoints.clamps_mss(endpoint) {
-        let mut clamped = None;
-        if crate::mss::is_syn(packet) {
-            let copy = clamped.insert(packet.clone());
-            clamp_mss(copy, limit);
-        }
-        return carry(endpoint, key, clamped.as_mut().unwrap_or(packet), endpoints, output);
+    // STT carries all: there is nothing to clamp to.
+    if limit < usize::MAX && endpoints.clamps_mss(endpoint) && crate::mss::is_syn(packet) {
+        let mut copy = packet.clone();
+        clamp_mss(&mut copy, limit);
+        return carry(endpoint, key, &mut copy, endpoints, output);
     }
     carry(endpoint, key, packet, endpoints, output)
 }

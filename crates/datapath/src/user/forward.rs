@@ -188,7 +188,7 @@ impl Outputs {
         (self.origin, self.decided_by) = (port, decided_by);
     }
 
-    /// Tells the guest that sent packets which are too long. What came out of a tunnel has no sender here.
+    /// Tells the guest that sent packets which are too long.
     #[cold]
     fn tell_sender(&mut self, key: &FlowKey, port: PortNo) {
         let mac = |field| {
@@ -205,10 +205,6 @@ impl Outputs {
         let back =
             WayBack { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
-            if self.answers_left == 0 || self.vif(port).is_none() {
-                continue;
-            }
-            self.answers_left -= 1;
             // Packets about which nothing may be said are counted as dropped, and that is all.
             if let Ok(mut answer) = flow::too_big(&packet, mtu, &back)
                 && let Err(reason) = self.port(port, &mut answer)
@@ -270,7 +266,14 @@ impl Output for Outputs {
     }
 
     fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
-        self.too_big.push((packet.clone(), mtu));
+        // What came out of a tunnel has no sender here; and what cannot be cut has not one that could be told.
+        if self.answers_left == 0 || self.vif(self.origin).is_none() {
+            return;
+        }
+        if let Ok(first) = packet::first_segment(packet) {
+            self.answers_left -= 1;
+            self.too_big.push((first, mtu));
+        }
     }
 
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf) {
