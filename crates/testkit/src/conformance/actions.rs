@@ -85,7 +85,7 @@ fn action(random: &mut Random, kinds: Kinds, depth: usize) -> Action {
             Action::PushVlan(Tag::from_tci(tpid, random.pick(&[1, 0x2064, 0xefff])))
         }
         5..7 => Action::PopVlan,
-        7..12 => set(random),
+        7..12 => set(random, kinds),
         12 if depth < 2 => Action::Clone(boxed(random)),
         13 if depth < 2 => Action::Reply { reply: random.pick(&REPLIES), actions: boxed(random) },
         14 if depth < 2 => Action::CheckLength {
@@ -126,9 +126,13 @@ fn encap(random: &mut Random) -> Action {
 }
 
 /// A rewrite of a header field, whether the packet has it or not.
-fn set(random: &mut Random) -> Action {
+fn set(random: &mut Random, kinds: Kinds) -> Action {
+    // Some flags of a super-packet are those of its first segment, or of its last.
+    let is_kept = |field: &Field| {
+        KEPT.contains(field) || kinds == Kinds::EachSegment && *field == Field::TcpFlags
+    };
     let all: Vec<Field> =
-        Field::ALL.iter().copied().filter(|f| f.is_header() && !KEPT.contains(f)).collect();
+        Field::ALL.iter().copied().filter(|f| f.is_header() && !is_kept(f)).collect();
     let often = [Field::EthSrc, Field::EthDst, Field::Ip4Src, Field::Ip6Dst, Field::IpTtl];
     let field = if random.once_in(2) { random.pick(&often) } else { random.pick(&all) };
     let value = match field {
