@@ -11,8 +11,8 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const FRAGMENT: u8 = 44;
-/// Bytes behind the first 14 that Linux needs to accept a tagged frame.
-const TAGGED_MIN: usize = 20;
+/// Linux loses a tagged frame of less than 20 bytes, and three tags may be taken off before it is sent.
+const TAGGED_MIN: usize = 32;
 
 /// What the frames may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

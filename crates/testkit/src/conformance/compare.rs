@@ -97,7 +97,8 @@ fn unexpected(port: PortNo, frame: &Frame, open: &HashMap<&Frame, VecDeque<usize
     };
     let nearest = left.max_by_key(likeness).map(|frame| show(frame));
     let nearest = nearest.unwrap_or_else(|| "nothing".to_owned());
-    format!("port {port}: unexpected\n {}\ninstead of\n {nearest}", show(frame))
+    let left = open.values().map(VecDeque::len).sum::<usize>();
+    format!("port {port}: unexpected\n {}\ninstead of ({left} left)\n {nearest}", show(frame))
 }
 
 fn show(frame: &Frame) -> String {

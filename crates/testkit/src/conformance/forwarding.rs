@@ -204,10 +204,12 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
         }
     }
     bench.put(megaflows);
-    let misses = bench.pass(&sent, seen)?;
-    bench.answer(random, misses, Kinds::All, seen)?;
-    bench.pass(&sent, seen)?;
-    bench.execute(random, &sent[..EXECUTED], seen)?;
+    let misses = bench.pass(&sent, seen).map_err(|fault| format!("first time: {fault}"))?;
+    let answered = bench.answer(random, misses, Kinds::All, seen);
+    answered.map_err(|fault| format!("answers: {fault}"))?;
+    bench.pass(&sent, seen).map_err(|fault| format!("second time: {fault}"))?;
+    let executed = bench.execute(random, &sent[..EXECUTED], seen);
+    executed.map_err(|fault| format!("executed: {fault}"))?;
     bench.clear()
 }
 
