@@ -204,7 +204,7 @@ struct Sink {
 
 impl Sink {
     /// What came from the underlay does not go back there; answers do, and what a router has taken on.
-    fn to_underlay(&mut self, frame: &[u8]) {
+    fn toward_underlay(&mut self, frame: &[u8]) {
         let ethernet = EthernetPacket::new_checked(frame).expect("a whole frame");
         assert!(
             !self.from_underlay || OURS.contains(&ethernet.src()),
@@ -217,7 +217,7 @@ impl Sink {
 impl Output for Sink {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == UPLINK {
-            self.to_underlay(packet.head());
+            self.toward_underlay(packet.head());
             return Ok(());
         }
         assert!(LOCAL_PORTS.contains(&port), "there is no port {port}");
@@ -231,7 +231,7 @@ impl Output for Sink {
     }
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        self.to_underlay(packet.head().get(outer.outer_len..).unwrap_or_default());
+        self.toward_underlay(packet.head().get(outer.outer_len..).unwrap_or_default());
         Ok(())
     }
 
