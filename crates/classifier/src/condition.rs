@@ -1,13 +1,13 @@
-//! [`Condition`]: a [`Match`] in which only the words that matter take room, and [`Shape`]: its mask.
+//! [`Shape`]: a mask of which only the words that are not 0 take room, and the values of a condition under it.
 
-use crate::prefix::{Word, excludes};
 use flow::{FlowKey, FlowMask, Match, WORDS};
 
 // The words of a mask that are not 0 are noted as bits of one word.
 const _: () = assert!(WORDS <= 64);
 
 /// Numbers of the words that are one in `present`, ascending.
-fn places(mut present: u64) -> impl Iterator<Item = usize> + Clone {
+#[inline]
+pub(crate) fn places(mut present: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let at = present.trailing_zeros() as usize;
         present &= present.wrapping_sub(1);
@@ -15,7 +15,7 @@ fn places(mut present: u64) -> impl Iterator<Item = usize> + Clone {
     })
 }
 
-fn present(mask: &FlowMask) -> u64 {
+pub(crate) fn present(mask: &FlowMask) -> u64 {
     mask.words().iter().rev().fold(0, |present, &word| present << 1 | u64::from(word != 0))
 }
 
@@ -60,49 +60,5 @@ impl Shape {
         let mut key = FlowKey::default();
         self.words().zip(values).for_each(|((at, _), &value)| key.words_mut()[at] = value);
         Match::new(&key, self.mask())
-    }
-}
-
-/// A condition for a list of few. The order is that of the masks among conditions that one key meets.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Condition {
-    present: u64,
-    /// Mask and value.
-    words: Box<[(u64, u64)]>,
-}
-
-impl Condition {
-    pub(crate) fn of(condition: &Match) -> Self {
-        let present = present(condition.mask());
-        let (mask, key) = (condition.mask().words(), condition.key().words());
-        Self { present, words: places(present).map(|at| (mask[at], key[at])).collect() }
-    }
-
-    fn words(&self) -> impl Iterator<Item = Word> {
-        let words = places(self.present).zip(&self.words);
-        words.map(|(at, &(mask, value))| Word { at, mask, value })
-    }
-
-    /// True when `key` does not meet the condition; see [`excludes`].
-    #[inline]
-    pub(crate) fn excludes(&self, key: &FlowKey, read: &mut FlowMask) -> bool {
-        self.present != 0 && excludes(key, self.words(), read)
-    }
-
-    /// Adds all bits that the condition looks at.
-    #[inline]
-    pub(crate) fn add_to(&self, read: &mut FlowMask) {
-        for word in self.words() {
-            read.words_mut()[word.at] |= word.mask;
-        }
-    }
-
-    pub(crate) fn to_match(&self) -> Match {
-        let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
-        for word in self.words() {
-            key.words_mut()[word.at] = word.value;
-            mask.words_mut()[word.at] = word.mask;
-        }
-        Match::new(&key, mask)
     }
 }

@@ -13,8 +13,10 @@
 //!
 //! # How it works
 //!
-//! *Few rules* (up to 16: most tables of most switches) are a list, best first. A rule that does not match is excluded by one
-//! field that differs, or the shortest prefix of it that does; if a bit that was read already differs, by nothing.
+//! *Few rules* (up to 96: most tables of most switches) are a list, best first. A rule that does not match is excluded by one
+//! field that differs, or the shortest prefix of it that does; if a bit that was read already differs, by nothing. All
+//! conditions are in one block of memory, and rules with one mask are passed over
+//! together by what they have alike.
 //!
 //! *Many rules* are a tuple space: all rules with the same mask are in one hash table, a *subtable*, whose key is the words that
 //! the mask looks at. A lookup would hash the key once for each subtable, and read all bits of all masks. Five
@@ -64,6 +66,7 @@ mod condition;
 mod filter;
 mod hash;
 mod list;
+mod packed;
 mod prefix;
 mod space;
 mod subtable;
@@ -101,10 +104,10 @@ impl PartialOrd for Rank {
 }
 
 /// Up to so many rules are a list.
-const LIST_MOST: usize = 16;
+const LIST_MOST: usize = 96;
 
 /// A tuple space with fewer rules becomes a list again; not so many that one rule more or less does it.
-const SPACE_LEAST: usize = 8;
+const SPACE_LEAST: usize = 48;
 
 /// A set of rules. A clone shares everything with the original until one of them changes, and then all that did not
 /// change: readers look up in a clone while the next state is made.

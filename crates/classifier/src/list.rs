@@ -1,52 +1,61 @@
 //! Few rules: a list, best first.
+//!
+//! What a lookup compares is in one block of memory; of the rest, only the rules found are touched. A change makes a new list.
 
-use crate::Rank;
-use crate::condition::Condition;
+use crate::packed::{Condition, PACKED_MOST, Packed, Passed, Record};
+use crate::{LIST_MOST, Rank};
 use flow::{FlowKey, FlowMask, Match};
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// One of few rules.
-#[derive(Clone)]
-struct Rule<T> {
-    rank: Rank,
-    condition: Condition,
-    value: T,
-}
+// A list has one more rule before it becomes a space.
+const _: () = assert!(LIST_MOST < PACKED_MOST);
 
-/// Rules in one block of memory, compared one after another. A change makes a new list.
-pub(crate) struct List<T>(Arc<[Rule<T>]>);
+pub(crate) struct List<T> {
+    conditions: Packed,
+    /// In the same order.
+    rules: Arc<[(Rank, T)]>,
+}
 
 impl<T> Clone for List<T> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { conditions: self.conditions.clone(), rules: Arc::clone(&self.rules) }
     }
 }
 
 impl<T> Default for List<T> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self { conditions: Packed::default(), rules: Arc::default() }
     }
 }
 
 impl<T> List<T> {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.rules.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Match, Rank, &T)> {
-        self.0.iter().map(|rule| (rule.condition.to_match(), rule.rank, &rule.value))
+        let all = self.conditions.iter().zip(&*self.rules);
+        all.map(|(condition, (rank, value))| (condition.to_match(), *rank, value))
     }
 
-    fn find(&self, condition: &Condition, rank: Rank) -> Result<usize, usize> {
-        self.0.binary_search_by(|rule| {
-            (Reverse(rule.rank), &rule.condition).cmp(&(Reverse(rank), condition))
-        })
+    /// The place of a rule, or else of the first that comes after it.
+    fn find(&self, condition: Condition<'_>, rank: Rank) -> Result<usize, usize> {
+        let first = self.rules.partition_point(|rule| rule.0 > rank);
+        let alike = self.rules.iter().skip(first).take_while(|rule| rule.0 == rank);
+        for (at, other) in (first..).zip(self.conditions.iter().skip(first).take(alike.count())) {
+            match other.cmp(&condition) {
+                Ordering::Less => {}
+                Ordering::Equal => return Ok(at),
+                Ordering::Greater => return Err(at),
+            }
+        }
+        Err(self.rules.partition_point(|rule| rule.0 >= rank))
     }
 
     pub(crate) fn get(&self, condition: &Match, rank: Rank) -> Option<&T> {
-        let at = self.find(&Condition::of(condition), rank).ok()?;
-        self.0.get(at).map(|rule| &rule.value)
+        let at = self.find(Record::of(condition).condition(), rank).ok()?;
+        self.rules.get(at).map(|rule| &rule.1)
     }
 
     #[inline]
@@ -57,17 +66,23 @@ impl<T> List<T> {
         read: &mut FlowMask,
         mut accept: impl FnMut(&T, &mut FlowMask) -> bool,
     ) -> Option<(Rank, &T)> {
-        for rule in &*self.0 {
-            if better_than.is_some_and(|limit| rule.rank <= limit) {
+        let mut passed = Passed::default();
+        for (at, head) in self.conditions.heads().enumerate() {
+            if let Some(limit) = better_than
+                && head.priority <= limit.priority
+                && self.rules.get(at).is_none_or(|rule| rule.0 <= limit)
+            {
                 return None;
             }
-            if rule.condition.excludes(key, read) {
+            let Some(condition) = self.conditions.met(head, key, read, &mut passed) else {
                 continue;
+            };
+            condition.add_to(read);
+            let (rank, value) = self.rules.get(at)?;
+            if accept(value, read) {
+                return Some((*rank, value));
             }
-            rule.condition.add_to(read);
-            if accept(&rule.value, read) {
-                return Some((rule.rank, &rule.value));
-            }
+            passed.look_again();
         }
         None
     }
@@ -75,27 +90,31 @@ impl<T> List<T> {
 
 impl<T: Clone> List<T> {
     pub(crate) fn insert(&mut self, condition: &Match, rank: Rank, value: T) -> Option<T> {
-        let condition = Condition::of(condition);
-        match self.find(&condition, rank) {
+        let record = Record::of(condition);
+        let condition = record.condition();
+        match self.find(condition, rank) {
             Ok(at) => {
-                let rule = Arc::make_mut(&mut self.0).get_mut(at)?;
-                Some(std::mem::replace(&mut rule.value, value))
+                let rule = Arc::make_mut(&mut self.rules).get_mut(at)?;
+                Some(std::mem::replace(&mut rule.1, value))
             }
             Err(at) => {
-                let (better, worse) = self.0.split_at(at);
-                let rule = std::iter::once(Rule { rank, condition, value });
-                self.0 = better.iter().cloned().chain(rule).chain(worse.iter().cloned()).collect();
+                self.conditions.insert(at, rank.priority, condition);
+                let (better, worse) = self.rules.split_at(at);
+                let new = std::iter::once((rank, value));
+                self.rules =
+                    better.iter().cloned().chain(new).chain(worse.iter().cloned()).collect();
                 None
             }
         }
     }
 
     pub(crate) fn remove(&mut self, condition: &Match, rank: Rank) -> Option<T> {
-        let at = self.find(&Condition::of(condition), rank).ok()?;
-        let (better, rest) = self.0.split_at(at);
+        let at = self.find(Record::of(condition).condition(), rank).ok()?;
+        let (better, rest) = self.rules.split_at(at);
         let (rule, worse) = rest.split_first()?;
-        let value = rule.value.clone();
-        self.0 = better.iter().chain(worse).cloned().collect();
+        let value = rule.1.clone();
+        self.rules = better.iter().chain(worse).cloned().collect();
+        self.conditions.remove(at);
         Some(value)
     }
 }

@@ -83,45 +83,68 @@ pub(crate) struct Word {
     pub(crate) value: u64,
 }
 
-/// True when `key` does not meet the condition that `words` make up. Then `read` has bits that prove it: those of one field,
-/// or of a prefix of it. None are added when it has such bits already, and none when the condition is met.
+/// How a key compares with a condition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Comparison {
+    /// It meets the condition.
+    Met,
+    /// It does not, as bits show that were read before.
+    Known,
+    /// It does not, as bits show that were added to those.
+    Read,
+}
+
+/// Compares `key` with the condition that `words` make up. When it is not met, `read` has bits that prove it: those of one
+/// field, or of a prefix of it. None are added when it has such bits already, and none when the condition is met.
 ///
 /// One differing bit would prove it too. But then keys that pass the same conditions would report ever other combinations
 /// of bits, and each combination costs the datapath a lookup of its own; of prefixes there are few.
-pub(crate) fn excludes(
+#[inline]
+pub(crate) fn compare(
     key: &FlowKey,
-    words: impl Iterator<Item = Word>,
+    words: impl Iterator<Item = Word> + Clone,
     read: &mut FlowMask,
-) -> bool {
-    let mut proof = None;
+) -> Comparison {
+    let mut all = 0;
+    for word in words.clone() {
+        let differ = (key.words()[word.at] ^ word.value) & word.mask;
+        if differ & read.words()[word.at] != 0 {
+            return Comparison::Known;
+        }
+        all |= differ;
+    }
+    if all == 0 {
+        return Comparison::Met;
+    }
+    prove(key, words, read);
+    Comparison::Read
+}
+
+/// Adds the bits of the first field that differs.
+fn prove(key: &FlowKey, words: impl Iterator<Item = Word>, read: &mut FlowMask) {
     let mut before: Option<Word> = None;
     for word in words {
         let differ = (key.words()[word.at] ^ word.value) & word.mask;
-        if differ & read.words()[word.at] != 0 {
-            return true;
+        if differ == 0 {
+            before = Some(word);
+            continue;
         }
-        if differ != 0 && proof.is_none() {
-            proof = Some((word, differ, before));
+        let first = 63 - differ.leading_zeros();
+        let part = PARTS[word.at].iter().find(|part| part.bits >> first & 1 == 1);
+        // A bit of no field: all that the condition has in the word.
+        let part = part.copied().unwrap_or(Part { bits: u64::MAX, ..NO_PART });
+        let bits = if part.by_prefix { part.bits & u64::MAX << first } else { part.bits };
+        let read = read.words_mut();
+        read[word.at] |= word.mask & bits;
+        if part.by_prefix
+            && part.lower_half
+            && let Some(upper) = before
+            && upper.at + 1 == word.at
+        {
+            read[upper.at] |= upper.mask;
         }
-        before = Some(word);
+        return;
     }
-    let Some((word, differ, before)) = proof else { return false };
-    let first = 63 - differ.leading_zeros();
-    let parts = &PARTS[word.at];
-    let part = parts.iter().find(|part| part.bits >> first & 1 == 1);
-    // A bit of no field: all that the condition has in the word.
-    let part = part.copied().unwrap_or(Part { bits: u64::MAX, ..NO_PART });
-    let bits = if part.by_prefix { part.bits & u64::MAX << first } else { part.bits };
-    let read = read.words_mut();
-    read[word.at] |= word.mask & bits;
-    if part.by_prefix
-        && part.lower_half
-        && let Some(upper) = before
-        && upper.at + 1 == word.at
-    {
-        read[upper.at] |= upper.mask;
-    }
-    true
 }
 
 #[cfg(test)]
@@ -183,7 +206,12 @@ mod tests {
                 mask: rule.mask().words()[at],
                 value: rule.key().words()[at],
             });
-            assert_eq!(excludes(&key, words, &mut read), !rule.matches(&key), "{rule:?} {key:?}");
+            let comparison = match (rule.matches(&key), added) {
+                (true, _) => Comparison::Met,
+                (false, []) => Comparison::Known,
+                _ => Comparison::Read,
+            };
+            assert_eq!(compare(&key, words, &mut read), comparison, "{rule:?} {key:?}");
             assert_eq!(read, expected, "{rule:?} {key:?}");
         }
     }

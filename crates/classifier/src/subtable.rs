@@ -3,7 +3,7 @@
 use crate::Rank;
 use crate::condition::Shape;
 use crate::hash::{Lane, Sum};
-use crate::prefix::{Word, excludes};
+use crate::prefix::{Comparison, Word, compare};
 use crate::table::{Entry, Table};
 use crate::tracker::{Track, Tracker, tracks};
 use flow::{FlowKey, FlowMask, Match, STAGES, WORDS};
@@ -218,7 +218,7 @@ impl<T> Subtable<T> {
         let is_met = self.buckets.iter().any(|bucket| {
             let words = self.lanes.iter().zip(&bucket.values);
             let words = words.map(|(lane, &value)| Word { at: lane.at, mask: lane.mask, value });
-            !excludes(key, words, read)
+            compare(key, words, read) == Comparison::Met
         });
         if is_met {
             self.add_to(read);

@@ -1,6 +1,6 @@
 //! [`FlowKey`]: what decisions may read of a packet; [`FlowMask`]: which bits they did read; [`Match`]: a condition.
 
-use crate::field::{Field, Subfield, WORDS};
+use crate::field::{Field, PACKET_WORDS, Subfield, WORDS};
 use std::fmt;
 
 macro_rules! word_array {
@@ -134,7 +134,9 @@ impl FlowMask {
     /// not compare them.
     pub fn of_packet(&self) -> Self {
         let mut mask = self.clone();
-        Field::ALL.iter().filter(|f| f.is_register()).for_each(|&f| mask.set(f, 0));
+        let [before, after] = PACKET_WORDS;
+        mask.0[before.end..after.start].fill(0);
+        mask.set(Field::PktMark, 0);
         mask
     }
 

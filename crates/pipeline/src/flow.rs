@@ -58,18 +58,32 @@ pub struct FlowText {
 pub struct FlowCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
+    /// The flow that counts for this one. It counts for itself.
+    shared: Option<Arc<Flow>>,
 }
 
 impl FlowCounters {
+    /// Those of another flow, for one that is the same to people: a logical flow that has been compiled differently for other datapaths.
+    pub fn of(flow: &Arc<Flow>) -> Self {
+        let counting = flow.counters.shared.as_ref().unwrap_or(flow);
+        Self { shared: Some(Arc::clone(counting)), ..Self::default() }
+    }
+
+    fn counting(&self) -> &Self {
+        self.shared.as_ref().map_or(self, |flow| &flow.counters)
+    }
+
     /// Adds what a megaflow has counted.
     pub fn add(&self, packets: u64, bytes: u64) {
-        self.packets.fetch_add(packets, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let counting = self.counting();
+        counting.packets.fetch_add(packets, Ordering::Relaxed);
+        counting.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Packets and bytes.
     pub fn get(&self) -> (u64, u64) {
-        (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+        let counting = self.counting();
+        (counting.packets.load(Ordering::Relaxed), counting.bytes.load(Ordering::Relaxed))
     }
 }
 

@@ -5,7 +5,7 @@ use pipeline::logical::{Loader, LogicalFlow};
 use pipeline::ofctl::Bridge;
 use pipeline::{
     DatapathKind, Direction, Entry, LogicalPort, MulticastGroup, Place, PortSecurity, Program,
-    translate,
+    TableId, translate,
 };
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -290,6 +290,29 @@ fn port_keeps_its_name_when_a_group_of_that_name_goes() {
     assert_eq!(run(&loader), [Action::Output(PortNo(3))]);
     loader.remove_multicast(DatapathKey(1), PortKey::FLOOD);
     assert_eq!(run(&loader), [Action::Drop(DropReason::NoSuchPort)]);
+}
+
+/// A port's name means another key in each datapath, so that the flow is compiled for each; to people it is one.
+#[test]
+fn flow_of_several_datapaths_counts_for_all_of_them() {
+    let mut loader = switch_with(&[]);
+    let other = DatapathKey(2);
+    loader.add_datapath(other, "other", DatapathKind::Switch);
+    let (name, security) = ("vm2".to_owned(), PortSecurity::default());
+    let port = LogicalPort { name, place: Place::Unbound, security };
+    loader.set_port(other, PortKey::new(7).unwrap(), port);
+    let mut flow = logical(0, "1", "outport = \"vm2\"; output;");
+    flow.datapaths.push(other);
+    loader.add_flow(&flow).unwrap();
+    let program = loader.program();
+    let table = TableId::FIRST;
+    let flows: Vec<_> =
+        program.groups().flat_map(|group| program.rules(group, table)).map(|rule| rule.2).collect();
+    let [one, two] = &flows[..] else { panic!("{flows:?}") };
+    assert_ne!(one.ops, two.ops);
+    one.counters.add(1, 60);
+    two.counters.add(2, 200);
+    assert_eq!((one.counters.get(), two.counters.get()), ((3, 260), (3, 260)));
 }
 
 #[test]

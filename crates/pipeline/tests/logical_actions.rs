@@ -191,6 +191,20 @@ fn rejections_go_back_to_where_packets_came_from() {
 }
 
 #[test]
+fn rejection_reads_ports_only_when_it_is_asked_about_them() {
+    let ports = |ask: &str| {
+        let actions = format!("tcp_reset {{ {ask} outport = \"a\"; inport = \"\"; output; }};");
+        let program = program(&actions);
+        let mask = translate(&program, &tcp(), &(), &mut ()).mask;
+        [Field::TpSrc, Field::TpDst, Field::TcpFlags].map(|field| mask.get(field))
+    };
+    assert_eq!(ports(""), [0, 0, 0]);
+    // What is the destination now was the source.
+    assert_eq!(ports("reg0[0..15] = tcp.dst;"), [0xffff, 0, 0]);
+    assert_eq!(ports("tcp.dst <-> tcp.src;"), [0xffff, 0xffff, 0]);
+}
+
+#[test]
 fn packets_too_long_are_told_so() {
     let actions = "reg0[0] = check_pkt_larger(1400); icmp4_error { icmp4.code = 4; icmp4.frag_mtu = 1386; outport = \"b\"; output; };";
     let done = done(actions, &tcp());

@@ -76,7 +76,7 @@ struct GroupUse {
 #[derive(Debug)]
 struct Loaded {
     datapaths: Arc<[DatapathKey]>,
-    /// For its texts and counters; a flow that is filed in several groups is there several times, once here.
+    /// For its texts and counters. A flow that is filed in several groups is there several times; this is the one that counts.
     flow: Arc<Flow>,
 }
 
@@ -414,7 +414,7 @@ impl Loader {
             let key = (Arc::clone(&recipe.text.actions), recipe.table);
             self.shared_ops.entry(key).or_insert_with(|| Arc::clone(&variant.ops));
         }
-        let make = |residual, ops| {
+        let make = |residual, ops, counters| {
             Arc::new(Flow {
                 id,
                 table: recipe.table,
@@ -422,15 +422,16 @@ impl Loader {
                 residual,
                 ops,
                 text: recipe.text.clone(),
-                counters: FlowCounters::default(),
+                counters,
             })
         };
-        let mut first = None;
+        let mut first: Option<Arc<Flow>> = None;
         for Variant { datapaths, compiled, ops } in variants {
             if compiled.rows.is_empty() {
                 continue;
             }
-            let flow = make(compiled.residual.map(Box::new), ops);
+            let counters = first.as_ref().map(FlowCounters::of).unwrap_or_default();
+            let flow = make(compiled.residual.map(Box::new), ops, counters);
             let group = self.join_group(datapaths);
             self.program.add_flow(group, &flow, &compiled.rows);
             first.get_or_insert(flow);
@@ -438,7 +439,7 @@ impl Loader {
         for question in asked {
             self.users.entry(question).or_default().push(id);
         }
-        let flow = first.unwrap_or_else(|| make(None, Arc::default()));
+        let flow = first.unwrap_or_else(|| make(None, Arc::default(), FlowCounters::default()));
         self.flows.insert(id, Loaded { datapaths, flow });
         Ok(())
     }

@@ -5,9 +5,35 @@ use super::presence::has_field;
 use crate::observer::{Event, Observer};
 use crate::recorder::RecordedKey;
 use crate::state::State;
-use flow::{Action, DropReason, Field, FlowMask, KeyStep, Reply, Subfield};
+use flow::{Action, DropReason, Field, FlowKey, FlowMask, KeyStep, Reply, Subfield};
 use wire::EtherType;
 use wire::vlan::Tag;
+
+/// The key as the actions so far leave the packet.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    key: FlowKey,
+    /// Bits that the program has put there.
+    written: FlowMask,
+}
+
+impl Sent {
+    pub fn of(key: &RecordedKey) -> Self {
+        Self { key: key.key().clone(), written: key.written().clone() }
+    }
+
+    fn write(&mut self, field: Field, value: u128, mask: u128) {
+        let kept = self.key.get(field) & !mask;
+        self.key.set(field, kept | value & mask);
+        self.written.add_bits(field, mask);
+    }
+
+    /// True when the program has put these bits there already. A value that the packet merely happens to have does not count:
+    /// others of its megaflow need not have it.
+    fn has(&self, field: Field, value: u128, mask: u128) -> bool {
+        self.key.get(field) & mask == value && mask & !self.written.get(field) == 0
+    }
+}
 
 impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     /// Leaves actions that give the packet the headers that its key has.
@@ -17,11 +43,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
         for (field, bits) in std::mem::take(&mut packet.dirty).fields() {
             let value = packet.key.key().get(field) & bits;
-            let known = packet.sent.written().get(field);
-            let same = packet.sent.key().get(field) & bits == value;
-            // What the program has put there already is not written again. A value that the packet merely happens to have is:
-            // others of its megaflow need not have it.
-            if same && bits & !known == 0 {
+            if packet.sent.has(field, value, bits) {
                 continue;
             }
             packet.sent.write(field, value, bits);
@@ -36,8 +58,8 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     }
 
     /// True when the packet has the header that `field` belongs to. What it depends on is recorded.
-    pub fn has_header(&mut self, key: &RecordedKey, field: Field) -> bool {
-        has_field(&mut key.recorder(&mut self.read), field)
+    pub fn has_header(&mut self, packet: &mut Packet<'p>, field: Field) -> bool {
+        has_field(&mut packet.key.recorder(&mut self.read), field)
     }
 
     pub fn push_vlan(&mut self, packet: &mut Packet<'p>, tpid: u16) {
@@ -101,12 +123,37 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     pub fn become_reply(&mut self, packet: &mut Packet<'p>, reply: Reply) {
         let advert = matches!(reply, Reply::NeighbourAdvert { .. });
         let unspecified_src = advert && self.read_field(packet, Field::Ip6Src) == 0;
-        self.take_steps(packet, reply.steps(unspecified_src));
-        packet.sent = packet.key.clone();
+        for step in reply.steps(unspecified_src) {
+            match *step {
+                KeyStep::Swap { a, b } => self.rearrange(packet, &[a, b], |key| key.swap(a, b)),
+                KeyStep::Flip(bits) => {
+                    self.rearrange(packet, &[bits.field()], |key| key.flip(bits))
+                }
+                KeyStep::Load { .. } | KeyStep::Move { .. } => self.take_steps(packet, &[*step]),
+            }
+        }
+        packet.sent = Sent::of(&packet.key);
         packet.dirty = FlowMask::default();
     }
 
-    /// Carries steps out on the key.
+    /// Changes fields in a way that is the same whatever they have.
+    fn rearrange(
+        &mut self,
+        packet: &mut Packet<'p>,
+        fields: &[Field],
+        change: impl FnOnce(&mut RecordedKey),
+    ) {
+        let old = packet.key.key().clone();
+        change(&mut packet.key);
+        for &field in fields {
+            let (before, after) = (old.get(field), packet.key.key().get(field));
+            if before != after {
+                self.observer.event(Event::Change { field, before, after });
+            }
+        }
+    }
+
+    /// Carries steps out on the key. What they copy is read: actions are to put it into the packet.
     pub fn take_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyStep]) {
         for step in steps {
             match *step {

@@ -14,7 +14,8 @@ pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
 impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     /// Translates a packet as it came in.
     pub fn run_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
-        let key = RecordedKey::new(key.clone());
+        let mut key = RecordedKey::new(key.clone());
+        key.know(&self.read);
         let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
         // 32 bits wide.
         let in_port = PortNo(in_port as u32);
@@ -63,7 +64,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     /// The tunnel header says which logical switch, and perhaps which logical ports.
     fn enter_by_tunnel(
         &mut self,
-        key: RecordedKey,
+        mut key: RecordedKey,
         in_port: PortNo,
         tunnel: TunnelType,
     ) -> Result<(Packet<'p>, Start), DropReason> {
@@ -96,7 +97,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     /// The tags say which logical switch; they are taken off.
     fn enter_by_uplink(
         &mut self,
-        key: RecordedKey,
+        mut key: RecordedKey,
         in_port: PortNo,
     ) -> Result<(Packet<'p>, Start), DropReason> {
         let mut recorder = key.recorder(&mut self.read);

@@ -25,24 +25,24 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    fn operand(&mut self, packet: &Packet<'p>, operand: Operand) -> u128 {
+    fn operand(&mut self, packet: &mut Packet<'p>, operand: Operand) -> u128 {
         match operand {
             Operand::Bits(bits) => self.read_bits(packet, bits),
             Operand::Constant { value, .. } => value,
         }
     }
 
-    fn port_operand(&mut self, packet: &Packet<'p>, operand: Operand) -> Option<PortKey> {
+    fn port_operand(&mut self, packet: &mut Packet<'p>, operand: Operand) -> Option<PortKey> {
         u16::try_from(self.operand(packet, operand)).ok().and_then(PortKey::new)
     }
 
-    fn mac_operand(&mut self, packet: &Packet<'p>, operand: Operand) -> MacAddr {
+    fn mac_operand(&mut self, packet: &mut Packet<'p>, operand: Operand) -> MacAddr {
         mac_from_bits(self.operand(packet, operand))
     }
 
     fn binding_key(
         &mut self,
-        packet: &Packet<'p>,
+        packet: &mut Packet<'p>,
         port: Operand,
         ip: Operand,
     ) -> Option<BindingKey> {
@@ -107,7 +107,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         self.assign(packet, to, found.into());
     }
 
-    fn put_binding(&mut self, packet: &Packet<'p>, port: Operand, ip: Operand, mac: Operand) {
+    fn put_binding(&mut self, packet: &mut Packet<'p>, port: Operand, ip: Operand, mac: Operand) {
         let Some(key) = self.binding_key(packet, port, ip) else { return };
         let mac = self.mac_operand(packet, mac);
         // Asked so that what is cached ends when the lesson is learnt, or forgotten.
@@ -116,7 +116,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    fn station_key(&mut self, packet: &Packet<'p>, mac: Operand) -> StationKey {
+    fn station_key(&mut self, packet: &mut Packet<'p>, mac: Operand) -> StationKey {
         let mac = self.mac_operand(packet, mac);
         StationKey { datapath: packet.datapath.0, vlan: 0, mac }
     }
@@ -143,7 +143,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         self.assign(packet, to, found.into());
     }
 
-    fn put_station(&mut self, packet: &Packet<'p>, port: Operand, mac: Operand) {
+    fn put_station(&mut self, packet: &mut Packet<'p>, port: Operand, mac: Operand) {
         let key = self.station_key(packet, mac);
         let Some(port) = self.port_operand(packet, port) else { return };
         let place = StationPlace::Logical(port);

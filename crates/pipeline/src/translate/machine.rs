@@ -1,5 +1,6 @@
 //! The machine: packets, their unfinished flows, and the steps of flows.
 
+use super::emit::Sent;
 use super::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation};
 use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
@@ -46,7 +47,7 @@ pub(super) struct Frame<'p> {
 pub(super) struct Packet<'p> {
     pub key: RecordedKey,
     /// The key as the actions so far leave the packet.
-    pub sent: RecordedKey,
+    pub sent: Sent,
     /// Bits of headers that were written since.
     pub dirty: FlowMask,
     /// The datapath it is in.
@@ -112,7 +113,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             };
             frame.ops = rest;
             packet.table = frame.table;
-            if rest.is_empty() || *op == Op::Drop {
+            if rest.is_empty() || matches!(op, Op::Drop) {
                 // A flow's last step needs the flow no more: a chain of `next` is no deeper than one.
                 packet.frames.pop();
             }
@@ -138,6 +139,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             self.observer.event(Event::Drop(inner.reason));
         }
         self.observer.event(Event::Leave);
+        packet.key.know(&self.read);
         let actions = inner.actions;
         if actions.is_empty() {
             packet.reason = inner.reason;
@@ -225,13 +227,13 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
 
     /// Reads bits, and records them.
     #[inline]
-    pub fn read_bits(&mut self, packet: &Packet<'p>, bits: Subfield) -> u128 {
+    pub fn read_bits(&mut self, packet: &mut Packet<'p>, bits: Subfield) -> u128 {
         packet.key.recorder(&mut self.read).read_bits(bits)
     }
 
     /// Reads a field, and records it.
     #[inline]
-    pub fn read_field(&mut self, packet: &Packet<'p>, field: Field) -> u128 {
+    pub fn read_field(&mut self, packet: &mut Packet<'p>, field: Field) -> u128 {
         packet.key.recorder(&mut self.read).read_field(field)
     }
 
@@ -240,7 +242,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
     pub fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
         if !bits.field().is_header() {
             self.write(packet, bits, value);
-        } else if self.has_header(&packet.key, bits.field()) {
+        } else if self.has_header(packet, bits.field()) {
             // The bit that says that there is a tag is written by putting one on or taking it off.
             let keeps = bits.field() == Field::VlanTci && bits.field_mask() & TAG_PRESENT != 0;
             let value = if keeps { value | TAG_PRESENT >> bits.first() } else { value };
@@ -268,7 +270,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         if packet.frames.len() >= MAX_DEPTH {
             return Err(Abort(DropReason::TranslationDepth));
         }
-        let flow = self.find(packet, &packet.key, table);
+        let flow = self.find(packet, table);
         let (datapath, key) = (packet.datapath.0, packet.key.key());
         self.observer.event(Event::Lookup { datapath, table, flow: flow.map(Arc::as_ref), key });
         match flow {
@@ -282,28 +284,23 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    /// The best flow of a table for a key.
-    fn find(
-        &mut self,
-        packet: &Packet<'p>,
-        key: &RecordedKey,
-        table: TableId,
-    ) -> Option<&'p Arc<Flow>> {
-        // What is known already costs nothing to look at again: the lookup tells rules apart by it where it can.
-        let mut looked_at = key.written().clone();
-        looked_at.union(&self.read);
-        let mut best: Option<(Rank, &'p Arc<Flow>)> = None;
-        for &group in &packet.datapath.1.groups {
-            let Some(classifier) = self.program.table(group, table) else { continue };
-            let better = best.map(|(rank, _)| rank);
-            let found = classifier.lookup(key.key(), better, &mut looked_at, |flow, read| {
-                let mut recorder = PlainRecorder { key: key.key(), read };
-                flow.residual.as_ref().is_none_or(|rest| rest.holds(&mut recorder))
-            });
-            best = found.or(best);
-        }
-        key.record(&looked_at, &mut self.read);
-        best.map(|(_, flow)| flow)
+    /// The best flow of a table for the packet.
+    fn find(&mut self, packet: &mut Packet<'p>, table: TableId) -> Option<&'p Arc<Flow>> {
+        let groups = packet.datapath.1.groups.iter();
+        let mut tables = groups.filter_map(|&group| self.program.table(group, table)).peekable();
+        tables.peek()?;
+        packet.key.look_up(&mut self.read, |key, known| {
+            let mut best: Option<(Rank, &'p Arc<Flow>)> = None;
+            for classifier in tables {
+                let better = best.map(|(rank, _)| rank);
+                let found = classifier.lookup(key, better, known, |flow, read| {
+                    let mut recorder = PlainRecorder { key, read };
+                    flow.residual.as_ref().is_none_or(|rest| rest.holds(&mut recorder))
+                });
+                best = found.or(best);
+            }
+            best.map(|(_, flow)| flow)
+        })
     }
 
     fn resubmit(
@@ -318,6 +315,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
         let key = std::mem::replace(&mut packet.key, key);
         let done = self.look_up(packet, table);
         packet.key = key;
+        packet.key.know(&self.read);
         done
     }
 
@@ -351,6 +349,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             [(&mut longer, Nested::Longer(bytes), 1), (&mut other, Nested::NotLonger(bytes), 0)]
         {
             case.depth += 1;
+            case.key.know(&self.read);
             self.observer.event(Event::Enter(nested));
             self.assign(case, to, bit);
             self.run(case)?;
@@ -419,7 +418,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
 
     /// True for what would make two hosts answer each other for ever: resets (RFC 9293 section 3.10.7.1) and ICMP errors
     /// (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
-    fn must_not_be_answered(&mut self, packet: &Packet<'p>) -> bool {
+    fn must_not_be_answered(&mut self, packet: &mut Packet<'p>) -> bool {
         const RST: u128 = 0x04;
         let mut key = packet.key.recorder(&mut self.read);
         match (key.read_field(Field::EthType), key.read_field(Field::IpProto)) {
@@ -440,7 +439,7 @@ impl<'p> Packet<'p> {
         from_tunnel: bool,
     ) -> Self {
         Self {
-            sent: key.clone(),
+            sent: Sent::of(&key),
             key,
             dirty: FlowMask::default(),
             datapath,

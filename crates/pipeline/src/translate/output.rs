@@ -282,7 +282,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    fn tunnel_destination(&mut self, packet: &Packet<'p>) -> Option<IpAddr> {
+    fn tunnel_destination(&mut self, packet: &mut Packet<'p>) -> Option<IpAddr> {
         let v4 = self.read_field(packet, Field::TunDst) as u32;
         if v4 != 0 {
             return Some(Ipv4Addr::from_bits(v4).into());

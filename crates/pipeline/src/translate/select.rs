@@ -20,7 +20,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
 
     /// A hash over addresses, protocol and ports. It says nothing secret and decides no place in a table, so that it needs
     /// no seed; two hosts choose alike.
-    fn connection_hash(&mut self, packet: &Packet<'p>) -> u64 {
+    fn connection_hash(&mut self, packet: &mut Packet<'p>) -> u64 {
         const PORTS: [u128; 3] = [6, 17, 132];
         let ethertype = self.read_field(packet, Field::EthType);
         let (source, destination) = match ethertype {
