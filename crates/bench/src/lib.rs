@@ -19,9 +19,9 @@ mod error;
 pub mod lab;
 pub mod measure;
 mod process;
-mod stop;
 pub mod scenario;
 pub mod speed;
+mod stop;
 pub mod traffic;
 
 pub use environment::Environment;

@@ -131,13 +131,7 @@ impl MacTable {
     }
 
     /// Adds a logical port to the switch at `switch` (as [`MacTable::add_switch`] returned it).
-    pub fn add_port(
-        &mut self,
-        switch: usize,
-        key: PortKey,
-        mac: MacAddr,
-        place: PortPlace,
-    ) {
+    pub fn add_port(&mut self, switch: usize, key: PortKey, mac: MacAddr, place: PortPlace) {
         let entry = &mut self.switches[switch];
         let taken = entry.stations.insert(mac, Station { place, key });
         assert!(taken.is_none(), "two ports of {mac}");
