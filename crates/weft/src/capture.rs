@@ -28,7 +28,7 @@ pub struct Args {
     target: Target,
     /// The port, by its name in the network file
     port: String,
-    /// What the guest sends and gets [default]
+    /// What the guest sends and gets; this is the default
     #[arg(long, conflicts_with = "outer")]
     inner: bool,
     /// What is on the underlay
