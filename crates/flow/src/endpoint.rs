@@ -305,6 +305,15 @@ pub struct EndpointTable {
     pub(crate) entropy_ports: u16,
 }
 
+/// What the path to an end point demands of inner frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathLimit {
+    /// The longest that goes in one piece, in bytes from its Ethernet header on.
+    pub max_frame_len: usize,
+    /// The MSS of connections is to be lowered to that.
+    pub clamp_mss: bool,
+}
+
 /// Why an end point cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EndpointError {
@@ -471,31 +480,24 @@ impl EndpointTable {
         Some(endpoint.path_mtu_bytes(self.class(endpoint).0))
     }
 
-    /// The longest inner frame that the tunnel carries to an end point in one piece, in bytes from its Ethernet header on. STT
-    /// cuts frames itself, and carries all.
+    /// What the path to an end point demands of inner frames. `None` for STT, which cuts frames itself and carries all.
     ///
     /// # Errors
     /// [`DropReason::UnknownEndpoint`].
     #[inline]
-    pub(crate) fn max_frame_len(
+    pub(crate) fn path_limit(
         &self,
         id: EndpointId,
         key: &TunnelKey,
-    ) -> Result<usize, DropReason> {
+    ) -> Result<Option<PathLimit>, DropReason> {
         let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
         let Class { spec, layout, .. } = &self.classes[usize::from(endpoint.class)];
         if spec.tunnel == TunnelType::Stt {
-            return Ok(usize::MAX);
+            return Ok(None);
         }
         let overhead = usize::from(layout.len) + options_len(spec, key) - L3;
-        Ok(usize::from(endpoint.path_mtu_bytes(spec)).saturating_sub(overhead))
-    }
-
-    /// True when the MSS of connections to an end point is lowered.
-    #[inline]
-    pub(crate) fn clamps_mss(&self, id: EndpointId) -> bool {
-        self.get(id)
-            .is_some_and(|endpoint| self.classes[usize::from(endpoint.class)].spec.clamp_mss)
+        let max_frame_len = usize::from(endpoint.path_mtu_bytes(spec)).saturating_sub(overhead);
+        Ok(Some(PathLimit { max_frame_len, clamp_mss: spec.clamp_mss }))
     }
 
     /// The end point from which a packet of type `tunnel` came, to `local`.

@@ -1,6 +1,6 @@
 //! The reference executor: what a list of actions means.
 
-use crate::send::send;
+use crate::send::Tunnel;
 use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
@@ -133,7 +133,8 @@ fn step<'a>(
     match action {
         Action::Output(port) => return or_refuse(output.port(*port, packet)),
         Action::Encap { endpoint, key } => {
-            return or_refuse(send(*endpoint, key, packet, endpoints, output));
+            let mut tunnel = Tunnel { endpoint: *endpoint, key, endpoints, output };
+            return or_refuse(tunnel.send(packet));
         }
         Action::Drop(reason) => return Next::End(*reason),
         Action::PushVlan(tag) => return or_end(push_vlan(packet, *tag)),

@@ -3,84 +3,81 @@
 use crate::{DropReason, EndpointId, EndpointTable, Output, TunnelKey, clamp_mss};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 
-/// Sends a frame to an end point, and leaves it as it was. What the path cannot carry is cut where its sender allows it, and
-/// otherwise the sender is told ([`Output::too_big`]).
-pub(crate) fn send(
-    endpoint: EndpointId,
-    key: &TunnelKey,
-    packet: &mut PacketBuf,
-    endpoints: &mut EndpointTable,
-    output: &mut impl Output,
-) -> Result<(), DropReason> {
-    let limit = endpoints.max_frame_len(endpoint, key)?;
-    if wire_len(packet) > limit {
-        return send_too_long(limit, endpoint, key, packet, endpoints, output);
-    }
-    // STT carries all: there is nothing to clamp to.
-    if limit < usize::MAX && endpoints.clamps_mss(endpoint) && crate::mss::is_syn(packet) {
-        let mut copy = packet.clone();
-        clamp_mss(&mut copy, limit);
-        return carry(endpoint, key, &mut copy, endpoints, output);
-    }
-    carry(endpoint, key, packet, endpoints, output)
+/// Where frames go: to an end point, under a key.
+pub(crate) struct Tunnel<'a, O> {
+    pub endpoint: EndpointId,
+    pub key: &'a TunnelKey,
+    pub endpoints: &'a mut EndpointTable,
+    pub output: &'a mut O,
 }
 
-/// The rare frame that is too long.
-fn send_too_long(
-    limit: usize,
-    endpoint: EndpointId,
-    key: &TunnelKey,
-    packet: &mut PacketBuf,
-    endpoints: &mut EndpointTable,
-    output: &mut impl Output,
-) -> Result<(), DropReason> {
-    match fit(packet, limit) {
-        Fit::Fits => carry(endpoint, key, packet, endpoints, output),
-        Fit::Resize(resize) => {
-            // Copied, because the actions that follow go on with the frame as it is.
+impl<O: Output> Tunnel<'_, O> {
+    /// Sends a frame, and leaves it as it was. What the path cannot carry is cut where its sender allows it, and otherwise the
+    /// sender is told ([`Output::too_big`]).
+    pub fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        // STT carries all: it has no limit.
+        let Some(limit) = self.endpoints.path_limit(self.endpoint, self.key)? else {
+            return self.carry(packet);
+        };
+        if wire_len(packet) > limit.max_frame_len {
+            return self.send_too_long(packet, limit.max_frame_len);
+        }
+        if limit.clamp_mss && crate::mss::is_syn(packet) {
             let mut copy = packet.clone();
-            resize.apply(&mut copy);
-            carry(endpoint, key, &mut copy, endpoints, output)
+            clamp_mss(&mut copy, limit.max_frame_len);
+            return self.carry(&mut copy);
         }
-        Fit::Fragment { mtu } => {
-            let each = |fragment: &mut PacketBuf| {
-                if let Err(reason) = carry(endpoint, key, fragment, endpoints, output) {
-                    output.dropped(reason, fragment);
-                }
-            };
-            let done = Fragmenter::new().fragment(packet, mtu.into(), each);
-            done.map(drop).map_err(|_| DropReason::UnderlayTooBig)
-        }
-        Fit::TooBig { mtu } => {
-            output.too_big(packet, mtu);
-            Err(DropReason::UnderlayTooBig)
-        }
-        Fit::Never => Err(DropReason::UnderlayTooBig),
+        self.carry(packet)
     }
-}
 
-/// Sends a frame that fits.
-fn carry(
-    endpoint: EndpointId,
-    key: &TunnelKey,
-    packet: &mut PacketBuf,
-    endpoints: &mut EndpointTable,
-    output: &mut impl Output,
-) -> Result<(), DropReason> {
-    let Some(limits) = endpoints.split_limits(endpoint, packet) else {
-        let outer = endpoints.encap(endpoint, key, packet)?;
-        let sent = output.underlay(&outer, packet);
-        outer.undo(packet);
-        return sent;
-    };
-    // The rare super-packet that the tunnel cannot carry whole: copied, because cutting shortens it.
-    let mut first = packet.clone();
-    let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
-    for mut part in std::iter::once(first).chain(rest) {
-        let sent = endpoints.encap(endpoint, key, &mut part);
-        if let Err(reason) = sent.and_then(|outer| output.underlay(&outer, &mut part)) {
-            output.dropped(reason, &part);
+    /// The rare frame that is too long.
+    fn send_too_long(
+        &mut self,
+        packet: &mut PacketBuf,
+        max_frame_len: usize,
+    ) -> Result<(), DropReason> {
+        match fit(packet, max_frame_len) {
+            Fit::Fits => self.carry(packet),
+            Fit::Resize(resize) => {
+                // Copied, because the actions that follow go on with the frame as it is.
+                let mut copy = packet.clone();
+                resize.apply(&mut copy);
+                self.carry(&mut copy)
+            }
+            Fit::Fragment { mtu } => {
+                let each = |fragment: &mut PacketBuf| {
+                    if let Err(reason) = self.carry(fragment) {
+                        self.output.dropped(reason, fragment);
+                    }
+                };
+                let done = Fragmenter::new().fragment(packet, mtu.into(), each);
+                done.map(drop).map_err(|_| DropReason::UnderlayTooBig)
+            }
+            Fit::TooBig { mtu } => {
+                self.output.too_big(packet, mtu);
+                Err(DropReason::UnderlayTooBig)
+            }
+            Fit::Never => Err(DropReason::UnderlayTooBig),
         }
     }
-    Ok(())
+
+    /// Sends a frame that fits.
+    fn carry(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        let Some(limits) = self.endpoints.split_limits(self.endpoint, packet) else {
+            let outer = self.endpoints.encap(self.endpoint, self.key, packet)?;
+            let sent = self.output.underlay(&outer, packet);
+            outer.undo(packet);
+            return sent;
+        };
+        // The rare super-packet that the tunnel cannot carry whole: copied, because cutting shortens it.
+        let mut first = packet.clone();
+        let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
+        for mut part in std::iter::once(first).chain(rest) {
+            let sent = self.endpoints.encap(self.endpoint, self.key, &mut part);
+            if let Err(reason) = sent.and_then(|outer| self.output.underlay(&outer, &mut part)) {
+                self.output.dropped(reason, &part);
+            }
+        }
+        Ok(())
+    }
 }
