@@ -1,7 +1,6 @@
 //! What it costs to set up, keep and revalidate megaflows of a large network of logical switches.
 //!
-//! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that, in a process whose memory tells what it
-//! took. All times are of one processor's work.
+//! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that. All times are of one processor's work.
 
 #[path = "../tests/switch/fake.rs"]
 #[allow(dead_code)]
@@ -28,20 +27,37 @@ const BATCH: usize = 64;
 /// The key of the packet with a number.
 type Keys = fn(u32) -> FlowKey;
 
+const KINDS: [(&str, Keys); 2] = [("ports", by_port), ("pairs", pair)];
+const PARTS: [&str; 2] = ["setup", "keep"];
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let has = |arg: &str| args.iter().any(|a| a == arg);
-    let program = large::load().program();
-    let kinds: [(&str, Keys); 2] = [("ports", by_port), ("pairs", pair)];
-    let is_meant =
-        |what: &str, others: &[&str]| has(what) || !others.iter().any(|other| has(other));
-    for (name, key) in kinds.into_iter().filter(|(name, _)| is_meant(name, &["ports", "pairs"])) {
-        if is_meant("setup", &["keep"]) {
-            translation(&program, name, key);
-            setup(&program, name, key);
+    let kinds = KINDS.into_iter().filter(|(name, _)| has(name));
+    let parts = PARTS.into_iter().filter(|part| has(part));
+    match (&kinds.collect::<Vec<_>>()[..], &parts.collect::<Vec<_>>()[..]) {
+        (&[(name, key)], &[part]) => {
+            let program = large::load().program();
+            if part == "setup" {
+                translation(&program, name, key);
+                setup(&program, name, key);
+            } else {
+                keep(&program, name, key);
+            }
         }
-        if is_meant("keep", &["setup"]) {
-            keep(&program, name, key);
+        _ => each_in_a_process_of_its_own(&has),
+    }
+}
+
+/// What one measurement has given back another would take without growing: each has a process whose memory tells what it took.
+fn each_in_a_process_of_its_own(has: &impl Fn(&str) -> bool) {
+    let is_meant = |what: &str, all: &[&str]| has(what) || !all.iter().any(|other| has(other));
+    let names = KINDS.map(|(name, _)| name);
+    let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+    for name in names.into_iter().filter(|name| is_meant(name, &names)) {
+        for part in PARTS.into_iter().filter(|part| is_meant(part, &PARTS)) {
+            let ended = std::process::Command::new(&program).args([name, part]).status();
+            assert!(ended.is_ok_and(|status| status.success()), "{name} {part}");
         }
     }
 }
