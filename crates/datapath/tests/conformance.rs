@@ -1,6 +1,7 @@
 //! The `user` provider passes the conformance suite of datapaths.
 
 use datapath::Datapath;
+use datapath::user::Workers;
 use datapath::user::{Config, UserDatapath};
 use std::sync::Arc;
 use testkit::conformance;
@@ -10,7 +11,7 @@ fn start(config: Config) -> Arc<dyn Datapath> {
 }
 
 fn start_three_workers(config: Config) -> Arc<dyn Datapath> {
-    start(Config { workers: 3, ..config })
+    start(Config { workers: Workers { count: 3, ..config.workers }, ..config })
 }
 
 #[test]

@@ -25,6 +25,11 @@ impl Events {
         Self { events: [EpollEvent::empty(); Self::MAX], len: 0 }
     }
 
+    /// Whether the last wait found nothing ready.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The numbers of what the last wait found ready.
     pub fn tokens(&self) -> impl Iterator<Item = u64> {
         self.events[..self.len].iter().map(EpollEvent::data)

@@ -51,7 +51,7 @@ fn needed(config: &Config) -> u64 {
         .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
     // Tunnels with the same address and the same checksums send from the same ports.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
-    let workers = config.workers.max(1) as u64;
+    let workers = config.workers.count.max(1) as u64;
     // Each worker has a queue of each device, and a socket of each tunnel; one more socket of each tunnel keeps the host's own
     // stack from answering.
     BESIDES
@@ -100,7 +100,8 @@ mod tests {
         let files = |tunnels: &[&str], ports| needed(&config(tunnels, ports));
         let one = files(&["gre"], 1);
         assert_eq!(files(&["gre"], 2), one + 1, "one each port");
-        let workers = Config { workers: 3, ..config(&["gre"], 2) };
+        let mut workers = config(&["gre"], 2);
+        workers.workers.count = 3;
         assert_eq!(needed(&workers), one + 1 + 2 * (4 + 2 + 1), "and each worker has its own");
         let vxlan = files(&["vxlan"], 1);
         assert_eq!(vxlan, one + 64, "and a socket each source port of UDP");

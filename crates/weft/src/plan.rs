@@ -3,6 +3,7 @@
 use crate::numbers::{EndpointName, Numbers, Pool};
 use anyhow::{Context, Result, bail};
 use datapath::upcall::UpcallLimits;
+use datapath::user::Workers;
 use datapath::user::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, MAX_PORT, PortConfig, TunnelConfig, Underlay,
 };
@@ -79,7 +80,7 @@ pub fn plan(
         ports,
         entropy_base: ENTROPY_BASE,
         entropy_ports: ENTROPY_PORTS,
-        workers: 1,
+        workers: Workers::default(),
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
     };

@@ -4,6 +4,7 @@ use crate::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TunnelSpec};
 use netdev::IpPrefix;
 use std::net::IpAddr;
+use std::time::Duration;
 use wire::MacAddr;
 
 /// Everything a user datapath needs to know, checked by whoever made it.
@@ -23,13 +24,29 @@ pub struct Config {
     pub entropy_base: u16,
     /// How many ports the range has.
     pub entropy_ports: u16,
-    /// Forwarding threads; 1 to [`MAX_WORKERS`](super::MAX_WORKERS). Each packet is forwarded by one of them, chosen by the hash of
-    /// its (inner) flow.
-    pub workers: usize,
+    /// The threads that forward.
+    pub workers: Workers,
     /// Megaflows at most, of each thread.
     pub megaflows: usize,
     /// What may wait to be translated.
     pub upcalls: UpcallLimits,
+}
+
+/// The threads that forward.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Workers {
+    /// How many; 1 to [`MAX_WORKERS`](super::MAX_WORKERS). Each packet is forwarded by one of them, chosen by the hash of its
+    /// (inner) flow.
+    pub count: usize,
+    /// How long one that has nothing to do looks again before it sleeps, as long as that pays; zero: it sleeps at once.
+    pub busy_poll: Duration,
+}
+
+impl Default for Workers {
+    /// One, and half as long as the kernel itself waits before it halts the processor of a virtual machine.
+    fn default() -> Self {
+        Self { count: 1, busy_poll: Duration::from_micros(100) }
+    }
 }
 
 /// What is reached over the uplink, and how. It may change while the datapath runs.

@@ -14,6 +14,7 @@
 //! A worker owns all that a packet touches; there is no lock on its way. Within one port and one tunnel socket frames keep
 //! their order.
 
+mod busy_poll;
 pub mod cache;
 pub mod config;
 mod control;
@@ -33,7 +34,7 @@ mod vif;
 mod worker;
 
 pub use config::{
-    Config, DeviceConfig, EndpointConfig, GuestConfig, PortConfig, TunnelConfig, Underlay,
+    Config, DeviceConfig, EndpointConfig, GuestConfig, PortConfig, TunnelConfig, Underlay, Workers,
 };
 
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
@@ -41,6 +42,7 @@ use crate::provider::{Datapath, DatapathError, DumpCursor, Portion};
 use crate::stats::{MegaflowStats, PortStats, Snapshot, UplinkStats, drops};
 use crate::upcall::{Answer, Upcall, UpcallQueues, WorkerId};
 use crate::watch::{CapturedFrame, DroppedPacket, Watch, Watching};
+use busy_poll::BusyPoll;
 use cache::{Cache, CacheLimits, Cursor};
 use control::Control;
 use flow::{Action, EndpointError, EndpointTable, PortNo};
@@ -144,7 +146,7 @@ impl UserDatapath {
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(Meters::default());
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
-        for number in 0..config.workers.clamp(1, MAX_WORKERS) {
+        for number in 0..config.workers.count.clamp(1, MAX_WORKERS) {
             let (mailbox, requests, waker) = Mailbox::new()?;
             let forwarder = Forwarder::new(
                 WorkerId(number as u16),
@@ -153,7 +155,10 @@ impl UserDatapath {
                 Outputs::new(config.uplink_port, Arc::clone(&meters)),
                 Arc::clone(&upcalls),
             );
-            let mut worker = Worker::new(started, (requests, waker), forwarder, notices.clone())?;
+            let busy_poll = BusyPoll::new(config.workers.busy_poll);
+            let mailbox_end = (requests, waker);
+            let mut worker =
+                Worker::new(started, mailbox_end, forwarder, busy_poll, notices.clone())?;
             threads.push(spawn(&format!("forward-{number}"), move || worker.run())?);
             workers.push(mailbox);
         }

@@ -1,5 +1,6 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
 
+use super::busy_poll::{BusyPoll, Idle};
 use super::config::EndpointConfig;
 use super::config::Underlay;
 use super::forward::{Forwarder, MAX_ANSWERS};
@@ -20,7 +21,8 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What an epoll event is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +61,7 @@ impl Token {
 pub(super) struct Worker {
     started: Instant,
     epoll: Epoll,
+    busy_poll: BusyPoll,
     waker: Arc<Waker>,
     requests: mpsc::Receiver<Request>,
     /// By the number in their tokens.
@@ -73,6 +76,7 @@ impl Worker {
         started: Instant,
         (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
         forwarder: Forwarder,
+        busy_poll: BusyPoll,
         notices: Notices,
     ) -> Result<Self, Error> {
         let epoll = Epoll::new()?;
@@ -81,6 +85,7 @@ impl Worker {
         Ok(Self {
             started,
             epoll,
+            busy_poll,
             waker,
             requests,
             receivers: Vec::new(),
@@ -98,9 +103,19 @@ impl Worker {
         let mut events = Events::new();
         let mut next_tick = Instant::now() + TICK;
         loop {
-            let timeout = next_tick.saturating_duration_since(Instant::now());
+            let idle = Instant::now();
+            let timeout = match self.busy_poll.idle(idle) {
+                Idle::Look => Duration::ZERO,
+                Idle::Sleep => next_tick.saturating_duration_since(idle),
+            };
             self.epoll.wait(&mut events, Some(timeout))?;
             let now = Instant::now();
+            if !events.is_empty() {
+                self.busy_poll.busy(now);
+            } else if timeout.is_zero() {
+                // Who else is to run on this processor goes first.
+                thread::yield_now();
+            }
             self.forwarder.now_ms = (now - self.started).as_millis() as u64;
             for token in events.tokens().filter_map(Token::from_u64) {
                 match token {

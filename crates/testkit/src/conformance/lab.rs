@@ -4,6 +4,7 @@ use super::reference::Sighting;
 use super::{BASE, PORTS, Start, UPLINK, endpoints, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::upcall::{Upcall, UpcallLimits};
+use datapath::user::Workers;
 use datapath::user::{Config, DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use datapath::{Datapath, stats::PortStats, stats::Snapshot};
 use flow::{PortNo, TunnelSpec};
@@ -217,7 +218,7 @@ fn config(upcalls: UpcallLimits, megaflows: usize) -> Config {
         ports: PORTS.map(port_config).into(),
         entropy_base: BASE,
         entropy_ports: 64,
-        workers: 1,
+        workers: Workers::default(),
         megaflows,
         upcalls,
     }

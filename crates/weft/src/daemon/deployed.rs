@@ -4,6 +4,7 @@ use crate::numbers::Numbers;
 use crate::plan::{self, Plan};
 use crate::{Failure, limits, rights};
 use anyhow::anyhow;
+use datapath::user::Workers;
 use datapath::user::{Config, DeviceConfig, PortConfig};
 use flow::PortNo;
 use netdev::capability::Capability;
@@ -24,11 +25,11 @@ pub struct Deployed {
 }
 
 impl Deployed {
-    /// Reads and checks a network file, for a switch with so many threads that forward. What has a number in `numbers` keeps it.
+    /// Reads and checks a network file, for a switch with these threads to forward. What has a number in `numbers` keeps it.
     pub fn load(
         file: &Path,
         host: &str,
-        workers: usize,
+        workers: Workers,
         mut numbers: Numbers,
     ) -> Result<(Self, Program), Failure> {
         let network = Network::load(file).map_err(Failure::input)?;

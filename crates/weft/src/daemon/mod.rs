@@ -13,6 +13,7 @@ use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::user::UserDatapath;
+use datapath::user::Workers;
 use deployed::Deployed;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,11 +40,11 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Reads and checks the network file for a switch with so many threads that forward; nothing is made yet.
+    /// Reads and checks the network file for a switch with these threads to forward; nothing is made yet.
     ///
     /// # Errors
     /// Bad input, missing rights, too few open files.
-    pub fn load(host: &str, file: &Path, workers: usize) -> Result<Self, Failure> {
+    pub fn load(host: &str, file: &Path, workers: Workers) -> Result<Self, Failure> {
         let (deployed, program) = Deployed::load(file, host, workers, Default::default())?;
         Ok(Self { host: host.to_owned(), file: file.to_owned(), deployed, program })
     }
