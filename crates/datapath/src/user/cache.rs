@@ -40,13 +40,14 @@ use subtable::Subtable;
 /// How large a cache may become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheLimits {
-    /// Megaflows; what comes when there are so many is refused. No cache takes more than 2^26 - 1.
+    /// Megaflows; what comes when there are so many is refused. No cache takes more than 2^24 - 2.
     pub megaflows: usize,
 }
 
 impl CacheLimits {
-    /// Slots have 32 bits, and in the worst case every megaflow has a chunk for itself.
-    const MOST: usize = (1 << 26) - 1;
+    /// In the worst case every megaflow has a list of actions for itself, which a record must be able to name. (Slots have 32 bits, which is
+    /// enough for as many chunks.)
+    const MOST: usize = (1 << Record::LIST_BITS) - 2;
 }
 
 impl Default for CacheLimits {
@@ -159,10 +160,8 @@ impl Cache {
             None => self.search(key, hash)?,
         };
         let record = self.store.get_mut(slot.chunk())?.record_mut(slot.at())?;
-        record.usage.packets += 1;
-        record.usage.bytes += bytes as u64;
-        record.usage.used_ms = now_ms;
-        Some(Hit { id: record.id, actions: &record.actions })
+        record.hit(bytes as u64, now_ms);
+        Some(Hit { id: record.id, actions: self.lists.get(record.list())? })
     }
 
     /// Tries one mask after another.
@@ -206,8 +205,7 @@ impl Cache {
         });
         let Some(chunk) = self.store.get_mut(chunk_number) else { return Err(PutRefused::Full) };
         let key = megaflow.condition.key();
-        let actions = self.lists.take(&megaflow.actions);
-        let record = Record { id: megaflow.id, actions, usage: Usage::default() };
+        let record = Record::new(megaflow.id, self.lists.take(&megaflow.actions));
         let slot = Slot::new(chunk_number, chunk.insert(&subtable.lanes, key, record));
         if chunk.is_full() {
             subtable.open.pop();
@@ -224,12 +222,11 @@ impl Cache {
             return Err(PutRefused::Collision);
         }
         let record = self.store.get_mut(slot.chunk()).and_then(|chunk| chunk.record_mut(slot.at()));
-        if let Some(record) = record
-            && record.actions != megaflow.actions
-        {
-            let actions = self.lists.take(&megaflow.actions);
-            let old = std::mem::replace(&mut record.actions, actions);
-            self.lists.give_back(&old);
+        if let Some(record) = record {
+            // First the new one: it may be the old one.
+            let old = record.list();
+            record.set_list(self.lists.take(&megaflow.actions));
+            self.lists.give_back(old);
         }
         Ok(())
     }
@@ -268,9 +265,9 @@ impl Cache {
             self.remove_subtable(number);
         }
         self.ids.remove(id.0, slot);
-        self.lists.give_back(&record.actions);
+        self.lists.give_back(record.list());
         self.len -= 1;
-        Some(record.usage)
+        Some(record.usage())
     }
 
     fn remove_subtable(&mut self, number: u32) {
@@ -302,8 +299,8 @@ impl Cache {
 
     fn megaflow(&self, slot: Slot, record: &Record) -> Option<(Megaflow, Usage)> {
         let condition = self.condition(slot)?;
-        let actions = record.actions.clone();
-        Some((Megaflow { id: record.id, condition, actions }, record.usage))
+        let actions = self.lists.get(record.list())?.clone();
+        Some((Megaflow { id: record.id, condition, actions }, record.usage()))
     }
 
     /// Adds the next portion of all megaflows to `out`, `most` of them but at least one, and says where the next portion begins;
@@ -325,7 +322,7 @@ impl Cache {
         most: usize,
         out: &mut Vec<(MegaflowId, Usage)>,
     ) -> Option<Cursor> {
-        self.walk(from, most, |_, record| out.push((record.id, record.usage)))
+        self.walk(from, most, |_, record| out.push((record.id, record.usage())))
     }
 
     fn walk(

@@ -1,10 +1,11 @@
 //! Where megaflows are kept: in chunks of up to 64 with one mask, which never move.
 
+use super::interner::ListNo;
 use super::slab::Slab;
 use super::subtable::Lane;
 use crate::megaflow::{MegaflowId, Usage};
-use flow::{Action, FlowKey};
-use std::sync::Arc;
+use flow::FlowKey;
+use std::num::NonZero;
 
 /// Megaflows of a chunk: as many as a word has bits. Larger chunks would be emptier, since a chunk serves one mask.
 const CHUNK: u32 = u64::BITS;
@@ -32,8 +33,56 @@ impl Slot {
 /// A megaflow without its condition.
 pub(super) struct Record {
     pub(super) id: MegaflowId,
-    pub(super) actions: Arc<[Action]>,
-    pub(super) usage: Usage,
+    packets: u64,
+    bytes: u64,
+    /// In the lower bits the number of its list and one more, so that it is never 0; above them when it was hit last, in milliseconds:
+    /// 34 years.
+    list_and_used: NonZero<u64>,
+}
+
+// Hundreds of thousands of them.
+const _: () = assert!(size_of::<Option<Record>>() == 32);
+
+impl Record {
+    /// Bits that a list has.
+    pub(super) const LIST_BITS: u32 = 24;
+
+    /// A megaflow that was never hit.
+    pub(super) const fn new(id: MegaflowId, list: ListNo) -> Self {
+        Self { id, packets: 0, bytes: 0, list_and_used: Self::pack(list, 0) }
+    }
+
+    const fn pack(ListNo(number): ListNo, used_ms: u64) -> NonZero<u64> {
+        let list = (number as u64 + 1) & ((1 << Self::LIST_BITS) - 1);
+        match NonZero::new(list | used_ms << Self::LIST_BITS) {
+            Some(packed) => packed,
+            None => NonZero::<u64>::MIN,
+        }
+    }
+
+    /// One more packet.
+    #[inline]
+    pub(super) const fn hit(&mut self, bytes: u64, now_ms: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+        self.list_and_used = Self::pack(self.list(), now_ms);
+    }
+
+    #[inline]
+    pub(super) const fn list(&self) -> ListNo {
+        let list = self.list_and_used.get() & ((1 << Self::LIST_BITS) - 1);
+        ListNo((list as u32).wrapping_sub(1))
+    }
+
+    /// It has another list from now on.
+    pub(super) const fn set_list(&mut self, list: ListNo) {
+        self.list_and_used = Self::pack(list, self.usage().used_ms);
+    }
+
+    pub(super) const fn usage(&self) -> Usage {
+        let used_ms = self.list_and_used.get() >> Self::LIST_BITS;
+        Usage { packets: self.packets, bytes: self.bytes, used_ms }
+    }
 }
 
 /// Some megaflows with one mask.
