@@ -67,6 +67,27 @@ impl Default for UpcallLimits {
     }
 }
 
+impl UpcallLimits {
+    /// Adds a packet of `len` bytes to what waits; false when there is no room for it.
+    pub(crate) fn admit(&self, waiting: &mut Waiting, len: usize) -> bool {
+        let bytes = waiting.bytes.saturating_add(len);
+        let has_room = waiting.packets < self.packets && bytes <= self.bytes;
+        if waiting.packets > 0 && !has_room {
+            return false;
+        }
+        waiting.packets += 1;
+        waiting.bytes = bytes;
+        true
+    }
+}
+
+/// What waits of one port.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Waiting {
+    packets: usize,
+    bytes: usize,
+}
+
 /// The queues of all ports; see the module. Workers push, upcall handlers take, each from any thread.
 #[derive(Debug)]
 pub struct UpcallQueues {
@@ -86,13 +107,23 @@ struct State {
 #[derive(Debug, Default)]
 struct Queue {
     upcalls: VecDeque<Upcall>,
-    bytes: usize,
+    waiting: Waiting,
 }
 
 impl UpcallQueues {
     /// Empty ones.
     pub fn new(limits: UpcallLimits) -> Self {
         Self { limits, state: Mutex::default(), ready: Condvar::new() }
+    }
+
+    /// How much there may be of each port.
+    pub(crate) const fn limits(&self) -> UpcallLimits {
+        self.limits
+    }
+
+    /// What waits of a port at this moment.
+    pub(crate) fn waiting(&self, port: PortNo) -> Waiting {
+        self.lock().queues.get(&port).map_or_else(Waiting::default, |queue| queue.waiting)
     }
 
     /// Queues what `upcalls` holds, which is empty then. What finds its port's queue full is given to `refused`.
@@ -104,16 +135,13 @@ impl UpcallQueues {
         let State { queues, turns, .. } = &mut *state;
         for upcall in upcalls.drain(..) {
             let queue = queues.entry(upcall.port).or_default();
-            let len = upcall.packet.len();
-            let has_room = queue.upcalls.len() < self.limits.packets
-                && queue.bytes.saturating_add(len) <= self.limits.bytes;
-            if queue.upcalls.is_empty() {
-                turns.push_back(upcall.port);
-            } else if !has_room {
+            if !self.limits.admit(&mut queue.waiting, upcall.packet.len()) {
                 refused(upcall);
                 continue;
             }
-            queue.bytes += len;
+            if queue.upcalls.is_empty() {
+                turns.push_back(upcall.port);
+            }
             queue.upcalls.push_back(upcall);
         }
         drop(state);
@@ -138,7 +166,8 @@ impl UpcallQueues {
             let Some(port) = turns.pop_front() else { break };
             let Some(queue) = queues.get_mut(&port) else { continue };
             if let Some(upcall) = queue.upcalls.pop_front() {
-                queue.bytes = queue.bytes.saturating_sub(upcall.packet.len());
+                queue.waiting.packets -= 1;
+                queue.waiting.bytes -= upcall.packet.len();
                 out.push(upcall);
             }
             if queue.upcalls.is_empty() {
@@ -212,6 +241,25 @@ mod tests {
         assert_eq!(push(&queues, [upcall(3, 5000), upcall(3, 1)]), 1);
         assert_eq!(take(&queues, 3), [1, 2, 3]);
         assert_eq!(push(&queues, [upcall(1, 60), upcall(1, 900)]), 1);
+    }
+
+    #[test]
+    fn what_waits_foretells_what_is_refused() {
+        let limits = UpcallLimits { packets: 4, bytes: 1000 };
+        for lens in [[60; 6], [400; 6], [5000, 1, 1, 1, 1, 1], [1, 999, 0, 1, 0, 0]] {
+            for before in 0..lens.len() {
+                let queues = UpcallQueues::new(limits);
+                push(&queues, lens[..before].iter().map(|&len| upcall(1, len)));
+                let mut foreseen = queues.waiting(PortNo(1));
+                for &len in &lens[before..] {
+                    let admits = limits.admit(&mut foreseen, len);
+                    assert_eq!(push(&queues, [upcall(1, len)]), usize::from(!admits), "{lens:?}");
+                    assert_eq!(queues.waiting(PortNo(1)), foreseen);
+                }
+                let all = take(&queues, lens.len()).len();
+                assert!(all > 0 && queues.waiting(PortNo(1)) == Waiting::default());
+            }
+        }
     }
 
     #[test]

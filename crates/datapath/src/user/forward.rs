@@ -7,7 +7,7 @@ use super::transmit::Transmit;
 use super::uplink::Uplink;
 use super::vif::Vif;
 use crate::megaflow::MegaflowId;
-use crate::upcall::{Answer, Upcall, UpcallQueues, UpcallReason, WorkerId};
+use crate::upcall::{Answer, Upcall, UpcallQueues, UpcallReason, Waiting, WorkerId};
 use crate::watch::{Direction, Watchers};
 use flow::{
     Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output, PortNo,
@@ -56,6 +56,8 @@ pub(super) struct Forwarder {
     pub(super) out: Outputs,
     pub(super) now_ms: u64,
     misses: Vec<Upcall>,
+    /// What waits in the queue of the port whose frames are being looked up, as far as this worker knows.
+    waiting: Option<(PortNo, Waiting)>,
     upcalls: Arc<UpcallQueues>,
 }
 
@@ -67,7 +69,8 @@ impl Forwarder {
         out: Outputs,
         upcalls: Arc<UpcallQueues>,
     ) -> Self {
-        Self { worker, cache, endpoints, out, now_ms: 0, misses: Vec::new(), upcalls }
+        let (misses, waiting) = (Vec::new(), None);
+        Self { worker, cache, endpoints, out, now_ms: 0, misses, waiting, upcalls }
     }
 
     /// A frame that came in by `port`, out of the tunnel `tunnel` if it came by one.
@@ -87,14 +90,26 @@ impl Forwarder {
                 execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
                 self.finish(&key, port);
             }
-            None => self.misses.push(Upcall {
-                packet: packet.clone(),
-                key,
-                port,
-                reason: UpcallReason::Miss,
-                worker: self.worker,
-            }),
+            None => self.missed(port, key, packet),
         }
+    }
+
+    /// Has a packet go up that no megaflow matches. Only what has room in the queue is copied: a flood is not worth it.
+    fn missed(&mut self, port: PortNo, key: FlowKey, packet: &PacketBuf) {
+        if !self.has_room(port, packet.len()) {
+            return self.out.dropped(DropReason::UpcallQueueFull, packet);
+        }
+        let (packet, worker) = (packet.clone(), self.worker);
+        self.misses.push(Upcall { packet, key, port, reason: UpcallReason::Miss, worker });
+    }
+
+    /// Sets room for a packet aside in the queue of its port. The queue is asked once for a batch of one port's frames: whatever is
+    /// taken out of it, or put in by other workers, shows in the next.
+    fn has_room(&mut self, port: PortNo, len: usize) -> bool {
+        let known = self.waiting.filter(|(known, _)| *known == port);
+        let (_, waiting) =
+            self.waiting.insert(known.unwrap_or_else(|| (port, self.upcalls.waiting(port))));
+        self.upcalls.limits().admit(waiting, len)
     }
 
     /// A guest has sent a frame: for who looks on.
@@ -150,6 +165,7 @@ impl Forwarder {
 
     /// Hands up what no megaflow matched: once for a batch of frames.
     pub(super) fn flush(&mut self) {
+        self.waiting = None;
         let out = &mut self.out;
         self.upcalls.push(&mut self.misses, |upcall| {
             // A controller misses a copy; the packet itself is not lost.
