@@ -1,50 +1,71 @@
 //! [`Learned`]: the bindings and stations that a switch has learnt, with a limit on each, and ageing.
 
+mod table;
+
+pub use table::{LearntAt, Refusal, Share, Taught};
+
 use crate::state::{BindingKey, Generation, Lesson, Question, State, StationKey, StationPlace};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
+use table::{Known, Table};
 use wire::MacAddr;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
 /// How many generations there are: questions share them, so that "none" has one too. Two questions that share one are
-/// asked again a little too often, nothing worse.
-const GENERATIONS: usize = 4096;
+/// asked again a little too often, nothing worse. As many as there may be stations by default, 512 KiB: while a port learns as fast as it
+/// can, 5,000 stations between two revalidations, a megaflow that rests on two answers is looked at in vain in one of 7
+/// revalidations; with 4,096 generations it would be 9 of 10.
+const GENERATIONS: usize = 65_536;
 
 /// How much may be learnt. What is known when a limit is reached stays; what is new is not learnt, and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnLimits {
-    /// Bindings of IP addresses.
-    pub bindings: usize,
+    /// Bindings of IP addresses. Those of a router's port count together, whoever has sent them.
+    pub bindings: Share,
     /// Stations, over all networks.
-    pub stations: usize,
+    pub stations: Share,
     /// After this time without a lesson a binding or station is forgotten.
     pub max_age: Duration,
 }
 
 impl Default for LearnLimits {
     fn default() -> Self {
-        Self { bindings: 65_536, stations: 65_536, max_age: Duration::from_secs(300) }
+        let share = Share { total: 65_536, per_port: 8192 };
+        Self { bindings: share, stations: share, max_age: Duration::from_secs(300) }
     }
 }
 
-/// Something learnt, and when it was last.
-#[derive(Clone, Copy, Debug)]
-struct Known<T> {
-    value: T,
-    /// `None`: configured, never forgotten.
-    last: Option<Instant>,
+/// How many lessons were refused, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Refusals {
+    /// [`Refusal::Configured`].
+    pub configured: u64,
+    /// [`Refusal::PortFull`].
+    pub port_full: u64,
+    /// [`Refusal::TableFull`].
+    pub table_full: u64,
+}
+
+impl Refusals {
+    const fn count(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::Configured => self.configured += 1,
+            Refusal::PortFull => self.port_full += 1,
+            Refusal::TableFull => self.table_full += 1,
+        }
+    }
 }
 
 /// What was learnt; see the module.
 #[derive(Debug)]
 pub struct Learned {
     limits: LearnLimits,
-    bindings: Map<BindingKey, Known<MacAddr>>,
-    stations: Map<StationKey, Known<StationPlace>>,
+    bindings: Table<BindingKey, MacAddr>,
+    stations: Table<StationKey, StationPlace>,
     generations: Box<[Generation]>,
     hash: ahash::RandomState,
-    refused: u64,
+    refused: Refusals,
 }
 
 impl Default for Learned {
@@ -56,68 +77,61 @@ impl Default for Learned {
 impl Learned {
     /// Nothing yet.
     pub fn new(limits: LearnLimits) -> Self {
+        let behind = |key: &BindingKey, _: &MacAddr| {
+            let (datapath, port) = (key.datapath, StationPlace::Logical(key.port));
+            LearntAt { datapath, port }
+        };
+        let at = |key: &StationKey, port: &StationPlace| LearntAt {
+            datapath: key.datapath,
+            port: *port,
+        };
         Self {
             limits,
-            bindings: Map::default(),
-            stations: Map::default(),
+            bindings: Table::new(limits.bindings, behind),
+            stations: Table::new(limits.stations, at),
             generations: vec![Generation::default(); GENERATIONS].into(),
             hash: ahash::RandomState::new(),
-            refused: 0,
+            refused: Refusals::default(),
         }
     }
 
-    /// Adds a binding or station that is configured: it is neither refused nor forgotten.
+    /// Adds a binding or station that is configured: it is neither refused nor forgotten, and no port's share.
     pub fn configure(&mut self, lesson: Lesson) {
-        self.store(lesson, None);
+        let is_news = match lesson {
+            Lesson::Binding(key, value) => self.bindings.store(key, Known { value, last: None }),
+            Lesson::Station(key, value) => self.stations.store(key, Known { value, last: None }),
+        };
+        if is_news {
+            self.advance(&lesson.question());
+        }
     }
 
-    /// Learns. `false` when the limit is reached; what is configured is not overwritten either.
-    pub fn learn(&mut self, lesson: Lesson, now: Instant) -> bool {
-        let (known, configured, full) = match &lesson {
-            Lesson::Binding(key, _) => {
-                let old = self.bindings.get(key);
-                let configured = old.is_some_and(|old| old.last.is_none());
-                (old.is_some(), configured, self.bindings.len() >= self.limits.bindings)
-            }
-            Lesson::Station(key, _) => {
-                let old = self.stations.get(key);
-                let configured = old.is_some_and(|old| old.last.is_none());
-                (old.is_some(), configured, self.stations.len() >= self.limits.stations)
-            }
+    /// Learns. What is configured is not overwritten.
+    ///
+    /// # Errors
+    /// The lesson is refused, and that is counted.
+    pub fn learn(&mut self, lesson: Lesson, now: Instant) -> Result<(), Refusal> {
+        let learnt = match lesson {
+            Lesson::Binding(key, mac) => self.bindings.learn(key, mac, now),
+            Lesson::Station(key, place) => self.stations.learn(key, place, now),
         };
-        if configured || (full && !known) {
-            self.refused += 1;
-            return false;
-        }
-        self.store(lesson, Some(now));
-        true
-    }
-
-    fn store(&mut self, lesson: Lesson, last: Option<Instant>) {
-        let (question, changed) = match lesson {
-            Lesson::Binding(key, value) => {
-                let old = self.bindings.insert(key, Known { value, last });
-                (Question::Binding(key), old.is_none_or(|old| old.value != value))
+        match learnt {
+            Ok(true) => self.advance(&lesson.question()),
+            Ok(false) => {}
+            Err(refusal) => {
+                self.refused.count(refusal);
+                return Err(refusal);
             }
-            Lesson::Station(key, value) => {
-                let old = self.stations.insert(key, Known { value, last });
-                (Question::Station(key), old.is_none_or(|old| old.value != value))
-            }
-        };
-        if changed {
-            self.advance(&question);
         }
+        Ok(())
     }
 
     /// Notes that what was learnt is in use: called for the questions of megaflows that packets have hit. Packets of a station that is
     /// where it was teach nothing new, and yet must keep it from being forgotten.
     pub fn refresh(&mut self, question: &Question, now: Instant) {
-        let last = match question {
-            Question::Binding(key) => self.bindings.get_mut(key).map(|known| &mut known.last),
-            Question::Station(key) => self.stations.get_mut(key).map(|known| &mut known.last),
-        };
-        if let Some(Some(last)) = last {
-            *last = now.max(*last);
+        match question {
+            Question::Binding(key) => self.bindings.refresh(key, now),
+            Question::Station(key) => self.stations.refresh(key, now),
         }
     }
 
@@ -132,32 +146,47 @@ impl Learned {
     /// Forgets what was neither learnt again nor in use for longer than the limit.
     pub fn expire(&mut self, now: Instant) {
         let max_age = self.limits.max_age;
-        let old = |last: Option<Instant>| {
-            last.is_some_and(|last| now.saturating_duration_since(last) > max_age)
-        };
-        let bindings = self.bindings.iter().filter(|(_, known)| old(known.last));
-        let stations = self.stations.iter().filter(|(_, known)| old(known.last));
-        let gone: Vec<Question> = bindings
-            .map(|(key, _)| Question::Binding(*key))
-            .chain(stations.map(|(key, _)| Question::Station(*key)))
-            .collect();
+        let is_old = |last| now.saturating_duration_since(last) > max_age;
+        let bindings = self.bindings.old(is_old).copied().map(Question::Binding);
+        let stations = self.stations.old(is_old).copied().map(Question::Station);
+        let gone: Vec<Question> = bindings.chain(stations).collect();
         gone.iter().for_each(|question| self.forget(question));
     }
 
     /// Forgets one thing.
     pub fn forget(&mut self, question: &Question) {
-        let known = match question {
-            Question::Binding(key) => self.bindings.remove(key).is_some(),
-            Question::Station(key) => self.stations.remove(key).is_some(),
+        let was_known = match question {
+            Question::Binding(key) => self.bindings.forget(key),
+            Question::Station(key) => self.stations.forget(key),
         };
-        if known {
+        if was_known {
             self.advance(question);
         }
     }
 
     /// How many lessons were refused.
-    pub const fn refused(&self) -> u64 {
+    pub const fn refused(&self) -> Refusals {
         self.refused
+    }
+
+    /// How much is known.
+    pub fn len(&self) -> usize {
+        self.bindings.len() + self.stations.len()
+    }
+
+    /// True when nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The ports behind which bindings were learnt.
+    pub fn ports_of_bindings(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
+        self.bindings.ports()
+    }
+
+    /// The ports at which stations were learnt.
+    pub fn ports_of_stations(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
+        self.stations.ports()
     }
 
     /// True while the answer to a question is what it was at that generation.
@@ -167,12 +196,12 @@ impl Learned {
 
     /// Every binding.
     pub fn bindings(&self) -> impl Iterator<Item = (&BindingKey, MacAddr)> {
-        self.bindings.iter().map(|(key, known)| (key, known.value))
+        self.bindings.iter()
     }
 
     /// Every station.
     pub fn stations(&self) -> impl Iterator<Item = (&StationKey, StationPlace)> {
-        self.stations.iter().map(|(key, known)| (key, known.value))
+        self.stations.iter()
     }
 
     fn advance(&mut self, question: &Question) {
@@ -214,21 +243,37 @@ mod tests {
     fn generation_changes_when_the_answer_does_and_only_then() {
         let (mut learned, now) = (Learned::default(), Instant::now());
         let (none, before) = learned.station(&station(1));
-        assert!(learned.learn(Lesson::Station(station(1), at(3)), now));
+        assert_eq!(learned.learn(Lesson::Station(station(1), at(3)), now), Ok(()));
         let (place, after) = learned.station(&station(1));
         assert_eq!((none, place), (None, Some(at(3))));
         assert_ne!(before, after);
         assert!(!learned.is_current(&Question::Station(station(1)), before));
-        learned.learn(Lesson::Station(station(1), at(3)), now + Duration::from_secs(1));
+        learned.learn(Lesson::Station(station(1), at(3)), now + Duration::from_secs(1)).unwrap();
         assert!(learned.is_current(&Question::Station(station(1)), after));
-        learned.learn(Lesson::Station(station(1), at(4)), now);
+        learned.learn(Lesson::Station(station(1), at(4)), now).unwrap();
         assert!(!learned.is_current(&Question::Station(station(1)), after));
+    }
+
+    #[test]
+    fn most_other_answers_stay_current_when_stations_are_learnt_by_the_thousand() {
+        let mut learned = Learned::default();
+        let key = |number: u32| {
+            let [a, b, c, d] = number.to_be_bytes();
+            StationKey { mac: MacAddr([2, 0, a, b, c, d]), ..station(0) }
+        };
+        let others = || (0..10_000).map(|number| Question::Station(key(1 << 20 | number)));
+        for number in 0..5000 {
+            learned.learn(Lesson::Station(key(number), at(1)), Instant::now()).unwrap();
+        }
+        let changed =
+            others().filter(|question| !learned.is_current(question, Generation(0))).count();
+        assert!((100..1000).contains(&changed), "{changed} of 10,000 share a generation");
     }
 
     #[test]
     fn what_is_not_learnt_again_is_forgotten() {
         let (mut learned, now) = (Learned::default(), Instant::now());
-        learned.learn(Lesson::Station(station(1), at(3)), now);
+        learned.learn(Lesson::Station(station(1), at(3)), now).unwrap();
         learned.configure(Lesson::Station(station(2), at(4)));
         let later = now + LearnLimits::default().max_age;
         learned.expire(later);
@@ -244,7 +289,7 @@ mod tests {
     fn what_is_in_use_is_kept() {
         let (mut learned, now) = (Learned::default(), Instant::now());
         let max_age = LearnLimits::default().max_age;
-        learned.learn(Lesson::Station(station(1), at(3)), now);
+        learned.learn(Lesson::Station(station(1), at(3)), now).unwrap();
         let (_, generation) = learned.station(&station(1));
         learned.refresh(&Question::Station(station(1)), now + max_age);
         learned.refresh(&Question::Station(station(2)), now + max_age);
@@ -256,25 +301,94 @@ mod tests {
         assert_eq!(learned.stations().count(), 0);
     }
 
+    /// A network in which so much may be learnt of stations: of all ports, of one.
+    fn limited(total: usize, per_port: usize) -> Learned {
+        let stations = Share { total, per_port };
+        Learned::new(LearnLimits { stations, ..LearnLimits::default() })
+    }
+
+    /// Stations from `first` on are seen at a port: how many are learnt, and why the first of the others is not.
+    fn see(learned: &mut Learned, port: u32, first: u8, count: u8) -> (usize, Option<Refusal>) {
+        let lessons = (first..).take(count.into()).map(|n| Lesson::Station(station(n), at(port)));
+        let learnt: Vec<_> = lessons.map(|l| learned.learn(l, Instant::now())).collect();
+        let refusal = learnt.iter().find_map(|learnt| learnt.err());
+        (learnt.into_iter().filter(Result::is_ok).count(), refusal)
+    }
+
     #[test]
-    fn limits_hold_and_the_known_stays() {
-        let limits = LearnLimits { bindings: 1, stations: 2, ..LearnLimits::default() };
-        let (mut learned, now) = (Learned::new(limits), Instant::now());
-        for last in 1..=5 {
-            learned.learn(Lesson::Station(station(last), at(1)), now);
+    fn port_that_floods_neither_pushes_out_others_nor_takes_their_room() {
+        let mut learned = limited(100, 10);
+        assert_eq!(see(&mut learned, 1, 0, 3), (3, None));
+        assert_eq!(see(&mut learned, 2, 10, 50), (10, Some(Refusal::PortFull)));
+        let known: Vec<_> = (0..3).map(|n| learned.station(&station(n)).0).collect();
+        assert_eq!(known, [Some(at(1)); 3]);
+        assert_eq!(see(&mut learned, 1, 100, 7), (7, None));
+        let refused = Refusals { port_full: 40, ..Refusals::default() };
+        assert_eq!((learned.len(), learned.refused()), (20, refused));
+        let ports = |number| learned.ports_of_stations().find(|(p, _)| p.port == at(number));
+        assert_eq!(ports(2).unwrap().1, Taught { known: 10, refused: 40 });
+        assert_eq!(ports(1).unwrap().1, Taught { known: 10, refused: 0 });
+    }
+
+    #[test]
+    fn ports_that_flood_together_leave_room_for_one_more() {
+        let mut learned = limited(64, 64);
+        for (port, learnt) in [(1, 32), (2, 16), (3, 8), (4, 4)] {
+            let first = port as u8 * 50;
+            assert_eq!(see(&mut learned, port, first, 40), (learnt, Some(Refusal::TableFull)));
         }
-        assert_eq!((learned.stations().count(), learned.refused()), (2, 3));
-        assert!(learned.learn(Lesson::Station(station(1), at(9)), now));
-        let key = BindingKey {
-            datapath: DatapathKey(1),
+        assert_eq!(see(&mut learned, 5, 0, 2), (2, None));
+        assert_eq!(learned.refused().table_full, 8 + 24 + 32 + 36);
+    }
+
+    #[test]
+    fn station_moves_to_a_port_that_has_room_and_to_no_other() {
+        let mut learned = limited(4, 2);
+        assert_eq!(see(&mut learned, 1, 1, 1), (1, None));
+        assert_eq!(see(&mut learned, 2, 2, 1), (1, None));
+        assert_eq!(see(&mut learned, 2, 1, 1), (1, None), "whatever room there is in the table");
+        assert_eq!(see(&mut learned, 1, 3, 1), (1, None), "it has left its room at the first");
+        assert_eq!(see(&mut learned, 2, 3, 1), (0, Some(Refusal::PortFull)), "it stays there");
+        let places = [1, 2, 3].map(|n| learned.station(&station(n)).0);
+        assert_eq!(places, [Some(at(2)), Some(at(2)), Some(at(1))]);
+        learned.forget(&Question::Station(station(2)));
+        assert_eq!(see(&mut learned, 2, 3, 1), (1, None));
+        assert!(learned.ports_of_stations().all(|(port, _)| port.port == at(2)));
+    }
+
+    #[test]
+    fn configured_is_never_overwritten_and_takes_no_ports_share() {
+        let mut learned = limited(8, 1);
+        learned.configure(Lesson::Station(station(1), at(1)));
+        assert_eq!(see(&mut learned, 1, 1, 1), (0, Some(Refusal::Configured)));
+        assert_eq!(see(&mut learned, 1, 2, 1), (1, None));
+        learned.configure(Lesson::Station(station(2), at(1)));
+        assert_eq!(learned.ports_of_stations().count(), 0);
+        assert_eq!(see(&mut learned, 1, 3, 1), (1, None));
+        assert_eq!(learned.refused(), Refusals { configured: 1, ..Refusals::default() });
+    }
+
+    #[test]
+    fn bindings_are_limited_by_the_port_that_they_are_behind() {
+        let bindings = Share { total: 100, per_port: 1 };
+        let mut learned = Learned::new(LearnLimits { bindings, ..LearnLimits::default() });
+        let key = |datapath, last| BindingKey {
+            datapath: DatapathKey(datapath),
             port: PortKey::FLOOD,
-            ip: [192, 0, 2, 1].into(),
+            ip: [192, 0, 2, last].into(),
         };
-        assert!(learned.learn(Lesson::Binding(key, MacAddr::BROADCAST), now));
-        let other = BindingKey { datapath: DatapathKey(2), ..key };
-        assert!(!learned.learn(Lesson::Binding(other, MacAddr::BROADCAST), now));
-        learned.configure(Lesson::Binding(other, MacAddr::ZERO));
-        assert!(!learned.learn(Lesson::Binding(other, MacAddr::BROADCAST), now));
-        assert_eq!(learned.binding(&other).0, Some(MacAddr::ZERO));
+        let learn = |learned: &mut Learned, key| {
+            learned.learn(Lesson::Binding(key, MacAddr::BROADCAST), Instant::now())
+        };
+        assert_eq!(learn(&mut learned, key(1, 1)), Ok(()));
+        assert_eq!(learn(&mut learned, key(1, 2)), Err(Refusal::PortFull));
+        assert_eq!(learn(&mut learned, key(2, 1)), Ok(()));
+        learned.configure(Lesson::Binding(key(2, 2), MacAddr::ZERO));
+        assert_eq!(learn(&mut learned, key(2, 2)), Err(Refusal::Configured));
+        assert_eq!(learned.binding(&key(2, 2)).0, Some(MacAddr::ZERO));
+        let port =
+            LearntAt { datapath: DatapathKey(1), port: StationPlace::Logical(PortKey::FLOOD) };
+        let taught = Taught { known: 1, refused: 1 };
+        assert!(learned.ports_of_bindings().any(|found| found == (port, taught)));
     }
 }

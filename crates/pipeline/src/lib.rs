@@ -25,7 +25,7 @@ mod translate;
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use check::{Checker, Language, LineFault};
 pub use inports::{InPorts, UnknownPort};
-pub use learned::{LearnLimits, Learned};
+pub use learned::{LearnLimits, Learned, LearntAt, Refusal, Refusals, Share, Taught};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, LearnedOp, Op, Operand};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};

@@ -89,6 +89,16 @@ pub enum Lesson {
     Station(StationKey, StationPlace),
 }
 
+impl Lesson {
+    /// What it answers.
+    pub const fn question(&self) -> Question {
+        match self {
+            Self::Binding(key, _) => Question::Binding(*key),
+            Self::Station(key, _) => Question::Station(*key),
+        }
+    }
+}
+
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -19,6 +19,10 @@ pub struct Limits {
     pub megaflows: usize,
     /// Different masks of one port's megaflows. Beyond that, its packets are cached one by one, all with one more mask.
     pub masks_per_port: usize,
+    /// Different masks of all megaflows, not counting that one. A port may bring as many as are still free besides, and any that
+    /// is there already. A packet that comes up has been compared with all of them: 1,024 take about 10 µs, as long as a
+    /// few translations.
+    pub masks: usize,
     /// After this time without a packet a megaflow is deleted.
     pub idle: Duration,
     /// The same when more than 7/8 of all megaflows are there.
@@ -34,6 +38,7 @@ impl Default for Limits {
         Self {
             megaflows: 200_000,
             masks_per_port: 256,
+            masks: 1024,
             idle: Duration::from_secs(10),
             idle_when_full: Duration::from_secs(1),
             revalidate: Duration::from_millis(500),

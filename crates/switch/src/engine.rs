@@ -7,7 +7,10 @@ use crate::records::{Records, Tenths};
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor};
-use pipeline::{BindingKey, Flow, Learned, Lesson, Program, Question, StationKey, StationPlace};
+use pipeline::{
+    BindingKey, Flow, Learned, LearntAt, Lesson, Program, Question, StationKey, StationPlace,
+    Taught,
+};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -76,7 +79,7 @@ impl Engine {
             published: Mutex::new(Arc::new(Published { number: 1, program })),
             learned: RwLock::new(Learned::new(config.learn)),
             configured: Mutex::default(),
-            records: Mutex::new(Records::new(limits.megaflows, limits.masks_per_port)),
+            records: Mutex::new(Records::new(&limits)),
             round: Mutex::new(0),
             counters: Counters::default(),
             alarm: Alarm::default(),
@@ -101,9 +104,9 @@ impl Engine {
         let mut configured = lock(&self.configured);
         let mut learned = self.learned_mut();
         let mut gone: std::collections::HashSet<Question> =
-            configured.iter().map(question).collect();
+            configured.iter().map(Lesson::question).collect();
         for lesson in &lessons {
-            gone.remove(&question(lesson));
+            gone.remove(&lesson.question());
             learned.configure(*lesson);
         }
         gone.iter().for_each(|question| learned.forget(question));
@@ -181,11 +184,21 @@ impl Engine {
         Some(origin.flows.to_vec())
     }
 
+    /// The ports at which stations were learnt.
+    pub fn ports_of_stations(&self) -> Vec<(LearntAt, Taught)> {
+        self.learned().ports_of_stations().collect()
+    }
+
+    /// The ports of routers behind which bindings were learnt.
+    pub fn ports_of_bindings(&self) -> Vec<(LearntAt, Taught)> {
+        self.learned().ports_of_bindings().collect()
+    }
+
     /// Everything counted.
     pub fn stats(&self) -> SwitchStats {
-        let (learned, refused_lessons) = {
+        let (learned, refused) = {
             let learned = self.learned();
-            (learned.bindings().count() + learned.stations().count(), learned.refused())
+            (learned.len(), learned.refused())
         };
         let (megaflows, origins) = {
             let records = self.records();
@@ -196,7 +209,9 @@ impl Engine {
             megaflows: megaflows as u64,
             origins: origins as u64,
             learned: learned as u64,
-            refused_lessons,
+            lessons_configured: refused.configured,
+            lessons_port_full: refused.port_full,
+            lessons_table_full: refused.table_full,
             ..self.counters.stats()
         }
     }
@@ -221,12 +236,4 @@ impl Engine {
 /// A thread that panics with one of these locks ends its own work, not the others'.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a lesson answers.
-const fn question(lesson: &Lesson) -> Question {
-    match lesson {
-        Lesson::Binding(key, _) => Question::Binding(*key),
-        Lesson::Station(key, _) => Question::Station(*key),
-    }
 }

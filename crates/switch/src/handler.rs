@@ -134,7 +134,7 @@ impl Engine {
     fn learn(&self, lessons: &[Lesson], now: Instant) -> usize {
         let learnt = {
             let mut learned = self.learned_mut();
-            lessons.iter().filter(|lesson| learned.learn(**lesson, now)).count()
+            lessons.iter().filter(|lesson| learned.learn(**lesson, now).is_ok()).count()
         };
         if learnt > 0 {
             self.counters.lessons.add(learnt);

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The number of a mask: a hash. It only serves for counting masks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MaskNo(u64);
 
 impl MaskNo {

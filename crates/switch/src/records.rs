@@ -1,12 +1,14 @@
 //! What the switch keeps of each megaflow: little, because there may be hundreds of thousands. Condition and actions are in the
 //! datapath; what many megaflows have in common is in their [`Origin`].
 
+use crate::config::Limits;
 use crate::origin::{Candidate, MaskNo, Origin, Origins};
 use ahash::RandomState;
 use datapath::megaflow::{MegaflowId, Usage};
 use flow::PortNo;
 use hashbrown::HashTable;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,22 +103,27 @@ struct PortUse {
 }
 
 impl PortUse {
-    /// The place of a mask, or the first free one.
-    fn place(&self, mask: MaskNo) -> usize {
-        let place = self.masks.iter().position(|&(other, count)| other == mask && count > 0);
-        let free = || self.masks.iter().position(|&(_, count)| count == 0);
-        place.or_else(free).unwrap_or(self.masks.len())
+    /// The place of a mask that it has.
+    fn place(&self, mask: MaskNo) -> Option<usize> {
+        self.masks.iter().position(|&(other, count)| other == mask && count > 0)
     }
 
-    /// One more megaflow has the mask.
-    fn add(&mut self, mask: MaskNo) -> MaskAt {
-        let place = self.place(mask);
+    /// How many masks it has.
+    fn masks(&self) -> usize {
+        self.masks.iter().filter(|(_, count)| *count > 0).count()
+    }
+
+    /// One more megaflow has the mask. True when it is the port's first.
+    fn add(&mut self, mask: MaskNo) -> (MaskAt, bool) {
+        let had = self.place(mask);
+        let free = || self.masks.iter().position(|&(_, count)| count == 0);
+        let place = had.or_else(free).unwrap_or(self.masks.len());
         match self.masks.get_mut(place) {
             Some((_, count @ 1..)) => *count += 1,
             Some(free) => *free = (mask, 1),
             None => self.masks.push((mask, 1)),
         }
-        MaskAt(place as u16)
+        (MaskAt(place as u16), had.is_none())
     }
 }
 
@@ -128,23 +135,28 @@ const CHUNK: usize = 1024;
 pub(crate) struct Records {
     max: usize,
     max_masks: usize,
+    max_masks_per_port: usize,
     chunks: Vec<Vec<Record>>,
     free: Vec<u32>,
     index: HashTable<u32>,
     ports: Map<PortNo, PortUse>,
+    /// The masks of all ports, and how many of these have each.
+    masks: Map<MaskNo, u32>,
     origins: Origins,
     sweep: u16,
 }
 
 impl Records {
-    pub fn new(max: usize, max_masks: usize) -> Self {
+    pub fn new(limits: &Limits) -> Self {
         Self {
-            max: max.min(u32::MAX as usize),
-            max_masks: max_masks.min(MaskAt::EXACT.0.into()),
+            max: limits.megaflows.min(u32::MAX as usize),
+            max_masks: limits.masks,
+            max_masks_per_port: limits.masks_per_port.min(MaskAt::EXACT.0.into()),
             chunks: Vec::new(),
             free: Vec::new(),
             index: HashTable::new(),
             ports: Map::default(),
+            masks: Map::default(),
             origins: Origins::default(),
             sweep: 0,
         }
@@ -160,7 +172,13 @@ impl Records {
 
     /// True when the port may have a megaflow with that mask.
     pub fn takes_mask(&self, port: PortNo, mask: MaskNo) -> bool {
-        self.ports.get(&port).map_or(0, |port| port.place(mask)) < self.max_masks
+        let port = self.ports.get(&port);
+        if port.is_some_and(|port| port.place(mask).is_some()) {
+            return true;
+        }
+        let (has, is_there) = (port.map_or(0, PortUse::masks), self.masks.contains_key(&mask));
+        let free = self.max_masks.saturating_sub(self.masks.len());
+        has < self.max_masks_per_port && (is_there || has < free)
     }
 
     /// Puts a megaflow on record: of a port, with one of its masks, or that for single packets.
@@ -183,7 +201,13 @@ impl Records {
         }
         let port = self.ports.entry(number).or_default();
         port.megaflows += 1;
-        let mask = mask.map_or(MaskAt::EXACT, |mask| port.add(mask));
+        let mask = mask.map_or(MaskAt::EXACT, |mask| {
+            let (at, is_first) = port.add(mask);
+            if is_first {
+                *self.masks.entry(mask).or_default() += 1;
+            }
+            at
+        });
         let origin = self.origins.intern(candidate);
         let slot = self.store(Record {
             id,
@@ -263,8 +287,16 @@ impl Records {
     fn leave(&mut self, number: PortNo, mask: MaskAt) {
         let Some(port) = self.ports.get_mut(&number) else { return };
         port.megaflows -= 1;
-        if let Some((_, count)) = port.masks.get_mut(usize::from(mask.0)) {
+        if let Some((mask, count)) = port.masks.get_mut(usize::from(mask.0)) {
             *count -= 1;
+            if *count == 0
+                && let Entry::Occupied(mut ports) = self.masks.entry(*mask)
+            {
+                *ports.get_mut() -= 1;
+                if *ports.get() == 0 {
+                    ports.remove();
+                }
+            }
         }
         if port.megaflows == 0 {
             self.ports.remove(&number);

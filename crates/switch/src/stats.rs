@@ -32,14 +32,18 @@ pub struct SwitchStats {
     pub refused: u64,
     /// Packets answered without a megaflow, because the one that is there waits for its revalidation.
     pub outdated: u64,
-    /// Packets cached one by one, because their port had too many masks.
+    /// Packets cached one by one, because their port had too many masks, or all together.
     pub mask_limited: u64,
     /// Bindings and stations known.
     pub learned: u64,
     /// Lessons learnt.
     pub lessons: u64,
-    /// Lessons refused: too many were known, or what is configured said otherwise.
-    pub refused_lessons: u64,
+    /// Lessons refused because what is configured says otherwise.
+    pub lessons_configured: u64,
+    /// Lessons refused because their port had taught as much as one port may.
+    pub lessons_port_full: u64,
+    /// Lessons refused because there was no room left, or only for ports that have taught less.
+    pub lessons_table_full: u64,
     /// Times that all megaflows were gone through.
     pub sweeps: u64,
     /// Megaflows translated again because something had changed.

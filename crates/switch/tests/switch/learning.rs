@@ -3,7 +3,7 @@
 use crate::guests::{add, switch};
 use crate::{Rig, program, udp};
 use flow::{DatapathKey, PortNo};
-use pipeline::{Direction, LearnLimits, Lesson, Question, StationKey, StationPlace};
+use pipeline::{Direction, LearnLimits, Lesson, Question, Share, StationKey, StationPlace, Taught};
 use std::time::Duration;
 use switch::Config;
 use wire::MacAddr;
@@ -123,7 +123,7 @@ fn configured_stations_are_those_of_the_last_time() {
     rig.engine.configure(vec![at(7, 3), at(8, 4)]);
     rig.send(1, &udp(7, 8, HERE));
     assert_eq!((place(&rig, 7), place(&rig, 8)), (Some(3), Some(4)));
-    assert_eq!(rig.engine.stats().refused_lessons, 1);
+    assert_eq!(rig.engine.stats().lessons_configured, 1);
     assert_eq!(rig.send(2, &udp(2, 7, HERE)).0, [3]);
     rig.engine.configure(vec![at(8, 4), at(9, 4)]);
     assert_eq!((place(&rig, 7), place(&rig, 8), place(&rig, 9)), (None, Some(4), Some(4)));
@@ -133,16 +133,23 @@ fn configured_stations_are_those_of_the_last_time() {
 
 #[test]
 fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
-    let config = Config {
-        learn: LearnLimits { stations: 1, ..LearnLimits::default() },
-        ..Config::default()
-    };
+    let stations = Share { total: 4, per_port: 1 };
+    let config =
+        Config { learn: LearnLimits { stations, ..LearnLimits::default() }, ..Config::default() };
     let rig = Rig::new(program("actions=normal"), &config);
     rig.send(1, &udp(1, 9, HERE));
-    assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], true));
-    assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], false));
+    assert_eq!(rig.send(1, &udp(2, 1, HERE)).0, [0_u32; 0], "not back to where it came from");
+    assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], true));
+    assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], false));
     let stats = rig.engine.stats();
-    assert_eq!((stats.learned, stats.lessons, stats.refused_lessons), (1, 1, 1));
+    assert_eq!((stats.learned, stats.lessons, stats.lessons_port_full), (1, 1, 2));
+    let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
+    assert_eq!(port.port, StationPlace::Port(PortNo(1)));
+    assert_eq!(taught, Taught { known: 1, refused: 2 });
+    // Another port's stations are learnt, and those that are known are not moved to the port that floods.
+    assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
+    assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
+    assert_eq!((place(&rig, 1), place(&rig, 4)), (Some(1), Some(2)));
 }
 
 #[test]

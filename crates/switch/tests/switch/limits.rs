@@ -85,6 +85,34 @@ fn packets_are_cached_one_by_one_when_their_port_has_too_many_masks() {
 }
 
 #[test]
+fn ports_that_multiply_masks_together_leave_some_to_the_others() {
+    let mut flows = String::new();
+    for len in 1..=32 {
+        writeln!(flows, "priority={len},ip,nw_dst=170.170.170.170/{len} actions=output:4").unwrap();
+    }
+    flows.push_str("priority=0 actions=output:4");
+    let limits = Limits { masks_per_port: 12, masks: 16, ..Limits::default() };
+    let rig = Rig::new(program(&flows), &Config { limits, ..Config::default() });
+    let to = |bit: u32| {
+        let address = 0xaaaa_aaaa_u32 ^ 1 << (31 - bit);
+        ipv4((1, 2), [10, 0, 0, 1], address.to_be_bytes(), (1, 2))
+    };
+    let masks = || rig.fake.caches[0].lock().unwrap().masks().count();
+    // Each packet differs from the rules in another bit, and so has another mask.
+    (0..32).for_each(|bit| drop(rig.send(1, &to(bit))));
+    assert_eq!((masks(), rig.engine.stats().mask_limited), (8 + 1, 24), "half of all");
+    (0..32).rev().for_each(|bit| drop(rig.send(2, &to(bit))));
+    // Those that are there already are no more.
+    assert_eq!((masks(), rig.engine.stats().mask_limited), (8 + 4 + 1, 24 + 20));
+    assert!(rig.send(3, &to(12)).1);
+    assert_eq!((masks(), rig.engine.stats().mask_limited), (14, 44));
+    rig.wait(10_000);
+    rig.sweep();
+    (0..32).for_each(|bit| drop(rig.send(4, &to(bit))));
+    assert_eq!((masks(), rig.engine.stats().mask_limited), (9, 44 + 24));
+}
+
+#[test]
 fn megaflow_that_is_hit_is_not_idle() {
     let rig = limited(Limits::default());
     rig.send(1, &udp(1, 9, (1, 7)));
