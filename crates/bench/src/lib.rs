@@ -13,6 +13,7 @@
 //! The programs `ip`, `tc` and `ethtool` are not used. Only peers under comparison are run as programs.
 #![forbid(unsafe_code)]
 
+mod ask;
 pub mod demo;
 mod environment;
 mod error;

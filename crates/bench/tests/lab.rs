@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bench::demo::{self, DemoOptions};
 use bench::lab::{
-    Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Profile, Session, remove_stale,
+    Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Policy, Profile, Session, remove_stale,
 };
 use bench::traffic::blast::{Blast, Pace};
 use bench::traffic::frames::{self, Frame};
@@ -152,6 +152,22 @@ fn network_file_is_valid_for_every_tunnel() {
         let switch = &network.logical_switches()[0];
         assert_eq!((switch.tunnel, switch.ports.len()), (tunnel, 4));
         assert!((1400..=DEFAULT_UPLINK_MTU).contains(&switch.mtu), "{tunnel}: {}", switch.mtu);
+    }
+}
+
+#[test]
+fn demo_network_has_a_router_and_lists_for_every_tunnel() {
+    testkit::require_root!();
+    let session = session();
+    let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU).unwrap();
+    let policy = Policy::create(&lab).unwrap();
+    for tunnel in TunnelType::ALL {
+        let text = policy.network_toml(&lab, tunnel);
+        let network = Network::parse(&text, "network.toml").unwrap();
+        let [near, far] = network.logical_switches() else { panic!("{text}") };
+        assert_eq!((near.ports.len(), near.arp_responder, far.ports.len()), (4, false, 2));
+        assert_eq!((network.logical_routers()[0].ports.len(), network.acls().len()), (2, 5));
+        assert_eq!(near.mtu, far.mtu, "{tunnel}");
     }
 }
 

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 /// Carry real traffic through all six tunnels between two hosts made of namespaces, and print one table.
 ///
 /// For every tunnel type two daemons are started, guests ping each other over IPv4 and IPv6 and send TCP streams; the same
-/// runs through a Linux bridge without tunnel, kernel VXLAN, and Open vSwitch where it is installed. Everything is removed
+/// runs through a Linux bridge without tunnel, kernel VXLAN, and Open vSwitch where it is installed. weft's guests stand behind
+/// access control lists; others are reached through its router, and a list refuses connections. Everything is removed
 /// afterwards, also after a failure and after Ctrl-C. Needs root.
 #[derive(clap::Args)]
 #[command(

@@ -2,7 +2,11 @@
 //!
 //! The bridge is measured first and last in every block; all ratios are taken inside a block. What lies between is in random
 //! order from the second block on, so that no contender always meets the machine in the same state.
+//!
+//! What is compared stays in one switch, which all contenders have. weft's network file has more: access control lists, which let
+//! it in, and a router to a second switch, which a step of its own exercises.
 
+mod policy;
 mod progress;
 mod report;
 mod table;
@@ -19,6 +23,7 @@ use crate::environment::Environment;
 use crate::lab::{Contender, DEFAULT_UPLINK_MTU, OffloadFlags, Profile, Session};
 use crate::{Error, Result, Stop};
 
+pub use policy::{Entry, PolicyReport, Refusals, RoutedPings};
 pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 
 pub(crate) use trial::first_ping;

@@ -1,5 +1,6 @@
 //! What the demo found: every trial as measured, and one row of medians for each contender.
 
+use super::policy::PolicyReport;
 use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Profile};
 use crate::measure::{Usage, median, ratio};
@@ -35,6 +36,8 @@ pub struct Trial {
     pub one: Option<StreamReport>,
     /// Eight TCP connections from the first host to the second, four for each pair of guests.
     pub eight: Option<StreamReport>,
+    /// What weft's router and access control lists did; other contenders have none.
+    pub policy: Option<PolicyReport>,
     /// Why the trial failed, if it did; what is filled in above was measured before that.
     pub failure: Option<String>,
 }
@@ -50,6 +53,7 @@ impl Trial {
             ping6: None,
             one: None,
             eight: None,
+            policy: None,
             failure: None,
         }
     }

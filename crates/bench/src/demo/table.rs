@@ -4,6 +4,7 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
 
+use super::policy::{PolicyReport, RoutedPings};
 use super::report::{DemoReport, Noise, ProfileReport, Row};
 
 const HEADER: [&str; 10] = [
@@ -73,6 +74,7 @@ impl fmt::Display for ProfileReport {
         if let Some(noise) = self.noise {
             writeln!(f, "{noise}")?;
         }
+        write_policy(self, f)?;
         if self.cpu_steal >= NOTABLE_STEAL {
             let percent = self.cpu_steal * 100.0;
             writeln!(
@@ -88,6 +90,34 @@ impl fmt::Display for ProfileReport {
         }
         Ok(())
     }
+}
+
+/// What the router and the lists did in all trials that came to them.
+fn write_policy(report: &ProfileReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let policies = || report.trials.iter().filter_map(|trial| trial.policy.as_ref());
+    let Some(PolicyReport { routed, refused, let_in }) = policies().next() else { return Ok(()) };
+    let sum = |count: &dyn Fn(&PolicyReport) -> u64| policies().map(count).sum::<u64>();
+    let pings = |count: fn(&RoutedPings) -> u32| {
+        sum(&|policy| policy.routed.iter().map(|pings| u64::from(count(pings))).sum())
+    };
+    let mut ways: Vec<String> =
+        routed.iter().map(|pings| format!("{} -> {}", pings.from, pings.to)).collect();
+    ways.dedup();
+    let mut gateways: Vec<String> = routed.iter().map(|pings| pings.gateway.to_string()).collect();
+    gateways.truncate(routed.len() / ways.len().max(1));
+    let (ways, gateways) = (ways.join(" and "), gateways.join(" and "));
+    let (received, sent) = (pings(|pings| pings.received), pings(|pings| pings.sent));
+    writeln!(f, "weft's router: {ways} through {gateways}: {received} of {sent} pings answered.")?;
+    let (port, to, entry) = (refused.port, &refused.to, &refused.entry.condition);
+    let (times, tried) = (sum(&|p| p.refused.refused.into()), sum(&|p| p.refused.tried.into()));
+    let counted = sum(&|policy| policy.refused.entry.packets);
+    writeln!(
+        f,
+        "weft's lists: TCP port {port} of {to} refused {times} of {tried} times, {counted} counted as `{entry}`; what is \
+         measured was let in by `{}`, {} packets on h2.",
+        let_in.condition,
+        thousands(sum(&|policy| policy.let_in.packets) as f64),
+    )
 }
 
 impl fmt::Display for Noise {
@@ -149,6 +179,7 @@ fn thousands(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::policy::{Entry, Refusals};
     use super::super::report::Trial;
     use super::super::report::tests::{STT, report, trial};
     use super::*;
@@ -189,6 +220,35 @@ mod tests {
         assert_eq!(line("Off on"), "Off on the underlay: nothing.");
         assert!(line("The guests'").contains("senders to core 0"));
         assert!(!text.contains("hypervisor"), "nothing was stolen:\n{text}");
+    }
+
+    #[test]
+    fn router_and_lists_are_told_of_when_weft_had_them() {
+        let pings = |gateway: &str| RoutedPings {
+            from: "h1g1".into(),
+            to: "h2r".into(),
+            gateway: gateway.parse().unwrap(),
+            sent: 3,
+            received: 3,
+        };
+        let entry = |packets| Entry { condition: "tcp.dst == 23".into(), packets };
+        let policy = PolicyReport {
+            routed: vec![pings("10.77.0.1"), pings("fd77::ffff")],
+            refused: Refusals { to: "h2r".into(), port: 23, tried: 3, refused: 3, entry: entry(3) },
+            let_in: Entry { condition: "ip4".into(), packets: 1000 },
+        };
+        let with = |again| Trial { policy: Some(policy.clone()), ..trial(STT, 0, again, 20.0) };
+        let text = report(vec![with(false), with(true)]).to_string();
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with("weft's")).collect();
+        assert_eq!(
+            lines,
+            [
+                "weft's router: h1g1 -> h2r through 10.77.0.1 and fd77::ffff: 12 of 12 pings answered.",
+                "weft's lists: TCP port 23 of h2r refused 6 of 6 times, 6 counted as `tcp.dst == 23`; what is measured was \
+                 let in by `ip4`, 2 000 packets on h2.",
+            ]
+        );
+        assert!(!report(vec![trial(STT, 0, false, 20.0)]).to_string().contains("weft's"));
     }
 
     #[test]

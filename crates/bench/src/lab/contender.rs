@@ -10,6 +10,7 @@ use netdev::{Ifindex, LinkKind, LinkSpec, VxlanSpec};
 use network::TunnelType;
 use wire::Vni;
 
+use super::policy::Policy;
 use super::scratch::Scratch;
 use super::{GUEST_DEVICE, Guest, Host, Lab, UPLINK, ovs, weft};
 use crate::process::{self, Process};
@@ -98,23 +99,26 @@ impl fmt::Display for Contender {
 /// Joined guests, and the processes that join them. Dropping it ends the processes; devices end with the lab.
 #[derive(Debug)]
 pub struct Attachment {
-    // Processes first: they use the files in the directory.
+    // Processes first: they use the files in the directory, and devices of guests.
     processes: Vec<Process>,
     _scratch: Option<Scratch>,
     guest_mtu: u16,
     inquiries: Vec<Inquiry>,
+    controls: Vec<PathBuf>,
+    policy: Option<Policy>,
 }
 
 /// A program that tells what a running process knows of itself.
 #[derive(Debug)]
-pub(super) struct Inquiry {
-    pub(super) program: PathBuf,
-    pub(super) arguments: Vec<OsString>,
+struct Inquiry {
+    program: PathBuf,
+    arguments: Vec<OsString>,
 }
 
 impl Attachment {
     pub(super) fn new(processes: Vec<Process>, scratch: Option<Scratch>, guest_mtu: u16) -> Self {
-        Self { processes, _scratch: scratch, guest_mtu, inquiries: Vec::new() }
+        let (inquiries, controls) = (Vec::new(), Vec::new());
+        Self { processes, _scratch: scratch, guest_mtu, inquiries, controls, policy: None }
     }
 
     /// The MTU of the guests, in bytes.
@@ -128,8 +132,27 @@ impl Attachment {
         self.processes.iter_mut().try_for_each(Process::check_running)
     }
 
-    pub(super) fn with_inquiries(self, inquiries: Vec<Inquiry>) -> Self {
-        Self { inquiries, ..self }
+    /// The processes are daemons of `weft` with these control sockets.
+    pub(super) fn with_daemons(self, weft: &Path, controls: Vec<PathBuf>) -> Self {
+        let inquiry = |control: &PathBuf| {
+            let arguments = vec!["show".into(), "--control".into(), control.into()];
+            Inquiry { program: weft.to_owned(), arguments }
+        };
+        Self { inquiries: controls.iter().map(inquiry).collect(), controls, ..self }
+    }
+
+    pub(super) fn with_policy(self, policy: Policy) -> Self {
+        Self { policy: Some(policy), ..self }
+    }
+
+    /// The router and the lists of weft's network file.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
+    /// The control socket of the daemon of host `host`, from 0.
+    pub(crate) fn control(&self, host: usize) -> Option<&Path> {
+        self.controls.get(host).map(PathBuf::as_path)
     }
 
     /// What the processes printed last and what they count, for whoever has to find out why frames do not arrive.

@@ -11,6 +11,7 @@
 
 mod contender;
 mod ovs;
+pub(crate) mod policy;
 mod profile;
 pub(crate) mod scratch;
 mod session;
@@ -25,6 +26,7 @@ use crate::measure::{WireCounters, processors};
 use crate::{Error, Result, Stop};
 
 pub use contender::{Attachment, Contender};
+pub use policy::{Policy, RoutedGuest};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
 pub use weft::{attach_network, network_toml};

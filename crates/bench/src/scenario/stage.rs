@@ -1,15 +1,14 @@
 //! weft on both hosts of a lab, and what a scenario wants to know of it: memory, descriptors, threads, caches, drops.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use netdev::cpu::resident_bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::ask::{Answer, ask};
 use crate::lab::scratch::Scratch;
 use crate::lab::{Guest, Lab};
 use crate::process::{Process, run};
@@ -18,8 +17,6 @@ use crate::{Error, Result, Stop};
 
 /// How long daemons may take until the first packet is through.
 pub const READY_LIMIT: Duration = Duration::from_secs(15);
-/// How long the answer to a question may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a reload may take.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 
@@ -167,8 +164,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The daemon does not answer.
     pub fn counters(&self, host: usize) -> Result<Value> {
-        let mut answer = self.ask(host, r#"{"command":"show"}"#)?;
-        Ok(answer["ok"].take())
+        ask(&self.control(host), &json!({ "command": "show" }), Answer::Line, |_| {})
     }
 
     /// What the switch of `host` counts, without its megaflows.
@@ -177,9 +173,9 @@ impl<'a> Stage<'a> {
     /// The daemon does not answer.
     pub fn switch_counters(&self, host: usize) -> Result<Value> {
         // No megaflow has that many packets.
-        let mut answer =
-            self.ask(host, &format!(r#"{{"command":"flows","min_packets":{}}}"#, u64::MAX))?;
-        Ok(answer["end"]["switch"].take())
+        let request = json!({ "command": "flows", "min_packets": u64::MAX });
+        let mut end = ask(&self.control(host), &request, Answer::Rows, |_| {})?;
+        Ok(end["switch"].take())
     }
 
     /// Has the daemon of `host` read the network file `text`.
@@ -204,26 +200,6 @@ impl<'a> Stage<'a> {
 
     fn control(&self, host: usize) -> PathBuf {
         self.scratch.path().join(format!("h{}.sock", host + 1))
-    }
-
-    /// The last line of an answer of the control socket; of one line, or of as many as a stream has.
-    fn ask(&self, host: usize, request: &str) -> Result<Value> {
-        let failed = |e| Error::io(format!("ask the daemon of host {}", host + 1))(e);
-        let mut stream = UnixStream::connect(self.control(host)).map_err(failed)?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
-        writeln!(stream, "{request}").map_err(failed)?;
-        let is_stream = request.contains("flows");
-        for line in BufReader::new(stream).lines() {
-            let answer: Value =
-                serde_json::from_str(&line.map_err(failed)?).map_err(|e| failed(e.into()))?;
-            if let Some(error) = answer["error"].as_str() {
-                return Err(Error::Traffic(format!("the daemon says: {error}")));
-            }
-            if !is_stream || answer.get("end").is_some() {
-                return Ok(answer);
-            }
-        }
-        Err(Error::Traffic("the daemon does not answer".into()))
     }
 }
 

@@ -1,0 +1,57 @@
+//! Questions to a running daemon, by its control socket: a line of JSON each way.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// How long the answer to a question may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How a question is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// In one line.
+    Line,
+    /// In rows, and a line that ends them.
+    Rows,
+}
+
+/// Asks the daemon behind the socket `control`; `row` gets each row of a stream. Returns what the answer or the end of the stream
+/// says.
+///
+/// # Errors
+/// The daemon does not answer, or answers with an error.
+pub(crate) fn ask(
+    control: &Path,
+    request: &Value,
+    answer: Answer,
+    mut row: impl FnMut(&Value),
+) -> Result<Value> {
+    let failed = |e| Error::io(format!("ask the daemon at {}", control.display()))(e);
+    let mut stream = UnixStream::connect(control).map_err(failed)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
+    writeln!(stream, "{request}").map_err(failed)?;
+    let last = match answer {
+        Answer::Line => "ok",
+        Answer::Rows => "end",
+    };
+    for line in BufReader::new(stream).lines() {
+        let mut line: Value =
+            serde_json::from_str(&line.map_err(failed)?).map_err(|e| failed(e.into()))?;
+        if let Some(error) = line["error"].as_str() {
+            return Err(Error::Traffic(format!("the daemon says: {error}")));
+        }
+        if let Some(said) = line.get_mut(last) {
+            return Ok(said.take());
+        }
+        if let Some(found) = line.get("row") {
+            row(found);
+        }
+    }
+    Err(Error::Traffic("the daemon does not answer".into()))
+}

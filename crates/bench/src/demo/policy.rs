@@ -1,0 +1,196 @@
+//! The part of a trial that only weft has: the router and the lists of its network file, with connections that must get through and
+//! others that must not.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::trial::{PAIR_LIMIT, PINGS_OF_A_PAIR};
+use crate::ask::{Answer, ask};
+use crate::lab::policy::{GATEWAY4, GATEWAY6, LETTING_IN, REFUSED_PORT, REFUSING, SWITCHES};
+use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
+use crate::traffic::ping::Pinger;
+use crate::{Error, Result, Stop};
+
+/// Connections that the list must refuse.
+const TRIES: u32 = 3;
+/// How long a connection may take that is let through, or a refusal.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a packet may take to be counted under the entry that decided.
+const COUNT_LIMIT: Duration = Duration::from_secs(3);
+/// The stage in which lists say what goes to a port.
+const STAGE: &str = "ls_out_acl";
+
+/// What weft's router and access control lists did in a trial.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct PolicyReport {
+    /// Pings over the router, each to a guest of the other host.
+    pub routed: Vec<RoutedPings>,
+    /// Connections that the list of the second switch refused.
+    pub refused: Refusals,
+    /// The entry by which the guests that are compared get what is sent to them.
+    pub let_in: Entry,
+}
+
+/// Pings over the router.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct RoutedPings {
+    /// The name of the sender.
+    pub from: String,
+    /// The name of the guest in the other switch.
+    pub to: String,
+    /// The router's address in the sender's switch.
+    pub gateway: IpAddr,
+    /// Requests sent.
+    pub sent: u32,
+    /// Answers received.
+    pub received: u32,
+}
+
+/// Connections to a port that a list closes.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Refusals {
+    /// The name of the guest that listens there.
+    pub to: String,
+    /// The TCP port.
+    pub port: u16,
+    /// Connections tried.
+    pub tried: u32,
+    /// Those that were refused. The guest saw none.
+    pub refused: u32,
+    /// The entry that decided.
+    pub entry: Entry,
+}
+
+/// An entry of an access control list.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Entry {
+    /// Its match.
+    pub condition: String,
+    /// The packets that it decided, as the daemon of the second host counts them; a super-packet is one.
+    pub packets: u64,
+}
+
+impl Entry {
+    fn new(condition: &str) -> Self {
+        Self { condition: condition.to_owned(), packets: 0 }
+    }
+}
+
+/// Sends what the router must carry and what the lists must refuse, if `attachment` has any. What the lists count is yet to be
+/// read: [`count`].
+///
+/// # Errors
+/// The router or the lists do other than they should, or [`Error::Interrupted`].
+pub(super) fn exercise(
+    lab: &Lab<'_>,
+    attachment: &Attachment,
+    stop: &Stop,
+) -> Result<Option<PolicyReport>> {
+    let Some(policy) = attachment.policy() else { return Ok(None) };
+    policy.lead(lab, stop)?;
+    let [first, second] = policy.guests() else { return Ok(None) };
+    let mut routed = Vec::new();
+    for (from, to) in [(lab.guest(0, 0), second), (lab.guest(1, 0), first)] {
+        for (address, gateway) in
+            [(to.ip4().into(), GATEWAY4.into()), (to.ip6().into(), GATEWAY6.into())]
+        {
+            routed.push(ping(from, to, address, gateway, stop)?);
+        }
+    }
+    let refused = refuse(lab.guest(0, 0), second)?;
+    Ok(Some(PolicyReport { routed, refused, let_in: Entry::new(LETTING_IN) }))
+}
+
+fn ping(
+    from: &Guest,
+    to: &RoutedGuest,
+    address: IpAddr,
+    gateway: IpAddr,
+    stop: &Stop,
+) -> Result<RoutedPings> {
+    let mut pinger = from.run(|| Pinger::open(address))??;
+    pinger.wait_for_answer(PAIR_LIMIT, stop)?;
+    let report = pinger.run(PINGS_OF_A_PAIR, stop)?;
+    let (sent, received) = (report.sent, report.received);
+    let (from, to) = (from.name(), to.name());
+    if !report.is_complete() {
+        return Err(Error::Traffic(format!(
+            "{received} of {sent} pings from {from} to {to} were answered, through the router at {gateway}"
+        )));
+    }
+    Ok(RoutedPings { from, to, gateway, sent, received })
+}
+
+/// Connects to a port of `to` that is open, and to one that only a list closes.
+fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
+    let name = to.name();
+    let listen = |port| -> Result<(TcpListener, SocketAddr)> {
+        let failed = |e| Error::io(format!("listen at TCP port {port} of {name}"))(e);
+        let listener = to.run(|| TcpListener::bind((to.ip4(), port)))?.map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok((listener, address))
+    };
+    let connect = |address: SocketAddr| {
+        from.run(move || TcpStream::connect_timeout(&address, CONNECT_TIMEOUT))
+    };
+    // Without this one, a refusal could be anybody's.
+    let (_open, address) = listen(0)?;
+    connect(address)?.map_err(Error::io(format!("connect from {} to {address}", from.name())))?;
+    let (closed, address) = listen(REFUSED_PORT)?;
+    for _ in 0..TRIES {
+        match connect(address)? {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            other => {
+                let what =
+                    other.map_or_else(|error| error.to_string(), |_| "established".to_owned());
+                let text = format!("a list refuses connections to {address}, but one was: {what}");
+                return Err(Error::Traffic(text));
+            }
+        }
+    }
+    if closed.accept().is_ok() {
+        return Err(Error::Traffic(format!("a connection to {address} got past the list")));
+    }
+    let (port, entry) = (REFUSED_PORT, Entry::new(REFUSING));
+    Ok(Refusals { to: name, port, tried: TRIES, refused: TRIES, entry })
+}
+
+/// Reads what the lists have counted on the second host, where both switches have guests.
+///
+/// # Errors
+/// They have not counted what they refused, or what they let in.
+pub(super) fn count(report: &mut PolicyReport, attachment: &Attachment, stop: &Stop) -> Result<()> {
+    let [near, far] = SWITCHES;
+    let refused = &mut report.refused;
+    refused.entry.packets = counted(attachment, far, REFUSING, refused.refused.into(), stop)?;
+    report.let_in.packets = counted(attachment, near, LETTING_IN, 1, stop)?;
+    Ok(())
+}
+
+/// Waits until the entry `condition` of a switch has decided `least` packets.
+fn counted(
+    attachment: &Attachment,
+    switch: &str,
+    condition: &str,
+    least: u64,
+    stop: &Stop,
+) -> Result<u64> {
+    let control = attachment
+        .control(1)
+        .ok_or_else(|| Error::Traffic("the second host has no daemon".into()))?;
+    let request = json!({ "command": "program", "datapath": switch });
+    let what = format!("{least} packet(s) counted under the entry `{condition}` of {switch}");
+    stop.wait_for(&what, COUNT_LIMIT, || {
+        let mut packets = 0;
+        ask(control, &request, Answer::Rows, |row: &Value| {
+            if row["stage"] == STAGE && row["match"] == condition {
+                packets = row["packets"].as_u64().unwrap_or(0);
+            }
+        })?;
+        Ok(Some(packets).filter(|&packets| packets >= least))
+    })
+}
