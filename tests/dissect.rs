@@ -443,6 +443,37 @@ fn frames_dissect_when_the_tunnel_is_stt() {
 }
 
 #[test]
+fn outer_ttl_is_that_of_the_guest_s_packet_when_it_is_to_be_inherited() {
+    require_tshark!();
+    for (tunnel, family) in ["vxlan", "geneve", "gre", "stt"].map(|t| [(t, 4), (t, 6)]).concat() {
+        let lab = Lab::new(Setup::new(tunnel).family(family).options("ttl = \"inherit\""));
+        for guest in &lab.guests {
+            // Of interfaces to come.
+            for (name, ttl) in
+                [("net/ipv4/ip_default_ttl", "77"), ("net/ipv6/conf/default/hop_limit", "78")]
+            {
+                guest.netns.sysctl(name, ttl).expect("a sysctl can be set");
+            }
+        }
+        let daemons = lab.start_both();
+        let capture = Capture::start(&lab.hosts[0], lab.dir.path(), "ttl");
+        let (a, b) = lab.ends();
+        [4, 6].into_iter().for_each(|family| traffic::ping(&a.netns, b.ip(family)));
+        let file = capture.stop();
+        daemons.into_iter().for_each(Daemon::stop);
+        let (outer, field) = if family == 4 { ("ip", "ip.ttl") } else { ("ipv6", "ipv6.hlim") };
+        let echo6 = "icmpv6.type == 128 || icmpv6.type == 129";
+        for (inner, ttl) in [("icmp", "77"), (echo6, "78"), ("arp", "64")] {
+            let filter = format!("{outer} && ({inner})");
+            let rows = dissect(&file, STT_FIRST, &filter, &[field]);
+            let ttls: BTreeSet<_> = rows.iter().filter_map(|row| row[0].first()).collect();
+            assert_eq!(ttls, [&ttl.to_owned()].into(), "{tunnel} over IPv{family}: {inner}");
+        }
+        report::peer("tshark", &format!("{tunnel} over IPv{family}: inherited TTL"));
+    }
+}
+
+#[test]
 fn frames_dissect_when_the_tunnel_is_a_vlan() {
     require_tshark!();
     Tunnel::new("vlan", "eth:ethertype:vlan:ethertype:")

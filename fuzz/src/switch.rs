@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use flow::{
     DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
-    PortNo, ShowActions, TunnelInfo, TunnelSpec, TunnelType, execute, extract,
+    PortNo, ShowActions, Ttl, TunnelInfo, TunnelSpec, TunnelType, execute, extract,
 };
 use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;
@@ -59,7 +59,7 @@ pub fn spec(tunnel: TunnelType) -> TunnelSpec {
             _ => 7471,
         },
         checksum: true,
-        ttl: 64,
+        ttl: Ttl::Inherit,
         dscp: Dscp::Inherit,
         key: true,
         sequence: false,

@@ -15,7 +15,7 @@ fn encap(c: &mut Criterion) {
         let (mut endpoints, id) = table(&spec(tunnel), false);
         let key = key(tunnel);
         let mut packet = tcp_frame(64);
-        let inner = InnerFlow { hash: 0x1234_5678, traffic_class: Some(0) };
+        let inner = InnerFlow { hash: 0x1234_5678, traffic_class: Some(0), ttl: Some(64) };
         let template = endpoints.get(id).unwrap().template().as_bytes().to_vec();
 
         group.bench_function("emit the template", |b| {

@@ -8,7 +8,7 @@
 use crate::endpoint::{L3, addresses, options_len};
 use crate::{
     DropReason, Dscp, Endpoint, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, LogicalPorts,
-    TunnelKey, TunnelType,
+    Ttl, TunnelKey, TunnelType,
 };
 use packet::{Checksum, GsoKind, Offload, PacketBuf, SplitLimits};
 use std::net::IpAddr;
@@ -222,7 +222,7 @@ impl EndpointTable {
             l4: class.layout.l4.into(),
             tunnel_header: class.layout.tunnel_header.into(),
             traffic_class: outer_traffic_class(spec.dscp, inner.traffic_class),
-            ttl: spec.ttl,
+            ttl: outer_ttl(spec.ttl, inner.ttl),
             entropy: inner.hash,
             source_port: self.entropy_base + (inner.hash as u16 & (self.entropy_ports - 1)),
             port: spec.port,
@@ -267,9 +267,17 @@ fn outer_traffic_class(dscp: Dscp, inner: Option<u8>) -> u8 {
     ecn::encap(dscp, inner.unwrap_or(0))
 }
 
+fn outer_ttl(ttl: Ttl, inner: Option<u8>) -> u8 {
+    match ttl {
+        Ttl::Fixed(ttl) => ttl,
+        // With 0, no host sends it.
+        Ttl::Inherit => inner.unwrap_or(Ttl::UNLESS_GIVEN).max(1),
+    }
+}
+
 impl Encapsulated {
     /// Puts the template in front of the packet, and into it what every outer IP header has of its own: traffic class,
-    /// length, and IPv4's checksum over them.
+    /// length, TTL, and IPv4's checksum over them.
     #[inline]
     pub(crate) fn push_template<'a>(
         &self,
@@ -285,11 +293,14 @@ impl Encapsulated {
         if self.ipv4 {
             let len = saturating_u16(total - L3);
             let template_sum = !u16::from_be_bytes([ip[10], ip[11]]);
-            let sum = u32::from(template_sum) + u32::from(self.traffic_class) + u32::from(len);
+            let ttl = u32::from(self.ttl) << 8;
+            let sum =
+                u32::from(template_sum) + u32::from(self.traffic_class) + u32::from(len) + ttl;
             let sum = (sum & 0xffff) + (sum >> 16);
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
             ip[1] = self.traffic_class;
             ip[2..4].copy_from_slice(&len.to_be_bytes());
+            ip[8] = self.ttl;
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
             ip[0] = 0x60 | self.traffic_class >> 4;
@@ -297,6 +308,7 @@ impl Encapsulated {
             let label = u32::from(self.traffic_class & 0xf) << 20 | u32::from(self.source_port);
             ip[1..4].copy_from_slice(&label.to_be_bytes()[1..]);
             ip[4..6].copy_from_slice(&saturating_u16(total - L3 - 40).to_be_bytes());
+            ip[7] = self.ttl;
         }
         if let Some(udp) = self.udp_header() {
             let source_port = self.source_port.to_be_bytes();

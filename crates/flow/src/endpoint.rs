@@ -2,7 +2,7 @@
 //!
 //! The outer header of an end point is built once, as a [`HeaderTemplate`]: Ethernet, IP, UDP (or the TCP-shaped header of
 //! STT) and the tunnel header, with everything in place that is the same for all packets. Encapsulation copies it and
-//! fills in lengths, traffic class, entropy, key and checksums; see `encap`.
+//! fills in lengths, traffic class, TTL, entropy, key and checksums; see `encap`.
 
 use crate::encap::LOGICAL_PORTS_OPTION_LEN;
 use crate::{DropReason, EndpointId, TunnelKey, TunnelType};
@@ -20,6 +20,26 @@ pub enum Dscp {
     Fixed(u8),
 }
 
+/// The outer TTL or hop limit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ttl {
+    /// That of the inner IP header, but at least 1; [`Ttl::UNLESS_GIVEN`] for other frames.
+    Inherit,
+    /// Always this one, 1 to 255.
+    Fixed(u8),
+}
+
+impl Ttl {
+    /// RFC 1700's, which most hosts use.
+    pub const UNLESS_GIVEN: u8 = 64;
+}
+
+impl Default for Ttl {
+    fn default() -> Self {
+        Self::Fixed(Self::UNLESS_GIVEN)
+    }
+}
+
 /// What is the same for all end points of one tunnel type on a host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelSpec {
@@ -29,8 +49,8 @@ pub struct TunnelSpec {
     pub port: u16,
     /// The outer UDP checksum of VXLAN and Geneve, or the GRE checksum.
     pub checksum: bool,
-    /// The outer TTL or hop limit, 1 to 255.
-    pub ttl: u8,
+    /// The outer TTL or hop limit.
+    pub ttl: Ttl,
     /// The outer DSCP.
     pub dscp: Dscp,
     /// GRE: a key is sent and demanded.
@@ -94,7 +114,7 @@ impl HeaderTemplate {
             bytes[0..6].copy_from_slice(&next_hop.destination.0);
             bytes[6..12].copy_from_slice(&next_hop.source.0);
         }
-        let l4 = Self::build_ip(&mut bytes, spec, local, remote, protocol);
+        let l4 = Self::build_ip(&mut bytes, local, remote, protocol);
         match spec.tunnel {
             TunnelType::Vxlan => {
                 bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
@@ -126,7 +146,6 @@ impl HeaderTemplate {
     /// Writes the IP header and returns where it ends.
     fn build_ip(
         bytes: &mut [u8; TEMPLATE_MAX],
-        spec: &TunnelSpec,
         local: IpAddr,
         remote: IpAddr,
         protocol: u8,
@@ -136,11 +155,10 @@ impl HeaderTemplate {
                 bytes[12..14].copy_from_slice(&0x0800_u16.to_be_bytes());
                 bytes[L3] = 0x45;
                 bytes[L3 + 6] = 0x40; // don't fragment
-                bytes[L3 + 8] = spec.ttl;
                 bytes[L3 + 9] = protocol;
                 bytes[L3 + 12..L3 + 16].copy_from_slice(&local.octets());
                 bytes[L3 + 16..L3 + 20].copy_from_slice(&remote.octets());
-                // Of the header without length and traffic class; encapsulation adds theirs.
+                // Of the header without length, traffic class and TTL; encapsulation adds theirs.
                 let sum = wire::checksum::checksum(&bytes[L3..L3 + 20]);
                 bytes[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
                 L3 + 20
@@ -153,7 +171,6 @@ impl HeaderTemplate {
                 bytes[12..14].copy_from_slice(&0x86dd_u16.to_be_bytes());
                 bytes[L3] = 0x60;
                 bytes[L3 + 6] = protocol;
-                bytes[L3 + 7] = spec.ttl;
                 bytes[L3 + 8..L3 + 24].copy_from_slice(&octets(local));
                 bytes[L3 + 24..L3 + 40].copy_from_slice(&octets(remote));
                 L3 + 40
@@ -561,7 +578,7 @@ mod tests {
             tunnel: TunnelType::Vxlan,
             port: 4789,
             checksum: false,
-            ttl: 64,
+            ttl: Ttl::default(),
             dscp: Dscp::Inherit,
             key: false,
             sequence: false,

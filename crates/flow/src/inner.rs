@@ -1,4 +1,4 @@
-//! What an outer header takes from the inner frame: the entropy of its flow, and its traffic class.
+//! What an outer header takes from the inner frame: the entropy of its flow, its traffic class and its TTL.
 
 use packet::PacketBuf;
 use std::hash::{BuildHasher, Hasher};
@@ -13,6 +13,8 @@ pub struct InnerFlow {
     pub hash: u32,
     /// DSCP and ECN; `None` when the frame is not IP.
     pub traffic_class: Option<u8>,
+    /// TTL or hop limit; `None` when the frame is not IP.
+    pub ttl: Option<u8>,
 }
 
 impl InnerFlow {
@@ -21,13 +23,17 @@ impl InnerFlow {
     pub fn read(packet: &PacketBuf, seed: &ahash::RandomState) -> Self {
         let frame = packet.head();
         let mut hasher = seed.build_hasher();
-        let traffic_class = match wire::transport_offset_in(frame, packet.len()) {
+        let (traffic_class, ttl) = match wire::transport_offset_in(frame, packet.len()) {
             Ok(located) if located.is_ip() => {
                 let ip = frame.get(located.l3..).unwrap_or_default();
-                let (addresses, traffic_class) = match (located.ethertype, ip) {
-                    (EtherType::IPV4, [_, tos, ..]) => (12..20, Some(*tos)),
-                    (_, [first, second, ..]) => (8..40, Some(first << 4 | second >> 4)),
-                    _ => (0..0, None),
+                let (addresses, traffic_class, ttl) = match (located.ethertype, ip) {
+                    (EtherType::IPV4, [_, tos, _, _, _, _, _, _, ttl, ..]) => {
+                        (12..20, Some(*tos), Some(*ttl))
+                    }
+                    (_, [first, second, _, _, _, _, _, hop_limit, ..]) => {
+                        (8..40, Some(first << 4 | second >> 4), Some(*hop_limit))
+                    }
+                    _ => (0..0, None, None),
                 };
                 hasher.write(ip.get(addresses).unwrap_or_default());
                 hasher.write_u8(located.protocol.0);
@@ -38,15 +44,15 @@ impl InnerFlow {
                 {
                     hasher.write(ports);
                 }
-                traffic_class
+                (traffic_class, ttl)
             }
             _ => {
                 hasher.write(frame.get(..14).unwrap_or(frame));
-                None
+                (None, None)
             }
         };
         let hash = hasher.finish();
-        Self { hash: (hash >> 32) as u32 ^ hash as u32, traffic_class }
+        Self { hash: (hash >> 32) as u32 ^ hash as u32, traffic_class, ttl }
     }
 }
 
@@ -61,7 +67,7 @@ mod tests {
         let seed = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let mut packet = PacketBuf::from_bytes(&frame);
         let whole = InnerFlow::read(&packet, &seed);
-        assert_eq!(whole.traffic_class, Some(0xb9));
+        assert_eq!((whole.traffic_class, whole.ttl), (Some(0xb9), Some(64)));
         packet.set_ranges(0..54, [54..60, 60..frame.len()]);
         assert_eq!(InnerFlow::read(&packet, &seed), whole);
     }

@@ -33,7 +33,7 @@ pub use decap::{
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{
-    Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, TunnelSpec,
+    Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, Ttl, TunnelSpec,
 };
 pub use execute::{MAX_NESTING, Output, execute, push_vlan};
 pub use extract::extract;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{GUEST_A, GUEST_B, NEXT_HOP, addresses, key, spec, super_packet, table, tcp_frame};
 use flow::{
-    DropReason, Dscp, Encapsulated, InnerFlow, TunnelKey, TunnelType, decap_geneve, decap_gre,
+    DropReason, Dscp, Encapsulated, InnerFlow, Ttl, TunnelKey, TunnelType, decap_geneve, decap_gre,
     decap_stt, decap_vxlan, strip_stt_segment,
 };
 use packet::{Checksum, GsoKind, PacketBuf, SegmentChecksum, Segmenter, complete_checksum};
@@ -275,6 +275,50 @@ fn dscp_is_fixed_when_configured_and_ecn_is_always_copied() {
     let outer = endpoints.encap(id, &key(TunnelType::Vxlan), &mut arp).unwrap();
     assert_eq!(outer.traffic_class, 46 << 2);
     let _ = GUEST_B;
+}
+
+#[test]
+fn outer_ttl_is_that_of_the_inner_packet_when_it_is_to_be_inherited() {
+    let inner4 = |ttl: u8| {
+        let mut packet = tcp_frame(10);
+        packet.head_mut()[14 + 8] = ttl;
+        packet
+    };
+    let inner6 = |hop_limit: u8| {
+        let mut frame = [&GUEST_B.0[..], &GUEST_A.0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0]].concat();
+        frame.extend([59, hop_limit]);
+        frame.extend([0xfd; 32]);
+        PacketBuf::from_bytes(&frame)
+    };
+    let arp =
+        || PacketBuf::from_bytes(&[[0xff; 6].as_slice(), &GUEST_A.0, &[8, 6], &[0; 46]].concat());
+    for (tunnel, ipv6) in
+        IP_TUNNELS.into_iter().flat_map(|tunnel| [(tunnel, false), (tunnel, true)])
+    {
+        let inherit = flow::TunnelSpec { ttl: Ttl::Inherit, ..spec(tunnel) };
+        let fixed = flow::TunnelSpec { ttl: Ttl::Fixed(9), ..spec(tunnel) };
+        for (spec, mut packet, expected) in [
+            (inherit, inner4(255), 255),
+            (inherit, inner4(1), 1),
+            (inherit, inner4(0), 1),
+            (inherit, inner6(33), 33),
+            (inherit, inner6(0), 1),
+            (inherit, arp(), 64),
+            (fixed, inner4(255), 9),
+            (fixed, inner6(33), 9),
+        ] {
+            let (mut endpoints, id) = table(&spec, ipv6);
+            let outer = endpoints.encap(id, &key(tunnel), &mut packet).unwrap();
+            assert_eq!(outer.ttl, expected, "what sockets are told: {tunnel}");
+            let ip = &packet.head()[14..];
+            if ipv6 {
+                assert_eq!(Ipv6Packet::new_unchecked(ip).hop_limit(), expected, "{tunnel}");
+            } else {
+                let ip = Ipv4Packet::new_unchecked(ip);
+                assert_eq!((ip.ttl(), ip.verify_checksum()), (expected, true), "{tunnel}");
+            }
+        }
+    }
 }
 
 #[test]

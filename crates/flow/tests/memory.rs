@@ -1,6 +1,6 @@
 //! What remote end points cost. Alone in its program, because it looks at the memory of the whole process.
 
-use flow::{Dscp, EndpointTable, TunnelSpec, TunnelType};
+use flow::{Dscp, EndpointTable, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const ENDPOINTS: u32 = 100_000;
@@ -23,7 +23,7 @@ fn table() -> EndpointTable {
         tunnel: TunnelType::Stt,
         port: 7471,
         checksum: true,
-        ttl: 64,
+        ttl: Ttl::default(),
         dscp: Dscp::Fixed(0),
         key: false,
         sequence: false,

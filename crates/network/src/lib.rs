@@ -29,7 +29,7 @@ mod source;
 mod suggest;
 
 pub use errors::{Errors, Position, Problem};
-pub use flow::{DatapathKey, PortKey, TunnelType};
+pub use flow::{DatapathKey, PortKey, Ttl, TunnelType};
 pub use ipnet::IpNet;
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{

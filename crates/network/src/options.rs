@@ -1,6 +1,6 @@
 //! What each tunnel type can be told, and how many bytes it adds to a packet.
 
-use flow::TunnelType;
+use flow::{Ttl, TunnelType};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -58,15 +58,15 @@ pub enum Dscp {
 /// The fields of the outer IP header that can be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OuterIp {
-    /// TTL or hop limit, 1 to 255; 64 unless given.
-    pub ttl: u8,
+    /// TTL or hop limit; 64 unless given.
+    pub ttl: Ttl,
     /// The DSCP; `Fixed(0)` unless given.
     pub dscp: Dscp,
 }
 
 impl Default for OuterIp {
     fn default() -> Self {
-        Self { ttl: 64, dscp: Dscp::Fixed(0) }
+        Self { ttl: Ttl::default(), dscp: Dscp::Fixed(0) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use network::{
     DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment,
-    ServiceTpid, TunnelType,
+    ServiceTpid, Ttl, TunnelType,
 };
 use std::path::{Path, PathBuf};
 
@@ -97,6 +97,7 @@ ttl = 1
 [tunnel_options.stt]
 tcp_port = 7472
 logical_ports = false
+ttl = "inherit"
 [tunnel_options.vlan]
 [tunnel_options.qinq]
 s_tpid = 0x9100
@@ -133,12 +134,19 @@ mtu = 1400
         (options.geneve.udp_port, options.geneve.checksum, options.geneve.logical_ports),
         (6082, false, false)
     );
-    assert_eq!((options.geneve.outer.ttl, options.geneve.outer.dscp), (255, Dscp::Inherit));
+    assert_eq!(
+        (options.geneve.outer.ttl, options.geneve.outer.dscp),
+        (Ttl::Fixed(255), Dscp::Inherit)
+    );
     assert_eq!((options.vxlan.udp_port, options.vxlan.checksum), (8472, false));
-    assert_eq!((options.vxlan.outer.ttl, options.vxlan.outer.dscp), (64, Dscp::Fixed(46)));
+    assert_eq!(
+        (options.vxlan.outer.ttl, options.vxlan.outer.dscp),
+        (Ttl::Fixed(64), Dscp::Fixed(46))
+    );
     assert_eq!((options.gre.checksum, options.gre.key, options.gre.sequence), (true, true, true));
-    assert_eq!((options.gre.outer.ttl, options.gre.outer.dscp), (1, Dscp::Fixed(0)));
+    assert_eq!((options.gre.outer.ttl, options.gre.outer.dscp), (Ttl::Fixed(1), Dscp::Fixed(0)));
     assert_eq!((options.stt.tcp_port, options.stt.logical_ports), (7472, false));
+    assert_eq!((options.stt.outer.ttl, options.stt.outer.dscp), (Ttl::Inherit, Dscp::Fixed(0)));
     assert_eq!(options.qinq.s_tpid, ServiceTpid::Legacy);
     assert!(TunnelType::ALL.into_iter().all(|tunnel| !options.logical_ports(tunnel)));
     assert_eq!(options.outer(TunnelType::Vlan), None);

@@ -140,7 +140,7 @@ mod tests {
             tunnel,
             port,
             checksum: true,
-            ttl: 64,
+            ttl: flow::Ttl::default(),
             dscp: Dscp::Inherit,
             key: false,
             sequence: false,

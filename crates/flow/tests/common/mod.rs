@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use flow::{
-    DatapathKey, Dscp, EndpointId, EndpointTable, LogicalPorts, NextHop, PortKey, TunnelKey,
+    DatapathKey, Dscp, EndpointId, EndpointTable, LogicalPorts, NextHop, PortKey, Ttl, TunnelKey,
     TunnelSpec, TunnelType,
 };
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
@@ -25,7 +25,7 @@ pub fn spec(tunnel: TunnelType) -> TunnelSpec {
             _ => 0,
         },
         checksum: true,
-        ttl: 64,
+        ttl: Ttl::default(),
         dscp: Dscp::Inherit,
         key: tunnel == TunnelType::Gre,
         sequence: false,

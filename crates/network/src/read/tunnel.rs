@@ -3,9 +3,10 @@
 use crate::errors::Report;
 use crate::section::{Field, Key, Schema, Section, key};
 use crate::{Dscp, OuterIp, ServiceTpid, TunnelOptions, suggest};
-use flow::TunnelType;
+use flow::{Ttl, TunnelType};
+use std::ops::RangeInclusive;
 
-const TTL: Key = key("ttl", "ttl = 64");
+const TTL: Key = key("ttl", "ttl = \"inherit\" or ttl = 64");
 const DSCP: Key = key("dscp", "dscp = \"inherit\" or dscp = 46");
 const CHECKSUM: Key = key("checksum", "checksum = true");
 const LOGICAL_PORTS: Key = key("logical_ports", "logical_ports = true");
@@ -159,24 +160,34 @@ fn flag(report: &mut Report<'_>, section: &Section<'_, '_>, name: &str, flag: &m
 }
 
 fn outer(report: &mut Report<'_>, section: &Section<'_, '_>, outer: &mut OuterIp) {
-    let ttl = section.get("ttl");
-    if let Some(ttl) = ttl.and_then(|field| field.integer(report, 1..=u8::MAX, "a TTL is 1 to 255"))
-    {
-        outer.ttl = ttl;
+    if let Some(ttl) = inheritable(report, section, "ttl", 1..=u8::MAX) {
+        outer.ttl = ttl.map_or(Ttl::Inherit, Ttl::Fixed);
     }
-    let Some(field) = section.get("dscp") else { return };
+    if let Some(dscp) = inheritable(report, section, "dscp", 0..=63) {
+        outer.dscp = dscp.map_or(Dscp::Inherit, Dscp::Fixed);
+    }
+}
+
+/// Reads a number, or "inherit", which is `Some(None)`.
+fn inheritable(
+    report: &mut Report<'_>,
+    section: &Section<'_, '_>,
+    name: &str,
+    range: RangeInclusive<u8>,
+) -> Option<Option<u8>> {
+    let field = section.get(name)?;
+    let rule = format!("write \"inherit\" or {} to {}", range.start(), range.end());
     if field.is_string() {
-        match field.string(report) {
-            Some("inherit") => outer.dscp = Dscp::Inherit,
-            Some(text) => {
-                field.error(report, format!("`dscp` is {text:?}; write \"inherit\" or 0 to 63"))
-            }
-            None => {}
+        let text = field.string(report)?;
+        if text != "inherit" {
+            field.error(report, format!("`{name}` is {text:?}; {rule}"));
         }
-    } else if !field.is_integer() {
+        (text == "inherit").then_some(None)
+    } else if field.is_integer() {
+        field.integer(report, range, &rule).map(Some)
+    } else {
         field.wrong_type(report, "a string or an integer");
-    } else if let Some(dscp) = field.integer(report, 0..=63, "write \"inherit\" or 0 to 63") {
-        outer.dscp = Dscp::Fixed(dscp);
+        None
     }
 }
 

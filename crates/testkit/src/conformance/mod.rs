@@ -36,7 +36,7 @@ mod tunnels;
 use crate::random::{Random, environment};
 use datapath::Datapath;
 use datapath::user::Config;
-use flow::{Dscp, EndpointId, Field, PortNo, TunnelSpec, TunnelType};
+use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ fn endpoints() -> impl Iterator<Item = (EndpointId, TunnelSpec, IpAddr)> {
                 _ => 7471,
             },
             checksum: true,
-            ttl: 60,
+            ttl: if tunnel == TunnelType::Vxlan { Ttl::Inherit } else { Ttl::Fixed(60) },
             dscp: if tunnel == TunnelType::Geneve { Dscp::Fixed(12) } else { Dscp::Inherit },
             key: true,
             // Frames of several ports are numbered in an order that nobody has promised.
