@@ -3,10 +3,18 @@
 mod common;
 mod peers;
 
-use common::{Attachment, Daemon, Lab, Setup, traffic};
+use common::frames::{FrameSocket, count, note};
+use common::outer::Outer;
+use common::{Attachment, Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, VNI, traffic};
+use peers::capture::{Capture, dissect};
 use peers::{MTU, carry_wire_frames_between, guests_talk, kernel, nothing_was_refused};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
-use testkit::{report, require_root};
+use testkit::{report, require_program, require_root};
+use wire::MacAddr;
+
+/// The limited broadcast address of the guests' network.
+const BROADCAST: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 255);
 
 /// Both ends with or without outer UDP checksums.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +75,91 @@ fn guests_talk_when_the_wire_to_kernel_vxlan_has_no_offloads() {
         let what = format!("over IPv{family}, every segment and checksum made by the sender");
         report::peer("Linux kernel VXLAN", &what);
     }
+}
+
+/// RFC 7348 section 4.2: what goes to everybody goes to a multicast group of the underlay, once. A third host, which is not there,
+/// would get a copy of its own without one.
+#[test]
+fn guests_talk_when_everybody_is_a_multicast_group() {
+    require_root!();
+    require_program!("tcpdump", "tcpdump");
+    require_program!("tshark", "tshark");
+    for (family, group) in [(4, "239.1.1.1"), (6, "ff05::1:1")] {
+        let options = format!("group = \"{group}\"");
+        let third = "[[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.77\", \"2001:db8::77\"]\n\
+                     [[logical_switch.port]]\nname = \"g3\"\nhost = \"h3\"\nmac = \"02:00:00:00:00:77\"\n\
+                     device = { tap = \"g3\" }\n";
+        let setup = Setup::new("vxlan").family(family).mtu(MTU).options(&options).more(third);
+        let lab = Lab::new(setup);
+        let (near, far) = lab.ends();
+        far.attach(&lab.hosts[1], MTU);
+        kernel::attach_to(&lab, true, group.parse().expect("an address"));
+        let daemon = lab.start(0);
+        let capture = Capture::start(&lab.hosts[0], lab.dir.path(), "group");
+        guests_talk(&lab);
+        for (from, to) in [(near, far), (far, near)] {
+            everybody_hears(from, to);
+        }
+        let file = capture.stop();
+        nothing_was_refused(&daemon);
+        daemon.stop();
+        let (destination, ttl) =
+            if family == 4 { ("ip.dst", "ip.ttl") } else { ("ipv6.dst", "ipv6.hlim") };
+        for from in [near, far] {
+            // The first address of a frame is the outer one.
+            let filter = format!("vxlan && eth.src == {} && udp.dstport == 9", from.mac);
+            let rows = dissect(&file, &[], &filter, &[destination, ttl]);
+            let outer: Vec<_> = rows.iter().map(|row| [&row[0][0], &row[1][0]]).collect();
+            assert_eq!(outer, [[group, "1"]], "one datagram from {} over IPv{family}", from.name);
+        }
+        // What goes to one guest goes to its host.
+        let rows = dissect(&file, &[], "vxlan && tcp", &[destination]);
+        assert!(rows.len() > 10 && rows.iter().all(|row| row[0][0] != group), "IPv{family}");
+        report::peer(
+            "Linux kernel VXLAN",
+            &format!("by a multicast group of an IPv{family} underlay"),
+        );
+    }
+}
+
+/// A broadcast arrives.
+fn everybody_hears(from: &Guest, to: &Guest) {
+    let listener = to.netns.run(|| UdpSocket::bind((BROADCAST, 9))).expect("a UDP socket");
+    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    let own = from.ip4;
+    let socket = from.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
+    socket.set_broadcast(true).expect("a socket may broadcast");
+    socket.send_to(b"to whom it may concern", (BROADCAST, 9)).expect("a datagram is sent");
+    let mut bytes = [0; 64];
+    let (len, sender) = listener.recv_from(&mut bytes).expect("a broadcast arrives");
+    assert_eq!((&bytes[..len], sender.ip()), (&b"to whom it may concern"[..], from.ip(4)));
+}
+
+/// What comes by the group from a host that is not in the file is not taken.
+#[test]
+fn strangers_are_refused_when_they_send_to_the_multicast_group() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan").options("group = \"239.1.1.1\""));
+    let (near, far) = lab.ends();
+    let daemon = lab.start(0);
+    let outer = Outer {
+        dst: Ipv4Addr::new(239, 1, 1, 1).into(),
+        dst_mac: MacAddr([1, 0, 0x5e, 1, 1, 1]),
+        ..Outer::between(&lab.hosts[1], &lab.hosts[0], 4)
+    };
+    let (wire, stranger) =
+        (FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name), "a stranger");
+    let guest = FrameSocket::open(&near.netns, GUEST_DEVICE);
+    let send = |outer: Outer, text: &str| {
+        let inner = note(MacAddr::BROADCAST, far.mac, text);
+        let header = [&[8, 0, 0, 0][..], &(VNI << 8).to_be_bytes()].concat();
+        wire.send(&outer.udp(4789, &[header, inner].concat()));
+    };
+    send(outer.as_stranger(), stranger);
+    send(outer, "the other host");
+    assert_eq!(count(&guest.until_note("the other host"), stranger), 0);
+    assert_eq!(daemon.drops().get("unknown_endpoint"), Some(&1));
+    daemon.stop();
 }
 
 /// RFC 6936: over IPv6 both ends must have been told.

@@ -2,6 +2,7 @@
 
 use crate::common::{Lab, VNI};
 use netdev::{LinkKind, LinkSpec, VxlanSpec};
+use std::net::IpAddr;
 use wire::Vni;
 
 /// Joins the guest of `h2`, attached already, to a kernel VXLAN device that leads to `h1`. All is gone with the namespace
@@ -10,7 +11,13 @@ use wire::Vni;
 /// Zero checksums over IPv4 are an option of the sender alone; over IPv6 (RFC 6936) the device sends and accepts them,
 /// or neither.
 pub fn attach(lab: &Lab, checksum: bool) {
-    let (h1, h2) = (&lab.hosts[0], &lab.hosts[1]);
+    attach_to(lab, checksum, lab.hosts[0].underlay(lab.family()));
+}
+
+/// The same with a device that sends what it does not know better to `remote`: the other host, or a multicast group, which it
+/// joins.
+pub fn attach_to(lab: &Lab, checksum: bool, remote: IpAddr) {
+    let h2 = &lab.hosts[1];
     let (_, guest) = lab.ends();
     let netlink = h2.netns.netlink();
     let bridge = netlink
@@ -18,7 +25,7 @@ pub fn attach(lab: &Lab, checksum: bool) {
         .expect("a bridge can be made");
     let spec = VxlanSpec {
         local: Some(h2.underlay(lab.family())),
-        remote: Some(h1.underlay(lab.family())),
+        remote: Some(remote),
         learning: true,
         udp_checksum: checksum,
         udp_zero_checksum6: !checksum && lab.family() == 6,

@@ -52,6 +52,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         Setting::Default => default_family(report, &hosts, &needs),
         Setting::Wrong => None,
     };
+    groups_of_family(report, family?, &options, &switches);
     let underlay = Underlay {
         family: family?,
         mtu: checked_underlay_mtu(report, underlay_mtu, family?)?,
@@ -93,6 +94,7 @@ fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: Line) -> Option<
         segment,
         tunnel: switch.tunnel?,
         mtu,
+        group: switch.group.map(|group| group.value),
         arp_responder,
         ports: switch.ports.into_iter().map(|port| port.finish()).collect::<Option<_>>()?,
         line,
@@ -221,6 +223,35 @@ impl Need<'_> {
         let what = if self.is_own { "its ports on" } else { "its way over logical routers to" };
         let verb = if self.is_own { "need" } else { "needs" };
         format!("{what} {} {verb}", switch_name(self.switch))
+    }
+}
+
+/// Multicast groups are of the family of the outer headers, as all underlay addresses are.
+fn groups_of_family(
+    report: &mut Report<'_>,
+    family: Family,
+    draft: &OptionsDraft,
+    switches: &[SwitchDraft],
+) {
+    let own = switches.iter().filter_map(|switch| switch.group);
+    let mut groups: Vec<_> = draft.vxlan_group.into_iter().chain(own).collect();
+    groups.sort_by_key(|group| group.at);
+    // Switches that say none have that of the options.
+    groups.dedup_by_key(|group| group.at);
+    for Sited { value, at } in groups.into_iter().filter(|group| Family::of(group.value) != family)
+    {
+        let (other, example) = (family.other(), example_group(family));
+        report.error(
+            at,
+            format!("{value} is a group of {other}, but the underlay is {family}; write one such as \"{example}\""),
+        );
+    }
+}
+
+const fn example_group(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "239.1.1.1",
+        Family::V6 => "ff05::1:1",
     }
 }
 

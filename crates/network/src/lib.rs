@@ -41,6 +41,6 @@ pub use options::{
     Dscp, Family, GeneveOptions, GreOptions, OuterIp, QinqOptions, ServiceTpid, SttOptions,
     TunnelOptions, VxlanOptions, overhead_bytes,
 };
-pub use placement::Placement;
+pub use placement::{FarEnd, Placement};
 pub use prefix::Prefix;
 pub use program::load_program;

@@ -221,6 +221,9 @@ pub struct LogicalSwitch {
     pub tunnel: TunnelType,
     /// The MTU of its guests, in bytes of IP packet, 68 to 65,535.
     pub mtu: u16,
+    /// The multicast group of the underlay to which its broadcasts and multicasts are sent, once for all other hosts; of the
+    /// family of the underlay, and of VXLAN switches only. `None`: a copy is sent to each host.
+    pub group: Option<IpAddr>,
     /// The switch answers for the addresses of its ports: ARP and neighbour solicitations for them go no further.
     pub arp_responder: bool,
     /// The ports, in the order of their keys; at most 32,767 together with those of logical routers.

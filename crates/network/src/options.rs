@@ -79,11 +79,13 @@ pub struct VxlanOptions {
     pub checksum: bool,
     /// The outer IP header.
     pub outer: OuterIp,
+    /// TTL or hop limit of what is sent to multicast groups, 1 to 255; 1 unless given: no router passes it on.
+    pub group_ttl: u8,
 }
 
 impl Default for VxlanOptions {
     fn default() -> Self {
-        Self { udp_port: 4789, checksum: true, outer: OuterIp::default() }
+        Self { udp_port: 4789, checksum: true, outer: OuterIp::default(), group_ttl: 1 }
     }
 }
 

@@ -6,8 +6,18 @@ use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink, Segment};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 use pipeline::{Entry, Place, TagPair};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use wire::EtherType;
 use wire::vlan::Tag;
+
+/// The other end of a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum FarEnd {
+    /// A host.
+    Host(HostIndex),
+    /// All hosts that have joined a multicast group of the underlay.
+    Group(IpAddr),
+}
 
 /// Where logical ports are, and what comes in by which port of the datapath.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -18,6 +28,8 @@ pub struct Placement {
     pub places: BTreeMap<(DatapathKey, PortKey), Place>,
     /// The ports of the datapath.
     pub entries: BTreeMap<PortNo, Entry>,
+    /// The end points that stand for all other hosts of a switch: multicast groups of the underlay.
+    pub groups: BTreeMap<DatapathKey, EndpointId>,
     /// The switches that tunnel keys stand for.
     pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
     /// The switches that tags stand for.
@@ -35,12 +47,13 @@ impl Placement {
 
     /// As seen from `host`. `number` gives the port of the datapath for each of its guests, not 0. `end_point` gives the end
     /// point of a tunnel type at another host; a port of a host for which there is none is unbound. It is also asked for the end points
-    /// from which packets come: every host whose guests a router leads to a switch here sends in that switch's tunnel.
+    /// from which packets come: every host whose guests a router leads to a switch here sends in that switch's tunnel; and for
+    /// that of a group when there are others to hear it or to send to it.
     pub fn of_host(
         network: &Network,
         host: HostIndex,
         mut number: impl FnMut(&LogicalSwitch, &Port) -> PortNo,
-        mut end_point: impl FnMut(TunnelType, HostIndex) -> Option<EndpointId>,
+        mut end_point: impl FnMut(TunnelType, FarEnd) -> Option<EndpointId>,
     ) -> Self {
         let reach = network.reach();
         let switches = network.logical_switches();
@@ -58,7 +71,7 @@ impl Placement {
         for (index, switch) in switches.iter().enumerate() {
             if is_home(switch) && switch.tunnel.has_endpoints() {
                 for &other in others.get(&reach.part_of_switch(index)).into_iter().flatten() {
-                    end_point(switch.tunnel, other);
+                    end_point(switch.tunnel, FarEnd::Host(other));
                 }
             }
         }
@@ -70,9 +83,14 @@ impl Placement {
                     if port.host == host {
                         return Placed::Here(number(switch, port));
                     }
-                    let end_point = || end_point(switch.tunnel, port.host);
+                    let end_point = || end_point(switch.tunnel, FarEnd::Host(port.host));
                     Placed::Elsewhere(remote_place(network, switch, end_point))
                 });
+                // Hosts without guests of the switch may send to it over a router.
+                let others = others.get(&reach.part_of_switch(index));
+                let group = switch.group.filter(|_| others.is_some_and(|hosts| !hosts.is_empty()));
+                let end = group.and_then(|group| end_point(switch.tunnel, FarEnd::Group(group)));
+                builder.add_group(index, end);
             }
         }
         for index in 0..network.logical_routers().len() {
@@ -190,6 +208,11 @@ impl<'n> Builder<'n> {
             };
             self.placement.places.insert((datapath, port.key), place);
         }
+    }
+
+    fn add_group(&mut self, index: usize, end: Option<EndpointId>) {
+        let datapath = self.key(index);
+        self.placement.groups.extend(end.map(|end| (datapath, end)));
     }
 
     /// Says how the switch's frames are known when they come from other hosts.

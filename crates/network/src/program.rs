@@ -65,6 +65,7 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
         loader.add_datapath(datapath.key, &datapath.name, datapath.kind);
         if let Some(entry) = loader.physical().datapath_mut(datapath.key) {
             entry.tunnel_key = datapath.tunnel_key;
+            entry.underlay_group = placement.groups.get(&datapath.key).copied();
         }
         for port in &datapath.ports {
             let Some(&place) = placement.places.get(&(datapath.key, port.key)) else { continue };

@@ -64,10 +64,12 @@ fn manual_is_true_when_its_files_are_parsed() {
         let parts = manual.split(&fence).skip(1);
         parts.filter_map(|part| part.split_once("```")).map(|(block, _)| block.to_owned()).collect()
     };
-    let [valid, routed, mistaken] = blocks("toml").try_into().expect("three files");
+    let [valid, routed, grouped, mistaken] = blocks("toml").try_into().expect("four files");
     let [complaints] = blocks("text").try_into().expect("one set of complaints");
     assert_eq!(parse(&valid).logical_switches().len(), 2);
     assert_eq!(parse(&routed).logical_routers().len(), 1);
+    let groups = parse(&grouped).logical_switches().iter().map(|s| s.group).collect::<Vec<_>>();
+    assert_eq!(groups, ["239.1.1.1", "239.1.1.2"].map(|group| Some(group.parse().unwrap())));
     let errors = Network::parse(&mistaken, "network.toml").unwrap_err();
     assert_eq!(errors.to_string(), complaints.trim_end());
 }
@@ -90,6 +92,8 @@ dscp = "inherit"
 udp_port = 8472
 checksum = false
 dscp = 46
+group = "ff05::1:1"
+group_ttl = 7
 [tunnel_options.gre]
 checksum = true
 sequence = true
@@ -139,6 +143,8 @@ mtu = 1400
         (Ttl::Fixed(255), Dscp::Inherit)
     );
     assert_eq!((options.vxlan.udp_port, options.vxlan.checksum), (8472, false));
+    assert_eq!(options.vxlan.group_ttl, 7);
+    assert_eq!(network.logical_switches()[0].group, None, "it is of another type");
     assert_eq!(
         (options.vxlan.outer.ttl, options.vxlan.outer.dscp),
         (Ttl::Fixed(64), Dscp::Fixed(46))

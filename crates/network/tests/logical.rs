@@ -6,7 +6,7 @@
 mod support;
 
 use flow::{EndpointId, Field, FlowKey, PortNo, TunnelType};
-use network::{Network, Placement, logical_flows};
+use network::{FarEnd, Network, Placement, logical_flows};
 use pipeline::{LearnLimits, Learned};
 use std::collections::BTreeSet;
 use support::Net;
@@ -54,6 +54,66 @@ fn out_of_geneve(key: &mut FlowKey, vni: u32, ingress: u16, egress: u16) {
     key.set(Field::TunId, vni.into());
     key.set(Field::TunMetadataPresent, 1);
     key.set(Field::TunMetadata0, u128::from(ingress) << 16 | u128::from(egress));
+}
+
+/// Guests of three hosts in two VXLAN switches, of which one has a group of its own; `g1` and `r1` are on h1.
+fn grouped() -> String {
+    let mut text = "tunnel = \"vxlan\"\n[tunnel_options.vxlan]\ngroup = \"239.1.1.1\"\n".to_owned();
+    for host in 1..=3 {
+        text += &format!(
+            "[[host]]\nname = \"h{host}\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.{host}\"]\n"
+        );
+    }
+    for (name, vni, group) in [("g", 1, ""), ("r", 2, "group = \"239.1.1.2\"\n")] {
+        text += &format!("[[logical_switch]]\nname = \"{name}\"\nvni = {vni}\n{group}");
+        for host in 1..=3 {
+            text += &format!(
+                "[[logical_switch.port]]\nname = \"{name}{host}\"\nhost = \"h{host}\"\n\
+                 mac = \"02:00:00:00:0{vni}:0{host}\"\ndevice = {{ tap = \"{name}{host}\" }}\n"
+            );
+        }
+    }
+    text
+}
+
+#[test]
+fn broadcast_goes_once_to_the_group_and_unicast_to_its_host_when_a_switch_has_a_group() {
+    let net = Net::on("h1", &grouped());
+    let from = "eth.src == 02:00:00:00:01:01 && eth.type == 0x1234";
+    for everybody in ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01"] {
+        let sent = net.send("g1", &format!("{from} && eth.dst == {everybody}"));
+        assert_eq!(sent, "encap(endpoint=99,key=1)");
+    }
+    let sent = net.send("g1", &format!("{from} && eth.dst == 02:00:00:00:01:03"));
+    assert_eq!(sent, "encap(endpoint=2,key=1)");
+    let without = grouped().replace("group = \"239.1.1.1\"\n", "");
+    let sent =
+        Net::on("h1", &without).send("g1", &format!("{from} && eth.dst == ff:ff:ff:ff:ff:ff"));
+    assert_eq!(sent, "encap(endpoint=1,key=1),encap(endpoint=2,key=1)");
+}
+
+#[test]
+fn group_is_asked_for_when_another_host_hears_it() {
+    let asked = |text: &str| {
+        let network = Network::parse(text, "net.toml").unwrap();
+        let mut groups = BTreeSet::new();
+        let host = network.host("h1").unwrap().index;
+        Placement::of_host(
+            &network,
+            host,
+            |_, _| PortNo(1),
+            |_, far| {
+                if let FarEnd::Group(group) = far {
+                    groups.insert(group.to_string());
+                }
+                Some(EndpointId(0))
+            },
+        );
+        groups.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&grouped()), ["239.1.1.1", "239.1.1.2"]);
+    let alone = grouped().replace("host = \"h2\"", "host = \"h1\"");
+    assert_eq!(asked(&alone.replace("host = \"h3\"", "host = \"h1\"")), [""; 0]);
 }
 
 #[test]

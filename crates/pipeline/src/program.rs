@@ -124,6 +124,9 @@ pub struct Datapath {
     /// What tunnels carry for it, when that is not its own key: switches of different tunnel types may have the same number on
     /// the wire.
     pub tunnel_key: Option<DatapathKey>,
+    /// A multicast group of the underlay that all other hosts hear which have ports of it: what goes to several ports goes there
+    /// once, instead of to the end point of each host.
+    pub underlay_group: Option<EndpointId>,
     /// The groups whose flows it executes.
     pub groups: Vec<GroupId>,
     /// Its ports.
@@ -139,6 +142,7 @@ impl Datapath {
             name: name.into(),
             kind,
             tunnel_key: None,
+            underlay_group: None,
             groups: Vec::new(),
             ports: Map::default(),
             multicast: Map::default(),

@@ -7,10 +7,11 @@ use datapath::user::Workers;
 use datapath::user::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, MAX_PORT, PortConfig, TunnelConfig, Underlay,
 };
-use flow::{Dscp, EndpointId, PortNo, TunnelSpec, TunnelType};
+use flow::{Dscp, EndpointId, PortNo, Ttl, TunnelSpec, TunnelType};
 use netdev::IpPrefix;
 use network::{
-    Device, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows,
+    Device, FarEnd, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program,
+    logical_flows,
 };
 use pipeline::Program;
 use std::collections::HashMap;
@@ -57,8 +58,9 @@ pub fn plan(
         ports.push(port_config(number, switch, port));
         number
     };
-    let end_point = |tunnel, other| planner.end_point(tunnel, other);
+    let end_point = |tunnel, far| planner.end_point(tunnel, far);
     let placement = Placement::of_host(network, host.index, number, end_point);
+    planner.join_groups();
     if let Some(fault) = planner.fault {
         return Err(fault);
     }
@@ -119,8 +121,8 @@ struct Planner<'a> {
     network: &'a Network,
     host: &'a Host,
     underlay: Underlay,
-    /// The end points by tunnel type and remote host.
-    known: HashMap<(TunnelType, HostIndex), EndpointId>,
+    /// The end points by tunnel type and what is there.
+    known: HashMap<(TunnelType, FarEnd), EndpointId>,
     numbers: &'a mut Pool<EndpointName>,
     now: Instant,
     /// The first thing that cannot be.
@@ -128,14 +130,18 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn end_point(&mut self, tunnel: TunnelType, other: HostIndex) -> Option<EndpointId> {
-        if let Some(&number) = self.known.get(&(tunnel, other)) {
+    fn end_point(&mut self, tunnel: TunnelType, far: FarEnd) -> Option<EndpointId> {
+        if let Some(&number) = self.known.get(&(tunnel, far)) {
             return Some(number);
         }
         let spec = self.tunnel_spec(tunnel)?;
-        match self.add_end_point(&spec, other) {
+        let added = match far {
+            FarEnd::Host(other) => self.add_host(&spec, other),
+            FarEnd::Group(group) => self.add_end_point(&self.group_spec(spec), group),
+        };
+        match added {
             Ok(number) => {
-                self.known.insert((tunnel, other), number);
+                self.known.insert((tunnel, far), number);
                 Some(number)
             }
             Err(error) => {
@@ -145,16 +151,49 @@ impl Planner<'_> {
         }
     }
 
-    fn add_end_point(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
-        let local = self.address_of(self.host)?;
+    /// Another host, and this one's end of the tunnel.
+    fn add_host(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
         let remote = self.address_of(&self.network[other])?;
+        let id = self.add_end_point(spec, remote)?;
+        self.add_tunnel(spec, None)?;
+        Ok(id)
+    }
+
+    /// Hears the groups of all switches that have ports here, and others elsewhere.
+    fn join_groups(&mut self) {
+        let network = self.network;
+        for (switch, _) in network.ports_on(self.host.index) {
+            let Some(group) = switch.group else { continue };
+            if !self.known.contains_key(&(switch.tunnel, FarEnd::Group(group))) {
+                continue;
+            }
+            let Some(spec) = self.tunnel_spec(switch.tunnel) else { continue };
+            if let Err(error) = self.add_tunnel(&self.group_spec(spec), Some(group)) {
+                self.fault.get_or_insert(error);
+            }
+        }
+    }
+
+    fn add_end_point(&mut self, spec: &TunnelSpec, remote: IpAddr) -> Result<EndpointId> {
+        let local = self.address_of(self.host)?;
         let id = EndpointId(self.numbers.number((*spec, local, remote), self.now));
         self.underlay.endpoints.push(EndpointConfig { id, spec: *spec, local, remote });
-        let tunnel = TunnelConfig { port: Placement::tunnel_port(spec.tunnel), spec: *spec, local };
+        Ok(id)
+    }
+
+    /// An end of a tunnel on this host, or a group that it hears.
+    fn add_tunnel(&mut self, spec: &TunnelSpec, group: Option<IpAddr>) -> Result<()> {
+        let (port, local) = (Placement::tunnel_port(spec.tunnel), self.address_of(self.host)?);
+        let tunnel = TunnelConfig { port, spec: *spec, local, group };
         if !self.underlay.tunnels.contains(&tunnel) {
             self.underlay.tunnels.push(tunnel);
         }
-        Ok(id)
+        Ok(())
+    }
+
+    /// What is sent to a group goes less far than what is sent to a host.
+    fn group_spec(&self, spec: TunnelSpec) -> TunnelSpec {
+        TunnelSpec { ttl: Ttl::Fixed(self.network.options().vxlan.group_ttl), ..spec }
     }
 
     fn address_of(&self, host: &Host) -> Result<IpAddr> {

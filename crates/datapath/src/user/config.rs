@@ -84,6 +84,16 @@ pub struct TunnelConfig {
     pub spec: TunnelSpec,
     /// This host's address.
     pub local: IpAddr,
+    /// A multicast group that is heard in the place of that address, of UDP tunnels; frames to it leave by the sockets of the
+    /// tunnel without one, which has to be there, too.
+    pub group: Option<IpAddr>,
+}
+
+impl TunnelConfig {
+    /// Where packets to this end are sent: the group, or this host's address.
+    pub fn address(&self) -> IpAddr {
+        self.group.unwrap_or(self.local)
+    }
 }
 
 /// A local VIF.

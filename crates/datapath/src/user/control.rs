@@ -152,7 +152,8 @@ impl Control {
                 continue;
             }
             let receivers = Receiver::open_group(tunnel, uplink, count)?;
-            let sender = if self.senders.iter().any(|sender| sender.is_for(tunnel)) {
+            let has_sender = self.senders.iter().any(|sender| sender.is_for(tunnel));
+            let sender = if has_sender || tunnel.group.is_some() {
                 None
             } else {
                 Sender::open(tunnel, self.entropy_ports)?
@@ -162,6 +163,9 @@ impl Control {
                 worker.send(Request::Tunnel(Box::new(receiver), sender.clone()))?;
             }
             self.tunnels.push(*tunnel);
+        }
+        if self.underlay.endpoints.iter().any(|endpoint| endpoint.remote.is_multicast()) {
+            self.senders.iter().try_for_each(|sender| sender.reach_groups(uplink))?;
         }
         Ok(())
     }

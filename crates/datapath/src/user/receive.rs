@@ -65,8 +65,8 @@ struct Batch {
 }
 
 impl Receiver {
-    /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them. Only what arrives
-    /// by the device `uplink` is taken: the same packet from anywhere else is forged.
+    /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them, and those to a group
+    /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged.
     pub(super) fn open_group(
         tunnel: &TunnelConfig,
         uplink: Ifindex,
@@ -92,8 +92,11 @@ impl Receiver {
                     device: Some(uplink),
                     ..UdpOptions::default()
                 };
-                let local = SocketAddr::new(*local, spec.port);
-                let sockets = UdpUnderlay::bind_group(local, options, count)?;
+                let address = SocketAddr::new(tunnel.address(), spec.port);
+                let sockets = match tunnel.group {
+                    Some(_) => vec![UdpUnderlay::join(address, uplink, options)?],
+                    None => UdpUnderlay::bind_group(address, options, count)?,
+                };
                 let trains = || vec![RxTrain::EMPTY; BATCH];
                 sockets.into_iter().map(|socket| Socket::Udp { socket, trains: trains() }).collect()
             }
@@ -151,6 +154,7 @@ impl Receiver {
                         tunnel: self.tunnel.spec.tunnel,
                         keyed: self.tunnel.spec.key,
                         local: self.tunnel.local,
+                        destination: self.tunnel.address(),
                         remote: train.source.ip(),
                         traffic_class: train.tos,
                         ttl: 0,
@@ -180,6 +184,7 @@ impl Receiver {
                                 tunnel: self.tunnel.spec.tunnel,
                                 keyed: self.tunnel.spec.key,
                                 local: self.tunnel.local,
+                                destination: outer.destination,
                                 remote: outer.source,
                                 traffic_class: outer.traffic_class,
                                 ttl: outer.ttl,
@@ -247,7 +252,10 @@ struct Arrival {
     port: PortNo,
     tunnel: TunnelType,
     keyed: bool,
+    /// This host, as the other end knows it.
     local: IpAddr,
+    /// What the packet was sent to: that address, or a group.
+    destination: IpAddr,
     remote: IpAddr,
     traffic_class: u8,
     /// 0 where the socket does not tell.
@@ -263,7 +271,7 @@ impl Arrival {
         let protocol = if self.tunnel == TunnelType::Gre { Protocol::GRE } else { Protocol::UDP };
         let outer = OuterIp {
             source: self.remote,
-            destination: self.local,
+            destination: self.destination,
             protocol,
             traffic_class: self.traffic_class,
             ttl: self.ttl,

@@ -50,7 +50,7 @@ impl SttReceiver {
         uplink: Ifindex,
         count: usize,
     ) -> Result<Vec<Self>, Error> {
-        let TunnelConfig { port, spec, local } = *tunnel;
+        let TunnelConfig { port, spec, local, .. } = *tunnel;
         let filter = Filter::tcp_to(local, spec.port);
         let sockets = PacketSocket::open_group(uplink, &filter, PacketOptions::default(), count)?;
         let sink = Arc::new(SttSink::bind(SocketAddr::new(local, spec.port))?);

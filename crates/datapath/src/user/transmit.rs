@@ -3,11 +3,11 @@
 
 use super::config::TunnelConfig;
 use flow::{DropReason, Encapsulated, TunnelType, finish_gre};
-use netdev::Error;
 use netdev::batch::{Messages, Pieces};
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
+use netdev::{Error, Ifindex};
 use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -43,6 +43,14 @@ impl Sender {
             }
             TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => None,
         })
+    }
+
+    /// Sends what goes to multicast groups by the device `uplink`.
+    pub(super) fn reach_groups(&self, uplink: Ifindex) -> Result<(), Error> {
+        match self {
+            Self::Udp { pool, .. } => pool.set_multicast_uplink(uplink),
+            Self::Gre { .. } => Ok(()),
+        }
     }
 
     /// True when the tunnel is sent from this. Several may be.

@@ -100,7 +100,7 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     });
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
-    let mut reader = switch::Reader::new(default_tunnel, &options.options, &hosts);
+    let mut reader = switch::Reader::new(default_tunnel, &options, &hosts);
     let switches = reader.switches(report, root.get("logical_switch"));
     let (switch_names, port_names) = reader.into_names();
     let mut reader = router::Reader::new(&switches, switch_names, port_names);

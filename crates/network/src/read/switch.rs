@@ -1,12 +1,13 @@
 //! `[[logical_switch]]`.
 
 use super::port::{self, PortDraft};
-use super::tunnel::tunnel_type;
+use super::tunnel::{GROUP, OptionsDraft, group, tunnel_type};
 use super::{HostDraft, Setting, Unique, object_name};
+use crate::Segment;
 use crate::errors::Report;
 use crate::section::{Field, Schema, Section, Sited, key};
-use crate::{Segment, TunnelOptions};
 use flow::{PortKey, TunnelType};
+use std::net::IpAddr;
 use wire::{VlanId, Vni};
 
 pub(super) const SWITCH: Schema = Schema {
@@ -17,6 +18,7 @@ pub(super) const SWITCH: Schema = Schema {
         key("vni", "vni = 5001"),
         key("vlan", "vlan = 100, or vlan = { outer = 100, inner = 200 } for qinq"),
         key("mtu", "mtu = 1400"),
+        GROUP,
         key("arp_responder", "arp_responder = true"),
         key("port", "[[logical_switch.port]]"),
     ],
@@ -32,6 +34,8 @@ pub(crate) struct SwitchDraft {
     pub(crate) tunnel: Option<TunnelType>,
     pub(crate) segment: Option<Sited<Segment>>,
     pub(crate) mtu: Setting<Sited<u16>>,
+    /// Its own, or that of all VXLAN switches.
+    pub(crate) group: Option<Sited<IpAddr>>,
     pub(crate) arp_responder: Setting<bool>,
     pub(crate) ports: Vec<PortDraft>,
 }
@@ -39,7 +43,7 @@ pub(crate) struct SwitchDraft {
 /// Reads the logical switches, in the light of what was read before them.
 pub(super) struct Reader<'h> {
     default_tunnel: Setting<TunnelType>,
-    options: &'h TunnelOptions,
+    options: &'h OptionsDraft,
     names: Unique<String>,
     ports: port::Reader<'h>,
 }
@@ -47,7 +51,7 @@ pub(super) struct Reader<'h> {
 impl<'h> Reader<'h> {
     pub(super) fn new(
         default_tunnel: Setting<TunnelType>,
-        options: &'h TunnelOptions,
+        options: &'h OptionsDraft,
         hosts: &'h [HostDraft],
     ) -> Self {
         let ports = port::Reader::new(hosts);
@@ -71,10 +75,11 @@ impl<'h> Reader<'h> {
             let rule = "an MTU is 68 (RFC 791) to 65535 bytes of IP packet";
             field.integer(report, 68..=u16::MAX, rule).map(|mtu| field.sited(mtu))
         });
+        let group = self.group(report, section, tunnel);
         let arp_responder =
             Setting::of(section.get("arp_responder"), |field| field.boolean(report));
         let ports = self.switch_ports(report, section);
-        SwitchDraft { at: section.at, name, tunnel, segment, mtu, arp_responder, ports }
+        SwitchDraft { at: section.at, name, tunnel, segment, mtu, group, arp_responder, ports }
     }
 
     /// The names of all logical switches, and of all ports.
@@ -101,13 +106,33 @@ impl<'h> Reader<'h> {
         }
     }
 
+    /// The multicast group of a VXLAN switch.
+    fn group(
+        &self,
+        report: &mut Report<'_>,
+        section: &Section<'_, '_>,
+        tunnel: Option<TunnelType>,
+    ) -> Option<Sited<IpAddr>> {
+        let field = section.get("group");
+        match (tunnel, field) {
+            (Some(TunnelType::Vxlan), None) => self.options.vxlan_group,
+            (_, None) => None,
+            (Some(TunnelType::Vxlan) | None, Some(field)) => group(report, field),
+            (Some(tunnel), Some(field)) => {
+                let why = "only vxlan sends to multicast groups";
+                report.error(field.key_at, format!("a {tunnel} switch takes no `group`; {why}"));
+                None
+            }
+        }
+    }
+
     fn segment(
         &self,
         report: &mut Report<'_>,
         section: &Section<'_, '_>,
         tunnel: TunnelType,
     ) -> Option<Sited<Segment>> {
-        let unkeyed = tunnel == TunnelType::Gre && !self.options.gre.key;
+        let unkeyed = tunnel == TunnelType::Gre && !self.options.options.gre.key;
         let wanted = if tunnel.has_endpoints() { "vni" } else { "vlan" };
         let refused = if tunnel.has_endpoints() { "vlan" } else { "vni" };
         if let Some(field) = section.get(refused) {

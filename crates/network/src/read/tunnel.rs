@@ -1,14 +1,17 @@
 //! `tunnel` and `[tunnel_options.*]`.
 
 use crate::errors::Report;
-use crate::section::{Field, Key, Schema, Section, key};
+use crate::section::{Field, Key, Schema, Section, Sited, key};
 use crate::{Dscp, OuterIp, ServiceTpid, TunnelOptions, suggest};
 use flow::{Ttl, TunnelType};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 const TTL: Key = key("ttl", "ttl = \"inherit\" or ttl = 64");
 const DSCP: Key = key("dscp", "dscp = \"inherit\" or dscp = 46");
 const CHECKSUM: Key = key("checksum", "checksum = true");
+/// Of all switches of type vxlan, or of one.
+pub(super) const GROUP: Key = key("group", "group = \"239.1.1.1\"");
 const LOGICAL_PORTS: Key = key("logical_ports", "logical_ports = true");
 
 const OPTIONS: Schema = Schema {
@@ -27,7 +30,15 @@ const OPTIONS: Schema = Schema {
 // `logical_ports` stands in the schemas of vxlan and gre so that it can be refused with the reason.
 const VXLAN: Schema = Schema {
     name: "[tunnel_options.vxlan]",
-    keys: &[key("udp_port", "udp_port = 4789"), CHECKSUM, TTL, DSCP, LOGICAL_PORTS],
+    keys: &[
+        key("udp_port", "udp_port = 4789"),
+        CHECKSUM,
+        TTL,
+        DSCP,
+        GROUP,
+        key("group_ttl", "group_ttl = 1"),
+        LOGICAL_PORTS,
+    ],
 };
 
 const GENEVE: Schema = Schema {
@@ -63,6 +74,8 @@ pub(crate) struct OptionsDraft {
     pub(crate) options: TunnelOptions,
     pub(crate) vxlan_port_at: Option<usize>,
     pub(crate) geneve_port_at: Option<usize>,
+    /// The multicast group of VXLAN switches that do not say another.
+    pub(crate) vxlan_group: Option<Sited<IpAddr>>,
 }
 
 pub(super) fn tunnel_type(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<TunnelType> {
@@ -113,6 +126,12 @@ fn read_type(
             draft.vxlan_port_at = port(report, section, "udp_port", &mut vxlan.udp_port);
             flag(report, section, "checksum", &mut vxlan.checksum);
             outer(report, section, &mut vxlan.outer);
+            draft.vxlan_group = section.get("group").and_then(|field| group(report, field));
+            let ttl = section.get("group_ttl");
+            let rule = "a TTL is 1 to 255";
+            if let Some(ttl) = ttl.and_then(|field| field.integer(report, 1..=u8::MAX, rule)) {
+                vxlan.group_ttl = ttl;
+            }
             refuse_logical_ports(report, section, tunnel);
         }
         TunnelType::Geneve => {
@@ -189,6 +208,25 @@ fn inheritable(
         field.wrong_type(report, "a string or an integer");
         None
     }
+}
+
+/// Reads the multicast group of the underlay that stands for all hosts of a switch.
+pub(super) fn group(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<IpAddr>> {
+    let text = field.string(report)?;
+    match text.parse::<IpAddr>() {
+        Ok(address) if address.is_multicast() => return Some(field.sited(address)),
+        Ok(address) => field.error(
+            report,
+            format!(
+                "{address} is no multicast address; write one such as \"239.1.1.1\" or \"ff05::1:1\""
+            ),
+        ),
+        Err(_) => field.error(
+            report,
+            format!("{text:?} is no IP address; write one such as \"239.1.1.1\" or \"ff05::1:1\""),
+        ),
+    }
+    None
 }
 
 fn refuse_logical_ports(report: &mut Report<'_>, section: &Section<'_, '_>, tunnel: TunnelType) {

@@ -1,7 +1,7 @@
 //! A network, its program, and packets described in the logical language.
 
 use flow::{EndpointId, Field, FlowKey, PortNo};
-use network::{LogicalNetwork, Network, Placement, load_program, logical_flows};
+use network::{FarEnd, LogicalNetwork, Network, Placement, load_program, logical_flows};
 use pipeline::logical::expr::parse_microflow;
 use pipeline::logical::{Constant, Scope};
 use pipeline::{Entry, Lesson, Program, State, trace, translate};
@@ -23,7 +23,7 @@ impl Net {
         Self::new(text, Placement::of_all)
     }
 
-    /// As one host sees it: its end points are numbered by tunnel type and host.
+    /// As one host sees it: its end points are numbered by tunnel type and host, and 99 is a group.
     pub fn on(host: &str, text: &str) -> Self {
         Self::new(text, |network| {
             let host = network.host(host).unwrap().index;
@@ -32,8 +32,12 @@ impl Net {
                 ports += 1;
                 PortNo(ports)
             };
-            Placement::of_host(network, host, number, |tunnel, remote| {
-                Some(EndpointId(tunnel as u32 * 100 + remote.value() as u32))
+            Placement::of_host(network, host, number, |tunnel, far| {
+                let number = match far {
+                    FarEnd::Host(host) => host.value() as u32,
+                    FarEnd::Group(_) => 99,
+                };
+                Some(EndpointId(tunnel as u32 * 100 + number))
             })
         })
     }

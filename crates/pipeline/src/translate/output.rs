@@ -68,6 +68,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                     if packet.from_tunnel => {}
                 // Once for all members that are there.
                 Some(Place::Remote { endpoint, logical_ports }) => {
+                    let endpoint = packet.datapath.1.underlay_group.unwrap_or(endpoint);
                     if !remote.contains(&endpoint) {
                         remote.push(endpoint);
                         // Without logical ports in the tunnel the other host decides by the destination address.

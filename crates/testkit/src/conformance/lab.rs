@@ -203,7 +203,12 @@ pub(super) fn port_config(port: PortNo) -> PortConfig {
 
 fn config(upcalls: UpcallLimits, megaflows: usize) -> Config {
     let local = IpAddr::from(LOCAL);
-    let tunnel = |spec: TunnelSpec| TunnelConfig { port: tunnel_port(spec.tunnel), spec, local };
+    let tunnel = |spec: TunnelSpec| TunnelConfig {
+        port: tunnel_port(spec.tunnel),
+        spec,
+        local,
+        group: None,
+    };
     let endpoint = |(id, spec, remote)| EndpointConfig { id, spec, local, remote };
     Config {
         host: "conformance".to_owned(),

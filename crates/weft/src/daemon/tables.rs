@@ -166,7 +166,7 @@ impl Daemon {
         let underlay = &in_use.config.underlay;
         let local = underlay.tunnels.iter().map(|tunnel| LocalEnd {
             tunnel: tunnel.spec.tunnel.name().to_owned(),
-            local: tunnel.local,
+            local: tunnel.address(),
             port: tunnel.spec.port,
         });
         let remote = now.endpoints.into_iter().map(|stats| RemoteEnd {

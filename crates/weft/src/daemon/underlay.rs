@@ -225,10 +225,11 @@ impl Guest {
 
     /// Which way between the two ends of a tunnel.
     fn between(&self, source: IpAddr, destination: IpAddr) -> Option<&'static str> {
+        let to_group = self.underlay.tunnels.iter().any(|known| known.group == Some(destination));
         self.underlay.endpoints.iter().find_map(|end| {
             match (end.local == source, end.remote == source) {
                 (true, _) if end.remote == destination => Some(SENT),
-                (_, true) if end.local == destination => Some(RECEIVED),
+                (_, true) if end.local == destination || to_group => Some(RECEIVED),
                 _ => None,
             }
         })

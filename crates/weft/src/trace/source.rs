@@ -4,7 +4,7 @@ use super::{Args, Format, PortName};
 use crate::{Failure, text};
 use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
-use network::{HostIndex, LogicalSwitch, Network, Placement, Port, load_program, logical_flows};
+use network::{FarEnd, LogicalSwitch, Network, Placement, Port, load_program, logical_flows};
 use pipeline::logical::parse_packet;
 use pipeline::ofctl::{self, Bridge, Mentioned, Ports};
 use pipeline::southbound::Southbound;
@@ -121,13 +121,18 @@ fn of_network(args: &Args, text: &str) -> Result<Source, Failure> {
                 ports += 1;
                 PortNo(ports)
             };
-            Placement::of_host(&network, host.index, number, |tunnel, remote: HostIndex| {
+            Placement::of_host(&network, host.index, number, |tunnel, far| {
                 let next = EndpointId(numbers.len() as u32 + 1);
-                let number = *numbers.entry((tunnel, remote)).or_insert(next);
-                let remote = &network[remote];
-                let address = remote.underlay(network.underlay_family());
+                let number = *numbers.entry((tunnel, far)).or_insert(next);
+                let (name, address) = match far {
+                    FarEnd::Host(host) => {
+                        let host = &network[host];
+                        (host.name.as_str(), host.underlay(network.underlay_family()))
+                    }
+                    FarEnd::Group(group) => ("all", Some(group)),
+                };
                 let address = address.map_or(String::new(), |address| format!(", {address}"));
-                endpoints.insert(number, format!("{} ({}{address})", remote.name, tunnel.name()));
+                endpoints.insert(number, format!("{name} ({}{address})", tunnel.name()));
                 Some(number)
             })
         }
