@@ -4,7 +4,11 @@
 mod common;
 
 use common::frames::{FrameSocket, count, note};
-use common::{Attachment, Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
+use common::daemon::port;
+use common::trunk::Trunk;
+use common::{
+    Attachment, Daemon, GUEST_DEVICE, Guest, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, traffic,
+};
 use datapath::stats::Drops;
 use netdev::NeighbourState;
 use testkit::host::wait_until;
@@ -201,6 +205,65 @@ fn without_offloads(lab: &Lab) {
         let ethtool = host.netns.ethtool().expect("an ethtool socket");
         let unchanged = ethtool.set_features(&host.uplink.name, &off).expect("features are set");
         assert!(unchanged.is_empty(), "these features stay on: {unchanged:?}");
+    }
+}
+
+/// Guests that send tagged frames, through every tunnel: the essentials between what stands behind them.
+fn trunks_work(tags: &[(u16, u16)], setup: impl Fn(&str) -> Setup, prepare: impl Fn(&Trunk)) {
+    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+        let lab = Lab::new(setup(tunnel));
+        let daemons = lab.start_both();
+        let before = drops(&daemons);
+        let (a, b) = lab.ends();
+        let trunks = [a, b].map(|guest| Trunk::new(guest, tags));
+        trunks.iter().for_each(&prepare);
+        let [a, b] = trunks.each_ref().map(|trunk| &trunk.inside);
+        essentials(a, b);
+        assert_eq!(drops(&daemons), before, "{tunnel}: something was dropped on the way");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn trunks_exchange_frames_with_a_tag_of_their_own() {
+    require_root!();
+    trunks_work(&[(0x8100, 5)], Setup::new, |_| {});
+}
+
+#[test]
+fn trunks_exchange_frames_with_two_tags_of_their_own() {
+    require_root!();
+    // As if they were the underlay's.
+    trunks_work(&[(0x88a8, VLAN), (0x8100, INNER_VLAN)], Setup::new, |_| {});
+}
+
+#[test]
+fn trunks_exchange_frames_when_the_kernel_does_not_know_their_tag() {
+    require_root!();
+    let attached = |tunnel: &str| Setup::new(tunnel).attachment(Attachment::Veth).mtu(1400);
+    // It could not cut super-packets behind such a tag; weft makes some of what comes out of tunnels, and has to cut them again.
+    trunks_work(&[(0x9100, 5)], attached, Trunk::without_segmentation);
+}
+
+#[test]
+fn super_packets_of_trunks_stay_whole() {
+    require_root!();
+    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+        let lab = Lab::new(Setup::new(tunnel));
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        let [a, b] = [a, b].map(|guest| Trunk::new(guest, &[(0x8100, 5)]));
+        // Some congestion controls send little at a time.
+        let cubic = a.inside.netns.sysctl("net/ipv4/tcp_congestion_control", "cubic");
+        cubic.expect("a sysctl can be set");
+        traffic::tcp(&a.inside, &b.inside, 4, 10 * MEGABYTE);
+        let (sent, received) = (port(&daemons[0], "g1").rx, port(&daemons[1], "g2").tx);
+        for (what, count) in [("from the sender", sent), ("to the receiver", received)] {
+            let mean = count.bytes / count.packets;
+            // No segment is that long.
+            assert!(mean > 1600, "{tunnel}: frames {what} have {mean} bytes on average");
+        }
+        daemons.into_iter().for_each(Daemon::stop);
     }
 }
 

@@ -207,7 +207,7 @@ fn machine_keeps_its_connections_when_weft_ends_and_starts_again() {
 #[test]
 fn machines_exchange_tagged_frames_when_they_are_trunks() {
     require_vm!();
-    let lab = Lab::new(Setup::new("geneve").mtu(MTU).vms(2));
+    let lab = Lab::new(Setup::new("qinq").mtu(MTU).vms(2));
     let daemons = start_without_machines(&lab);
     let (near, far) = lab.ends();
     daemons[1].wait_answers();

@@ -8,7 +8,8 @@ use std::sync::LazyLock;
 
 use flow::{
     DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
-    PortNo, ShowActions, Ttl, TunnelInfo, TunnelSpec, TunnelType, execute, extract,
+    PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec, TunnelType, execute,
+    extract,
 };
 use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;
@@ -19,8 +20,8 @@ use crate::offload;
 
 /// The key of every tunnelled switch.
 pub const KEY: DatapathKey = DatapathKey(5001);
-/// Where frames with tags come in.
-pub const UPLINK: PortNo = Placement::UPLINK;
+/// Where frames with tags leave.
+const UPLINK: PortNo = Placement::UPLINK;
 /// The ports that belong to guests of this host: two of the switch that other hosts share, one behind the router.
 const LOCAL_PORTS: [PortNo; 3] = [PortNo(1), PortNo(2), PortNo(3)];
 const TUNNELS: [TunnelType; 6] = [
@@ -37,8 +38,8 @@ const OURS: [MacAddr; 5] = [mac(2), mac(3), mac(4), mac(0x11), mac(0x12)];
 /// What became of a frame: in how many copies it, or an answer to it, went on, or why in none.
 pub type Outcome = Result<usize, DropReason>;
 
-/// The programs, in the order of [`TUNNELS`].
-static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| {
+/// The programs, in the order of [`TUNNELS`], and which tags are known.
+static PROGRAMS: LazyLock<Vec<(Program, TagLinks)>> = LazyLock::new(|| {
     TUNNELS.into_iter().map(|tunnel| program(tunnel).expect("the network is valid")).collect()
 });
 
@@ -46,6 +47,7 @@ static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| {
 pub struct Switch {
     tunnel: TunnelType,
     program: &'static Program,
+    links: &'static TagLinks,
     pub endpoints: EndpointTable,
 }
 
@@ -78,7 +80,8 @@ impl Switch {
             endpoints.resolve(remote, Some(next_hop()));
         }
         let program = TUNNELS.iter().zip(&*PROGRAMS).find(|(other, _)| **other == tunnel);
-        Self { tunnel, program: program.expect("a program for every type").1, endpoints }
+        let (program, links) = program.expect("a program for every type").1;
+        Self { tunnel, program, links, endpoints }
     }
 
     /// Adds an IPv6 end point.
@@ -89,11 +92,16 @@ impl Switch {
         remote
     }
 
-    /// A frame of the underlay: out of the tunnel, or with its tags. It is translated and its actions are executed; that it is
-    /// neither delivered nor dropped for a reason is a fault.
-    pub fn forward(&mut self, tunnel: Option<&TunnelInfo>, packet: &mut PacketBuf) -> Outcome {
-        let port = if tunnel.is_some() { Placement::tunnel_port(self.tunnel) } else { UPLINK };
-        self.enter(port, tunnel, packet)
+    /// A frame of the underlay, out of the tunnel. It is translated and its actions are executed; that it is neither delivered
+    /// nor dropped for a reason is a fault.
+    pub fn forward(&mut self, tunnel: &TunnelInfo, packet: &mut PacketBuf) -> Outcome {
+        self.enter(Placement::tunnel_port(self.tunnel), Some(tunnel), packet)
+    }
+
+    /// A frame of the underlay, with its tags.
+    pub fn forward_tagged(&mut self, packet: &mut PacketBuf) -> Outcome {
+        let (link, port) = self.links.decap(packet)?;
+        self.enter(port, Some(&TunnelInfo::of_link(link)), packet)
     }
 
     /// A frame of each local guest.
@@ -131,7 +139,7 @@ fn next_hop() -> NextHop {
 }
 
 /// The network, as this host, `here`, sees it.
-fn program(tunnel: TunnelType) -> Option<Program> {
+fn program(tunnel: TunnelType) -> Option<(Program, TagLinks)> {
     let network = Network::parse(&text(tunnel), "network.toml").ok()?;
     let here = network.host("here")?.index;
     let mut ports = LOCAL_PORTS.into_iter();
@@ -141,7 +149,10 @@ fn program(tunnel: TunnelType) -> Option<Program> {
         |_, _| ports.next().expect("as many ports as guests"),
         |_, _| Some(EndpointId(0)),
     );
-    Some(load_program(&logical_flows(&network), &placement, "network.toml").ok()?.program())
+    let link = |&link: &TagLink| (link, Placement::tunnel_port(link.tunnel()));
+    let links = placement.links.iter().map(link).collect();
+    let loader = load_program(&logical_flows(&network), &placement, "network.toml").ok()?;
+    Some((loader.program(), links))
 }
 
 fn text(tunnel: TunnelType) -> String {

@@ -13,7 +13,6 @@ use wire::tunnel::{
     GenevePacket, GeneveRepr, GrePacket, GreRepr, SttPacket, SttRepr, SttSegmentPacket,
     SttSegmentRepr, VxlanPacket, VxlanRepr,
 };
-use wire::vlan::Tags;
 use wire::{ParseError, Protocol};
 
 use crate::headers::{self, assert_round_trip};
@@ -104,8 +103,7 @@ fn stt_header(bytes: &[u8]) {
 
 /// One or two tags on the uplink, on a host with a VLAN and on one with QinQ.
 pub fn tagged(frame: &[u8]) -> Outcome {
-    Tags::parse(frame).map_err(|_| DropReason::Malformed)?;
-    let forward = |tunnel| Switch::new(tunnel).forward(None, &mut PacketBuf::from_bytes(frame));
+    let forward = |tunnel| Switch::new(tunnel).forward_tagged(&mut PacketBuf::from_bytes(frame));
     forward(TunnelType::Vlan).or_else(|_| forward(TunnelType::QinQ))
 }
 
@@ -154,5 +152,5 @@ fn forward(
         ttl: 64,
         dont_fragment: true,
     };
-    Switch::new(tunnel).forward(Some(&TunnelInfo::new(tunnel, &outer, &key)), packet)
+    Switch::new(tunnel).forward(&TunnelInfo::new(tunnel, &outer, &key), packet)
 }

@@ -68,8 +68,6 @@ fn tunnels_are_decapped_or_refused_for_the_right_reason_when_the_frame_is_a_seed
                 "control" => Some("geneve_control"),
                 "ipv4-no-key" => Some("gre_no_key"),
                 "unknown-vni" | "ipv4-nvgre" | "priority" | "qinq-9100" => Some("unknown_datapath"),
-                // Behind the tags of the underlay there is room for one in a key, and none behind two.
-                "guest-tag-inside" => Some("vlan_depth"),
                 _ => None,
             };
             assert_eq!(refused, expected, "{target}/{}", seed.name);

@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod frames;
 pub mod outer;
 pub mod traffic;
+pub mod trunk;
 
 pub use daemon::Daemon;
 
@@ -182,8 +183,12 @@ impl Guest {
 
     /// Makes the veth pair that joins it to `host`, and gives its end addresses.
     pub fn attach(&self, host: &Host, mtu: u16) {
-        let device = self.host_device();
-        let peer = LinkSpec::new(&device).mtu(mtu.into()).netns(&host.netns).up();
+        self.join(&host.netns, &self.host_device(), mtu);
+    }
+
+    /// The same, with the other end in a namespace under a name.
+    fn join(&self, netns: &TestHost, device: &str, mtu: u16) {
+        let peer = LinkSpec::new(device).mtu(mtu.into()).netns(netns).up();
         let spec = LinkSpec::new(GUEST_DEVICE).mac(self.mac).mtu(mtu.into()).up();
         let netlink = self.netns.netlink();
         let index = netlink.create(&spec, &LinkKind::Veth { peer }).expect("a veth can be made");

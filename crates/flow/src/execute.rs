@@ -162,7 +162,9 @@ fn step<'a>(
             at.queue = *queue;
             output.queue(*queue);
         }
-        Action::PopVlan => pop_vlan(packet),
+        Action::PopVlan => {
+            pop_vlan(packet);
+        }
         Action::SetIcmpMtu(mtu) => rewrite::set_icmp_mtu(packet, *mtu),
         Action::Log(record) => output.log(record, packet),
         Action::Controller => output.controller(packet),
@@ -235,14 +237,16 @@ pub fn push_vlan(packet: &mut PacketBuf, tag: vlan::Tag) -> Result<(), DropReaso
     Ok(())
 }
 
-/// Takes the outermost tag off, if there is one.
-fn pop_vlan(packet: &mut PacketBuf) {
+/// Takes the outermost tag off; `None` when there is none.
+pub fn pop_vlan(packet: &mut PacketBuf) -> Option<vlan::Tag> {
+    const TAGGED_LEN: usize = ADDRESSES_LEN + vlan::TAG_LEN + 2;
     let head = packet.head_mut();
-    let Some(tpid) = head.get(ADDRESSES_LEN..ADDRESSES_LEN + 2) else { return };
-    let untagged_len = ADDRESSES_LEN + vlan::TAG_LEN + 2;
-    if !EtherType(u16::from_be_bytes([tpid[0], tpid[1]])).is_vlan() || head.len() < untagged_len {
-        return;
+    let &[.., a, b, c, d, _, _] = head.first_chunk::<TAGGED_LEN>()?;
+    let tpid = EtherType(u16::from_be_bytes([a, b]));
+    if !tpid.is_vlan() {
+        return None;
     }
     head.copy_within(0..ADDRESSES_LEN, vlan::TAG_LEN);
     packet.pull_front(vlan::TAG_LEN);
+    Some(vlan::Tag::from_tci(tpid, u16::from_be_bytes([c, d])))
 }

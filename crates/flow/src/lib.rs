@@ -23,6 +23,7 @@ mod rewrite;
 mod send;
 mod show;
 mod stt;
+mod tag_link;
 mod too_big;
 mod tunnel_info;
 
@@ -35,7 +36,7 @@ pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, Ttl, TunnelSpec,
 };
-pub use execute::{MAX_NESTING, Output, execute, push_vlan};
+pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
@@ -45,6 +46,7 @@ pub use key_step::KeyStep;
 pub use mss::clamp_mss;
 pub use show::{Notation, ShowActions, ShowMasked, ShowValue};
 pub use stt::{SttSegment, decap_stt, strip_stt_segment};
+pub use tag_link::{TagLink, TagLinks};
 pub use too_big::{WayBack, too_big};
 pub use tunnel_info::{
     TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions, tun_flags,

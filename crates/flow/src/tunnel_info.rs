@@ -1,8 +1,8 @@
 //! What a key says of the tunnel that a frame came by: [`TunnelInfo`], and [`TlvMap`], which gives Geneve options their
 //! fields.
 
-use crate::{Field, FlowKey, LogicalPorts, OuterIp, PortKey, TunnelKey, TunnelType, stt};
-use std::net::IpAddr;
+use crate::{Field, FlowKey, LogicalPorts, OuterIp, PortKey, TagLink, TunnelKey, TunnelType, stt};
+use std::net::{IpAddr, Ipv4Addr};
 use wire::tunnel::geneve::LogicalPorts as WirePorts;
 use wire::tunnel::geneve::{CLASS_OVN, GeneveOption, GeneveOptions, TYPE_LOGICAL_PORTS};
 use wire::{Layer, ParseError};
@@ -65,7 +65,7 @@ impl TunnelOptions {
 /// The tunnel that a frame came by: outer headers and tunnel header, as far as decisions may read them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunnelInfo {
-    /// VNI, GRE key, or STT's 64-bit context; 0 without key.
+    /// VNI, GRE key, STT's 64-bit context, or what tags stand for ([`TagLink::key`]); 0 without key.
     pub id: u64,
     /// Who sent the outer packet.
     pub source: IpAddr,
@@ -99,6 +99,20 @@ impl TunnelInfo {
             ttl: outer.ttl,
             flags: tun_flags::KEY | if outer.dont_fragment { tun_flags::DF } else { 0 },
             options,
+        }
+    }
+
+    /// Of a frame that came by tags: there is no outer IP header, and [`TagLink::key`] is the key.
+    pub fn of_link(link: TagLink) -> Self {
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self {
+            id: link.key().0.into(),
+            source: nobody,
+            destination: nobody,
+            tos: 0,
+            ttl: 0,
+            flags: tun_flags::KEY,
+            options: TunnelOptions::default(),
         }
     }
 

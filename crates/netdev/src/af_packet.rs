@@ -309,16 +309,22 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// True when one of the two outermost tags of an Ethernet frame has TPID 0x9100, which is no VLAN tag to the kernel: it
-/// does not find the headers behind it.
+/// True when the kernel does not find the headers behind the tags of an Ethernet frame: one has TPID 0x9100, which is no VLAN
+/// tag to the kernel, or there are more than seven, where the kernel gives up.
 #[inline]
 pub fn has_unknown_tag(frame: &[u8]) -> bool {
-    let type_at = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
-    match type_at(12) {
-        Some(0x9100) => true,
-        Some(0x8100 | 0x88a8) => type_at(16) == Some(0x9100),
-        _ => false,
+    /// The kernel's VLAN_MAX_DEPTH is 8, and it does not go on behind the eighth.
+    const MOST: usize = 7;
+    let (tags, _) = frame.get(12..).unwrap_or_default().as_chunks::<4>();
+    for (number, &[a, b, _, _]) in tags.iter().enumerate() {
+        match u16::from_be_bytes([a, b]) {
+            0x9100 => return true,
+            0x8100 | 0x88a8 if number == MOST => return true,
+            0x8100 | 0x88a8 => {}
+            _ => return false,
+        }
     }
+    false
 }
 
 /// What a received frame says, its length and offload state set in `packet`.
@@ -349,4 +355,30 @@ fn stripped_tag(control: &Control) -> Option<VlanTag> {
     let tpid = u16::from_ne_bytes(aux.get(18..20)?.try_into().ok()?);
     let known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
     Some(VlanTag { tpid: if known { tpid } else { 0x8100 }, tci })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_unknown_tag;
+
+    #[test]
+    fn tags_are_looked_at_one_after_another() {
+        let frame = |tpids: &[u16]| {
+            let tags = tpids.iter().flat_map(|tpid| [*tpid, 1]).flat_map(u16::to_be_bytes);
+            [0; 12].into_iter().chain(tags).chain([8, 0, 0x45, 0]).collect::<Vec<u8>>()
+        };
+        let table: [(&[u16], bool); 7] = [
+            (&[], false),
+            (&[0x9100], true),
+            (&[0x8100, 0x88a8, 0x8100], false),
+            (&[0x88a8, 0x8100, 0x9100], true),
+            (&[0x86dd, 0x9100], false),
+            (&[0x8100; 7], false),
+            (&[0x8100; 8], true),
+        ];
+        for (tpids, unknown) in table {
+            assert_eq!(has_unknown_tag(&frame(tpids)), unknown, "{tpids:x?}");
+        }
+        assert!(!has_unknown_tag(&[0; 13]), "cut short");
+    }
 }

@@ -8,12 +8,12 @@ pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
 use crate::reach::Reach;
-use crate::{Family, IpNet, Prefix, TunnelOptions, overhead_bytes};
-use flow::{DatapathKey, PortKey, TunnelType};
+use crate::{Family, IpNet, Prefix, ServiceTpid, TunnelOptions, overhead_bytes};
+use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Index;
-use wire::{MacAddr, VlanId};
+use wire::{EtherType, MacAddr, VlanId};
 
 /// A whole network, the same on every host. It is made by [`Network::load`] or [`Network::parse`] only, which
 /// check it, and never changes afterwards.
@@ -263,17 +263,31 @@ pub enum Segment {
 }
 
 impl Segment {
-    /// The number that stands for the switch in tunnel keys: the VNI or GRE key itself, 0 without key. Tags get
-    /// a number that appears on no wire: the VLAN, or outer VLAN * 4096 + inner VLAN.
+    /// The number that stands for the switch in tunnel keys: the VNI or GRE key itself, 0 without key, or
+    /// [`TagLink::key`].
     pub fn datapath_key(self) -> DatapathKey {
-        DatapathKey(match self {
-            Self::Vni(vni) => vni,
-            Self::Unkeyed => 0,
-            Self::Vlan(vlan) => u32::from(vlan.value()),
+        match self {
+            Self::Vni(vni) => DatapathKey(vni),
+            Self::Unkeyed => DatapathKey(0),
+            Self::Vlan(vlan) => TagLink::Vlan(vlan).key(),
+            // The same with every TPID.
             Self::QinQ { outer, inner } => {
-                u32::from(outer.value()) << 12 | u32::from(inner.value())
+                TagLink::QinQ { service_tpid: EtherType::QINQ, outer, inner }.key()
             }
-        })
+        }
+    }
+
+    /// The link of the uplinks by which frames travel, with that outer TPID if there are two tags; `None` where they
+    /// travel in tunnels.
+    pub fn link(self, service_tpid: ServiceTpid) -> Option<TagLink> {
+        match self {
+            Self::Vni(_) | Self::Unkeyed => None,
+            Self::Vlan(vlan) => Some(TagLink::Vlan(vlan)),
+            Self::QinQ { outer, inner } => {
+                let service_tpid = EtherType(service_tpid.value());
+                Some(TagLink::QinQ { service_tpid, outer, inner })
+            }
+        }
     }
 }
 

@@ -2,13 +2,11 @@
 //! flows, which are the same everywhere.
 
 use crate::logical::{Keys, LogicalPort};
-use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink, Segment};
-use flow::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
-use pipeline::{Entry, Place, TagPair};
+use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
+use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
+use pipeline::{Entry, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use wire::EtherType;
-use wire::vlan::Tag;
 
 /// The other end of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -32,12 +30,12 @@ pub struct Placement {
     pub groups: BTreeMap<DatapathKey, EndpointId>,
     /// The switches that tunnel keys stand for.
     pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
-    /// The switches that tags stand for.
-    pub tags: BTreeMap<TagPair, DatapathKey>,
+    /// The links of the uplink. Their keys are in `tunnels`, like those of all tunnels.
+    pub links: BTreeSet<TagLink>,
 }
 
 impl Placement {
-    /// The port of the datapath that is the uplink.
+    /// The port of the datapath by which tagged frames leave.
     pub const UPLINK: PortNo = PortNo(0);
 
     /// The port of the datapath by which packets come in out of tunnels of a type; far from those of guests.
@@ -104,7 +102,7 @@ impl Placement {
     /// The longest frame that leaves by the uplink with tags, in bytes of what follows its Ethernet header; 0 when none does.
     pub fn tagged_mtu_bytes(&self, network: &Network) -> u16 {
         let here = |switch: &&LogicalSwitch| {
-            tags_of(network, switch).is_some_and(|tags| self.tags.contains_key(&tag_pair(tags)))
+            link_of(network, switch).is_some_and(|link| self.links.contains(&link))
         };
         let switches = network.logical_switches().iter().filter(here);
         let mtus = switches.map(|s| s.mtu.saturating_add(network.overhead_bytes(s.tunnel)));
@@ -135,8 +133,8 @@ fn remote_place(
     switch: &LogicalSwitch,
     end_point: impl FnOnce() -> Option<EndpointId>,
 ) -> Place {
-    match tags_of(network, switch) {
-        Some((outer, inner)) => Place::Tagged { uplink: Placement::UPLINK, outer, inner },
+    match link_of(network, switch) {
+        Some(link) => Place::Tagged { uplink: Placement::UPLINK, link },
         None => match end_point() {
             Some(endpoint) => {
                 let logical_ports = network.options().logical_ports(switch.tunnel);
@@ -147,21 +145,9 @@ fn remote_place(
     }
 }
 
-fn tag_pair((outer, inner): (Tag, Option<Tag>)) -> TagPair {
-    let pair = |tag: Tag| (tag.tpid.0, tag.vid);
-    TagPair { outer: pair(outer), inner: inner.map(pair) }
-}
-
-/// The tags of a switch's frames on the wire; `None` when it has tunnels.
-fn tags_of(network: &Network, switch: &LogicalSwitch) -> Option<(Tag, Option<Tag>)> {
-    match switch.segment {
-        Segment::Vni(_) | Segment::Unkeyed => None,
-        Segment::Vlan(vlan) => Some((Tag::new(EtherType::VLAN, vlan), None)),
-        Segment::QinQ { outer, inner } => {
-            let tpid = EtherType(network.options().qinq.s_tpid.value());
-            Some((Tag::new(tpid, outer), Some(Tag::new(EtherType::VLAN, inner))))
-        }
-    }
+/// The link of a switch; `None` when it has tunnels.
+fn link_of(network: &Network, switch: &LogicalSwitch) -> Option<TagLink> {
+    switch.segment.link(network.options().qinq.s_tpid)
 }
 
 /// Where a guest is.
@@ -218,20 +204,13 @@ impl<'n> Builder<'n> {
     /// Says how the switch's frames are known when they come from other hosts.
     fn add_wire(&mut self, index: usize, switch: &LogicalSwitch) {
         let datapath = self.key(index);
-        match tags_of(self.network, switch) {
-            Some((outer, inner)) => {
-                self.placement.tags.insert(tag_pair((outer, inner)), datapath);
-                let wire = Place::Tagged { uplink: Placement::UPLINK, outer, inner };
-                self.placement.places.insert((datapath, LogicalPort::WIRE), wire);
-                self.placement.entries.insert(Placement::UPLINK, Entry::Uplink);
-            }
-            None => {
-                let tunnel = switch.tunnel;
-                let key = u64::from(switch.datapath_key.0);
-                self.placement.tunnels.insert((tunnel, key), datapath);
-                let port = Placement::tunnel_port(tunnel);
-                self.placement.entries.insert(port, Entry::Tunnel(tunnel));
-            }
+        let tunnel = switch.tunnel;
+        self.placement.tunnels.insert((tunnel, switch.datapath_key.0.into()), datapath);
+        self.placement.entries.insert(Placement::tunnel_port(tunnel), Entry::Tunnel(tunnel));
+        if let Some(link) = link_of(self.network, switch) {
+            self.placement.links.insert(link);
+            let wire = Place::Tagged { uplink: Placement::UPLINK, link };
+            self.placement.places.insert((datapath, LogicalPort::WIRE), wire);
         }
     }
 

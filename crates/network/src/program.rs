@@ -29,9 +29,6 @@ pub fn load_program(
     for (&(tunnel, key), &datapath) in &placement.tunnels {
         program.set_tunnel(tunnel, key, datapath);
     }
-    for (&tags, &datapath) in &placement.tags {
-        program.set_tags(tags, datapath);
-    }
     for flow in &logical.flows {
         let here: Vec<_> = flow
             .datapaths

@@ -6,14 +6,14 @@ mod mac_table;
 mod support;
 
 use flow::{
-    Action, DatapathKey, Field, FlowKey, LogicalPorts, PortKey, PortNo, TunnelKey, TunnelType,
+    Action, DatapathKey, Field, FlowKey, LogicalPorts, PortKey, PortNo, TagLink, TunnelKey,
+    TunnelType,
 };
 use mac_table::{Ingress, MacTable, PortPlace, SwitchLink};
 use network::{LogicalSwitch, Placement};
-use pipeline::{Entry, Place, TagPair, translate};
+use pipeline::{Entry, Place, translate};
 use support::Net;
-use wire::vlan::Tag;
-use wire::{EtherType, MacAddr};
+use wire::MacAddr;
 
 /// Three hosts; on the first two guests of `blue`, one of the third; and `red`, whose guests are all on the first.
 fn network(tunnel: TunnelType) -> String {
@@ -65,16 +65,9 @@ fn table(net: &Net, tunnel: TunnelType) -> MacTable {
 }
 
 fn link(net: &Net, switch: &LogicalSwitch, tunnel: TunnelType) -> SwitchLink {
-    let tags = net.placement.tags.iter().find(|(_, key)| **key == switch.datapath_key);
-    match tags {
-        Some((TagPair { outer, inner }, _)) => {
-            let tag = |(tpid, vid)| Tag::from_tci(EtherType(tpid), vid);
-            SwitchLink::Tags {
-                uplink: Placement::UPLINK,
-                outer: tag(*outer),
-                inner: inner.map(tag),
-            }
-        }
+    let of_switch = |link: &&TagLink| link.key() == switch.datapath_key;
+    match net.placement.links.iter().find(of_switch) {
+        Some(&link) => SwitchLink::Tags { uplink: Placement::UPLINK, link },
         None => {
             let logical_ports = net.network.options().logical_ports(tunnel);
             SwitchLink::Tunnel { tunnel, logical_ports }
@@ -97,17 +90,6 @@ fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)
         .filter(|(_, entry)| matches!(entry, Entry::Vif { .. }))
         .map(|(&port, _)| (Ingress::Vif(port), key_from(port)))
         .collect();
-    for &TagPair { outer, inner } in net.placement.tags.keys() {
-        let tag = |(tpid, vid)| Tag::from_tci(EtherType(tpid), vid);
-        let mut key = key_from(Placement::UPLINK);
-        key.set(Field::VlanTpid, outer.0.into());
-        key.set(Field::VlanTci, u128::from(outer.1) | 0x1000);
-        if let Some((tpid, vid)) = inner {
-            key.set(Field::VlanInnerTpid, tpid.into());
-            key.set(Field::VlanInnerTci, u128::from(vid) | 0x1000);
-        }
-        ways.push((Ingress::Tags { outer: tag(outer), inner: inner.map(tag) }, key));
-    }
     for &(_, number) in net.placement.tunnels.keys() {
         let datapath = DatapathKey(number as u32);
         let carries = net.network.options().logical_ports(tunnel);

@@ -85,8 +85,8 @@ pub struct PacketBuf {
 impl PacketBuf {
     /// Headroom that holds the longest outer header of any tunnel, with Geneve options to spare.
     pub const HEADROOM: usize = 256;
-    /// The longest frame: a 64 KiB IP packet with Ethernet and two VLAN tags.
-    pub const MAX_FRAME: usize = 65_535 + 14 + 8;
+    /// The longest frame: a 64 KiB IP packet with Ethernet, two VLAN tags of its sender's, and two of the underlay.
+    pub const MAX_FRAME: usize = 65_535 + 14 + 16;
 
     /// An empty frame with room for `capacity` bytes behind `headroom`.
     pub fn with_capacity(headroom: usize, capacity: usize) -> Self {

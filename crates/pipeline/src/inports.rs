@@ -25,7 +25,7 @@ impl<'p> InPorts<'p> {
                 let port = program.datapath(*datapath)?.ports.get(port)?;
                 Some((port.name.as_str(), number))
             }
-            Entry::Bridge | Entry::Tunnel(_) | Entry::Uplink => None,
+            Entry::Bridge | Entry::Tunnel(_) => None,
         });
         let bridge = program.bridge_ports().map(|(number, port)| (port.name.as_str(), number));
         Self(guests.chain(bridge).collect())

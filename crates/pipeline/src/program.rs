@@ -13,13 +13,12 @@
 
 use crate::flow::Flow;
 use crate::port_security::PortSecurity;
-use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TunnelType};
+use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TagLink, TunnelType};
 use classifier::{Classifier, Rank};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use wire::vlan::Tag;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
@@ -184,14 +183,12 @@ pub enum Place {
         /// The tunnel says which logical port is meant, so that the other host need not decide again.
         logical_ports: bool,
     },
-    /// Behind the uplink, in frames with these tags.
+    /// Behind the uplink, in frames with the tags of a link.
     Tagged {
         /// The uplink.
         uplink: PortNo,
-        /// The outer tag.
-        outer: Tag,
-        /// The second tag.
-        inner: Option<Tag>,
+        /// The link.
+        link: TagLink,
     },
     /// Another name for a port of the same datapath (OVN's `chassisredirect`).
     Redirect(PortKey),
@@ -214,21 +211,10 @@ pub enum Entry {
         /// Its logical port.
         port: PortKey,
     },
-    /// Out of a tunnel of this type.
+    /// Out of a tunnel of this type, or from the uplink without the tags that it had there.
     Tunnel(TunnelType),
-    /// From the uplink: its tags say which logical switch it belongs to.
-    Uplink,
     /// A port of the bridge.
     Bridge,
-}
-
-/// How the frames of a logical switch are told apart where hosts are linked by VLAN tags: TPID and VLAN of each.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct TagPair {
-    /// The outer tag.
-    pub outer: (u16, u16),
-    /// The second tag.
-    pub inner: Option<(u16, u16)>,
 }
 
 /// A port of a bridge.
@@ -259,7 +245,6 @@ pub struct Program {
     datapaths: Arc<Map<DatapathKey, Arc<Datapath>>>,
     entries: Arc<Map<PortNo, Entry>>,
     by_tunnel: Arc<Map<(TunnelType, u64), DatapathKey>>,
-    by_tags: Arc<Map<TagPair, DatapathKey>>,
     bridge_ports: Arc<BTreeMap<PortNo, BridgePort>>,
 }
 
@@ -370,16 +355,6 @@ impl Program {
     /// The logical switch of a tunnel key.
     pub fn datapath_of_tunnel(&self, tunnel: TunnelType, key: u64) -> Option<DatapathKey> {
         self.by_tunnel.get(&(tunnel, key)).copied()
-    }
-
-    /// Says which logical switch frames with these tags belong to.
-    pub fn set_tags(&mut self, tags: TagPair, datapath: DatapathKey) {
-        Arc::make_mut(&mut self.by_tags).insert(tags, datapath);
-    }
-
-    /// The logical switch of a pair of tags.
-    pub fn datapath_of_tags(&self, tags: TagPair) -> Option<DatapathKey> {
-        self.by_tags.get(&tags).copied()
     }
 
     /// Adds a port of the bridge, and its entry.

@@ -3,11 +3,11 @@
 use crate::numbers::{EndpointName, Numbers, Pool};
 use anyhow::{Context, Result, bail};
 use datapath::upcall::UpcallLimits;
-use datapath::user::Workers;
 use datapath::user::{
-    Config, DeviceConfig, EndpointConfig, GuestConfig, MAX_PORT, PortConfig, TunnelConfig, Underlay,
+    Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
+    TunnelConfig, Underlay, Workers,
 };
-use flow::{Dscp, EndpointId, PortNo, Ttl, TunnelSpec, TunnelType};
+use flow::{Dscp, EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
 use netdev::IpPrefix;
 use network::{
     Device, FarEnd, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program,
@@ -72,7 +72,8 @@ pub fn plan(
         .program();
     let mut underlay = planner.underlay;
     numbers.settle(now);
-    underlay.tags = !placement.tags.is_empty();
+    let link = |&link: &TagLink| LinkConfig { port: Placement::tunnel_port(link.tunnel()), link };
+    underlay.links = placement.links.iter().map(link).collect();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let config = Config {
         host: host.name.clone(),

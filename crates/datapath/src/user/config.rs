@@ -1,7 +1,7 @@
 //! What a user datapath is made from.
 
 use crate::upcall::UpcallLimits;
-use flow::{EndpointId, PortNo, TunnelSpec};
+use flow::{EndpointId, PortNo, TagLink, TunnelSpec};
 use netdev::IpPrefix;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct Config {
     pub host: String,
     /// The device toward the underlay.
     pub uplink: String,
-    /// The number of the port by which tagged frames come from the uplink, and leave by it.
+    /// The number of the port by which frames leave by the uplink with the tags that they have.
     pub uplink_port: PortNo,
     /// What is reached over the uplink.
     pub underlay: Underlay,
@@ -52,9 +52,9 @@ impl Default for Workers {
 /// What is reached over the uplink, and how. It may change while the datapath runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Underlay {
-    /// True when some logical switch is linked by tags.
-    pub tags: bool,
-    /// The MTU in bytes that the uplink needs for the longest tagged frame of this host's switches; 0 without `tags`.
+    /// The logical switches that are linked by tags.
+    pub links: Vec<LinkConfig>,
+    /// The MTU in bytes that the uplink needs for the longest tagged frame of this host's switches; 0 without `links`.
     pub tagged_mtu_bytes: u16,
     /// The local ends of tunnels: each is a socket.
     pub tunnels: Vec<TunnelConfig>,
@@ -73,6 +73,15 @@ pub struct EndpointConfig {
     pub local: IpAddr,
     /// The other host's.
     pub remote: IpAddr,
+}
+
+/// A logical switch that is linked by tags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkConfig {
+    /// The number of the port by which its frames come in, without their tags.
+    pub port: PortNo,
+    /// The tags.
+    pub link: TagLink,
 }
 
 /// The local end of a tunnel type.

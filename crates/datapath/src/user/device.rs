@@ -90,6 +90,11 @@ impl Device {
         }
     }
 
+    /// True where the kernel may have to cut super-packets on their way; a TAP hands them over whole.
+    pub(super) fn is_cut_by_kernel(&self) -> bool {
+        !matches!(self, Self::Tap(_))
+    }
+
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tap(tap) => tap.as_fd(),

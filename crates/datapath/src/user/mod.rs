@@ -4,8 +4,8 @@
 //!
 //! - a guest's frame: [`worker`] receives it from its [`device`], [`forward`] extracts its key, looks it up in the [`cache`] and
 //!   executes the actions, [`transmit`] puts it on the underlay;
-//! - a frame from the underlay: [`receive`] ([`stt`] for STT) takes it out of its tunnel and coalesces trains, [`forward`]
-//!   looks it up, [`vif`] hands it to the guest;
+//! - a frame from the underlay: [`receive`] ([`stt`] for STT, [`uplink`] for tags) takes it out of its tunnel and coalesces
+//!   trains, [`forward`] looks it up, [`vif`] hands it to the guest;
 //! - one that no megaflow matches goes up ([`crate::upcall`]) and comes back with an answer.
 //!
 //! [`control`] opens devices ([`port`]), follows the uplink ([`uplink_watch`]) and keeps the Ethernet addresses of STT end
@@ -18,6 +18,7 @@ mod busy_poll;
 pub mod cache;
 pub mod config;
 mod control;
+mod cutter;
 mod device;
 mod forward;
 mod mailbox;
@@ -34,7 +35,8 @@ mod vif;
 mod worker;
 
 pub use config::{
-    Config, DeviceConfig, EndpointConfig, GuestConfig, PortConfig, TunnelConfig, Underlay, Workers,
+    Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, PortConfig, TunnelConfig,
+    Underlay, Workers,
 };
 
 use crate::megaflow::{Megaflow, MegaflowId, Usage};

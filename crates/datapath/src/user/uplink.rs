@@ -1,14 +1,15 @@
 //! The uplink as a device: tagged frames in and out (VLAN, QinQ), and STT's super-segments out.
 
 use super::config::{TunnelConfig, Underlay};
+use super::cutter::{Cutter, has_to_cut};
 use super::restore_tag;
 use super::transmit::refused;
-use flow::{DropCounters, DropReason, Encapsulated, Traffic, TunnelType};
-use netdev::af_packet::{PacketOptions, PacketSocket, has_unknown_tag};
+use flow::{DropCounters, DropReason, Encapsulated, TagLinks, Traffic, TunnelType};
+use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
 use netdev::{Error, Ifindex};
-use packet::{PacketBuf, SegmentChecksum, Segmenter};
+use packet::PacketBuf;
 
 /// The sockets that are bound to the uplink.
 #[derive(Debug, Default)]
@@ -47,17 +48,17 @@ pub(super) struct UplinkNeeds {
 impl UplinkNeeds {
     pub(super) fn of(underlay: &Underlay) -> Self {
         let is_stt = |tunnel: &TunnelConfig| tunnel.spec.tunnel == TunnelType::Stt;
-        Self { tags: underlay.tags, stt: underlay.tunnels.iter().any(is_stt) }
+        Self { tags: !underlay.links.is_empty(), stt: underlay.tunnels.iter().any(is_stt) }
     }
 }
 
 /// The uplink as a worker knows it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Uplink {
     sockets: UplinkSockets,
-    segmenter: Segmenter,
-    /// A segment on its way.
-    segment: PacketBuf,
+    /// Which tagged frames are listened to.
+    pub(super) links: TagLinks,
+    cutter: Cutter,
     pub(super) rx: Traffic,
     pub(super) tx: Traffic,
     pub(super) drops: DropCounters,
@@ -67,15 +68,7 @@ pub(super) struct Uplink {
 impl Uplink {
     /// One that is closed.
     pub(super) fn new() -> Self {
-        Self {
-            sockets: UplinkSockets::default(),
-            segmenter: Segmenter::new(),
-            segment: PacketBuf::with_capacity(PacketBuf::HEADROOM, 0),
-            rx: Traffic::default(),
-            tx: Traffic::default(),
-            drops: DropCounters::default(),
-            overruns_seen: 0,
-        }
+        Self::default()
     }
 
     /// Goes over to another device.
@@ -96,8 +89,8 @@ impl Uplink {
                 true
             }
             Ok(None) => false,
+            // Refused as malformed, because nothing is left of it.
             Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
-                self.drops.add(DropReason::Malformed, 1);
                 packet.set_len(0);
                 true
             }
@@ -108,31 +101,14 @@ impl Uplink {
 
     /// Sends a frame with its tags.
     pub(super) fn send_tagged(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        // The first two tags are looked at, because a guest may send tags of its own.
-        if packet.offload.gso.is_some() && has_unknown_tag(packet.head()) {
-            packet.linearize();
-            self.send_segments(packet)?;
+        if has_to_cut(packet) {
+            let socket = self.sockets.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
+            let sent = self.cutter.send(packet, |segment| socket.send(segment));
+            sent?.map_err(refused)?;
         } else {
             self.send(packet)?;
         }
         self.tx.add(packet.len());
-        Ok(())
-    }
-
-    /// Sends the segments of a super-packet that the kernel cannot cut.
-    fn send_segments(&mut self, packet: &PacketBuf) -> Result<(), DropReason> {
-        let socket = self.sockets.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
-        let segments = self
-            .segmenter
-            .segment(packet, 0, SegmentChecksum::Partial, |_| {})
-            .map_err(|_| DropReason::Segmentation)?;
-        for (header, payload) in segments {
-            self.segment.reset(PacketBuf::HEADROOM);
-            self.segment.append(header);
-            self.segment.append(payload);
-            self.segment.offload = segments.offload();
-            socket.send(&self.segment).map_err(refused)?;
-        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! A port as a worker knows it: the device and the counters.
 
+use super::cutter::{Cutter, has_to_cut};
 use super::device::Device;
 use flow::{DropCounters, DropReason, Traffic};
 use netdev::io_error::IoError;
@@ -13,6 +14,8 @@ pub(super) struct Vif {
     pub(super) rx: Traffic,
     pub(super) tx: Traffic,
     pub(super) drops: DropCounters,
+    /// Made when it is needed: hardly any guest uses such tags.
+    cutter: Option<Box<Cutter>>,
     /// Why the device is gone, until the control thread has been told.
     pub(super) gone: Option<String>,
 }
@@ -25,9 +28,14 @@ impl Vif {
         }
     }
 
-    pub(super) fn send(&mut self, packet: &PacketBuf) -> Result<(), DropReason> {
+    pub(super) fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let device = self.device.as_ref().ok_or(DropReason::PortDown)?;
-        match device.send(packet) {
+        let sent = if device.is_cut_by_kernel() && has_to_cut(packet) {
+            self.cutter.get_or_insert_default().send(packet, |segment| device.send(segment))?
+        } else {
+            device.send(packet)
+        };
+        match sent {
             Ok(()) => {
                 self.tx.add(packet.len());
                 Ok(())

@@ -1,8 +1,7 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
 
 use super::busy_poll::{BusyPoll, Idle};
-use super::config::EndpointConfig;
-use super::config::Underlay;
+use super::config::{EndpointConfig, LinkConfig, Underlay};
 use super::forward::{Forwarder, MAX_ANSWERS};
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
@@ -11,7 +10,9 @@ use super::uplink::UplinkSockets;
 use super::{BATCH, Notice, Notices, TICK};
 use crate::megaflow::MegaflowId;
 use crate::stats::EndpointStats;
-use flow::{DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelType};
+use flow::{
+    Action, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType,
+};
 use netdev::Error;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
@@ -182,8 +183,17 @@ impl Worker {
             if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
                 return;
             }
-            let port = self.forwarder.out.uplink_port();
-            self.forwarder.frame(port, None, &mut self.packet);
+            let Self { packet, forwarder, .. } = self;
+            match forwarder.out.uplink.links.decap(packet) {
+                Ok((link, port)) => {
+                    forwarder.frame(port, Some(&TunnelInfo::of_link(link)), packet);
+                }
+                // Shown to who looks on, too.
+                Err(reason) => {
+                    let port = forwarder.out.uplink_port();
+                    forwarder.execute(port, packet, &[Action::Drop(reason)]);
+                }
+            }
         }
     }
 
@@ -288,6 +298,8 @@ impl Worker {
     /// # Errors
     /// An end point cannot be; the others are in place.
     fn set_underlay(&mut self, underlay: &Underlay) -> Result<(), EndpointError> {
+        let links = underlay.links.iter().map(|&LinkConfig { port, link }| (link, port));
+        self.forwarder.out.uplink.links = links.collect();
         let endpoints = &mut self.forwarder.endpoints;
         let stay: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();

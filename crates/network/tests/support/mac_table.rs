@@ -6,12 +6,11 @@
 //! from the underlay never returns to it (split horizon).
 
 use flow::{
-    Action, DatapathKey, DropReason, EndpointId, LogicalPorts, PortKey, PortNo, TunnelKey,
+    Action, DatapathKey, DropReason, EndpointId, LogicalPorts, PortKey, PortNo, TagLink, TunnelKey,
     TunnelType,
 };
 use std::collections::HashMap;
-use wire::vlan::Tag;
-use wire::{EtherType, MacAddr};
+use wire::MacAddr;
 
 /// How a logical switch reaches other hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,10 +26,8 @@ pub enum SwitchLink {
     Tags {
         /// The uplink.
         uplink: PortNo,
-        /// The outermost tag.
-        outer: Tag,
-        /// The second tag, of a QinQ switch.
-        inner: Option<Tag>,
+        /// Which tags.
+        link: TagLink,
     },
 }
 
@@ -50,19 +47,12 @@ pub enum PortPlace {
 pub enum Ingress {
     /// From a local guest.
     Vif(PortNo),
-    /// Out of a tunnel.
+    /// Out of a tunnel, or from the uplink without its tags.
     Tunnel {
         /// The tunnel's type: the same VNI may belong to different switches in different types.
         tunnel: TunnelType,
         /// What its header said.
         key: TunnelKey,
-    },
-    /// From the uplink, with these tags. They are taken off by the actions.
-    Tags {
-        /// The outermost tag.
-        outer: Tag,
-        /// The second tag, where there is one.
-        inner: Option<Tag>,
     },
 }
 
@@ -91,33 +81,17 @@ pub struct MacTable {
     switches: Vec<Switch>,
     vifs: HashMap<PortNo, (usize, PortKey)>,
     by_key: HashMap<(TunnelType, DatapathKey), usize>,
-    by_tags: HashMap<TagPair, usize>,
-}
-
-/// What tells a tagged frame's switch: TPID and VLAN of each tag. The TPIDs count, or a guest of VLAN 100 that sends a tag
-/// of its own could reach the QinQ switch of 100 and that tag.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct TagPair {
-    outer: (EtherType, u16),
-    inner: Option<(EtherType, u16)>,
-}
-
-impl TagPair {
-    fn new(outer: Tag, inner: Option<Tag>) -> Self {
-        Self { outer: (outer.tpid, outer.vid), inner: inner.map(|tag| (tag.tpid, tag.vid)) }
-    }
 }
 
 impl MacTable {
     /// Adds a logical switch and returns its place, to be given to [`MacTable::add_port`].
     pub fn add_switch(&mut self, key: DatapathKey, link: SwitchLink) -> usize {
         let place = self.switches.len();
-        let taken = match link {
-            SwitchLink::Tunnel { tunnel, .. } => self.by_key.insert((tunnel, key), place),
-            SwitchLink::Tags { outer, inner, .. } => {
-                self.by_tags.insert(TagPair::new(outer, inner), place)
-            }
+        let tunnel = match link {
+            SwitchLink::Tunnel { tunnel, .. } => tunnel,
+            SwitchLink::Tags { link, .. } => link.tunnel(),
         };
+        let taken = self.by_key.insert((tunnel, key), place);
         assert!(taken.is_none(), "two switches of key {key}");
         self.switches.push(Switch {
             key,
@@ -167,9 +141,6 @@ impl MacTable {
                 Ingress::Vif(port) => self.act_on_vif(port, destination, actions),
                 Ingress::Tunnel { tunnel, key } => {
                     self.act_on_tunnel(tunnel, key, destination, actions)
-                }
-                Ingress::Tags { outer, inner } => {
-                    self.act_on_tags(outer, inner, destination, actions)
                 }
             }
         };
@@ -234,27 +205,6 @@ impl MacTable {
             None => switch.deliver(destination, actions),
         }
     }
-
-    fn act_on_tags(
-        &self,
-        outer: Tag,
-        inner: Option<Tag>,
-        destination: MacAddr,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), DropReason> {
-        let pair = inner.and_then(|inner| self.by_tags.get(&TagPair::new(outer, Some(inner))));
-        let (tags, &switch) = match pair {
-            Some(switch) => (2, switch),
-            // The second tag, if any, is the guest's own.
-            None => {
-                let single = self.by_tags.get(&TagPair::new(outer, None));
-                (1, single.ok_or(DropReason::UnknownDatapath)?)
-            }
-        };
-        actions.extend(std::iter::repeat_n(Action::PopVlan, tags));
-        self.switches[switch].deliver(destination, actions)?;
-        if actions.len() == tags { Err(DropReason::NoReceiver) } else { Ok(()) }
-    }
 }
 
 impl Switch {
@@ -298,7 +248,8 @@ impl Switch {
     }
 
     fn output_tagged(&self, actions: &mut Vec<Action>) {
-        let SwitchLink::Tags { uplink, outer, inner } = self.link else { return };
+        let SwitchLink::Tags { uplink, link } = self.link else { return };
+        let (outer, inner) = link.tags();
         actions.extend(inner.map(Action::PushVlan));
         actions.push(Action::PushVlan(outer));
         actions.push(Action::Output(uplink));

@@ -3,7 +3,7 @@
 use super::machine::{Abort, Machine, Packet};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
-use crate::program::{Datapath, Entry, Program, TableId, TagPair};
+use crate::program::{Datapath, Entry, Program, TableId};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::State;
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo, TunnelType};
@@ -29,7 +29,6 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 .datapath(Program::BRIDGE)
                 .map(|datapath| (Packet::new(key, in_port, datapath, false), Start::Bridge)),
             Some(Entry::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
-            Some(Entry::Uplink) => self.enter_by_uplink(key, in_port),
         };
         let (mut packet, start) = match entered {
             Ok(entered) => entered,
@@ -61,7 +60,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         Ok((key, datapath))
     }
 
-    /// The tunnel header says which logical switch, and perhaps which logical ports.
+    /// The tunnel header, or the tags of the uplink, say which logical switch, and perhaps which logical ports.
     fn enter_by_tunnel(
         &mut self,
         mut key: RecordedKey,
@@ -92,40 +91,6 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             None => Start::Ingress(None),
         };
         Ok((packet, start))
-    }
-
-    /// The tags say which logical switch; they are taken off.
-    fn enter_by_uplink(
-        &mut self,
-        mut key: RecordedKey,
-        in_port: PortNo,
-    ) -> Result<(Packet<'p>, Start), DropReason> {
-        let mut recorder = key.recorder(&mut self.read);
-        let mut tag = |tpid, tci| {
-            let tpid = recorder.read_field(tpid) as u16;
-            let tci = recorder.read(tci, 0x1fff) as u16;
-            (tci & 0x1000 != 0).then_some((tpid, tci & 0xfff))
-        };
-        let outer = tag(Field::VlanTpid, Field::VlanTci).ok_or(DropReason::UnknownDatapath)?;
-        let inner = tag(Field::VlanInnerTpid, Field::VlanInnerTci);
-        drop(recorder);
-        let both = inner.and_then(|_| self.program.datapath_of_tags(TagPair { outer, inner }));
-        let (datapath, tags) = match both {
-            Some(datapath) => (datapath, 2),
-            // The second tag, if any, is the guest's own.
-            None => {
-                let single = self.program.datapath_of_tags(TagPair { outer, inner: None });
-                (single.ok_or(DropReason::UnknownDatapath)?, 1)
-            }
-        };
-        let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
-        for _ in 0..tags {
-            self.pop_vlan(&mut packet);
-        }
-        match packet.actions.last() {
-            Some(Action::Drop(reason)) => Err(*reason),
-            _ => Ok((packet, Start::Ingress(None))),
-        }
     }
 
     /// Begins the ingress pipeline of the packet's datapath.

@@ -8,10 +8,9 @@ use crate::recorder::Recorder;
 use crate::state::State;
 use flow::{
     Action, DatapathKey, DropReason, EndpointId, Field, LogicalPorts, PortKey, PortNo, Subfield,
-    TunnelKey,
+    TagLink, TunnelKey,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use wire::vlan::Tag;
 
 /// OVN's `flags.loopback`: the packet may leave by the logical port that it came in by.
 const LOOPBACK: u128 = 1;
@@ -58,7 +57,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         packet.frames.clear();
         packet.reason = DropReason::NoReceiver;
         let mut remote: Vec<EndpointId> = Vec::new();
-        let mut tagged: Vec<(PortNo, Tag, Option<Tag>)> = Vec::new();
+        let mut tagged: Vec<(PortNo, TagLink)> = Vec::new();
         let steps = self.steps;
         for &member in &group.members {
             self.steps = steps;
@@ -75,10 +74,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                         self.encap_logical(packet, endpoint, logical_ports, key);
                     }
                 }
-                Some(Place::Tagged { uplink, outer, inner }) => {
-                    if !tagged.contains(&(uplink, outer, inner)) {
-                        tagged.push((uplink, outer, inner));
-                        self.send_tagged(packet, uplink, outer, inner);
+                Some(Place::Tagged { uplink, link }) => {
+                    if !tagged.contains(&(uplink, link)) {
+                        tagged.push((uplink, link));
+                        self.send_tagged(packet, uplink, link);
                     }
                 }
                 _ => {
@@ -119,8 +118,8 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 self.encap_logical(packet, endpoint, logical_ports, outport);
                 Ok(())
             }
-            Place::Tagged { uplink, outer, inner } => {
-                self.send_tagged(packet, uplink, outer, inner);
+            Place::Tagged { uplink, link } => {
+                self.send_tagged(packet, uplink, link);
                 Ok(())
             }
             Place::Local(_) | Place::Patch { .. } => {
@@ -214,14 +213,9 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
 
     /// Sends a copy with tags in front of the guest's own. The guest's may be as many as they like: the tags are put on and
     /// taken off again without regard to the key.
-    fn send_tagged(
-        &mut self,
-        packet: &mut Packet<'p>,
-        uplink: PortNo,
-        outer: Tag,
-        inner: Option<Tag>,
-    ) {
+    fn send_tagged(&mut self, packet: &mut Packet<'p>, uplink: PortNo, link: TagLink) {
         self.emit_changes(packet);
+        let (outer, inner) = link.tags();
         packet.actions.extend(inner.map(Action::PushVlan));
         packet.actions.push(Action::PushVlan(outer));
         packet.actions.push(Action::Output(uplink));

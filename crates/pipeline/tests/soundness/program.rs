@@ -2,22 +2,23 @@
 
 use flow::{
     DatapathKey, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply, Subfield,
-    TunnelType,
+    TagLink, TunnelType,
 };
 use pipeline::{
     BindingKey, BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, Entry, Flow,
     FlowCounters, FlowId, FlowText, Learned, LearnedOp, Lesson, LogicalPort, MulticastGroup, Op,
-    Operand, Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId, TagPair,
+    Operand, Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId,
 };
 use std::sync::Arc;
 use testkit::random::Random;
-use wire::vlan::Tag;
-use wire::{EtherType, MacAddr};
+use wire::{EtherType, MacAddr, VlanId};
 
 /// Ports from here on are uplinks of tagged switches.
 pub const UPLINK: u32 = 90;
 const TABLES: u8 = 5;
 const TUNNEL_PORT: u32 = 50;
+/// Where packets come from the uplink.
+const LINK_PORT: u32 = 51;
 
 /// Fields that matches read.
 const READ: &[Field] = &[
@@ -447,8 +448,11 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
                 },
                 (_, 5) => Place::Tagged {
                     uplink: PortNo(UPLINK),
-                    outer: Tag::from_tci(EtherType::VLAN, 7),
-                    inner: None,
+                    link: TagLink::QinQ {
+                        service_tpid: EtherType::QINQ,
+                        outer: VlanId::new(7).unwrap(),
+                        inner: VlanId::new(8).unwrap(),
+                    },
                 },
                 (3, _) => Place::Unbound,
                 _ => Place::Local(PortNo(number * 10 + u32::from(key))),
@@ -466,12 +470,12 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
             .multicast
             .insert(PortKey::new(7).unwrap(), MulticastGroup { name: "flood".into(), members });
         program.set_datapath(DatapathKey(number), datapath);
-        program.set_tunnel(TunnelType::Geneve, number.into(), DatapathKey(number));
-        program
-            .set_tags(TagPair { outer: (0x8100, number as u16), inner: None }, DatapathKey(number));
+        for tunnel in [TunnelType::Geneve, TunnelType::Vlan] {
+            program.set_tunnel(tunnel, number.into(), DatapathKey(number));
+        }
     }
     program.set_entry(PortNo(TUNNEL_PORT), Entry::Tunnel(TunnelType::Geneve));
-    program.set_entry(PortNo(UPLINK), Entry::Uplink);
+    program.set_entry(PortNo(LINK_PORT), Entry::Tunnel(TunnelType::Vlan));
 }
 
 fn learned(random: &mut Random) -> Learned {
@@ -506,18 +510,20 @@ pub fn packet(random: &mut Random, logical: bool) -> FlowKey {
         }
     }
     let port = if logical {
-        random.pick(&[11, 12, 13, 21, 22, TUNNEL_PORT, UPLINK, 77])
+        random.pick(&[11, 12, 13, 21, 22, TUNNEL_PORT, LINK_PORT, 77])
     } else {
         random.pick(&[1, 2, 3, 4])
     };
     key.set(Field::InPort, port.into());
     let tunnelled = port == TUNNEL_PORT;
-    if tunnelled {
+    if tunnelled || port == LINK_PORT {
         key.set(Field::TunId, 1 + random.below(4) as u128);
+    }
+    if tunnelled {
         key.set(Field::TunMetadataPresent, random.below(2) as u128);
         key.set(Field::TunMetadata0, (random.below(8) << 16 | random.below(8)) as u128);
     }
-    if random.once_in(2) && port != UPLINK {
+    if random.once_in(2) {
         key.set(Field::VlanTci, 0);
     }
     // As extracted from a frame: no second tag without a first, a TPID where there is a tag, no header that is not there.

@@ -4,7 +4,7 @@ use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
 use super::lab::{Lab, port_stats};
 use super::reference::{Outcome, Reference, Up};
-use super::{PORTS, Start, UPLINK};
+use super::{PORTS, Start, UPLINK, links};
 use crate::frames::{self, FrameKinds};
 use crate::random::Random;
 use datapath::DumpCursor;
@@ -14,7 +14,6 @@ use flow::{Action, PortNo, extract};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::vlan::Tags;
 
 const FRAMES: usize = 40;
 /// How many of them have actions executed on them besides.
@@ -196,10 +195,9 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
     let sent: Vec<(PortNo, PacketBuf)> = (0..FRAMES).map(|_| frame(random)).collect();
     let mut megaflows = Vec::new();
     for (port, packet) in &sent {
-        if let Ok(key) = extract(packet, *port, None)
+        if let Some(up) = links::up(*port, packet)
             && !random.once_in(3)
         {
-            let up = Up { port: *port, key, packet: packet.clone() };
             megaflows.extend(bench.add_megaflow(random, &up, Kinds::All));
         }
     }
@@ -216,8 +214,7 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
 /// A frame, and the port that it is sent into: the uplink hears only what has tags.
 fn frame(random: &mut Random) -> (PortNo, PacketBuf) {
     let kinds = FrameKinds { supers: true, malformed: true, max_payload: 9000 };
-    let packet = frames::frame(random, kinds);
-    let has_tags = Tags::parse(packet.head()).is_ok_and(|tags| tags.outer().is_some());
-    let port = if has_tags && random.once_in(3) { UPLINK } else { random.pick(&PORTS) };
-    (port, packet)
+    let mut packet = frames::frame(random, kinds);
+    let is_tagged = random.once_in(6) && links::put_on(random, &mut packet);
+    (if is_tagged { UPLINK } else { random.pick(&PORTS) }, packet)
 }

@@ -1,7 +1,7 @@
 //! A provider between veth pairs: the suite holds the other ends.
 
 use super::reference::Sighting;
-use super::{BASE, PORTS, Start, UPLINK, endpoints, tunnel_port};
+use super::{BASE, PORTS, Start, UPLINK, endpoints, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::upcall::{Upcall, UpcallLimits};
 use datapath::user::Workers;
@@ -215,7 +215,7 @@ fn config(upcalls: UpcallLimits, megaflows: usize) -> Config {
         uplink: name(UPLINK),
         uplink_port: UPLINK,
         underlay: Underlay {
-            tags: true,
+            links: links::links(),
             tagged_mtu_bytes: 0,
             tunnels: endpoints().map(|(_, spec, _)| tunnel(spec)).collect(),
             endpoints: endpoints().map(endpoint).collect(),

@@ -30,6 +30,7 @@ mod compare;
 mod forwarding;
 mod lab;
 mod lifecycle;
+mod links;
 mod reference;
 mod tunnels;
 

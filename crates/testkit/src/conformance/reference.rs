@@ -1,7 +1,7 @@
 //! What ought to happen: a list of megaflows and the reference executor.
 
 use super::lab::{LOCAL, PEER_MAC, UPLINK_MAC};
-use super::{BASE, PORTS, UPLINK, endpoints};
+use super::{BASE, PORTS, UPLINK, endpoints, links};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use flow::{
     Action, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask,
@@ -200,6 +200,12 @@ impl Reference {
         packet: &PacketBuf,
         outcome: &mut Outcome,
     ) {
+        if port == UPLINK {
+            return match links::arrived(port, packet) {
+                Ok((port, info, inner)) => self.receive(port, info.as_ref(), &inner, outcome),
+                Err(reason) => outcome.drops.entry(UPLINK).or_default().add(reason, 1),
+            };
+        }
         let Ok(key) = extract(packet, port, tunnel) else {
             let origin = self.origin(port);
             outcome.drops.entry(origin).or_default().add(DropReason::Malformed, 1);

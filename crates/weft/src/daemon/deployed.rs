@@ -4,9 +4,8 @@ use crate::numbers::Numbers;
 use crate::plan::{self, Plan};
 use crate::{Failure, limits, rights};
 use anyhow::anyhow;
-use datapath::user::Workers;
-use datapath::user::{Config, DeviceConfig, PortConfig};
-use flow::PortNo;
+use datapath::user::{Config, DeviceConfig, PortConfig, Underlay, Workers};
+use flow::{PortNo, TunnelType};
 use netdev::capability::Capability;
 use network::{Host, Network, Placement};
 use pipeline::Program;
@@ -55,11 +54,17 @@ impl Deployed {
         if port == Placement::UPLINK {
             return format!("uplink {}", self.config.uplink);
         }
-        let tunnel = self.config.underlay.tunnels.iter().find(|tunnel| tunnel.port == port);
-        match tunnel {
-            Some(tunnel) => format!("tunnel {}", tunnel.spec.tunnel.name()),
+        match self.tunnel_ports().find(|(number, _)| *number == port) {
+            Some((_, tunnel)) => format!("tunnel {tunnel}"),
             None => format!("port {port}"),
         }
+    }
+
+    /// The ports by which frames come from the underlay; of tags, once for every link.
+    fn tunnel_ports(&self) -> impl Iterator<Item = (PortNo, TunnelType)> {
+        let Underlay { tunnels, links, .. } = &self.config.underlay;
+        let tunnels = tunnels.iter().map(|tunnel| (tunnel.port, tunnel.spec.tunnel));
+        tunnels.chain(links.iter().map(|link| (link.port, link.link.tunnel())))
     }
 
     /// The port of that name on this host.
@@ -79,7 +84,7 @@ impl Deployed {
     /// # Errors
     /// As [`Self::port`].
     pub fn any_port(&self, name: &str) -> Result<PortNo, String> {
-        let others = self.config.underlay.tunnels.iter().map(|tunnel| tunnel.port);
+        let others = self.tunnel_ports().map(|(port, _)| port);
         let mut others = others.chain([Placement::UPLINK]);
         match others.find(|&port| self.port_name(port) == name) {
             Some(port) => Ok(port),

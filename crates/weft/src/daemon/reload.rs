@@ -131,10 +131,11 @@ fn refuse(old: &Deployed, new: &Deployed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tunnels and end points of both, as far as they can be there at the same time: two local ends of one tunnel type cannot.
+/// Links, tunnels and end points of both, as far as they can be there at the same time: two local ends of one tunnel type cannot.
 fn both(old: &Underlay, new: &Underlay) -> Underlay {
     let mut both = new.clone();
-    both.tags |= old.tags;
+    let stay: Vec<_> = old.links.iter().filter(|link| !new.links.contains(link)).copied().collect();
+    both.links.extend(stay);
     both.tagged_mtu_bytes = both.tagged_mtu_bytes.max(old.tagged_mtu_bytes);
     let stay: Vec<_> = old
         .tunnels

@@ -176,7 +176,8 @@ impl Daemon {
         Ok(Tunnels {
             uplink: now.uplink.device,
             uplink_state: now.uplink.state,
-            tags: underlay.tags.then_some(Tagged { rx: now.uplink.rx, tx: now.uplink.tx }),
+            tags: (!underlay.links.is_empty())
+                .then_some(Tagged { rx: now.uplink.rx, tx: now.uplink.tx }),
             local: local.collect(),
             endpoints: remote.collect(),
         })

@@ -10,12 +10,12 @@ use super::watch::{LOOK, hexadecimal, nanos};
 use crate::control::Client;
 use crate::control::answers::{CaptureStart, FrameRow};
 use datapath::user::Underlay;
-use flow::{DatapathKey, SttSegment, TunnelType, decap_geneve, decap_gre, decap_vxlan};
+use flow::{DatapathKey, SttSegment, TagLinks, TunnelType, decap_geneve, decap_gre, decap_vxlan};
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::epoll::{Epoll, Events};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
-use network::{Network, Segment};
+use network::Network;
 use packet::PacketBuf;
 use packet::stt::SttFrameKey;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -119,8 +119,7 @@ struct Guest {
     switches: HashMap<(TunnelType, DatapathKey), bool>,
     routers: HashSet<MacAddr>,
     underlay: Underlay,
-    /// The TPID of the outer tag of QinQ.
-    service_tpid: u16,
+    links: TagLinks,
     stt_frames: VecDeque<(SttFrameKey, &'static str)>,
 }
 
@@ -136,6 +135,7 @@ impl Guest {
             .flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
         let (own, port) = ports.find(|(_, port)| port.name == name)?;
         let switches = network.logical_switches().iter();
+        let links = in_use.config.underlay.links.iter();
         let router_ports = network.logical_routers().iter().flat_map(|router| &router.ports);
         Some(Self {
             mac: port.mac,
@@ -145,7 +145,7 @@ impl Guest {
                 .collect(),
             routers: router_ports.map(|port| port.mac).collect(),
             underlay: in_use.config.underlay.clone(),
-            service_tpid: network.options().qinq.s_tpid.value(),
+            links: links.map(|link| (link.link, link.port)).collect(),
             stt_frames: VecDeque::new(),
         })
     }
@@ -158,10 +158,10 @@ impl Guest {
             let tag = wire::vlan::Tag::from_tci(EtherType(tag.tpid), tag.tci);
             flow::push_vlan(packet, tag).ok()?;
         }
-        if let Some((tunnel, key)) = tags(packet.head(), self.service_tpid) {
-            return self.frame(tunnel, key, packet.head(), packet.len(), None);
-        }
         let mut inside = packet.clone();
+        if let Ok((link, _)) = self.links.decap(&mut inside) {
+            return self.frame(link.tunnel(), link.key(), inside.head(), inside.len(), None);
+        }
         let outer = flow::strip_outer(&mut inside).ok()?;
         let sent = self.between(outer.source, outer.destination)?;
         match outer.protocol {
@@ -282,27 +282,6 @@ fn addresses(head: &[u8], len: usize) -> Option<(IpAddr, IpAddr)> {
         EtherType::IPV6 => {
             let ip = Ipv6Packet::new_unchecked(ip);
             Some((ip.src().into(), ip.dst().into()))
-        }
-        _ => None,
-    }
-}
-
-/// The logical switch of a tagged frame.
-fn tags(frame: &[u8], service_tpid: u16) -> Option<(TunnelType, DatapathKey)> {
-    let at = |offset: usize| {
-        let bytes = frame.get(offset..)?.first_chunk::<4>()?;
-        let [a, b, c, d] = *bytes;
-        let vid = wire::VlanId::new(u16::from_be_bytes([c, d]) & 0xfff)?;
-        Some((u16::from_be_bytes([a, b]), vid))
-    };
-    let (tpid, outer) = at(12)?;
-    let inner = at(16).filter(|(tpid, _)| *tpid == EtherType::VLAN.0);
-    match inner {
-        Some((_, inner)) if tpid == service_tpid => {
-            Some((TunnelType::QinQ, Segment::QinQ { outer, inner }.datapath_key()))
-        }
-        _ if tpid == EtherType::VLAN.0 => {
-            Some((TunnelType::Vlan, Segment::Vlan(outer).datapath_key()))
         }
         _ => None,
     }

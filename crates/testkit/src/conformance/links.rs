@@ -1,0 +1,64 @@
+//! Frames that come by the uplink with tags: they are taken off before anything else looks at the frame.
+
+use super::reference::Up;
+use super::{UPLINK, tunnel_port};
+use crate::random::Random;
+use datapath::user::LinkConfig;
+use flow::{DropReason, PortNo, TagLink, TagLinks, TunnelInfo, extract, push_vlan};
+use packet::PacketBuf;
+use wire::vlan::{Tag, Tags};
+use wire::{EtherType, VlanId};
+
+/// The links that there are, of tags which frames also have of their own.
+pub(super) fn links() -> Vec<LinkConfig> {
+    let vlan = |value| VlanId::new(value).expect("a VLAN");
+    let qinq = |service_tpid, outer, inner| TagLink::QinQ {
+        service_tpid,
+        outer: vlan(outer),
+        inner: vlan(inner),
+    };
+    let links = [
+        TagLink::Vlan(vlan(100)),
+        qinq(EtherType::QINQ, 100, 1),
+        qinq(EtherType::VLAN, 1, 2),
+        qinq(EtherType::VLAN_9100, 100, 100),
+    ];
+    let link = |link: TagLink| LinkConfig { port: tunnel_port(link.tunnel()), link };
+    links.into_iter().map(link).collect()
+}
+
+/// Gives most frames that are to go into the uplink the tags of a link. False for a frame without tags then: the uplink does
+/// not hear it.
+pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
+    let Ok(own) = Tags::parse(packet.head()) else { return false };
+    if own.outer().is_some() && random.once_in(4) {
+        return true;
+    }
+    let (outer, inner) = random.pick(&links()).link.tags();
+    let mut put_on = |tag: Tag| {
+        let tag = Tag { pcp: random.below(8) as u8, ..tag };
+        push_vlan(packet, tag).is_ok()
+    };
+    inner.is_none_or(&mut put_on) && put_on(outer)
+}
+
+/// What comes in by a port, if the frame is sent into it.
+pub(super) fn arrived(
+    port: PortNo,
+    packet: &PacketBuf,
+) -> Result<(PortNo, Option<TunnelInfo>, PacketBuf), DropReason> {
+    if port != UPLINK {
+        return Ok((port, None, packet.clone()));
+    }
+    let known: TagLinks = links().iter().map(|&LinkConfig { port, link }| (link, port)).collect();
+    let mut packet = packet.clone();
+    let (link, port) = known.decap(&mut packet)?;
+    Ok((port, Some(TunnelInfo::of_link(link)), packet))
+}
+
+/// The packet that comes up from there; `None` of one that is refused.
+pub(super) fn up(port: PortNo, packet: &PacketBuf) -> Option<Up> {
+    let (port, info, packet) = arrived(port, packet).ok()?;
+    let key = extract(&packet, port, info.as_ref()).ok()?;
+    Some(Up { port, key, packet })
+}
