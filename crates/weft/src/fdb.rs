@@ -11,6 +11,8 @@ use wire::MacAddr;
 ///
 /// MAC addresses are those of the network file, and what was learnt beside. IP addresses are what logical routers have asked
 /// their neighbours for. AGE is the time since an address was seen last.
+///
+/// One port may teach so much and no more (docs/network-toml.md, "Limits"). What is known stays; REFUSED counts what was not learnt.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  weft fdb --host h1\n  weft fdb --host h1 --json | jq '.bindings[] | select(.age_ms > 60000)'\n  weft fdb --host h1 --forget 02:00:00:00:00:07\n\nExit codes: 0 done, 1 no daemon answers or nothing is known of the address, 2 bad usage."
@@ -86,6 +88,25 @@ fn describe(fdb: &Fdb) -> String {
         }
         out += &format!("\n{bindings}");
     }
+    if !fdb.refused.is_empty() {
+        let mut refused = Table::new([
+            ("DATAPATH", Left),
+            ("PORT", Left),
+            ("LEARNT", Left),
+            ("KNOWN", Right),
+            ("REFUSED", Right),
+        ]);
+        for port in &fdb.refused {
+            refused.row([
+                port.datapath.clone(),
+                port.port.clone(),
+                port.what.clone(),
+                port.known.to_string(),
+                port.refused.to_string(),
+            ]);
+        }
+        out += &format!("\n{refused}");
+    }
     out
 }
 
@@ -96,10 +117,10 @@ fn age(ms: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::answers::{Binding, Station};
+    use crate::control::answers::{Binding, Refused, Station};
 
     #[test]
-    fn what_is_configured_has_no_age() {
+    fn what_is_configured_has_no_age_and_what_was_refused_is_told() {
         let station = Station {
             logical_switch: "blue".to_owned(),
             mac: "02:00:00:00:00:01".to_owned(),
@@ -115,13 +136,23 @@ mod tests {
             mac: "02:00:00:00:00:09".to_owned(),
             age_ms: Some(12_345),
         };
-        let fdb = Fdb { stations: vec![station], bindings: vec![binding] };
+        let refused = Refused {
+            datapath: "blue".to_owned(),
+            port: "vm1".to_owned(),
+            what: "stations".to_owned(),
+            known: 8192,
+            refused: 17,
+        };
+        let fdb = Fdb { stations: vec![station], bindings: vec![binding], refused: vec![refused] };
         let text = "\
 SWITCH  MAC                PORT  HOST     AGE  ADDRESSES
 blue    02:00:00:00:00:01  vm1   h1    static  10.0.0.1 fd00::1
 
 ROUTER  IP        MAC                PORT        AGE
 core    10.0.0.9  02:00:00:00:00:09  core-blue  12 s
+
+DATAPATH  PORT  LEARNT    KNOWN  REFUSED
+blue      vm1   stations   8192       17
 ";
         assert_eq!(describe(&fdb), text);
     }

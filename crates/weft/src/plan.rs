@@ -247,6 +247,34 @@ mod tests {
         )
     }
 
+    /// With a comma behind the thousands.
+    fn thousands(number: usize) -> String {
+        match number {
+            0..1000 => number.to_string(),
+            _ => format!("{},{:03}", thousands(number / 1000), number % 1000),
+        }
+    }
+
+    #[test]
+    fn manual_has_the_limits() {
+        let manual = include_str!("../../../docs/network-toml.md");
+        let switch::Config { limits, learn } = switch::Config::default();
+        let UpcallLimits { packets, bytes } = UpcallLimits::default();
+        let (stations, age) = (learn.stations, learn.max_age.as_secs());
+        assert_eq!((limits.megaflows, stations), (MEGAFLOWS, learn.bindings));
+        let (total, per_port) = (thousands(stations.total), thousands(stations.per_port));
+        let masks = (limits.masks_per_port, thousands(limits.masks));
+        for limit in [
+            format!("| megaflows | {};", thousands(MEGAFLOWS)),
+            format!("| {} of a port, {} of all;", masks.0, masks.1),
+            format!("| {packets} or {} MiB of a port |", bytes >> 20),
+            format!("| {total} each, {per_port} of a port;"),
+            format!("forgotten {age} seconds after"),
+        ] {
+            assert!(manual.contains(&limit), "{limit}");
+        }
+    }
+
     #[test]
     fn switch_on_one_host_needs_no_tunnel_and_no_address() {
         let text = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\nunderlay = []\n\

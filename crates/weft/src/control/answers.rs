@@ -96,6 +96,23 @@ pub struct Fdb {
     pub stations: Vec<Station>,
     /// IP addresses that routers have asked for.
     pub bindings: Vec<Binding>,
+    /// Ports of which not everything was learnt.
+    pub refused: Vec<Refused>,
+}
+
+/// A port of which more was to be learnt than it may teach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Refused {
+    /// The logical switch or router.
+    pub datapath: String,
+    /// The logical port.
+    pub port: String,
+    /// What was to be learnt: `stations` or `bindings`.
+    pub what: String,
+    /// How much of it is known.
+    pub known: usize,
+    /// How much was refused, until now and as long as anything is known.
+    pub refused: u64,
 }
 
 /// A MAC address in a logical switch.

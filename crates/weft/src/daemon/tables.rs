@@ -4,12 +4,12 @@ use super::Daemon;
 use super::deployed::enumerate;
 use crate::control::Client;
 use crate::control::answers::{
-    Binding, Fdb, FlowRef, FlowRow, FlowsEnd, Forgotten, LocalEnd, ProgramRow, RemoteEnd, Station,
-    Tagged, Tunnels,
+    Binding, Fdb, FlowRef, FlowRow, FlowsEnd, Forgotten, LocalEnd, ProgramRow, Refused, RemoteEnd,
+    Station, Tagged, Tunnels,
 };
 use datapath::{Datapath, DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
-use pipeline::{Flow, GroupId, Program, Question, StationPlace, TableId};
+use pipeline::{Flow, GroupId, LearntAt, Program, Question, StationPlace, TableId, Taught};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -126,11 +126,12 @@ impl Daemon {
                 age_ms: None,
             }));
         }
+        let names_at = |datapath: DatapathKey, place| match place {
+            StationPlace::Logical(port) => names(&program, datapath, port),
+            StationPlace::Port(port) => (datapath.to_string(), in_use.port_name(port)),
+        };
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
-            let (logical_switch, port) = match place {
-                StationPlace::Logical(port) => names(&program, key.datapath, port),
-                StationPlace::Port(port) => (key.datapath.to_string(), in_use.port_name(port)),
-            };
+            let (logical_switch, port) = names_at(key.datapath, place);
             let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&Question::Station(key)));
             Station { logical_switch, mac, port, host: None, addresses: Vec::new(), age_ms }
         }));
@@ -139,6 +140,24 @@ impl Daemon {
             let (mac, age_ms) = (mac.to_string(), self.age_ms(&Question::Binding(key)));
             Binding { datapath, port, ip: key.ip, mac, age_ms }
         }));
+        let refused = |what: &'static str| {
+            move |(at, taught): (LearntAt, Taught)| {
+                let (datapath, port) = names_at(at.datapath, at.port);
+                let Taught { known, refused } = taught;
+                (refused > 0).then(|| Refused {
+                    datapath,
+                    port,
+                    what: what.to_owned(),
+                    known,
+                    refused,
+                })
+            }
+        };
+        fdb.refused
+            .extend(self.switch.ports_of_stations().into_iter().filter_map(refused("stations")));
+        fdb.refused
+            .extend(self.switch.ports_of_bindings().into_iter().filter_map(refused("bindings")));
+        fdb.refused.sort_by(|a, b| (&a.datapath, &a.port).cmp(&(&b.datapath, &b.port)));
         fdb.stations.sort_by(|a, b| (&a.logical_switch, &a.mac).cmp(&(&b.logical_switch, &b.mac)));
         fdb.bindings.sort_by(|a, b| (&a.datapath, a.ip).cmp(&(&b.datapath, b.ip)));
         fdb

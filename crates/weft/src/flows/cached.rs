@@ -77,7 +77,7 @@ fn totals(shown: u64, end: &FlowsEnd) -> String {
         all => format!("{:.1} %", part as f64 * 100.0 / all as f64),
     };
     let misses = cache.lookups.saturating_sub(cache.exact_hits + cache.search_hits);
-    format!(
+    let mut text = format!(
         "{shown} shown of {} megaflows with {} masks; program generation {}\n\
          {} lookups: exact match {}, search {}, missed {}; {} upcalls answered, {} without a megaflow\n",
         cache.megaflows,
@@ -89,7 +89,13 @@ fn totals(shown: u64, end: &FlowsEnd) -> String {
         share(misses),
         switch.upcalls,
         switch.refused + switch.outdated,
-    )
+    );
+    if switch.mask_limited > 0 {
+        let limited = switch.mask_limited;
+        text +=
+            &format!("{limited} packets cached one by one, because there were too many masks\n");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -143,6 +149,9 @@ mod tests {
 2 shown of 5 megaflows with 2 masks; program generation 3
 1000 lookups: exact match 90.0 %, search 7.5 %, missed 2.5 %; 25 upcalls answered, 1 without a megaflow
 ";
-        assert_eq!(totals(2, &FlowsEnd { cache, switch }), text);
+        assert_eq!(totals(2, &FlowsEnd { cache, switch: switch.clone() }), text);
+        let limited = "7 packets cached one by one, because there were too many masks\n";
+        let switch = SwitchStats { mask_limited: 7, ..switch };
+        assert_eq!(totals(2, &FlowsEnd { cache, switch }), [text, limited].concat());
     }
 }
