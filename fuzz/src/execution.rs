@@ -9,14 +9,6 @@ use crate::offload;
 /// Bytes of a rewrite: the number of a field, how many upper bits of it stay, the value.
 const SET_LEN: usize = 18;
 const MAX_SETS: usize = 8;
-const REPLIES: [Reply; 6] = [
-    Reply::Arp,
-    Reply::NeighbourAdvert { router: true },
-    Reply::NeighbourSolicit,
-    Reply::Icmp4,
-    Reply::Icmp6,
-    Reply::TcpReset,
-];
 
 /// A rewrite as it stands in an input.
 pub fn set_bytes(field: Field, value: u128) -> Vec<u8> {
@@ -37,7 +29,7 @@ pub fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     if owes && packet.offload.gso.is_some() {
         offload::segments(&packet);
     }
-    let made = REPLIES.into_iter().filter(|&reply| answer(reply, &packet)).count();
+    let made = Reply::ALL.into_iter().filter(|&reply| answer(reply, &packet)).count();
     Some((changed, made))
 }
 

@@ -52,6 +52,19 @@ pub enum Reply {
     TcpReset,
 }
 
+impl Reply {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Arp,
+        Self::NeighbourAdvert { router: false },
+        Self::NeighbourAdvert { router: true },
+        Self::NeighbourSolicit,
+        Self::Icmp4,
+        Self::Icmp6,
+        Self::TcpReset,
+    ];
+}
+
 /// How much a log record matters; as in OVN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum LogPriority {

@@ -9,6 +9,7 @@ use packet::{
 };
 use proptest::prelude::*;
 use support::{Spec, any_spec};
+use testkit::crc32c::crc32c;
 
 /// The same packet with its bytes behind `head_len` spread over fragments of `piece` bytes with gaps between them.
 fn scattered(packet: &PacketBuf, head_len: usize, piece: usize) -> PacketBuf {
@@ -213,18 +214,6 @@ proptest! {
     }
 }
 
-/// CRC32c bit by bit.
-fn naive_crc(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-        }
-    }
-    !crc
-}
-
 /// An SCTP message as a sender leaves it to a NIC: with nothing where its checksum belongs.
 fn sctp(v6: bool) -> (Vec<u8>, usize) {
     let spec = Spec { v6, options: Vec::new(), tags: vec![0x8100], ..Spec::default() };
@@ -239,7 +228,7 @@ fn sctp_gets_a_crc_when_a_device_leaves_its_checksum() {
     for v6 in [false, true] {
         let (frame, l4) = sctp(v6);
         let mut expected = frame.clone();
-        expected[l4 + 8..l4 + 12].copy_from_slice(&naive_crc(&frame[l4..]).to_le_bytes());
+        expected[l4 + 8..l4 + 12].copy_from_slice(&crc32c(&frame[l4..]).to_le_bytes());
         // Padding behind the IP packet is not covered.
         let (mut padded, padding) = (frame, [0xee; 7]);
         padded.extend(padding);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod crc32c;
 pub mod frames;
 pub mod host;
 pub mod ovn;

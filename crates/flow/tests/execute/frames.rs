@@ -2,6 +2,7 @@
 
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use proptest::prelude::*;
+use testkit::crc32c::crc32c;
 
 /// What an IP packet carries, or what stands in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,7 +250,7 @@ impl Spec {
         match self.kind {
             Kind::UdpNoSum | Kind::Other | Kind::Arp => {}
             Kind::Sctp => {
-                let crc = naive_crc(&message).to_le_bytes();
+                let crc = crc32c(&message).to_le_bytes();
                 message[field..field + 4].copy_from_slice(&crc);
             }
             _ => {
@@ -320,18 +321,6 @@ fn naive_sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// CRC32c bit by bit.
-fn naive_crc(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-        }
-    }
-    !crc
-}
-
 /// The first checksum of a frame that is not what it should be. `missing` is what a first fragment lacks.
 pub fn wrong_checksum(packet: &PacketBuf, missing: &[u8]) -> Option<&'static str> {
     let frame = packet.to_vec();
@@ -381,7 +370,7 @@ pub fn wrong_checksum(packet: &PacketBuf, missing: &[u8]) -> Option<&'static str
         132 => {
             let mut zeroed = message.clone();
             zeroed[8..12].fill(0);
-            naive_crc(&zeroed).to_le_bytes() == message[8..12]
+            crc32c(&zeroed).to_le_bytes() == message[8..12]
         }
         _ => true,
     };

@@ -12,16 +12,6 @@ use flow::{DropReason, Field, FlowKey, Reply};
 use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
 
-const REPLIES: [Reply; 7] = [
-    Reply::Arp,
-    Reply::NeighbourAdvert { router: false },
-    Reply::NeighbourAdvert { router: true },
-    Reply::NeighbourSolicit,
-    Reply::Icmp4,
-    Reply::Icmp6,
-    Reply::TcpReset,
-];
-
 /// Whether a packet with that key has that reply. The addresses of the frames are of single hosts.
 fn fits(reply: Reply, key: &FlowKey) -> bool {
     let is = |field, value| key.get(field) == value;
@@ -55,7 +45,7 @@ proptest! {
         }
         let Some(original) = key(&packet) else { return Ok(()) };
         let unspecified_src = original.get(Field::Ip6Src) == 0;
-        for reply in REPLIES {
+        for reply in Reply::ALL {
             // Who has no address gets no error.
             let expected = fits(reply, &original) && !(unspecified_src && reply == Reply::Icmp6);
             let built = reply.build(&packet);
@@ -99,7 +89,7 @@ proptest! {
             place.copy_from_slice(version);
         }
         let packet = PacketBuf::from_bytes(&bytes);
-        for reply in REPLIES {
+        for reply in Reply::ALL {
             if let Ok(built) = reply.build(&packet) {
                 prop_assert!(key(&built).is_some());
             }
