@@ -226,7 +226,7 @@ pub struct LogicalSwitch {
     pub group: Option<IpAddr>,
     /// The switch answers for the addresses of its ports: ARP and neighbour solicitations for them go no further.
     pub arp_responder: bool,
-    /// The ports, in the order of their keys; at most 32,767 together with those of logical routers.
+    /// The ports, in the order of the file; at most 32,767 together with those of logical routers.
     pub ports: Vec<Port>,
     /// Where it is in the file.
     pub line: Line,
@@ -235,7 +235,10 @@ pub struct LogicalSwitch {
 impl LogicalSwitch {
     /// The port with that key.
     pub fn port(&self, key: PortKey) -> Option<&Port> {
-        self.ports.get(usize::from(key.value()).checked_sub(1)?)
+        // Unless keys are given, that is its place.
+        let place = usize::from(key.value()).checked_sub(1)?;
+        let is = |port: &&Port| port.key == key;
+        self.ports.get(place).filter(is).or_else(|| self.ports.iter().find(is))
     }
 
     /// The hosts other than `host` that have ports in this switch, each once.
@@ -296,7 +299,7 @@ impl Segment {
 pub struct Port {
     /// Unique in the network.
     pub name: String,
-    /// Its place among the ports of its switch, from 1 to 32,767.
+    /// Its number in its switch, 1 to 32,767: what the file says, or the first that is left in the order of the file.
     pub key: PortKey,
     /// The host it is on.
     pub host: HostIndex,

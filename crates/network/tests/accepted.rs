@@ -254,6 +254,12 @@ fn port(name: &str, host: &str, number: u16, device: &str) -> String {
     )
 }
 
+/// A port whose key is given.
+fn keyed(name: &str, key: u16) -> String {
+    let port = port(name, "h1", key, &format!("tap = \"{name}\""));
+    port.replacen("{ ", &format!("{{ key = {key}, "), 1)
+}
+
 fn switch(name: &str, segment: &str, ports: &str) -> String {
     format!("[[logical_switch]]\nname = \"{name}\"\n{segment}\nport = [\n{ports}]\n")
 }
@@ -295,6 +301,52 @@ fn keys_are_one_to_the_last_when_a_switch_is_full() {
     let blue: &LogicalSwitch = network.logical_switch("blue").unwrap();
     assert!(blue.ports.iter().map(|port| port.key.value()).eq(1..=PortKey::MAX_PORT));
     assert!(blue.ports.iter().all(|port| blue.port(port.key) == Some(port)));
+}
+
+#[test]
+fn ports_without_a_key_get_those_that_are_left_and_routers_the_last() {
+    let auto = |name: &str, number| port(name, "h2", number, &format!("tap = \"{name}\""));
+    let ports = [
+        auto("a", 101),
+        keyed("b", 1),
+        auto("c", 102),
+        keyed("d", 32_767),
+        keyed("e", 3),
+        auto("f", 103),
+    ];
+    let blue = switch("blue", "tunnel = \"geneve\"\nvni = 1", &ports.concat());
+    let link = |number: u8| {
+        format!(
+            "{{ name = \"r{number}\", switch = \"blue\", mac = \"02:00:00:00:ff:0{number}\", \
+             addresses = [\"10.0.{number}.1/24\"] }},\n"
+        )
+    };
+    let links = link(1) + &link(2);
+    let router = format!("[[logical_router]]\nname = \"core\"\nport = [\n{links}]\n");
+    let network = parse(&format!("{TWO_HOSTS}{blue}{router}"));
+    let blue = network.logical_switch("blue").unwrap();
+    let keys = blue.ports.iter().map(|port| (port.name.as_str(), port.key.value()));
+    let expected = [("a", 2), ("b", 1), ("c", 4), ("d", 32_767), ("e", 3), ("f", 5)];
+    assert!(keys.eq(expected));
+    assert!(blue.ports.iter().all(|port| blue.port(port.key) == Some(port)));
+    assert_eq!(blue.port(PortKey::new(6).unwrap()), None);
+    let links = network.logical_routers()[0].ports.iter().map(|port| match port.link {
+        RouterLink::Switch { key, .. } => key.value(),
+        RouterLink::Router { .. } => 0,
+    });
+    assert!(links.eq([32_766, 32_765]));
+}
+
+#[test]
+fn port_with_a_key_keeps_it_when_others_come_and_go_before_it() {
+    for numbers in [&[1, 2, 3][..], &[3, 9, 1, 2], &[7, 3]] {
+        let ports: String = numbers.iter().map(|&n| keyed(&format!("p{n}"), n)).collect();
+        let blue = switch("blue", "tunnel = \"stt\"\nvni = 1", &ports);
+        let network = parse(&format!("{TWO_HOSTS}{blue}"));
+        let ports = &network.logical_switches()[0].ports;
+        assert_eq!(ports.len(), numbers.len());
+        assert!(ports.iter().all(|port| port.name == format!("p{}", port.key.value())));
+    }
 }
 
 #[test]

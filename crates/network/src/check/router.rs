@@ -9,7 +9,7 @@ use crate::{
     suggest,
 };
 use flow::PortKey;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use wire::MacAddr;
 
@@ -46,12 +46,35 @@ pub(super) fn routers(
     }
 }
 
+/// The keys of a switch that no guest has, from the last down.
+struct FreeKeys {
+    taken: HashSet<PortKey>,
+    next: u16,
+}
+
+impl FreeKeys {
+    fn of(switch: &SwitchDraft) -> Self {
+        let taken = switch.ports.iter().map(|port| port.key).collect();
+        Self { taken, next: PortKey::MAX_PORT }
+    }
+
+    fn take(&mut self) -> Option<PortKey> {
+        while let Some(key) = PortKey::new(self.next) {
+            self.next -= 1;
+            if !self.taken.contains(&key) {
+                return Some(key);
+            }
+        }
+        None
+    }
+}
+
 struct Checker<'d> {
     switches: &'d [SwitchDraft],
     drafts: &'d [RouterDraft],
     places: HashMap<&'d str, Place>,
-    /// For each switch how many ports of routers it has.
-    counts: Vec<u16>,
+    /// For each switch the keys that are left for the ports of routers.
+    free: Vec<FreeKeys>,
     reach: Reach,
     addresses: Vec<Vec<Sited<IpNet>>>,
 }
@@ -70,7 +93,7 @@ impl<'d> Checker<'d> {
             switches,
             drafts,
             places,
-            counts: vec![0; switches.len()],
+            free: switches.iter().map(FreeKeys::of).collect(),
             reach: Reach::new(switches.len(), drafts.len()),
             addresses: vec![Vec::new(); switches.len()],
         }
@@ -124,7 +147,7 @@ impl<'d> Checker<'d> {
         })
     }
 
-    /// The next key of a switch from the last down.
+    /// A port that a switch has for one of a router.
     fn switch_port(
         &mut self,
         report: &mut Report<'_>,
@@ -132,12 +155,9 @@ impl<'d> Checker<'d> {
         addresses: &[Sited<IpNet>],
     ) -> Option<RouterLink> {
         let index = switch.value.value();
-        let guests = self.switches.get(index)?.ports.len();
-        let count = self.counts.get_mut(index)?;
-        let key = PortKey::MAX_PORT - *count;
-        *count += 1;
         self.addresses.get_mut(index)?.extend(addresses);
-        if guests >= usize::from(key) {
+        let Some(key) = self.free.get_mut(index)?.take() else {
+            let guests = self.switches.get(index)?.ports.len();
             report.error(
                 switch.at,
                 format!(
@@ -147,8 +167,8 @@ impl<'d> Checker<'d> {
                 ),
             );
             return None;
-        }
-        Some(RouterLink::Switch { switch: switch.value, key: PortKey::new(key)? })
+        };
+        Some(RouterLink::Switch { switch: switch.value, key })
     }
 
     /// The port named `peer.value`, which must name this one.

@@ -73,8 +73,8 @@ pub enum RouterLink {
     Switch {
         /// Which.
         switch: SwitchIndex,
-        /// The key of the port that the switch has for the router. They are given from the last, 32,767, down, so that a new
-        /// port of a guest moves none.
+        /// The key of the port that the switch has for the router. They are given from the last that no guest has, mostly 32,767,
+        /// down, so that a new port of a guest moves none.
         key: PortKey,
     },
     /// A port of another logical router, whose link leads back.

@@ -5,7 +5,7 @@ use crate::errors::Report;
 use crate::section::{Field, Schema, Section, Sited, key};
 use crate::{Device, HostIndex, IpNet, Line, Port, PortSecurity, Prefix, suggest};
 use flow::PortKey;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use wire::MacAddr;
 
@@ -13,6 +13,7 @@ pub(super) const PORT: Schema = Schema {
     name: "[[logical_switch.port]]",
     keys: &[
         key("name", "name = \"web\""),
+        key("key", "key = 7"),
         key("host", "host = \"h1\""),
         key("mac", "mac = \"02:00:00:00:00:01\""),
         key("addresses", "addresses = [\"10.0.0.1/24\"]"),
@@ -86,6 +87,7 @@ pub(super) struct Reader<'h> {
     index: HashMap<&'h str, HostIndex>,
     names: Unique<String>,
     devices: Unique<Place>,
+    keys: Unique<PortKey>,
     macs: Unique<MacAddr>,
     addresses: Unique<IpAddr>,
 }
@@ -101,18 +103,49 @@ impl<'h> Reader<'h> {
             index,
             names: Unique::new(),
             devices: Unique::new(),
+            keys: Unique::new(),
             macs: Unique::new(),
             addresses: Unique::new(),
         }
     }
 
-    /// From here on, MAC and IP addresses are those of another switch.
-    pub(super) fn begin_switch(&mut self) {
+    /// Reads the ports of a switch, of which there are not too many.
+    pub(super) fn ports(
+        &mut self,
+        report: &mut Report<'_>,
+        sections: &[Section<'_, '_>],
+    ) -> Vec<PortDraft> {
+        self.keys = Unique::new();
         self.macs = Unique::new();
         self.addresses = Unique::new();
+        let given: Vec<_> = sections.iter().map(|section| self.key(report, section)).collect();
+        let numbers = (1..=PortKey::MAX_PORT).filter_map(PortKey::new);
+        let mut left: VecDeque<_> = numbers.filter(|key| self.keys.get(key).is_none()).collect();
+        let mut ports = Vec::new();
+        for (section, given) in sections.iter().zip(given) {
+            let Some(key) = given.or_else(|| left.pop_front()) else { break };
+            ports.push(self.port(report, section, key));
+        }
+        ports
     }
 
-    pub(super) fn port(
+    /// The key that a port is given in the file.
+    fn key(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<PortKey> {
+        let field = section.get("key")?;
+        let rule = "the key of a port is 1 to 32767";
+        let key = PortKey::new(field.integer(report, 1..=PortKey::MAX_PORT, rule)?)?;
+        let Some(first) = self.keys.insert(key, field.at) else { return Some(key) };
+        let (key, line) = (key.value(), report.line(first));
+        field.error(
+            report,
+            format!(
+                "{key} is already the key of the port in line {line}; give each port of a switch its own"
+            ),
+        );
+        None
+    }
+
+    fn port(
         &mut self,
         report: &mut Report<'_>,
         section: &Section<'_, '_>,

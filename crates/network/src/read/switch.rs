@@ -193,14 +193,7 @@ impl<'h> Reader<'h> {
                 ),
             );
         }
-        self.ports.begin_switch();
-        (1..=PortKey::MAX_PORT)
-            .zip(&sections)
-            .filter_map(|(number, section)| {
-                let key = PortKey::new(number)?;
-                Some(self.ports.port(report, section, key))
-            })
-            .collect()
+        self.ports.ports(report, &sections)
     }
 }
 
