@@ -1,0 +1,36 @@
+//! What every command says to wrong input, and without a daemon.
+
+use crate::call::weft;
+use crate::common::{Lab, Setup};
+use std::path::Path;
+use testkit::require_root;
+
+#[test]
+fn faults_are_told_with_exit_code_2_when_the_input_is_wrong() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let daemon = lab.start(0);
+    let control = &lab.control(0);
+    let cases: [(&[&str], &str); 9] = [
+        (&["capture", "g9", "-w", "/nowhere.pcap"], "no port `g9`; it has g1"),
+        (&["capture", "g1", "-w", "/nowhere/x.pcap"], "cannot write /nowhere/x.pcap"),
+        (&["capture", "g1", "--snap", "3", "-w", "-"], "14..="),
+        (&["monitor", "--drops", "--port", "g9"], "no port `g9`"),
+        (&["monitor", "--drops", "--reason", "rain"], "hairpin"),
+        (&["monitor"], "--drops"),
+        (&["flows", "--port", "g9"], "no port `g9`"),
+        (&["flows", "--logical", "--datapath", "red"], "router `red` concerns h1; it has blue"),
+        (&["fdb", "--forget", "02:00"], "02:00"),
+    ];
+    for (args, fault) in cases {
+        let (code, out, said) = weft(control, args);
+        assert!(said.contains(fault), "{args:?}: {said}");
+        assert_eq!((code, &*out), (2, ""), "{args:?}: {said}");
+    }
+    assert!(!Path::new("/nowhere.pcap").exists());
+    daemon.stop();
+    for command in [&["ports"][..], &["fdb"], &["tunnels"], &["flows"], &["monitor", "--drops"]] {
+        let (code, _, said) = weft(control, command);
+        assert_eq!((code, said.contains("weft run")), (1, true), "{command:?}: {said}");
+    }
+}

@@ -1,0 +1,12 @@
+//! The commands that show, watch and change a running switch, as an operator calls them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod call;
+mod capture;
+mod faults;
+mod monitor;
+mod reload;
+mod routed;
+mod tables;

@@ -1,0 +1,230 @@
+//! `weft reload`.
+
+use crate::call::{weft, weft_json};
+use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use testkit::host::wait_until;
+use testkit::require_root;
+
+fn descriptors(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("a process").count()
+}
+
+fn resident_kb(daemon: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a field");
+    line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
+}
+
+/// The lab's network file with more: a host, a switch with a port on h1, a port of `blue` behind the others, an ACL.
+fn changed(lab: &Lab) -> PathBuf {
+    let text = fs::read_to_string(lab.network_file()).expect("the network file");
+    let underlay = u32::from(lab.hosts[0].uplink.ip4) & !0xff;
+    let far = std::net::Ipv4Addr::from(underlay + 77);
+    let text = text
+        + &format!(
+            r#"
+[[logical_switch.port]]
+name = "far"
+host = "h3"
+mac = "02:00:00:00:00:77"
+device = {{ tap = "far" }}
+[[host]]
+name = "h3"
+uplink = "eth0"
+underlay = ["{far}"]
+[[logical_switch]]
+name = "green"
+vni = 77
+[[logical_switch.port]]
+name = "more"
+host = "h1"
+mac = "02:00:00:00:00:78"
+device = {{ tap = "more0" }}
+[[acl]]
+switch = "blue"
+direction = "to-port"
+priority = 10
+match = "udp.dst == 7"
+action = "drop"
+"#
+        );
+    let file = lab.dir.path().join("changed.toml");
+    fs::write(&file, text).expect("a file can be written");
+    file
+}
+
+#[test]
+fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
+    require_root!();
+    /// As fast as a guest may well send, slow enough to see every reload.
+    const PAUSE: Duration = Duration::from_micros(500);
+    let lab = Lab::new(Setup::new("geneve"));
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    let before = daemons.each_ref().map(Daemon::drops);
+    let files = [changed(&lab), lab.network_file()];
+    let controls = [lab.control(0), lab.control(1)];
+    let (near, far) = (traffic::udp_socket(a, 4), traffic::udp_socket(b, 4));
+    let to = far.local_addr().expect("an address");
+    let (sent, received) = std::thread::scope(|scope| {
+        let reloading = scope.spawn(|| {
+            for (round, file) in (0..50).zip(files.iter().cycle()) {
+                let file = file.to_str().expect("a path of ASCII");
+                for control in &controls {
+                    let told = weft_json(control, &["reload", file]);
+                    assert_eq!(told["generation"], round + 2, "{told}");
+                    assert_eq!(told["ports"]["changed"], json!([]));
+                    assert!(told["ports"]["kept"].as_u64() > Some(0), "{told}");
+                }
+            }
+        });
+        let receiving = scope.spawn(|| {
+            let mut received = Vec::new();
+            let mut bytes = [0; 8];
+            while let Ok((8, _)) = far.recv_from(&mut bytes) {
+                match u64::from_be_bytes(bytes) {
+                    u64::MAX => break,
+                    number => received.push(number),
+                }
+            }
+            received
+        });
+        let mut sent = 0_u64;
+        while !reloading.is_finished() {
+            near.send_to(&sent.to_be_bytes(), to).expect("a datagram is sent");
+            sent += 1;
+            std::thread::sleep(PAUSE);
+        }
+        reloading.join().expect("every reload succeeds");
+        near.send_to(&u64::MAX.to_be_bytes(), to).expect("a datagram is sent");
+        (sent, receiving.join().expect("it only receives"))
+    });
+    println!("{sent} packets through 50 reloads of two hosts");
+    let lost: Vec<_> = (0..sent).filter(|number| !received.contains(number)).take(20).collect();
+    assert_eq!((received.len() as u64, lost), (sent, vec![]), "packets are lost or doubled");
+    assert_eq!(daemons.each_ref().map(Daemon::drops), before);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn nothing_leaks_when_the_network_is_reloaded_a_thousand_times() {
+    require_root!();
+    /// What an allocator may keep for itself.
+    const GROWTH_KB: u64 = 3 << 10;
+    let lab = Lab::new(Setup::new("geneve"));
+    let daemon = lab.start(0);
+    let links = || {
+        let links = lab.hosts[0].netns.netlink().links().expect("the links");
+        links.into_iter().map(|link| link.name).collect::<Vec<_>>()
+    };
+    let files = [changed(&lab), lab.network_file()];
+    let reload = |times: usize| {
+        for file in files.iter().cycle().take(times) {
+            let mut stream = UnixStream::connect(lab.control(0)).expect("the daemon listens");
+            let request = json!({ "command": "reload", "network": file });
+            writeln!(stream, "{request}").expect("a request can be sent");
+            let mut said = String::new();
+            stream.read_to_string(&mut said).expect("an answer");
+            assert!(said.starts_with("{\"ok\""), "{said}");
+        }
+    };
+    let before = links();
+    reload(100);
+    let now = || (descriptors(&daemon), links());
+    let (kb, open) = (resident_kb(&daemon), now());
+    assert_eq!(open.1, before, "devices are left behind");
+    let started = Instant::now();
+    reload(900);
+    let after = resident_kb(&daemon);
+    println!("900 reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
+    // The last client's thread may still be ending.
+    wait_until(PATIENCE, "descriptors and devices are as before", || now() == open);
+    assert!(after < kb + GROWTH_KB, "{kb} kB before, {after} kB after");
+    daemon.stop();
+}
+
+#[test]
+fn nothing_changes_when_a_network_cannot_be_applied() {
+    require_root!();
+    let lab = Lab::new(Setup::new("vxlan"));
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    let control = &lab.control(0);
+    let text = fs::read_to_string(lab.network_file()).expect("the network file");
+    let own = lab.hosts[0].uplink.ip4.to_string();
+    let file = lab.dir.path().join("other.toml");
+    let path = file.to_str().expect("a path of ASCII");
+    let cases = [
+        ("vni = 5001", "vnii = 5001", "did you mean `vni`"),
+        ("uplink = \"eth0\"", "uplink = \"eth7\"", "the uplink of h1 is eth0, and eth7"),
+        (&format!("\"{own}\""), "\"192.0.2.77\"", "and 192.0.2.77 in the file; a running switch"),
+        ("\"h1\"", "\"h9\"", "no host \"h1\"; it has h9, h2"),
+    ];
+    let ports = |of: &Daemon| of.show().ports.into_iter().map(|port| port.port).collect::<Vec<_>>();
+    let before = ports(&daemons[0]);
+    for (from, to, fault) in cases {
+        assert!(text.contains(from), "{from}");
+        fs::write(&file, text.replace(from, to)).expect("a file can be written");
+        let (code, out, said) = weft(control, &["reload", path]);
+        assert!(said.contains(fault), "{to}: {said}");
+        assert_eq!((code, &*out), (2, ""), "{to}: {said}");
+        assert_eq!(ports(&daemons[0]), before);
+    }
+    // A port that somebody else has is found out only when it is opened; all is as it was then.
+    let taken = std::net::UdpSocket::bind;
+    let address = (lab.hosts[0].underlay(4), 4790);
+    let _taken = lab.hosts[0].netns.run(|| taken(address)).expect("a UDP socket");
+    let other = text.replace("[tunnel_options.vxlan]", "[tunnel_options.vxlan]\nudp_port = 4790");
+    fs::write(&file, other).expect("a file can be written");
+    let (code, _, said) = weft(control, &["reload", path]);
+    assert!(code == 1 && said.contains("nothing was changed") && said.contains("4790"), "{said}");
+    traffic::ping(&a.netns, b.ip(4));
+    traffic::tcp(b, a, 4, 1 << 16);
+
+    // The next one succeeds, and a hangup has the daemon read its own file again.
+    let told = weft_json(control, &["reload", changed(&lab).to_str().expect("ASCII")]);
+    assert_eq!(
+        told["ports"],
+        json!({ "added": ["more"], "changed": [], "removed": [], "kept": 1 })
+    );
+    assert_eq!(told["endpoints"]["kept"], 1);
+    assert_eq!(told["datapaths"]["added"], json!(["green"]));
+    assert_eq!(daemons[0].show().ports.len(), 2);
+    daemons[0].signal(Signal::SIGHUP);
+    wait_until(PATIENCE, "the port is gone again", || daemons[0].show().ports.len() == 1);
+    traffic::ping(&a.netns, b.ip(4));
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn port_is_made_anew_when_its_configuration_has_changed() {
+    require_root!();
+    let lab = Lab::new(Setup::new("stt"));
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    traffic::ping(&a.netns, b.ip(4));
+    let text = fs::read_to_string(lab.network_file()).expect("the network file");
+    let file = lab.dir.path().join("small.toml");
+    let small = text.replace("name = \"blue\"", "name = \"blue\"\nmtu = 1280");
+    fs::write(&file, small).expect("a file can be written");
+    for host in [0, 1] {
+        let told = weft_json(&lab.control(host), &["reload", file.to_str().expect("ASCII")]);
+        assert_eq!(told["ports"]["changed"].as_array().map(Vec::len), Some(1), "{told}");
+        assert_eq!(told["endpoints"]["kept"], 1, "{told}");
+        daemons[host].wait_ready();
+    }
+    let link = a.netns.netlink().link(GUEST_DEVICE).expect("the guest has its device");
+    assert_eq!(link.mtu, 1280);
+    traffic::ping(&a.netns, b.ip(4));
+    traffic::tcp(a, b, 4, 1 << 20);
+    daemons.into_iter().for_each(Daemon::stop);
+}

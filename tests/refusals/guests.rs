@@ -1,0 +1,125 @@
+//! Guests that forge tunnel packets, or send what they may not.
+
+use crate::common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
+use crate::common::outer::Outer;
+use crate::common::{Attachment, Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, VNI, traffic};
+use crate::geneve::{GENEVE_PORT, geneve_header, logical_ports};
+use crate::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
+use crate::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
+use std::net::UdpSocket;
+use testkit::host::wait_until;
+use testkit::require_root;
+use wire::MacAddr;
+
+/// A guest on an interface of the host can speak to the host's own stack. What it forges there in the name of a remote end
+/// point did not come by the uplink.
+#[test]
+fn tunnel_packets_are_refused_when_a_guest_forges_them() {
+    require_root!();
+    let setup = Setup::new("vxlan").guests(2, 1).mtu(1450).attachment(Attachment::Veth);
+    let mut target = Target::new(setup);
+    let (near, far) = (target.near(), target.far());
+    let attacker = target.lab.guests_of(0).nth(1).expect("two guests are on h1");
+    let device = attacker.host_device();
+    let netlink = target.lab.hosts[0].netns.netlink();
+    let dst_mac = netlink.link(&device).expect("the attacker's interface on the host").mac;
+    let forged = Outer { src_mac: attacker.mac, dst_mac, ..target.outer };
+    let socket = FrameSocket::open(&attacker.netns, GUEST_DEVICE);
+    let before = kernel_count(&target, "NoPorts");
+    for _ in 0..10 {
+        socket.send(&vxlan(&forged, &note(near, far, FORBIDDEN)));
+    }
+    wait_until(PATIENCE, "the host's stack has refused all ten", || {
+        kernel_count(&target, "NoPorts") == before + 10
+    });
+    let seen = target.seen(vxlan, &[]);
+    assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)), "a forged frame was delivered");
+    target.finish();
+}
+
+#[test]
+fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
+    require_root!();
+    for (tunnel, header) in [
+        ("vxlan", vxlan_header(8, VNI)),
+        ("geneve", geneve_header(0, 0, TEB, VNI, &[])),
+        ("geneve", geneve_header(0, 0x40, TEB, VNI, &logical_ports(1, 2))),
+    ] {
+        let lab = Lab::new(Setup::new(tunnel).guests(2, 2));
+        let daemons = lab.start_both();
+        let [a, b, c, _] = &lab.guests[..] else { panic!("there are four guests") };
+        for (to, other) in [(c, b), (b, c)] {
+            traffic::ping(&a.netns, to.ip(4));
+            let sockets = [to, other].map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE));
+            // Were it taken out of its tunnel again, it would reach the other guest, or both.
+            let inner =
+                [other.mac, MacAddr::BROADCAST, to.mac].map(|dst| note(dst, a.mac, FORBIDDEN));
+            for port in [VXLAN_PORT, GENEVE_PORT] {
+                let address = (to.ip(4), port);
+                let receiver = to.netns.run(|| UdpSocket::bind(address)).expect("a UDP socket");
+                receiver.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+                let sender = traffic::udp_socket(a, 4);
+                for inner in &inner {
+                    let sent = [&header[..], inner].concat();
+                    sender.send_to(&sent, address).expect("a datagram is sent");
+                    let mut bytes = [0; 2000];
+                    let (len, _) = receiver.recv_from(&mut bytes).expect("the datagram arrives");
+                    assert!(bytes[..len] == sent, "{tunnel}: the datagram was altered");
+                }
+            }
+            let fence = FrameSocket::open(&a.netns, GUEST_DEVICE);
+            for (guest, socket) in [to, other].into_iter().zip(&sockets) {
+                fence.send(&note(guest.mac, a.mac, "the end"));
+                let mut seen = socket.until_note("the end");
+                seen.retain(|frame| frame[12..14] == EXPERIMENT.to_be_bytes());
+                assert_eq!(seen.len(), 1, "{tunnel}: {} saw what was inside", guest.name);
+            }
+        }
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn tunnel_packets_to_the_host_stay_frames_when_they_come_out_of_a_tunnel() {
+    require_root!();
+    let mut target = Target::new(Setup::new("vxlan"));
+    // The inner packet is addressed as the outer one is: to the tunnel end point itself.
+    let outer = target.outer;
+    let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
+    let nested = vxlan(&inner, &note(target.near(), target.far(), "nested"));
+    let seen = target.seen(vxlan, &[vxlan(&outer, &nested)]);
+    let seen: Vec<_> = seen.iter().filter(|frame| contains(frame, "nested")).collect();
+    assert_eq!(seen, [&nested], "the guest gets the packet, and only once");
+    target.finish();
+}
+
+#[test]
+fn frames_are_refused_when_a_guest_may_not_send_them() {
+    require_root!();
+    let lab = Lab::new(Setup::new("geneve").guests(2, 1));
+    let daemons = lab.start_both();
+    let [a, b, c] = &lab.guests[..] else { panic!("there are three guests") };
+    let sockets: Vec<_> =
+        lab.guests.iter().map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE)).collect();
+    let cases = [
+        ("unknown_mac", note(NOBODY, a.mac, FORBIDDEN)),
+        ("flow_drop", note(b.mac, MacAddr([1, 0, 0x5e, 0, 0, 9]), FORBIDDEN)),
+        ("flow_drop", note(c.mac, MacAddr::BROADCAST, FORBIDDEN)),
+        ("hairpin", note(a.mac, a.mac, FORBIDDEN)),
+        // It says that it is IPv4, and is not.
+        ("malformed", frame(b.mac, a.mac, 0x0800, FORBIDDEN.as_bytes())),
+    ];
+    let mut expected = daemons[0].show().ports.swap_remove(0).drops;
+    for (reason, frame) in cases {
+        sockets[0].send(&frame);
+        *expected.entry(reason.to_owned()).or_default() += 1;
+    }
+    for (guest, socket) in [b, c].into_iter().zip(&sockets[1..]) {
+        sockets[0].send(&note(guest.mac, a.mac, "the end"));
+        let seen = socket.until_note("the end");
+        assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)), "{} saw it", guest.name);
+    }
+    let dropped = daemons[0].show().ports.swap_remove(0).drops;
+    assert_eq!(dropped, expected, "counted at the guest's port");
+    daemons.into_iter().for_each(Daemon::stop);
+}

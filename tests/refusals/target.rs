@@ -1,0 +1,179 @@
+//! The daemon that packets are thrown at, and what it does with all that is wrong in any tunnel.
+
+use crate::common::frames::{FrameSocket, contains, note};
+use crate::common::outer::{CE, Outer};
+use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup};
+use datapath::stats::Drops;
+use testkit::host::wait_until;
+use wire::MacAddr;
+
+/// Stands in every frame that must not arrive.
+pub const FORBIDDEN: &str = "FORBIDDEN";
+/// Belongs to no port.
+pub const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x99]);
+/// What is in a tunnel: Transparent Ethernet Bridging.
+pub const TEB: u16 = 0x6558;
+
+/// The daemon of `h1` with guest `g1` behind it, and the wire of `h2` to throw things from. No daemon runs on `h2`.
+pub struct Target {
+    pub lab: Lab,
+    pub daemon: Daemon,
+    pub guest: FrameSocket,
+    pub wire: FrameSocket,
+    pub outer: Outer,
+    fences: u32,
+}
+
+/// Wraps a frame as the daemon expects it: the good case that each bad one departs from.
+pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
+
+impl Target {
+    pub fn new(setup: Setup) -> Self {
+        let lab = Lab::new(setup);
+        let daemon = lab.start(0);
+        let guest = FrameSocket::open(&lab.guests[0].netns, GUEST_DEVICE);
+        let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
+        let outer = Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family());
+        Self { lab, daemon, guest, wire, outer, fences: 0 }
+    }
+
+    /// `g1`, the guest behind the daemon.
+    pub fn near(&self) -> MacAddr {
+        self.lab.guests[0].mac
+    }
+
+    /// `g2`, the guest that `h2` would have.
+    pub fn far(&self) -> MacAddr {
+        self.lab.guests[1].mac
+    }
+
+    /// An inner frame for the guest that must not reach it.
+    pub fn forbidden(&self) -> Vec<u8> {
+        note(self.near(), self.far(), FORBIDDEN)
+    }
+
+    pub fn dropped(&self) -> Drops {
+        self.daemon.show().uplink.drops
+    }
+
+    /// Sends `packets`, then a good frame, and returns what the guest has seen until that arrived.
+    pub fn seen(&mut self, wrap: Wrap, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        self.fences += 1;
+        let fence = format!("fence {};", self.fences);
+        packets.iter().for_each(|packet| self.wire.send(packet));
+        self.wire.send(&wrap(&self.outer, &note(self.near(), self.far(), &fence)));
+        self.guest.until_note(&fence)
+    }
+
+    /// Sends `packets`: the guest sees nothing of them, and the daemon counts all of them under `reason` and nothing
+    /// else (`None`: nothing at all, because the kernel has dropped them).
+    pub fn refuses(&mut self, wrap: Wrap, what: &str, reason: Option<&str>, packets: &[Vec<u8>]) {
+        let mut expected = self.dropped();
+        if let Some(reason) = reason {
+            *expected.entry(reason.to_owned()).or_default() += packets.len() as u64;
+        }
+        let mut seen = self.seen(wrap, packets);
+        let mut dropped = Drops::new();
+        // Some counters of the kernel are only read every half second.
+        wait_until(PATIENCE, &format!("{what} counts as {reason:?}"), || {
+            dropped = self.dropped();
+            dropped.values().sum::<u64>() >= expected.values().sum()
+        });
+        assert_eq!(dropped, expected, "{what}");
+        // What nobody had decided about yet may have been overtaken.
+        seen.extend(self.seen(wrap, &[]));
+        assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)), "{what} was delivered");
+    }
+
+    /// Sends `packet`, which is unusual but right: the guest receives exactly `inner`, and nothing is dropped.
+    pub fn delivers(&mut self, wrap: Wrap, what: &str, packet: &[u8], inner: &[u8]) {
+        let before = self.dropped();
+        self.wire.send(packet);
+        self.guest.until(what, |frame| frame == inner);
+        self.seen(wrap, &[]);
+        assert_eq!(self.dropped(), before, "{what}");
+    }
+
+    /// What every tunnel refuses, whatever its header.
+    pub fn refuses_in_any_tunnel(&mut self, wrap: Wrap) {
+        let (near, far, outer) = (self.near(), self.far(), self.outer);
+        let stranger = wrap(&outer.as_stranger(), &self.forbidden());
+        self.refuses(wrap, "an unknown end point", Some("unknown_endpoint"), &[stranger]);
+        self.refuses_frames(wrap);
+        // RFC 6040 section 4.2: what experienced congestion outside cannot say so inside.
+        let inner = ip_frame(near, far, 0, FORBIDDEN);
+        let marked = wrap(&outer.traffic_class(CE), &inner);
+        self.refuses(wrap, "CE outside, Not-ECT inside", Some("ecn_not_capable"), &[marked]);
+        let capable = wrap(&outer.traffic_class(CE), &ip_frame(near, far, 2, "capable"));
+        let inner = ip_frame(near, far, CE, "capable");
+        self.delivers(wrap, "CE outside, ECT(0) inside", &capable, &inner);
+    }
+
+    /// Inner frames that belong to nobody here.
+    pub fn refuses_frames(&mut self, wrap: Wrap) {
+        let (near, far, outer) = (self.near(), self.far(), self.outer);
+        let unknown = wrap(&outer, &note(NOBODY, far, FORBIDDEN));
+        self.refuses(wrap, "an unknown MAC address", Some("unknown_mac"), &[unknown]);
+        let group = MacAddr([3, 0, 0, 0, 0, 2]);
+        let packets =
+            [group, MacAddr::BROADCAST].map(|src| wrap(&outer, &note(near, src, FORBIDDEN)));
+        self.refuses(wrap, "a group address as source", Some("flow_drop"), &packets);
+        // It came from the host that it is for: split horizon.
+        let back = wrap(&outer, &note(far, near, FORBIDDEN));
+        self.refuses(wrap, "a frame for where it came from", Some("hairpin"), &[back]);
+    }
+
+    /// Every cut of a tunnel header of `header` bytes and of the inner Ethernet header behind it. `put` makes a packet of
+    /// what is left.
+    pub fn refuses_cuts(
+        &mut self,
+        wrap: Wrap,
+        full: &[u8],
+        header: usize,
+        put: impl Fn(&Outer, &[u8]) -> Vec<u8>,
+    ) {
+        let cut = |range: std::ops::Range<usize>| {
+            range.map(|len| put(&self.outer, &full[..len])).collect::<Vec<_>>()
+        };
+        let (in_header, in_frame) = (cut(0..header), cut(header..header + 14));
+        self.refuses(wrap, "a cut tunnel header", Some("malformed_tunnel"), &in_header);
+        self.refuses(wrap, "a cut inner Ethernet header", Some("malformed"), &in_frame);
+    }
+
+    /// The daemon runs on, and ends as it should.
+    pub fn finish(self) {
+        self.daemon.stop();
+    }
+}
+
+/// An IPv4 packet for another guest, with this traffic class, in an Ethernet frame.
+pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &str) -> Vec<u8> {
+    let [src, dst] = [[192, 168, 7, 2], [192, 168, 7, 1]].map(Into::into);
+    Outer { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
+}
+
+/// The number that the kernel of the target counts under `name`, one of UDP's (the same name in both families).
+pub fn kernel_count(target: &Target, name: &str) -> u64 {
+    let family = target.lab.family();
+    let read = |file| move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+    let netns = &target.lab.hosts[0].netns;
+    if family == 6 {
+        let text = netns.run(read("snmp6")).expect("the kernel's counters");
+        let line = text.lines().find(|line| line.starts_with(&format!("Udp6{name} ")));
+        return line
+            .and_then(|line| line.split_whitespace().last()?.parse().ok())
+            .expect("a count");
+    }
+    let text = netns.run(read("snmp")).expect("the kernel's counters");
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
+    let [names, values] = [lines.next(), lines.next()].map(|line| line.expect("two lines of UDP"));
+    let place = names.split(' ').position(|column| column == name).expect("a column of that name");
+    values.split(' ').nth(place).and_then(|value| value.parse().ok()).expect("a count")
+}
+
+/// A datagram that the kernel refuses before weft could see it, counted there under `name`.
+pub fn kernel_refuses(target: &mut Target, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
+    let before = kernel_count(target, name);
+    target.refuses(wrap, what, None, &[packet]);
+    assert_eq!(kernel_count(target, name), before + 1, "{what}: {name} of the kernel");
+}
