@@ -244,3 +244,19 @@ fn bad_input_is_told_with_its_place() {
         assert!(errors.contains(expected), "{args:?}: {errors}");
     }
 }
+
+/// One entry that cannot be executed would change what becomes of packets, so there is no trace; but all of them are named.
+#[test]
+fn faults_of_a_database_are_all_told_at_once() {
+    let text = fs::read_to_string(SOUTHBOUND).expect("the database");
+    let mcast = text.matches("\"eth.mcast\"").count();
+    assert!(mcast > 1 && text.contains("\"drop;\""));
+    let text = text.replace("\"eth.mcast\"", "\"eth.mcats\"").replacen("\"drop;\"", "\"fall;\"", 1);
+    let file = TempFile::new("faults.json", text.as_bytes());
+    let (code, out, errors) = trace(&[file.path(), ROUTED_PACKET]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    let faults: Vec<_> = errors.lines().filter(|line| line.contains("faults.json: ")).collect();
+    assert_eq!(faults.len(), mcast + 1, "{errors}");
+    assert!(faults.iter().all(|fault| fault.contains("northd.c:")), "{errors}");
+    assert!(errors.contains("match, column 1") && errors.contains("actions, column 1"), "{errors}");
+}

@@ -4,6 +4,7 @@ use crate::op::Op;
 use crate::predicate::Predicate;
 use crate::program::TableId;
 use classifier::Rank;
+use ::flow::DropReason;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub struct Flow {
     pub residual: Option<Box<Predicate>>,
     /// What it does.
     pub ops: Arc<[Op]>,
+    /// What packets are counted as that these actions send nowhere.
+    pub drop_reason: DropReason,
     /// What is shown to people.
     pub text: FlowText,
     /// Packets and bytes that it decided.

@@ -15,7 +15,7 @@ use crate::op::Op;
 use crate::program::{
     Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup, Program, TableId,
 };
-use ::flow::{DatapathKey, Match, PortKey};
+use ::flow::{DatapathKey, DropReason, Match, PortKey};
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -91,6 +91,14 @@ struct Recipe {
 impl From<&Flow> for Recipe {
     fn from(flow: &Flow) -> Self {
         Self { table: flow.table, priority: flow.priority, text: flow.text.clone() }
+    }
+}
+
+/// Why the flows of a stage drop packets, as far as its name tells. The names are those of ovn-northd.
+fn drop_reason(stage: &str) -> DropReason {
+    match stage {
+        "ls_in_l2_unknown" => DropReason::UnknownMac,
+        _ => DropReason::FlowDrop,
     }
 }
 
@@ -421,6 +429,7 @@ impl Loader {
                 priority: recipe.priority,
                 residual,
                 ops,
+                drop_reason: drop_reason(&recipe.text.stage),
                 text: recipe.text.clone(),
                 counters,
             })

@@ -7,7 +7,7 @@ use crate::flow::{Flow, FlowCounters, FlowId, FlowText};
 use crate::program::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, GroupId, Program, TableId,
 };
-use ::flow::{Match, PortNo};
+use ::flow::{DropReason, Match, PortNo};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -236,6 +236,7 @@ fn flow_of(id: FlowId, spec: &FlowSpec, source: &str) -> Flow {
         priority: spec.priority,
         residual: None,
         ops: Arc::clone(&spec.ops),
+        drop_reason: DropReason::FlowDrop,
         text: FlowText {
             condition: Arc::clone(&spec.condition_text),
             actions: Arc::clone(&spec.actions_text),

@@ -277,7 +277,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             None => packet.reason = DropReason::NoFlow,
             Some(flow) => {
                 self.flows.push(flow);
-                packet.reason = DropReason::FlowDrop;
+                packet.reason = flow.drop_reason;
                 packet.frames.push(Frame { ops: &flow.ops, table });
             }
         }

@@ -1,8 +1,8 @@
 //! Random programs and packets, from so few fields and values that they meet.
 
 use flow::{
-    DatapathKey, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply, Subfield,
-    TagLink, TunnelType,
+    DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply,
+    Subfield, TagLink, TunnelType,
 };
 use pipeline::{
     BindingKey, BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, Entry, Flow,
@@ -385,6 +385,7 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, Learned) {
                 Some(table) => send_on(random, &context, table),
                 None => ops(random, &context),
             },
+            drop_reason: DropReason::FlowDrop,
             text: FlowText {
                 condition: "".into(),
                 actions: "".into(),
