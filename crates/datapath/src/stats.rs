@@ -4,6 +4,7 @@ use flow::{DropCounters, Traffic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::AddAssign;
 
 /// Everything a datapath counts, at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -41,6 +42,17 @@ pub struct MegaflowStats {
     pub mask_probes: u64,
 }
 
+impl AddAssign for MegaflowStats {
+    fn add_assign(&mut self, other: Self) {
+        self.megaflows += other.megaflows;
+        self.masks += other.masks;
+        self.lookups += other.lookups;
+        self.exact_hits += other.exact_hits;
+        self.search_hits += other.search_hits;
+        self.mask_probes += other.mask_probes;
+    }
+}
+
 /// Frames and bytes in one direction. A super-packet counts as one frame.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Count {
@@ -48,6 +60,13 @@ pub struct Count {
     pub packets: u64,
     /// Bytes, from the Ethernet header on.
     pub bytes: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
 }
 
 impl From<Traffic> for Count {
@@ -123,9 +142,7 @@ pub struct EndpointStats {
 impl EndpointStats {
     /// Adds what another thread has counted of the same end point.
     pub(crate) fn add(&mut self, other: &Self) {
-        for (sum, count) in [(&mut self.rx, other.rx), (&mut self.tx, other.tx)] {
-            sum.packets += count.packets;
-            sum.bytes += count.bytes;
-        }
+        self.rx += other.rx;
+        self.tx += other.tx;
     }
 }

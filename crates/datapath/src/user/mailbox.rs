@@ -1,6 +1,6 @@
 //! How other threads speak to a worker: requests in a bounded queue and a descriptor that wakes it.
 
-use super::cache::{CacheStats, Cursor};
+use super::cache::Cursor;
 use super::config::Underlay;
 use super::device::Device;
 use super::path_mtu::PathMtu;
@@ -10,12 +10,13 @@ use super::transmit;
 use super::uplink::UplinkSockets;
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::DatapathError;
-use crate::stats::EndpointStats;
+use crate::stats::{EndpointStats, MegaflowStats};
 use crate::upcall::Answer;
 use crate::watch::Watch;
 use flow::{Action, DropCounters, EndpointError, PortNo, Traffic};
 use netdev::epoll::Waker;
 use packet::PacketBuf;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
@@ -62,10 +63,7 @@ pub(super) struct Report {
     pub(super) ports: Vec<(PortNo, PortCounters)>,
     pub(super) uplink: PortCounters,
     pub(super) endpoints: Vec<EndpointStats>,
-    pub(super) cache: CacheStats,
-    pub(super) megaflows: u64,
-    /// Different masks of these.
-    pub(super) masks: u64,
+    pub(super) megaflows: MegaflowStats,
 }
 
 /// What a port has counted.
@@ -76,8 +74,8 @@ pub(super) struct PortCounters {
     pub(super) drops: DropCounters,
 }
 
-impl PortCounters {
-    pub(super) fn add(&mut self, other: &Self) {
+impl AddAssign for PortCounters {
+    fn add_assign(&mut self, other: Self) {
         self.rx += other.rx;
         self.tx += other.tx;
         other.drops.nonzero().for_each(|(reason, packets)| self.drops.add(reason, packets));

@@ -41,7 +41,7 @@ pub use config::{
 
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::provider::{Datapath, DatapathError, DumpCursor, Portion};
-use crate::stats::{MegaflowStats, PortStats, Snapshot, UplinkStats, drops};
+use crate::stats::{PortStats, Snapshot, UplinkStats, drops};
 use crate::upcall::{Answer, Upcall, UpcallQueues, WorkerId};
 use crate::watch::{CapturedFrame, DroppedPacket, Watch, Watching};
 use busy_poll::BusyPoll;
@@ -331,22 +331,15 @@ impl Datapath for UserDatapath {
 
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
         let mut total = Report::default();
-        let mut caches = MegaflowStats::default();
         let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
         for worker in &self.workers {
             let report = worker.ask(Request::Report)?;
             for (port, counters) in report.ports {
-                ports.entry(port).or_default().add(&counters);
+                *ports.entry(port).or_default() += counters;
             }
-            total.uplink.add(&report.uplink);
-            let (cache, seen) = (&mut caches, report.cache);
-            cache.lookups += seen.lookups;
-            cache.exact_hits += seen.exact_hits;
-            cache.search_hits += seen.search_hits;
-            cache.mask_probes += seen.mask_probes;
-            cache.megaflows += report.megaflows;
-            cache.masks += report.masks;
+            total.uplink += report.uplink;
+            total.megaflows += report.megaflows;
             // Each end point is in every worker.
             for endpoint in report.endpoints {
                 let name = (endpoint.tunnel.clone(), endpoint.remote, endpoint.local);
@@ -383,7 +376,7 @@ impl Datapath for UserDatapath {
                 drops: drops(&total.uplink.drops),
             },
             endpoints: endpoints.into_values().collect(),
-            megaflows: caches,
+            megaflows: total.megaflows,
         })
     }
 

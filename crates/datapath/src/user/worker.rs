@@ -1,6 +1,7 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
 
 use super::busy_poll::{BusyPoll, Idle};
+use super::cache::CacheStats;
 use super::config::{EndpointConfig, LinkConfig, Underlay};
 use super::forward::{Forwarder, MAX_ANSWERS};
 use super::mailbox::{PortCounters, Report, Request};
@@ -9,7 +10,7 @@ use super::transmit;
 use super::uplink::UplinkSockets;
 use super::{BATCH, Notice, Notices, TICK};
 use crate::megaflow::MegaflowId;
-use crate::stats::EndpointStats;
+use crate::stats::{EndpointStats, MegaflowStats};
 use flow::{
     Action, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType,
 };
@@ -374,14 +375,20 @@ impl Worker {
             }
         });
         let rows = rows.collect();
+        let CacheStats { lookups, exact_hits, search_hits, mask_probes } = cache.stats();
         let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
         Report {
             ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
             uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
             endpoints: rows,
-            cache: cache.stats(),
-            megaflows: cache.len() as u64,
-            masks: cache.mask_count() as u64,
+            megaflows: MegaflowStats {
+                megaflows: cache.len() as u64,
+                masks: cache.mask_count() as u64,
+                lookups,
+                exact_hits,
+                search_hits,
+                mask_probes,
+            },
         }
     }
 }
