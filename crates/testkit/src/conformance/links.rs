@@ -35,6 +35,10 @@ pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
         return true;
     }
     let (outer, inner) = random.pick(&links()).link.tags();
+    if outer.tpid == EtherType::VLAN_9100 && packet.offload.gso.is_some() {
+        // Nobody can send that: Linux does not know the tag.
+        return own.outer().is_some();
+    }
     let mut put_on = |tag: Tag| {
         let tag = Tag { pcp: random.below(8) as u8, ..tag };
         push_vlan(packet, tag).is_ok()
