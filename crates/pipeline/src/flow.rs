@@ -3,8 +3,8 @@
 use crate::op::Op;
 use crate::predicate::Predicate;
 use crate::program::TableId;
-use classifier::Rank;
 use ::flow::DropReason;
+use classifier::Rank;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
