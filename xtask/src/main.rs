@@ -36,6 +36,8 @@ enum Task {
     Trust(lab::Options),
     /// Measure small packets, transactions and new connections beside Open vSwitch, kernel VXLAN and the bridge
     Speed(lab::Options),
+    /// Measure what 100,000 megaflows and 100,000 end points cost
+    Scale(lab::Options),
     /// Format the code, the fuzz targets included
     Fmt {
         /// Change nothing; fail if something is not formatted
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::demo(&options),
         Task::Trust(options) => lab::run_in_lab("trust", &options),
         Task::Speed(options) => lab::run_in_lab("speed", &options),
+        Task::Scale(options) => lab::run_in_lab("scale", &options),
         Task::Fmt { check } => lint::fmt(check),
         Task::Clippy => lint::clippy(),
         Task::Doc => lint::doc(),

@@ -1,7 +1,7 @@
 //! Where and when a study ran: what a reader must know before comparing its figures with others.
 
-use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
+use std::{fmt, fs};
 
 /// The machine, its kernel and the moment.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
@@ -37,6 +37,14 @@ impl Environment {
             commit,
             congestion_control: crate::lab::CONGESTION_CONTROL,
         }
+    }
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, cpu_model, cores, date, version, commit, .. } = self;
+        let commit = commit.as_deref().unwrap_or("commit unknown");
+        write!(f, "{date}; {cores} x {cpu_model}; Linux {kernel}; weft {version} ({commit})")
     }
 }
 

@@ -1,6 +1,7 @@
-//! `weft-lab`: what `cargo xtask trust` and `cargo xtask speed` run as root.
+//! `weft-lab`: what `cargo xtask trust`, `speed` and `scale` run as root.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,6 +27,8 @@ enum Task {
     Trust(Trust),
     /// Measure small packets, transactions and new connections beside Open vSwitch, kernel VXLAN and the bridge
     Speed(Speed),
+    /// Measure what 100,000 megaflows and 100,000 end points cost
+    Scale(Speed),
 }
 
 #[derive(clap::Args)]
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().task {
         Task::Trust(args) => Stop::on_signals().and_then(|stop| trust(&args, &stop)),
         Task::Speed(args) => Stop::on_signals().and_then(|stop| speed(&args, &stop)),
+        Task::Scale(args) => Stop::on_signals().and_then(|stop| scale(&args, &stop)),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -99,22 +103,36 @@ fn main() -> ExitCode {
     }
 }
 
+impl Speed {
+    fn options(&self) -> speed::Options {
+        speed::Options {
+            weft: self.weft.clone(),
+            seconds: Duration::from_secs_f64(self.seconds),
+            blocks: self.blocks.into(),
+            profile: self.profile,
+            commit: option_env!("WEFT_COMMIT").map(str::to_owned),
+        }
+    }
+
+    fn print(&self, report: &(impl fmt::Display + serde::Serialize)) {
+        if self.json {
+            println!("{}", serde_json::json!(report));
+        } else {
+            println!("{report}");
+        }
+    }
+}
+
 /// True when everything could be measured.
 fn speed(args: &Speed, stop: &Stop) -> Result<bool, Error> {
-    let options = speed::Options {
-        weft: args.weft.clone(),
-        seconds: Duration::from_secs_f64(args.seconds),
-        blocks: args.blocks.into(),
-        profile: args.profile,
-        commit: option_env!("WEFT_COMMIT").map(str::to_owned),
-    };
-    let report = speed::run(&options, stop)?;
-    if args.json {
-        println!("{}", serde_json::json!(report));
-    } else {
-        println!("{report}");
-    }
+    let report = speed::run(&args.options(), stop)?;
+    args.print(&report);
     Ok(report.is_complete())
+}
+
+fn scale(args: &Speed, stop: &Stop) -> Result<bool, Error> {
+    args.print(&speed::scale::run(&args.options(), stop)?);
+    Ok(true)
 }
 
 /// True when everything has passed.

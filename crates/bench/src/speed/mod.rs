@@ -7,6 +7,7 @@
 //! drop may do less than it can. The better of both counts.
 
 mod report;
+pub mod scale;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

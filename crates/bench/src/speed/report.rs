@@ -174,13 +174,11 @@ impl fmt::Display for SpeedReport {
                 writeln!(f, "{}, block {}: FAIL: {reason}", trial.subject, trial.block + 1)?;
             }
         }
-        let Environment { kernel, cpu_model, cores, date, version, commit, .. } = &self.environment;
-        let commit = commit.as_deref().unwrap_or("commit unknown");
         let blocks = self.of(BASE, false).count();
         writeln!(
             f,
-            "{date}; {cores} x {cpu_model}; Linux {kernel}; weft {version} ({commit}); profile {}; {} s a measurement, {blocks} block(s).",
-            self.profile, self.seconds
+            "{}; profile {}; {} s a measurement, {blocks} block(s).",
+            self.environment, self.profile, self.seconds
         )
     }
 }

@@ -40,8 +40,13 @@ pub struct Loader {
     strings: Strings,
     /// Compiled actions that mention no names.
     shared_ops: Map<(Arc<str>, TableId), Arc<[Op]>>,
+    /// With how many of both it is looked which are not used any more.
+    forget_at: usize,
     next: u64,
 }
+
+/// With so few texts and compiled actions it does not matter whether they are used.
+const FEW_TEXTS: usize = 4096;
 
 /// What names mean in a datapath. Where a port and a multicast group have the same, it is the port's.
 #[derive(Debug, Default)]
@@ -500,16 +505,15 @@ impl Loader {
         }
     }
 
-    /// Lets go of texts and compiled actions that no flow uses any more, when there may be many.
+    /// Lets go of texts and compiled actions that nothing uses any more, when there may be as many as those that are used. So each costs
+    /// little, however many there are.
     fn forget_unused(&mut self) {
-        const FEW: usize = 4096;
-        let many = FEW + 4 * self.flows.len();
-        if self.shared_ops.len() > many {
-            self.shared_ops.retain(|_, ops| Arc::strong_count(ops) > 1);
+        if self.shared_ops.len() + self.strings.0.len() < self.forget_at {
+            return;
         }
-        if self.strings.0.len() > many {
-            self.strings.0.retain(|text| Arc::strong_count(text) > 1);
-        }
+        self.shared_ops.retain(|_, ops| Arc::strong_count(ops) > 1);
+        self.strings.0.retain(|text| Arc::strong_count(text) > 1);
+        self.forget_at = FEW_TEXTS.max(2 * (self.shared_ops.len() + self.strings.0.len()));
     }
 
     /// The group of these datapaths, made if there is none, for one more flow.

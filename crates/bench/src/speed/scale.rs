@@ -1,0 +1,236 @@
+//! What many megaflows and many end points cost: the packet rate with 100,000 of them beside that with one.
+
+use std::fmt::{self, Write};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use netdev::{IpPrefix, Route};
+use network::TunnelType;
+use wire::MacAddr;
+
+use super::{Options, PATIENCE};
+use crate::environment::Environment;
+use crate::lab::{
+    Attachment, DEFAULT_UPLINK_MTU, Lab, Session, UPLINK, attach_network, network_toml,
+};
+use crate::measure::{median, ratio};
+use crate::scenario::attack::{connection_lists, connections};
+use crate::traffic::blast::{Blast, Pace};
+use crate::traffic::frames::{Frame, scramble, socket};
+use crate::traffic::sink::Sink;
+use crate::{Error, Result, Stop, demo};
+
+/// Of what there are many.
+const MANY: u64 = 100_000;
+/// End points that packets go to: as many as a logical switch has ports, nearly.
+const TARGETS: u64 = 30_000;
+/// Until everything is in place: megaflows are set up at 150,000 a second, and none is idle for as long.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// How long a switch may take to load a file with so many hosts.
+const LOADING: Duration = Duration::from_secs(60);
+/// The addresses of the other hosts.
+const FAR: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
+/// The ports of a logical switch, at most.
+const SWITCH: u64 = 30_000;
+
+/// Of what there are many or one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Connections, of which each needs a megaflow of its own.
+    Megaflows,
+    /// Remote hosts.
+    Endpoints,
+}
+
+/// One measurement.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Trial {
+    /// Of what.
+    pub axis: Axis,
+    /// How many.
+    pub count: u64,
+    /// Which repetition, from 0.
+    pub block: usize,
+    /// Packets of 64 bytes a second: with many megaflows those that arrive at the guest, with many end points those on the underlay.
+    pub packets_per_second: f64,
+}
+
+/// All measurements, and where they were made.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ScaleReport {
+    /// The machine and the moment.
+    pub environment: Environment,
+    /// Of each measurement.
+    pub seconds: f64,
+    /// In the order in which they were made.
+    pub trials: Vec<Trial>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// As [`super::run`]; and if the switch fails.
+pub fn run(options: &Options, stop: &Stop) -> Result<ScaleReport> {
+    let session = Session::open(PATIENCE, stop)?;
+    let environment = Environment::read(options.commit.clone());
+    let mut trials = Vec::new();
+    for block in 0..options.blocks {
+        let mut order: Vec<_> = [Axis::Megaflows, Axis::Endpoints]
+            .into_iter()
+            .flat_map(|axis| [(axis, 1), (axis, MANY)])
+            .collect();
+        demo::shuffle(&mut order);
+        for (axis, count) in order {
+            eprintln!("block {} of {}: {axis} {count}", block + 1, options.blocks);
+            let packets_per_second = measure(&session, options, axis, count)?;
+            trials.push(Trial { axis, count, block, packets_per_second });
+        }
+    }
+    Ok(ScaleReport { environment, seconds: options.seconds.as_secs_f64(), trials })
+}
+
+fn measure(session: &Session, options: &Options, axis: Axis, count: u64) -> Result<f64> {
+    let lab = Lab::build(session, options.profile, DEFAULT_UPLINK_MTU)?;
+    match axis {
+        Axis::Megaflows => megaflows(&lab, options, count),
+        Axis::Endpoints => endpoints(&lab, options, count),
+    }
+}
+
+/// Packets of `count` connections in turn, none of which has anything in common with the one before.
+fn megaflows(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
+    let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
+    let mut attachment = attach_network(lab, &text, &options.weft)?;
+    let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
+    demo::first_ping(from, to, &mut attachment, lab.stop())?;
+    let sink = Sink::start(to, to.ip4().into())?;
+    let (template, mut change) = connections(from, to, sink.port(), 0);
+    let in_turn = move |number: u64, bytes: &mut [u8]| change(number % count, bytes);
+    let blast = Blast::start(socket(from)?, template, in_turn, Pace::FlatOut, from.cpu())?;
+    let rate = rate(lab, options.seconds, || Ok(sink.received()))?;
+    drop(blast);
+    attachment.check()?;
+    attachment.stop()?;
+    Ok(rate)
+}
+
+/// Packets to some of `count` other hosts in random order. All of them are behind the one that is there.
+fn endpoints(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
+    let [here, there] = lab.hosts() else { return Ok(0.0) };
+    let far = IpPrefix::new(FAR, 10).ok_or_else(|| Error::Traffic("no such prefix".into()))?;
+    here.netlink().add_route(&Route::via(far, there.underlay4().into()))?;
+    let text = network_toml(lab, TunnelType::Geneve) + &far_hosts(lab, count);
+    let mut attachment = attach_network(lab, &text, &options.weft)?;
+    let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
+    wait_until_loaded(lab, &mut attachment)?;
+    let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
+    let (from_mac, targets) = (from.mac(), count.min(TARGETS));
+    let change = move |number: u64, bytes: &mut [u8]| {
+        Frame::of(bytes).set_macs(from_mac, far_mac(scramble(number) % targets));
+    };
+    let blast = Blast::start(socket(from)?, template, change, Pace::FlatOut, from.cpu())?;
+    let rate = rate(lab, options.seconds, || Ok(lab.wire_counters()?.frames))?;
+    drop(blast);
+    attachment.check()?;
+    attachment.stop()?;
+    Ok(rate)
+}
+
+/// Until the guests reach each other: the file of a large network takes a while to load.
+fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
+    let deadline = Instant::now() + LOADING;
+    loop {
+        match demo::first_ping(lab.guest(0, 0), lab.guest(1, 0), attachment, lab.stop()) {
+            Err(Error::Deadline { .. }) if Instant::now() < deadline => {}
+            pinged => return pinged.map(drop),
+        }
+    }
+}
+
+/// What `count` grows by in a second, once everything is in place.
+fn rate(lab: &Lab<'_>, duration: Duration, count: impl Fn() -> Result<u64>) -> Result<f64> {
+    lab.stop().sleep(WARM_UP)?;
+    let (start, before) = (Instant::now(), count()?);
+    lab.stop().sleep(duration)?;
+    Ok(count()?.saturating_sub(before) as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Other hosts with a port each: those that packets go to on the logical switch of the guests, and the others on more switches, on
+/// which this host has a port, too.
+fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
+    let here = lab.hosts().first().map(|host| host.name()).unwrap_or_default();
+    let (mut hosts, mut text) = (String::new(), String::new());
+    for number in 0..count {
+        // Writing to a string cannot fail.
+        if number > 0 && number.is_multiple_of(SWITCH) {
+            let switch = number / SWITCH;
+            let _ = write!(
+                text,
+                "\n[[logical_switch]]\nname = \"far{switch}\"\nvni = {}\n\n[[logical_switch.port]]\nname = \"here{switch}\"\n\
+                 host = \"{here}\"\nmac = \"02:fe:00:00:00:0{switch}\"\ndevice = {{ interface = \"none{switch}\" }}\n",
+                5000 + switch
+            );
+        }
+        let address = Ipv4Addr::from(u32::from(FAR) + 1 + number as u32);
+        let _ = write!(
+            hosts,
+            "\n[[host]]\nname = \"far{number}\"\nuplink = \"{UPLINK}\"\nunderlay = [\"{address}\"]\n"
+        );
+        let _ = write!(
+            text,
+            "\n[[logical_switch.port]]\nname = \"port{number}\"\nhost = \"far{number}\"\nmac = \"{}\"\ndevice = {{ tap = \"t\" }}\n",
+            far_mac(number)
+        );
+    }
+    // The ports belong to the switch in front of them.
+    text + &hosts
+}
+
+fn far_mac(number: u64) -> MacAddr {
+    let [.., a, b, c] = number.to_be_bytes();
+    MacAddr([0x02, 0xff, 0, a, b, c])
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Megaflows => "megaflows",
+            Self::Endpoints => "end points",
+        })
+    }
+}
+
+impl ScaleReport {
+    fn of(&self, axis: Axis, count: u64) -> impl Iterator<Item = &Trial> {
+        self.trials.iter().filter(move |trial| (trial.axis, trial.count) == (axis, count))
+    }
+
+    /// The median of the ratios inside blocks: with many, of that with one.
+    fn ratio(&self, axis: Axis) -> Option<f64> {
+        let ratios = self.of(axis, MANY).filter_map(|many| {
+            let one = self.of(axis, 1).find(|one| one.block == many.block)?;
+            ratio(many.packets_per_second, one.packets_per_second)
+        });
+        median(ratios)
+    }
+}
+
+impl fmt::Display for ScaleReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for axis in [Axis::Megaflows, Axis::Endpoints] {
+            let rate = |count| {
+                median(self.of(axis, count).map(|trial| trial.packets_per_second / 1000.0))
+                    .map_or("-".to_owned(), |rate| format!("{rate:.1}"))
+            };
+            let got = self.ratio(axis).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let (one, many) = (rate(1), rate(MANY));
+            writeln!(
+                f,
+                "{axis}: with one {one} k packets/s, with {MANY} {many}: aim 0.9, got {got}"
+            )?;
+        }
+        writeln!(f, "Of {MANY} end points packets go to {TARGETS}, at random.")?;
+        write!(f, "{}; {} s a measurement.", self.environment, self.seconds)
+    }
+}
