@@ -5,16 +5,13 @@ mod peers;
 
 use common::frames::{FrameSocket, count, note};
 use common::outer::Outer;
-use common::{Attachment, Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, VNI, traffic};
+use common::{Attachment, Daemon, GUEST_DEVICE, Lab, Setup, VNI, traffic};
 use peers::capture::{Capture, dissect};
 use peers::{MTU, carry_wire_frames_between, guests_talk, kernel, nothing_was_refused};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 use testkit::{report, require_program, require_root};
 use wire::MacAddr;
-
-/// The limited broadcast address of the guests' network.
-const BROADCAST: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 255);
 
 /// Both ends with or without outer UDP checksums.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +95,7 @@ fn guests_talk_when_everybody_is_a_multicast_group() {
         guests_talk(&lab);
         let capture = Capture::start(&lab.hosts[0], lab.dir.path(), "group");
         for (from, to) in [(near, far), (far, near)] {
-            everybody_hears(from, to);
+            traffic::broadcast(from, to);
             traffic::ping(&from.netns, to.ip(4));
         }
         let file = capture.stop();
@@ -121,19 +118,6 @@ fn guests_talk_when_everybody_is_a_multicast_group() {
             &format!("by a multicast group of an IPv{family} underlay"),
         );
     }
-}
-
-/// A broadcast arrives.
-fn everybody_hears(from: &Guest, to: &Guest) {
-    let listener = to.netns.run(|| UdpSocket::bind((BROADCAST, 9))).expect("a UDP socket");
-    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
-    let own = from.ip4;
-    let socket = from.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
-    socket.set_broadcast(true).expect("a socket may broadcast");
-    socket.send_to(b"to whom it may concern", (BROADCAST, 9)).expect("a datagram is sent");
-    let mut bytes = [0; 64];
-    let (len, sender) = listener.recv_from(&mut bytes).expect("a broadcast arrives");
-    assert_eq!((&bytes[..len], sender.ip()), (&b"to whom it may concern"[..], from.ip(4)));
 }
 
 /// What comes by the group from a host that is not in the file is not taken.

@@ -7,6 +7,7 @@ use common::daemon::{no_answer, port, wait_port};
 use common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
 use netdev::{Dad, Event, IpPrefix, LinkKind, LinkSpec, Monitor};
 use nix::sys::signal::Signal;
+use std::net::IpAddr;
 use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -308,6 +309,44 @@ fn traffic_resumes_when_the_uplink_was_made_anew() {
             traffic::tcp(b, a, family, 1 << 16);
         }
         assert_eq!(daemons[0].show().uplink.state, "up");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+/// A multicast group of the underlay is joined on the uplink that there is, and left for another.
+#[test]
+fn broadcasts_arrive_by_a_group_when_the_uplink_is_new_and_when_the_group_is_another() {
+    require_root!();
+    for (family, group, other) in [(4, "239.1.1.1", "239.1.1.2"), (6, "ff05::1:1", "ff05::1:2")] {
+        let line = |group: &str| format!("group = \"{group}\"\n");
+        let mut lab = Lab::new(Setup::new("vxlan").family(family).options(&line(group)));
+        let daemons = lab.start_both();
+        let both_hear = |lab: &Lab| {
+            let (a, b) = lab.ends();
+            traffic::broadcast(a, b);
+            traffic::broadcast(b, a);
+        };
+        both_hear(&lab);
+        let uplink = lab.hosts[0].uplink.index;
+        lab.hosts[0].netns.netlink().delete(uplink).expect("a link can be deleted");
+        daemons.iter().for_each(|daemon| daemon.wait_says("uplink is gone"));
+        lab.join_again();
+        daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
+        both_hear(&lab);
+        let text = std::fs::read_to_string(lab.network_file()).expect("the network file");
+        for (line_now, now) in [(line(other), vec![other]), (String::new(), vec![])] {
+            let text = text.replace(&line(group), &line_now);
+            std::fs::write(lab.network_file(), text).expect("a file can be written");
+            for daemon in &daemons {
+                daemon.signal(Signal::SIGHUP);
+                wait_until(PATIENCE, "the group is another", || {
+                    let ends = daemon.show().endpoints.into_iter().map(|end| end.remote);
+                    let groups: Vec<_> = ends.filter(IpAddr::is_multicast).collect();
+                    groups.iter().map(IpAddr::to_string).eq(now.iter().copied())
+                });
+            }
+            both_hear(&lab);
+        }
         daemons.into_iter().for_each(Daemon::stop);
     }
 }

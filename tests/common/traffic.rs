@@ -5,8 +5,8 @@ use bench::Stop;
 use bench::traffic::ping::Pinger;
 use netdev::Netns;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 
 /// How long a TCP stream or a datagram may stand still.
@@ -41,6 +41,29 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// Sends datagrams to everybody in the guests' network until `to` has heard one: the first, if nothing is lost.
+///
+/// # Panics
+/// When it hears none within [`PATIENCE`].
+pub fn broadcast(from: &Guest, to: &Guest) {
+    const EVERYBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 168, 7, 255)), 9);
+    const TEXT: &[u8] = b"to whom it may concern";
+    let listener = to.netns.run(|| UdpSocket::bind(EVERYBODY)).expect("a UDP socket");
+    listener.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout can be set");
+    let own = from.ip4;
+    let socket = from.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
+    socket.set_broadcast(true).expect("a socket may broadcast");
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        socket.send_to(TEXT, EVERYBODY).expect("a datagram is sent");
+        let mut bytes = [0; 64];
+        if let Ok((len, sender)) = listener.recv_from(&mut bytes) {
+            return assert_eq!((&bytes[..len], sender.ip()), (TEXT, from.ip(4)));
+        }
+    }
+    panic!("{} heard no broadcast of {}", to.name, from.name);
 }
 
 /// Sends `len` bytes over TCP and compares all of them.
