@@ -1,8 +1,8 @@
 //! All tests, and what they did not do.
 //!
 //! A test that needs root or a package is an ordinary `#[test]`; where it lacks them it reports that it skipped itself
-//! (crate `testkit`, module `report`). The report is a file of lines `SKIPPED test: why` and `PEER name: what`, named to the tests by
-//! `WEFT_TEST_REPORT`.
+//! (crate `testkit`, module `report`). The report is a file of lines `SKIPPED test: why`, `PEER name: what` and
+//! `LACKING what: why` (of something tested that does not do all that there are tests for), named to the tests by `WEFT_TEST_REPORT`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -46,6 +46,7 @@ pub struct Counts {
 struct Report {
     skipped: BTreeSet<String>,
     peers: BTreeSet<String>,
+    lacking: BTreeSet<String>,
 }
 
 /// Whether this process may create namespaces and devices.
@@ -185,7 +186,7 @@ impl Report {
         let pick = |kind: &str| {
             text.lines().filter_map(|line| line.strip_prefix(kind)).map(str::to_owned).collect()
         };
-        Self { skipped: pick("SKIPPED "), peers: pick("PEER ") }
+        Self { skipped: pick("SKIPPED "), peers: pick("PEER "), lacking: pick("LACKING ") }
     }
 
     fn print(&self, counts: &Counts) {
@@ -195,6 +196,10 @@ impl Report {
         } else {
             println!("Real peers run against:");
             self.peers.iter().for_each(|peer| println!("  {peer}"));
+        }
+        if !self.lacking.is_empty() {
+            println!("Not done by what was tested, and not tested:");
+            self.lacking.iter().for_each(|what| println!("  {what}"));
         }
         if !self.skipped.is_empty() {
             println!("Skipped tests:");
@@ -229,7 +234,10 @@ mod tests {
 
     #[test]
     fn report_names_each_line_once_when_repeated() {
-        let report = Report::parse("PEER ovs: gre\nSKIPPED a: root\nPEER ovs: gre\nnoise\n");
+        let report = Report::parse(
+            "PEER ovs: gre\nSKIPPED a: root\nPEER ovs: gre\nnoise\nLACKING stt: no helper\n",
+        );
+        assert_eq!(report.lacking, BTreeSet::from(["stt: no helper".to_owned()]));
         assert_eq!(report.peers, BTreeSet::from(["ovs: gre".to_owned()]));
         assert_eq!(report.skipped, BTreeSet::from(["a: root".to_owned()]));
     }

@@ -34,6 +34,11 @@ pub fn peer(name: &str, what: &str) {
     record(&format!("PEER {name}: {what}"));
 }
 
+/// Says that what is tested does not do `what`, and why it cannot: so much less of it was tested.
+pub fn lacking(what: &str, why: &str) {
+    record(&format!("LACKING {what}: {why}"));
+}
+
 /// True, after a [`skip`], when this process may not create network namespaces and devices.
 #[must_use]
 pub fn lacks_root(test: &str) -> bool {
