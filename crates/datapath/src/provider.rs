@@ -6,6 +6,8 @@ use crate::upcall::{Answer, Upcall};
 use crate::user::cache::Cursor;
 use crate::user::{PortConfig, Underlay};
 use crate::watch::{CapturedFrame, DroppedPacket, Watching};
+#[cfg(doc)]
+use flow::DropReason;
 use flow::{Action, PortNo};
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -48,7 +50,8 @@ pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
 /// # Threads
 ///
 /// Every method may be called from any thread at any time. None waits for traffic but [`Datapath::upcalls`], and none holds
-/// up forwarding.
+/// up forwarding. Those that may open devices or sockets, [`Datapath::add_port`] and [`Datapath::set_underlay`], are called by threads
+/// that are in the network namespace in which the datapath was made.
 ///
 /// # Order
 ///
@@ -61,6 +64,11 @@ pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
 ///
 /// Two megaflows that both match a packet have to agree on what becomes of it: which of them is used is not said. What a
 /// translation returns has this property as long as its program and its answers about learnt state are the same.
+///
+/// [`Datapath::put`] reaches every worker of the datapath. The megaflow of an [`Answer`] reaches the worker from which its upcall came,
+/// and need not reach another: a packet that another worker receives comes up even if the megaflow matches it, and is answered
+/// with a megaflow of its own, or the same once more. So a megaflow may be in several workers, and in some only; each counts
+/// for itself. To change or delete one, [`Datapath::put`] and [`Datapath::delete`] need not know where it is.
 pub trait Datapath: Send + Sync {
     /// Adds a port. Its device may be there already or not: it is opened when it can be, and opened again when it was gone.
     ///
@@ -75,13 +83,16 @@ pub trait Datapath: Send + Sync {
     /// The datapath has ended, or does not answer.
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError>;
 
-    /// Goes over to other tunnels and end points. Those that stay as they are lose no packet.
+    /// Goes over to other tunnels and end points. Those that stay as they are lose no packet. When this has returned, frames to
+    /// those that are gone are dropped as [`DropReason::UnknownEndpoint`], and so are frames from them while their tunnel is there;
+    /// to new ones as [`DropReason::EndpointUnresolved`] until the way to them is known.
     ///
     /// # Errors
     /// [`DatapathError::Underlay`]: some of it may be in place then, and it may be tried again. Or the datapath has ended.
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
-    /// Puts megaflows, in the place of those with the same condition, whose counters go on.
+    /// Puts megaflows, in the place of those with the same condition, whose counters go on. They are in place when a
+    /// [`Datapath::snapshot`] returns that the same thread takes afterwards. What does not fit is not put: its packets come up.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -125,7 +136,8 @@ pub trait Datapath: Send + Sync {
     /// has ended.
     fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool;
 
-    /// Answers upcalls; whoever calls is held up while too many answers wait.
+    /// Answers upcalls, each by the worker from which it came: see the trait. Whoever calls is held up while too many answers
+    /// wait.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -142,13 +154,14 @@ pub trait Datapath: Send + Sync {
         actions: Arc<[Action]>,
     ) -> Result<(), DatapathError>;
 
-    /// All counters of this moment.
+    /// All counters of this moment. They may be a little behind what they count.
     ///
     /// # Errors
     /// The datapath has ended, or does not answer.
     fn snapshot(&self) -> Result<Snapshot, DatapathError>;
 
-    /// From now on, copies of the packets that are not delivered. To end it, drop what is returned.
+    /// From now on, copies of the packets that are not delivered. What comes from the underlay and is no frame of any tunnel is
+    /// counted, and not shown. To end it, drop what is returned.
     ///
     /// # Errors
     /// The datapath has ended.
