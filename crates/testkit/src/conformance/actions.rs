@@ -12,7 +12,7 @@ use wire::EtherType;
 use wire::vlan::Tag;
 
 /// Rewriting it makes a tag that Linux takes for none: a frame whose headers it does not find is no super-packet to it.
-const KEPT: [Field; 2] = [Field::VlanTpid, Field::VlanInnerTpid];
+pub(super) const KEPT: [Field; 2] = [Field::VlanTpid, Field::VlanInnerTpid];
 const REPLIES: [Reply; 6] = [
     Reply::Arp,
     Reply::NeighbourAdvert { router: true },
@@ -114,7 +114,7 @@ fn log_or_queue(queue: bool) -> Action {
 }
 
 fn encap(random: &mut Random) -> Action {
-    let known: Vec<EndpointId> = endpoints().map(|(id, ..)| id).collect();
+    let known: Vec<EndpointId> = endpoints().map(|endpoint| endpoint.id).collect();
     let endpoint = if random.once_in(12) { EndpointId(1) } else { random.pick(&known) };
     let egress = PortKey::new(1 + random.below(9) as u16).expect("not 0");
     let ports = LogicalPorts { ingress: PortKey::new(random.below(3) as u16), egress };

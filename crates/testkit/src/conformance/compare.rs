@@ -7,7 +7,7 @@ use datapath::stats::{Drops, Snapshot, drops};
 use datapath::upcall::{Upcall, UpcallReason};
 use flow::{DropCounters, FlowKey, PortNo};
 use packet::PacketBuf;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// What the cases had in them, so that the suite does not become one that cannot fail.
 #[derive(Debug, Default)]
@@ -73,9 +73,10 @@ pub(super) fn frames(
             if !unclear.contains(&frame) && last.insert(flow, at).is_some_and(|last| last > at) {
                 return Err(format!("port {port}: out of order: {}", show(frame)));
             }
-            let Some((source_port, entropy)) = sighting.source_port.zip(entropy) else { continue };
-            let protocol = frame.bytes[23];
-            let had = *source_ports.entry((protocol, flow, entropy)).or_insert(source_port);
+            let Some(((sender, source_port), entropy)) = sighting.source_port.zip(entropy) else {
+                continue;
+            };
+            let had = *source_ports.entry((sender, flow, entropy)).or_insert(source_port);
             if had != source_port {
                 return Err(format!("outer source ports {had} and {source_port} of one flow"));
             }
@@ -101,7 +102,7 @@ fn unexpected(port: PortNo, frame: &Frame, open: &HashMap<&Frame, VecDeque<usize
     format!("port {port}: unexpected\n {}\ninstead of ({left} left)\n {nearest}", show(frame))
 }
 
-fn show(frame: &Frame) -> String {
+pub(super) fn show(frame: &Frame) -> String {
     let bytes: String = frame.bytes.iter().take(160).map(|byte| format!("{byte:02x}")).collect();
     format!("{} bytes, {:?}: {bytes}", frame.bytes.len(), frame.gso)
 }
@@ -111,7 +112,9 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
     for (reason, expected) in
         [(UpcallReason::Miss, &outcome.misses), (UpcallReason::Controller, &outcome.copies)]
     {
-        for port in PORTS.into_iter().chain([UPLINK]).chain(others(expected)) {
+        let ports: BTreeSet<PortNo> =
+            expected.iter().map(|up| up.port).chain(upcalls.iter().map(|up| up.port)).collect();
+        for port in ports {
             let mut expected: Vec<&Up> = expected.iter().filter(|up| up.port == port).collect();
             let mut seen: Vec<&Upcall> =
                 upcalls.iter().filter(|up| (up.reason, up.port) == (reason, port)).collect();
@@ -139,19 +142,10 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
 }
 
 /// A packet that has come up, so that equal ones are equal.
-fn raised(key: &FlowKey, packet: &PacketBuf) -> (FlowKey, Frame) {
+pub(super) fn raised(key: &FlowKey, packet: &PacketBuf) -> (FlowKey, Frame) {
     let mut key = key.clone();
     UNTOLD.into_iter().for_each(|field| key.set(field, 0));
     (key, Sighting::whole(packet).frame)
-}
-
-/// The ports of tunnels.
-fn others(expected: &[Up]) -> Vec<PortNo> {
-    let known = |port: &PortNo| *port == UPLINK || PORTS.contains(port);
-    let mut ports: Vec<PortNo> = expected.iter().map(|up| up.port).filter(|p| !known(p)).collect();
-    ports.sort_unstable();
-    ports.dedup();
-    ports
 }
 
 /// That drops are counted where and as they are to be, since `before`.

@@ -2,15 +2,18 @@
 
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
-use super::lab::{Lab, port_stats};
+use super::lab::{Lab, eventually, port_stats};
 use super::reference::{Outcome, Reference, Up};
-use super::{PORTS, Start, UPLINK, links};
+use super::watching::Watchers;
+use super::{PORTS, Provider, UPLINK, links, tunnels};
 use crate::frames::{self, FrameKinds};
 use crate::random::Random;
 use datapath::DumpCursor;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::stats::Snapshot;
 use datapath::upcall::{Answer, Upcall, UpcallLimits, UpcallReason};
-use flow::{Action, PortNo, extract};
+use datapath::user::EndpointConfig;
+use flow::{Action, EndpointTable, PortNo, extract};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +28,19 @@ const MEGAFLOWS: usize = 10_000;
 pub(super) struct Bench {
     pub lab: Lab,
     pub reference: Reference,
+    pub endpoints: Arc<[EndpointConfig]>,
+    /// The other hosts.
+    pub others: EndpointTable,
+    /// Who looks on.
+    pub watchers: Option<Watchers>,
 }
 
 impl Bench {
-    pub fn new(start: Start<'_>) -> Self {
-        let lab = Lab::new(start, UpcallLimits::default(), MEGAFLOWS);
-        Self { lab, reference: Reference::new() }
+    pub fn new(provider: Provider<'_>) -> Self {
+        let lab = Lab::new(provider, UpcallLimits::default(), MEGAFLOWS);
+        let endpoints: Arc<[EndpointConfig]> = provider.endpoints().into();
+        let (reference, others) = (Reference::new(&endpoints), tunnels::others(&endpoints));
+        Self { lab, reference, endpoints, others, watchers: None }
     }
 
     /// Gives both a megaflow for some packets with this key, unless another is about some of them already.
@@ -61,6 +71,7 @@ impl Bench {
         for (port, packet) in sent {
             *received.entry(*port).or_default() += 1;
             self.reference.receive(*port, None, packet, &mut outcome);
+            outcome.taken.push((*port, packet.clone()));
         }
         seen.frames += sent.len() as u64;
         let before = self.lab.snapshot();
@@ -76,26 +87,39 @@ impl Bench {
     pub fn compare(
         &mut self,
         outcome: &Outcome,
-        before: &datapath::stats::Snapshot,
+        before: &Snapshot,
         seen: &mut Seen,
     ) -> Result<Vec<Upcall>, String> {
+        self.compare_frames(outcome, before, seen)?;
+        let upcalls = self.lab.upcalls(outcome.misses.len() + outcome.copies.len());
+        compare::upcalls(outcome, &upcalls)?;
+        eventually(&*self.lab.datapath, |_| self.compare_megaflows())?;
+        Ok(upcalls)
+    }
+
+    /// Compares the frames that have left since `before`, and what was counted.
+    pub fn compare_frames(
+        &mut self,
+        outcome: &Outcome,
+        before: &Snapshot,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
         seen.note(outcome);
         let counts = compare::counts(&outcome.expected);
         compare::frames(&outcome.expected, self.lab.collect(&counts))?;
-        let upcalls = self.lab.upcalls(outcome.misses.len() + outcome.copies.len());
-        compare::upcalls(outcome, &upcalls)?;
-        let after = self.lab.snapshot();
-        compare::dropped(outcome, before, &after)?;
-        for port in PORTS {
-            let tx = |of| port_stats(of, port).map_or(0, |stats| stats.tx.packets);
-            let (sent, expected) =
-                (tx(&after) - tx(before), counts.get(&port).copied().unwrap_or(0));
-            if sent != expected as u64 {
-                return Err(format!("port {port} has counted {sent} sent frames, not {expected}"));
-            }
-        }
-        self.compare_megaflows()?;
-        Ok(upcalls)
+        eventually(&*self.lab.datapath, |after| {
+            compare::dropped(outcome, before, after)?;
+            PORTS.into_iter().try_for_each(|port| {
+                let tx = |of| port_stats(of, port).map_or(0, |stats| stats.tx.packets);
+                let (sent, expected) =
+                    (tx(after) - tx(before), counts.get(&port).copied().unwrap_or(0));
+                if sent == expected as u64 {
+                    return Ok(());
+                }
+                Err(format!("port {port} has counted {sent} sent frames, not {expected}"))
+            })
+        })?;
+        self.watchers.as_ref().map_or(Ok(()), |watchers| watchers.compare(outcome))
     }
 
     /// That the provider has the megaflows of the reference, which have counted the same.
@@ -158,8 +182,8 @@ impl Bench {
                 Some(megaflow) => Arc::clone(&megaflow.actions),
                 None => actions::list(random, kinds),
             };
-            self.reference.execute(&up, &actions, &mut outcome);
             let decided_by = megaflow.as_ref().map(|megaflow| megaflow.id);
+            self.reference.execute(&up, &actions, decided_by, &mut outcome);
             answers.push(Answer { upcall, actions, megaflow: megaflow.map(Box::new), decided_by });
         }
         self.lab.datapath.answer(answers).expect("the provider runs");
@@ -182,7 +206,7 @@ impl Bench {
             let Ok(key) = extract(packet, *port, None) else { continue };
             let actions = actions::list(random, Kinds::EachSegment);
             let up = Up { port: *port, key, packet: packet.clone() };
-            self.reference.execute(&up, &actions, &mut outcome);
+            self.reference.execute(&up, &actions, None, &mut outcome);
             let done = self.lab.datapath.execute(*port, packet.clone(), actions);
             done.expect("the provider runs");
         }

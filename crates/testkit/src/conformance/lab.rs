@@ -1,19 +1,20 @@
 //! A provider between veth pairs: the suite holds the other ends.
 
-use super::reference::Sighting;
-use super::{BASE, PORTS, Start, UPLINK, endpoints, links, tunnel_port};
+use super::reference::{Sighting, is_of_host};
+use super::{BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::upcall::{Upcall, UpcallLimits};
-use datapath::user::Workers;
-use datapath::user::{Config, DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay};
+use datapath::user::{
+    Config, DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay, Workers,
+};
 use datapath::{Datapath, stats::PortStats, stats::Snapshot};
-use flow::{PortNo, TunnelSpec};
+use flow::PortNo;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
-use netdev::{Dad, IpPrefix, LinkKind, LinkSpec};
+use netdev::{Dad, IpPrefix, LinkKind, LinkSpec, Netns};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::MacAddr;
@@ -21,13 +22,18 @@ use wire::vlan::Tag;
 
 /// How long anything may take on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// How late may be what has been caused already.
+pub(super) const LATENESS: Duration = Duration::from_secs(4);
 /// The longest MTU of a veth interface: frames are not too long for a port.
 const MTU: u32 = 65_535;
 /// The address of the uplink, and that of every other host.
 pub(super) const UPLINK_MAC: MacAddr = MacAddr([6, 0, 0, 0, 0, 1]);
 pub(super) const PEER_MAC: MacAddr = MacAddr([6, 0, 0, 0, 0, 2]);
-/// The uplink's address.
-pub(super) const LOCAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The uplink's addresses.
+pub(super) const LOCAL: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
 
 /// The provider, and the ends of its wires that are not its own.
 pub(super) struct Lab {
@@ -35,12 +41,12 @@ pub(super) struct Lab {
     ends: BTreeMap<PortNo, PacketSocket>,
     buffer: PacketBuf,
     /// Removed last.
-    _hosts: [TestHost; 2],
+    hosts: [TestHost; 2],
 }
 
 impl Lab {
     /// Starts a provider with all ports and end points, and no megaflow.
-    pub fn new(start: Start<'_>, upcalls: UpcallLimits, megaflows: usize) -> Self {
+    pub fn new(provider: Provider<'_>, upcalls: UpcallLimits, megaflows: usize) -> Self {
         let (inside, outside) = (TestHost::new("inside"), TestHost::new("outside"));
         for host in [&inside, &outside] {
             // Nobody but the suite and the provider is to speak.
@@ -52,11 +58,12 @@ impl Lab {
         for port in [UPLINK].into_iter().chain(PORTS) {
             ends.insert(port, wire(&inside, &outside, port));
         }
-        underlay(&inside);
-        let config = config(upcalls, megaflows);
-        let datapath = inside.run(|| start(config));
+        let endpoints = provider.endpoints();
+        address_uplink(&inside, &endpoints);
+        let config = config(underlay(&endpoints), upcalls, megaflows);
+        let datapath = inside.run(|| (provider.start)(config));
         let buffer = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
-        let lab = Self { datapath, ends, buffer, _hosts: [inside, outside] };
+        let lab = Self { datapath, ends, buffer, hosts: [inside, outside] };
         wait_until(PATIENCE, "all ports are up", || {
             lab.snapshot().ports.iter().all(|port| port.state == "up")
         });
@@ -67,6 +74,12 @@ impl Lab {
     pub fn send(&self, port: PortNo, packet: &PacketBuf) {
         let end = self.ends.get(&port).expect("a port with a wire");
         end.send(packet).unwrap_or_else(|error| panic!("port {port}: {error}: {packet:?}"));
+    }
+
+    /// The network namespace that the provider is in.
+    pub fn netns(&self) -> &Netns {
+        let [inside, _] = &self.hosts;
+        inside
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -105,7 +118,7 @@ impl Lab {
         see: impl Fn(&PacketBuf, PortNo) -> Vec<Sighting>,
     ) -> BTreeMap<PortNo, Vec<Sighting>> {
         let mut seen: BTreeMap<PortNo, Vec<Sighting>> = BTreeMap::new();
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + LATENESS;
         for (&port, end) in &self.ends {
             let list = seen.entry(port).or_default();
             let count = expected.get(&port).copied().unwrap_or(0);
@@ -116,7 +129,9 @@ impl Lab {
                             let tag = Tag::from_tci(wire::EtherType(tag.tpid), tag.tci);
                             flow::push_vlan(&mut self.buffer, tag).expect("there is headroom");
                         }
-                        list.extend(see(&self.buffer, port));
+                        if port != UPLINK || !is_of_host(&self.buffer) {
+                            list.extend(see(&self.buffer, port));
+                        }
                     }
                     None if list.len() >= count || Instant::now() > deadline => break,
                     None => std::thread::sleep(Duration::from_micros(100)),
@@ -128,10 +143,15 @@ impl Lab {
 
     /// The upcalls that wait now, at least `count`.
     pub fn upcalls(&self, count: usize) -> Vec<Upcall> {
+        self.upcalls_until(|upcalls| upcalls.len() >= count)
+    }
+
+    /// The upcalls that wait now, once they are enough.
+    pub fn upcalls_until(&self, enough: impl Fn(&[Upcall]) -> bool) -> Vec<Upcall> {
         let mut upcalls = Vec::new();
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + LATENESS;
         loop {
-            let enough = upcalls.len() >= count || Instant::now() > deadline;
+            let enough = enough(&upcalls) || Instant::now() > deadline;
             let timeout = if enough { Duration::ZERO } else { Duration::from_millis(10) };
             let had = upcalls.len();
             assert!(self.datapath.upcalls(4096, timeout, &mut upcalls), "it has not stopped");
@@ -139,6 +159,21 @@ impl Lab {
                 return upcalls;
             }
         }
+    }
+}
+
+/// Waits until a check of the counters of a datapath succeeds, for they may be behind what they count; what it says in the end.
+pub(super) fn eventually(
+    datapath: &dyn Datapath,
+    check: impl Fn(&Snapshot) -> Result<(), String>,
+) -> Result<(), String> {
+    let deadline = Instant::now() + LATENESS;
+    loop {
+        let result = check(&datapath.snapshot().expect("the provider runs"));
+        if result.is_ok() || Instant::now() > deadline {
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -181,15 +216,40 @@ fn wire(inside: &TestHost, outside: &TestHost, port: PortNo) -> PacketSocket {
     outside.run(open).expect("a packet socket can be opened")
 }
 
-/// Gives the uplink its address, and tells it where the other hosts are.
-fn underlay(inside: &TestHost) {
+/// Gives the uplink its addresses, and tells it where the other hosts are.
+fn address_uplink(inside: &TestHost, endpoints: &[EndpointConfig]) {
+    for (setting, value) in
+        [("router_solicitations", "0"), ("addr_gen_mode", "1"), ("disable_ipv6", "0")]
+    {
+        inside.sysctl(&format!("net/ipv6/conf/uplink/{setting}"), value).expect("a setting");
+    }
     let netlink = inside.netlink();
     let uplink = netlink.index_of("uplink").expect("the uplink is there");
-    let prefix = IpPrefix::new(LOCAL, 24).expect("a prefix");
-    netlink.add_address(uplink, prefix, Dad::Skip).expect("an address can be added");
-    for (_, _, remote) in endpoints() {
-        netlink.set_neighbour(uplink, remote, PEER_MAC).expect("a neighbour can be set");
+    for local in LOCAL {
+        let prefix = IpPrefix::new(local, if local.is_ipv4() { 24 } else { 64 });
+        let prefix = prefix.expect("a prefix");
+        netlink.add_address(uplink, prefix, Dad::Skip).expect("an address can be added");
+        wait_until(PATIENCE, "the kernel has installed the address", || {
+            netlink.route_get(local, None).is_ok_and(|path| path.local)
+        });
     }
+    for endpoint in endpoints {
+        netlink.set_neighbour(uplink, endpoint.remote, PEER_MAC).expect("a neighbour can be set");
+    }
+}
+
+/// The underlay with these end points.
+pub(super) fn underlay(endpoints: &[EndpointConfig]) -> Underlay {
+    let mut tunnels: Vec<TunnelConfig> = Vec::new();
+    for &EndpointConfig { spec, local, .. } in endpoints {
+        let port = tunnel_port(spec.tunnel);
+        let tunnel = TunnelConfig { port, spec, local, group: None };
+        if !tunnels.contains(&tunnel) {
+            tunnels.push(tunnel);
+        }
+    }
+    let (links, endpoints) = (links::links(), endpoints.to_vec());
+    Underlay { links, tagged_mtu_bytes: 0, tunnels, endpoints }
 }
 
 pub(super) fn port_config(port: PortNo) -> PortConfig {
@@ -201,25 +261,12 @@ pub(super) fn port_config(port: PortNo) -> PortConfig {
     }
 }
 
-fn config(upcalls: UpcallLimits, megaflows: usize) -> Config {
-    let local = IpAddr::from(LOCAL);
-    let tunnel = |spec: TunnelSpec| TunnelConfig {
-        port: tunnel_port(spec.tunnel),
-        spec,
-        local,
-        group: None,
-    };
-    let endpoint = |(id, spec, remote)| EndpointConfig { id, spec, local, remote };
+fn config(underlay: Underlay, upcalls: UpcallLimits, megaflows: usize) -> Config {
     Config {
         host: "conformance".to_owned(),
         uplink: name(UPLINK),
         uplink_port: UPLINK,
-        underlay: Underlay {
-            links: links::links(),
-            tagged_mtu_bytes: 0,
-            tunnels: endpoints().map(|(_, spec, _)| tunnel(spec)).collect(),
-            endpoints: endpoints().map(endpoint).collect(),
-        },
+        underlay,
         ports: PORTS.map(port_config).into(),
         entropy_base: BASE,
         entropy_ports: 64,

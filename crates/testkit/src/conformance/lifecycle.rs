@@ -4,7 +4,7 @@ use super::compare::{self, Seen};
 use super::forwarding::Bench;
 use super::lab::{Lab, PATIENCE, port_config, port_stats};
 use super::reference::{Outcome, Reference};
-use super::{PORTS, Start};
+use super::{PORTS, Provider, conforms};
 use crate::frames::{self, FrameKinds};
 use crate::host::wait_until;
 use crate::random::Random;
@@ -31,17 +31,13 @@ fn frames_from(random: &mut Random, count: usize) -> Vec<(PortNo, PacketBuf)> {
     (0..count).map(|_| (FROM, frames::frame(random, kinds))).collect()
 }
 
-fn conforms<T>(result: Result<T, String>) -> T {
-    result.unwrap_or_else(|fault| panic!("{fault}"))
-}
-
 /// A megaflow serves from when it was put; one that is put in its place goes on with its counters; after it was deleted no packet is
 /// executed by it; what does not fit is not put, and its packets come up.
 ///
 /// # Panics
 /// When the provider does not conform.
-pub fn puts_and_deletes_take_effect(start: Start<'_>) {
-    let (mut bench, mut random, mut seen) = (Bench::new(start), Random::new(1), Seen::default());
+pub fn puts_and_deletes_take_effect(provider: Provider<'_>) {
+    let (mut bench, mut random, mut seen) = (Bench::new(provider), Random::new(1), Seen::default());
     for to in [TO, OTHER, TO] {
         let megaflow = megaflow(&[Action::Output(to)]);
         match bench.reference.megaflows.first_mut() {
@@ -84,14 +80,14 @@ fn deleted_under_traffic(bench: &mut Bench, random: &mut Random) {
 ///
 /// # Panics
 /// When the provider does not conform.
-pub fn upcall_queues_are_bounded(start: Start<'_>) {
+pub fn upcall_queues_are_bounded(provider: Provider<'_>) {
     const LIMIT: usize = 16;
-    let mut lab = Lab::new(start, UpcallLimits { packets: LIMIT, bytes: 1 << 20 }, 16);
+    let mut lab = Lab::new(provider, UpcallLimits { packets: LIMIT, bytes: 1 << 20 }, 16);
     let mut random = Random::new(2);
     let frames = frames_from(&mut random, 50);
     let before = lab.snapshot();
     let mut outcome = Outcome::default();
-    let mut reference = Reference::new();
+    let mut reference = Reference::new(&provider.endpoints());
     for (at, (port, packet)) in frames.iter().enumerate() {
         lab.send(*port, packet);
         if at < LIMIT {
@@ -116,8 +112,8 @@ pub fn upcall_queues_are_bounded(start: Start<'_>) {
 ///
 /// # Panics
 /// When the provider does not conform.
-pub fn ports_come_and_go(start: Start<'_>) {
-    let (mut bench, mut random, mut seen) = (Bench::new(start), Random::new(3), Seen::default());
+pub fn ports_come_and_go(provider: Provider<'_>) {
+    let (mut bench, mut random, mut seen) = (Bench::new(provider), Random::new(3), Seen::default());
     let megaflow = megaflow(&[Action::Output(TO), Action::Output(OTHER)]);
     bench.reference.megaflows.push((megaflow.clone(), (0, 0)));
     bench.put(vec![megaflow]);
@@ -130,7 +126,9 @@ pub fn ports_come_and_go(start: Start<'_>) {
             bench.reference.ports.remove(&TO);
             assert!(port_stats(&bench.lab.snapshot(), TO).is_none());
         } else if bench.reference.ports.insert(TO) {
-            bench.lab.datapath.add_port(port_config(TO)).expect("the number is free");
+            let add = || bench.lab.datapath.add_port(port_config(TO));
+            let added = bench.lab.netns().run_in(add).expect("a thread can enter the namespace");
+            added.expect("the number is free");
             let is_up =
                 || port_stats(&bench.lab.snapshot(), TO).is_some_and(|port| port.state == "up");
             wait_until(PATIENCE, "the new port is up", is_up);

@@ -21,9 +21,33 @@
 //! What is not compared: meters (which need a clock), log records, transmit queues, and what a key says about the outer IP header
 //! beside addresses and traffic class, because a socket does not tell.
 //!
+//! # What is tried
+//!
+//! - [`generated`]: megaflows and actions of every kind, on frames from ports and out of tunnels, over IPv4 and IPv6.
+//! - [`programs`]: programs, with the masks and actions that a `switch` makes of them. The frames of the second round differ from
+//!   those of the first in one bit, one that the mask has or one that it has not. What leaves is what the translation of each frame
+//!   by itself says. So a mask that lacks a bit shows, wherever it was lost.
+//! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`], [`ports_come_and_go`], [`underlays_change`] and
+//!   [`watchers_are_told`].
+//!
+//! # What a provider has to offer
+//!
+//! Nothing but the trait, in a network namespace that has a device for each port ([`DeviceConfig::Interface`]), all of them veth
+//! interfaces with the longest MTU, and an uplink with an IPv4 and an IPv6 address and permanent neighbours. In particular:
+//!
+//! - [`Provider::start`] makes it, with the ports and end points of the [`Config`] and no megaflow. It may ignore `workers`.
+//! - What a guest has left to its device is taken as it is, and handed on: super-packets come and leave whole, and what is owed is
+//!   either done or still owed.
+//! - A counter may be some seconds behind what it counts, and so may a frame; what one thread asks for is done in
+//!   that order. A megaflow is in place when a snapshot returns that was asked for afterwards, and is gone when its deletion returns.
+//! - Megaflows are counted by who has them: one may be met several times in a dump, and its counters are added up. A
+//!   megaflow that came with an answer may be nowhere but where the answer went.
+//! - What its fast path cannot do it hands to a slower one: no action may be missing. What it cannot do at all it says
+//!   ([`Provider::lacks`]), and the report of the tests has it, with the reason.
+//!
 //! # Running it
 //!
-//! `WEFT_CASES` says how many generated programs there are; a failure names the seed with which `WEFT_SEED` repeats it.
+//! `WEFT_CASES` says how many generated cases there are; a failure names the seed with which `WEFT_SEED` repeats it.
 
 mod actions;
 mod compare;
@@ -31,18 +55,69 @@ mod forwarding;
 mod lab;
 mod lifecycle;
 mod links;
+mod programs;
 mod reference;
+mod sources;
 mod tunnels;
+mod underlays;
+mod watching;
 
 use crate::random::{Random, environment};
+use crate::report;
 use datapath::Datapath;
-use datapath::user::Config;
+#[cfg(doc)]
+use datapath::user::DeviceConfig;
+use datapath::user::{Config, EndpointConfig};
 use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Makes the provider, in the network namespace of the calling thread.
+/// Makes a provider, in the network namespace of the calling thread.
 pub type Start<'a> = &'a (dyn Fn(Config) -> Arc<dyn Datapath> + Sync);
+
+/// A provider under test.
+#[derive(Clone, Copy)]
+pub struct Provider<'a> {
+    /// Makes it.
+    pub start: Start<'a>,
+    /// What it cannot do, and why not. That is left out, and printed.
+    pub lacks: &'a [(Ability, &'a str)],
+}
+
+/// What a provider may lack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ability {
+    /// Tunnels of a type.
+    Tunnel(TunnelType),
+    /// Tunnels over IPv6.
+    Ip6Underlay,
+}
+
+impl<'a> Provider<'a> {
+    /// One that can do everything.
+    pub fn complete(start: Start<'a>) -> Self {
+        Self { start, lacks: &[] }
+    }
+
+    fn has(&self, ability: Ability) -> bool {
+        self.lacks.iter().all(|(lacking, _)| *lacking != ability)
+    }
+
+    /// Those of the end points that it can have.
+    fn endpoints(&self) -> Vec<EndpointConfig> {
+        let can = |endpoint: &EndpointConfig| {
+            self.has(Ability::Tunnel(endpoint.spec.tunnel))
+                && (endpoint.local.is_ipv4() || self.has(Ability::Ip6Underlay))
+        };
+        endpoints().filter(can).collect()
+    }
+
+    fn report_lacks(&self, part: &str) {
+        for (ability, why) in self.lacks {
+            report::lacking(&format!("{part}: {ability:?}"), why);
+        }
+    }
+}
 
 /// The uplink, where frames come and go with tags.
 const UPLINK: PortNo = PortNo(0);
@@ -55,29 +130,38 @@ const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
 /// Programs that are tried unless `WEFT_CASES` says otherwise.
 const CASES: u64 = 200;
 
-/// The end points: one of each type, but no two numbers next to each other.
-fn endpoints() -> impl Iterator<Item = (EndpointId, TunnelSpec, IpAddr)> {
+/// The end points: one of each type and address family, but no two numbers next to each other.
+fn endpoints() -> impl Iterator<Item = EndpointConfig> {
     let types = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
-    types.into_iter().enumerate().map(|(number, tunnel)| {
-        let spec = TunnelSpec {
-            tunnel,
-            port: match tunnel {
-                TunnelType::Vxlan => 4789,
-                TunnelType::Geneve => 6081,
-                _ => 7471,
-            },
-            checksum: true,
-            ttl: if tunnel == TunnelType::Vxlan { Ttl::Inherit } else { Ttl::Fixed(60) },
-            dscp: if tunnel == TunnelType::Geneve { Dscp::Fixed(12) } else { Dscp::Inherit },
-            key: true,
-            // Frames of several ports are numbered in an order that nobody has promised.
-            sequence: false,
-            path_mtu_bytes: if tunnel == TunnelType::Geneve { 9000 } else { 1500 },
-            clamp_mss: tunnel == TunnelType::Gre,
-        };
-        let remote = IpAddr::from([192, 0, 2, 10 + number as u8]);
-        (EndpointId(2 * number as u32), spec, remote)
+    let both = types.into_iter().flat_map(|tunnel| lab::LOCAL.map(|local| (tunnel, local)));
+    both.zip(0..).map(|((tunnel, local), number)| EndpointConfig {
+        id: EndpointId(2 * number),
+        spec: spec(tunnel),
+        local,
+        remote: match local {
+            IpAddr::V4(_) => IpAddr::from([192, 0, 2, 10 + number as u8]),
+            IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 1, number as u16).into(),
+        },
     })
+}
+
+fn spec(tunnel: TunnelType) -> TunnelSpec {
+    TunnelSpec {
+        tunnel,
+        port: match tunnel {
+            TunnelType::Vxlan => 4789,
+            TunnelType::Geneve => 6081,
+            _ => 7471,
+        },
+        checksum: true,
+        ttl: if tunnel == TunnelType::Vxlan { Ttl::Inherit } else { Ttl::Fixed(60) },
+        dscp: if tunnel == TunnelType::Geneve { Dscp::Fixed(12) } else { Dscp::Inherit },
+        key: true,
+        // Frames of several ports are numbered in an order that nobody has promised.
+        sequence: false,
+        path_mtu_bytes: if tunnel == TunnelType::Geneve { 9000 } else { 1500 },
+        clamp_mss: tunnel == TunnelType::Gre,
+    }
 }
 
 /// The port by which packets come out of tunnels.
@@ -89,23 +173,27 @@ const fn tunnel_port(tunnel: TunnelType) -> PortNo {
 ///
 /// # Panics
 /// When the provider does not conform; the message says in which way.
-pub fn run(start: Start<'_>) {
-    generated(start);
-    puts_and_deletes_take_effect(start);
-    upcall_queues_are_bounded(start);
-    ports_come_and_go(start);
+pub fn run(provider: Provider<'_>) {
+    generated(provider);
+    programs(provider);
+    puts_and_deletes_take_effect(provider);
+    upcall_queues_are_bounded(provider);
+    ports_come_and_go(provider);
+    underlays_change(provider);
+    watchers_are_told(provider);
 }
 
 /// Generated megaflows and traffic, from ports and out of tunnels.
 ///
 /// # Panics
 /// See [`run`].
-pub fn generated(start: Start<'_>) {
+pub fn generated(provider: Provider<'_>) {
+    provider.report_lacks("conformance");
     let cases = environment("WEFT_CASES", CASES);
     let first = environment("WEFT_SEED", 1);
     let mut seen = compare::Seen::default();
     // A provider serves several programs, one after another: what is left of one would be found by the next.
-    let mut bench = forwarding::Bench::new(start);
+    let mut bench = forwarding::Bench::new(provider);
     for seed in first..first + cases {
         let mut random = Random::new(seed);
         let fault = forwarding::check(&mut bench, &mut random, &mut seen)
@@ -120,3 +208,11 @@ pub fn generated(start: Start<'_>) {
 }
 
 pub use lifecycle::{ports_come_and_go, puts_and_deletes_take_effect, upcall_queues_are_bounded};
+pub use programs::programs;
+pub use underlays::underlays_change;
+pub use watching::watchers_are_told;
+
+/// What conforms.
+fn conforms<T>(result: Result<T, String>) -> T {
+    result.unwrap_or_else(|fault| panic!("{fault}"))
+}

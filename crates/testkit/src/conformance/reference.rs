@@ -1,8 +1,9 @@
 //! What ought to happen: a list of megaflows and the reference executor.
 
-use super::lab::{LOCAL, PEER_MAC, UPLINK_MAC};
-use super::{BASE, PORTS, UPLINK, endpoints, links};
+use super::lab::{PEER_MAC, UPLINK_MAC};
+use super::{BASE, PORTS, UPLINK, links};
 use datapath::megaflow::{Megaflow, MegaflowId};
+use datapath::user::EndpointConfig;
 use flow::{
     Action, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask,
     NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
@@ -32,11 +33,44 @@ const FLOW: [Field; 13] = [
     Field::TpDst,
     Field::TunId,
 ];
-/// Where the IP header of an untagged frame is, and what follows one of IPv4.
-const L3: usize = 14;
-const L4: usize = L3 + 20;
+/// Where the IP header of an untagged frame is.
+pub(super) const L3: usize = 14;
 /// Where tags are.
 const ADDRESSES: usize = 12;
+
+/// Where the transport header of an outer packet is: neither IP header has options.
+pub(super) fn outer_l4(packet: &[u8]) -> usize {
+    L3 + if is_v4(packet) { 20 } else { 40 }
+}
+
+/// Of an outer packet.
+pub(super) fn is_v4(packet: &[u8]) -> bool {
+    packet[L3] >> 4 == 4
+}
+
+/// The protocol of the outer packet that leaves by the uplink; `None` of a guest's frame that does.
+fn outer_protocol(packet: &PacketBuf) -> Option<Protocol> {
+    let ethernet = EthernetPacket::new_checked(packet.head()).ok()?;
+    let at = match ethernet.ethertype() {
+        _ if ethernet.src() != UPLINK_MAC => return None,
+        EtherType::IPV4 => L3 + 9,
+        EtherType::IPV6 => L3 + 6,
+        // Which is none.
+        _ => return Some(Protocol(0)),
+    };
+    Some(packet.head().get(at).map_or(Protocol(0), |&byte| Protocol(byte)))
+}
+
+/// True of what the host itself says on the uplink: who has an address, and in which groups it is.
+pub(super) fn is_of_host(packet: &PacketBuf) -> bool {
+    let tunnels = [Protocol::TCP, Protocol::UDP, Protocol::GRE];
+    let is_v4 = packet.head().get(L3).is_some_and(|first| first >> 4 == 4);
+    outer_protocol(packet)
+        .is_some_and(|protocol| protocol == Protocol(0) || !is_v4 && !tunnels.contains(&protocol))
+}
+
+/// Which sockets send an outer packet: the version of IP and the protocol.
+type Sender = (bool, Protocol);
 
 /// A frame on a wire, so that equal ones are equal: see the suite's rules.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -49,8 +83,8 @@ pub(super) struct Frame {
 #[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub frame: Frame,
-    /// Of an outer packet.
-    pub source_port: Option<u16>,
+    /// The source port of an outer packet that has ports.
+    pub source_port: Option<(Sender, u16)>,
 }
 
 impl Sighting {
@@ -91,48 +125,53 @@ impl Sighting {
         .collect()
     }
 
-    /// What was found on a wire; none of it if the host itself spoke.
+    /// What was found on a wire.
     pub fn of_wire(packet: &PacketBuf, uplink: bool) -> Vec<Self> {
-        let Ok(ethernet) = EthernetPacket::new_checked(packet.head()) else {
-            return vec![Self::whole(packet)];
-        };
-        if !uplink || ethernet.src() != UPLINK_MAC {
-            return vec![Self::whole(packet)];
+        match outer_protocol(packet).filter(|_| uplink) {
+            None => vec![Self::whole(packet)],
+            Some(Protocol::TCP) => vec![Self::outer(Self::whole(packet))],
+            Some(_) => Self::cut(packet).into_iter().map(Self::outer).collect(),
         }
-        if ethernet.ethertype() != EtherType::IPV4 {
-            return Vec::new();
-        }
-        if packet.head().get(L3 + 9) == Some(&Protocol::TCP.0) {
-            return vec![Self::outer(Self::whole(packet))];
-        }
-        Self::cut(packet).into_iter().map(Self::outer).collect()
     }
 
     /// An outer packet, without what no two senders have in common.
     fn outer(mut self) -> Self {
         let bytes = &mut self.frame.bytes;
-        let ip = Ipv4Packet::new_checked(&bytes[L3..]).expect("an outer IPv4 header");
-        assert!(ip.verify_checksum(), "a wrong checksum of the outer IPv4 header: {bytes:02x?}");
-        let protocol = ip.protocol();
         if self.frame.gso.is_none() {
             let verdict = verify_checksum(&PacketBuf::from_bytes(bytes));
             assert_ne!(verdict, Verdict::Invalid, "a wrong outer checksum: {bytes:02x?}");
         }
-        bytes[L3 + 4..L3 + 6].fill(0);
-        bytes[L3 + 10..L3 + 12].fill(0);
+        let (is_v4, l4) = (is_v4(bytes), outer_l4(bytes));
+        let protocol = if is_v4 {
+            let ip = Ipv4Packet::new_checked(&bytes[L3..]).expect("an outer IPv4 header");
+            assert!(
+                ip.verify_checksum(),
+                "a wrong checksum of the outer IPv4 header: {bytes:02x?}"
+            );
+            let protocol = ip.protocol();
+            bytes[L3 + 4..L3 + 6].fill(0);
+            bytes[L3 + 10..L3 + 12].fill(0);
+            protocol
+        } else {
+            // The flow label.
+            bytes[L3 + 1] &= 0xf0;
+            bytes[L3 + 2..L3 + 4].fill(0);
+            Protocol(bytes[L3 + 6])
+        };
         let checksum = match protocol {
-            Protocol::UDP => L4 + 6,
+            Protocol::UDP => l4 + 6,
             Protocol::TCP => {
-                bytes[L4 + 8..L4 + 12].fill(0);
-                L4 + 16
+                bytes[l4 + 8..l4 + 12].fill(0);
+                l4 + 16
             }
             _ => return self,
         };
         // That UDP has one is compared; one of TCP may be 0.
         let has_checksum = protocol == Protocol::UDP && bytes[checksum..checksum + 2] != [0, 0];
         bytes[checksum..checksum + 2].copy_from_slice(&[0, has_checksum.into()]);
-        self.source_port = Some(u16::from_be_bytes([bytes[L4], bytes[L4 + 1]]));
-        bytes[L4..L4 + 2].fill(0);
+        let source_port = u16::from_be_bytes([bytes[l4], bytes[l4 + 1]]);
+        self.source_port = Some(((is_v4, protocol), source_port));
+        bytes[l4..l4 + 2].fill(0);
         self
     }
 }
@@ -164,6 +203,21 @@ pub(super) struct Outcome {
     pub copies: Vec<Up>,
     /// By the port that the frames came by.
     pub drops: BTreeMap<PortNo, DropCounters>,
+    /// What who watches drops is told, of packets that were looked up.
+    pub told: Vec<Told>,
+    /// The frames that ports have sent.
+    pub taken: Vec<(PortNo, PacketBuf)>,
+    /// The frames that ports have been given, whether they took them or not, with the offload state they had.
+    pub given: Vec<(PortNo, PacketBuf)>,
+}
+
+/// A packet that is not delivered, as it was when it was dropped.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub port: PortNo,
+    pub reason: DropReason,
+    pub megaflow: Option<MegaflowId>,
+    pub packet: PacketBuf,
 }
 
 /// See the module.
@@ -173,18 +227,20 @@ pub(super) struct Reference {
     pub ports: BTreeSet<PortNo>,
     /// Frames that leave by ports are compared after they have been cut.
     pub cut: bool,
+    /// Some packets come up and others do not: nobody has promised an order.
+    pub unordered: bool,
     endpoints: EndpointTable,
 }
 
 impl Reference {
-    pub fn new() -> Self {
+    pub fn new(endpoints: &[EndpointConfig]) -> Self {
         let mut table = EndpointTable::new(BASE, 64);
-        for (id, spec, remote) in endpoints() {
-            table.insert(id, &spec, LOCAL.into(), remote).expect("an end point");
-            let hop = NextHop { source: UPLINK_MAC, destination: PEER_MAC };
-            table.resolve(id, Some(hop));
+        for EndpointConfig { id, spec, local, remote } in endpoints {
+            table.insert(*id, spec, *local, *remote).expect("an end point");
+            table.resolve(*id, Some(NextHop { source: UPLINK_MAC, destination: PEER_MAC }));
         }
-        Self { megaflows: Vec::new(), ports: PORTS.into(), cut: false, endpoints: table }
+        let (megaflows, ports) = (Vec::new(), PORTS.into());
+        Self { megaflows, ports, cut: false, unordered: false, endpoints: table }
     }
 
     /// True when some packet could meet both this condition and that of a megaflow that is there.
@@ -203,13 +259,15 @@ impl Reference {
         if port == UPLINK {
             return match links::arrived(port, packet) {
                 Ok((port, info, inner)) => self.receive(port, info.as_ref(), &inner, outcome),
-                Err(reason) => outcome.drops.entry(UPLINK).or_default().add(reason, 1),
+                Err(reason) => {
+                    outcome.drops.entry(UPLINK).or_default().add(reason, 1);
+                    let packet = packet.clone();
+                    outcome.told.push(Told { port, reason, megaflow: None, packet });
+                }
             };
         }
         let Ok(key) = extract(packet, port, tunnel) else {
-            let origin = self.origin(port);
-            outcome.drops.entry(origin).or_default().add(DropReason::Malformed, 1);
-            return;
+            return self.malformed(port, packet, outcome);
         };
         let found =
             self.megaflows.iter_mut().find(|(megaflow, _)| megaflow.condition.matches(&key));
@@ -217,31 +275,50 @@ impl Reference {
             Some((megaflow, (packets, bytes))) => {
                 *packets += 1;
                 *bytes += packet.len() as u64;
-                let actions = megaflow.actions.clone();
-                self.execute(&Up { port, key, packet: packet.clone() }, &actions, outcome);
+                let (id, actions) = (megaflow.id, megaflow.actions.clone());
+                let up = Up { port, key, packet: packet.clone() };
+                self.execute(&up, &actions, Some(id), outcome);
             }
             None => outcome.misses.push(Up { port, key, packet: packet.clone() }),
         }
     }
 
-    /// Actions are executed on a packet.
-    pub fn execute(&mut self, up: &Up, actions: &[Action], outcome: &mut Outcome) {
+    /// A frame that has no key.
+    pub fn malformed(&self, port: PortNo, packet: &PacketBuf, outcome: &mut Outcome) {
+        let reason = DropReason::Malformed;
+        outcome.drops.entry(self.origin(port)).or_default().add(reason, 1);
+        outcome.told.push(Told { port, reason, megaflow: None, packet: packet.clone() });
+    }
+
+    /// Actions are executed on a packet, those of `megaflow` if one has decided.
+    pub fn execute(
+        &mut self,
+        up: &Up,
+        actions: &[Action],
+        megaflow: Option<MegaflowId>,
+        outcome: &mut Outcome,
+    ) {
+        let flow = if self.unordered { outcome.expected.len() as u64 } else { 0 };
         let mut sink = Sink {
             ports: &self.ports,
             cut: self.cut,
-            flow: flow_of(up.port, &up.key),
+            flow: flow_of(up.port, &up.key).wrapping_add(flow),
             expected: Vec::new(),
-            drops: DropCounters::default(),
+            drops: Vec::new(),
+            given: Vec::new(),
             copies: Vec::new(),
             too_big: Vec::new(),
         };
         execute(actions, &mut up.packet.clone(), &mut self.endpoints, &mut sink);
         sink.tell_sender(up);
-        let Sink { expected, drops, copies, .. } = sink;
+        let Sink { expected, drops, given, copies, .. } = sink;
         outcome.expected.extend(expected);
+        outcome.given.extend(given);
         let origin = self.origin(up.port);
-        let total = outcome.drops.entry(origin).or_default();
-        drops.nonzero().for_each(|(reason, count)| total.add(reason, count));
+        for (reason, packet) in drops {
+            outcome.drops.entry(origin).or_default().add(reason, 1);
+            outcome.told.push(Told { port: up.port, reason, megaflow, packet });
+        }
         outcome.copies.extend(copies.into_iter().map(|packet| Up { packet, ..up.clone() }));
     }
 
@@ -269,7 +346,8 @@ struct Sink<'a> {
     cut: bool,
     flow: u64,
     expected: Vec<Expected>,
-    drops: DropCounters,
+    drops: Vec<(DropReason, PacketBuf)>,
+    given: Vec<(PortNo, PacketBuf)>,
     copies: Vec<PacketBuf>,
     too_big: Vec<(PacketBuf, u16)>,
 }
@@ -295,6 +373,7 @@ impl Sink<'_> {
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
             let back = WayBack { eth_dst, eth_src, tags: &tags };
             if let Ok(answer) = flow::too_big(&packet, mtu, &back) {
+                self.given.push((up.port, answer.clone()));
                 self.push(up.port, Sighting::whole(&answer), None);
             }
         }
@@ -308,6 +387,9 @@ impl Sink<'_> {
 
 impl Output for Sink<'_> {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        if port != UPLINK {
+            self.given.push((port, packet.clone()));
+        }
         if port != UPLINK && !self.ports.contains(&port) {
             return Err(DropReason::NoSuchPort);
         }
@@ -339,8 +421,8 @@ impl Output for Sink<'_> {
         self.too_big.push((packet.clone(), mtu));
     }
 
-    fn dropped(&mut self, reason: DropReason, _: &PacketBuf) {
-        self.drops.add(reason, 1);
+    fn dropped(&mut self, reason: DropReason, packet: &PacketBuf) {
+        self.drops.push((reason, packet.clone()));
     }
 
     fn controller(&mut self, packet: &PacketBuf) {

@@ -1,0 +1,420 @@
+//! Programs: megaflows as a switch makes them, with the masks and actions of `translate`.
+//!
+//! Nothing is learnt here: what is done with a packet depends on the program and the packet alone, so each can be translated by itself.
+
+use super::actions::KEPT;
+use super::compare::{self, Seen, raised};
+use super::forwarding::Bench;
+use super::lab::eventually;
+use super::reference::{Frame, Outcome, Up};
+use super::sources::Source;
+use super::tunnels::{Inner, decapped, encapsulated, key, wait_arrived};
+use super::{PORTS, Provider, UPLINK, links, tunnel_port};
+use crate::frames::{self, FrameKinds};
+use crate::random::{Random, environment};
+use datapath::stats::Snapshot;
+use datapath::upcall::{Upcall, UpcallReason};
+use datapath::user::EndpointConfig;
+use datapath::{Datapath, DumpCursor};
+use flow::{
+    Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, Output, PortNo, TunnelInfo,
+    TunnelKey, execute, extract,
+};
+use packet::{Offload, PacketBuf, complete_checksum};
+use pipeline::{LearnLimits, Program, Share, translate};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use switch::{Config, Engine};
+
+/// Programs that are tried unless `WEFT_CASES` says otherwise.
+const CASES: u64 = 150;
+const FRAMES: usize = 40;
+/// How often a sibling of a frame is looked for.
+const TRIES: usize = 5;
+/// Upcalls that are answered together.
+const BATCH: usize = 16;
+/// What can be changed of a super-packet without it being none any more.
+const OF_SUPERS: [Field; 9] = [
+    Field::EthSrc,
+    Field::EthDst,
+    Field::Ip4Src,
+    Field::Ip4Dst,
+    Field::Ip6Src,
+    Field::Ip6Dst,
+    Field::IpTtl,
+    Field::TpSrc,
+    Field::TpDst,
+];
+
+/// Programs with the megaflows that a switch makes of them. See the suite's module.
+///
+/// # Panics
+/// When the provider does not conform; the message has the program.
+pub fn programs(provider: Provider<'_>) {
+    provider.report_lacks("conformance of programs");
+    let cases = environment("WEFT_CASES", CASES);
+    let first = environment("WEFT_SEED", 1);
+    let (mut bench, mut seen, mut rounds) = (Bench::new(provider), Seen::default(), [0; 2]);
+    for seed in first..first + cases {
+        let mut random = Random::new(seed);
+        let sources = [(); 2].map(|()| Source::random(&mut random, provider));
+        let mut case = Case::new(&bench, sources);
+        if let Err(fault) = case.check(&mut bench, &mut random, &mut seen, &mut rounds) {
+            let text = &case.sources[case.current].text;
+            panic!("WEFT_SEED={seed} WEFT_CASES=1: {fault}\nof the program\n{text}");
+        }
+    }
+    let [hits, misses] = rounds;
+    if cases >= CASES {
+        let parts = [seen.sent, seen.supers, seen.outer, seen.dropped];
+        let all_there = parts.into_iter().all(|part| 20 * part > seen.frames);
+        let both = 10 * hits.min(misses) > hits + misses && 8 * (hits + misses) > seen.frames;
+        assert!(all_there && both, "{seen:?}, {hits} hits, {misses} misses");
+    }
+}
+
+/// How a frame comes.
+#[derive(Clone)]
+enum Way {
+    Port(PortNo),
+    Tunnel(EndpointConfig, TunnelKey),
+}
+
+/// A frame on its way.
+#[derive(Clone)]
+struct Coming {
+    way: Way,
+    frame: PacketBuf,
+}
+
+/// What is put on a wire, and what the datapath is to see of it.
+struct Arrival {
+    wire: PortNo,
+    packet: PacketBuf,
+    port: PortNo,
+    inner: Result<(Option<TunnelInfo>, PacketBuf), DropReason>,
+    /// It counts for an end point, not for a port.
+    by_end_point: bool,
+}
+
+fn way(random: &mut Random, endpoints: &[EndpointConfig]) -> Way {
+    if !endpoints.is_empty() && random.once_in(4) {
+        let endpoint = random.pick(endpoints);
+        return Way::Tunnel(endpoint, key(random, endpoint.spec.tunnel));
+    }
+    Way::Port(random.pick(&PORTS))
+}
+
+impl Coming {
+    fn random(random: &mut Random, endpoints: &[EndpointConfig]) -> Self {
+        let mut way = way(random, endpoints);
+        let supers = matches!(way, Way::Port(_));
+        let max_payload = if supers { 9000 } else { 1300 };
+        let mut frame = frames::frame(random, FrameKinds { supers, malformed: true, max_payload });
+        if supers && random.once_in(6) && links::put_on(random, &mut frame) {
+            way = Way::Port(UPLINK);
+        }
+        Self { way, frame }
+    }
+
+    /// `None` of what cannot be sent that way.
+    fn arrival(&self, others: &mut EndpointTable) -> Option<Arrival> {
+        match &self.way {
+            Way::Port(wire) => {
+                let packet = self.frame.clone();
+                let (port, inner) = match links::arrived(*wire, &packet) {
+                    Ok((port, info, inner)) => (port, Ok((info, inner))),
+                    Err(reason) => (*wire, Err(reason)),
+                };
+                Some(Arrival { wire: *wire, packet, port, inner, by_end_point: false })
+            }
+            Way::Tunnel(endpoint, key) => {
+                let (_, mut outer) = encapsulated(others, endpoint, key, self.frame.clone())?;
+                let (packet, tunnel) = (outer.pop()?, endpoint.spec.tunnel);
+                let inner = decapped(tunnel, &packet);
+                let inner = inner.map(|(info, frame): Inner| (Some(info), frame));
+                let port = tunnel_port(tunnel);
+                Some(Arrival { wire: UPLINK, packet, port, inner, by_end_point: true })
+            }
+        }
+    }
+
+    /// Another that differs in one bit, in one that decided or in one that did not, or in the way it comes.
+    fn sibling(&self, random: &mut Random, bench: &mut Bench, program: &Program) -> Option<Self> {
+        let arrival = self.arrival(&mut bench.others)?;
+        let (info, packet) = arrival.inner.ok()?;
+        let known = extract(&packet, arrival.port, info.as_ref()).ok()?;
+        let is_super = self.frame.offload.gso.is_some();
+        if random.once_in(5) {
+            let way = if is_super {
+                Way::Port(random.pick(&PORTS))
+            } else {
+                way(random, &bench.endpoints)
+            };
+            return Some(Self { way, frame: self.frame.clone() });
+        }
+        let mask = translate(program, &known, &(), &mut ()).mask;
+        let wants_read = random.once_in(2);
+        let changeable = |field: &Field| {
+            if is_super {
+                OF_SUPERS.contains(field)
+            } else {
+                field.is_header() && !KEPT.contains(field)
+            }
+        };
+        let bits: Vec<(Field, u128)> = Field::ALL
+            .iter()
+            .filter(|field| changeable(field))
+            .flat_map(|&field| (0..field.width()).map(move |bit| (field, 1 << bit)))
+            .filter(|&(field, bit)| (mask.get(field) & bit != 0) == wants_read)
+            .collect();
+        if bits.is_empty() {
+            return None;
+        }
+        let (field, bit) = random.pick(&bits);
+        let frame = flipped(&self.frame, field, bit, &known)?;
+        Some(Self { way: self.way.clone(), frame })
+    }
+}
+
+/// A frame with one bit of a field flipped; `None` of one that has no such field.
+fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<PacketBuf> {
+    #[derive(Default)]
+    struct Taken(Option<PacketBuf>);
+    impl Output for Taken {
+        fn port(&mut self, _: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
+            self.0 = Some(packet.clone());
+            Ok(())
+        }
+        fn underlay(&mut self, _: &Encapsulated, _: &mut PacketBuf) -> Result<(), DropReason> {
+            Ok(())
+        }
+        fn dropped(&mut self, _: DropReason, _: &PacketBuf) {}
+    }
+    let mut frame = frame.clone();
+    if frame.offload.gso.is_none() {
+        // Its headers may be others afterwards.
+        if frame.offload.checksum != packet::Checksum::Unverified {
+            complete_checksum(&mut frame).ok()?;
+        }
+        frame.offload = Offload::default();
+    }
+    let value = !key.get(field) & bit;
+    let list = [Action::Set { field, value, mask: bit }, Action::Output(PORTS[0])];
+    let mut taken = Taken::default();
+    let before = frame.to_vec();
+    execute(&list, &mut frame, &mut EndpointTable::new(0, 1), &mut taken);
+    taken.0.filter(|frame| frame.to_vec() != before)
+}
+
+/// What is known of the frames of a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// All come up.
+    First,
+    /// Some do.
+    Mixed,
+    /// None does: all have been there.
+    Again,
+}
+
+struct Case {
+    sources: [Source; 2],
+    /// Which of them is in use.
+    current: usize,
+    engine: Engine,
+}
+
+impl Case {
+    fn new(bench: &Bench, sources: [Source; 2]) -> Self {
+        let nothing = Share { total: 0, per_port: 0 };
+        let learn = LearnLimits { bindings: nothing, stations: nothing, ..LearnLimits::default() };
+        let config = Config { learn, ..Config::default() };
+        let program = sources[0].program.clone();
+        let engine = Engine::new(Arc::clone(&bench.lab.datapath), program, &config);
+        Self { sources, current: 0, engine }
+    }
+
+    /// Frames; others that are almost like them; all again; and all when the program has become another.
+    fn check(
+        &mut self,
+        bench: &mut Bench,
+        random: &mut Random,
+        seen: &mut Seen,
+        rounds: &mut [u64; 2],
+    ) -> Result<(), String> {
+        let endpoints = Arc::clone(&bench.endpoints);
+        let first: Vec<Coming> = (0..FRAMES).map(|_| Coming::random(random, &endpoints)).collect();
+        self.pass(bench, &first, Round::First, seen).map_err(|fault| format!("first: {fault}"))?;
+        let program = &self.sources[0].program;
+        let mut siblings = Vec::new();
+        for coming in &first {
+            // Not every bit of a frame can be flipped.
+            siblings.extend((0..TRIES).find_map(|_| coming.sibling(random, bench, program)));
+        }
+        let (hits, misses) = self
+            .pass(bench, &siblings, Round::Mixed, seen)
+            .map_err(|fault| format!("siblings: {fault}"))?;
+        rounds[0] += hits;
+        rounds[1] += misses;
+        let all = [first, siblings].concat();
+        self.pass(bench, &all, Round::Again, seen).map_err(|fault| format!("again: {fault}"))?;
+        self.current = 1;
+        self.engine.publish(self.sources[1].program.clone());
+        self.engine.revalidate().map_err(|error| error.to_string())?;
+        self.pass(bench, &all, Round::Mixed, seen)
+            .map_err(|fault| format!("after revalidation: {fault}"))?;
+        bench.delete_all()
+    }
+
+    /// Sends frames and has the engine answer upcalls; compares with each frame's own translation. Returns how many frames were
+    /// found in the cache, and how many came up.
+    fn pass(
+        &self,
+        bench: &mut Bench,
+        coming: &[Coming],
+        round: Round,
+        seen: &mut Seen,
+    ) -> Result<(u64, u64), String> {
+        let arrivals: Vec<Arrival> =
+            coming.iter().filter_map(|coming| coming.arrival(&mut bench.others)).collect();
+        let mut outcome = Outcome::default();
+        bench.reference.unordered = round == Round::Mixed;
+        let ups = self.expect(bench, &arrivals, &mut outcome);
+        bench.reference.unordered = false;
+        let before = bench.lab.snapshot();
+        send(bench, &arrivals, &before);
+        let looked_up = ups.len() as u64;
+        eventually(&*bench.lab.datapath, |now| {
+            let lookups = now.megaflows.lookups - before.megaflows.lookups;
+            (lookups == looked_up)
+                .then_some(())
+                .ok_or(format!("{lookups} looked up, not {looked_up}"))
+        })?;
+        let now = bench.lab.snapshot();
+        let missed = misses(&now) - misses(&before);
+        let expected = match round {
+            Round::First => looked_up,
+            Round::Mixed => missed,
+            Round::Again => 0,
+        };
+        if missed != expected {
+            return Err(format!("{missed} of {looked_up} frames come up, not {expected}"));
+        }
+        self.answer(bench, ups, missed, &mut outcome)?;
+        seen.frames += arrivals.len() as u64;
+        bench.compare_frames(&outcome, &before, seen)?;
+        Ok((looked_up - missed, missed))
+    }
+
+    /// What is to become of the frames; those that are looked up.
+    fn expect(&self, bench: &mut Bench, arrivals: &[Arrival], outcome: &mut Outcome) -> Vec<Up> {
+        let mut ups = Vec::new();
+        for Arrival { port, inner, .. } in arrivals {
+            match inner {
+                Err(reason) => outcome.drops.entry(UPLINK).or_default().add(*reason, 1),
+                Ok((info, packet)) => match extract(packet, *port, info.as_ref()) {
+                    Err(_) => bench.reference.malformed(*port, packet, outcome),
+                    Ok(key) => {
+                        let program = &self.sources[self.current].program;
+                        let actions = translate(program, &key, &(), &mut ()).actions;
+                        let up = Up { port: *port, key, packet: packet.clone() };
+                        bench.reference.execute(&up, &actions, None, outcome);
+                        ups.push(up);
+                    }
+                },
+            }
+        }
+        ups
+    }
+
+    /// Has the engine answer what comes up: `missed` of the frames, and copies.
+    fn answer(
+        &self,
+        bench: &Bench,
+        ups: Vec<Up>,
+        missed: u64,
+        outcome: &mut Outcome,
+    ) -> Result<(), String> {
+        let is_miss = |upcall: &Upcall| upcall.reason == UpcallReason::Miss;
+        let count = |upcalls: &[Upcall]| upcalls.iter().filter(|up| is_miss(up)).count() as u64;
+        let upcalls = bench.lab.upcalls_until(|upcalls| count(upcalls) >= missed);
+        let (misses, mut copies): (Vec<Upcall>, Vec<Upcall>) =
+            upcalls.into_iter().partition(is_miss);
+        if misses.len() as u64 != missed {
+            return Err(format!("{} upcalls, not {missed}", misses.len()));
+        }
+        are_among(&misses, ups)?;
+        let mut misses = misses.into_iter().peekable();
+        while misses.peek().is_some() {
+            let mut batch: Vec<Upcall> = misses.by_ref().take(BATCH).collect();
+            self.engine.handle(&mut batch, Instant::now()).map_err(|error| error.to_string())?;
+        }
+        let left = outcome.copies.len().saturating_sub(copies.len());
+        copies.extend(bench.lab.upcalls(left));
+        // Those of hits come before those of answers.
+        outcome.copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
+        copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
+        compare::upcalls(outcome, &copies)
+    }
+}
+
+fn frame_of(key: &FlowKey, packet: &PacketBuf) -> Frame {
+    raised(key, packet).1
+}
+
+/// That each upcall is about a frame of its own.
+fn are_among(misses: &[Upcall], ups: Vec<Up>) -> Result<(), String> {
+    let mut open: Vec<(PortNo, (FlowKey, Frame))> =
+        ups.into_iter().map(|up| (up.port, raised(&up.key, &up.packet))).collect();
+    for miss in misses {
+        let wanted = (miss.port, raised(&miss.key, &miss.packet));
+        match open.iter().position(|up| *up == wanted) {
+            Some(at) => drop(open.swap_remove(at)),
+            None => {
+                let (port, (key, frame)) = wanted;
+                return Err(format!("port {port}: upcall {key}\n {}", compare::show(&frame)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn misses(snapshot: &Snapshot) -> u64 {
+    let stats = snapshot.megaflows;
+    stats.lookups - stats.exact_hits - stats.search_hits
+}
+
+/// Puts all on their wires, and waits until they have been received.
+fn send(bench: &Bench, arrivals: &[Arrival], before: &Snapshot) {
+    let (mut received, mut decapped) = (BTreeMap::<PortNo, u64>::new(), 0);
+    for Arrival { wire, packet, inner, by_end_point, .. } in arrivals {
+        if !by_end_point {
+            *received.entry(*wire).or_default() += 1;
+        } else if inner.is_ok() {
+            decapped += 1;
+        }
+        bench.lab.send(*wire, packet);
+    }
+    bench.lab.wait_received(before, &received);
+    wait_arrived(bench, before, decapped);
+}
+
+impl Bench {
+    /// Deletes every megaflow that there is.
+    fn delete_all(&self) -> Result<(), String> {
+        let datapath: &dyn Datapath = &*self.lab.datapath;
+        let (mut ids, mut at) = (Vec::new(), Some(DumpCursor::default()));
+        while let Some(from) = at {
+            let (portion, next) = datapath.usage(from, 100).map_err(|error| error.to_string())?;
+            ids.extend(portion.into_iter().map(|(id, _)| id));
+            at = next;
+        }
+        datapath.delete(ids).map_err(|error| error.to_string())?;
+        eventually(datapath, |now| {
+            let left = now.megaflows.megaflows;
+            (left == 0).then_some(()).ok_or(format!("{left} megaflows are left"))
+        })
+    }
+}

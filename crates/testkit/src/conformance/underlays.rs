@@ -1,0 +1,294 @@
+//! End points come and go under traffic: those that stay lose nothing, what is for those that are gone is dropped, and counted.
+
+use super::compare;
+use super::forwarding::Bench;
+use super::lab::{LATENESS, PATIENCE, port_stats, underlay};
+use super::reference::{Expected, Frame, Outcome, Sighting};
+use super::tunnels::{decapped, encapsulated};
+use super::{PORTS, Provider, UPLINK, conforms, tunnel_port};
+use crate::frames::{self, FrameKinds};
+use crate::host::wait_until;
+use crate::random::Random;
+use datapath::megaflow::Megaflow;
+use datapath::stats::Snapshot;
+use datapath::user::EndpointConfig;
+use flow::{
+    Action, DatapathKey, DropReason, EndpointId, Field, Match, PortNo, TunnelInfo, TunnelKey,
+};
+use packet::PacketBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FROM: PortNo = PORTS[0];
+const TO: PortNo = PORTS[1];
+const ROUNDS: usize = 12;
+/// Frames in each direction while the underlay changes, and again when it has changed.
+const FRAMES: usize = 60;
+/// What frames to an end point are dropped under when it is gone, or new and not resolved yet.
+const REFUSALS: [DropReason; 2] = [DropReason::UnknownEndpoint, DropReason::EndpointUnresolved];
+
+/// End points and tunnels are removed and added while frames go to and come from all of them. What belongs to those that stay
+/// arrives, all of it and in order; what belongs to the others is dropped under its reason.
+///
+/// # Panics
+/// When the provider does not conform.
+pub fn underlays_change(provider: Provider<'_>) {
+    provider.report_lacks("conformance while the underlay changes");
+    let (mut bench, mut random) = (Bench::new(provider), Random::new(4));
+    let all = Arc::clone(&bench.endpoints);
+    let megaflows: Vec<Megaflow> = all.iter().flat_map(megaflows_of).collect();
+    // One of each tunnel type is there twice.
+    let once: BTreeMap<_, Megaflow> = megaflows.into_iter().map(|m| (m.id, m)).collect();
+    bench.reference.megaflows = once.into_values().map(|megaflow| (megaflow, (0, 0))).collect();
+    bench.put(bench.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
+    let mut now: Vec<EndpointConfig> = all.to_vec();
+    for round in 0..ROUNDS {
+        // A whole address family in between, so that tunnels go, too.
+        let keep = |random: &mut Random, end: &EndpointConfig| match round % 4 {
+            1 => end.local.is_ipv4(),
+            3 => end.local.is_ipv6(),
+            _ => !random.once_in(3),
+        };
+        let next: Vec<EndpointConfig> =
+            all.iter().filter(|end| keep(&mut random, end)).copied().collect();
+        let change = Change { all: &all, now: &now, next: &next };
+        conforms(change.under_traffic(&mut bench, &mut random));
+        now = next;
+        let still = Change { all: &all, now: &now, next: &now };
+        conforms(still.settled(&mut bench, &mut random));
+    }
+}
+
+/// The address that frames to an end point have here.
+fn mac_of(id: EndpointId) -> [u8; 6] {
+    [2, 0, 0, 0, 9, id.0 as u8]
+}
+
+const KEY: TunnelKey = TunnelKey { datapath: DatapathKey(7), ports: None };
+
+fn megaflows_of(end: &EndpointConfig) -> [Megaflow; 2] {
+    let condition = |fields: &[(Field, u128)]| {
+        let mut condition = Match::any();
+        for &(field, value) in fields {
+            assert!(condition.require(field, value, field.all_ones()));
+        }
+        condition
+    };
+    let [a, b, c, d, e, f] = mac_of(end.id);
+    let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    let out = condition(&[(Field::InPort, FROM.0.into()), (Field::EthDst, mac.into())]);
+    let back = condition(&[(Field::InPort, tunnel_port(end.spec.tunnel).0.into())]);
+    [
+        Megaflow::new(out, [Action::Encap { endpoint: end.id, key: KEY }].into()),
+        Megaflow::new(back, [Action::Output(TO)].into()),
+    ]
+}
+
+/// From these end points to those.
+struct Change<'a> {
+    all: &'a [EndpointConfig],
+    now: &'a [EndpointConfig],
+    next: &'a [EndpointConfig],
+}
+
+/// A frame in some direction, and what becomes of it if its end point is there.
+struct Passing {
+    wire: PortNo,
+    packet: PacketBuf,
+    end: EndpointConfig,
+    expected: Vec<Expected>,
+}
+
+/// What is to become of frames.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Arrives,
+    /// Its end point comes or goes.
+    Either,
+    Dropped,
+}
+
+impl Change<'_> {
+    fn fate(&self, end: &EndpointConfig) -> Fate {
+        match (self.now.contains(end), self.next.contains(end)) {
+            (true, true) => Fate::Arrives,
+            (false, false) => Fate::Dropped,
+            _ => Fate::Either,
+        }
+    }
+
+    /// Frames to all end points, and from those to which somebody listens all the time: what comes to no tunnel at all is the
+    /// host's business.
+    fn frames(&self, bench: &mut Bench, random: &mut Random) -> Vec<Passing> {
+        let (before, after) = (underlay(self.now).tunnels, underlay(self.next).tunnels);
+        let is_heard = |end: &&EndpointConfig| {
+            let mut both = before.iter().filter(|tunnel| after.contains(tunnel));
+            both.any(|tunnel| (tunnel.spec, tunnel.local) == (end.spec, end.local))
+        };
+        let heard: Vec<&EndpointConfig> = self.all.iter().filter(is_heard).collect();
+        let kinds = FrameKinds { supers: false, malformed: false, max_payload: 1000 };
+        let mut frames = Vec::new();
+        for _ in 0..FRAMES {
+            let end = random.pick(self.all);
+            let mut frame = frames::frame(random, kinds);
+            frame.head_mut()[..6].copy_from_slice(&mac_of(end.id));
+            let expected = expectation(bench, FROM, None, &frame);
+            frames.push(Passing { wire: FROM, packet: frame, end, expected });
+            if heard.is_empty() {
+                continue;
+            }
+            let end = *random.pick(&heard);
+            let frame = frames::frame(random, kinds);
+            let outer = encapsulated(&mut bench.others, &end, &KEY, frame);
+            let Some((_, outer)) = outer else { continue };
+            for packet in outer {
+                let Ok((info, inner)) = decapped(end.spec.tunnel, &packet) else { continue };
+                let port = tunnel_port(end.spec.tunnel);
+                let expected = expectation(bench, port, Some(&info), &inner);
+                frames.push(Passing { wire: UPLINK, packet, end, expected });
+            }
+        }
+        frames
+    }
+
+    fn under_traffic(&self, bench: &mut Bench, random: &mut Random) -> Result<(), String> {
+        let frames = self.frames(bench, random);
+        let before = bench.lab.snapshot();
+        let lab = &bench.lab;
+        std::thread::scope(|scope| {
+            let (first, others) = frames.split_at(frames.len() / 4);
+            let send = |frames: &[Passing]| {
+                for passing in frames {
+                    lab.send(passing.wire, &passing.packet);
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            };
+            send(first);
+            let (datapath, netns) = (&lab.datapath, lab.netns());
+            let next = underlay(self.next);
+            let changing = scope.spawn(move || netns.run_in(move || datapath.set_underlay(next)));
+            send(others);
+            let changed = changing.join().expect("it does not panic");
+            changed.expect("a thread can enter the namespace")
+        })
+        .map_err(|error| error.to_string())?;
+        self.judge(bench, &frames, &before)
+    }
+
+    /// Nothing changes any more.
+    fn settled(&self, bench: &mut Bench, random: &mut Random) -> Result<(), String> {
+        wait_until(PATIENCE, "all end points are resolved", || {
+            bench.lab.snapshot().endpoints.iter().all(|end| end.neighbour != "unresolved")
+        });
+        let there = bench.lab.snapshot().endpoints.len();
+        if there != self.now.len() {
+            return Err(format!("there are {there} end points, not {}", self.now.len()));
+        }
+        let frames = self.frames(bench, random);
+        let before = bench.lab.snapshot();
+        for passing in &frames {
+            bench.lab.send(passing.wire, &passing.packet);
+        }
+        self.judge(bench, &frames, &before)
+    }
+
+    /// That every frame has left or was dropped, as its end point demands.
+    fn judge(
+        &self,
+        bench: &mut Bench,
+        frames: &[Passing],
+        before: &Snapshot,
+    ) -> Result<(), String> {
+        let (mut left, deadline) =
+            (BTreeMap::<PortNo, Vec<Sighting>>::new(), Instant::now() + LATENESS);
+        let is_done = |left: &BTreeMap<PortNo, Vec<Sighting>>, now: &Snapshot| {
+            [(FROM, UPLINK), (UPLINK, TO)].into_iter().all(|(wire, at)| {
+                let sent = frames.iter().filter(|passing| passing.wire == wire).count() as u64;
+                let arrived = left.get(&at).map_or(0, |list| list.len() as u64);
+                arrived + refused(now, wire) - refused(before, wire) >= sent
+            })
+        };
+        while !is_done(&left, &bench.lab.snapshot()) && Instant::now() < deadline {
+            for (port, sightings) in bench.lab.collect(&BTreeMap::new()) {
+                left.entry(port).or_default().extend(sightings);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.compare(frames, left)?;
+        let now = bench.lab.snapshot();
+        for wire in [FROM, UPLINK] {
+            let grown = refused(&now, wire) - refused(before, wire);
+            let of = |fate: Fate| {
+                let there =
+                    |passing: &&Passing| passing.wire == wire && self.fate(&passing.end) == fate;
+                frames.iter().filter(there).count() as u64
+            };
+            let (least, most) = (of(Fate::Dropped), of(Fate::Dropped) + of(Fate::Either));
+            if !(least..=most).contains(&grown) {
+                return Err(format!("port {wire}: {grown} drops, not {least} to {most}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// That what arrives has arrived in its order, and what is dropped has not.
+    fn compare(
+        &self,
+        frames: &[Passing],
+        left: BTreeMap<PortNo, Vec<Sighting>>,
+    ) -> Result<(), String> {
+        // How often each frame has left beside those that have to.
+        let mut more: HashMap<(PortNo, &Frame), i32> = HashMap::new();
+        for (&port, sightings) in &left {
+            for sighting in sightings {
+                *more.entry((port, &sighting.frame)).or_default() += 1;
+            }
+        }
+        let with_fate = |fate| frames.iter().filter(move |passing| self.fate(&passing.end) == fate);
+        for expected in with_fate(Fate::Arrives).flat_map(|passing| &passing.expected) {
+            *more.entry((expected.at, &expected.frame)).or_default() -= 1;
+        }
+        let mut expected = Vec::new();
+        for passing in frames {
+            for one in &passing.expected {
+                let has_left = match self.fate(&passing.end) {
+                    Fate::Arrives => true,
+                    Fate::Dropped => false,
+                    Fate::Either => match more.get_mut(&(one.at, &one.frame)) {
+                        Some(left) if *left > 0 => {
+                            *left -= 1;
+                            true
+                        }
+                        _ => false,
+                    },
+                };
+                if has_left {
+                    expected.push(one.clone());
+                }
+            }
+        }
+        compare::frames(&expected, left.clone())
+    }
+}
+
+/// Frames that came in by a wire and were dropped because of their end point.
+fn refused(snapshot: &Snapshot, wire: PortNo) -> u64 {
+    let drops = match wire {
+        UPLINK => Some(&snapshot.uplink.drops),
+        port => port_stats(snapshot, port).map(|stats| &stats.drops),
+    };
+    let count = |reason: DropReason| drops.and_then(|drops| drops.get(reason.name())).copied();
+    REFUSALS.into_iter().filter_map(count).sum()
+}
+
+fn expectation(
+    bench: &mut Bench,
+    port: PortNo,
+    info: Option<&TunnelInfo>,
+    packet: &PacketBuf,
+) -> Vec<Expected> {
+    let mut outcome = Outcome::default();
+    bench.reference.receive(port, info, packet, &mut outcome);
+    outcome.expected
+}

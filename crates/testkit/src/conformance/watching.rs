@@ -1,0 +1,110 @@
+//! Who looks on sees every packet that is not delivered, with the reason and the megaflow that decided, and every frame of a port.
+
+use super::compare::Seen;
+use super::forwarding::{self, Bench};
+use super::lab::LATENESS;
+use super::reference::Outcome;
+use super::{PORTS, Provider, conforms, tunnels};
+use crate::random::Random;
+use datapath::Datapath;
+use datapath::watch::{CapturedFrame, Direction, DroppedPacket, Watching};
+use flow::PortNo;
+use packet::{Checksum, PacketBuf};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+const WATCHED: PortNo = PORTS[1];
+/// Fewer than most frames have.
+const SNAP_BYTES: usize = 200;
+const CASES: u64 = 20;
+
+/// What a bench has watched.
+#[derive(Debug)]
+pub(super) struct Watchers {
+    drops: Watching<DroppedPacket>,
+    frames: Watching<CapturedFrame>,
+}
+
+/// Packets that are not delivered and frames of a port are shown, each once, to whoever watches; to nobody from when they do not.
+///
+/// # Panics
+/// When the provider does not conform.
+pub fn watchers_are_told(provider: Provider<'_>) {
+    provider.report_lacks("conformance of watching");
+    let (mut bench, mut seen) = (Bench::new(provider), Seen::default());
+    for seed in 1..=CASES {
+        // Of two that watch, one goes in the middle.
+        let other = Watchers::new(&*bench.lab.datapath);
+        bench.watchers = Some(Watchers::new(&*bench.lab.datapath));
+        let mut random = Random::new(seed);
+        conforms(forwarding::check(&mut bench, &mut random, &mut seen));
+        drop(other);
+        conforms(tunnels::singles(&mut bench, &mut random, &mut seen));
+    }
+    assert!(seen.dropped > CASES && seen.sent > CASES, "{seen:?}");
+}
+
+impl Watchers {
+    fn new(datapath: &dyn Datapath) -> Self {
+        Self {
+            drops: datapath.watch_drops().expect("the provider runs"),
+            frames: datapath.watch_frames(WATCHED, SNAP_BYTES).expect("the provider runs"),
+        }
+    }
+
+    /// That they have seen what has happened, and nothing else.
+    pub fn compare(&self, outcome: &Outcome) -> Result<(), String> {
+        each_once(&self.drops, &outcome.told, |seen, told| {
+            (seen.port, seen.reason, seen.megaflow) == (told.port, told.reason, told.megaflow)
+                && seen.missed == 0
+                && begins_alike(&told.packet, seen.len, &seen.head)
+        })
+        .map_err(|fault| format!("who watches drops {fault}"))?;
+        let of_port = |(port, _): &&(PortNo, PacketBuf)| *port == WATCHED;
+        let from = outcome.taken.iter().filter(of_port);
+        let from = from.map(|(_, packet)| (Direction::FromGuest, packet.clone()));
+        let to = outcome.given.iter().filter(of_port);
+        let to = to.map(|(_, packet)| (Direction::ToGuest, packet.clone()));
+        let expected: Vec<(Direction, PacketBuf)> = from.chain(to).collect();
+        each_once(&self.frames, &expected, |seen, (direction, packet)| {
+            seen.direction == *direction
+                && seen.missed == 0
+                && seen.bytes.len() == SNAP_BYTES.min(packet.len())
+                && begins_alike(packet, seen.len, &seen.bytes)
+        })
+        .map_err(|fault| format!("who watches a port {fault}"))
+    }
+}
+
+/// That the copies are those of `expected`, each once, in whatever order.
+fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
+    copies: &Watching<S>,
+    expected: &[E],
+    is_of: impl Fn(&S, &E) -> bool,
+) -> Result<(), String> {
+    let mut open: Vec<&E> = expected.iter().collect();
+    loop {
+        let patience = if open.is_empty() { Duration::ZERO } else { LATENESS };
+        match copies.recv_timeout(patience) {
+            Ok(copy) => match open.iter().position(|expected| is_of(&copy, expected)) {
+                Some(at) => drop(open.swap_remove(at)),
+                None => return Err(format!("is shown\n {copy:?}\nbut there were left\n {open:?}")),
+            },
+            Err(RecvTimeoutError::Timeout) if open.is_empty() => return Ok(()),
+            Err(_) => return Err(format!("is not shown\n {open:?}")),
+        }
+    }
+}
+
+/// True of the first bytes of a packet, but for a checksum that is still owed on one side and may be there on the other.
+fn begins_alike(packet: &PacketBuf, len: usize, head: &[u8]) -> bool {
+    let owed = match packet.offload.checksum {
+        Checksum::Partial { start, offset } => Some(usize::from(start + offset)),
+        _ => None,
+    };
+    let is_owed = |at: usize| owed.is_some_and(|owed| at == owed || at == owed + 1);
+    let bytes = packet.to_vec();
+    len == bytes.len()
+        && head.len() <= len
+        && head.iter().zip(&bytes).enumerate().all(|(at, (a, b))| a == b || is_owed(at))
+}
