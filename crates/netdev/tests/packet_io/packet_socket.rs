@@ -187,11 +187,7 @@ fn super_packet_is_refused_when_the_kernel_does_not_know_its_tag() {
     let wire = wire(&Filter::vlan_tagged());
     let macs = (wire.ends.0.mac, ELSEWHERE);
     let mut packet = big_packet();
-    for tags in [
-        &[(0x9100, 1)][..],
-        &[(0x8100, 1), (0x9100, 2)],
-        &[(0x88a8, 1), (0x8100, 2), (0x9100, 3)],
-    ] {
+    for tags in [&[(0x9100, 1)][..], &[(0x8100, 1), (0x9100, 2)]] {
         let whole = tcp_frame(macs, tags, addresses(false), &pattern(30_000), Some(1400));
         assert!(matches!(wire.tx.send(&whole), Err(IoError::TooBig)));
         let single = tcp_frame(macs, tags, addresses(false), &pattern(1000), None);
