@@ -30,8 +30,8 @@ use switch::{Config, Engine};
 /// Programs that are tried unless `WEFT_CASES` says otherwise.
 const CASES: u64 = 150;
 const FRAMES: usize = 40;
-/// How often a sibling of a frame is looked for.
-const TRIES: usize = 5;
+/// Siblings of a frame among which some are chosen.
+const TRIES: usize = 8;
 /// Upcalls that are answered together.
 const BATCH: usize = 16;
 /// What can be changed of a super-packet without it being none any more.
@@ -138,6 +138,14 @@ impl Coming {
                 Some(Arrival { wire: UPLINK, packet, port, inner, by_end_point: true })
             }
         }
+    }
+
+    /// What a program does with it; `None` of what is not looked up.
+    fn actions(&self, bench: &mut Bench, program: &Program) -> Option<Vec<Action>> {
+        let arrival = self.arrival(&mut bench.others)?;
+        let (info, packet) = arrival.inner.ok()?;
+        let key = extract(&packet, arrival.port, info.as_ref()).ok()?;
+        Some(translate(program, &key, &(), &mut ()).actions)
     }
 
     /// Another that differs in one bit, in one that decided or in one that did not, or in the way it comes.
@@ -250,8 +258,13 @@ impl Case {
         let program = &self.sources[0].program;
         let mut siblings = Vec::new();
         for coming in &first {
-            // Not every bit of a frame can be flipped.
-            siblings.extend((0..TRIES).find_map(|_| coming.sibling(random, bench, program)));
+            let tried: Vec<Coming> =
+                (0..TRIES).filter_map(|_| coming.sibling(random, bench, program)).collect();
+            // Above all those of which something else becomes.
+            let actions = coming.actions(bench, program);
+            let other = tried.iter().find(|sibling| sibling.actions(bench, program) != actions);
+            siblings.extend(other.cloned());
+            siblings.extend(tried.last().cloned());
         }
         let (hits, misses) = self
             .pass(bench, &siblings, Round::Mixed, seen)
