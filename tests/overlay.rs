@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::frames::{FrameSocket, count, note};
 use common::daemon::port;
+use common::frames::{FrameSocket, count, note};
 use common::trunk::Trunk;
 use common::{
     Attachment, Daemon, GUEST_DEVICE, Guest, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, traffic,

@@ -135,7 +135,8 @@ mod tests {
         let port = |link: TagLink| PortNo(link.key().0);
         let known: TagLinks = links.into_iter().map(|link| (link, port(link))).collect();
         let unknown = Err(DropReason::UnknownDatapath);
-        let table: [(&[(u16, u16)], Result<(TagLink, usize), DropReason>); 17] = [
+        type Row<'a> = (&'a [(u16, u16)], Result<(TagLink, usize), DropReason>);
+        let table: [Row<'_>; 17] = [
             (&[(0x8100, 7)], Ok((links[0], 0))),
             (&[(0x8100, 0xf007)], Ok((links[0], 0))),
             // The others are the guest's, whatever they are.
