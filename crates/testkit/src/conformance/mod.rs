@@ -24,7 +24,7 @@
 //! # What is tried
 //!
 //! - [`generated`]: megaflows and actions of every kind, on frames from ports and out of tunnels, over IPv4 and IPv6.
-//! - [`programs`]: programs, with the masks and actions that a `switch` makes of them. The frames of the second round differ from
+//! - [`programs()`]: programs, with the masks and actions that a `switch` makes of them. The frames of the second round differ from
 //!   those of the first in one bit, one that the mask has or one that it has not. What leaves is what the translation of each frame
 //!   by itself says. So a mask that lacks a bit shows, wherever it was lost.
 //! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`], [`ports_come_and_go`], [`underlays_change`] and
