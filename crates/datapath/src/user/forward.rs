@@ -134,9 +134,12 @@ impl Forwarder {
     /// Executes actions on a packet as if it had come in by `port`.
     pub(super) fn execute(&mut self, port: PortNo, packet: &mut PacketBuf, actions: &[Action]) {
         self.out.begin(port, None);
+        // What its sender may have to be told, and a controller is told.
+        let Ok(key) = extract(packet, port, None) else {
+            return self.out.dropped(DropReason::Malformed, packet);
+        };
         execute(actions, packet, &mut self.endpoints, &mut self.out);
-        self.out.controller.clear();
-        self.out.too_big.clear();
+        self.finish(&key, port);
     }
 
     /// Does what is left to be done after the actions: rarely anything.
