@@ -74,8 +74,8 @@ impl FromIterator<(TagLink, PortNo)> for TagLinks {
 
 impl TagLinks {
     /// The link that a frame came by, and its port. Where the first two tags are those of a link, that is the one, whatever
-    /// link the first tag alone would be: who has both has to keep a guest of the second from sending the other's inner tag,
-    /// as outer tags of different TPID do. Priorities do not count.
+    /// link the first tag alone would be. An uplink that had links (7) and (7, 8) of one outer TPID would let a guest of the first reach
+    /// the second by a tag 8 of its own: `network` refuses such files. Priorities do not count.
     ///
     /// # Errors
     /// [`DropReason::UnknownDatapath`] for tags that are no link's, [`DropReason::Malformed`] for a frame that is cut.

@@ -20,8 +20,7 @@ impl UdpUnderlay {
     ///
     /// # Errors
     /// [`Error::Invalid`] when `group` is no multicast address; [`Error::Os`]: EADDRINUSE when the port is taken for all
-    /// addresses (by a kernel tunnel device, for instance), ENODEV when there is no such interface, ENOBUFS beyond
-    /// `net.ipv4.igmp_max_memberships` groups.
+    /// addresses (by a kernel tunnel device, for instance), ENODEV when there is no such interface.
     pub fn join(group: SocketAddr, uplink: Ifindex, options: UdpOptions) -> Result<Self> {
         let what = || format!("join multicast group {group} on interface {uplink}");
         if !group.ip().is_multicast() {

@@ -1,7 +1,8 @@
 //! The headers of one TCP or UDP super-packet, and how they change from segment to segment.
 
 use wire::checksum::Sum;
-use wire::{Protocol, TcpFlags, tcp, udp};
+use wire::vlan::{ETHERTYPE_OFFSET, MAX_TAGS, TAG_LEN};
+use wire::{EtherType, Protocol, TcpFlags, tcp, udp};
 
 use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
 use crate::locate::locate;
@@ -52,6 +53,12 @@ pub(crate) fn checksum_offset(kind: GsoKind) -> u16 {
     }
 }
 
+/// All tags of a frame, however many.
+fn count_tags(frame: &[u8]) -> usize {
+    let (tags, _) = frame.get(ETHERTYPE_OFFSET..).unwrap_or_default().as_chunks::<TAG_LEN>();
+    tags.iter().take_while(|&&[a, b, ..]| EtherType(u16::from_be_bytes([a, b])).is_vlan()).count()
+}
+
 impl SuperHeaders {
     /// Reads the headers of `packet`, whose first `outer_len` bytes stand before its Ethernet header.
     pub(crate) fn parse(
@@ -60,6 +67,9 @@ impl SuperHeaders {
         outer_len: usize,
     ) -> Result<Self, SegmentError> {
         let head = packet.head();
+        let frame = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
+        // Of more tags than are looked behind those in front are as good as outer bytes: every segment gets them.
+        let outer_len = outer_len + TAG_LEN * count_tags(frame).saturating_sub(MAX_TAGS);
         let inner = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
         let at = locate(inner).ok_or(SegmentError::NotTransport)?;
         let (protocol, least, fits_version) = match gso.kind {

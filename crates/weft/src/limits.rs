@@ -52,12 +52,16 @@ fn needed(config: &Config) -> u64 {
     // Tunnels with the same address and the same checksums send from the same ports.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
     let workers = config.workers.count.max(1) as u64;
+    let groups =
+        config.underlay.tunnels.iter().filter(|tunnel| tunnel.group.is_some()).count() as u64;
+    let tunnels = config.underlay.tunnels.len() as u64 - groups;
     // Each worker has a queue of each device, and a socket of each tunnel; one more socket of each tunnel keeps the host's own
-    // stack from answering.
+    // stack from answering. A multicast group is heard by one.
     BESIDES
         + workers * PER_WORKER
         + workers * config.ports.len() as u64
-        + (workers + 1) * config.underlay.tunnels.len() as u64
+        + (workers + 1) * tunnels
+        + groups
         + senders.len() as u64 * u64::from(config.entropy_ports)
 }
 

@@ -14,6 +14,8 @@ use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
+/// Bytes of payload in the longest packet, more than there are.
+const LONGEST_PACKET: u64 = 65_536;
 /// Connections that the list must refuse.
 const TRIES: u32 = 3;
 /// How long a connection may take that is let through, or a refusal.
@@ -159,15 +161,21 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     Ok(Refusals { to: name, port, tried: TRIES, refused: TRIES, entry })
 }
 
-/// Reads what the lists have counted on the second host, where both switches have guests.
+/// Reads what the lists have counted on the second host, where both switches have guests. `bytes` of payload have been measured.
 ///
 /// # Errors
-/// They have not counted what they refused, or what they let in.
-pub(super) fn count(report: &mut PolicyReport, attachment: &Attachment, stop: &Stop) -> Result<()> {
+/// They have not counted what they refused, or as many packets as that payload needs at least.
+pub(super) fn count(
+    report: &mut PolicyReport,
+    bytes: u64,
+    attachment: &Attachment,
+    stop: &Stop,
+) -> Result<()> {
     let [near, far] = SWITCHES;
     let refused = &mut report.refused;
     refused.entry.packets = counted(attachment, far, REFUSING, refused.refused.into(), stop)?;
-    report.let_in.packets = counted(attachment, near, LETTING_IN, 1, stop)?;
+    let least = bytes.div_ceil(LONGEST_PACKET);
+    report.let_in.packets = counted(attachment, near, LETTING_IN, least, stop)?;
     Ok(())
 }
 

@@ -107,7 +107,12 @@ fn write_policy(report: &ProfileReport, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     gateways.truncate(routed.len() / ways.len().max(1));
     let (ways, gateways) = (ways.join(" and "), gateways.join(" and "));
     let (received, sent) = (pings(|pings| pings.received), pings(|pings| pings.sent));
-    writeln!(f, "weft's router: {ways} through {gateways}: {received} of {sent} pings answered.")?;
+    let tried = report.trials.iter().filter(|trial| trial.contender.is_weft()).count();
+    writeln!(
+        f,
+        "weft's router: {ways} through {gateways}: {received} of {sent} pings answered, in {} of {tried} trials.",
+        policies().count()
+    )?;
     let (port, to, entry) = (refused.port, &refused.to, &refused.entry.condition);
     let (times, tried) = (sum(&|p| p.refused.refused.into()), sum(&|p| p.refused.tried.into()));
     let counted = sum(&|policy| policy.refused.entry.packets);
@@ -238,12 +243,14 @@ mod tests {
             let_in: Entry { condition: "ip4".into(), packets: 1000 },
         };
         let with = |again| Trial { policy: Some(policy.clone()), ..trial(STT, 0, again, 20.0) };
-        let text = report(vec![with(false), with(true)]).to_string();
+        let failed = Trial { policy: None, ..with(false) };
+        let text = report(vec![with(false), with(true), failed]).to_string();
         let lines: Vec<_> = text.lines().filter(|line| line.starts_with("weft's")).collect();
         assert_eq!(
             lines,
             [
-                "weft's router: h1g1 -> h2r through 10.77.0.1 and fd77::ffff: 12 of 12 pings answered.",
+                "weft's router: h1g1 -> h2r through 10.77.0.1 and fd77::ffff: 12 of 12 pings answered, in 2 of \
+                 3 trials.",
                 "weft's lists: TCP port 23 of h2r refused 6 of 6 times, 6 counted as `tcp.dst == 23`; what is measured was \
                  let in by `ip4`, 2 000 packets on h2.",
             ]

@@ -89,6 +89,9 @@ impl Plan<'_> {
         trial.ping6 = Some(complete(ping6.run(PINGS, stop)?, first, second)?);
         self.step(contender, "router and access control lists");
         trial.policy = policy::exercise(lab, attachment, stop)?;
+        if contender.is_weft() && trial.policy.is_none() {
+            return Err(Error::Traffic("weft has neither router nor lists to be tried".into()));
+        }
 
         self.step(contender, "TCP, 1 connection");
         let one = [route4(lab, 0, 1)];
@@ -103,7 +106,12 @@ impl Plan<'_> {
         let back = [Route { from, to, address: to.ip6().into(), connections: 1 }];
         self.stream(lab, attachment, &back, BACKWARD)?;
         // Last: megaflows have handed on by now what they counted.
-        trial.policy.as_mut().map_or(Ok(()), |policy| policy::count(policy, attachment, stop))
+        let streams = [&trial.one, &trial.eight].into_iter().flatten();
+        let bytes = streams.map(|stream| stream.usage.connection_bytes.iter().sum::<u64>()).sum();
+        trial
+            .policy
+            .as_mut()
+            .map_or(Ok(()), |policy| policy::count(policy, bytes, attachment, stop))
     }
 
     /// Runs TCP over `routes` and measures it for `seconds`.

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use netdev::{IpPrefix, Route};
 use network::TunnelType;
+use serde_json::json;
 use wire::MacAddr;
 
 use super::{Options, PATIENCE};
+use crate::ask::{Answer, ask};
 use crate::environment::Environment;
 use crate::lab::{
     Attachment, DEFAULT_UPLINK_MTU, Lab, Session, UPLINK, attach_network, network_toml,
@@ -20,8 +22,10 @@ use crate::traffic::frames::{Frame, scramble, socket};
 use crate::traffic::sink::Sink;
 use crate::{Error, Result, Stop, demo};
 
-/// Of what there are many.
+/// Of what there are many. A port may have half of all 200,000 megaflows, less what the others have.
 const MANY: u64 = 100_000;
+/// How many of so many megaflows there have to be for a measurement to mean something.
+const ENOUGH: f64 = 0.97;
 /// End points that packets go to: as many as a logical switch has ports, nearly.
 const TARGETS: u64 = 30_000;
 /// Until everything is in place: megaflows are set up at 150,000 a second, and none is idle for as long.
@@ -109,7 +113,13 @@ fn megaflows(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
     let in_turn = move |number: u64, bytes: &mut [u8]| change(number % count, bytes);
     let blast = Blast::start(socket(from)?, template, in_turn, Pace::FlatOut, from.cpu())?;
     let rate = rate(lab, options.seconds, || Ok(sink.received()))?;
+    let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
+    let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;
     drop(blast);
+    let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
+    if (there as f64) < count as f64 * ENOUGH {
+        return Err(Error::Traffic(format!("of {count} connections only {there} have a megaflow")));
+    }
     attachment.check()?;
     attachment.stop()?;
     Ok(rate)

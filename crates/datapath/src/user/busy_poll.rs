@@ -43,7 +43,7 @@ impl BusyPoll {
             return Idle::Sleep;
         }
         let Some((since, looks)) = self.idle else {
-            self.sleeps += 1;
+            self.sleeps = self.sleeps.wrapping_add(1);
             let tries = self.sleeps.is_multiple_of(TRY_EVERY);
             self.idle = Some((now, self.score > 0 || tries));
             return self.idle(now);

@@ -4,11 +4,6 @@ use flow::DropReason;
 use netdev::af_packet::has_unknown_tag;
 use netdev::io_error::IoResult;
 use packet::{PacketBuf, SegmentChecksum, Segmenter};
-use wire::EtherType;
-use wire::vlan::{ETHERTYPE_OFFSET, MAX_TAGS, TAG_LEN};
-
-/// The most tags of a super-packet that is cut here: two of the underlay, and more than anybody uses.
-const MOST_TAGS: usize = 8;
 
 /// True for super-packets that the kernel cannot cut.
 #[inline]
@@ -32,7 +27,8 @@ impl Default for Cutter {
 }
 
 impl Cutter {
-    /// Sends the segments of a super-packet, until one cannot be sent; the packet is as before then.
+    /// Sends the segments of a super-packet, until one cannot be sent: those before it are on their way then, though the packet
+    /// counts as dropped. The packet is as before.
     ///
     /// # Errors
     /// [`DropReason::Segmentation`] when it cannot be cut: nothing was sent.
@@ -42,47 +38,30 @@ impl Cutter {
         mut send: impl FnMut(&PacketBuf) -> IoResult<()>,
     ) -> Result<IoResult<()>, DropReason> {
         packet.linearize();
-        // Whoever cuts looks behind two tags: those in front are put on again.
-        let count = count_tags(packet.head());
-        if count > MOST_TAGS {
-            return Err(DropReason::Segmentation);
-        }
-        let front: Vec<_> = (MAX_TAGS..count).map_while(|_| flow::pop_vlan(packet)).collect();
         let Self { segmenter, segment } = self;
-        let put_on = |packet: &mut PacketBuf| {
-            front.iter().rev().try_for_each(|&tag| flow::push_vlan(packet, tag))
-        };
         let cut = segmenter.segment(packet, 0, SegmentChecksum::Partial, |_| {});
-        let sent = cut.map_err(|_| DropReason::Segmentation).and_then(|segments| {
-            for (header, payload) in segments {
-                segment.reset(PacketBuf::HEADROOM);
-                segment.append(header);
-                segment.append(payload);
-                segment.offload = segments.offload();
-                put_on(segment)?;
-                if let Err(error) = send(segment) {
-                    return Ok(Err(error));
-                }
+        let segments = cut.map_err(|_| DropReason::Segmentation)?;
+        for (header, payload) in segments {
+            segment.reset(PacketBuf::HEADROOM);
+            segment.append(header);
+            segment.append(payload);
+            segment.offload = segments.offload();
+            if let Err(error) = send(segment) {
+                return Ok(Err(error));
             }
-            Ok(Ok(()))
-        });
-        put_on(packet)?;
-        sent
+        }
+        Ok(Ok(()))
     }
-}
-
-/// The tags of a frame, counted to one more than are allowed.
-fn count_tags(frame: &[u8]) -> usize {
-    let (tags, _) = frame.get(ETHERTYPE_OFFSET..).unwrap_or_default().as_chunks::<TAG_LEN>();
-    let is_tag = |tag: &&[u8; TAG_LEN]| EtherType(u16::from_be_bytes([tag[0], tag[1]])).is_vlan();
-    tags.iter().take(MOST_TAGS + 1).take_while(is_tag).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use packet::{Checksum, Gso, GsoKind};
+    use wire::vlan::TAG_LEN;
 
+    /// More than anybody uses.
+    const MOST_TAGS: usize = 12;
     const PAYLOAD: usize = 3000;
     const MSS: u16 = 1400;
 
@@ -126,13 +105,6 @@ mod tests {
             assert_eq!(lens, [1400, 1400, 200], "{tags} tags");
             assert_eq!((packet.to_vec(), packet.offload), before, "{tags} tags");
         }
-    }
-
-    #[test]
-    fn packet_is_refused_when_it_has_too_many_tags() {
-        let mut packet = super_packet(MOST_TAGS + 1);
-        let sent = Cutter::default().send(&mut packet, |_| panic!("nothing can be sent"));
-        assert!(matches!(sent, Err(DropReason::Segmentation)), "{sent:?}");
     }
 
     #[test]

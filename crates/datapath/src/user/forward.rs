@@ -131,6 +131,12 @@ impl Forwarder {
         self.finish(&answer.upcall.key, answer.upcall.port);
     }
 
+    /// Drops a packet that came in by `port` and is not looked at any further.
+    pub(super) fn refuse(&mut self, port: PortNo, reason: DropReason, packet: &PacketBuf) {
+        self.out.begin(port, None);
+        self.out.dropped(reason, packet);
+    }
+
     /// Executes actions on a packet as if it had come in by `port`.
     pub(super) fn execute(&mut self, port: PortNo, packet: &mut PacketBuf, actions: &[Action]) {
         self.out.begin(port, None);

@@ -11,9 +11,7 @@ use super::uplink::UplinkSockets;
 use super::{BATCH, Notice, Notices, TICK};
 use crate::megaflow::MegaflowId;
 use crate::stats::{EndpointStats, MegaflowStats};
-use flow::{
-    Action, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType,
-};
+use flow::{DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType};
 use netdev::Error;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
@@ -192,7 +190,7 @@ impl Worker {
                 // Shown to who looks on, too.
                 Err(reason) => {
                     let port = forwarder.out.uplink_port();
-                    forwarder.execute(port, packet, &[Action::Drop(reason)]);
+                    forwarder.refuse(port, reason, packet);
                 }
             }
         }

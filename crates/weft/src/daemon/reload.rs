@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::control::answers::{Changes, Reloaded};
 use anyhow::{Context, anyhow};
 use datapath::Datapath;
-use datapath::user::{Config, EndpointConfig, PortConfig, Underlay};
+use datapath::user::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::DatapathKey;
 use pipeline::{Program, Question, StationPlace};
 use std::collections::{HashMap, HashSet};
@@ -131,7 +131,7 @@ fn refuse(old: &Deployed, new: &Deployed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Links, tunnels and end points of both, as far as they can be there at the same time: two local ends of one tunnel type cannot.
+/// Links, tunnels and end points of both, as far as they can be there at the same time: two local ends of one tunnel type cannot, a group beside them can.
 fn both(old: &Underlay, new: &Underlay) -> Underlay {
     let mut both = new.clone();
     let stay: Vec<_> = old.links.iter().filter(|link| !new.links.contains(link)).copied().collect();
@@ -140,7 +140,10 @@ fn both(old: &Underlay, new: &Underlay) -> Underlay {
     let stay: Vec<_> = old
         .tunnels
         .iter()
-        .filter(|tunnel| new.tunnels.iter().all(|other| other.port != tunnel.port))
+        .filter(|tunnel| {
+            let place = |tunnel: &TunnelConfig| (tunnel.port, tunnel.group);
+            new.tunnels.iter().all(|other| place(other) != place(tunnel))
+        })
         .copied()
         .collect();
     both.tunnels.extend(stay);
