@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* For tests and measurements: the path of a frame up to its megaflow, and parts of it. */
+#include "lookup.h"
+#include "parse.h"
+
+__u32 in_port;
+__u32 found;
+
+/* What a run costs without any of it. */
+SEC("tc")
+int test_empty(struct __sk_buff *skb)
+{
+	return TC_ACT_OK;
+}
+
+SEC("tc")
+int test_parse(struct __sk_buff *skb)
+{
+	struct weft_key key;
+
+	return parse(skb, &key, in_port, 0) + (key.port >> 63);
+}
+
+/* Parse, key, exact-match cache, masks. */
+SEC("tc")
+int test_lookup(struct __sk_buff *skb)
+{
+	struct weft_key key;
+	int verdict = parse(skb, &key, in_port, 0);
+
+	found = verdict == WEFT_PARSED ? lookup(&key, skb->len) : WEFT_NO_FLOW;
+	return verdict;
+}
+
+/* The same without the cache. */
+SEC("tc")
+int test_search(struct __sk_buff *skb)
+{
+	struct weft_key key;
+	int verdict = parse(skb, &key, in_port, 0);
+
+	found = verdict == WEFT_PARSED ? search(&key) : WEFT_NO_FLOW;
+	return verdict;
+}
+
+char _license[] SEC("license") __weak = "Dual BSD/GPL";
