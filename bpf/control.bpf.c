@@ -80,14 +80,20 @@ int flow_delete(struct weft_control *control)
 		return -ENOENT;
 	key = flow->key;
 	link = bucket_of(&key);
-	for (i = 0; link && i < MAX_CHAIN; i++) {
+	if (!link)
+		return -EINVAL;
+	for (i = 0; i < MAX_CHAIN; i++) {
 		if (*link == control->flow) {
-			*link = flow->next;
+			*(volatile __u32 *)link = flow->next;
 			*(volatile __u64 *)&flow->generation = 0;
 			return 0;
 		}
 		other = flow_at(*link);
-		link = other ? &other->next : 0;
+		if (!other)
+			return -EINVAL;
+		/* Or the compiler adds the offset before the check, which the verifier forbids. */
+		barrier_var(other);
+		link = &other->next;
 	}
 	return -ENOENT;
 }

@@ -32,9 +32,13 @@
 #define SCTP_LEN 12
 #define ICMP_LEN 8
 #define ND_LEN 24
+#define ND_SOLICIT 135
+#define ND_ADVERT 136
 
 /* wire::ipv6::MAX_EXTENSION_HEADERS. */
 #define MAX_EXTENSIONS 12
+/* Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes take less. */
+#define MAX_L4_OFFSET 0x7fff
 /* More than any sender puts into a solicitation or advertisement; a packet with more goes to userspace. */
 #define MAX_ND_OPTIONS 8
 /* Ethernet, two tags, IPv6, some extension headers and TCP. */
@@ -60,7 +64,18 @@ enum {
 	FRAG_LATER = 3,
 };
 
+/*
+ * Leaves a number as it is, which `mask` covers, but makes all that the verifier knows of it the mask. So it sees
+ * that ways through the program which differ in the number only are the same, and follows one of them.
+ */
+#define forget(number, mask)         \
+	do {                         \
+		barrier_var(number); \
+		(number) &= (mask);  \
+	} while (0)
+
 struct frame {
+	struct __sk_buff *skb;
 	void *data;
 	void *end;	/* of the linear part */
 	__u32 len;	/* of all of it */
@@ -100,49 +115,55 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 	}
 }
 
-static __always_inline int parse_nd(struct weft_key *key, const struct frame *frame,
-				    const struct upper *upper, __u8 type)
+/*
+ * A neighbour solicitation or advertisement: `len` bytes of ICMPv6 at `start` of the frame, whose first
+ * bytes are in the linear part. A global function, so that the verifier goes through it once.
+ */
+__weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len)
 {
-	/* Source link-layer address in a solicitation, target link-layer address in an advertisement. */
-	__u8 wanted = type == 135 ? 1 : 2;
-	bool found = false;
-	__u32 at = ND_LEN;
-	const __u8 *option = upper->at;
-	__u32 len;
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	__u32 at = ND_LEN, option_len, found = 0;
+	const __u8 *option;
+	void *message;
+	bool solicits;
 	int i;
 
-	if (upper->len < ND_LEN)
+	if (!key || start > MAX_L4_OFFSET)
+		return WEFT_UPCALL;
+	message = data + start;
+	if (len < ND_LEN)
 		return WEFT_MALFORMED;
-	if (upper->at + ND_LEN > frame->end)
+	if (message + ND_LEN > end)
 		return WEFT_PULL;
-	key->port |= type == 135 ? WEFT_ND : WEFT_ND | WEFT_ND_ADVERT;
-	key->nd[0] = be64(option + 8);
-	key->nd[1] = be64(option + 16);
+	solicits = *(__u8 *)message == ND_SOLICIT;
+	key->port |= solicits ? WEFT_ND : WEFT_ND | WEFT_ND_ADVERT;
+	key->nd[0] = be64(message + 8);
+	key->nd[1] = be64(message + 16);
 	for (i = 0; i < MAX_ND_OPTIONS; i++) {
-		if (at == upper->len)
+		if (at == len)
 			return WEFT_PARSED;
-		/* The range that the verifier sees must not depend on the way here, or it sees too many ways. */
-		barrier_var(at);
-		at &= 0xfff;
-		option = upper->at + at;
-		if (at + 8 > upper->len)
+		forget(at, 0xfff);
+		option = message + at;
+		if (at + 8 > len)
 			return WEFT_MALFORMED;
-		if ((void *)option + 8 > frame->end)
+		if ((void *)option + 8 > end)
 			return WEFT_PULL;
-		len = option[1] * 8;
-		if (!len || at + len > upper->len || !nd_option_is_valid(option, len))
+		option_len = option[1] * 8;
+		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
 			return WEFT_MALFORMED;
-		if (option[0] == wanted) {
+		/* The link-layer address of the source in a solicitation, of the target in an advertisement. */
+		if (option[0] == (solicits ? 1 : 2)) {
 			if (found)
 				return WEFT_MALFORMED;
-			found = true;
+			found = 1;
 			key->nd[2] = be64(option) << 16;
 		}
-		at += len;
+		at += option_len;
 		if (at > 0xfff)
 			return WEFT_UPCALL;
 	}
-	return at == upper->len ? WEFT_PARSED : WEFT_UPCALL;
+	return at == len ? WEFT_PARSED : WEFT_UPCALL;
 }
 
 static __always_inline int parse_tcp(struct weft_key *key, const struct frame *frame,
@@ -187,8 +208,8 @@ static __always_inline int parse_icmp(struct weft_key *key, const struct frame *
 		return WEFT_PULL;
 	type_code = be16(upper->at);
 	key->transport = type_code;
-	if (upper->is_ip6 && (type_code == 135 << 8 || type_code == 136 << 8))
-		return parse_nd(key, frame, upper, type_code >> 8);
+	if (upper->is_ip6 && (type_code == ND_SOLICIT << 8 || type_code == ND_ADVERT << 8))
+		return parse_nd(frame->skb, key, upper->at - frame->data, upper->len);
 	return WEFT_PARSED;
 }
 
@@ -258,9 +279,7 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
 		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
 			goto found;
-		/* As in parse_nd(). 40 + 13 * 2048 is less. */
-		barrier_var(at);
-		at &= 0x7fff;
+		forget(at, MAX_L4_OFFSET);
 		header = l3 + at;
 		if (at + 8 > total)
 			return WEFT_MALFORMED;
@@ -275,6 +294,7 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 			*frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
 			if (fragment & ~7)
 				*frag = FRAG_LATER;
+			forget(*frag, 3);
 		}
 		if (at + len > total)
 			return WEFT_MALFORMED;
@@ -287,8 +307,7 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 	}
 	return WEFT_MALFORMED;
 found:
-	barrier_var(at);
-	at &= 0x7fff;
+	forget(at, MAX_L4_OFFSET);
 	upper->proto = proto;
 	upper->at = l3 + at;
 	upper->len = total - at;
@@ -353,6 +372,7 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 {
 	__u64 tags = 0;
 	int room = 2;
+	__u32 at;
 
 	if (skb->vlan_present) {
 		__u16 tpid = bpf_ntohs(skb->vlan_proto);
@@ -372,13 +392,17 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 	}
 	/* The outer tag is in the upper half. */
 	key->vlan = tags >> 32 ? tags : tags << 32;
+	at = *l3 - frame->data;
+	forget(at, 0x1f);
+	*l3 = frame->data + at;
 	return 0;
 }
 
-/* `key` has the port, the tunnel and 0 in all else. */
-static __always_inline int parse_frame(struct __sk_buff *skb, struct weft_key *key)
+/* `key` has the port, the tunnel and 0 in all else. Global, so that the verifier goes through it once. */
+__weak int parse_frame(struct __sk_buff *skb, struct weft_key *key)
 {
 	struct frame frame = {
+		.skb = skb,
 		.data = (void *)(long)skb->data,
 		.end = (void *)(long)skb->data_end,
 		.len = skb->len,
@@ -388,6 +412,8 @@ static __always_inline int parse_frame(struct __sk_buff *skb, struct weft_key *k
 	__u16 type;
 	int verdict;
 
+	if (!key)
+		return WEFT_UPCALL;
 	if (l3 > frame.end)
 		return missing(&frame, l3);
 	word = be64(frame.data + 6);

@@ -3,3 +3,4 @@
 
 pub mod agree;
 pub mod frames;
+pub mod lookup;

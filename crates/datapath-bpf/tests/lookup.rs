@@ -1,0 +1,148 @@
+//! Megaflows in the kernel's tables: found by frames as userspace would find them, in the cache and by masks, and not once they are
+//! deleted.
+
+mod common;
+
+use common::lookup::Lookup;
+use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Sizes, TableError};
+use flow::{Field, FlowKey, FlowMask};
+use packet::PacketBuf;
+use testkit::frames::{self, FrameKinds};
+use testkit::random::{Random, environment};
+
+const SIZES: Sizes = Sizes { flows: 3000, cached: 256 };
+const KINDS: FrameKinds = FrameKinds { supers: false, malformed: false, max_payload: 200 };
+
+fn mask_of(fields: &[Field]) -> FlowMask {
+    let mut mask = FlowMask::default();
+    fields.iter().for_each(|&field| mask.add(field));
+    mask
+}
+
+/// A frame that a program may be run on, and its key.
+fn frame(random: &mut Random) -> (Vec<u8>, FlowKey) {
+    loop {
+        let packet = frames::frame(random, KINDS);
+        let frame = packet.to_vec();
+        if frame.len() < 64 {
+            continue;
+        }
+        if let Ok(key) = flow::extract(&PacketBuf::from_bytes(&frame), Lookup::PORT, None) {
+            return (frame, key);
+        }
+    }
+}
+
+#[test]
+fn frames_find_the_megaflow_that_serves_them() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(environment("WEFT_SEED", 1));
+    let masks: Vec<_> = (0..40)
+        .map(|_| {
+            let fields: Vec<_> = (0..4).map(|_| random.pick(Field::ALL)).collect();
+            mask_of(&fields)
+        })
+        .filter(|mask| KernelMatch::new(&FlowKey::default(), mask).is_ok())
+        .collect();
+    let mut installed: Vec<(FlowNo, KernelMatch)> = Vec::new();
+    let (mut found, mut missed) = (0, 0);
+    for _ in 0..environment("WEFT_CASES", 20_000) / 10 {
+        let (bytes, key) = frame(&mut random);
+        let kernel_key = KernelKey::from(&key);
+        let serving = |(_, megaflow): &&(FlowNo, KernelMatch)| megaflow.matches(&kernel_key);
+        let flow = kernel.find(&bytes);
+        match flow {
+            Some(flow) => {
+                found += 1;
+                assert!(
+                    installed.iter().filter(serving).any(|(number, _)| *number == flow),
+                    "{flow:?} does not serve {key:?}"
+                );
+                // What was found by masks is found in the cache.
+                assert_eq!(kernel.find(&bytes), Some(flow));
+            }
+            None => {
+                missed += 1;
+                assert_eq!(installed.iter().find(serving), None, "misses {key:?}");
+                let megaflow = KernelMatch::new(&key, &masks[random.below(masks.len())]);
+                let megaflow = megaflow.expect("bits that the key holds");
+                let number = kernel.tables.put(&megaflow).expect("there is room");
+                installed.push((number, megaflow));
+            }
+        }
+        if random.once_in(3) && !installed.is_empty() {
+            let (number, _) = installed.swap_remove(random.below(installed.len()));
+            kernel.tables.delete(number).expect("it is there");
+        }
+    }
+    assert!(found > 500 && missed > 200, "{found} found, {missed} missed");
+}
+
+#[test]
+fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(7);
+    let (bytes, key) = frame(&mut random);
+    let exact = KernelMatch::new(&key, &FlowMask::exact().of_packet()).err();
+    assert!(exact.is_some(), "the kernel's key does not hold all");
+    let mask = mask_of(&[Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType]);
+    let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
+    let first = kernel.tables.put(&megaflow).expect("there is room");
+    assert_eq!((kernel.find(&bytes), kernel.find(&bytes)), (Some(first), Some(first)));
+    assert_eq!(kernel.tables.served(first).expect("it is there"), (2, 2 * bytes.len() as u64));
+
+    kernel.tables.delete(first).expect("it is there");
+    assert_eq!(kernel.find(&bytes), None);
+    kernel.tables.reclaim().expect("a grace period ends");
+    let mut other = key.clone();
+    other.set(Field::EthSrc, 0x02_ff);
+    let other = KernelMatch::new(&other, &mask).expect("bits that the key holds");
+    assert_eq!(kernel.tables.put(&other).expect("there is room"), first, "used again");
+    assert_eq!(kernel.find(&bytes), None, "the cache has the key with the entry's number");
+    assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(TableError::NoSuchFlow(FlowNo(2)))));
+}
+
+#[test]
+fn tables_refuse_more_than_they_hold() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut key = FlowKey::default();
+    let mask = mask_of(&[Field::TunId]);
+    let mut put = |kernel: &mut Lookup, id: u32| {
+        key.set(Field::TunId, id.into());
+        let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
+        kernel.tables.put(&megaflow)
+    };
+    let flows: Vec<_> = (1..=SIZES.flows).map(|id| put(&mut kernel, id).expect("room")).collect();
+    assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(TableError::FlowsFull)));
+    kernel.tables.delete(flows[5]).expect("it is there");
+    assert_eq!(put(&mut kernel, SIZES.flows + 1).expect("waits for a grace period"), flows[5]);
+}
+
+#[test]
+fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(9);
+    let (bytes, key) = frame(&mut random);
+    let put = |kernel: &mut Lookup, field| {
+        let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
+        kernel.tables.put(&megaflow).expect("there is room")
+    };
+    let [src, dst, port] =
+        [Field::EthSrc, Field::EthDst, Field::InPort].map(|field| put(&mut kernel, field));
+    let order = kernel.tables.masks().to_vec();
+    assert_eq!(kernel.search(&bytes), Some(src), "the first that was put");
+    kernel.tables.reclaim_and_sort(|mask| u64::from(mask == order[2])).expect("sorted");
+    assert_eq!(kernel.tables.masks(), [order[2], order[0], order[1]]);
+    assert_eq!(kernel.search(&bytes), Some(port));
+    kernel.tables.delete(port).expect("it is there");
+    assert_eq!(kernel.search(&bytes), Some(src));
+    kernel.tables.delete(src).expect("it is there");
+    kernel.tables.reclaim().expect("a grace period ends");
+    assert_eq!(kernel.tables.masks(), [order[1]]);
+    assert_eq!(kernel.search(&bytes), Some(dst));
+    assert_eq!(put(&mut kernel, Field::EthSrc), src, "entry and mask are free again");
+}
