@@ -25,9 +25,9 @@ static __always_inline __u16 sections(const struct weft_key *key)
 	return sections;
 }
 
-static __always_inline __u32 *bucket_of(const struct weft_key *key)
+static __always_inline __u32 *bucket_of(const struct weft_key *key, __u32 mask)
 {
-	__u32 bucket = place(sum_words(words(key), BASE_FIRST, TUNNEL_LAST)) & bucket_mask;
+	__u32 bucket = bucket_at(sum_words(words(key), BASE_FIRST, TUNNEL_LAST), mask);
 
 	return bpf_map_lookup_elem(&weft_buckets, &bucket);
 }
@@ -38,7 +38,7 @@ int flow_put(struct weft_control *control)
 {
 	struct weft_flow *flow = flow_at(control->flow);
 	struct weft_key key = control->key;
-	__u32 *bucket = bucket_of(&key), number;
+	__u32 *bucket = bucket_of(&key, control->mask), number;
 	int i;
 
 	if (!flow || !bucket || control->flow == WEFT_NO_FLOW || flow->generation ||
@@ -79,7 +79,7 @@ int flow_delete(struct weft_control *control)
 	if (!flow || control->flow == WEFT_NO_FLOW || !flow->generation)
 		return -ENOENT;
 	key = flow->key;
-	link = bucket_of(&key);
+	link = bucket_of(&key, flow->mask);
 	if (!link)
 		return -EINVAL;
 	for (i = 0; i < MAX_CHAIN; i++) {

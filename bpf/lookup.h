@@ -106,6 +106,12 @@ static __always_inline __u32 place(__u64 sum)
 	return sum >> 32;
 }
 
+/* Keys that are alike under several masks are not to be in one chain. */
+static __always_inline __u32 bucket_at(__u64 sum, __u32 mask)
+{
+	return place(sum + mask * hash_factors[WEFT_KEY_WORDS]) & bucket_mask;
+}
+
 static __always_inline struct weft_flow *flow_at(__u32 number)
 {
 	return bpf_map_lookup_elem(&weft_flows, &number);
@@ -139,7 +145,7 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 		return 1;
 	walk->tried++;
 	OVER_SECTIONS(key->port, +=, sum, hash_words, words(key), words(mask));
-	bucket = place(sum) & bucket_mask;
+	bucket = bucket_at(sum, number);
 	first = bpf_map_lookup_elem(&weft_buckets, &bucket);
 	if (!first)
 		return 1;

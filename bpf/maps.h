@@ -92,5 +92,5 @@ __u32 mask_list_in_use __weak = 0;
 /* Set before loading, and constants from then on. */
 const volatile __u32 cache_mask __weak = WEFT_CACHED - 1;
 const volatile __u32 bucket_mask __weak = WEFT_FLOWS - 1;
-/* Odd and secret: whoever sends frames must not be able to choose their places. */
-const volatile __u64 hash_factors[WEFT_KEY_WORDS] __weak = {};
+/* Odd and secret: whoever sends frames must not be able to choose their places. The last is for the mask. */
+const volatile __u64 hash_factors[WEFT_KEY_WORDS + 1] __weak = {};

@@ -54,7 +54,7 @@ impl Sizes {
     }
 
     /// For the constants `hash_factors` of the programs: random and odd.
-    pub fn hash_factors() -> [u64; WORDS] {
+    pub fn hash_factors() -> [u64; WORDS + 1] {
         let random = RandomState::new();
         std::array::from_fn(|at| random.hash_one(at) | 1)
     }

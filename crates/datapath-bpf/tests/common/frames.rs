@@ -219,3 +219,31 @@ fn tunnel(random: &mut Random) -> TunnelInfo {
         TunnelKey { datapath: flow::DatapathKey(random.below(0xff_ffff) as u32), ports: None };
     TunnelInfo::new(random.pick(&[TunnelType::Vxlan, TunnelType::Geneve]), &outer, &key)
 }
+
+/// A TCP segment as connections have them most.
+pub fn tcp4() -> Vec<u8> {
+    let mut frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0".to_vec();
+    let total = 20 + 32 + 100_u16;
+    frame.extend([0x45, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    tcp(frame)
+}
+
+/// The same over IPv6.
+pub fn tcp6() -> Vec<u8> {
+    let mut frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x86\xdd\x60\0\0\0".to_vec();
+    frame.extend((32 + 100_u16).to_be_bytes());
+    frame.extend([6, 64]);
+    for host in [1, 2] {
+        frame.extend(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host).octets());
+    }
+    tcp(frame)
+}
+
+fn tcp(mut frame: Vec<u8>) -> Vec<u8> {
+    frame.extend([0x9c, 0x40, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x80, 0x10, 1, 0, 0, 0, 0, 0]);
+    frame.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1]);
+    frame.extend([0; 100]);
+    frame
+}
