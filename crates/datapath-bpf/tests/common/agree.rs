@@ -2,6 +2,7 @@
 
 use super::frames::{Case, MAX_DATA};
 use datapath_bpf::KernelKey;
+use flow::FlowKey;
 use generated::types::{tunnel, weft_key};
 use generated::{TestExtractSkel, TestExtractSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -10,6 +11,8 @@ use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use wire::ParseError;
 
 #[allow(unsafe_code, warnings, clippy::all)]
 mod generated {
@@ -35,13 +38,69 @@ impl<'obj> Extractor<'obj> {
         Self { skel: open.load().expect("the verifier takes the program") }
     }
 
+    /// The program, to be attached.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.skel.progs.test_extract.as_fd()
+    }
+
     /// What the program makes of a frame, and that userspace agrees.
     pub fn compare(&mut self, case: &Case) -> Result<Outcome, String> {
-        let expected =
-            flow::extract(&PacketBuf::from_bytes(&case.frame), case.port, case.tunnel.as_ref());
-        let outcome = self.run(case, expected.as_ref().ok());
-        let key = words(&self.bss().key);
-        match (outcome, &expected) {
+        let expected = extract(case);
+        let (stripped, frame) = strip(case);
+        self.prepare(case, expected.as_ref().ok());
+        let input = self.variables();
+        input.stripped_tag = stripped;
+        input.frame_len = frame.len() as u32;
+        // The kernel runs programs on no shorter frames; the program cuts it.
+        let mut data = frame[..frame.len().min(MAX_DATA)].to_vec();
+        data.resize(data.len().max(64), 0xa5);
+        let run = ProgramInput { data_in: Some(&data), ..ProgramInput::default() };
+        let output = self.skel.progs.test_extract.test_run(run);
+        let output = output.unwrap_or_else(|error| panic!("{error} on {} bytes", data.len()));
+        assert_ne!(output.return_value.cast_signed(), -1, "the program cannot make {case:?}");
+        self.judge(case, &expected)
+    }
+
+    /// The same for a frame that `send` makes the kernel run the program on; also returns how many bytes were linear.
+    pub fn compare_sent(
+        &mut self,
+        case: &Case,
+        send: impl FnOnce(&[u8]),
+    ) -> Result<(Outcome, u32), String> {
+        let expected = extract(case);
+        self.prepare(case, expected.as_ref().ok());
+        let runs = self.variables().runs;
+        send(&case.frame);
+        assert_eq!(self.variables().runs, runs + 1, "the program runs on {case:?}");
+        Ok((self.judge(case, &expected)?, self.variables().linear_len))
+    }
+
+    fn prepare(&mut self, case: &Case, key: Option<&FlowKey>) {
+        let input = self.variables();
+        input.in_port = case.port.0;
+        input.stripped_tag = 0;
+        input.frame_len = 0;
+        input.has_tunnel = false;
+        if let (Some(key), true) = (key, case.tunnel.is_some()) {
+            input.has_tunnel = true;
+            input.tunnel = tunnel_words(key);
+        }
+    }
+
+    /// Whether what the program has made of a frame is what userspace makes of it.
+    fn judge(
+        &mut self,
+        case: &Case,
+        expected: &Result<FlowKey, ParseError>,
+    ) -> Result<Outcome, String> {
+        let outcome = match self.variables().verdict {
+            0 => Outcome::Parsed,
+            1 => Outcome::Malformed,
+            2 => Outcome::Upcall,
+            other => return Err(format!("verdict {other} on {case:?}")),
+        };
+        let key = words(&self.variables().key);
+        match (outcome, expected) {
             (Outcome::Parsed, Ok(expected)) if KernelKey::from(expected) == key => Ok(outcome),
             (Outcome::Malformed, Err(_)) | (Outcome::Upcall, _) => Ok(outcome),
             (Outcome::Parsed, Ok(expected)) => {
@@ -52,38 +111,16 @@ impl<'obj> Extractor<'obj> {
         }
     }
 
-    fn run(&mut self, case: &Case, key: Option<&flow::FlowKey>) -> Outcome {
-        let (stripped, frame) = strip(case);
-        let input = self.skel.maps.bss_data.as_deref_mut().expect("the program has variables");
-        input.in_port = case.port.0;
-        input.stripped_tag = stripped;
-        input.frame_len = frame.len() as u32;
-        input.has_tunnel = false;
-        if let (Some(key), true) = (key, case.tunnel.is_some()) {
-            input.has_tunnel = true;
-            input.tunnel = tunnel_words(key);
-        }
-        // The kernel runs programs on no shorter frames; the program cuts it.
-        let mut data = frame[..frame.len().min(MAX_DATA)].to_vec();
-        data.resize(data.len().max(64), 0xa5);
-        let run = ProgramInput { data_in: Some(&data), ..ProgramInput::default() };
-        let output = self.skel.progs.test_extract.test_run(run);
-        let output = output.unwrap_or_else(|error| panic!("{error} on {} bytes", data.len()));
-        match output.return_value.cast_signed() {
-            0 => Outcome::Parsed,
-            1 => Outcome::Malformed,
-            2 => Outcome::Upcall,
-            other => panic!("verdict {other} on {case:?}"),
-        }
-    }
-
-    fn bss(&self) -> &generated::types::bss {
-        self.skel.maps.bss_data.as_deref().expect("the program has variables")
+    fn variables(&mut self) -> &mut generated::types::bss {
+        self.skel.maps.bss_data.as_deref_mut().expect("the program has variables")
     }
 }
 
+fn extract(case: &Case) -> Result<FlowKey, ParseError> {
+    flow::extract(&PacketBuf::from_bytes(&case.frame), case.port, case.tunnel.as_ref())
+}
 /// The tunnel's words of a key, as a decapsulator of the kernel would have them.
-fn tunnel_words(key: &flow::FlowKey) -> tunnel {
+fn tunnel_words(key: &FlowKey) -> tunnel {
     let words = key.words();
     let v6 = words[4..8].iter().any(|&word| word != 0);
     let mut tunnel = tunnel::default();
