@@ -47,27 +47,24 @@ static __always_inline __u64 tag_word(__u64 tpid, __u64 tci)
 }
 
 /*
- * What a decapsulator knows. At least one of the words is not 0 for every tunnel: there are addresses, or
- * WEFT's flag for a key. Userspace tells by that whether there is a tunnel.
+ * What a decapsulator knows. At least one of the words but the first is not 0, whatever the tunnel: there are
+ * addresses, or the flag that says that there is a key. Userspace tells by that whether there is a tunnel.
  */
 struct tunnel {
+	__u64 shape;		/* WEFT_TUNNEL, perhaps with WEFT_TUNNEL6 */
 	__u64 id;
-	__u64 flags;
+	__u64 flags;		/* as in struct weft_key */
 	__u64 metadata;
-	__u64 addr[4];
-	bool is_v6;
+	__u64 addr[4];		/* the last three are 0 without WEFT_TUNNEL6 */
 };
 
 static __always_inline void key_tunnel(struct weft_key *key, const struct tunnel *tunnel)
 {
-	key->port |= WEFT_TUNNEL;
+	key->port |= tunnel->shape;
 	key->tun_id = tunnel->id;
 	key->tun_flags = tunnel->flags;
 	key->tun_metadata = tunnel->metadata;
 	key->tun_addr[0] = tunnel->addr[0];
-	if (!tunnel->is_v6)
-		return;
-	key->port |= WEFT_TUNNEL6;
 	key->tun_addr[1] = tunnel->addr[1];
 	key->tun_addr[2] = tunnel->addr[2];
 	key->tun_addr[3] = tunnel->addr[3];

@@ -2,7 +2,7 @@
 //! that [`crate::KernelKey`] is the same.
 
 /// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
-#[allow(unsafe_code, warnings, missing_docs, clippy::all)]
+#[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/control.skel.rs"));
 }

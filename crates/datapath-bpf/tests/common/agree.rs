@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::ParseError;
 
-#[allow(unsafe_code, warnings, clippy::all)]
+#[allow(unsafe_code, warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/test_extract.skel.rs"));
 }
@@ -123,13 +123,13 @@ fn extract(case: &Case) -> Result<FlowKey, ParseError> {
 fn tunnel_words(key: &FlowKey) -> tunnel {
     let words = key.words();
     let v6 = words[4..8].iter().any(|&word| word != 0);
-    let mut tunnel = tunnel::default();
-    tunnel.id = words[1];
-    tunnel.flags = words[3];
-    tunnel.metadata = words[8];
-    tunnel.addr = if v6 { [words[4], words[5], words[6], words[7]] } else { [words[2], 0, 0, 0] };
-    tunnel.is_v6 = MaybeUninit::new(v6);
-    tunnel
+    tunnel {
+        shape: if v6 { 16 + 32 } else { 16 },
+        id: words[1],
+        flags: words[3],
+        metadata: words[8],
+        addr: if v6 { [words[4], words[5], words[6], words[7]] } else { [words[2], 0, 0, 0] },
+    }
 }
 
 /// The outer tag, if it is to be stripped and the kernel would, and the frame without it.

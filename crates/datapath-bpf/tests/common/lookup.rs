@@ -8,7 +8,7 @@ use libbpf_rs::{ProgramInput, ProgramMut};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-#[allow(unsafe_code, warnings, clippy::all)]
+#[allow(unsafe_code, warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/test_lookup.skel.rs"));
 }
