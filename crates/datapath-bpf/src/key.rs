@@ -66,7 +66,9 @@ impl Shape {
             3 => Place::Own(layout::TUN_FLAGS),
             4..8 => shared(self.has(Self::TUNNEL6), layout::TUN_ADDR + word - TUN6, tunnel_bits),
             8 => Place::Own(layout::TUN_METADATA),
-            9..TUNNEL_END => Place::None,
+            9 => Place::NotHeld(Field::TunMetadata1),
+            10 => Place::NotHeld(Field::TunMetadata2),
+            11 => Place::NotHeld(Field::TunMetadata3),
             24 => Place::Own(layout::ETH_DST),
             25 => Place::Own(layout::ETH_SRC),
             26 => Place::Own(layout::VLAN),
@@ -93,7 +95,8 @@ const _: () = {
     assert!(FLOW_WORDS == 41 && STAGES[1].start == 24 && TUN6 == 4 && TUNNEL_END == 12);
     assert!(Field::InPort.word() == 0 && Field::InPort.shift() == 32);
     assert!(Field::TunId.word() == 1 && Field::TunSrc.word() == 2 && Field::TunFlags.word() == 3);
-    assert!(Field::TunMetadata0.word() == 8 && Field::EthDst.word() == 24);
+    assert!(Field::TunMetadata0.word() == 8 && Field::TunMetadata3.word() == 11);
+    assert!(Field::EthDst.word() == 24);
     assert!(Field::EthSrc.word() == 25 && Field::VlanTpid.word() == 26);
     assert!(
         Field::Ip4Src.word() == 27 && Field::Ip6Src.word() == 28 && Field::IpProto.word() == 32
@@ -113,7 +116,7 @@ enum Place {
     /// Nowhere, because only the pipeline writes it: it is 0.
     Register,
     /// Nowhere, although frames may have it.
-    None,
+    NotHeld(Field),
 }
 
 /// What the kernel knows of a frame: `struct weft_key` of `bpf/intf.h`.
@@ -208,7 +211,7 @@ impl KernelMatch {
                 }
                 Place::Absent { bits: shape } => of_shape |= shape,
                 Place::Register => {}
-                Place::None => return Err(NotHeld(field_of(mask, word))),
+                Place::NotHeld(field) => return Err(NotHeld(field)),
             }
         }
         words[layout::PORT] = words[layout::PORT] & IN_PORT | of_shape;
@@ -230,14 +233,6 @@ impl KernelMatch {
     pub fn matches(&self, key: &KernelKey) -> bool {
         self.mask.apply(key) == self.key
     }
-}
-
-/// A field that `mask` has in `word`.
-fn field_of(mask: &FlowMask, word: usize) -> Field {
-    let is_there = |&(field, _): &(Field, u128)| {
-        field.word() == word || field.width() == 128 && field.word() + 1 == word
-    };
-    mask.fields().find(is_there).map_or(Field::InPort, |(field, _)| field)
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ impl<'obj> Tables<'obj> {
     /// Installs a megaflow. It must not be there already: the programs find the one that was put last.
     ///
     /// # Errors
-    /// [`TableError::FlowsFull`], [`TableError::MasksFull`], [`TableError::ChainFull`]; nothing has changed then.
+    /// [`TableError::FlowsFull`], [`TableError::MasksFull`], [`TableError::ChainFull`]; the megaflow is not there then.
     pub fn put(&mut self, megaflow: &KernelMatch) -> Result<FlowNo, TableError> {
         if self.flows.free.is_empty() && !self.flows.deleted.is_empty() {
             self.reclaim()?;
@@ -292,7 +292,11 @@ impl<'obj> Tables<'obj> {
         if let Some(&number) = self.numbers.get(mask) {
             return Ok(number);
         }
-        let free = self.users.iter().position(Option::is_none).ok_or(TableError::MasksFull)?;
+        let free = |users: &[Option<u32>]| users.iter().position(Option::is_none);
+        if free(&self.users).is_none() && self.users.contains(&Some(0)) {
+            self.reclaim()?;
+        }
+        let free = free(&self.users).ok_or(TableError::MasksFull)?;
         let number = MaskNo(free as u32);
         self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
         match run(&self.mask_append, control(&[0; WORDS], 0, FlowNo(0), number))? {

@@ -122,6 +122,27 @@ fn tables_refuse_more_than_they_hold() {
 }
 
 #[test]
+fn masks_without_megaflows_make_room_for_others() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut put = |number: usize| {
+        let mut mask = FlowMask::default();
+        mask.add_bits(Field::TunId, number as u128);
+        let megaflow = KernelMatch::new(&FlowKey::default(), &mask).expect("it is held");
+        let put = kernel.tables.put(&megaflow);
+        if number > Sizes::MASKS && put.is_err() {
+            assert!(matches!(put, Err(TableError::MasksFull)));
+            kernel.tables.delete(FlowNo(17)).expect("it is there");
+            return kernel.tables.put(&megaflow);
+        }
+        put
+    };
+    for number in 1..=Sizes::MASKS + 1 {
+        put(number).expect("there is room, at last by what was deleted");
+    }
+}
+
+#[test]
 fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
     testkit::require_root!();
     let mut kernel = Lookup::load(SIZES);
