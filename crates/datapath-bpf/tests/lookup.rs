@@ -33,42 +33,38 @@ fn frame(random: &mut Random) -> (Vec<u8>, FlowKey) {
     }
 }
 
-#[test]
-fn frames_find_the_megaflow_that_serves_them() {
-    testkit::require_root!();
-    let mut kernel = Lookup::load(SIZES);
-    let mut random = Random::new(environment("WEFT_SEED", 1));
+/// Looks random frames up, each beside one that differs from it in a bit; installs megaflows for some that miss, and deletes some.
+/// Compares with a list. Returns how many were found.
+fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) -> usize {
     let masks: Vec<_> = (0..40)
-        .map(|_| {
-            let fields: Vec<_> = (0..4).map(|_| random.pick(Field::ALL)).collect();
-            mask_of(&fields)
-        })
+        .map(|_| mask_of(&(0..3).map(|_| random.pick(Field::ALL)).collect::<Vec<_>>()))
         .filter(|mask| KernelMatch::new(&FlowKey::default(), mask).is_ok())
         .collect();
     let mut installed: Vec<(FlowNo, KernelMatch)> = Vec::new();
-    let (mut found, mut missed) = (0, 0);
-    for _ in 0..environment("WEFT_CASES", 20_000) / 10 {
-        let (bytes, key) = frame(&mut random);
-        let kernel_key = KernelKey::from(&key);
-        let serving = |(_, megaflow): &&(FlowNo, KernelMatch)| megaflow.matches(&kernel_key);
-        let flow = kernel.find(&bytes);
-        match flow {
-            Some(flow) => {
-                found += 1;
-                assert!(
-                    installed.iter().filter(serving).any(|(number, _)| *number == flow),
-                    "{flow:?} does not serve {key:?}"
-                );
-                // What was found by masks is found in the cache.
-                assert_eq!(kernel.find(&bytes), Some(flow));
-            }
-            None => {
-                missed += 1;
-                assert_eq!(installed.iter().find(serving), None, "misses {key:?}");
-                let megaflow = KernelMatch::new(&key, &masks[random.below(masks.len())]);
+    let mut found = 0;
+    for _ in 0..frames {
+        let (bytes, key) = frame(random);
+        for (bytes, key) in [Some((bytes.clone(), key)), nearly(random, bytes)].iter().flatten() {
+            let kernel_key = KernelKey::from(key);
+            let serves = |(_, megaflow): &&(FlowNo, KernelMatch)| megaflow.matches(&kernel_key);
+            let mut serving = installed.iter().filter(serves);
+            let flow = kernel.find(bytes);
+            let right = match flow {
+                Some(flow) => serving.any(|(number, _)| *number == flow),
+                None => serving.next().is_none(),
+            };
+            assert!(right, "{flow:?} for {key:?}");
+            // What was found by masks is found in the cache.
+            assert_eq!(kernel.find(bytes), flow);
+            found += usize::from(flow.is_some());
+            if flow.is_none() && random.once_in(2) {
+                let megaflow = KernelMatch::new(key, &masks[random.below(masks.len())]);
                 let megaflow = megaflow.expect("bits that the key holds");
-                let number = kernel.tables.put(&megaflow).expect("there is room");
-                installed.push((number, megaflow));
+                match kernel.tables.put(&megaflow) {
+                    Ok(number) => installed.push((number, megaflow)),
+                    Err(TableError::ChainFull | TableError::FlowsFull) => {}
+                    Err(error) => panic!("{error}"),
+                }
             }
         }
         if random.once_in(3) && !installed.is_empty() {
@@ -76,7 +72,35 @@ fn frames_find_the_megaflow_that_serves_them() {
             kernel.tables.delete(number).expect("it is there");
         }
     }
-    assert!(found > 500 && missed > 200, "{found} found, {missed} missed");
+    found
+}
+
+/// A frame that differs in one bit, if it has a key.
+fn nearly(random: &mut Random, mut frame: Vec<u8>) -> Option<(Vec<u8>, FlowKey)> {
+    let at = random.below(frame.len().min(80));
+    frame[at] ^= 1 << random.below(8);
+    let key = flow::extract(&PacketBuf::from_bytes(&frame), Lookup::PORT, None).ok()?;
+    Some((frame, key))
+}
+
+#[test]
+fn frames_find_the_megaflow_that_serves_them() {
+    testkit::require_root!();
+    let mut random = Random::new(environment("WEFT_SEED", 1));
+    let frames = environment("WEFT_CASES", 20_000) as usize / 10;
+    let found = compare_with_a_list(&mut Lookup::load(SIZES), &mut random, frames);
+    assert!(found > frames / 2, "{found}");
+}
+
+/// What keeps megaflows of one hash apart is seen only where there are some: all are in one chain, and one place in the cache.
+#[test]
+fn frames_find_the_megaflow_that_serves_them_when_hashes_collide() {
+    testkit::require_root!();
+    let mut random = Random::new(environment("WEFT_SEED", 1));
+    let frames = environment("WEFT_CASES", 20_000) as usize / 2;
+    let mut kernel = Lookup::load_in_one_chain(Sizes { flows: 3000, cached: 1 });
+    let found = compare_with_a_list(&mut kernel, &mut random, frames);
+    assert!(found > frames / 10, "{found}");
 }
 
 #[test]

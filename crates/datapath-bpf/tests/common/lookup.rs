@@ -24,10 +24,19 @@ impl Lookup {
     pub const PORT: PortNo = PortNo(7);
 
     pub fn load(sizes: Sizes) -> Self {
+        Self::load_with(sizes, sizes.bucket_mask())
+    }
+
+    /// With all megaflows in one chain.
+    pub fn load_in_one_chain(sizes: Sizes) -> Self {
+        Self::load_with(sizes, 0)
+    }
+
+    fn load_with(sizes: Sizes, bucket_mask: u32) -> Self {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = TestLookupSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
-        constants.bucket_mask = sizes.bucket_mask();
+        constants.bucket_mask = bucket_mask;
         constants.cache_mask = sizes.cache_mask();
         constants.hash_factors = Sizes::hash_factors();
         open.maps.bss_data.as_deref_mut().expect("there are variables").in_port = Self::PORT.0;
