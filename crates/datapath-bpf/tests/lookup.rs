@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::frames::tcp4;
 use common::lookup::Lookup;
 use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Sizes, TableError};
 use flow::{Field, FlowKey, FlowMask};
@@ -101,6 +102,22 @@ fn frames_find_the_megaflow_that_serves_them_when_hashes_collide() {
     let mut kernel = Lookup::load_in_one_chain(Sizes { flows: 3000, cached: 1 });
     let found = compare_with_a_list(&mut kernel, &mut random, frames);
     assert!(found > frames / 10, "{found}");
+}
+
+#[test]
+fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
+    testkit::require_root!();
+    for field in [Field::NdTarget, Field::TunId, Field::TunMetadata0] {
+        let mut kernel = Lookup::load_in_one_chain(SIZES);
+        let mut key = FlowKey::default();
+        key.set(field, 5);
+        let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
+        kernel.tables.put(&megaflow).expect("there is room");
+        assert_eq!(kernel.find(&tcp4()), None, "{field}");
+        let without = KernelMatch::new(&FlowKey::default(), &mask_of(&[field])).expect("is held");
+        let without = kernel.tables.put(&without).expect("there is room");
+        assert_eq!(kernel.find(&tcp4()), Some(without), "{field}");
+    }
 }
 
 #[test]
