@@ -4,6 +4,7 @@
 #include "parse.h"
 
 __u32 in_port;
+struct tunnel tunnel;
 
 /* What a run costs without any of it. */
 SEC("tc")
@@ -31,7 +32,18 @@ int test_lookup(struct __sk_buff *skb)
 	return lookup(&key, skb->len);
 }
 
-/* The same without the cache. */
+/* The same for a frame that came by a tunnel. */
+SEC("tc")
+int test_tunnel(struct __sk_buff *skb)
+{
+	struct weft_key key;
+
+	if (parse(skb, &key, in_port, &tunnel) != WEFT_PARSED)
+		return WEFT_NO_FLOW;
+	return lookup(&key, skb->len);
+}
+
+/* As test_lookup(), without the cache. */
 SEC("tc")
 int test_search(struct __sk_buff *skb)
 {

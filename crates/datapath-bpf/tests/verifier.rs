@@ -15,7 +15,7 @@ use testkit::vm::Vm;
 const RECORDED: &str = include_str!("../../../docs/results/bpf-verifier.md");
 /// A count may differ from the recorded one by one part in so many.
 const MARGIN: u32 = 10;
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "flow_delete",
     "flow_put",
     "mask_append",
@@ -25,6 +25,7 @@ const PROGRAMS: [&str; 9] = [
     "test_lookup",
     "test_parse",
     "test_search",
+    "test_tunnel",
 ];
 
 /// Loads every program; returns what the verifier went through for each, as lines `VERIFIED name count`.

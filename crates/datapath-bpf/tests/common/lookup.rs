@@ -39,7 +39,10 @@ impl Lookup {
         constants.bucket_mask = bucket_mask;
         constants.cache_mask = sizes.cache_mask();
         constants.hash_factors = Sizes::hash_factors();
-        open.maps.bss_data.as_deref_mut().expect("there are variables").in_port = Self::PORT.0;
+        let variables = open.maps.bss_data.as_deref_mut().expect("there are variables");
+        variables.in_port = Self::PORT.0;
+        variables.tunnel.shape = 16;
+        variables.tunnel.id = 5;
         sizes.apply(open.open_object_mut()).expect("the maps have these sizes");
         let skel = Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
         let tables = Tables::new(skel.object()).expect("the object has the tables");
@@ -64,6 +67,7 @@ impl Lookup {
             ("parse", &progs.test_parse),
             ("lookup", &progs.test_lookup),
             ("search", &progs.test_search),
+            ("tunnel", &progs.test_tunnel),
         ];
         programs.map(|(name, program)| (name, run(program, frame, repeat).1)).to_vec()
     }
