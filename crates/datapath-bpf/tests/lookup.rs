@@ -8,6 +8,9 @@ use common::lookup::Lookup;
 use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Sizes, TableError};
 use flow::{Field, FlowKey, FlowMask};
 use packet::PacketBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 use testkit::frames::{self, FrameKinds};
 use testkit::random::{Random, environment};
 
@@ -143,6 +146,51 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     assert_eq!(kernel.tables.put(&other).expect("there is room"), first, "used again");
     assert_eq!(kernel.find(&bytes), None, "the cache has the key with the entry's number");
     assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(TableError::NoSuchFlow(FlowNo(2)))));
+}
+
+/// Two megaflows change places again and again. Whoever looks one up meanwhile finds it where it is, or, while it is moved, nothing.
+#[test]
+fn lookups_go_on_while_megaflows_come_and_go() {
+    const MOVING: usize = usize::MAX;
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(3);
+    let (bytes, key) = frame(&mut random);
+    let mut other = key.clone();
+    other.set(Field::EthSrc, 0x02_ff);
+    let mask = mask_of(&[Field::InPort, Field::EthSrc]);
+    let [sought, other] = [key, other].map(|key| KernelMatch::new(&key, &mask).expect("is held"));
+    let find = kernel.finder();
+    let at = AtomicUsize::new(MOVING);
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut looks = [0; 2];
+            while !ended.load(Ordering::SeqCst) {
+                let before = at.load(Ordering::SeqCst);
+                let flow = find(&bytes).map(|flow| flow.0 as usize);
+                if before != MOVING && before == at.load(Ordering::SeqCst) {
+                    assert_eq!(flow, Some(before), "it stays where it is meanwhile");
+                    looks[before % 2] += 1;
+                }
+            }
+            looks
+        });
+        for round in 0..100 {
+            // What was free last is taken first, so they change places.
+            let flows =
+                [&sought, &other].map(|flow| kernel.tables.put(flow).expect("there is room"));
+            at.store(flows[0].0 as usize, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(5));
+            at.store(MOVING, Ordering::SeqCst);
+            flows.iter().for_each(|&flow| kernel.tables.delete(flow).expect("it is there"));
+            assert_eq!(kernel.find(&bytes), None, "deleted in round {round}");
+            kernel.tables.reclaim().expect("a grace period ends");
+        }
+        ended.store(true, Ordering::SeqCst);
+        let looks = looks.join().expect("nothing else was found");
+        assert!(looks.iter().all(|&looks| looks > 100), "{looks:?} at each of two places");
+    });
 }
 
 #[test]

@@ -54,6 +54,12 @@ impl Lookup {
         found(&self.skel.progs.test_lookup, frame)
     }
 
+    /// [`Lookup::find`] for another thread.
+    pub fn finder(&self) -> impl Fn(&[u8]) -> Option<FlowNo> + Send + use<> {
+        let skel = self.skel;
+        move |frame| found(&skel.progs.test_lookup, frame)
+    }
+
     /// The megaflow of a frame, by the masks.
     pub fn search(&self, frame: &[u8]) -> Option<FlowNo> {
         found(&self.skel.progs.test_search, frame)
