@@ -100,16 +100,19 @@ static __always_inline const __u64 *words(const struct weft_key *key)
 	return (const __u64 *)key;
 }
 
-/* The highest bits of a sum depend on all bits of all words. */
-static __always_inline __u32 place(__u64 sum)
+/*
+ * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so that values in
+ * a row, as ports and addresses are, might come to a few places only; multiplied twice they do not.
+ */
+static __always_inline __u32 place(__u64 sum, __u32 shift)
 {
-	return sum >> 32;
+	return (sum ^ sum >> 32) * hash_factors[WEFT_KEY_WORDS + 1] >> shift;
 }
 
 /* Keys that are alike under several masks are not to be in one chain. */
 static __always_inline __u32 bucket_at(__u64 sum, __u32 mask)
 {
-	return place(sum + mask * hash_factors[WEFT_KEY_WORDS]) & bucket_mask;
+	return place(sum + mask * hash_factors[WEFT_KEY_WORDS], bucket_shift);
 }
 
 static __always_inline struct weft_flow *flow_at(__u32 number)
@@ -218,7 +221,7 @@ static __always_inline __u32 lookup(const struct weft_key *key, __u32 bytes)
 	__u64 sum;
 
 	OVER_SECTIONS(key->port, +=, sum, sum_words, words(key));
-	at = place(sum) & cache_mask;
+	at = place(sum, cache_shift);
 	cached = bpf_map_lookup_elem(&weft_cache, &at);
 	if (!cached)
 		return WEFT_NO_FLOW;

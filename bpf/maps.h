@@ -15,7 +15,7 @@
 #define WEFT_FLOWS 1024
 #define WEFT_CACHED 1024
 
-/* The exact-match cache. A power of two, WEFT's `cache_mask` + 1. */
+/* The exact-match cache. A power of two, 2 at least, of which `cache_shift` knows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -39,7 +39,7 @@ struct {
 	__uint(max_entries, WEFT_FLOWS);
 } weft_served __weak SEC(".maps");
 
-/* The first megaflow of each chain. A power of two, `bucket_mask` + 1. */
+/* The first megaflow of each chain. A power of two, 2 at least, of which `bucket_shift` knows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -90,7 +90,10 @@ struct {
 __u32 mask_list_in_use __weak = 0;
 
 /* Set before loading, and constants from then on. */
-const volatile __u32 cache_mask __weak = WEFT_CACHED - 1;
-const volatile __u32 bucket_mask __weak = WEFT_FLOWS - 1;
-/* Odd and secret: whoever sends frames must not be able to choose their places. The last is for the mask. */
-const volatile __u64 hash_factors[WEFT_KEY_WORDS + 1] __weak = {};
+const volatile __u32 cache_shift __weak = 54;
+const volatile __u32 bucket_shift __weak = 54;
+/*
+ * Odd and secret: whoever sends frames must not be able to choose their places. The last two are for the
+ * number of the mask and for the sum.
+ */
+const volatile __u64 hash_factors[WEFT_KEY_WORDS + 2] __weak = {};

@@ -36,25 +36,25 @@ impl Sizes {
     pub const MASKS: usize = (size_of::<weft_mask_list>() - 4) / 4;
 
     fn buckets(self) -> u32 {
-        self.flows.clamp(1, 1 << 30).next_power_of_two()
+        self.flows.clamp(2, 1 << 30).next_power_of_two()
     }
 
     fn cached(self) -> u32 {
-        self.cached.clamp(1, 1 << 24).next_power_of_two()
+        self.cached.clamp(2, 1 << 24).next_power_of_two()
     }
 
-    /// For the constant `bucket_mask` of the programs.
-    pub fn bucket_mask(self) -> u32 {
-        self.buckets() - 1
+    /// For the constant `bucket_shift` of the programs.
+    pub fn bucket_shift(self) -> u32 {
+        64 - self.buckets().ilog2()
     }
 
-    /// For the constant `cache_mask` of the programs.
-    pub fn cache_mask(self) -> u32 {
-        self.cached() - 1
+    /// For the constant `cache_shift` of the programs.
+    pub fn cache_shift(self) -> u32 {
+        64 - self.cached().ilog2()
     }
 
     /// For the constants `hash_factors` of the programs: random and odd.
-    pub fn hash_factors() -> [u64; WORDS + 1] {
+    pub fn hash_factors() -> [u64; WORDS + 2] {
         let random = RandomState::new();
         std::array::from_fn(|at| random.hash_one(at) | 1)
     }

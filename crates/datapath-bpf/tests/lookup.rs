@@ -102,7 +102,7 @@ fn frames_find_the_megaflow_that_serves_them_when_hashes_collide() {
     testkit::require_root!();
     let mut random = Random::new(environment("WEFT_SEED", 1));
     let frames = environment("WEFT_CASES", 20_000) as usize / 2;
-    let mut kernel = Lookup::load_in_one_chain(Sizes { flows: 3000, cached: 1 });
+    let mut kernel = Lookup::load_in_one_chain(SIZES);
     let found = compare_with_a_list(&mut kernel, &mut random, frames);
     assert!(found > frames / 10, "{found}");
 }
@@ -208,6 +208,46 @@ fn tables_refuse_more_than_they_hold() {
     assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(TableError::FlowsFull)));
     kernel.tables.delete(flows[5]).expect("it is there");
     assert_eq!(put(&mut kernel, SIZES.flows + 1).expect("waits for a grace period"), flows[5]);
+}
+
+/// A chain has an end, so a hash must not put many megaflows into one: those of many connections, say, which differ in a port, or of
+/// many hosts, whose addresses differ in their lowest bits or in their highest.
+#[test]
+fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
+    testkit::require_root!();
+    for &field in Field::ALL.iter().filter(|field| !field.is_register()) {
+        let mask = mask_of(&[field]);
+        if KernelMatch::new(&FlowKey::default(), &mask).is_err() || field.width() < 8 {
+            continue;
+        }
+        let mut kernel = Lookup::load(SIZES);
+        let count = 1_u128 << field.width().min(10);
+        for shift in [0, field.width() - field.width().min(10)] {
+            for number in 0..count {
+                let mut key = FlowKey::default();
+                key.set(field, number << shift);
+                let megaflow = KernelMatch::new(&shaped(key, field), &mask).expect("it is held");
+                let put = kernel.tables.put(&megaflow);
+                put.unwrap_or_else(|e| panic!("{field} = {number} << {shift}: {e}"));
+            }
+        }
+    }
+}
+
+/// The key with what makes its frame have `field`.
+fn shaped(mut key: FlowKey, field: Field) -> FlowKey {
+    let ethertype = match field {
+        Field::Ip4Src | Field::Ip4Dst => 0x0800,
+        Field::ArpSpa | Field::ArpTpa | Field::ArpSha | Field::ArpOp | Field::ArpTha => 0x0806,
+        Field::EthType => return key,
+        _ => 0x86dd,
+    };
+    if matches!(field, Field::NdTarget | Field::NdSll | Field::NdTll) {
+        key.set(Field::IpProto, 58);
+        key.set(Field::IcmpType, if field == Field::NdTll { 136 } else { 135 });
+    }
+    key.set(Field::EthType, ethertype);
+    key
 }
 
 #[test]

@@ -24,21 +24,21 @@ impl Lookup {
     pub const PORT: PortNo = PortNo(7);
 
     pub fn load(sizes: Sizes) -> Self {
-        Self::load_with(sizes, sizes.bucket_mask())
+        Self::load_with(sizes, Sizes::hash_factors())
     }
 
-    /// With all megaflows in one chain.
+    /// With all megaflows in one chain, and all keys in one place of the cache.
     pub fn load_in_one_chain(sizes: Sizes) -> Self {
-        Self::load_with(sizes, 0)
+        Self::load_with(sizes, [0; 22])
     }
 
-    fn load_with(sizes: Sizes, bucket_mask: u32) -> Self {
+    fn load_with(sizes: Sizes, hash_factors: [u64; 22]) -> Self {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = TestLookupSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
-        constants.bucket_mask = bucket_mask;
-        constants.cache_mask = sizes.cache_mask();
-        constants.hash_factors = Sizes::hash_factors();
+        constants.bucket_shift = sizes.bucket_shift();
+        constants.cache_shift = sizes.cache_shift();
+        constants.hash_factors = hash_factors;
         let variables = open.maps.bss_data.as_deref_mut().expect("there are variables");
         variables.in_port = Self::PORT.0;
         variables.tunnel.shape = 16;
