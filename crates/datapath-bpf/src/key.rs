@@ -12,7 +12,8 @@ use crate::layout::{self, WORDS};
 use flow::{Field, FlowKey, FlowMask, STAGES, WORDS as FLOW_WORDS};
 use std::fmt;
 
-/// What of a frame is there, as `enum weft_shape` of `bpf/intf.h` has it.
+/// What of a frame is there, by the bits of `enum weft_shape` in `bpf/intf.h`: a key with other ones would differ from the
+/// program's, which the tests of agreement would see.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Shape(u64);
 
