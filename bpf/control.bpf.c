@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * What userspace does to the tables that programs read at the same time. It calls these with
- * BPF_PROG_TEST_RUN, one at a time. Here a word is written as a whole, which an update by bpf(2) does not
- * promise, and hashes are made by the very code that looks them up.
+ * BPF_PROG_TEST_RUN, one at a time. Here a word is written as a whole, which an update by bpf(2)
+ * does not promise, and hashes are made by the very code that looks them up.
  */
 #include "lookup.h"
 
@@ -65,8 +65,8 @@ int flow_put(struct weft_control *control)
 }
 
 /*
- * Takes a megaflow out of its chain and off the exact-match caches. Programs that have found it go on with
- * it for a grace period.
+ * Takes a megaflow out of its chain and off the exact-match caches. Programs that have found it go
+ * on with it for a grace period.
  */
 SEC("syscall")
 int flow_delete(struct weft_control *control)

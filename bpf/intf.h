@@ -6,12 +6,12 @@
 #pragma once
 
 /*
- * What the kernel knows of a frame: words of flow::FlowKey (crates/flow/src/field.rs), in the same byte
- * order, that of the host. Fields that exclude one another share words; which of them are there is the
- * *shape*. See docs/adr/0009-the-kernels-key.md.
+ * What the kernel knows of a frame: words of flow::FlowKey (crates/flow/src/field.rs), in the same
+ * byte order, that of the host. Fields that exclude one another share words; which of them are
+ * there is the *shape*. See docs/adr/0009-the-kernels-key.md.
  *
- * The first seven words are there in every frame, the others only in some shapes. Those that a shape does
- * not have are 0.
+ * The first seven words are there in every frame, the others only in some shapes. Those that a
+ * shape does not have are 0.
  */
 struct weft_key {
 	__u64 port;		/* in_port << 32 | shape */
@@ -85,9 +85,8 @@ struct weft_served {
 	__u64 bytes;
 };
 
-/* What the lookups of one CPU came to. */
+/* What the lookups of one CPU came to that were not hits in the exact-match cache. */
 struct weft_lookups {
-	__u64 cache_hits;
 	__u64 hits;		/* found by a mask */
 	__u64 misses;
 	__u64 masks;		/* tried, by hits and misses */
@@ -101,7 +100,10 @@ struct weft_mask_list {
 	__u32 order[WEFT_MAX_MASKS];
 };
 
-/* What the control programs are asked to do; they answer by their return value, 0 or a negative error. */
+/*
+ * What the control programs are asked to do; they answer by their return value, 0 or a negative
+ * error.
+ */
 struct weft_control {
 	struct weft_key key;	/* flow_put: of the megaflow, 0 outside the mask */
 	__u64 generation;	/* flow_put: never used before, not 0 */

@@ -10,8 +10,8 @@
 #include "intf.h"
 
 /*
- * Bytes in network order as a number. Headers are not aligned; the architectures that weft runs on read
- * them all the same, and the verifier knows which those are.
+ * Bytes in network order as a number. Headers are not aligned; the architectures that weft runs on
+ * read them all the same, and the verifier knows which those are.
  */
 static __always_inline __u16 be16(const void *at)
 {
@@ -47,8 +47,9 @@ static __always_inline __u64 tag_word(__u64 tpid, __u64 tci)
 }
 
 /*
- * What a decapsulator knows. At least one of the words but the first is not 0, whatever the tunnel: there are
- * addresses, or the flag that says that there is a key. Userspace tells by that whether there is a tunnel.
+ * What a decapsulator knows. At least one of the words but the first is not 0, whatever the tunnel:
+ * there are addresses, or the flag that says that there is a key. Userspace tells by that whether
+ * there is a tunnel.
  */
 struct tunnel {
 	__u64 shape;		/* WEFT_TUNNEL, perhaps with WEFT_TUNNEL6 */

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a key to its megaflow: an exact-match cache, one for each CPU, in front of a list of masks. For each
- * mask, the key is hashed under it, and the megaflows of that hash are a chain.
+ * From a key to its megaflow: an exact-match cache, one for each CPU, in front of a list of masks.
+ * For each mask, the key is hashed under it, and the megaflows of that hash are a chain.
  *
- * Only control.bpf.c writes megaflows, one writer at a time. A program here runs within an RCU read-side
- * section, and an entry is written to only when no chain has led to it for a grace period. So what is found
- * does not change while it is used. A cache entry outlives its megaflow, which is why each use of an entry
- * of the table of megaflows has a generation of its own: one that was found before and does not have its
- * generation any more is not hit.
+ * Only control.bpf.c writes megaflows, one writer at a time. A program here runs within an RCU
+ * read-side section, and an entry is written to only when no chain has led to it for a grace
+ * period. So what is found does not change while it is used. A cache entry outlives its megaflow,
+ * which is why each use of an entry of the table of megaflows has a generation of its own: one that
+ * was found before and does not have its generation any more is not hit.
  *
- * Words that a frame's shape does not have are 0 and add nothing to a hash, so they are left out of it.
+ * Words that a frame's shape does not have are 0 and add nothing to a hash, so they are left out of
+ * it.
  */
 #pragma once
 
@@ -49,7 +50,9 @@ static __always_inline __u64 sum_words(const __u64 *key, int first, int last)
 	return sum;
 }
 
-/* Differences between the words `first` to `last` of two keys, of which the first is under a mask. */
+/*
+ * Differences between the words `first` to `last` of two keys, of which the first is under a mask.
+ */
 static __always_inline __u64 differ_under(const __u64 *key, const __u64 *mask, const __u64 *other,
 					  int first, int last)
 {
@@ -83,7 +86,7 @@ static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int fi
 #define TUNNEL_FIRST WORD(tun_id)
 #define TUNNEL_LAST WORD(tun_addr[3])
 
-/* The value of `expression` over the sections that a key of `shape` has, joined by `op`. */
+/* What `function` says of each section that a key of `shape` has, joined by `op`. */
 #define OVER_SECTIONS(shape, op, result, function, ...)                                \
 	do {                                                                           \
 		result = function(__VA_ARGS__, BASE_FIRST, BASE_LAST);                 \
@@ -101,8 +104,9 @@ static __always_inline const __u64 *words(const struct weft_key *key)
 }
 
 /*
- * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so that values in
- * a row, as ports and addresses are, might come to a few places only; multiplied twice they do not.
+ * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so
+ * that values in a row, as ports and addresses are, might come to a few places only; multiplied
+ * twice they do not.
  */
 static __always_inline __u32 place(__u64 sum, __u32 shift)
 {
@@ -128,7 +132,8 @@ static __always_inline bool flow_matches(const struct weft_flow *flow, const str
 
 	if (flow->mask != number || flow->sections & ~key->port)
 		return false;
-	OVER_SECTIONS(key->port, |=, bits, differ_under, words(key), words(mask), words(&flow->key));
+	OVER_SECTIONS(key->port, |=, bits, differ_under, words(key), words(mask),
+		      words(&flow->key));
 	return !bits;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The tables of a lookup. Weak, so that every program that uses them has them and they are one when linked;
- * userspace sets the sizes before it loads them. Whatever is found by an index from another table is looked
- * up with a check that the verifier demands and that never fails.
+ * The tables of a lookup. Weak, so that every program that uses them has them and they are one when
+ * linked; userspace sets the sizes before it loads them. Whatever is found by an index from another
+ * table is looked up with a check that the verifier demands and that never fails.
  */
 #pragma once
 
@@ -70,8 +70,9 @@ struct {
 } weft_lookups __weak SEC(".maps");
 
 /*
- * Never read. An update of a map of maps returns when no program runs any more that ran when it began
- * (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): that is how userspace waits for a grace period.
+ * Never read. An update of a map of maps returns when no program runs any more that ran when it
+ * began (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): that is how userspace waits for a
+ * grace period.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -93,7 +94,7 @@ __u32 mask_list_in_use __weak = 0;
 const volatile __u32 cache_shift __weak = 54;
 const volatile __u32 bucket_shift __weak = 54;
 /*
- * Odd and secret: whoever sends frames must not be able to choose their places. The last two are for the
- * number of the mask and for the sum.
+ * Odd and secret: whoever sends frames must not be able to choose their places. The last two are
+ * for the number of the mask and for the sum.
  */
 const volatile __u64 hash_factors[WEFT_KEY_WORDS + 2] __weak = {};

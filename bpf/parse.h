@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a frame to its key: what flow::extract (crates/flow/src/extract.rs) does in userspace, and by its
- * rules. A megaflow is made of a key that userspace has extracted and found by one that is made here, so
- * the two have to agree to the bit. `cargo xtask bpf-agreement` compares them. What cannot be decided here
- * goes to userspace.
+ * From a frame to its key: what flow::extract (crates/flow/src/extract.rs) does in userspace, and
+ * by its rules. A megaflow is made of a key that userspace has extracted and found by one that is
+ * made here, so the two have to agree to the bit. `cargo xtask bpf-agreement` compares them. What
+ * cannot be decided here goes to userspace.
  *
- * Headers are read where they are. A frame whose headers are not in its linear part is read again after
- * they have been pulled there.
+ * Headers are read where they are. A frame whose headers are not in its linear part is read again
+ * after they have been pulled there.
  */
 #pragma once
 
@@ -39,7 +39,10 @@
 #define MAX_EXTENSIONS 12
 /* Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes take less. */
 #define MAX_L4_OFFSET 0x7fff
-/* More than any sender puts into a solicitation or advertisement; a packet with more goes to userspace. */
+/*
+ * More than any sender puts into a solicitation or advertisement; a packet with more goes to
+ * userspace.
+ */
 #define MAX_ND_OPTIONS 8
 /* Ethernet, two tags, IPv6, some extension headers and TCP. */
 #define PULL_LEN 256
@@ -65,8 +68,9 @@ enum {
 };
 
 /*
- * Leaves a number as it is, which `mask` covers, but makes all that the verifier knows of it the mask. So it sees
- * that ways through the program which differ in the number only are the same, and follows one of them.
+ * Leaves a number as it is, which `mask` covers, but makes all that the verifier knows of it the
+ * mask. So it sees that ways through the program which differ in the number only are the same, and
+ * follows one of them.
  */
 #define forget(number, mask)         \
 	do {                         \
@@ -116,8 +120,8 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 }
 
 /*
- * A neighbour solicitation or advertisement: `len` bytes of ICMPv6 at `start` of the frame, whose first
- * bytes are in the linear part. A global function, so that the verifier goes through it once.
+ * A neighbour solicitation or advertisement: `len` bytes of ICMPv6 at `start` of the frame, whose
+ * first bytes are in the linear part. A global function, so that the verifier goes through it once.
  */
 __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len)
 {
@@ -152,7 +156,10 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 		option_len = option[1] * 8;
 		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
 			return WEFT_MALFORMED;
-		/* The link-layer address of the source in a solicitation, of the target in an advertisement. */
+		/*
+		 * The link-layer address of the source in a solicitation, of the target in an
+		 * advertisement.
+		 */
 		if (option[0] == (solicits ? 1 : 2)) {
 			if (found)
 				return WEFT_MALFORMED;
@@ -262,8 +269,8 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 }
 
 /*
- * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer; a later fragment has
- * none. 0 or a verdict.
+ * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer; a later
+ * fragment has none. 0 or a verdict.
  */
 static __always_inline int walk_extensions(const struct frame *frame, void *l3, __u32 total,
 					   struct upper *upper, __u8 *frag)
@@ -364,8 +371,9 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
 }
 
 /*
- * Reads up to two tags into the key. The outer one may have been taken off the frame already: the kernel
- * does so with 0x8100 and 0x88a8 before tc sees it (skb_vlan_untag() in __netif_receive_skb_core()).
+ * Reads up to two tags into the key. The outer one may have been taken off the frame already: the
+ * kernel does so with 0x8100 and 0x88a8 before tc sees it (skb_vlan_untag() in
+ * __netif_receive_skb_core()).
  */
 static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
 				      const struct frame *frame, void **l3, __u16 *type)
@@ -398,7 +406,10 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 	return 0;
 }
 
-/* `key` has the port, the tunnel and 0 in all else. Global, so that the verifier goes through it once. */
+/*
+ * `key` has the port, the tunnel and 0 in all else. Global, so that the verifier goes through it
+ * once.
+ */
 __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key)
 {
 	struct frame frame = {
@@ -439,8 +450,8 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key)
 }
 
 /*
- * A frame whose headers have to be pulled first. What has been read is forgotten: a sender may be writing
- * to pages that it shares with the frame.
+ * A frame whose headers have to be pulled first. What has been read is forgotten: a sender may be
+ * writing to pages that it shares with the frame.
  */
 static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key)
 {
@@ -461,9 +472,9 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key)
 }
 
 /*
- * Reads the headers of a frame that came in by a port; of a tunnelled one, those of the inner frame, which
- * the skb has become by then. The key is that of flow::extract when the verdict is WEFT_PARSED, and
- * nothing otherwise.
+ * Reads the headers of a frame that came in by a port; of a tunnelled one, those of the inner
+ * frame, which the skb has become by then. The key is that of flow::extract when the verdict is
+ * WEFT_PARSED, and nothing otherwise.
  */
 static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __u32 in_port,
 				 const struct tunnel *tunnel)

@@ -25,7 +25,8 @@ int test_extract(struct __sk_buff *skb)
 	verdict = -1;
 	if (frame_len && frame_len != skb->len && bpf_skb_change_tail(skb, frame_len, 0))
 		return -1;
-	if (stripped_tag && bpf_skb_vlan_push(skb, bpf_htons(stripped_tag >> 16), stripped_tag & 0xffff))
+	if (stripped_tag &&
+	    bpf_skb_vlan_push(skb, bpf_htons(stripped_tag >> 16), stripped_tag & 0xffff))
 		return -1;
 	linear_len = skb->data_end - skb->data;
 	verdict = parse(skb, &local, in_port, has_tunnel ? &tunnel : 0);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs need to know of the kernel's types, and no more: the fixed-width types, the numbers
- * of the interface that programs and kernel agree on for good (include/uapi/linux/bpf.h, pkt_cls.h), and
- * the context of tc programs. Accesses to the context are rewritten by the verifier, so that its layout is
- * that of the interface. A struct of the kernel itself, when one is needed, goes below between the pragmas,
- * with only the members that are used: libbpf relocates them to where the running kernel has them.
+ * What the programs need to know of the kernel's types, and no more: the fixed-width types, the
+ * numbers of the interface that programs and kernel agree on for good (include/uapi/linux/bpf.h,
+ * pkt_cls.h), and the context of tc programs. Accesses to the context are rewritten by the
+ * verifier, so that its layout is that of the interface. A struct of the kernel itself, when one is
+ * needed, goes below between the pragmas, with only the members that are used: libbpf relocates
+ * them to where the running kernel has them.
  */
 #pragma once
 

@@ -7,7 +7,9 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/control.skel.rs"));
 }
 
-pub(crate) use generated::types::{weft_control, weft_flow, weft_key, weft_mask_list};
+pub(crate) use generated::types::{
+    weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
+};
 
 use std::mem::{offset_of, size_of};
 

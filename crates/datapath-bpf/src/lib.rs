@@ -14,4 +14,4 @@ mod layout;
 mod tables;
 
 pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
-pub use tables::{FlowNo, MaskNo, Sizes, TableError, Tables};
+pub use tables::{FlowNo, Lookups, MaskNo, Sizes, TableError, Tables};

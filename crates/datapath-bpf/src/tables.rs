@@ -5,7 +5,9 @@
 //! for.
 
 use crate::key::{KernelMask, KernelMatch};
-use crate::layout::{WORDS, weft_control, weft_flow, weft_key, weft_mask_list};
+use crate::layout::{
+    WORDS, weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
+};
 use libbpf_rs::{
     Map, MapCore, MapFlags, MapHandle, MapType, Object, OpenObject, ProgramInput, ProgramMut,
 };
@@ -77,6 +79,17 @@ impl Sizes {
     }
 }
 
+/// What the lookups of all CPUs came to, those apart that the exact-match cache answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lookups {
+    /// Found by a mask.
+    pub hits: u64,
+    /// Not found.
+    pub misses: u64,
+    /// Masks tried for both.
+    pub masks: u64,
+}
+
 /// Why the tables did not do what they were asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
@@ -115,6 +128,7 @@ pub struct Tables<'obj> {
     masks: Map<'obj>,
     mask_lists: Map<'obj>,
     served: Map<'obj>,
+    lookups: Map<'obj>,
     grace: Map<'obj>,
     /// What [`Tables::wait`] puts into `grace`.
     anything: MapHandle,
@@ -166,6 +180,7 @@ impl<'obj> Tables<'obj> {
             masks: map("weft_masks")?,
             mask_lists: map("weft_mask_lists")?,
             served: map("weft_served")?,
+            lookups: map("weft_lookups")?,
             grace: map("weft_grace")?,
             anything: MapHandle::create(MapType::Array, Some("weft_grace_in"), 4, 4, 1, &options)?,
             flows: Flows {
@@ -269,13 +284,18 @@ impl<'obj> Tables<'obj> {
     /// # Errors
     /// [`TableError::NoSuchFlow`].
     pub fn served(&self, flow: FlowNo) -> Result<(u64, u64), TableError> {
-        let none = TableError::NoSuchFlow(flow);
-        let cpus = self.served.lookup_percpu(&flow.0.to_ne_bytes(), MapFlags::ANY)?.ok_or(none)?;
-        let word = |bytes: Option<&[u8; 8]>| u64::from_ne_bytes(*bytes.unwrap_or(&[0; 8]));
-        Ok(cpus.iter().fold((0, 0), |(packets, bytes), cpu| {
-            let (words, _) = cpu.as_chunks();
-            (packets + word(words.first()), bytes + word(words.get(1)))
-        }))
+        let [packets, bytes] = sum(&self.served, flow.0)?.ok_or(TableError::NoSuchFlow(flow))?;
+        Ok((packets, bytes))
+    }
+
+    /// What lookups have come to since the programs were loaded.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn lookups(&self) -> Result<Lookups, TableError> {
+        let [hits, misses, masks] =
+            sum(&self.lookups, 0)?.ok_or(TableError::Lacks("weft_lookups"))?;
+        Ok(Lookups { hits, misses, masks })
     }
 
     /// The masks in the order in which they are tried.
@@ -314,6 +334,28 @@ impl<'obj> Tables<'obj> {
         let anything = self.anything.as_fd().as_raw_fd().to_ne_bytes();
         Ok(self.grace.update(&0_u32.to_ne_bytes(), &anything, MapFlags::ANY)?)
     }
+}
+
+// What `sum` takes for words in this order.
+const _: () = assert!(
+    offset_of!(weft_served, packets) == 0
+        && offset_of!(weft_served, bytes) == 8
+        && offset_of!(weft_lookups, hits) == 0
+        && offset_of!(weft_lookups, misses) == 8
+        && offset_of!(weft_lookups, masks) == 16
+);
+
+/// The sum over all CPUs of the first `N` words of an entry.
+fn sum<const N: usize>(map: &Map<'_>, entry: u32) -> Result<Option<[u64; N]>, TableError> {
+    let cpus = map.lookup_percpu(&entry.to_ne_bytes(), MapFlags::ANY)?;
+    Ok(cpus.map(|cpus| {
+        cpus.iter().fold([0; N], |mut sums, cpu| {
+            for (sum, &word) in sums.iter_mut().zip(cpu.as_chunks().0) {
+                *sum += u64::from_ne_bytes(word);
+            }
+            sums
+        })
+    }))
 }
 
 fn bytes(words: &[u64; WORDS]) -> Vec<u8> {

@@ -5,7 +5,7 @@ mod common;
 
 use common::frames::tcp4;
 use common::lookup::Lookup;
-use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Sizes, TableError};
+use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Lookups, Sizes, TableError};
 use flow::{Field, FlowKey, FlowMask};
 use packet::PacketBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -285,6 +285,11 @@ fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
         [Field::EthSrc, Field::EthDst, Field::InPort].map(|field| put(&mut kernel, field));
     let order = kernel.tables.masks().to_vec();
     assert_eq!(kernel.search(&bytes), Some(src), "the first that was put");
+    let mut lookups = Lookups { hits: 1, misses: 0, masks: 1 };
+    assert_eq!(kernel.tables.lookups().expect("they are counted"), lookups);
+    assert_eq!(kernel.search(&tcp4()), Some(port));
+    lookups = Lookups { hits: 2, misses: 0, masks: 4 };
+    assert_eq!(kernel.tables.lookups().expect("they are counted"), lookups);
     kernel.tables.reclaim_and_sort(|mask| u64::from(mask == order[2])).expect("sorted");
     assert_eq!(kernel.tables.masks(), [order[2], order[0], order[1]]);
     assert_eq!(kernel.search(&bytes), Some(port));
