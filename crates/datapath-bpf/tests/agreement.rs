@@ -14,11 +14,16 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use testkit::host::TestHost;
 use testkit::random::{Random, environment};
+use wire::{Located, Protocol};
 
 /// Which frames a program may leave to userspace: those with more options of neighbour discovery than it reads. Everything else it
 /// decides.
 fn may_be_left(case: &Case) -> bool {
-    case.kind == "nd"
+    let located = wire::transport_offset(&case.frame).ok();
+    let is_icmp6 = |at: &Located| at.is_ip() && at.protocol == Protocol::ICMPV6;
+    let l4 = located.filter(is_icmp6).and_then(|at| at.l4);
+    let message = l4.and_then(|l4| case.frame.get(l4..));
+    matches!(message, Some([135 | 136, 0, ..]))
 }
 
 #[test]
@@ -28,7 +33,8 @@ fn kernel_and_userspace_agree_on_frames() {
     let seed = environment("WEFT_SEED", 1);
     let mut object = std::mem::MaybeUninit::uninit();
     let mut extractor = Extractor::load(&mut object);
-    let mut random = Random::new(seed);
+    // The numbers of neighbouring seeds are the same but for the first.
+    let mut random = Random::new(seed << 40);
     let mut tally = common::agree::Tally::default();
     for number in 0..cases {
         let case = case(&mut random);
