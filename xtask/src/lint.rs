@@ -19,6 +19,7 @@ pub fn fmt(check: bool) -> Result<()> {
 
 /// Runs clippy on every target of every crate.
 pub fn clippy() -> Result<()> {
+    packages::ensure(&packages::BUILD)?;
     let warnings = ["--", "-D", "warnings"];
     run(cargo(&["clippy", "--workspace", "--all-targets"]).args(warnings))?;
     packages::ensure(&packages::FUZZ)?;
@@ -31,6 +32,7 @@ pub fn clippy() -> Result<()> {
 /// Builds the documentation, private items included: the comments are written for who works on the code, and may lead from
 /// a public item to a private one.
 pub fn doc() -> Result<()> {
+    packages::ensure(&packages::BUILD)?;
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     for variable in COMPILER_FLAGS {
         command.env_remove(variable);

@@ -58,6 +58,8 @@ enum Task {
     FuzzSeeds,
     /// Look for masks that are too wide, on ten million random packets
     Soundness(soundness::Options),
+    /// Look for frames that the kernel's programs read otherwise than userspace does, among ten million; needs root
+    BpfAgreement(soundness::AgreementOptions),
     /// Install the Debian packages that all other tasks need
     Packages,
 }
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Task::FuzzSmoke => fuzz::smoke(),
         Task::FuzzSeeds => fuzz::seeds(),
         Task::Soundness(options) => soundness::soundness(&options),
+        Task::BpfAgreement(options) => soundness::agreement(&options),
         Task::Packages => packages::ensure(&packages::all()),
     };
     match result {

@@ -6,8 +6,10 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// The linker that cargo calls, and the C library it links.
-pub const BUILD: [&str; 2] = ["gcc", "libc6-dev"];
+/// The linker that cargo calls, and the C library it links; the compiler of `bpf/`, and what the library that loads its programs is
+/// built with.
+pub const BUILD: [&str; 7] =
+    ["gcc", "libc6-dev", "clang-19", "libelf-dev", "make", "pkg-config", "zlib1g-dev"];
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines.
 pub const TEST: [&str; 8] = [

@@ -87,6 +87,7 @@ pub struct Vm {
     child: Child,
     console: UnixStream,
     directory: PathBuf,
+    patience: Duration,
 }
 
 impl Vm {
@@ -96,9 +97,26 @@ impl Vm {
     /// # Panics
     /// When it does not boot within [`PATIENCE`]; ask with [`require_vm!`](crate::require_vm) first whether it can.
     pub fn start(host: &TestHost, tap: &str, mac: &str, mtu: u16) -> Self {
+        let netdev = format!("tap,id=net0,ifname={tap},script=no,downscript=no");
+        let device = format!("virtio-net-pci,netdev=net0,mac={mac},host_mtu={mtu},romfile=");
+        let network = ["-netdev", netdev.as_str(), "-device", device.as_str()];
+        Self::boot(host, &root_file_system(None), &network, PATIENCE)
+    }
+
+    /// Boots a machine with one CPU, whose clock counts that CPU's instructions, one a nanosecond: what is measured there repeats
+    /// to the digit. It has no network card; it has `program`, with what it is linked with, as `/bin/program`.
+    ///
+    /// # Panics
+    /// As [`Vm::start`].
+    pub fn counting(host: &TestHost, program: &Path) -> Self {
+        let counting = ["-icount", "shift=0,sleep=off", "-smp", "1", "-m", "1024"];
+        Self::boot(host, &root_file_system(Some(program)), &counting, 4 * PATIENCE)
+    }
+
+    fn boot(host: &TestHost, root_bytes: &[u8], arguments: &[&str], patience: Duration) -> Self {
         let directory = new_directory();
         let root = directory.join("root.cpio");
-        fs::write(&root, root_file_system()).expect("a file can be written");
+        fs::write(&root, root_bytes).expect("a file can be written");
         let (console, other_end) = UnixStream::pair().expect("a pair of sockets");
         let other_end = OwnedFd::from(other_end);
         let mut command = host.program(QEMU);
@@ -113,15 +131,12 @@ impl Vm {
             .arg("-serial")
             .arg(format!("file:{}", directory.join("kernel.log").display()))
             .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
-            .arg("-netdev")
-            .arg(format!("tap,id=net0,ifname={tap},script=no,downscript=no"))
-            .arg("-device")
-            .arg(format!("virtio-net-pci,netdev=net0,mac={mac},host_mtu={mtu},romfile="))
+            .args(arguments)
             .stdin(other_end.try_clone().expect("a socket can be shared"))
             .stdout(other_end)
             .stderr(File::create(directory.join("qemu.log")).expect("a file can be made"));
         let child = command.spawn().expect("QEMU can be started");
-        let mut vm = Self { child, console, directory };
+        let mut vm = Self { child, console, directory, patience };
         vm.answer("boot");
         vm
     }
@@ -149,7 +164,8 @@ impl Vm {
 
     /// Reads what `line` has printed.
     fn answer(&mut self, line: &str) -> (i32, String) {
-        let deadline = Instant::now() + PATIENCE;
+        let patience = self.patience;
+        let deadline = Instant::now() + patience;
         let mut bytes = Vec::new();
         loop {
             if let Some(answer) = parse_answer(&bytes) {
@@ -157,7 +173,7 @@ impl Vm {
             }
             let printed = String::from_utf8_lossy(&bytes);
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{line:?} takes longer than {PATIENCE:?}:\n{printed}");
+            assert!(!left.is_zero(), "{line:?} takes longer than {patience:?}:\n{printed}");
             self.console.set_read_timeout(Some(left)).expect("a socket has timeouts");
             let mut more = [0; 4096];
             match self.console.read(&mut more) {
@@ -208,8 +224,8 @@ fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
     Some((code, String::from_utf8_lossy(&bytes[..end]).into_owned()))
 }
 
-/// An archive that the kernel unpacks: busybox, the modules and the first process.
-fn root_file_system() -> Vec<u8> {
+/// An archive that the kernel unpacks: busybox, the modules, the first process, and perhaps a program of this host.
+fn root_file_system(program: Option<&Path>) -> Vec<u8> {
     let kernel = Path::new(KERNEL);
     let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut archive = Archive::default();
@@ -225,7 +241,28 @@ fn root_file_system() -> Vec<u8> {
         let file = format!("{module}.ko");
         archive.add(&format!("lib/{file}"), PROGRAM, &read(&kernel.join(file)));
     }
+    if let Some(program) = program {
+        archive.add("bin/program", PROGRAM, &read(program));
+        archive.add("lib64", DIRECTORY, &[]);
+        for library in libraries(program) {
+            let name = library.trim_start_matches('/');
+            if let Some((directory, _)) = name.rsplit_once('/').filter(|(d, _)| d.contains('/')) {
+                archive.add(directory, DIRECTORY, &[]);
+            }
+            archive.add(name, PROGRAM, &read(Path::new(&library)));
+        }
+    }
     archive.end()
+}
+
+/// The files of the libraries that a program is linked with.
+fn libraries(program: &Path) -> Vec<String> {
+    let output = process::Command::new("ldd").arg(program).output().expect("ldd can be started");
+    String::from_utf8_lossy(&output.stdout)
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Modes of files, as stat(2) has them.

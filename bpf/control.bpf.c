@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What userspace does to the tables that programs read at the same time. It calls these with
+ * BPF_PROG_TEST_RUN, one at a time. Here a word is written as a whole, which an update by bpf(2)
+ * does not promise, and hashes are made by the very code that looks them up.
+ */
+#include "lookup.h"
+
+#define ENOENT 2
+#define E2BIG 7
+#define EINVAL 22
+
+/* Which words are not 0 outside those that every shape has. */
+static __always_inline __u16 sections(const struct weft_key *key)
+{
+	const struct weft_key none = {};
+	__u16 sections = 0;
+
+	if (differ(words(key), words(&none), L3_FIRST, L3_LAST))
+		sections |= WEFT_L3_LONG;
+	if (differ(words(key), words(&none), ND_FIRST, ND_LAST))
+		sections |= WEFT_ND;
+	if (differ(words(key), words(&none), TUNNEL_FIRST, TUNNEL_LAST))
+		sections |= WEFT_TUNNEL;
+	return sections;
+}
+
+static __always_inline __u32 *bucket_of(const struct weft_key *key, __u32 mask)
+{
+	__u32 bucket = bucket_at(sum_words(words(key), BASE_FIRST, TUNNEL_LAST), mask);
+
+	return bpf_map_lookup_elem(&weft_buckets, &bucket);
+}
+
+/* Puts a megaflow into an entry that no chain has led to for a grace period. */
+SEC("syscall")
+int flow_put(struct weft_control *control)
+{
+	struct weft_flow *flow = flow_at(control->flow);
+	struct weft_key key = control->key;
+	__u32 *bucket = bucket_of(&key, control->mask), number;
+	int i;
+
+	if (!flow || !bucket || control->flow == WEFT_NO_FLOW || flow->generation ||
+	    !control->generation)
+		return -EINVAL;
+	number = *bucket;
+	for (i = 0; i < MAX_CHAIN && number != WEFT_NO_FLOW; i++) {
+		struct weft_flow *other = flow_at(number);
+
+		if (!other)
+			return -EINVAL;
+		number = other->next;
+	}
+	if (i == MAX_CHAIN)
+		return -E2BIG;
+	flow->key = key;
+	flow->mask = control->mask;
+	flow->sections = sections(&key);
+	flow->next = *bucket;
+	flow->generation = control->generation;
+	/* Ordered after what the entry says. */
+	__sync_lock_test_and_set(bucket, control->flow);
+	return 0;
+}
+
+/*
+ * Takes a megaflow out of its chain and off the exact-match caches. Programs that have found it go
+ * on with it for a grace period.
+ */
+SEC("syscall")
+int flow_delete(struct weft_control *control)
+{
+	struct weft_flow *flow = flow_at(control->flow), *other;
+	struct weft_key key;
+	__u32 *link;
+	int i;
+
+	if (!flow || control->flow == WEFT_NO_FLOW || !flow->generation)
+		return -ENOENT;
+	key = flow->key;
+	link = bucket_of(&key, flow->mask);
+	if (!link)
+		return -EINVAL;
+	for (i = 0; i < MAX_CHAIN; i++) {
+		if (*link == control->flow) {
+			*(volatile __u32 *)link = flow->next;
+			*(volatile __u64 *)&flow->generation = 0;
+			return 0;
+		}
+		other = flow_at(*link);
+		if (!other)
+			return -EINVAL;
+		/* Or the compiler adds the offset before the check, which the verifier forbids. */
+		barrier_var(other);
+		link = &other->next;
+	}
+	return -ENOENT;
+}
+
+/* Tries a mask after all others. Nobody has used its number for a grace period. */
+SEC("syscall")
+int mask_append(struct weft_control *control)
+{
+	__u32 number = mask_list_in_use & 1;
+	struct weft_mask_list *list = bpf_map_lookup_elem(&weft_mask_lists, &number);
+	__u32 count;
+
+	if (!list)
+		return -EINVAL;
+	count = list->count;
+	if (count >= WEFT_MAX_MASKS || control->mask >= WEFT_MAX_MASKS)
+		return -E2BIG;
+	list->order[count] = control->mask;
+	/* Ordered after it. */
+	__sync_lock_test_and_set(&list->count, count + 1);
+	return 0;
+}
+
+/* Makes the list of masks that is not in use the one that is. */
+SEC("syscall")
+int masks_flip(void *context)
+{
+	__sync_fetch_and_xor(&mask_list_in_use, 1);
+	return 0;
+}
+
+char _license[] SEC("license") __weak = "Dual BSD/GPL";

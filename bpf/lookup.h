@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a key to its megaflow: an exact-match cache, one for each CPU, in front of a list of masks.
+ * For each mask, the key is hashed under it, and the megaflows of that hash are a chain.
+ *
+ * Only control.bpf.c writes megaflows, one writer at a time. A program here runs within an RCU
+ * read-side section, and an entry is written to only when no chain has led to it for a grace
+ * period. So what is found does not change while it is used. A cache entry outlives its megaflow,
+ * which is why each use of an entry of the table of megaflows has a generation of its own: one that
+ * was found before and does not have its generation any more is not hit.
+ *
+ * Words that a frame's shape does not have are 0 and add nothing to a hash, so they are left out of
+ * it.
+ */
+#pragma once
+
+#include "maps.h"
+
+/* More megaflows of one hash are not taken. */
+#define MAX_CHAIN 8
+
+struct masks_walk {
+	const struct weft_key *key;
+	const struct weft_mask_list *list;
+	struct weft_flow *flow;
+	__u32 number;
+	__u32 tried;
+};
+
+/* The words of a key from `first` to `last`, hashed under a mask: multiply-shift over vectors. */
+static __always_inline __u64 hash_words(const __u64 *key, const __u64 *mask, int first, int last)
+{
+	__u64 sum = 0;
+	int i;
+
+#pragma clang loop unroll(full)
+	for (i = first; i <= last; i++)
+		sum += (key[i] & mask[i]) * hash_factors[i];
+	return sum;
+}
+
+static __always_inline __u64 sum_words(const __u64 *key, int first, int last)
+{
+	__u64 sum = 0;
+	int i;
+
+#pragma clang loop unroll(full)
+	for (i = first; i <= last; i++)
+		sum += key[i] * hash_factors[i];
+	return sum;
+}
+
+/*
+ * Differences between the words `first` to `last` of two keys, of which the first is under a mask.
+ */
+static __always_inline __u64 differ_under(const __u64 *key, const __u64 *mask, const __u64 *other,
+					  int first, int last)
+{
+	__u64 bits = 0;
+	int i;
+
+#pragma clang loop unroll(full)
+	for (i = first; i <= last; i++)
+		bits |= (key[i] & mask[i]) ^ other[i];
+	return bits;
+}
+
+static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int first, int last)
+{
+	__u64 bits = 0;
+	int i;
+
+#pragma clang loop unroll(full)
+	for (i = first; i <= last; i++)
+		bits |= key[i] ^ other[i];
+	return bits;
+}
+
+#define WORD(member) (__builtin_offsetof(struct weft_key, member) / sizeof(__u64))
+#define BASE_FIRST WORD(port)
+#define BASE_LAST WORD(l3[0])
+#define L3_FIRST WORD(l3[1])
+#define L3_LAST WORD(l3[3])
+#define ND_FIRST WORD(nd[0])
+#define ND_LAST WORD(nd[2])
+#define TUNNEL_FIRST WORD(tun_id)
+#define TUNNEL_LAST WORD(tun_addr[3])
+
+/* What `function` says of each section that a key of `shape` has, joined by `op`. */
+#define OVER_SECTIONS(shape, op, result, function, ...)                                \
+	do {                                                                           \
+		result = function(__VA_ARGS__, BASE_FIRST, BASE_LAST);                 \
+		if ((shape) & WEFT_L3_LONG)                                            \
+			result op function(__VA_ARGS__, L3_FIRST, L3_LAST);            \
+		if ((shape) & WEFT_ND)                                                 \
+			result op function(__VA_ARGS__, ND_FIRST, ND_LAST);            \
+		if ((shape) & WEFT_TUNNEL)                                             \
+			result op function(__VA_ARGS__, TUNNEL_FIRST, TUNNEL_LAST);    \
+	} while (0)
+
+static __always_inline const __u64 *words(const struct weft_key *key)
+{
+	return (const __u64 *)key;
+}
+
+/*
+ * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so
+ * that values in a row, as ports and addresses are, might come to a few places only; multiplied
+ * twice they do not.
+ */
+static __always_inline __u32 place(__u64 sum, __u32 shift)
+{
+	return (sum ^ sum >> 32) * hash_factors[WEFT_KEY_WORDS + 1] >> shift;
+}
+
+/* Keys that are alike under several masks are not to be in one chain. */
+static __always_inline __u32 bucket_at(__u64 sum, __u32 mask)
+{
+	return place(sum + mask * hash_factors[WEFT_KEY_WORDS], bucket_shift);
+}
+
+static __always_inline struct weft_flow *flow_at(__u32 number)
+{
+	return bpf_map_lookup_elem(&weft_flows, &number);
+}
+
+/* `flow` has what `key` has under a mask, and nothing where the key has nothing. */
+static __always_inline bool flow_matches(const struct weft_flow *flow, const struct weft_key *key,
+					 const struct weft_key *mask, __u32 number)
+{
+	__u64 bits;
+
+	if (flow->mask != number || flow->sections & ~key->port)
+		return false;
+	OVER_SECTIONS(key->port, |=, bits, differ_under, words(key), words(mask),
+		      words(&flow->key));
+	return !bits;
+}
+
+static long try_mask(__u32 index, struct masks_walk *walk)
+{
+	const struct weft_key *key = walk->key, *mask;
+	struct weft_flow *flow;
+	__u32 bucket, number, *first;
+	__u64 sum;
+	int i;
+
+	if (index >= WEFT_MAX_MASKS)
+		return 1;
+	number = walk->list->order[index];
+	mask = bpf_map_lookup_elem(&weft_masks, &number);
+	if (!mask)
+		return 1;
+	walk->tried++;
+	OVER_SECTIONS(key->port, +=, sum, hash_words, words(key), words(mask));
+	bucket = bucket_at(sum, number);
+	first = bpf_map_lookup_elem(&weft_buckets, &bucket);
+	if (!first)
+		return 1;
+	walk->number = *first;
+	for (i = 0; i < MAX_CHAIN && walk->number != WEFT_NO_FLOW; i++) {
+		flow = flow_at(walk->number);
+		if (!flow)
+			return 1;
+		if (flow_matches(flow, key, mask, number)) {
+			walk->flow = flow;
+			return 1;
+		}
+		walk->number = flow->next;
+	}
+	walk->number = WEFT_NO_FLOW;
+	return 0;
+}
+
+/* Tries the masks in their order. The number of the megaflow found, or WEFT_NO_FLOW. */
+static __noinline __u32 search(const struct weft_key *key)
+{
+	struct masks_walk walk = { .key = key, .number = WEFT_NO_FLOW };
+	struct weft_lookups *counters;
+	__u32 list = mask_list_in_use & 1, none = 0;
+
+	walk.list = bpf_map_lookup_elem(&weft_mask_lists, &list);
+	if (!walk.list)
+		return WEFT_NO_FLOW;
+	bpf_loop(walk.list->count, try_mask, &walk, 0);
+	counters = bpf_map_lookup_elem(&weft_lookups, &none);
+	if (!counters)
+		return WEFT_NO_FLOW;
+	counters->masks += walk.tried;
+	if (walk.flow)
+		counters->hits++;
+	else
+		counters->misses++;
+	return walk.flow ? walk.number : WEFT_NO_FLOW;
+}
+
+static __always_inline bool is_cached(const struct weft_cached *cached, const struct weft_key *key)
+{
+	__u64 bits;
+
+	OVER_SECTIONS(key->port, |=, bits, differ, words(key), words(&cached->key));
+	return !bits;
+}
+
+/* Searches, and remembers what is found. No other program runs on this CPU meanwhile. */
+static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft_cached *cached)
+{
+	__u32 number = search(key);
+	struct weft_flow *flow = flow_at(number);
+
+	if (number == WEFT_NO_FLOW || !flow)
+		return WEFT_NO_FLOW;
+	cached->key = *key;
+	cached->flow = number;
+	cached->generation = flow->generation;
+	return number;
+}
+
+/* The megaflow of a key, or WEFT_NO_FLOW; `bytes` of it are served by the megaflow. */
+static __always_inline __u32 lookup(const struct weft_key *key, __u32 bytes)
+{
+	struct weft_served *served;
+	struct weft_cached *cached;
+	struct weft_flow *flow;
+	__u32 at, number;
+	__u64 sum;
+
+	OVER_SECTIONS(key->port, +=, sum, sum_words, words(key));
+	at = place(sum, cache_shift);
+	cached = bpf_map_lookup_elem(&weft_cache, &at);
+	if (!cached)
+		return WEFT_NO_FLOW;
+	number = cached->flow;
+	flow = flow_at(number);
+	if (!flow || flow->generation != cached->generation || !cached->generation ||
+	    !is_cached(cached, key)) {
+		number = search_and_cache(key, cached);
+		if (number == WEFT_NO_FLOW)
+			return WEFT_NO_FLOW;
+	}
+	served = bpf_map_lookup_elem(&weft_served, &number);
+	if (served) {
+		served->packets++;
+		served->bytes += bytes;
+	}
+	return number;
+}

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a frame to its key: what flow::extract (crates/flow/src/extract.rs) does in userspace, and
+ * by its rules. A megaflow is made of a key that userspace has extracted and found by one that is
+ * made here, so the two have to agree to the bit. `cargo xtask bpf-agreement` compares them. What
+ * cannot be decided here goes to userspace.
+ *
+ * Headers are read where they are. A frame whose headers are not in its linear part is read again
+ * after they have been pulled there.
+ */
+#pragma once
+
+#include "key.h"
+
+#define ETH_LEN 14
+#define TAG_LEN 4
+#define MIN_ETHERTYPE 0x0600
+#define ETHERTYPE_NONE 0x05ff
+
+#define ETHERTYPE_IP4 0x0800
+#define ETHERTYPE_ARP 0x0806
+#define ETHERTYPE_RARP 0x8035
+#define ETHERTYPE_IP6 0x86dd
+
+#define IP4_LEN 20
+#define IP4_OFFSET 0x1fff
+#define IP4_MORE 0x2000
+#define IP6_LEN 40
+#define ARP_LEN 28
+#define TCP_LEN 20
+#define UDP_LEN 8
+#define SCTP_LEN 12
+#define ICMP_LEN 8
+#define ND_LEN 24
+#define ND_SOLICIT 135
+#define ND_ADVERT 136
+
+/* wire::ipv6::MAX_EXTENSION_HEADERS. */
+#define MAX_EXTENSIONS 12
+/* Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes take less. */
+#define MAX_L4_OFFSET 0x7fff
+/*
+ * More than any sender puts into a solicitation or advertisement; a packet with more goes to
+ * userspace.
+ */
+#define MAX_ND_OPTIONS 8
+/* Ethernet, two tags, IPv6, some extension headers and TCP. */
+#define PULL_LEN 256
+
+enum {
+	PROTO_HOP_BY_HOP = 0,
+	PROTO_ICMP = 1,
+	PROTO_TCP = 6,
+	PROTO_UDP = 17,
+	PROTO_ROUTING = 43,
+	PROTO_FRAGMENT = 44,
+	PROTO_AH = 51,
+	PROTO_ICMP6 = 58,
+	PROTO_NONE = 59,
+	PROTO_DESTINATION = 60,
+	PROTO_SCTP = 132,
+};
+
+enum {
+	FRAG_WHOLE = 0,
+	FRAG_FIRST = 1,
+	FRAG_LATER = 3,
+};
+
+/*
+ * Leaves a number as it is, which `mask` covers, but makes all that the verifier knows of it the
+ * mask. So it sees that ways through the program which differ in the number only are the same, and
+ * follows one of them.
+ */
+#define forget(number, mask)         \
+	do {                         \
+		barrier_var(number); \
+		(number) &= (mask);  \
+	} while (0)
+
+struct frame {
+	struct __sk_buff *skb;
+	void *data;
+	void *end;	/* of the linear part */
+	__u32 len;	/* of all of it */
+};
+
+/* An upper layer and the bytes of the IP packet from there on. */
+struct upper {
+	void *at;
+	__u32 len;
+	__u8 proto;
+	bool is_ip6;
+};
+
+/* When the bytes up to `at` are not in the linear part. */
+static __always_inline int missing(const struct frame *frame, const void *at)
+{
+	return at - frame->data > frame->len ? WEFT_MALFORMED : WEFT_PULL;
+}
+
+static __always_inline bool is_tpid(__u16 type)
+{
+	return type == 0x8100 || type == 0x88a8 || type == 0x9100;
+}
+
+/* An option of neighbour discovery, of which 8 bytes are there, has the length of its type. */
+static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
+{
+	switch (option[0]) {
+	case 1:
+	case 2:
+	case 5:
+		return len == 8;
+	case 3:
+		return len == 32 && option[2] <= 128;
+	default:
+		return true;
+	}
+}
+
+/*
+ * A neighbour solicitation or advertisement: `len` bytes of ICMPv6 at `start` of the frame, whose
+ * first bytes are in the linear part. A global function, so that the verifier goes through it once.
+ */
+__weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len)
+{
+	void *data = (void *)(long)skb->data;
+	void *end = (void *)(long)skb->data_end;
+	__u32 at = ND_LEN, option_len, found = 0;
+	const __u8 *option;
+	void *message;
+	bool solicits;
+	int i;
+
+	if (!key || start > MAX_L4_OFFSET)
+		return WEFT_UPCALL;
+	message = data + start;
+	if (len < ND_LEN)
+		return WEFT_MALFORMED;
+	if (message + ND_LEN > end)
+		return WEFT_PULL;
+	solicits = *(__u8 *)message == ND_SOLICIT;
+	key->port |= solicits ? WEFT_ND : WEFT_ND | WEFT_ND_ADVERT;
+	key->nd[0] = be64(message + 8);
+	key->nd[1] = be64(message + 16);
+	for (i = 0; i < MAX_ND_OPTIONS; i++) {
+		if (at == len)
+			return WEFT_PARSED;
+		forget(at, 0xfff);
+		option = message + at;
+		if (at + 8 > len)
+			return WEFT_MALFORMED;
+		if ((void *)option + 8 > end)
+			return WEFT_PULL;
+		option_len = option[1] * 8;
+		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
+			return WEFT_MALFORMED;
+		/*
+		 * The link-layer address of the source in a solicitation, of the target in an
+		 * advertisement.
+		 */
+		if (option[0] == (solicits ? 1 : 2)) {
+			if (found)
+				return WEFT_MALFORMED;
+			found = 1;
+			key->nd[2] = be64(option) << 16;
+		}
+		at += option_len;
+		if (at > 0xfff)
+			return WEFT_UPCALL;
+	}
+	return at == len ? WEFT_PARSED : WEFT_UPCALL;
+}
+
+static __always_inline int parse_tcp(struct weft_key *key, const struct frame *frame,
+				     const struct upper *upper)
+{
+	const __u8 *tcp = upper->at;
+	__u16 word;
+	__u32 len;
+
+	if (upper->len < TCP_LEN)
+		return WEFT_MALFORMED;
+	if (upper->at + TCP_LEN > frame->end)
+		return WEFT_PULL;
+	word = be16(tcp + 12);
+	len = word >> 12 << 2;
+	if (len < TCP_LEN || len > upper->len)
+		return WEFT_MALFORMED;
+	key->transport = (__u64)be32(tcp) << 32 | (word & 0xfff) << 16;
+	return WEFT_PARSED;
+}
+
+/* A transport header of `len` bytes that begins with two ports. */
+static __always_inline int parse_ports(struct weft_key *key, const struct frame *frame,
+				       const struct upper *upper, __u32 len)
+{
+	if (upper->len < len)
+		return WEFT_MALFORMED;
+	if (upper->at + len > frame->end)
+		return WEFT_PULL;
+	key->transport = (__u64)be32(upper->at) << 32;
+	return WEFT_PARSED;
+}
+
+static __always_inline int parse_icmp(struct weft_key *key, const struct frame *frame,
+				      const struct upper *upper)
+{
+	__u16 type_code;
+
+	if (upper->len < ICMP_LEN)
+		return WEFT_MALFORMED;
+	if (upper->at + ICMP_LEN > frame->end)
+		return WEFT_PULL;
+	type_code = be16(upper->at);
+	key->transport = type_code;
+	if (upper->is_ip6 && (type_code == ND_SOLICIT << 8 || type_code == ND_ADVERT << 8))
+		return parse_nd(frame->skb, key, upper->at - frame->data, upper->len);
+	return WEFT_PARSED;
+}
+
+static __always_inline int parse_upper(struct weft_key *key, const struct frame *frame,
+				       const struct upper *upper)
+{
+	switch (upper->proto) {
+	case PROTO_TCP:
+		return parse_tcp(key, frame, upper);
+	case PROTO_UDP:
+		return parse_ports(key, frame, upper, UDP_LEN);
+	case PROTO_SCTP:
+		return parse_ports(key, frame, upper, SCTP_LEN);
+	case PROTO_ICMP:
+		return upper->is_ip6 ? WEFT_PARSED : parse_icmp(key, frame, upper);
+	case PROTO_ICMP6:
+		return upper->is_ip6 ? parse_icmp(key, frame, upper) : WEFT_PARSED;
+	default:
+		return WEFT_PARSED;
+	}
+}
+
+static __always_inline int parse_ip4(struct weft_key *key, const struct frame *frame, void *l3)
+{
+	struct upper upper = {};
+	const __u8 *ip = l3;
+	__u32 len, total, more;
+	__u16 fragment;
+	__u8 frag;
+
+	if (l3 + IP4_LEN > frame->end)
+		return missing(frame, l3 + IP4_LEN);
+	len = (ip[0] & 0x0f) * 4;
+	total = be16(ip + 2);
+	if (ip[0] >> 4 != 4 || len < IP4_LEN || total < len ||
+	    total > frame->len - (l3 - frame->data))
+		return WEFT_MALFORMED;
+	fragment = be16(ip + 6);
+	more = fragment & IP4_MORE ? FRAG_FIRST : FRAG_WHOLE;
+	frag = fragment & IP4_OFFSET ? FRAG_LATER : more;
+	key->port |= WEFT_L3_IP4;
+	key->ip = ip_word(ip[9], ip[1], ip[8], frag, 0);
+	key->l3[0] = be64(ip + 12);
+	if (frag == FRAG_LATER)
+		return WEFT_PARSED;
+	upper.at = l3 + len;
+	upper.len = total - len;
+	upper.proto = ip[9];
+	return parse_upper(key, frame, &upper);
+}
+
+/*
+ * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer; a later
+ * fragment has none. 0 or a verdict.
+ */
+static __always_inline int walk_extensions(const struct frame *frame, void *l3, __u32 total,
+					   struct upper *upper, __u8 *frag)
+{
+	__u8 proto = upper->proto;
+	__u32 at = IP6_LEN;
+	__u16 fragment;
+	__u8 *header;
+	__u32 len;
+	int i;
+
+	for (i = 0; i <= MAX_EXTENSIONS; i++) {
+		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
+		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
+			goto found;
+		forget(at, MAX_L4_OFFSET);
+		header = l3 + at;
+		if (at + 8 > total)
+			return WEFT_MALFORMED;
+		if ((void *)header + 8 > frame->end)
+			return WEFT_PULL;
+		len = (header[1] + 1) * 8;
+		if (proto == PROTO_AH)
+			len = (header[1] + 2) * 4;
+		if (proto == PROTO_FRAGMENT) {
+			len = 8;
+			fragment = be16(header + 2);
+			*frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
+			if (fragment & ~7)
+				*frag = FRAG_LATER;
+			forget(*frag, 3);
+		}
+		if (at + len > total)
+			return WEFT_MALFORMED;
+		at += len;
+		proto = header[0];
+		if (proto == PROTO_HOP_BY_HOP)
+			return WEFT_MALFORMED;
+		if (*frag == FRAG_LATER)
+			goto found;
+	}
+	return WEFT_MALFORMED;
+found:
+	forget(at, MAX_L4_OFFSET);
+	upper->proto = proto;
+	upper->at = l3 + at;
+	upper->len = total - at;
+	return 0;
+}
+
+static __always_inline int parse_ip6(struct weft_key *key, const struct frame *frame, void *l3)
+{
+	struct upper upper = { .is_ip6 = true };
+	__u8 frag = FRAG_WHOLE;
+	const __u8 *ip = l3;
+	__u32 word, total;
+	int verdict;
+
+	if (l3 + IP6_LEN > frame->end)
+		return missing(frame, l3 + IP6_LEN);
+	word = be32(ip);
+	total = IP6_LEN + be16(ip + 4);
+	if (word >> 28 != 6 || total > frame->len - (l3 - frame->data))
+		return WEFT_MALFORMED;
+	key->port |= WEFT_L3_IP6;
+	key->l3[0] = be64(ip + 8);
+	key->l3[1] = be64(ip + 16);
+	key->l3[2] = be64(ip + 24);
+	key->l3[3] = be64(ip + 32);
+	upper.proto = ip[6];
+	upper.at = l3 + IP6_LEN;
+	upper.len = total - IP6_LEN;
+	if (upper.proto != PROTO_TCP && upper.proto != PROTO_UDP && upper.proto != PROTO_ICMP6) {
+		verdict = walk_extensions(frame, l3, total, &upper, &frag);
+		if (verdict)
+			return verdict;
+	}
+	key->ip = ip_word(upper.proto, word >> 20 & 0xff, ip[7], frag, word & 0xfffff);
+	if (frag == FRAG_LATER)
+		return WEFT_PARSED;
+	return parse_upper(key, frame, &upper);
+}
+
+static __always_inline int parse_arp(struct weft_key *key, const struct frame *frame, void *l3)
+{
+	const __u8 *arp = l3;
+
+	if (l3 + ARP_LEN > frame->end)
+		return missing(frame, l3 + ARP_LEN);
+	/* Ethernet (1), IPv4, addresses of 6 and 4 bytes. */
+	if (be32(arp) != 0x00010800 || be16(arp + 4) != 0x0604)
+		return WEFT_MALFORMED;
+	key->port |= WEFT_L3_ARP;
+	key->l3[0] = (__u64)be32(arp + 14) << 32 | be32(arp + 24);
+	key->l3[1] = be48(arp + 8) | be16(arp + 6);
+	key->l3[2] = be48(arp + 18);
+	return WEFT_PARSED;
+}
+
+/*
+ * Reads up to two tags into the key. The outer one may have been taken off the frame already: the
+ * kernel does so with 0x8100 and 0x88a8 before tc sees it (skb_vlan_untag() in
+ * __netif_receive_skb_core()).
+ */
+static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
+				      const struct frame *frame, void **l3, __u16 *type)
+{
+	__u64 tags = 0;
+	int room = 2;
+	__u32 at;
+
+	if (skb->vlan_present) {
+		__u16 tpid = bpf_ntohs(skb->vlan_proto);
+
+		if (!is_tpid(tpid))
+			return WEFT_UPCALL;
+		tags = tag_word(tpid, skb->vlan_tci);
+		room = 1;
+	}
+	while (room && is_tpid(*type)) {
+		if (*l3 + TAG_LEN > frame->end)
+			return missing(frame, *l3 + TAG_LEN);
+		tags = tags << 32 | tag_word(*type, be16(*l3));
+		*type = be16(*l3 + 2);
+		*l3 += TAG_LEN;
+		room--;
+	}
+	/* The outer tag is in the upper half. */
+	key->vlan = tags >> 32 ? tags : tags << 32;
+	at = *l3 - frame->data;
+	forget(at, 0x1f);
+	*l3 = frame->data + at;
+	return 0;
+}
+
+/*
+ * `key` has the port, the tunnel and 0 in all else. Global, so that the verifier goes through it
+ * once.
+ */
+__weak int parse_frame(struct __sk_buff *skb, struct weft_key *key)
+{
+	struct frame frame = {
+		.skb = skb,
+		.data = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+		.len = skb->len,
+	};
+	void *l3 = frame.data + ETH_LEN;
+	__u64 word;
+	__u16 type;
+	int verdict;
+
+	if (!key)
+		return WEFT_UPCALL;
+	if (l3 > frame.end)
+		return missing(&frame, l3);
+	word = be64(frame.data + 6);
+	type = word;
+	key->eth_src = word & ~0xffffULL;
+	if (skb->vlan_present || is_tpid(type)) {
+		verdict = parse_tags(skb, key, &frame, &l3, &type);
+		if (verdict)
+			return verdict;
+	}
+	key->eth_dst = be48(frame.data) | (type < MIN_ETHERTYPE ? ETHERTYPE_NONE : type);
+	switch (type) {
+	case ETHERTYPE_IP4:
+		return parse_ip4(key, &frame, l3);
+	case ETHERTYPE_IP6:
+		return parse_ip6(key, &frame, l3);
+	case ETHERTYPE_ARP:
+	case ETHERTYPE_RARP:
+		return parse_arp(key, &frame, l3);
+	default:
+		return WEFT_PARSED;
+	}
+}
+
+/*
+ * A frame whose headers have to be pulled first. What has been read is forgotten: a sender may be
+ * writing to pages that it shares with the frame.
+ */
+static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key)
+{
+	__u64 port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
+	__u32 len = skb->len < PULL_LEN ? skb->len : PULL_LEN;
+	int i, verdict = WEFT_PULL;
+
+#pragma clang loop unroll(disable)
+	for (i = 0; i < 2 && verdict == WEFT_PULL; i++) {
+		if (bpf_skb_pull_data(skb, len))
+			return WEFT_UPCALL;
+		__builtin_memset(key, 0, __builtin_offsetof(struct weft_key, tun_id));
+		key->port = port;
+		verdict = parse_frame(skb, key);
+		len = skb->len;
+	}
+	return verdict == WEFT_PULL ? WEFT_UPCALL : verdict;
+}
+
+/*
+ * Reads the headers of a frame that came in by a port; of a tunnelled one, those of the inner
+ * frame, which the skb has become by then. The key is that of flow::extract when the verdict is
+ * WEFT_PARSED, and nothing otherwise.
+ */
+static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __u32 in_port,
+				 const struct tunnel *tunnel)
+{
+	int verdict;
+
+	__builtin_memset(key, 0, sizeof(*key));
+	key->port = (__u64)in_port << 32;
+	if (tunnel)
+		key_tunnel(key, tunnel);
+	verdict = parse_frame(skb, key);
+	return verdict == WEFT_PULL ? parse_pulled(skb, key) : verdict;
+}

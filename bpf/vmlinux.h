@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the programs need to know of the kernel's types, and no more: the fixed-width types, the
+ * numbers of the interface that programs and kernel agree on for good (include/uapi/linux/bpf.h,
+ * pkt_cls.h), and the context of tc programs. Accesses to the context are rewritten by the
+ * verifier, so that its layout is that of the interface. A struct of the kernel itself, when one is
+ * needed, goes below between the pragmas, with only the members that are used: libbpf relocates
+ * them to where the running kernel has them.
+ */
+#pragma once
+
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef __u32 __wsum;
+typedef __u16 __sum16;
+typedef _Bool bool;
+
+#define true 1
+#define false 0
+
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+};
+
+enum {
+	TC_ACT_UNSPEC = -1,
+	TC_ACT_OK = 0,
+	TC_ACT_SHOT = 2,
+};
+
+/* The context of tc programs. */
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	__u64 flow_keys;
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	__u64 sk;
+	__u32 gso_size;
+	__u8 tstamp_type;
+	__u32 : 24;
+	__u64 hwtstamp;
+};

@@ -1,0 +1,43 @@
+//! The layouts that the programs share with this crate, as the compiler of `bpf/` has written them down (BTF), and the proof
+//! that [`crate::KernelKey`] is the same.
+
+/// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
+#[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/control.skel.rs"));
+}
+
+pub(crate) use generated::types::{
+    weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
+};
+
+use std::mem::{offset_of, size_of};
+
+/// 64-bit words in a key.
+pub(crate) const WORDS: usize = size_of::<weft_key>() / 8;
+
+/// A word of the kernel's key.
+const fn word(offset: usize) -> usize {
+    assert!(offset.is_multiple_of(8));
+    offset / 8
+}
+
+/// In port and shape.
+pub(crate) const PORT: usize = word(offset_of!(weft_key, port));
+pub(crate) const ETH_DST: usize = word(offset_of!(weft_key, eth_dst));
+pub(crate) const ETH_SRC: usize = word(offset_of!(weft_key, eth_src));
+pub(crate) const VLAN: usize = word(offset_of!(weft_key, vlan));
+pub(crate) const IP: usize = word(offset_of!(weft_key, ip));
+pub(crate) const TRANSPORT: usize = word(offset_of!(weft_key, transport));
+/// Four words of addresses.
+pub(crate) const L3: usize = word(offset_of!(weft_key, l3));
+/// Three words of neighbour discovery.
+pub(crate) const ND: usize = word(offset_of!(weft_key, nd));
+pub(crate) const TUN_ID: usize = word(offset_of!(weft_key, tun_id));
+pub(crate) const TUN_FLAGS: usize = word(offset_of!(weft_key, tun_flags));
+pub(crate) const TUN_METADATA: usize = word(offset_of!(weft_key, tun_metadata));
+/// Four words of addresses.
+pub(crate) const TUN_ADDR: usize = word(offset_of!(weft_key, tun_addr));
+
+// Every member is one of the above, so that none can be added to the C side alone.
+const _: () = assert!(WORDS == 20 && TUN_ADDR == WORDS - 4);

@@ -1,0 +1,400 @@
+//! [`Tables`]: the megaflows and masks that the programs look up, written while they do.
+//!
+//! The rules that make this safe are told in `bpf/lookup.h`. Userspace's part is that it writes only to what no program can reach:
+//! an entry or a mask that has been taken out is used again only after a grace period, which [`Tables::reclaim`] waits
+//! for.
+
+use crate::key::{KernelMask, KernelMatch};
+use crate::layout::{
+    WORDS, weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
+};
+use libbpf_rs::{
+    Map, MapCore, MapFlags, MapHandle, MapType, Object, OpenObject, ProgramInput, ProgramMut,
+};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The number of a megaflow's entry, 1 to [`Sizes::flows`]. It is used again after the megaflow is deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FlowNo(pub u32);
+
+/// The number of a mask, 0 to [`Sizes::MASKS`] - 1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct MaskNo(pub u32);
+
+/// How much the tables hold; all of it is allocated when they are loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Megaflows, 1 to 2^30.
+    pub flows: u32,
+    /// Entries of the exact-match cache of each CPU; a power of two is made of it.
+    pub cached: u32,
+}
+
+impl Sizes {
+    /// Masks.
+    pub const MASKS: usize = (size_of::<weft_mask_list>() - 4) / 4;
+
+    fn buckets(self) -> u32 {
+        self.flows.clamp(2, 1 << 30).next_power_of_two()
+    }
+
+    fn cached(self) -> u32 {
+        self.cached.clamp(2, 1 << 24).next_power_of_two()
+    }
+
+    /// For the constant `bucket_shift` of the programs.
+    pub fn bucket_shift(self) -> u32 {
+        64 - self.buckets().ilog2()
+    }
+
+    /// For the constant `cache_shift` of the programs.
+    pub fn cache_shift(self) -> u32 {
+        64 - self.cached().ilog2()
+    }
+
+    /// For the constants `hash_factors` of the programs: random and odd.
+    pub fn hash_factors() -> [u64; WORDS + 2] {
+        let random = RandomState::new();
+        std::array::from_fn(|at| random.hash_one(at) | 1)
+    }
+
+    /// Sizes the maps of an object that is not loaded yet. Its constants are for the caller to set.
+    ///
+    /// # Errors
+    /// When libbpf does not take a size.
+    pub fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
+        for mut map in object.maps_mut() {
+            let entries = match map.name().to_str() {
+                Some("weft_flows" | "weft_served") => self.flows.clamp(1, 1 << 30) + 1,
+                Some("weft_buckets") => self.buckets(),
+                Some("weft_cache") => self.cached(),
+                _ => continue,
+            };
+            map.set_max_entries(entries)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the lookups of all CPUs came to, those apart that the exact-match cache answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lookups {
+    /// Found by a mask.
+    pub hits: u64,
+    /// Not found.
+    pub misses: u64,
+    /// Masks tried for both.
+    pub masks: u64,
+}
+
+/// Why the tables did not do what they were asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// As many megaflows as there are places for.
+    #[error("the table of megaflows is full")]
+    FlowsFull,
+    /// As many masks as there are places for.
+    #[error("the table of masks is full")]
+    MasksFull,
+    /// There are too many megaflows of this hash; as rare as a hash with a secret makes it.
+    #[error("too many megaflows share a hash")]
+    ChainFull,
+    /// There is no such megaflow.
+    #[error("there is no megaflow {0:?}")]
+    NoSuchFlow(FlowNo),
+    /// The object has no map or program of this name.
+    #[error("the object has no {0}")]
+    Lacks(&'static str),
+    /// A program refused what it was asked to do.
+    #[error("a control program says {0}")]
+    Refused(i32),
+    /// The kernel refused something.
+    #[error(transparent)]
+    Kernel(#[from] libbpf_rs::Error),
+}
+
+const E2BIG: i32 = -7;
+
+/// The tables of a loaded object that `control.bpf.c` is a part of, written by one thread.
+#[derive(Debug)]
+pub struct Tables<'obj> {
+    flow_put: ProgramMut<'obj>,
+    flow_delete: ProgramMut<'obj>,
+    mask_append: ProgramMut<'obj>,
+    masks_flip: ProgramMut<'obj>,
+    masks: Map<'obj>,
+    mask_lists: Map<'obj>,
+    served: Map<'obj>,
+    lookups: Map<'obj>,
+    grace: Map<'obj>,
+    /// What [`Tables::wait`] puts into `grace`.
+    anything: MapHandle,
+    flows: Flows,
+    numbers: HashMap<KernelMask, MaskNo>,
+    /// How many megaflows each mask has; `None` when nobody can reach it.
+    users: Vec<Option<u32>>,
+    /// As the programs try them.
+    order: Vec<MaskNo>,
+    /// The list in use, 0 or 1.
+    in_use: u32,
+}
+
+/// Who has which entry.
+#[derive(Debug)]
+struct Flows {
+    /// The mask of each megaflow, by its number.
+    masks: Vec<Option<MaskNo>>,
+    /// Nobody can reach these.
+    free: Vec<FlowNo>,
+    /// Programs may still be using these.
+    deleted: Vec<FlowNo>,
+    /// Of the latest megaflow.
+    generation: u64,
+}
+
+impl<'obj> Tables<'obj> {
+    /// The tables of a freshly loaded object, which are empty.
+    ///
+    /// # Errors
+    /// [`TableError::Lacks`] for an object that is not of this kind.
+    pub fn new(object: &'obj Object) -> Result<Self, TableError> {
+        let program = |name: &'static str| {
+            object.progs_mut().find(|program| program.name() == name).ok_or(TableError::Lacks(name))
+        };
+        let map = |name: &'static str| {
+            object.maps().find(|map| map.name() == name).ok_or(TableError::Lacks(name))
+        };
+        let flows = map("weft_flows")?.max_entries();
+        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        Ok(Self {
+            flow_put: program("flow_put")?,
+            flow_delete: program("flow_delete")?,
+            mask_append: program("mask_append")?,
+            masks_flip: program("masks_flip")?,
+            masks: map("weft_masks")?,
+            mask_lists: map("weft_mask_lists")?,
+            served: map("weft_served")?,
+            lookups: map("weft_lookups")?,
+            grace: map("weft_grace")?,
+            anything: MapHandle::create(MapType::Array, Some("weft_grace_in"), 4, 4, 1, &options)?,
+            flows: Flows {
+                masks: vec![None; flows as usize],
+                free: (1..flows).rev().map(FlowNo).collect(),
+                deleted: Vec::new(),
+                generation: 0,
+            },
+            numbers: HashMap::new(),
+            users: vec![None; Sizes::MASKS],
+            order: Vec::new(),
+            in_use: 0,
+        })
+    }
+
+    /// Installs a megaflow. It must not be there already: the programs find the one that was put last.
+    ///
+    /// # Errors
+    /// [`TableError::FlowsFull`], [`TableError::MasksFull`], [`TableError::ChainFull`]; the megaflow is not there then.
+    pub fn put(&mut self, megaflow: &KernelMatch) -> Result<FlowNo, TableError> {
+        if self.flows.free.is_empty() && !self.flows.deleted.is_empty() {
+            self.reclaim()?;
+        }
+        let flow = *self.flows.free.last().ok_or(TableError::FlowsFull)?;
+        let mask = self.mask(megaflow.mask())?;
+        self.flows.generation += 1;
+        let control = control(megaflow.key().words(), self.flows.generation, flow, mask);
+        match run(&self.flow_put, control)? {
+            0 => {}
+            E2BIG => return Err(TableError::ChainFull),
+            other => return Err(TableError::Refused(other)),
+        }
+        self.flows.free.pop();
+        self.flows.masks[flow.0 as usize] = Some(mask);
+        if let Some(users) = &mut self.users[mask.0 as usize] {
+            *users += 1;
+        }
+        Ok(flow)
+    }
+
+    /// Takes a megaflow out: no lookup that begins later finds it, not in an exact-match cache either.
+    ///
+    /// # Errors
+    /// [`TableError::NoSuchFlow`].
+    pub fn delete(&mut self, flow: FlowNo) -> Result<(), TableError> {
+        let mask = self.flows.masks.get_mut(flow.0 as usize).and_then(Option::take);
+        let mask = mask.ok_or(TableError::NoSuchFlow(flow))?;
+        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask))? {
+            0 => {}
+            other => return Err(TableError::Refused(other)),
+        }
+        self.flows.deleted.push(flow);
+        if let Some(users) = &mut self.users[mask.0 as usize] {
+            *users -= 1;
+        }
+        Ok(())
+    }
+
+    /// Makes the places of what was deleted free, and has the masks tried in the order of `hits`, those with the most first; those
+    /// that nobody uses any more are not tried at all. Takes as long as the kernel's grace periods take, some tens of
+    /// milliseconds: call it now and then, not for each megaflow.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn reclaim_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<(), TableError> {
+        let unused: Vec<_> =
+            self.order.iter().copied().filter(|mask| self.users(*mask) == Some(0)).collect();
+        let mut order = self.order.clone();
+        order.retain(|mask| !unused.contains(mask));
+        order.sort_by_key(|&mask| std::cmp::Reverse(hits(mask)));
+        if order != self.order {
+            // Nobody reads the other list since the grace period that followed the last flip.
+            self.mask_lists.update(
+                &(self.in_use ^ 1).to_ne_bytes(),
+                &list_bytes(&order),
+                MapFlags::ANY,
+            )?;
+            run(&self.masks_flip, Vec::new())?;
+            self.in_use ^= 1;
+            self.order = order;
+        }
+        self.wait()?;
+        for mask in unused {
+            self.users[mask.0 as usize] = None;
+            self.numbers.retain(|_, number| *number != mask);
+        }
+        self.flows.free.append(&mut self.flows.deleted);
+        Ok(())
+    }
+
+    /// [`Tables::reclaim_and_sort`] that leaves the order as it is.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn reclaim(&mut self) -> Result<(), TableError> {
+        self.reclaim_and_sort(|_| 0)
+    }
+
+    /// Packets and bytes that this entry has ever served, whichever megaflow it held.
+    ///
+    /// # Errors
+    /// [`TableError::NoSuchFlow`].
+    pub fn served(&self, flow: FlowNo) -> Result<(u64, u64), TableError> {
+        let [packets, bytes] = sum(&self.served, flow.0)?.ok_or(TableError::NoSuchFlow(flow))?;
+        Ok((packets, bytes))
+    }
+
+    /// What lookups have come to since the programs were loaded.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn lookups(&self) -> Result<Lookups, TableError> {
+        let [hits, misses, masks] =
+            sum(&self.lookups, 0)?.ok_or(TableError::Lacks("weft_lookups"))?;
+        Ok(Lookups { hits, misses, masks })
+    }
+
+    /// The masks in the order in which they are tried.
+    pub fn masks(&self) -> &[MaskNo] {
+        &self.order
+    }
+
+    fn users(&self, mask: MaskNo) -> Option<u32> {
+        self.users.get(mask.0 as usize).copied().flatten()
+    }
+
+    /// The number of a mask, which the programs try from now on.
+    fn mask(&mut self, mask: &KernelMask) -> Result<MaskNo, TableError> {
+        if let Some(&number) = self.numbers.get(mask) {
+            return Ok(number);
+        }
+        let free = |users: &[Option<u32>]| users.iter().position(Option::is_none);
+        if free(&self.users).is_none() && self.users.contains(&Some(0)) {
+            self.reclaim()?;
+        }
+        let free = free(&self.users).ok_or(TableError::MasksFull)?;
+        let number = MaskNo(free as u32);
+        self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
+        match run(&self.mask_append, control(&[0; WORDS], 0, FlowNo(0), number))? {
+            0 => {}
+            other => return Err(TableError::Refused(other)),
+        }
+        self.users[free] = Some(0);
+        self.numbers.insert(*mask, number);
+        self.order.push(number);
+        Ok(number)
+    }
+
+    /// Waits until no program runs that runs now: see `weft_grace` in `bpf/maps.h`.
+    fn wait(&self) -> Result<(), TableError> {
+        let anything = self.anything.as_fd().as_raw_fd().to_ne_bytes();
+        Ok(self.grace.update(&0_u32.to_ne_bytes(), &anything, MapFlags::ANY)?)
+    }
+}
+
+// What `sum` takes for words in this order.
+const _: () = assert!(
+    offset_of!(weft_served, packets) == 0
+        && offset_of!(weft_served, bytes) == 8
+        && offset_of!(weft_lookups, hits) == 0
+        && offset_of!(weft_lookups, misses) == 8
+        && offset_of!(weft_lookups, masks) == 16
+);
+
+/// The sum over all CPUs of the first `N` words of an entry.
+fn sum<const N: usize>(map: &Map<'_>, entry: u32) -> Result<Option<[u64; N]>, TableError> {
+    let cpus = map.lookup_percpu(&entry.to_ne_bytes(), MapFlags::ANY)?;
+    Ok(cpus.map(|cpus| {
+        cpus.iter().fold([0; N], |mut sums, cpu| {
+            for (sum, &word) in sums.iter_mut().zip(cpu.as_chunks().0) {
+                *sum += u64::from_ne_bytes(word);
+            }
+            sums
+        })
+    }))
+}
+
+fn bytes(words: &[u64; WORDS]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn list_bytes(order: &[MaskNo]) -> Vec<u8> {
+    const _: () = assert!(offset_of!(weft_mask_list, order) == 4);
+    let count = order.len() as u32;
+    let numbers = order.iter().map(|mask| mask.0);
+    let mut list: Vec<_> =
+        std::iter::once(count).chain(numbers).flat_map(u32::to_ne_bytes).collect();
+    list.resize(size_of::<weft_mask_list>(), 0);
+    list
+}
+
+/// A `struct weft_control`.
+fn control(key: &[u64; WORDS], generation: u64, flow: FlowNo, mask: MaskNo) -> Vec<u8> {
+    const KEY: usize = size_of::<weft_key>();
+    const _: () = assert!(
+        offset_of!(weft_control, key) == 0
+            && offset_of!(weft_control, generation) == KEY
+            && offset_of!(weft_control, flow) == KEY + 8
+            && offset_of!(weft_control, mask) == KEY + 12
+            && size_of::<weft_control>() == KEY + 16
+            && offset_of!(weft_flow, generation) == KEY
+    );
+    let mut control = bytes(key);
+    control.extend(generation.to_ne_bytes());
+    control.extend(flow.0.to_ne_bytes());
+    control.extend(mask.0.to_ne_bytes());
+    control
+}
+
+/// Runs a control program, and returns what it does.
+fn run(program: &ProgramMut<'_>, mut context: Vec<u8>) -> Result<i32, TableError> {
+    let mut input = ProgramInput::default();
+    if !context.is_empty() {
+        input.context_in = Some(&mut context);
+    }
+    Ok(program.test_run(input)?.return_value.cast_signed())
+}

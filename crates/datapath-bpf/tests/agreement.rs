@@ -1,0 +1,95 @@
+//! The programs and userspace read frames alike: a key that `bpf/parse.h` makes is that of [`flow::extract`], what it calls
+//! malformed is refused there, and little is left undecided.
+//!
+//! The long run is `cargo xtask bpf-agreement`. `WEFT_CASES` and `WEFT_SEED` say how many frames and which.
+
+mod common;
+
+use common::agree::{Extractor, Outcome};
+use common::frames::{Case, case};
+use libbpf_rs::{TC_INGRESS, TcHookBuilder};
+use netdev::tap::Tap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use testkit::host::TestHost;
+use testkit::random::{Random, environment};
+use wire::{Located, Protocol};
+
+/// Which frames a program may leave to userspace: those with more options of neighbour discovery than it reads. Everything else it
+/// decides.
+fn may_be_left(case: &Case) -> bool {
+    let located = wire::transport_offset(&case.frame).ok();
+    let is_icmp6 = |at: &Located| at.is_ip() && at.protocol == Protocol::ICMPV6;
+    let l4 = located.filter(is_icmp6).and_then(|at| at.l4);
+    let message = l4.and_then(|l4| case.frame.get(l4..));
+    matches!(message, Some([135 | 136, 0, ..]))
+}
+
+#[test]
+fn kernel_and_userspace_agree_on_frames() {
+    testkit::require_root!();
+    let cases = environment("WEFT_CASES", 20_000);
+    let seed = environment("WEFT_SEED", 1);
+    let mut object = std::mem::MaybeUninit::uninit();
+    let mut extractor = Extractor::load(&mut object);
+    // The numbers of neighbouring seeds are the same but for the first.
+    let mut random = Random::new(seed << 40);
+    let mut tally = common::agree::Tally::default();
+    for number in 0..cases {
+        let case = case(&mut random);
+        let outcome = extractor.compare(&case).unwrap_or_else(|difference| {
+            panic!("seed {seed}, frame {number}: {difference}");
+        });
+        assert!(
+            outcome != Outcome::Upcall || may_be_left(&case),
+            "seed {seed}, frame {number}: undecided {case:?}"
+        );
+        tally.add(&case, outcome);
+    }
+    println!("{tally}");
+    assert!(tally.share(Outcome::Upcall) < 0.01, "too much is left to userspace:\n{tally}");
+    assert!(tally.share(Outcome::Parsed) > 0.5 && tally.share(Outcome::Malformed) > 0.1, "{tally}");
+}
+
+/// The kernel leaves a frame of a TAP in pieces when it is longer than a page, and as much of it linear as its virtio-net header
+/// says that there are headers.
+#[test]
+fn frames_in_pieces_are_read_as_whole_ones() {
+    testkit::require_root!();
+    let host = TestHost::new("bpf");
+    let mut object = std::mem::MaybeUninit::uninit();
+    let mut extractor = Extractor::load(&mut object);
+    let program = extractor.program().try_clone_to_owned().expect("it can be shared");
+    let (tap, index) = host.run(|| {
+        let tap = Tap::open("tap0").expect("a TAP can be made");
+        let index = tap.ifindex().expect("it is there");
+        let mut hook =
+            TcHookBuilder::new(program.as_fd()).ifindex(index.0.cast_signed()).hook(TC_INGRESS);
+        hook.create().and_then(|mut hook| hook.attach()).expect("the program can be attached");
+        (tap, index)
+    });
+    host.netlink().set_up(index).expect("it can be set up");
+    let mut wire = File::from(tap.as_fd().try_clone_to_owned().expect("it can be shared"));
+    let mut random = Random::new(environment("WEFT_SEED", 1));
+    let (mut parsed, mut pulled) = (0, 0);
+    for number in 0..4000 {
+        let mut case = case(&mut random);
+        case.tunnel = None;
+        // Padding, so that it is longer than a page.
+        case.frame.resize(case.frame.len().max(4200), 0);
+        let linear = 14 + random.below(120);
+        let outcome = extractor.compare_sent(&case, |frame| {
+            let mut header = [0; 10];
+            header[2..4].copy_from_slice(&(linear as u16).to_ne_bytes());
+            wire.write_all(&[&header, frame].concat()).expect("the TAP takes it");
+        });
+        let (outcome, had) = outcome.unwrap_or_else(|difference| {
+            panic!("frame {number}, {linear} bytes linear: {difference}");
+        });
+        assert!(outcome != Outcome::Upcall || may_be_left(&case), "undecided {case:?}");
+        parsed += u32::from(outcome == Outcome::Parsed);
+        pulled += u32::from(had < 60);
+    }
+    assert!(parsed > 1500 && pulled > 1000, "{parsed} read, {pulled} with few linear bytes");
+}

@@ -1,0 +1,93 @@
+//! [`Lookup`]: the programs that look frames up, and their tables.
+
+use datapath_bpf::{FlowNo, Sizes, Tables};
+use flow::PortNo;
+use generated::{TestLookupSkel, TestLookupSkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{ProgramInput, ProgramMut};
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+#[allow(unsafe_code, warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/test_lookup.skel.rs"));
+}
+
+/// The programs, loaded until the process ends.
+pub struct Lookup {
+    skel: &'static TestLookupSkel<'static>,
+    pub tables: Tables<'static>,
+}
+
+impl Lookup {
+    /// Where all frames come in.
+    pub const PORT: PortNo = PortNo(7);
+
+    pub fn load(sizes: Sizes) -> Self {
+        Self::load_with(sizes, Sizes::hash_factors())
+    }
+
+    /// With all megaflows in one chain, and all keys in one place of the cache.
+    pub fn load_in_one_chain(sizes: Sizes) -> Self {
+        Self::load_with(sizes, [0; 22])
+    }
+
+    fn load_with(sizes: Sizes, hash_factors: [u64; 22]) -> Self {
+        let object = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = TestLookupSkelBuilder::default().open(object).expect("the object is whole");
+        let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
+        constants.bucket_shift = sizes.bucket_shift();
+        constants.cache_shift = sizes.cache_shift();
+        constants.hash_factors = hash_factors;
+        let variables = open.maps.bss_data.as_deref_mut().expect("there are variables");
+        variables.in_port = Self::PORT.0;
+        variables.tunnel.shape = 16;
+        variables.tunnel.id = 5;
+        sizes.apply(open.open_object_mut()).expect("the maps have these sizes");
+        let skel = Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
+        let tables = Tables::new(skel.object()).expect("the object has the tables");
+        Self { skel, tables }
+    }
+
+    /// The megaflow of a frame, by the cache or by the masks.
+    pub fn find(&self, frame: &[u8]) -> Option<FlowNo> {
+        found(&self.skel.progs.test_lookup, frame)
+    }
+
+    /// [`Lookup::find`] for another thread.
+    pub fn finder(&self) -> impl Fn(&[u8]) -> Option<FlowNo> + Send + use<> {
+        let skel = self.skel;
+        move |frame| found(&skel.progs.test_lookup, frame)
+    }
+
+    /// The megaflow of a frame, by the masks.
+    pub fn search(&self, frame: &[u8]) -> Option<FlowNo> {
+        found(&self.skel.progs.test_search, frame)
+    }
+
+    /// What a run of each program takes, for a frame: name and time.
+    pub fn times(&self, frame: &[u8], repeat: u32) -> Vec<(&'static str, Duration)> {
+        let progs = &self.skel.progs;
+        let programs = [
+            ("empty", &progs.test_empty),
+            ("parse", &progs.test_parse),
+            ("lookup", &progs.test_lookup),
+            ("search", &progs.test_search),
+            ("tunnel", &progs.test_tunnel),
+        ];
+        programs.map(|(name, program)| (name, run(program, frame, repeat).1)).to_vec()
+    }
+}
+
+fn run(program: &ProgramMut<'_>, frame: &[u8], repeat: u32) -> (u32, Duration) {
+    let input = ProgramInput { data_in: Some(frame), repeat, ..ProgramInput::default() };
+    let output = program.test_run(input).expect("the program can be run");
+    (output.return_value, output.duration)
+}
+
+fn found(program: &ProgramMut<'_>, frame: &[u8]) -> Option<FlowNo> {
+    match run(program, frame, 1).0 {
+        0 => None,
+        number => Some(FlowNo(number)),
+    }
+}

@@ -1,0 +1,303 @@
+//! Megaflows in the kernel's tables: found by frames as userspace would find them, in the cache and by masks, and not once they are
+//! deleted.
+
+mod common;
+
+use common::frames::tcp4;
+use common::lookup::Lookup;
+use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Lookups, Sizes, TableError};
+use flow::{Field, FlowKey, FlowMask};
+use packet::PacketBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+use testkit::frames::{self, FrameKinds};
+use testkit::random::{Random, environment};
+
+const SIZES: Sizes = Sizes { flows: 3000, cached: 256 };
+const KINDS: FrameKinds = FrameKinds { supers: false, malformed: false, max_payload: 200 };
+
+fn mask_of(fields: &[Field]) -> FlowMask {
+    let mut mask = FlowMask::default();
+    fields.iter().for_each(|&field| mask.add(field));
+    mask
+}
+
+/// A frame that a program may be run on, and its key.
+fn frame(random: &mut Random) -> (Vec<u8>, FlowKey) {
+    loop {
+        let packet = frames::frame(random, KINDS);
+        let frame = packet.to_vec();
+        if frame.len() < 64 {
+            continue;
+        }
+        if let Ok(key) = flow::extract(&PacketBuf::from_bytes(&frame), Lookup::PORT, None) {
+            return (frame, key);
+        }
+    }
+}
+
+/// Looks random frames up, each beside one that differs from it in a bit; installs megaflows for some that miss, and deletes some.
+/// Compares with a list. Returns how many were found.
+fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) -> usize {
+    let masks: Vec<_> = (0..40)
+        .map(|_| mask_of(&(0..3).map(|_| random.pick(Field::ALL)).collect::<Vec<_>>()))
+        .filter(|mask| KernelMatch::new(&FlowKey::default(), mask).is_ok())
+        .collect();
+    let mut installed: Vec<(FlowNo, KernelMatch)> = Vec::new();
+    let mut found = 0;
+    for _ in 0..frames {
+        let (bytes, key) = frame(random);
+        for (bytes, key) in [Some((bytes.clone(), key)), nearly(random, bytes)].iter().flatten() {
+            let kernel_key = KernelKey::from(key);
+            let serves = |(_, megaflow): &&(FlowNo, KernelMatch)| megaflow.matches(&kernel_key);
+            let mut serving = installed.iter().filter(serves);
+            let flow = kernel.find(bytes);
+            let right = match flow {
+                Some(flow) => serving.any(|(number, _)| *number == flow),
+                None => serving.next().is_none(),
+            };
+            assert!(right, "{flow:?} for {key:?}");
+            // What was found by masks is found in the cache.
+            assert_eq!(kernel.find(bytes), flow);
+            found += usize::from(flow.is_some());
+            if flow.is_none() && random.once_in(2) {
+                let megaflow = KernelMatch::new(key, &masks[random.below(masks.len())]);
+                let megaflow = megaflow.expect("bits that the key holds");
+                match kernel.tables.put(&megaflow) {
+                    Ok(number) => installed.push((number, megaflow)),
+                    Err(TableError::ChainFull | TableError::FlowsFull) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        if random.once_in(3) && !installed.is_empty() {
+            let (number, _) = installed.swap_remove(random.below(installed.len()));
+            kernel.tables.delete(number).expect("it is there");
+        }
+    }
+    found
+}
+
+/// A frame that differs in one bit, if it has a key.
+fn nearly(random: &mut Random, mut frame: Vec<u8>) -> Option<(Vec<u8>, FlowKey)> {
+    let at = random.below(frame.len().min(80));
+    frame[at] ^= 1 << random.below(8);
+    let key = flow::extract(&PacketBuf::from_bytes(&frame), Lookup::PORT, None).ok()?;
+    Some((frame, key))
+}
+
+#[test]
+fn frames_find_the_megaflow_that_serves_them() {
+    testkit::require_root!();
+    let mut random = Random::new(environment("WEFT_SEED", 1));
+    let frames = environment("WEFT_CASES", 20_000) as usize / 10;
+    let found = compare_with_a_list(&mut Lookup::load(SIZES), &mut random, frames);
+    assert!(found > frames / 2, "{found}");
+}
+
+/// What keeps megaflows of one hash apart is seen only where there are some: all are in one chain, and one place in the cache.
+#[test]
+fn frames_find_the_megaflow_that_serves_them_when_hashes_collide() {
+    testkit::require_root!();
+    let mut random = Random::new(environment("WEFT_SEED", 1));
+    let frames = environment("WEFT_CASES", 20_000) as usize / 2;
+    let mut kernel = Lookup::load_in_one_chain(SIZES);
+    let found = compare_with_a_list(&mut kernel, &mut random, frames);
+    assert!(found > frames / 10, "{found}");
+}
+
+#[test]
+fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
+    testkit::require_root!();
+    for field in [Field::NdTarget, Field::TunId, Field::TunMetadata0] {
+        let mut kernel = Lookup::load_in_one_chain(SIZES);
+        let mut key = FlowKey::default();
+        key.set(field, 5);
+        let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
+        kernel.tables.put(&megaflow).expect("there is room");
+        assert_eq!(kernel.find(&tcp4()), None, "{field}");
+        let without = KernelMatch::new(&FlowKey::default(), &mask_of(&[field])).expect("is held");
+        let without = kernel.tables.put(&without).expect("there is room");
+        assert_eq!(kernel.find(&tcp4()), Some(without), "{field}");
+    }
+}
+
+#[test]
+fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(7);
+    let (bytes, key) = frame(&mut random);
+    let exact = KernelMatch::new(&key, &FlowMask::exact().of_packet()).err();
+    assert!(exact.is_some(), "the kernel's key does not hold all");
+    let mask = mask_of(&[Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType]);
+    let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
+    let first = kernel.tables.put(&megaflow).expect("there is room");
+    assert_eq!((kernel.find(&bytes), kernel.find(&bytes)), (Some(first), Some(first)));
+    assert_eq!(kernel.tables.served(first).expect("it is there"), (2, 2 * bytes.len() as u64));
+
+    kernel.tables.delete(first).expect("it is there");
+    assert_eq!(kernel.find(&bytes), None);
+    kernel.tables.reclaim().expect("a grace period ends");
+    let mut other = key.clone();
+    other.set(Field::EthSrc, 0x02_ff);
+    let other = KernelMatch::new(&other, &mask).expect("bits that the key holds");
+    assert_eq!(kernel.tables.put(&other).expect("there is room"), first, "used again");
+    assert_eq!(kernel.find(&bytes), None, "the cache has the key with the entry's number");
+    assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(TableError::NoSuchFlow(FlowNo(2)))));
+}
+
+/// Two megaflows change places again and again. Whoever looks one up meanwhile finds it where it is, or, while it is moved, nothing.
+#[test]
+fn lookups_go_on_while_megaflows_come_and_go() {
+    const MOVING: usize = usize::MAX;
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(3);
+    let (bytes, key) = frame(&mut random);
+    let mut other = key.clone();
+    other.set(Field::EthSrc, 0x02_ff);
+    let mask = mask_of(&[Field::InPort, Field::EthSrc]);
+    let [sought, other] = [key, other].map(|key| KernelMatch::new(&key, &mask).expect("is held"));
+    let find = kernel.finder();
+    let at = AtomicUsize::new(MOVING);
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut looks = [0; 2];
+            while !ended.load(Ordering::SeqCst) {
+                let before = at.load(Ordering::SeqCst);
+                let flow = find(&bytes).map(|flow| flow.0 as usize);
+                if before != MOVING && before == at.load(Ordering::SeqCst) {
+                    assert_eq!(flow, Some(before), "it stays where it is meanwhile");
+                    looks[before % 2] += 1;
+                }
+            }
+            looks
+        });
+        for round in 0..100 {
+            // What was free last is taken first, so they change places.
+            let flows =
+                [&sought, &other].map(|flow| kernel.tables.put(flow).expect("there is room"));
+            at.store(flows[0].0 as usize, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(5));
+            at.store(MOVING, Ordering::SeqCst);
+            flows.iter().for_each(|&flow| kernel.tables.delete(flow).expect("it is there"));
+            assert_eq!(kernel.find(&bytes), None, "deleted in round {round}");
+            kernel.tables.reclaim().expect("a grace period ends");
+        }
+        ended.store(true, Ordering::SeqCst);
+        let looks = looks.join().expect("nothing else was found");
+        assert!(looks.iter().all(|&looks| looks > 100), "{looks:?} at each of two places");
+    });
+}
+
+#[test]
+fn tables_refuse_more_than_they_hold() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut key = FlowKey::default();
+    let mask = mask_of(&[Field::TunId]);
+    let mut put = |kernel: &mut Lookup, id: u32| {
+        key.set(Field::TunId, id.into());
+        let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
+        kernel.tables.put(&megaflow)
+    };
+    let flows: Vec<_> = (1..=SIZES.flows).map(|id| put(&mut kernel, id).expect("room")).collect();
+    assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(TableError::FlowsFull)));
+    kernel.tables.delete(flows[5]).expect("it is there");
+    assert_eq!(put(&mut kernel, SIZES.flows + 1).expect("waits for a grace period"), flows[5]);
+}
+
+/// A chain has an end, so a hash must not put many megaflows into one: those of many connections, say, which differ in a port, or of
+/// many hosts, whose addresses differ in their lowest bits or in their highest.
+#[test]
+fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
+    testkit::require_root!();
+    for &field in Field::ALL.iter().filter(|field| !field.is_register()) {
+        let mask = mask_of(&[field]);
+        if KernelMatch::new(&FlowKey::default(), &mask).is_err() || field.width() < 8 {
+            continue;
+        }
+        let mut kernel = Lookup::load(SIZES);
+        let count = 1_u128 << field.width().min(10);
+        for shift in [0, field.width() - field.width().min(10)] {
+            for number in 0..count {
+                let mut key = FlowKey::default();
+                key.set(field, number << shift);
+                let megaflow = KernelMatch::new(&shaped(key, field), &mask).expect("it is held");
+                let put = kernel.tables.put(&megaflow);
+                put.unwrap_or_else(|e| panic!("{field} = {number} << {shift}: {e}"));
+            }
+        }
+    }
+}
+
+/// The key with what makes its frame have `field`.
+fn shaped(mut key: FlowKey, field: Field) -> FlowKey {
+    let ethertype = match field {
+        Field::Ip4Src | Field::Ip4Dst => 0x0800,
+        Field::ArpSpa | Field::ArpTpa | Field::ArpSha | Field::ArpOp | Field::ArpTha => 0x0806,
+        Field::EthType => return key,
+        _ => 0x86dd,
+    };
+    if matches!(field, Field::NdTarget | Field::NdSll | Field::NdTll) {
+        key.set(Field::IpProto, 58);
+        key.set(Field::IcmpType, if field == Field::NdTll { 136 } else { 135 });
+    }
+    key.set(Field::EthType, ethertype);
+    key
+}
+
+#[test]
+fn masks_without_megaflows_make_room_for_others() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut put = |number: usize| {
+        let mut mask = FlowMask::default();
+        mask.add_bits(Field::TunId, number as u128);
+        let megaflow = KernelMatch::new(&FlowKey::default(), &mask).expect("it is held");
+        let put = kernel.tables.put(&megaflow);
+        if number > Sizes::MASKS && put.is_err() {
+            assert!(matches!(put, Err(TableError::MasksFull)));
+            kernel.tables.delete(FlowNo(17)).expect("it is there");
+            return kernel.tables.put(&megaflow);
+        }
+        put
+    };
+    for number in 1..=Sizes::MASKS + 1 {
+        put(number).expect("there is room, at last by what was deleted");
+    }
+}
+
+#[test]
+fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
+    testkit::require_root!();
+    let mut kernel = Lookup::load(SIZES);
+    let mut random = Random::new(9);
+    let (bytes, key) = frame(&mut random);
+    let put = |kernel: &mut Lookup, field| {
+        let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
+        kernel.tables.put(&megaflow).expect("there is room")
+    };
+    let [src, dst, port] =
+        [Field::EthSrc, Field::EthDst, Field::InPort].map(|field| put(&mut kernel, field));
+    let order = kernel.tables.masks().to_vec();
+    assert_eq!(kernel.search(&bytes), Some(src), "the first that was put");
+    let mut lookups = Lookups { hits: 1, misses: 0, masks: 1 };
+    assert_eq!(kernel.tables.lookups().expect("they are counted"), lookups);
+    assert_eq!(kernel.search(&tcp4()), Some(port));
+    lookups = Lookups { hits: 2, misses: 0, masks: 4 };
+    assert_eq!(kernel.tables.lookups().expect("they are counted"), lookups);
+    kernel.tables.reclaim_and_sort(|mask| u64::from(mask == order[2])).expect("sorted");
+    assert_eq!(kernel.tables.masks(), [order[2], order[0], order[1]]);
+    assert_eq!(kernel.search(&bytes), Some(port));
+    kernel.tables.delete(port).expect("it is there");
+    assert_eq!(kernel.search(&bytes), Some(src));
+    kernel.tables.delete(src).expect("it is there");
+    kernel.tables.reclaim().expect("a grace period ends");
+    assert_eq!(kernel.tables.masks(), [order[1]]);
+    assert_eq!(kernel.search(&bytes), Some(dst));
+    assert_eq!(put(&mut kernel, Field::EthSrc), src, "entry and mask are free again");
+}
