@@ -8,7 +8,7 @@
 /*
  * What the kernel knows of a frame: words of flow::FlowKey (crates/flow/src/field.rs), in the same
  * byte order, that of the host. Fields that exclude one another share words; which of them are
- * there is the *shape*. See docs/adr/0009-the-kernels-key.md.
+ * there is the *shape*. See docs/adr/0010-the-kernels-key.md.
  *
  * The first seven words are there in every frame, the others only in some shapes. Those that a
  * shape does not have are 0.
