@@ -13,14 +13,6 @@ use wire::vlan::Tag;
 
 /// Rewriting it makes a tag that Linux takes for none: a frame whose headers it does not find is no super-packet to it.
 pub(super) const KEPT: [Field; 2] = [Field::VlanTpid, Field::VlanInnerTpid];
-const REPLIES: [Reply; 6] = [
-    Reply::Arp,
-    Reply::NeighbourAdvert { router: true },
-    Reply::NeighbourSolicit,
-    Reply::Icmp4,
-    Reply::Icmp6,
-    Reply::TcpReset,
-];
 
 /// What lists may have in them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +79,9 @@ fn action(random: &mut Random, kinds: Kinds, depth: usize) -> Action {
         5..7 => Action::PopVlan,
         7..12 => set(random, kinds),
         12 if depth < 2 => Action::Clone(boxed(random)),
-        13 if depth < 2 => Action::Reply { reply: random.pick(&REPLIES), actions: boxed(random) },
+        13 if depth < 2 => {
+            Action::Reply { reply: random.pick(&Reply::ALL), actions: boxed(random) }
+        }
         14 if depth < 2 => Action::CheckLength {
             bytes: random.pick(&[59, 100, 600, 1514]),
             larger: boxed(random),

@@ -52,7 +52,7 @@ pub(super) fn frames(
     expected: &[Expected],
     seen: BTreeMap<PortNo, Vec<Sighting>>,
 ) -> Result<(), String> {
-    let mut source_ports = HashMap::new();
+    let (mut source_ports, mut sequences) = (HashMap::new(), HashMap::new());
     for (port, sightings) in seen {
         let mut open: HashMap<&Frame, VecDeque<usize>> = HashMap::new();
         for (at, expected) in expected.iter().enumerate().filter(|(_, e)| e.at == port) {
@@ -72,6 +72,11 @@ pub(super) fn frames(
             let Expected { flow, entropy, .. } = expected[at];
             if !unclear.contains(&frame) && last.insert(flow, at).is_some_and(|last| last > at) {
                 return Err(format!("port {port}: out of order: {}", show(frame)));
+            }
+            if let Some(number) = sighting.sequence.filter(|_| !unclear.contains(&frame))
+                && sequences.insert(flow, number).is_some_and(|last| last >= number)
+            {
+                return Err(format!("the number {number} out of order: {}", show(frame)));
             }
             let Some(((sender, source_port), entropy)) = sighting.source_port.zip(entropy) else {
                 continue;

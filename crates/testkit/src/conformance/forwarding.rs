@@ -122,16 +122,27 @@ impl Bench {
         self.watchers.as_ref().map_or(Ok(()), |watchers| watchers.compare(outcome))
     }
 
-    /// That the provider has the megaflows of the reference, which have counted the same.
-    fn compare_megaflows(&self) -> Result<(), String> {
+    /// Every megaflow of the provider, from everywhere it is.
+    fn dump(&self) -> Result<Vec<(Megaflow, Usage)>, String> {
         let (mut dumped, mut at) = (Vec::new(), Some(DumpCursor::default()));
         while let Some(from) = at {
-            let (portion, next) = self.lab.datapath.dump(from, 16).expect("the provider runs");
+            let portion = self.lab.datapath.dump(from, 16);
+            let (portion, next) = portion.map_err(|error| error.to_string())?;
             dumped.extend(portion);
             at = next;
         }
+        Ok(dumped)
+    }
+
+    /// The same without what they have counted.
+    pub fn megaflows(&self) -> Result<Vec<Megaflow>, String> {
+        Ok(self.dump()?.into_iter().map(|(megaflow, _)| megaflow).collect())
+    }
+
+    /// That the provider has the megaflows of the reference, which have counted the same.
+    fn compare_megaflows(&self) -> Result<(), String> {
         let mut sums: BTreeMap<MegaflowId, (Megaflow, (u64, u64))> = BTreeMap::new();
-        for (megaflow, Usage { packets, bytes, .. }) in dumped {
+        for (megaflow, Usage { packets, bytes, .. }) in self.dump()? {
             let (_, sum) = sums.entry(megaflow.id).or_insert((megaflow, (0, 0)));
             (sum.0, sum.1) = (sum.0 + packets, sum.1 + bytes);
         }

@@ -233,7 +233,7 @@ fn address_uplink(inside: &TestHost, endpoints: &[EndpointConfig]) {
             netlink.route_get(local, None).is_ok_and(|path| path.local)
         });
     }
-    for endpoint in endpoints {
+    for endpoint in endpoints.iter().filter(|endpoint| !endpoint.remote.is_multicast()) {
         netlink.set_neighbour(uplink, endpoint.remote, PEER_MAC).expect("a neighbour can be set");
     }
 }
@@ -241,11 +241,14 @@ fn address_uplink(inside: &TestHost, endpoints: &[EndpointConfig]) {
 /// The underlay with these end points.
 pub(super) fn underlay(endpoints: &[EndpointConfig]) -> Underlay {
     let mut tunnels: Vec<TunnelConfig> = Vec::new();
-    for &EndpointConfig { spec, local, .. } in endpoints {
+    for &EndpointConfig { spec, local, remote, .. } in endpoints {
         let port = tunnel_port(spec.tunnel);
-        let tunnel = TunnelConfig { port, spec, local, group: None };
-        if !tunnels.contains(&tunnel) {
-            tunnels.push(tunnel);
+        let group = remote.is_multicast().then_some(remote);
+        for group in [None, group] {
+            let tunnel = TunnelConfig { port, spec, local, group };
+            if !tunnels.contains(&tunnel) {
+                tunnels.push(tunnel);
+            }
         }
     }
     let (links, endpoints) = (links::links(), endpoints.to_vec());

@@ -11,8 +11,9 @@
 //!   and their size. One that leaves in another tunnel is compared after it has been cut, packet by packet, because there it is
 //!   the sender that cuts.
 //! - **An outer packet**: byte for byte but for what no two senders have in common: the identification of IPv4, the outer source
-//!   port (the packets of one flow have one), STT's packet identifier (its acknowledgement number), and the checksums over these,
-//!   which have to be right.
+//!   port (the packets of one flow have one), STT's packet identifier (its acknowledgement number), GRE's sequence number (it grows
+//!   from packet to packet of a flow), and the checksums over these, which have to be right. One that the tunnel does not ask for
+//!   may be there.
 //! - **What came out of a tunnel**: after it has been cut, because how much of a train is joined is up to the provider.
 //! - **Order**: that of the packets which came in by one port and belong to one flow.
 //! - **Counters**: drops by port and reason, packets and bytes of each megaflow, received and sent frames of each port. Not of what
@@ -24,9 +25,13 @@
 //! # What is tried
 //!
 //! - [`generated`]: megaflows and actions of every kind, on frames from ports and out of tunnels, over IPv4 and IPv6.
-//! - [`programs()`]: programs, with the masks and actions that a `switch` makes of them. The frames of the second round differ from
-//!   those of the first in one bit, one that the mask has or one that it has not. What leaves is what the translation of each frame
-//!   by itself says. So a mask that lacks a bit shows, wherever it was lost.
+//! - [`programs()`]: programs, with the masks and actions that a `switch` makes of them. What leaves is what the translation of each
+//!   frame by itself says. After each round the provider's megaflows are read back:
+//!   - Every frame is served by one, and each that serves it has the actions of the frame's own translation, all of which can be told
+//!     by the bits of its mask. The frame for which it was made has read no other bits. A bit more is no fault: the megaflow serves
+//!     fewer packets then. A bit less is one, whether a frame has met it or not.
+//!   - What did not come up was served by a megaflow that was there before: so a lookup that passes over a bit shows as soon as
+//!     a frame differs in it. Some frames differ from others in one bit, one that the mask has or one that it has not.
 //! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`], [`ports_come_and_go`], [`underlays_change`] and
 //!   [`watchers_are_told`].
 //!
@@ -55,6 +60,7 @@ mod forwarding;
 mod lab;
 mod lifecycle;
 mod links;
+mod megaflows;
 mod programs;
 mod reference;
 mod sources;
@@ -91,6 +97,8 @@ pub enum Ability {
     Tunnel(TunnelType),
     /// Tunnels over IPv6.
     Ip6Underlay,
+    /// A multicast group in the underlay as an end point.
+    Group,
 }
 
 impl<'a> Provider<'a> {
@@ -108,6 +116,7 @@ impl<'a> Provider<'a> {
         let can = |endpoint: &EndpointConfig| {
             self.has(Ability::Tunnel(endpoint.spec.tunnel))
                 && (endpoint.local.is_ipv4() || self.has(Ability::Ip6Underlay))
+                && (!endpoint.remote.is_multicast() || self.has(Ability::Group))
         };
         endpoints().filter(can).collect()
     }
@@ -130,13 +139,25 @@ const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
 /// Programs that are tried unless `WEFT_CASES` says otherwise.
 const CASES: u64 = 200;
 
-/// The end points: one of each type and address family, but no two numbers next to each other.
+/// The end points: one of each type and address family, but no two numbers next to each other; and last a group that the first of
+/// them is in, too.
 fn endpoints() -> impl Iterator<Item = EndpointConfig> {
+    let [local, _] = lab::LOCAL;
+    let group = EndpointConfig {
+        id: EndpointId(101),
+        spec: spec(TunnelType::Vxlan, local),
+        local,
+        remote: IpAddr::from([239, 1, 2, 3]),
+    };
+    single_endpoints().chain([group])
+}
+
+fn single_endpoints() -> impl Iterator<Item = EndpointConfig> {
     let types = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
     let both = types.into_iter().flat_map(|tunnel| lab::LOCAL.map(|local| (tunnel, local)));
     both.zip(0..).map(|((tunnel, local), number)| EndpointConfig {
         id: EndpointId(2 * number),
-        spec: spec(tunnel),
+        spec: spec(tunnel, local),
         local,
         remote: match local {
             IpAddr::V4(_) => IpAddr::from([192, 0, 2, 10 + number as u8]),
@@ -145,7 +166,9 @@ fn endpoints() -> impl Iterator<Item = EndpointConfig> {
     })
 }
 
-fn spec(tunnel: TunnelType) -> TunnelSpec {
+/// Over the two address families, tunnels differ in what is optional.
+fn spec(tunnel: TunnelType, local: IpAddr) -> TunnelSpec {
+    let is_v4 = local.is_ipv4();
     TunnelSpec {
         tunnel,
         port: match tunnel {
@@ -153,12 +176,14 @@ fn spec(tunnel: TunnelType) -> TunnelSpec {
             TunnelType::Geneve => 6081,
             _ => 7471,
         },
-        checksum: true,
+        checksum: match tunnel {
+            TunnelType::Vxlan | TunnelType::Gre => !is_v4,
+            _ => is_v4,
+        },
         ttl: if tunnel == TunnelType::Vxlan { Ttl::Inherit } else { Ttl::Fixed(60) },
         dscp: if tunnel == TunnelType::Geneve { Dscp::Fixed(12) } else { Dscp::Inherit },
         key: true,
-        // Frames of several ports are numbered in an order that nobody has promised.
-        sequence: false,
+        sequence: tunnel == TunnelType::Gre && !is_v4,
         path_mtu_bytes: if tunnel == TunnelType::Geneve { 9000 } else { 1500 },
         clamp_mss: tunnel == TunnelType::Gre,
     }

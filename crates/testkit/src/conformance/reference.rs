@@ -1,7 +1,8 @@
 //! What ought to happen: a list of megaflows and the reference executor.
 
 use super::lab::{PEER_MAC, UPLINK_MAC};
-use super::{BASE, PORTS, UPLINK, links};
+use super::tunnels::group_mac;
+use super::{BASE, PORTS, UPLINK, endpoints, links};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::user::EndpointConfig;
 use flow::{
@@ -14,11 +15,13 @@ use packet::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use wire::tunnel::GrePacket;
+use wire::tunnel::gre::{CHECKSUM_OFFSET, FIELD_LEN};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 use wire::{EtherType, EthernetPacket, Ipv4Packet, MacAddr, Protocol};
 
 /// What is the same for all packets of a flow.
-const FLOW: [Field; 13] = [
+const FLOW: [Field; 14] = [
     Field::EthSrc,
     Field::EthDst,
     Field::EthType,
@@ -32,6 +35,7 @@ const FLOW: [Field; 13] = [
     Field::TpSrc,
     Field::TpDst,
     Field::TunId,
+    Field::TunDst,
 ];
 /// Where the IP header of an untagged frame is.
 pub(super) const L3: usize = 14;
@@ -63,14 +67,17 @@ fn outer_protocol(packet: &PacketBuf) -> Option<Protocol> {
 
 /// True of what the host itself says on the uplink: who has an address, and in which groups it is.
 pub(super) fn is_of_host(packet: &PacketBuf) -> bool {
+    const IGMP: Protocol = Protocol(2);
     let tunnels = [Protocol::TCP, Protocol::UDP, Protocol::GRE];
     let is_v4 = packet.head().get(L3).is_some_and(|first| first >> 4 == 4);
-    outer_protocol(packet)
-        .is_some_and(|protocol| protocol == Protocol(0) || !is_v4 && !tunnels.contains(&protocol))
+    outer_protocol(packet).is_some_and(|protocol| match protocol {
+        Protocol(0) | IGMP => true,
+        _ => !is_v4 && !tunnels.contains(&protocol),
+    })
 }
 
-/// Which sockets send an outer packet: the version of IP and the protocol.
-type Sender = (bool, Protocol);
+/// Which sockets send an outer packet: the version of IP, the protocol, and the port they send to.
+type Sender = (bool, Protocol, u16);
 
 /// A frame on a wire, so that equal ones are equal: see the suite's rules.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -85,9 +92,15 @@ pub(super) struct Sighting {
     pub frame: Frame,
     /// The source port of an outer packet that has ports.
     pub source_port: Option<(Sender, u16)>,
+    /// The number of a packet of GRE that has one.
+    pub sequence: Option<u32>,
 }
 
 impl Sighting {
+    fn new(bytes: Vec<u8>, gso: Option<Gso>) -> Self {
+        Self { frame: Frame { bytes, gso }, source_port: None, sequence: None }
+    }
+
     /// A frame of a port.
     pub fn whole(packet: &PacketBuf) -> Self {
         let mut packet = packet.clone();
@@ -96,7 +109,7 @@ impl Sighting {
             // One that cannot be completed stays as it is on both sides.
             let _ = complete_checksum(&mut packet);
         }
-        Self { frame: Frame { bytes: packet.to_vec(), gso }, source_port: None }
+        Self::new(packet.to_vec(), gso)
     }
 
     /// The segments of a frame, whole.
@@ -120,7 +133,7 @@ impl Sighting {
         cut.map(|(header, payload)| {
             let mut bytes = [header, payload].concat();
             bytes.splice(ADDRESSES..ADDRESSES, front.iter().copied());
-            Self { frame: Frame { bytes, gso: None }, source_port: None }
+            Self::new(bytes, None)
         })
         .collect()
     }
@@ -137,7 +150,7 @@ impl Sighting {
     /// An outer packet, without what no two senders have in common.
     fn outer(mut self) -> Self {
         let bytes = &mut self.frame.bytes;
-        if self.frame.gso.is_none() {
+        if self.frame.gso.is_none() && !has_no_checksum(bytes) {
             let verdict = verify_checksum(&PacketBuf::from_bytes(bytes));
             assert_ne!(verdict, Verdict::Invalid, "a wrong outer checksum: {bytes:02x?}");
         }
@@ -164,16 +177,48 @@ impl Sighting {
                 bytes[l4 + 8..l4 + 12].fill(0);
                 l4 + 16
             }
+            Protocol::GRE => {
+                self.sequence = take_sequence(&mut bytes[l4..]);
+                return self;
+            }
             _ => return self,
         };
-        // That UDP has one is compared; one of TCP may be 0.
-        let has_checksum = protocol == Protocol::UDP && bytes[checksum..checksum + 2] != [0, 0];
+        let port = u16::from_be_bytes([bytes[l4 + 2], bytes[l4 + 3]]);
+        // That UDP has one is compared where it is asked for; one of TCP may be 0.
+        let is_asked = protocol == Protocol::UDP && asks_for_checksum(is_v4, port);
+        let has_checksum = is_asked && bytes[checksum..checksum + 2] != [0, 0];
         bytes[checksum..checksum + 2].copy_from_slice(&[0, has_checksum.into()]);
         let source_port = u16::from_be_bytes([bytes[l4], bytes[l4 + 1]]);
-        self.source_port = Some(((is_v4, protocol), source_port));
+        self.source_port = Some(((is_v4, protocol, port), source_port));
         bytes[l4..l4 + 2].fill(0);
         self
     }
+}
+
+/// True of an outer packet of UDP without a checksum.
+fn has_no_checksum(packet: &[u8]) -> bool {
+    let l4 = outer_l4(packet);
+    let protocol = packet[L3 + if is_v4(packet) { 9 } else { 6 }];
+    Protocol(protocol) == Protocol::UDP && packet[l4 + 6..l4 + 8] == [0, 0]
+}
+
+/// True when the UDP tunnel with that port has checksums.
+fn asks_for_checksum(is_v4: bool, port: u16) -> bool {
+    let is = |end: &EndpointConfig| (end.local.is_ipv4(), end.spec.port) == (is_v4, port);
+    endpoints().find(is).is_some_and(|end| end.spec.checksum)
+}
+
+/// Takes the sequence number out of a packet of GRE, and then the checksum, which depends on it and has to be right.
+fn take_sequence(bytes: &mut [u8]) -> Option<u32> {
+    let gre = GrePacket::new_checked(&*bytes).expect("a GRE header");
+    assert!(gre.verify_checksum(), "a wrong GRE checksum: {bytes:02x?}");
+    let (sequence, has_checksum, end) =
+        (gre.sequence()?, gre.checksum().is_some(), gre.header_len());
+    bytes[end - FIELD_LEN..end].fill(0);
+    if has_checksum {
+        bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].fill(0);
+    }
+    Some(sequence)
 }
 
 /// A frame that is to leave.
@@ -237,7 +282,9 @@ impl Reference {
         let mut table = EndpointTable::new(BASE, 64);
         for EndpointConfig { id, spec, local, remote } in endpoints {
             table.insert(*id, spec, *local, *remote).expect("an end point");
-            table.resolve(*id, Some(NextHop { source: UPLINK_MAC, destination: PEER_MAC }));
+            let is_group = remote.is_multicast();
+            let destination = if is_group { group_mac(*remote) } else { PEER_MAC };
+            table.resolve(*id, Some(NextHop { source: UPLINK_MAC, destination }));
         }
         let (megaflows, ports) = (Vec::new(), PORTS.into());
         Self { megaflows, ports, cut: false, unordered: false, endpoints: table }
@@ -411,8 +458,7 @@ impl Output for Sink<'_> {
             return Ok(());
         }
         for segment in outer_segments(outer, packet).ok_or(DropReason::Segmentation)? {
-            let frame = Frame { bytes: segment, gso: None };
-            self.push(UPLINK, Sighting { frame, source_port: None }.outer(), entropy);
+            self.push(UPLINK, Sighting::new(segment, None).outer(), entropy);
         }
         Ok(())
     }

@@ -19,9 +19,10 @@ use flow::{
     decap_vxlan, extract, propagate_ecn, strip_outer, strip_stt_segment,
 };
 use packet::{Checksum, Gso, GsoKind, PacketBuf, SegmentChecksum, Segmenter};
+use std::net::IpAddr;
 use std::sync::Arc;
 use wire::checksum::{checksum, pseudo_v4, pseudo_v6};
-use wire::{Ipv4Packet, Ipv6Packet, Protocol, udp};
+use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Protocol, udp};
 
 /// Frames of each end point in one case.
 const FRAMES: usize = 3;
@@ -196,10 +197,23 @@ pub(super) fn key(random: &mut Random, tunnel: TunnelType) -> TunnelKey {
 pub(super) fn others(endpoints: &[EndpointConfig]) -> EndpointTable {
     let mut table = EndpointTable::new(BASE, 64);
     for EndpointConfig { id, spec, local, remote } in endpoints {
-        table.insert(*id, spec, *remote, *local).expect("an end point");
-        table.resolve(*id, Some(NextHop { source: PEER_MAC, destination: UPLINK_MAC }));
+        // What is sent to a group is sent by one of those that are in it.
+        let member = endpoints.iter().find(|end| (end.spec, end.local) == (*spec, *local));
+        let (source, destination, mac) = match member {
+            Some(member) if remote.is_multicast() => (member.remote, *remote, group_mac(*remote)),
+            _ => (*remote, *local, UPLINK_MAC),
+        };
+        table.insert(*id, spec, source, destination).expect("an end point");
+        table.resolve(*id, Some(NextHop { source: PEER_MAC, destination: mac }));
     }
     table
+}
+
+/// The Ethernet address of an IPv4 group (RFC 1112 section 6.4).
+pub(super) fn group_mac(group: IpAddr) -> MacAddr {
+    let IpAddr::V4(group) = group else { panic!("{group} is no IPv4 group") };
+    let [_, a, b, c] = group.octets();
+    MacAddr([1, 0, 0x5e, a & 0x7f, b, c])
 }
 
 /// A frame in a tunnel from another host: the packet as its sender hands it to the NIC, and what the others find on the wire. `None`
