@@ -70,10 +70,13 @@ pub(super) fn frames(
                 return Err(unexpected(port, frame, &open));
             };
             let Expected { flow, entropy, .. } = expected[at];
-            if !unclear.contains(&frame) && last.insert(flow, at).is_some_and(|last| last > at) {
+            if unclear.contains(&frame) {
+                continue;
+            }
+            if last.insert(flow, at).is_some_and(|last| last > at) {
                 return Err(format!("port {port}: out of order: {}", show(frame)));
             }
-            if let Some(number) = sighting.sequence.filter(|_| !unclear.contains(&frame))
+            if let Some(number) = sighting.sequence
                 && sequences.insert(flow, number).is_some_and(|last| last >= number)
             {
                 return Err(format!("the number {number} out of order: {}", show(frame)));
@@ -124,8 +127,8 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
             let mut seen: Vec<&Upcall> =
                 upcalls.iter().filter(|up| (up.reason, up.port) == (reason, port)).collect();
             // Each flow in its order.
-            expected.sort_by_cached_key(|up| flow_of(port, &up.key));
-            seen.sort_by_cached_key(|up| flow_of(port, &up.key));
+            expected.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
+            seen.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
             if expected.len() != seen.len() {
                 let (expected, seen) = (expected.len(), seen.len());
                 return Err(format!("port {port}: {seen} upcalls ({reason:?}), not {expected}"));

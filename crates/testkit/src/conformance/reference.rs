@@ -349,7 +349,7 @@ impl Reference {
         let mut sink = Sink {
             ports: &self.ports,
             cut: self.cut,
-            flow: flow_of(up.port, &up.key).wrapping_add(flow),
+            flow: flow_of(up.port, &up.key, &up.packet).wrapping_add(flow),
             expected: Vec::new(),
             drops: Vec::new(),
             given: Vec::new(),
@@ -380,11 +380,15 @@ impl Reference {
 }
 
 /// The flow that a packet belongs to, whose packets keep their order.
-pub(super) fn flow_of(port: PortNo, key: &FlowKey) -> u64 {
+pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
     let mut mask = FlowMask::default();
     FLOW.into_iter().for_each(|field| mask.add(field));
     let mut hasher = DefaultHasher::new();
     (port, mask.apply(key)).hash(&mut hasher);
+    if EtherType(key.get(Field::EthType) as u16).is_vlan() {
+        // What is behind so many tags a key does not tell, but may tell flows apart.
+        Sighting::whole(packet).frame.hash(&mut hasher);
+    }
     hasher.finish()
 }
 

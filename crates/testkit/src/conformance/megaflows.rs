@@ -1,0 +1,129 @@
+//! Megaflows that a switch has made, beside the translations of the packets that they serve.
+
+use super::UNTOLD;
+use super::compare;
+use super::reference::{Frame, Up};
+use datapath::megaflow::{Megaflow, MegaflowId};
+use datapath::upcall::Upcall;
+use flow::{Action, FlowKey, FlowMask, PortNo};
+use pipeline::{Program, translate, translate_knowing};
+use std::collections::HashSet;
+
+/// A packet that is looked up, and what its own translation says.
+pub(super) struct Translated {
+    pub up: Up,
+    pub actions: Vec<Action>,
+    mask: FlowMask,
+}
+
+impl Translated {
+    pub fn new(program: &Program, up: Up) -> Self {
+        let translation = translate(program, &up.key, &(), &mut ());
+        Self { up, actions: translation.actions, mask: translation.mask.of_packet() }
+    }
+
+    /// True when one of the megaflows serves it.
+    fn is_served(&self, megaflows: &[Megaflow]) -> bool {
+        megaflows.iter().any(|megaflow| serves(megaflow, &self.up.key))
+    }
+
+    fn raised(&self) -> (FlowKey, Frame) {
+        compare::raised(&self.up.key, &self.up.packet)
+    }
+}
+
+/// True when a packet with that key meets the condition. What the suite and the provider may know differently does not count.
+fn serves(megaflow: &Megaflow, key: &FlowKey) -> bool {
+    let mut mask = megaflow.condition.mask().clone();
+    UNTOLD.into_iter().for_each(|field| mask.set(field, 0));
+    mask.agree(megaflow.condition.key(), key)
+}
+
+/// That each megaflow is right for every packet that it serves: the packet is translated to the same actions, and all that this
+/// takes can be told by the bits of the mask.
+pub(super) fn are_right(
+    megaflows: &[Megaflow],
+    packets: &[Translated],
+    program: &Program,
+) -> Result<(), String> {
+    for Translated { up: Up { key, .. }, actions, mask } in packets {
+        for megaflow in megaflows.iter().filter(|megaflow| serves(megaflow, key)) {
+            if *megaflow.actions != **actions {
+                return Err(format!("{megaflow:?}\nserves {key}\nwhich is for {actions:?}"));
+            }
+            let have = megaflow.condition.mask();
+            if have.covers(mask) {
+                continue;
+            }
+            // Two packets may be excluded from a flow by different bits, though one megaflow is right for both.
+            let translation = translate_knowing(program, key, have.clone(), &(), &mut ());
+            let need = translation.mask.of_packet();
+            if !have.covers(&need) {
+                return Err(lacks(megaflow, &need, key));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// That each megaflow which is not among those of before, `had`, has all bits that have been read of one of the packets that it
+/// serves: that for which it was made.
+pub(super) fn were_made_for(
+    packets: &[Translated],
+    megaflows: &[Megaflow],
+    had: &[Megaflow],
+) -> Result<(), String> {
+    let known: HashSet<MegaflowId> = had.iter().map(|megaflow| megaflow.id).collect();
+    for megaflow in megaflows.iter().filter(|megaflow| !known.contains(&megaflow.id)) {
+        let have = megaflow.condition.mask();
+        let mut served =
+            packets.iter().filter(|packet| serves(megaflow, &packet.up.key)).peekable();
+        let Some(first) = served.peek().copied() else {
+            return Err(format!("{megaflow:?}\nserves none of the packets"));
+        };
+        if !served.any(|packet| have.covers(&packet.mask)) {
+            return Err(lacks(megaflow, &first.mask, &first.up.key));
+        }
+    }
+    Ok(())
+}
+
+fn lacks(megaflow: &Megaflow, need: &FlowMask, key: &FlowKey) -> String {
+    let mut lacking = need.clone();
+    let words = lacking.words_mut().iter_mut().zip(megaflow.condition.mask().words());
+    words.for_each(|(need, have)| *need &= !have);
+    format!("the mask of\n {megaflow:?}\nlacks {lacking:?} of {key}")
+}
+
+/// That there is a megaflow for each of the packets.
+pub(super) fn serve<'a>(
+    megaflows: &[Megaflow],
+    packets: impl IntoIterator<Item = &'a Translated>,
+) -> Result<(), String> {
+    match packets.into_iter().find(|packet| !packet.is_served(megaflows)) {
+        None => Ok(()),
+        Some(Translated { up: Up { port, key, .. }, mask, .. }) => {
+            Err(format!("port {port}: no megaflow serves {key}\nof which was read {mask:?}"))
+        }
+    }
+}
+
+/// That each upcall is about a packet of its own; returns the packets that have not come up.
+pub(super) fn not_among<'a>(
+    misses: &[Upcall],
+    packets: &'a [Translated],
+) -> Result<Vec<&'a Translated>, String> {
+    let mut open: Vec<(PortNo, (FlowKey, Frame), &Translated)> =
+        packets.iter().map(|packet| (packet.up.port, packet.raised(), packet)).collect();
+    for miss in misses {
+        let (port, wanted) = (miss.port, compare::raised(&miss.key, &miss.packet));
+        match open.iter().position(|(at, raised, _)| (*at, raised) == (port, &wanted)) {
+            Some(at) => drop(open.swap_remove(at)),
+            None => {
+                let (key, frame) = wanted;
+                return Err(format!("port {port}: upcall {key}\n {}", compare::show(&frame)));
+            }
+        }
+    }
+    Ok(open.into_iter().map(|(_, _, packet)| packet).collect())
+}
