@@ -2,12 +2,14 @@
 
 mod table;
 
-pub use table::{LearntAt, Refusal, Share, Taught};
+pub use table::{Refusal, Share, Taught};
 
-use crate::state::{BindingKey, Generation, Lesson, Question, State, StationKey, StationPlace};
+use crate::state::{
+    BindingKey, Generation, LearntAt, Lesson, Question, State, StationKey, StationPlace,
+};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
-use table::{Known, Table};
+use table::Table;
 use wire::MacAddr;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
@@ -21,7 +23,7 @@ const GENERATIONS: usize = 65_536;
 /// How much may be learnt. What is known when a limit is reached stays; what is new is not learnt, and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnLimits {
-    /// Bindings of IP addresses. Those of a router's port count together, whoever has sent them.
+    /// Bindings of IP addresses, over all routers.
     pub bindings: Share,
     /// Stations, over all networks.
     pub stations: Share,
@@ -77,18 +79,10 @@ impl Default for Learned {
 impl Learned {
     /// Nothing yet.
     pub fn new(limits: LearnLimits) -> Self {
-        let behind = |key: &BindingKey, _: &MacAddr| {
-            let (datapath, port) = (key.datapath, StationPlace::Logical(key.port));
-            LearntAt { datapath, port }
-        };
-        let at = |key: &StationKey, port: &StationPlace| LearntAt {
-            datapath: key.datapath,
-            port: *port,
-        };
         Self {
             limits,
-            bindings: Table::new(limits.bindings, behind),
-            stations: Table::new(limits.stations, at),
+            bindings: Table::new(limits.bindings),
+            stations: Table::new(limits.stations),
             generations: vec![Generation::default(); GENERATIONS].into(),
             hash: ahash::RandomState::new(),
             refused: Refusals::default(),
@@ -98,22 +92,27 @@ impl Learned {
     /// Adds a binding or station that is configured: it is neither refused nor forgotten, and no port's share.
     pub fn configure(&mut self, lesson: Lesson) {
         let is_news = match lesson {
-            Lesson::Binding(key, value) => self.bindings.store(key, Known { value, last: None }),
-            Lesson::Station(key, value) => self.stations.store(key, Known { value, last: None }),
+            Lesson::Binding(key, mac) => self.bindings.configure(key, mac),
+            Lesson::Station(key, place) => self.stations.configure(key, place),
         };
         if is_news {
             self.advance(&lesson.question());
         }
     }
 
-    /// Learns. What is configured is not overwritten.
+    /// Learns from a port. What is configured is not overwritten.
     ///
     /// # Errors
     /// The lesson is refused, and that is counted.
-    pub fn learn(&mut self, lesson: Lesson, now: Instant) -> Result<(), Refusal> {
+    pub fn learn(
+        &mut self,
+        lesson: Lesson,
+        teacher: LearntAt,
+        now: Instant,
+    ) -> Result<(), Refusal> {
         let learnt = match lesson {
-            Lesson::Binding(key, mac) => self.bindings.learn(key, mac, now),
-            Lesson::Station(key, place) => self.stations.learn(key, place, now),
+            Lesson::Binding(key, mac) => self.bindings.learn(key, mac, teacher, now),
+            Lesson::Station(key, place) => self.stations.learn(key, place, teacher, now),
         };
         match learnt {
             Ok(true) => self.advance(&lesson.question()),
@@ -126,11 +125,26 @@ impl Learned {
         Ok(())
     }
 
+    /// How many lessons of the kind the port could teach now, this one among them.
+    ///
+    /// # Errors
+    /// It would be refused. Nothing is counted.
+    pub fn room(&self, lesson: &Lesson, teacher: LearntAt) -> Result<usize, Refusal> {
+        match lesson {
+            Lesson::Binding(key, _) => self.bindings.admit(key, teacher),
+            Lesson::Station(key, _) => self.stations.admit(key, teacher),
+        }
+    }
+
     /// Notes that what was learnt is in use: called for the questions of megaflows that packets have hit. Packets of a station that is
-    /// where it was teach nothing new, and yet must keep it from being forgotten.
+    /// where it was teach nothing new, and yet must keep it from being forgotten. That a binding is in use keeps it only as long as nobody has said otherwise.
     pub fn refresh(&mut self, question: &Question, now: Instant) {
         match question {
-            Question::Binding(key) => self.bindings.refresh(key, now),
+            Question::Binding(key) => {
+                if self.bindings.get(key).is_some_and(|known| !known.is_contested) {
+                    self.bindings.refresh(key, now);
+                }
+            }
             Question::Station(key) => self.stations.refresh(key, now),
         }
     }
@@ -138,8 +152,8 @@ impl Learned {
     /// When something was learnt last, or in use; `None` when it is not known, or configured.
     pub fn last(&self, question: &Question) -> Option<Instant> {
         match question {
-            Question::Binding(key) => self.bindings.get(key)?.last,
-            Question::Station(key) => self.stations.get(key)?.last,
+            Question::Binding(key) => self.bindings.get(key)?.last(),
+            Question::Station(key) => self.stations.get(key)?.last(),
         }
     }
 
@@ -179,12 +193,12 @@ impl Learned {
         self.len() == 0
     }
 
-    /// The ports behind which bindings were learnt.
+    /// The ports that have taught bindings.
     pub fn ports_of_bindings(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
         self.bindings.ports()
     }
 
-    /// The ports at which stations were learnt.
+    /// The ports that have taught stations.
     pub fn ports_of_stations(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
         self.stations.ports()
     }
@@ -239,18 +253,32 @@ mod tests {
         StationPlace::Port(PortNo(port))
     }
 
+    fn teacher(port: u32) -> LearntAt {
+        LearntAt { datapath: DatapathKey(0), port: at(port) }
+    }
+
+    /// A station is seen at a port.
+    fn learn(
+        learned: &mut Learned,
+        key: StationKey,
+        port: u32,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        learned.learn(Lesson::Station(key, at(port)), teacher(port), now)
+    }
+
     #[test]
     fn generation_changes_when_the_answer_does_and_only_then() {
         let (mut learned, now) = (Learned::default(), Instant::now());
         let (none, before) = learned.station(&station(1));
-        assert_eq!(learned.learn(Lesson::Station(station(1), at(3)), now), Ok(()));
+        assert_eq!(learn(&mut learned, station(1), 3, now), Ok(()));
         let (place, after) = learned.station(&station(1));
         assert_eq!((none, place), (None, Some(at(3))));
         assert_ne!(before, after);
         assert!(!learned.is_current(&Question::Station(station(1)), before));
-        learned.learn(Lesson::Station(station(1), at(3)), now + Duration::from_secs(1)).unwrap();
+        learn(&mut learned, station(1), 3, now + Duration::from_secs(1)).unwrap();
         assert!(learned.is_current(&Question::Station(station(1)), after));
-        learned.learn(Lesson::Station(station(1), at(4)), now).unwrap();
+        learn(&mut learned, station(1), 4, now).unwrap();
         assert!(!learned.is_current(&Question::Station(station(1)), after));
     }
 
@@ -263,7 +291,7 @@ mod tests {
         };
         let others = || (0..10_000).map(|number| Question::Station(key(1 << 20 | number)));
         for number in 0..5000 {
-            learned.learn(Lesson::Station(key(number), at(1)), Instant::now()).unwrap();
+            learn(&mut learned, key(number), 1, Instant::now()).unwrap();
         }
         let changed =
             others().filter(|question| !learned.is_current(question, Generation(0))).count();
@@ -273,7 +301,7 @@ mod tests {
     #[test]
     fn what_is_not_learnt_again_is_forgotten() {
         let (mut learned, now) = (Learned::default(), Instant::now());
-        learned.learn(Lesson::Station(station(1), at(3)), now).unwrap();
+        learn(&mut learned, station(1), 3, now).unwrap();
         learned.configure(Lesson::Station(station(2), at(4)));
         let later = now + LearnLimits::default().max_age;
         learned.expire(later);
@@ -289,7 +317,7 @@ mod tests {
     fn what_is_in_use_is_kept() {
         let (mut learned, now) = (Learned::default(), Instant::now());
         let max_age = LearnLimits::default().max_age;
-        learned.learn(Lesson::Station(station(1), at(3)), now).unwrap();
+        learn(&mut learned, station(1), 3, now).unwrap();
         let (_, generation) = learned.station(&station(1));
         learned.refresh(&Question::Station(station(1)), now + max_age);
         learned.refresh(&Question::Station(station(2)), now + max_age);
@@ -309,8 +337,9 @@ mod tests {
 
     /// Stations from `first` on are seen at a port: how many are learnt, and why the first of the others is not.
     fn see(learned: &mut Learned, port: u32, first: u8, count: u8) -> (usize, Option<Refusal>) {
-        let lessons = (first..).take(count.into()).map(|n| Lesson::Station(station(n), at(port)));
-        let learnt: Vec<_> = lessons.map(|l| learned.learn(l, Instant::now())).collect();
+        let seen = (first..).take(count.into());
+        let learnt: Vec<_> =
+            seen.map(|n| learn(learned, station(n), port, Instant::now())).collect();
         let refusal = learnt.iter().find_map(|learnt| learnt.err());
         (learnt.into_iter().filter(Result::is_ok).count(), refusal)
     }
@@ -369,26 +398,71 @@ mod tests {
     }
 
     #[test]
-    fn bindings_are_limited_by_the_port_that_they_are_behind() {
-        let bindings = Share { total: 100, per_port: 1 };
-        let mut learned = Learned::new(LearnLimits { bindings, ..LearnLimits::default() });
-        let key = |datapath, last| BindingKey {
-            datapath: DatapathKey(datapath),
-            port: PortKey::FLOOD,
-            ip: [192, 0, 2, last].into(),
-        };
-        let learn = |learned: &mut Learned, key| {
-            learned.learn(Lesson::Binding(key, MacAddr::BROADCAST), Instant::now())
-        };
-        assert_eq!(learn(&mut learned, key(1, 1)), Ok(()));
-        assert_eq!(learn(&mut learned, key(1, 2)), Err(Refusal::PortFull));
-        assert_eq!(learn(&mut learned, key(2, 1)), Ok(()));
-        learned.configure(Lesson::Binding(key(2, 2), MacAddr::ZERO));
-        assert_eq!(learn(&mut learned, key(2, 2)), Err(Refusal::Configured));
-        assert_eq!(learned.binding(&key(2, 2)).0, Some(MacAddr::ZERO));
-        let port =
-            LearntAt { datapath: DatapathKey(1), port: StationPlace::Logical(PortKey::FLOOD) };
-        let taught = Taught { known: 1, refused: 1 };
-        assert!(learned.ports_of_bindings().any(|found| found == (port, taught)));
+    fn room_is_what_a_port_can_teach_until_it_is_refused() {
+        let mut learned = limited(20, 6);
+        let lesson = |n, port| Lesson::Station(station(n), at(port));
+        for (port, first, room) in [(1, 0, 6), (2, 50, 6), (3, 100, 4), (4, 150, 2)] {
+            let asked = learned.room(&lesson(200, port), teacher(port));
+            assert_eq!(asked, Ok(room), "of port {port}");
+            assert_eq!(see(&mut learned, port, first, 8).0, room, "of port {port}");
+        }
+        let refusal = |n, port| learned.room(&lesson(n, port), teacher(port)).err();
+        assert_eq!(refusal(200, 1), Some(Refusal::PortFull));
+        assert_eq!(refusal(200, 3), Some(Refusal::TableFull));
+        assert_eq!(learned.room(&lesson(0, 1), teacher(1)), Ok(1), "it is the port's already");
+        assert_eq!(learned.room(&lesson(0, 3), teacher(3)), Ok(2), "it moves");
+    }
+
+    fn bindings_of(share: Share) -> Learned {
+        Learned::new(LearnLimits { bindings: share, ..LearnLimits::default() })
+    }
+
+    fn bound(datapath: u32, last: u8) -> BindingKey {
+        let (datapath, port) = (DatapathKey(datapath), PortKey::FLOOD);
+        BindingKey { datapath, port, ip: [192, 0, 2, last].into() }
+    }
+
+    #[test]
+    fn bindings_are_limited_by_the_port_that_teaches_them_whatever_they_are_behind() {
+        let mut learned = bindings_of(Share { total: 100, per_port: 2 });
+        let now = Instant::now();
+        let mut learn =
+            |key, port| learned.learn(Lesson::Binding(key, MacAddr::BROADCAST), teacher(port), now);
+        assert_eq!(learn(bound(1, 1), 1), Ok(()));
+        assert_eq!(learn(bound(2, 1), 1), Ok(()));
+        assert_eq!(learn(bound(1, 2), 1), Err(Refusal::PortFull));
+        assert_eq!(learn(bound(1, 2), 2), Ok(()), "behind the same router's port");
+        let taught: std::collections::BTreeMap<_, _> = learned.ports_of_bindings().collect();
+        assert_eq!(taught[&teacher(1)], Taught { known: 2, refused: 1 });
+        assert_eq!(taught[&teacher(2)], Taught { known: 1, refused: 0 });
+        learned.configure(Lesson::Binding(bound(2, 2), MacAddr::ZERO));
+        let lesson = Lesson::Binding(bound(2, 2), MacAddr::BROADCAST);
+        assert_eq!(learned.learn(lesson, teacher(3), now), Err(Refusal::Configured));
+        assert_eq!(learned.binding(&bound(2, 2)).0, Some(MacAddr::ZERO));
+    }
+
+    #[test]
+    fn binding_that_is_contested_is_forgotten_although_it_is_in_use() {
+        let mut learned = bindings_of(Share { total: 100, per_port: 1 });
+        let (now, max_age) = (Instant::now(), LearnLimits::default().max_age);
+        let macs = [1, 2].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+        for last in [1, 2] {
+            let lesson = Lesson::Binding(bound(1, last), macs[0]);
+            learned.learn(lesson, teacher(last.into()), now).unwrap();
+        }
+        let moved = Lesson::Binding(bound(1, 1), macs[1]);
+        assert_eq!(learned.learn(moved, teacher(2), now), Err(Refusal::PortFull));
+        let later = now + max_age + Duration::from_millis(1);
+        for last in [1, 2] {
+            learned.refresh(&Question::Binding(bound(1, last)), later);
+        }
+        assert_eq!(learned.binding(&bound(1, 1)).0, Some(macs[0]));
+        learned.expire(later);
+        let known = [1, 2].map(|last| learned.binding(&bound(1, last)).0);
+        assert_eq!(known, [None, Some(macs[0])]);
+        // Asked anew, and answered by who is believed.
+        learned.learn(moved, teacher(3), later).unwrap();
+        learned.refresh(&Question::Binding(bound(1, 1)), later + max_age);
+        assert_eq!(learned.last(&Question::Binding(bound(1, 1))), Some(later + max_age));
     }
 }

@@ -25,7 +25,7 @@ mod translate;
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use check::{Checker, Language, LineFault};
 pub use inports::{InPorts, UnknownPort};
-pub use learned::{LearnLimits, Learned, LearntAt, Refusal, Refusals, Share, Taught};
+pub use learned::{LearnLimits, Learned, Refusal, Refusals, Share, Taught};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, LearnedOp, Op, Operand};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
@@ -36,7 +36,7 @@ pub use program::{
 };
 pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
-    BindingKey, Dependency, Generation, Lesson, Question, State, StationKey, StationPlace,
+    BindingKey, Dependency, Generation, LearntAt, Lesson, Question, State, StationKey, StationPlace,
 };
 pub use trace::{Hit, Step, Summary, Trace, trace};
 pub use translate::{

@@ -40,6 +40,15 @@ pub enum StationPlace {
     Port(flow::PortNo),
 }
 
+/// The port that a lesson came in by: there it counts. A logical port of the logical datapath that the packet entered, if that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct LearntAt {
+    /// The logical datapath; 0 for a bridge programmed in the syntax of ovs-ofctl.
+    pub datapath: DatapathKey,
+    /// The port.
+    pub port: StationPlace,
+}
+
 /// What was learnt, as a translation asks for it.
 pub trait State {
     /// The MAC address bound to an IP address, and the generation of the answer; there is one when the answer is "none", too.

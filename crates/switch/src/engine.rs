@@ -184,12 +184,12 @@ impl Engine {
         Some(origin.flows.to_vec())
     }
 
-    /// The ports at which stations were learnt.
+    /// The ports that have taught stations.
     pub fn ports_of_stations(&self) -> Vec<(LearntAt, Taught)> {
         self.learned().ports_of_stations().collect()
     }
 
-    /// The ports of routers behind which bindings were learnt.
+    /// The ports that have taught bindings.
     pub fn ports_of_bindings(&self) -> Vec<(LearntAt, Taught)> {
         self.learned().ports_of_bindings().collect()
     }

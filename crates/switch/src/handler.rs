@@ -7,7 +7,7 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use flow::{Action, FlowKey, FlowMask, Match};
-use pipeline::{Lesson, Translation, translate};
+use pipeline::{LearntAt, Lesson, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -122,7 +122,8 @@ impl Engine {
         let again = || translate(&published.program, key, &*self.learned(), &mut ());
         let mut translation = again();
         for _ in 0..MOST_LESSONS {
-            if translation.lessons.is_empty() || self.learn(&translation.lessons, now) == 0 {
+            let Translation { lessons, teacher, .. } = &translation;
+            if lessons.is_empty() || self.learn(lessons, *teacher, now) == 0 {
                 break;
             }
             translation = again();
@@ -131,10 +132,11 @@ impl Engine {
     }
 
     /// Learns, and says how much: what is refused is not learnt.
-    fn learn(&self, lessons: &[Lesson], now: Instant) -> usize {
+    fn learn(&self, lessons: &[Lesson], teacher: LearntAt, now: Instant) -> usize {
         let learnt = {
             let mut learned = self.learned_mut();
-            lessons.iter().filter(|lesson| learned.learn(**lesson, now).is_ok()).count()
+            let learnt = lessons.iter().filter(|l| learned.learn(**l, teacher, now).is_ok());
+            learnt.count()
         };
         if learnt > 0 {
             self.counters.lessons.add(learnt);

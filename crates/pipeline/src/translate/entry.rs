@@ -5,7 +5,7 @@ use crate::observer::{Event, Observer};
 use crate::op::Direction;
 use crate::program::{Datapath, Entry, Program, TableId};
 use crate::recorder::{RecordedKey, Recorder};
-use crate::state::State;
+use crate::state::{LearntAt, State, StationPlace};
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo, TunnelType};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel that names no logical ports.
@@ -37,6 +37,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 return Ok(vec![Action::Drop(reason)]);
             }
         };
+        self.teacher = LearntAt { datapath: packet.datapath.0, port: start.place(in_port) };
         match start {
             Start::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
             Start::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
@@ -150,4 +151,15 @@ enum Start {
     Ingress(Option<PortKey>),
     /// The egress pipeline.
     Egress { inport: Option<PortKey>, outport: PortKey },
+}
+
+impl Start {
+    /// Where the packet comes from, as exactly as is known.
+    fn place(&self, in_port: PortNo) -> StationPlace {
+        let inport = match *self {
+            Self::Bridge => None,
+            Self::Ingress(inport) | Self::Egress { inport, .. } => inport,
+        };
+        inport.map_or(StationPlace::Port(in_port), StationPlace::Logical)
+    }
 }

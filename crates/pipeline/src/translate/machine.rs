@@ -7,7 +7,7 @@ use crate::observer::{Event, Nested, Observer};
 use crate::op::{Direction, Op};
 use crate::program::{Datapath, Program, TableId};
 use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
-use crate::state::{Dependency, Lesson, State};
+use crate::state::{Dependency, LearntAt, Lesson, State, StationPlace};
 use classifier::Rank;
 use flow::{Action, DatapathKey, DropReason, Field, FlowMask, KeyStep, PortNo, Reply, Subfield};
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(super) struct Machine<'p, 's, S, O> {
     pub read: FlowMask,
     pub dependencies: Vec<Dependency>,
     pub lessons: Vec<Lesson>,
+    /// Who teaches them; known before any flow is looked up.
+    pub teacher: LearntAt,
     flows: Vec<&'p Arc<Flow>>,
     /// Of the packet, or the copy, that is on its way.
     pub steps: u32,
@@ -76,6 +78,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             read: FlowMask::default(),
             dependencies: Vec::new(),
             lessons: Vec::new(),
+            teacher: LearntAt { datapath: Program::BRIDGE, port: StationPlace::Port(PortNo(0)) },
             flows: Vec::with_capacity(48),
             steps: 0,
             total_steps: 0,
@@ -88,6 +91,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             actions,
             dependencies: self.dependencies,
             lessons: self.lessons,
+            teacher: self.teacher,
             flows: self.flows,
         }
     }

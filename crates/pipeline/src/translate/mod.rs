@@ -24,7 +24,7 @@ mod select;
 use crate::flow::Flow;
 use crate::observer::Observer;
 use crate::program::Program;
-use crate::state::{Dependency, Lesson, State};
+use crate::state::{Dependency, LearntAt, Lesson, State};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 use machine::{Abort, Machine};
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct Translation<'p> {
     pub dependencies: Vec<Dependency>,
     /// What is to be learnt from this packet.
     pub lessons: Vec<Lesson>,
+    /// Who teaches it. As the lessons, it depends on nothing but the bits of the mask.
+    pub teacher: LearntAt,
     /// The flows that decided, in order.
     pub flows: Vec<&'p Arc<Flow>>,
 }

@@ -156,6 +156,7 @@ fn check(
         let same = other.actions == translation.actions
             && other.dependencies == translation.dependencies
             && other.lessons == translation.lessons
+            && other.teacher == translation.teacher
             && other.flows.iter().map(|f| f.id).eq(translation.flows.iter().map(|f| f.id));
         if !same {
             return Err(format!(

@@ -2,7 +2,7 @@
 
 use crate::guests::{add, switch};
 use crate::{Rig, program, udp};
-use flow::{DatapathKey, PortNo};
+use flow::{DatapathKey, PortKey, PortNo};
 use pipeline::{Direction, LearnLimits, Lesson, Question, Share, StationKey, StationPlace, Taught};
 use std::time::Duration;
 use switch::Config;
@@ -150,6 +150,27 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
     assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
     assert_eq!((place(&rig, 1), place(&rig, 4)), (Some(1), Some(2)));
+}
+
+#[test]
+fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
+    let mut loader = switch();
+    let teach = "outport = \"vm2\"; put_arp(outport, ip4.src, eth.src); output;";
+    add(&mut loader, (Direction::Ingress, 0), 90, "ip4", teach);
+    let bindings = Share { total: 100, per_port: 2 };
+    let learn = LearnLimits { bindings, ..LearnLimits::default() };
+    let rig = Rig::new(loader.program(), &Config { learn, ..Config::default() });
+    (1..6).for_each(|from| drop(rig.send(1, &udp(from, 9, HERE))));
+    (6..8).for_each(|from| drop(rig.send(2, &udp(from, 9, HERE))));
+    let bound = rig.engine.bindings();
+    assert!(bound.iter().all(|(key, _)| key.port == PortKey::new(2).unwrap()));
+    assert_eq!(bound.len(), 4);
+    let mut taught = rig.engine.ports_of_bindings();
+    taught.sort_unstable_by_key(|(at, _)| *at);
+    let guest = |number| StationPlace::Logical(PortKey::new(number).unwrap());
+    let expected = [(guest(1), 2, 3), (guest(2), 2, 0)];
+    let taught = taught.into_iter().map(|(at, taught)| (at.port, taught.known, taught.refused));
+    assert!(taught.eq(expected));
 }
 
 #[test]

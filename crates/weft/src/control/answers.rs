@@ -103,9 +103,9 @@ pub struct Fdb {
 /// A port of which more was to be learnt than it may teach.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refused {
-    /// The logical switch or router.
+    /// The logical switch.
     pub datapath: String,
-    /// The logical port.
+    /// The port by which the packets came in: a logical port, where it is known.
     pub port: String,
     /// What was to be learnt: `stations` or `bindings`.
     pub what: String,

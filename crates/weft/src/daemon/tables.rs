@@ -128,7 +128,7 @@ impl Daemon {
         }
         let names_at = |datapath: DatapathKey, place| match place {
             StationPlace::Logical(port) => names(&program, datapath, port),
-            StationPlace::Port(port) => (datapath.to_string(), in_use.port_name(port)),
+            StationPlace::Port(port) => (datapath_name(&program, datapath), in_use.port_name(port)),
         };
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
             let (logical_switch, port) = names_at(key.datapath, place);
@@ -218,13 +218,13 @@ fn flows_of(program: &Program, group: GroupId) -> Vec<Arc<Flow>> {
 
 /// What a logical port and its datapath are called.
 fn names(program: &Program, datapath: DatapathKey, port: PortKey) -> (String, String) {
-    match program.datapath(datapath) {
-        Some(datapath) => {
-            let name = datapath.ports.get(&port).map(|port| port.name.clone());
-            (datapath.name.clone(), name.unwrap_or_else(|| port.to_string()))
-        }
-        None => (datapath.to_string(), port.to_string()),
-    }
+    let named = program.datapath(datapath).and_then(|datapath| datapath.ports.get(&port));
+    let name = named.map_or_else(|| port.to_string(), |port| port.name.clone());
+    (datapath_name(program, datapath), name)
+}
+
+fn datapath_name(program: &Program, key: DatapathKey) -> String {
+    program.datapath(key).map_or_else(|| key.to_string(), |datapath| datapath.name.clone())
 }
 
 fn millis(duration: Duration) -> u64 {
