@@ -1,7 +1,7 @@
 //! Packets that came up: translated, answered, and cached where the limits allow.
 
 use crate::engine::{Engine, Published};
-use crate::origin::{Candidate, MaskNo};
+use crate::origin::{Candidate, MaskNo, Refused};
 use crate::records::{Entered, Records, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
@@ -96,13 +96,15 @@ impl Engine {
     }
 
     fn decide<'p>(&self, published: &'p Published, upcall: &Upcall, now: Instant) -> Decision<'p> {
-        let Translation { mask, actions, dependencies, flows, .. } =
+        // Lessons that are left were refused.
+        let Translation { mask, actions, dependencies, lessons, teacher, flows } =
             self.translate_and_learn(published, &upcall.key, now);
+        let refused = Refused::new(lessons, teacher);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(&upcall.key, mask);
         Decision {
             worker: upcall.worker,
-            candidate: Candidate::new(published.number, flows, &dependencies, &upcall.key),
+            candidate: Candidate::new(published.number, flows, &dependencies, refused, &upcall.key),
             megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,
             packets: 0,
@@ -112,7 +114,7 @@ impl Engine {
     }
 
     /// Translates; again when the packet has taught something, because what is done with it now is what is to be done with those
-    /// that follow.
+    /// that follow. What is left to be learnt was refused.
     fn translate_and_learn<'p>(
         &self,
         published: &'p Published,
@@ -124,10 +126,12 @@ impl Engine {
         for _ in 0..MOST_LESSONS {
             let Translation { lessons, teacher, .. } = &translation;
             if lessons.is_empty() || self.learn(lessons, *teacher, now) == 0 {
-                break;
+                return translation;
             }
             translation = again();
         }
+        // Nobody has refused these: there seems to be no end of them.
+        translation.lessons.clear();
         translation
     }
 

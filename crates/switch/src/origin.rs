@@ -4,8 +4,11 @@ use ahash::RandomState;
 use datapath::megaflow::Usage;
 use flow::{Field, FlowKey, FlowMask};
 use hashbrown::HashTable;
-use pipeline::{Dependency, Flow, Learned, Question};
+use pipeline::{Dependency, Flow, Learned, LearntAt, Lesson, Question};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -31,9 +34,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// A station lives as long as *it* sends: what is sent to it shows nothing. A binding is confirmed by its use.
-    fn new(dependency: Dependency, key: &FlowKey) -> Self {
+    /// A station lives as long as *it* sends: what is sent to it shows nothing. A binding is confirmed by its use. Packets that
+    /// would have taught something else, and were refused, confirm nothing: the old answer comes to its end.
+    fn new(dependency: Dependency, key: &FlowKey, refused: &[Lesson]) -> Self {
         let confirms = match dependency.question {
+            question if refused.iter().any(|lesson| lesson.question() == question) => false,
             Question::Binding(_) => true,
             Question::Station(station) => {
                 let [_, _, source @ ..] = (key.get(Field::EthSrc) as u64).to_be_bytes();
@@ -44,12 +49,50 @@ impl Asked {
     }
 }
 
+/// What packets would have taught, had it not been refused.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Refused {
+    lessons: Vec<Lesson>,
+    teacher: LearntAt,
+}
+
+impl Refused {
+    /// `None` without lessons, as mostly.
+    pub fn new(lessons: Vec<Lesson>, teacher: LearntAt) -> Option<Box<Self>> {
+        (!lessons.is_empty()).then(|| Box::new(Self { lessons, teacher }))
+    }
+}
+
+/// Which lessons are tried again in a sweep: of each kind and port no more than there is room for, or each place that becomes free
+/// would bring up all that was ever refused.
+#[derive(Debug, Default)]
+pub(crate) struct Retries {
+    left: HashMap<(Discriminant<Lesson>, LearntAt), usize, RandomState>,
+}
+
+impl Retries {
+    /// True when one of the lessons is to be tried again: it would be learnt now.
+    fn take(&mut self, refused: &Refused, learned: &Learned) -> bool {
+        refused.lessons.iter().any(|lesson| {
+            let Ok(room) = learned.room(lesson, refused.teacher) else { return false };
+            let left = match self.left.entry((discriminant(lesson), refused.teacher)) {
+                Entry::Occupied(left) => left.into_mut(),
+                Entry::Vacant(first) => first.insert(room),
+            };
+            let is_one_left = *left > 0;
+            *left = left.saturating_sub(1);
+            is_one_left
+        })
+    }
+}
+
 /// What an origin is to be, before it is known whether there is one like it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate<'p> {
     generation: u64,
     pub flows: Vec<&'p Arc<Flow>>,
     pub asked: Vec<Asked>,
+    refused: Option<Box<Refused>>,
     hash: u64,
 }
 
@@ -59,13 +102,16 @@ impl<'p> Candidate<'p> {
         generation: u64,
         flows: Vec<&'p Arc<Flow>>,
         dependencies: &[Dependency],
+        refused: Option<Box<Refused>>,
         key: &FlowKey,
     ) -> Self {
-        let asked: Vec<_> = dependencies.iter().map(|asked| Asked::new(*asked, key)).collect();
+        let lessons = refused.as_ref().map_or(&[][..], |refused| &refused.lessons);
+        let asked = dependencies.iter().map(|asked| Asked::new(*asked, key, lessons));
+        let asked: Vec<_> = asked.collect();
         let mut hasher = SEED.build_hasher();
-        (generation, &asked).hash(&mut hasher);
+        (generation, &asked, &refused).hash(&mut hasher);
         flows.iter().for_each(|flow| hasher.write_usize(Arc::as_ptr(flow).addr()));
-        Self { generation, flows, asked, hash: hasher.finish() }
+        Self { generation, flows, asked, refused, hash: hasher.finish() }
     }
 
     /// True when all answers are as they were.
@@ -87,6 +133,7 @@ pub(crate) struct Origin {
     /// The flows that decided, in order.
     pub flows: Box<[Arc<Flow>]>,
     pub asked: Box<[Asked]>,
+    refused: Option<Box<Refused>>,
     hash: u64,
     /// Counted by megaflows, but not yet by the flows.
     packets: AtomicI64,
@@ -103,6 +150,7 @@ impl Origin {
         self.hash == candidate.hash
             && self.generation == candidate.generation
             && *self.asked == *candidate.asked
+            && self.refused == candidate.refused
             && self.flows.len() == candidate.flows.len()
             && self.flows.iter().zip(&candidate.flows).all(|(a, b)| Arc::ptr_eq(a, b))
     }
@@ -122,6 +170,16 @@ impl Origin {
             self.checked.store(round, Ordering::Relaxed);
         }
         is_stale
+    }
+
+    /// True when its packets are to come up, to teach what was refused before: a sweep asks. It is out of date then.
+    pub fn tries_again(&self, learned: &Learned, retries: &mut Retries) -> bool {
+        let Some(refused) = &self.refused else { return false };
+        let tries_again = retries.take(refused, learned);
+        if tries_again {
+            self.stale.store(true, Ordering::Relaxed);
+        }
+        tries_again
     }
 
     /// True when it was found to be out of date.
@@ -170,15 +228,18 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// The origin that the candidate is, new or not.
+    /// The origin that the candidate is, new or not. Not one that was out of date, though all be as before: its lessons have been tried
+    /// again.
     pub fn intern(&mut self, candidate: &Candidate<'_>) -> Arc<Origin> {
-        if let Some(origin) = self.table.find(candidate.hash, |origin| origin.is(candidate)) {
+        let is_same = |origin: &Arc<Origin>| !origin.is_known_stale() && origin.is(candidate);
+        if let Some(origin) = self.table.find(candidate.hash, is_same) {
             return Arc::clone(origin);
         }
         let origin = Arc::new(Origin {
             generation: candidate.generation,
             flows: candidate.flows.iter().map(|flow| Arc::clone(flow)).collect(),
             asked: candidate.asked.as_slice().into(),
+            refused: candidate.refused.clone(),
             hash: candidate.hash,
             packets: AtomicI64::new(0),
             bytes: AtomicI64::new(0),

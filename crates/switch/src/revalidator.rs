@@ -4,7 +4,7 @@
 //! whenever something has changed; when nothing is out of date the datapath is not asked for anything.
 
 use crate::engine::{Engine, Published, lock};
-use crate::origin::{Candidate, Origin};
+use crate::origin::{Candidate, Origin, Retries};
 use crate::records::{Records, Removed, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
@@ -95,10 +95,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes through the records. In a sweep, takes those out that are idle or have vanished.
+    /// Goes through the records. In a sweep, takes those out that are idle or have vanished, and tries refused lessons again for which
+    /// there is room now.
     fn look_through(&self, published: &Published, round: u32, sweep: bool) -> Found {
         let now = Tenths::of_ms(self.datapath.now_ms());
-        let mut found = Found::default();
+        let (mut found, mut retries) = (Found::default(), Retries::default());
         for number in 0.. {
             let mut records = self.records();
             let limits = &self.limits;
@@ -112,7 +113,9 @@ impl Engine {
                     vanished.push(record.id);
                 } else if sweep && now.since(record.used) >= idle_limit {
                     idle.push(record.id);
-                } else if origin.is_stale(published.number, &learned, round) {
+                } else if origin.is_stale(published.number, &learned, round)
+                    || sweep && origin.tries_again(&learned, &mut retries)
+                {
                     found.stale.push(record.id);
                 }
                 if sweep && origin.has_pending() {
@@ -248,7 +251,7 @@ fn verdict<'p>(generation: u64, megaflow: &Megaflow, translation: Translation<'p
         return Verdict::Wrong;
     }
     let Translation { actions, flows, dependencies, .. } = translation;
-    let candidate = Candidate::new(generation, flows, &dependencies, condition.key());
+    let candidate = Candidate::new(generation, flows, &dependencies, None, condition.key());
     if *actions == *megaflow.actions {
         return Verdict::Right(candidate);
     }

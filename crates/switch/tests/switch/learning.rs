@@ -152,6 +152,80 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     assert_eq!((place(&rig, 1), place(&rig, 4)), (Some(1), Some(2)));
 }
 
+/// Of each port so many stations are learnt; they are forgotten after a minute.
+fn limited(per_port: usize) -> Rig {
+    let stations = Share { total: 4 * per_port, per_port };
+    let max_age = Duration::from_secs(60);
+    let learn = LearnLimits { stations, max_age, ..LearnLimits::default() };
+    Rig::new(program("actions=normal"), &Config { learn, ..Config::default() })
+}
+
+#[test]
+fn move_that_is_refused_does_not_keep_the_old_place_and_is_heeded_once_there_is_room() {
+    let rig = limited(1);
+    rig.send(1, &udp(1, 9, HERE));
+    rig.send(2, &udp(2, 9, HERE));
+    rig.sweep();
+    let pass = |senders: &[u8]| {
+        rig.wait(5000);
+        senders.iter().for_each(|from| drop(rig.send(2, &udp(*from, 9, HERE))));
+        rig.sweep();
+    };
+    (0..12).for_each(|_| pass(&[1, 2]));
+    assert_eq!((place(&rig, 1), place(&rig, 2)), (Some(1), Some(2)), "the port is full");
+    assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [1]);
+    pass(&[1, 2]);
+    assert_eq!((place(&rig, 1), place(&rig, 2)), (None, Some(2)), "not seen there for long");
+    assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [1, 2, 4], "it is flooded to");
+    let before = rig.engine.stats();
+    (0..12).for_each(|_| pass(&[1]));
+    assert_eq!((place(&rig, 1), place(&rig, 2)), (None, Some(2)));
+    // Nothing is tried again in vain: only what was idle has gone, of the second station and the third.
+    let after = rig.engine.stats();
+    assert_eq!((after.deleted - before.deleted, after.idle - before.idle), (2, 2));
+    pass(&[1]);
+    assert_eq!(place(&rig, 2), None, "there is room");
+    pass(&[1]);
+    assert_eq!(place(&rig, 1), Some(2));
+    assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [2]);
+}
+
+#[test]
+fn refused_stations_are_learnt_while_they_send_as_many_as_there_is_room_for() {
+    let rig = limited(3);
+    let see = |macs: std::ops::Range<u8>| {
+        macs.map(|from| rig.send(1, &udp(from, 9, HERE))).filter(|(_, up)| *up).count()
+    };
+    assert_eq!((see(1..4), see(11..21), see(11..21)), (3, 10, 0));
+    rig.sweep();
+    assert_eq!(see(11..21), 0, "there is no room");
+    rig.engine.forget(&Question::Station(station(1)));
+    rig.engine.forget(&Question::Station(station(2)));
+    rig.engine.revalidate().unwrap();
+    assert_eq!(see(11..21), 0, "a sweep comes soon enough");
+    rig.sweep();
+    assert_eq!(see(11..21), 2, "those that are learnt");
+    let known = (11..21).filter(|last| place(&rig, *last) == Some(1)).count();
+    assert_eq!((known, place(&rig, 3), rig.engine.fdb().len()), (2, Some(1), 3));
+    rig.sweep();
+    assert_eq!(see(11..21), 0);
+}
+
+#[test]
+fn station_that_takes_the_room_first_leaves_the_others_refused_and_cached() {
+    let rig = limited(1);
+    rig.send(1, &udp(1, 9, HERE));
+    rig.send(1, &udp(2, 9, HERE));
+    rig.engine.forget(&Question::Station(station(1)));
+    rig.sweep();
+    rig.send(1, &udp(3, 9, HERE));
+    for up in [true, false, false] {
+        assert_eq!(rig.send(1, &udp(2, 9, HERE)), (vec![2, 3, 4], up));
+        rig.sweep();
+    }
+    assert_eq!((place(&rig, 2), place(&rig, 3)), (None, Some(1)));
+}
+
 #[test]
 fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
     let mut loader = switch();
