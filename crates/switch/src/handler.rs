@@ -102,9 +102,11 @@ impl Engine {
         let refused = Refused::new(lessons, teacher);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(&upcall.key, mask);
+        // Of all packets of the megaflow, or two workers with one each would have two origins for it.
+        let key = condition.key();
         Decision {
             worker: upcall.worker,
-            candidate: Candidate::new(published.number, flows, &dependencies, refused, &upcall.key),
+            candidate: Candidate::new(published.number, flows, &dependencies, refused, key),
             megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,
             packets: 0,

@@ -97,7 +97,7 @@ pub(crate) struct Candidate<'p> {
 }
 
 impl<'p> Candidate<'p> {
-    /// Of a megaflow for packets with that key, as a generation of the program has translated it.
+    /// Of a megaflow for packets whose condition has that key, as a generation of the program has translated it.
     pub fn new(
         generation: u64,
         flows: Vec<&'p Arc<Flow>>,
