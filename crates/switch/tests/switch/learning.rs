@@ -268,3 +268,15 @@ fn what_a_lesson_leads_to_is_learnt_from_the_same_packet() {
     assert_eq!(rig.engine.stats().revalidated, 0);
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], false));
 }
+
+#[test]
+fn workers_share_a_megaflow_when_only_one_of_them_got_the_station_it_names() {
+    // Whoever sends, it is station 3 that is learnt: the source is not in the condition.
+    let program = program("actions=mod_dl_src:02:00:00:00:00:03,normal");
+    let rig = Rig::with_workers(2, program, &Config::default());
+    rig.send_at(0, 1, &udp(3, 2, HERE));
+    assert!(!rig.send_at(0, 1, &udp(3, 2, HERE)).1);
+    assert!(rig.send_at(1, 1, &udp(4, 2, HERE)).1);
+    assert!(!rig.send_at(1, 1, &udp(4, 2, HERE)).1, "what has come up once is cached");
+    assert_eq!(rig.engine.stats().outdated, 0);
+}
