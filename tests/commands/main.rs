@@ -6,6 +6,7 @@ mod common;
 mod call;
 mod capture;
 mod faults;
+mod learning;
 mod monitor;
 mod reload;
 mod routed;

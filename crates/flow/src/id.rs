@@ -26,6 +26,8 @@ impl PortKey {
     pub const MAX_PORT: u16 = 0x7fff;
     /// The multicast group "every port of the switch" (OVN's `_MC_flood`).
     pub const FLOOD: Self = Self(0x8000);
+    /// The multicast group "every port behind which there may be unknown MAC addresses" (OVN's `_MC_unknown`).
+    pub const UNKNOWN: Self = Self(0x8001);
 
     /// `None` for 0, which names no port.
     pub const fn new(value: u16) -> Option<Self> {

@@ -241,6 +241,21 @@ impl LogicalSwitch {
         self.ports.get(place).filter(is).or_else(|| self.ports.iter().find(is))
     }
 
+    /// The ports behind which MAC addresses are learnt.
+    pub fn learning_ports(&self) -> impl Iterator<Item = &Port> {
+        self.ports.iter().filter(|port| port.learn)
+    }
+
+    /// True when it has such ports.
+    pub fn learns(&self) -> bool {
+        self.learning_ports().next().is_some()
+    }
+
+    /// The hosts that have such ports, each once.
+    pub fn learning_hosts(&self) -> BTreeSet<HostIndex> {
+        self.learning_ports().map(|port| port.host).collect()
+    }
+
     /// The hosts other than `host` that have ports in this switch, each once.
     pub fn remote_hosts(&self, host: HostIndex) -> BTreeSet<HostIndex> {
         self.ports.iter().map(|port| port.host).filter(|&other| other != host).collect()
@@ -311,6 +326,9 @@ pub struct Port {
     pub device: Device,
     /// What it may send and receive; everything when `None`.
     pub security: Option<PortSecurity>,
+    /// There may be MAC addresses behind it that the file does not have: they are learnt, and frames to those that nobody has
+    /// learnt go there, too (OVN's address "unknown").
+    pub learn: bool,
     /// Where it is in the file.
     pub line: Line,
 }

@@ -4,7 +4,7 @@
 use crate::logical::{Keys, LogicalPort};
 use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
-use pipeline::{Entry, Place};
+use pipeline::{Entry, Place, Senders};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -28,6 +28,8 @@ pub struct Placement {
     pub entries: BTreeMap<PortNo, Entry>,
     /// The end points that stand for all other hosts of a switch: multicast groups of the underlay.
     pub groups: BTreeMap<DatapathKey, EndpointId>,
+    /// Where packets of switches come from whose tunnels name no logical ports, where that is learnt.
+    pub senders: BTreeMap<DatapathKey, Senders>,
     /// The switches that tunnel keys stand for.
     pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
     /// The links of the uplink. Their keys are in `tunnels`, like those of all tunnels.
@@ -89,6 +91,9 @@ impl Placement {
                 let group = switch.group.filter(|_| others.is_some_and(|hosts| !hosts.is_empty()));
                 let end = group.and_then(|group| end_point(switch.tunnel, FarEnd::Group(group)));
                 builder.add_group(index, end);
+                builder.add_senders(index, switch, |other| {
+                    (other != host).then(|| end_point(switch.tunnel, FarEnd::Host(other))).flatten()
+                });
             }
         }
         for index in 0..network.logical_routers().len() {
@@ -199,6 +204,36 @@ impl<'n> Builder<'n> {
     fn add_group(&mut self, index: usize, end: Option<EndpointId>) {
         let datapath = self.key(index);
         self.placement.groups.extend(end.map(|end| (datapath, end)));
+    }
+
+    /// Gives the other hosts, or the wire, from which a switch learns the ports that stand for them. Where the tunnel names logical
+    /// ports there are none.
+    fn add_senders(
+        &mut self,
+        index: usize,
+        switch: &LogicalSwitch,
+        mut end_point: impl FnMut(HostIndex) -> Option<EndpointId>,
+    ) {
+        let datapath = self.key(index);
+        if !switch.learns() || self.network.options().logical_ports(switch.tunnel) {
+            return;
+        }
+        if !switch.tunnel.has_endpoints() {
+            self.placement.senders.insert(datapath, Senders::Wire(LogicalPort::WIRE));
+            return;
+        }
+        let mut hosts = BTreeMap::new();
+        for other in switch.learning_hosts() {
+            let address = self.network[other].underlay(self.network.underlay_family());
+            let (Some(port), Some(address)) = (LogicalPort::of_host(other), address) else {
+                continue;
+            };
+            let Some(endpoint) = end_point(other) else { continue };
+            let place = Place::Remote { endpoint, logical_ports: false };
+            self.placement.places.insert((datapath, port), place);
+            hosts.insert(address, port);
+        }
+        self.placement.senders.insert(datapath, Senders::Hosts(hosts));
     }
 
     /// Says how the switch's frames are known when they come from other hosts.

@@ -63,6 +63,7 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
         if let Some(entry) = loader.physical().datapath_mut(datapath.key) {
             entry.tunnel_key = datapath.tunnel_key;
             entry.underlay_group = placement.groups.get(&datapath.key).copied();
+            entry.senders = placement.senders.get(&datapath.key).cloned().unwrap_or_default();
         }
         for port in &datapath.ports {
             let Some(&place) = placement.places.get(&(datapath.key, port.key)) else { continue };
@@ -73,9 +74,15 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
             let port_here = LogicalPort { name: port.name.clone(), place, security };
             loader.set_port(datapath.key, port.key, port_here);
         }
-        if let Some(members) = &datapath.flood {
-            let group = MulticastGroup { name: "_MC_flood".to_owned(), members: members.clone() };
-            loader.set_multicast(datapath.key, PortKey::FLOOD, group);
+        let groups = [
+            (PortKey::FLOOD, "_MC_flood", &datapath.flood),
+            (PortKey::UNKNOWN, "_MC_unknown", &datapath.unknown),
+        ];
+        for (key, name, members) in groups {
+            if let Some(members) = members {
+                let group = MulticastGroup { name: name.to_owned(), members: members.clone() };
+                loader.set_multicast(datapath.key, key, group);
+            }
         }
     }
 }

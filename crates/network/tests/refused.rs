@@ -69,7 +69,7 @@ fn mtus_are_refused_when_packets_cannot_fit() {
 
 #[test]
 fn ports_are_refused_when_invalid_or_taken() {
-    check(include_str!("refused/ports.txt"), 11);
+    check(include_str!("refused/ports.txt"), 12);
 }
 
 #[test]

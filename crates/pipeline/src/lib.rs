@@ -32,7 +32,7 @@ pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use predicate::Predicate;
 pub use program::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, Entry, GroupId, LogicalPort,
-    MulticastGroup, Place, Program, TableId,
+    MulticastGroup, Place, Program, Senders, TableId,
 };
 pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{

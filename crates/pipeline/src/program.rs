@@ -126,6 +126,8 @@ pub struct Datapath {
     /// A multicast group of the underlay that all other hosts hear which have ports of it: what goes to several ports goes there
     /// once, instead of to the end point of each host.
     pub underlay_group: Option<EndpointId>,
+    /// Where packets come from whose tunnel names no logical ports.
+    pub senders: Senders,
     /// The groups whose flows it executes.
     pub groups: Vec<GroupId>,
     /// Its ports.
@@ -142,11 +144,24 @@ impl Datapath {
             kind,
             tunnel_key: None,
             underlay_group: None,
+            senders: Senders::Unnamed,
             groups: Vec::new(),
             ports: Map::default(),
             multicast: Map::default(),
         }
     }
+}
+
+/// The logical port by which a packet comes in out of a tunnel that names none: what it teaches is learnt there.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Senders {
+    /// None.
+    #[default]
+    Unnamed,
+    /// This one, whoever has sent it.
+    Wire(PortKey),
+    /// One for each host, by the source address of the outer header; none for hosts that are not here.
+    Hosts(BTreeMap<IpAddr, PortKey>),
 }
 
 /// A port of a logical datapath.

@@ -9,7 +9,8 @@ use wire::MacAddr;
 
 /// Show where MAC and IP addresses are, as a running switch knows them.
 ///
-/// MAC addresses are those of the network file, and what was learnt beside. IP addresses are what logical routers have asked
+/// MAC addresses are those of the network file, and what was learnt beside, behind ports with `learn = true`. PORT is SWITCH//HOST
+/// where it was heard from another host by a tunnel that names no ports, and SWITCH//uplink where it was heard with tags. IP addresses are what logical routers have asked
 /// their neighbours for. AGE is the time since an address was seen last.
 ///
 /// One port may teach so much and no more (docs/network-toml.md, "Limits"). What is known stays; REFUSED counts what was not learnt.

@@ -15,7 +15,10 @@ mod switch;
 pub use stage::Stage;
 
 use crate::model::port_in_switch;
-use crate::{Line, Network, PortSecurity, Prefix, RouterIndex, RouterLink, SwitchIndex};
+use crate::{
+    HostIndex, Line, LogicalSwitch, Network, PortSecurity, Prefix, RouterIndex, RouterLink,
+    SwitchIndex,
+};
 use flow::{DatapathKey, PortKey};
 use pipeline::{DatapathKind, Direction};
 use serde::ser::SerializeStruct;
@@ -49,10 +52,14 @@ pub struct LogicalDatapath {
     pub name: String,
     /// Whether it is a switch or a router.
     pub kind: DatapathKind,
-    /// Its ports: those of guests, that of the wire ([`LogicalPort::WIRE`]) if it has one, then those of routers.
+    /// Its ports: those of guests, that of the wire ([`LogicalPort::WIRE`]) if it has one, those of hosts
+    /// ([`LogicalPort::of_host`]), then those of routers.
     pub ports: Vec<LogicalPort>,
     /// The group of all ports but those of routers ([`PortKey::FLOOD`]); a router has none.
     pub flood: Option<Vec<PortKey>>,
+    /// The group of the ports behind which MAC addresses are learnt, and of the wire ([`PortKey::UNKNOWN`]); a switch without
+    /// such ports has none.
+    pub unknown: Option<Vec<PortKey>>,
     /// Where it is in the file.
     pub line: Line,
 }
@@ -72,11 +79,25 @@ pub struct LogicalPort {
 
 impl LogicalPort {
     /// The port that stands for the wire of a switch of type `vlan` or `qinq`: whoever else is in its VLAN hears broadcasts.
-    /// It is for floods alone, and its key appears in no tunnel.
+    /// Where MAC addresses are learnt, whoever of them the file does not have is behind it. Its key appears in no tunnel.
     pub const WIRE: PortKey = match PortKey::new(u16::MAX) {
         Some(key) => key,
         None => PortKey::FLOOD,
     };
+
+    /// The port that stands for a host in a switch whose tunnel names no logical ports: what comes from there is learnt to be
+    /// there. Its key appears in no tunnel. `None` for the 32,765th host and those after it, behind which nothing is learnt.
+    pub fn of_host(host: HostIndex) -> Option<PortKey> {
+        let key = Self::WIRE.value().checked_sub(1)?.checked_sub(host.value().try_into().ok()?)?;
+        if key > PortKey::UNKNOWN.value() { PortKey::new(key) } else { None }
+    }
+
+    /// The place in [`Network::hosts`] of the host for which a port stands; `None` for other ports. The network may have fewer
+    /// hosts.
+    pub fn host(key: PortKey) -> Option<usize> {
+        let index = Self::WIRE.value().checked_sub(1)?.checked_sub(key.value())?;
+        (key > PortKey::UNKNOWN).then_some(index.into())
+    }
 }
 
 /// A logical flow.
@@ -172,25 +193,20 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
 fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
     let mut datapaths: Vec<LogicalDatapath> = Vec::new();
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
-        let guests = switch.ports.iter().map(|port| LogicalPort {
-            name: port.name.clone(),
-            key: port.key,
-            peer: None,
-            security: port.security.clone(),
+        let mut ports = guests_and_wire(switch);
+        let flood = ports.iter().map(|port| port.key).collect();
+        let unknown = switch.learns().then(|| {
+            let wire = ports.iter().map(|port| port.key).filter(|&key| key == LogicalPort::WIRE);
+            switch.learning_ports().map(|port| port.key).chain(wire).collect()
         });
-        let wire = (!switch.tunnel.has_endpoints()).then(|| LogicalPort {
-            name: format!("{}//uplink", switch.name),
-            key: LogicalPort::WIRE,
-            peer: None,
-            security: None,
-        });
-        let ports: Vec<_> = guests.chain(wire).collect();
+        ports.extend(hosts(network, switch));
         datapaths.push(LogicalDatapath {
             key,
             tunnel_key: (key != switch.datapath_key).then_some(switch.datapath_key),
             name: switch.name.clone(),
             kind: DatapathKind::Switch,
-            flood: Some(ports.iter().map(|port| port.key).collect()),
+            flood: Some(flood),
+            unknown,
             ports,
             line: switch.line,
         });
@@ -220,10 +236,40 @@ fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
             kind: DatapathKind::Router,
             ports,
             flood: None,
+            unknown: None,
             line: router.line,
         });
     }
     datapaths
+}
+
+fn guests_and_wire(switch: &LogicalSwitch) -> Vec<LogicalPort> {
+    let guests = switch.ports.iter().map(|port| LogicalPort {
+        name: port.name.clone(),
+        key: port.key,
+        peer: None,
+        security: port.security.clone(),
+    });
+    let wire = (!switch.tunnel.has_endpoints()).then(|| LogicalPort {
+        name: format!("{}//uplink", switch.name),
+        key: LogicalPort::WIRE,
+        peer: None,
+        security: None,
+    });
+    guests.chain(wire).collect()
+}
+
+/// The ports that stand for hosts: of those from which a switch learns and cannot learn more than that.
+fn hosts(network: &Network, switch: &LogicalSwitch) -> Vec<LogicalPort> {
+    let tunnel = switch.tunnel;
+    if !tunnel.has_endpoints() || network.options().logical_ports(tunnel) {
+        return Vec::new();
+    }
+    let port = |host: HostIndex| {
+        let name = format!("{}//{}", switch.name, network[host].name);
+        Some(LogicalPort { name, key: LogicalPort::of_host(host)?, peer: None, security: None })
+    };
+    switch.learning_hosts().into_iter().filter_map(port).collect()
 }
 
 /// The keys of all datapaths.

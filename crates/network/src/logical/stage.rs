@@ -47,14 +47,18 @@ stages! {
         LsInAcl "acl",
         /// Answers ARP and neighbour solicitations for known addresses.
         LsInArpRsp "arp_rsp",
+        /// Learns which port a MAC address is behind that the file does not have.
+        LsInPutFdb "put_fdb",
         /// Chooses the receiver by its MAC address.
         LsInL2Lkup "l2_lkup",
-        /// What has no receiver.
+        /// What has no receiver: it goes to ports that learn, or nowhere.
         LsInL2Unknown "l2_unknown",
     }
     "ls_out_" Egress {
         /// Access control lists of what goes to ports.
         LsOutAcl "acl",
+        /// Learns, on the receiver's host, which port of another host a MAC address is behind.
+        LsOutPutFdb "put_fdb",
         /// Which addresses may the port receive for?
         LsOutCheckPortSec "check_port_sec",
         /// Drops what port security forbids, and sends the rest.
@@ -95,7 +99,7 @@ mod tests {
         let tables: Vec<_> = Stage::ALL.iter().map(|stage| (stage.name(), stage.table())).collect();
         for (name, table) in [
             ("ls_in_check_port_sec", 0),
-            ("ls_in_l2_unknown", 5),
+            ("ls_in_l2_unknown", 6),
             ("ls_out_acl", 0),
             ("lr_in_arp_request", 8),
         ] {

@@ -2,10 +2,11 @@
 
 use super::{Flows, Keys, Stage, next_to, set_of};
 use crate::model::port_in_switch;
-use crate::{LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
+use crate::{Line, LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
 use flow::DatapathKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use wire::MacAddr;
 
 /// Adds the flows of all switches.
 pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
@@ -21,6 +22,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
         .collect();
     add_common(flows, &all);
     add_port_security(flows, &secured);
+    add_learning(flows, network, keys);
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
         let datapath: Arc<[DatapathKey]> = [key].into();
         if switch.arp_responder {
@@ -49,16 +51,20 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     // Out of a tunnel that names no logical port: the host that it comes from has done the rest.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
-    for stage in
-        [Stage::LsInCheckPortSec, Stage::LsInApplyPortSec, Stage::LsInAcl, Stage::LsInArpRsp]
-    {
+    for stage in [
+        Stage::LsInCheckPortSec,
+        Stage::LsInApplyPortSec,
+        Stage::LsInAcl,
+        Stage::LsInArpRsp,
+        Stage::LsInPutFdb,
+    ] {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     let flood = "outport = \"_MC_flood\"; output;";
     flows.add(all, (Stage::LsInL2Lkup, 70), "eth.mcast", flood, None);
     flows.add(all, (Stage::LsInL2Lkup, 0), "1", "next;", None);
     flows.add(all, (Stage::LsInL2Unknown, 0), "1", "drop;", None);
-    for stage in [Stage::LsOutAcl, Stage::LsOutCheckPortSec] {
+    for stage in [Stage::LsOutAcl, Stage::LsOutPutFdb, Stage::LsOutCheckPortSec] {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     flows.add(all, (Stage::LsOutApplyPortSec, 0), "1", "output;", None);
@@ -73,6 +79,64 @@ fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
     let check_out = "reg0[15] = check_out_port_sec(); next;";
     flows.add(secured, (Stage::LsOutCheckPortSec, 50), "1", check_out, None);
     flows.add(secured, (Stage::LsOutApplyPortSec, 50), "reg0[15] == 1", "drop;", None);
+}
+
+/// Switches with ports behind which there may be MAC addresses that the file does not have.
+fn add_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
+    let (mut learning, mut by_sender) = (Vec::new(), Vec::new());
+    let switches = network.logical_switches().iter().zip(&keys.switches);
+    for (switch, &key) in switches.filter(|(switch, _)| switch.learns()) {
+        learning.push(key);
+        let stages = lessons(network, switch);
+        if !stages.contains(&Stage::LsOutPutFdb) {
+            by_sender.push(key);
+        }
+        let datapath: Arc<[DatapathKey]> = [key].into();
+        for port in &switch.ports {
+            add_known(flows, &datapath, stages, port.mac, port.line);
+        }
+        for port in switch.learning_ports() {
+            let condition = format!("inport == {:?}", port.name);
+            for &stage in stages {
+                flows.add(&datapath, (stage, 50), condition.as_str(), PUT, port.line);
+            }
+        }
+    }
+    let (learning, by_sender) = (learning.into(), by_sender.into());
+    let teaches = (Stage::LsInCheckPortSec, 95);
+    flows.add(&by_sender, teaches, "flags[1] == 1", next_to(Stage::LsInPutFdb), None);
+    flows.add(&by_sender, (Stage::LsInPutFdb, 50), "flags[1] == 1", PUT, None);
+    let get = "outport = get_fdb(eth.dst); next;";
+    flows.add(&learning, (Stage::LsInL2Lkup, 10), "1", get, None);
+    let unknown = "outport = \"_MC_unknown\"; output;";
+    flows.add(&learning, (Stage::LsInL2Unknown, 50), "outport == \"none\"", unknown, None);
+    flows.add(&learning, (Stage::LsInL2Unknown, 10), "1", "output;", None);
+}
+
+/// Learns, unless it is known.
+const PUT: &str = "put_fdb(inport, eth.src); next;";
+
+/// Where a switch learns. What comes out of a tunnel that names logical ports has passed the ingress pipeline elsewhere; without
+/// them it passes here, and `inport` is the port of the host that it comes from.
+fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
+    match (switch.learns(), network.options().logical_ports(switch.tunnel)) {
+        (false, _) => &[],
+        (true, false) => &[Stage::LsInPutFdb],
+        (true, true) => &[Stage::LsInPutFdb, Stage::LsOutPutFdb],
+    }
+}
+
+/// An address of the file is where the file says, whoever sends from it.
+fn add_known(
+    flows: &mut Flows,
+    datapath: &Arc<[DatapathKey]>,
+    stages: &[Stage],
+    mac: MacAddr,
+    line: Line,
+) {
+    for &stage in stages {
+        flows.add(datapath, (stage, 100), format!("eth.src == {mac}"), "next;", line);
+    }
 }
 
 /// The switch answers for a guest's addresses. Not to the guest itself, which asks whether another one has its address.
@@ -114,6 +178,7 @@ fn add_router_port(
         format!("outport = {:?}; output;", port_in_switch(&network[switch].name, &port.name));
     let condition = format!("eth.dst == {}", port.mac);
     flows.add(&datapath, (Stage::LsInL2Lkup, 50), condition, actions.as_str(), port.line);
+    add_known(flows, &datapath, lessons(network, &network[switch]), port.mac, port.line);
     let (v4, v6) = addresses(port);
     if !v4.is_empty() {
         let condition = format!("flags[1] == 0 && arp.op == 1 && arp.tpa == {}", set_of(&v4));

@@ -19,6 +19,7 @@ pub(super) const PORT: Schema = Schema {
         key("addresses", "addresses = [\"10.0.0.1/24\"]"),
         key("device", "device = { tap = \"web0\" }"),
         key("port_security", "port_security = true"),
+        key("learn", "learn = true"),
     ],
 };
 
@@ -41,6 +42,7 @@ pub(crate) struct PortDraft {
     pub(crate) addresses: Vec<Sited<IpNet>>,
     pub(crate) device: Option<Device>,
     security: SecurityDraft,
+    learn: bool,
     line: Line,
 }
 
@@ -73,6 +75,7 @@ impl PortDraft {
             addresses,
             device: self.device?,
             security: allowed.map(|addresses| PortSecurity { mac, addresses }),
+            learn: self.learn,
             line: self.line,
         })
     }
@@ -164,8 +167,9 @@ impl<'h> Reader<'h> {
         let security = section
             .get("port_security")
             .map_or(SecurityDraft::Off, |field| security(report, field));
+        let learn = section.get("learn").is_some_and(|field| learn(report, field, &security));
         let line = Line(report.line(section.at));
-        PortDraft { key, name, host, mac, addresses, device, security, line }
+        PortDraft { key, name, host, mac, addresses, device, security, learn, line }
     }
 
     /// The names of all ports read.
@@ -256,6 +260,19 @@ fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
         Some(true) => SecurityDraft::Own,
         Some(false) | None => SecurityDraft::Off,
     }
+}
+
+/// Whether MAC addresses are learnt behind the port. Port security names the only one that it may have.
+fn learn(report: &mut Report<'_>, field: Field<'_, '_>, security: &SecurityDraft) -> bool {
+    let learn = field.boolean(report) == Some(true);
+    if learn && !matches!(security, SecurityDraft::Off) {
+        report.error(
+            field.key_at,
+            "`learn` is for a port with other MAC addresses behind it, and `port_security` lets it have none but \
+             its own; take one of them out",
+        );
+    }
+    learn
 }
 
 fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {

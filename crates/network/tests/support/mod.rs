@@ -73,16 +73,38 @@ impl Net {
 
     /// The actions for a packet to whose key `enter` adds where it comes from.
     pub fn receive(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> String {
+        self.receive_knowing(packet, enter, &())
+    }
+
+    /// As [`Net::receive`], with something learnt before.
+    pub fn receive_knowing(
+        &self,
+        packet: &str,
+        enter: impl FnOnce(&mut FlowKey),
+        state: &impl State,
+    ) -> String {
         let mut key = self.key(packet);
         enter(&mut key);
-        trace(&self.program, &key, &(), None).0.actions
+        trace(&self.program, &key, state, None).0.actions
+    }
+
+    /// What is learnt from a packet to whose key `enter` adds where it comes from.
+    pub fn lessons_of(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> Vec<Lesson> {
+        let mut key = self.key(packet);
+        enter(&mut key);
+        translate(&self.program, &key, &(), &mut ()).lessons
     }
 
     /// What is learnt from a packet that a guest sends.
     pub fn lessons(&self, from: &str, packet: &str) -> Vec<Lesson> {
+        self.lessons_knowing(from, packet, &())
+    }
+
+    /// As [`Net::lessons`], with something learnt before.
+    pub fn lessons_knowing(&self, from: &str, packet: &str, state: &impl State) -> Vec<Lesson> {
         let mut key = self.key(packet);
         key.set(Field::InPort, self.ports[from].0.into());
-        translate(&self.program, &key, &(), &mut ()).lessons
+        translate(&self.program, &key, state, &mut ()).lessons
     }
 
     /// The port of the datapath that is a guest's.

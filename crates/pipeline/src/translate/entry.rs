@@ -3,10 +3,11 @@
 use super::machine::{Abort, Machine, Packet};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
-use crate::program::{Datapath, Entry, Program, TableId};
+use crate::program::{Datapath, Entry, Program, Senders, TableId};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::{LearntAt, State, StationPlace};
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo, TunnelType};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel that names no logical ports.
 pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
@@ -86,12 +87,30 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         drop(recorder);
         let datapath =
             self.program.datapath_of_tunnel(tunnel, tun_key).ok_or(DropReason::UnknownDatapath)?;
-        let packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
+        let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
         let start = match PortKey::new(egress) {
             Some(outport) => Start::Egress { inport: PortKey::new(ingress), outport },
-            None => Start::Ingress(None),
+            None => Start::Ingress(self.sender(&mut packet)),
         };
         Ok((packet, start))
+    }
+
+    /// The logical port that stands for where a packet comes from whose tunnel names none.
+    fn sender(&mut self, packet: &mut Packet<'p>) -> Option<PortKey> {
+        match &packet.datapath.1.senders {
+            Senders::Unnamed => None,
+            Senders::Wire(port) => Some(*port),
+            Senders::Hosts(hosts) => {
+                let mut recorder = packet.key.recorder(&mut self.read);
+                let v4 = recorder.read_field(Field::TunSrc) as u32;
+                let source = if v4 == 0 {
+                    IpAddr::V6(Ipv6Addr::from_bits(recorder.read_field(Field::TunIpv6Src)))
+                } else {
+                    IpAddr::V4(Ipv4Addr::from_bits(v4))
+                };
+                hosts.get(&source).copied()
+            }
+        }
     }
 
     /// Begins the ingress pipeline of the packet's datapath.
@@ -103,7 +122,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let (datapath, _) = packet.datapath;
         packet.key.write(Field::Metadata, datapath.0.into(), Field::Metadata.all_ones());
         self.write_port(packet, Field::Reg14, inport);
-        if inport.is_none() {
+        if packet.from_tunnel {
             packet.key.write(Field::Reg10, RCV_FROM_RAMP, RCV_FROM_RAMP);
         }
         self.observer.event(Event::Pipeline {

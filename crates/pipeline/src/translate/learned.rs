@@ -146,6 +146,9 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     fn put_station(&mut self, packet: &mut Packet<'p>, port: Operand, mac: Operand) {
         let key = self.station_key(packet, mac);
         let Some(port) = self.port_operand(packet, port) else { return };
+        if !key.mac.is_unicast() {
+            return;
+        }
         let place = StationPlace::Logical(port);
         if self.ask_station(key) != Some(place) {
             self.learn(Lesson::Station(key, place));

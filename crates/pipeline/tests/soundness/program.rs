@@ -7,8 +7,9 @@ use flow::{
 use pipeline::{
     BindingKey, BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, Entry, Flow,
     FlowCounters, FlowId, FlowText, Learned, LearnedOp, Lesson, LogicalPort, MulticastGroup, Op,
-    Operand, Place, PortSecurity, Predicate, Program, StationKey, StationPlace, TableId,
+    Operand, Place, PortSecurity, Predicate, Program, Senders, StationKey, StationPlace, TableId,
 };
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use testkit::random::Random;
 use wire::{EtherType, MacAddr, VlanId};
@@ -19,6 +20,8 @@ const TABLES: u8 = 5;
 const TUNNEL_PORT: u32 = 50;
 /// Where packets come from the uplink.
 const LINK_PORT: u32 = 51;
+/// Hosts on an underlay of IPv6, of which the first is known.
+const SENDERS_V6: [u128; 2] = [0x2001_0db8 << 96 | 1, 0x2001_0db8 << 96 | 2];
 
 /// Fields that matches read.
 const READ: &[Field] = &[
@@ -470,6 +473,7 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
         datapath
             .multicast
             .insert(PortKey::new(7).unwrap(), MulticastGroup { name: "flood".into(), members });
+        datapath.senders = senders(random);
         program.set_datapath(DatapathKey(number), datapath);
         for tunnel in [TunnelType::Geneve, TunnelType::Vlan] {
             program.set_tunnel(tunnel, number.into(), DatapathKey(number));
@@ -477,6 +481,21 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
     }
     program.set_entry(PortNo(TUNNEL_PORT), Entry::Tunnel(TunnelType::Geneve));
     program.set_entry(PortNo(LINK_PORT), Entry::Tunnel(TunnelType::Vlan));
+}
+
+/// Who sends out of tunnels that name no logical ports.
+fn senders(random: &mut Random) -> Senders {
+    let port = |number| PortKey::new(number).unwrap();
+    match random.below(3) {
+        0 => Senders::Unnamed,
+        1 => Senders::Wire(port(5)),
+        _ => {
+            let v6 = IpAddr::from(Ipv6Addr::from_bits(SENDERS_V6[0]));
+            let v4 =
+                [1, 2].map(|host| (IpAddr::from([192, 0, 2, host]), port(3 + u16::from(host))));
+            Senders::Hosts(v4.into_iter().chain([(v6, port(4))]).collect())
+        }
+    }
 }
 
 fn learned(random: &mut Random) -> Learned {
@@ -521,6 +540,10 @@ pub fn packet(random: &mut Random, logical: bool) -> FlowKey {
         key.set(Field::TunId, 1 + random.below(4) as u128);
     }
     if tunnelled {
+        key.set(Field::TunSrc, random.pick(&[0, 0, 0xc000_0201, 0xc000_0202, 0xc000_0203]));
+        if key.get(Field::TunSrc) == 0 {
+            key.set(Field::TunIpv6Src, random.pick(&SENDERS_V6));
+        }
         key.set(Field::TunMetadataPresent, random.below(2) as u128);
         key.set(Field::TunMetadata0, (random.below(8) << 16 | random.below(8)) as u128);
     }

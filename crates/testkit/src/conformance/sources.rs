@@ -207,7 +207,7 @@ fn network(random: &mut Random, provider: Provider<'_>) -> Source {
         );
         let guests = [("1", "here", 1, 1), ("2", "there", 2, 2), ("3", "here", 3, 9)];
         for (guest, host, mac, last) in guests {
-            let security = random.pick(&["", "", "port_security = true\n"]);
+            let security = random.pick(&["", "learn = true\n", "port_security = true\n"]);
             let _ = write!(
                 text,
                 "[[logical_switch.port]]\nname = \"{name}{guest}\"\nhost = \"{host}\"\n\

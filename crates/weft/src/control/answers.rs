@@ -122,9 +122,9 @@ pub struct Station {
     pub logical_switch: String,
     /// The address.
     pub mac: String,
-    /// The logical port.
+    /// The logical port: of the network file, or one that stands for a host or the uplink (`SWITCH//HOST`, `SWITCH//uplink`).
     pub port: String,
-    /// The host, of a port of the network file.
+    /// The host, but for the uplink.
     pub host: Option<String>,
     /// IP addresses, of a port of the network file.
     pub addresses: Vec<String>,

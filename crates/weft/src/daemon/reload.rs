@@ -11,11 +11,13 @@ use crate::control::answers::{Changes, Reloaded};
 use anyhow::{Context, anyhow};
 use datapath::Datapath;
 use datapath::user::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
-use flow::DatapathKey;
-use pipeline::{Program, Question, StationPlace};
+use flow::{DatapathKey, PortKey};
+use network::Network;
+use pipeline::{Program, Question, Senders, StationKey, StationPlace};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
+use wire::MacAddr;
 
 impl Daemon {
     /// Goes over to a network file.
@@ -32,13 +34,13 @@ impl Daemon {
         let old_program = self.switch.program();
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
         self.add(&old.config, &new.config, &steps)?;
-        self.forget_moved(&old_program, &program);
+        self.forget_moved(&old_program, &program, &new.network);
         let new = Arc::new(new);
         // Names before the flows that speak of them.
         *self.in_use.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         let generation = self.switch.publish(program.clone());
         // Once more, for what was learnt in between.
-        self.forget_moved(&old_program, &program);
+        self.forget_moved(&old_program, &program, &new.network);
         // What was decided by the old program goes before what it leads to.
         self.switch.revalidate()?;
         self.datapath.set_underlay(new.config.underlay.clone())?;
@@ -76,9 +78,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Forgets what was learnt of logical ports whose keys stand for others now.
-    fn forget_moved(&self, old: &Program, new: &Program) {
-        let moved = |key: DatapathKey, port: Option<flow::PortKey>| {
+    /// Forgets what was learnt of logical ports whose keys stand for others now, or that teach no more, and of MAC addresses that
+    /// are a guest's in the file now.
+    fn forget_moved(&self, old: &Program, new: &Program, network: &Network) {
+        let moved = |key: DatapathKey, port: Option<PortKey>| {
             let name = |program: &Program| {
                 let datapath = program.datapath(key)?;
                 let port = match port {
@@ -94,16 +97,43 @@ impl Daemon {
                 self.switch.forget(&Question::Binding(key));
             }
         }
+        let teaching = teaching(new);
+        let known: HashSet<(&str, MacAddr)> = network
+            .logical_switches()
+            .iter()
+            .flat_map(|switch| switch.ports.iter().map(|port| (switch.name.as_str(), port.mac)))
+            .collect();
+        let is_known = |key: &StationKey| {
+            new.datapath(key.datapath).is_some_and(|d| known.contains(&(d.name.as_str(), key.mac)))
+        };
         for (key, place) in self.switch.fdb() {
             let port = match place {
                 StationPlace::Logical(port) => Some(port),
                 StationPlace::Port(_) => None,
             };
-            if moved(key.datapath, port) {
+            let teaches = port.is_none_or(|port| teaching.contains(&(key.datapath, port)));
+            if !teaches || is_known(&key) || moved(key.datapath, port) {
                 self.switch.forget(&Question::Station(key));
             }
         }
     }
+}
+
+/// The logical ports behind which MAC addresses are learnt.
+fn teaching(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
+    let mut teaching = HashSet::new();
+    for (key, datapath) in program.datapaths() {
+        let Some(unknown) = datapath.multicast.get(&PortKey::UNKNOWN) else { continue };
+        teaching.extend(unknown.members.iter().map(|&port| (key, port)));
+        match &datapath.senders {
+            Senders::Unnamed => {}
+            Senders::Wire(port) => {
+                teaching.insert((key, *port));
+            }
+            Senders::Hosts(hosts) => teaching.extend(hosts.values().map(|&port| (key, port))),
+        }
+    }
+    teaching
 }
 
 /// What a running daemon cannot go over to.

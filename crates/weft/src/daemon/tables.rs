@@ -9,6 +9,8 @@ use crate::control::answers::{
 };
 use datapath::{Datapath, DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
+use network::Network;
+use network::logical::LogicalPort;
 use pipeline::{Flow, GroupId, LearntAt, Program, Question, StationPlace, TableId, Taught};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -133,7 +135,8 @@ impl Daemon {
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
             let (logical_switch, port) = names_at(key.datapath, place);
             let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&Question::Station(key)));
-            Station { logical_switch, mac, port, host: None, addresses: Vec::new(), age_ms }
+            let host = host_of(network, &logical_switch, place);
+            Station { logical_switch, mac, port, host, addresses: Vec::new(), age_ms }
         }));
         fdb.bindings.extend(self.switch.bindings().into_iter().map(|(key, mac)| {
             let (datapath, port) = names(&program, key.datapath, key.port);
@@ -225,6 +228,17 @@ fn names(program: &Program, datapath: DatapathKey, port: PortKey) -> (String, St
 
 fn datapath_name(program: &Program, key: DatapathKey) -> String {
     program.datapath(key).map_or_else(|| key.to_string(), |datapath| datapath.name.clone())
+}
+
+/// The host on which the port is at which a MAC address was learnt, or for which the port stands.
+fn host_of(network: &Network, switch: &str, place: StationPlace) -> Option<String> {
+    let StationPlace::Logical(key) = place else { return None };
+    let switch = network.logical_switch(switch)?;
+    let index = match switch.port(key) {
+        Some(port) => port.host.value(),
+        None => LogicalPort::host(key)?,
+    };
+    network.hosts().get(index).map(|host| host.name.clone())
 }
 
 fn millis(duration: Duration) -> u64 {

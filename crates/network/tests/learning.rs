@@ -1,0 +1,211 @@
+//! MAC addresses that the file does not have: what teaches where they are, and where frames to them go.
+
+mod support;
+
+use flow::{DatapathKey, Field, FlowKey, PortKey, TunnelType};
+use network::Placement;
+use network::logical::LogicalPort;
+use pipeline::{LearnLimits, Learned, Lesson, StationKey, StationPlace};
+use support::Net;
+use wire::MacAddr;
+
+/// `a` on h1 does not learn, `b` and `c` on h2 and `d` on h3 do. 02:00:00:00:00:99 is in no file.
+fn text(tunnel: TunnelType) -> String {
+    let segment = match tunnel {
+        TunnelType::Vlan => "vlan = 7",
+        TunnelType::QinQ => "vlan = { outer = 7, inner = 8 }",
+        _ => "vni = 7",
+    };
+    let mut text = format!("tunnel = \"{tunnel}\"\n");
+    for host in 1..=3 {
+        text += &format!(
+            "[[host]]\nname = \"h{host}\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.{host}\"]\n"
+        );
+    }
+    text += &format!("[[logical_switch]]\nname = \"blue\"\n{segment}\n");
+    for (number, (name, host)) in (1..).zip([("a", 1), ("b", 2), ("c", 2), ("d", 3)]) {
+        let learn = if name == "a" { "" } else { "learn = true\n" };
+        text += &format!(
+            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"h{host}\"\n\
+             mac = \"02:00:00:00:00:0{number}\"\ndevice = {{ tap = \"{name}\" }}\n{learn}"
+        );
+    }
+    text
+}
+
+/// The number of the tunnel type in the end points of [`Net::on`].
+const GENEVE: TunnelType = TunnelType::Geneve;
+const TO_A: &str =
+    "eth.src == 02:00:00:00:00:99 && eth.dst == 02:00:00:00:00:01 && eth.type == 0x1234";
+const FROM_A: &str =
+    "eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:00:99 && eth.type == 0x1234";
+
+fn lesson(net: &Net, port: PortKey) -> Lesson {
+    let datapath = net.logical.datapaths[0].key;
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
+    Lesson::Station(StationKey { datapath, vlan: 0, mac }, StationPlace::Logical(port))
+}
+
+fn key(number: u16) -> PortKey {
+    PortKey::new(number).unwrap()
+}
+
+fn knowing(lesson: Lesson) -> Learned {
+    let mut learned = Learned::new(LearnLimits::default());
+    learned.configure(lesson);
+    learned
+}
+
+/// A packet out of a tunnel from a host, with these logical ports if it names any.
+fn from(
+    tunnel: TunnelType,
+    net: &Net,
+    host: u8,
+    ports: Option<(u16, u16)>,
+) -> impl Fn(&mut FlowKey) + use<> {
+    let DatapathKey(number) = net.logical.datapaths[0].key;
+    move |key| {
+        key.set(Field::InPort, Placement::tunnel_port(tunnel).0.into());
+        key.set(Field::TunId, number.into());
+        if tunnel.has_endpoints() {
+            key.set(Field::TunSrc, 0xc000_0200 | u128::from(host));
+        }
+        if let Some((ingress, egress)) = ports {
+            key.set(Field::TunMetadataPresent, 1);
+            key.set(Field::TunMetadata0, u128::from(ingress) << 16 | u128::from(egress));
+        }
+    }
+}
+
+#[test]
+fn frame_teaches_when_its_port_learns_and_its_address_is_not_in_the_file() {
+    for tunnel in TunnelType::ALL {
+        let net = Net::on("h2", &text(tunnel));
+        assert_eq!(net.lessons("b", TO_A), [lesson(&net, key(2))], "{tunnel}");
+        assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:03")), [], "{tunnel}: of another");
+        assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:02")), [], "{tunnel}: its own");
+        assert_eq!(Net::on("h1", &text(tunnel)).lessons("a", TO_A), [], "{tunnel}: no such port");
+        // What is known there is not taught again; what is known elsewhere is.
+        let state = knowing(lesson(&net, key(2)));
+        assert_eq!(net.lessons_knowing("b", TO_A, &state), [], "{tunnel}");
+        assert_eq!(net.lessons_knowing("c", TO_A, &state), [lesson(&net, key(3))], "{tunnel}");
+        let broadcast = TO_A.replace("02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff");
+        assert_eq!(net.lessons("b", &broadcast), [lesson(&net, key(2))], "{tunnel}");
+        let group = TO_A.replace("02:00:00:00:00:99", "03:00:00:00:00:99");
+        assert_eq!(net.lessons("b", &group), [], "{tunnel}");
+    }
+}
+
+#[test]
+fn unknown_address_is_sent_to_every_port_that_learns_and_to_no_other() {
+    for (tunnel, h1, h2) in [
+        (
+            GENEVE,
+            "encap(endpoint=101,key=7,inport=1,outport=32769),encap(endpoint=102,key=7,inport=1,outport=32769)",
+            "output(2),encap(endpoint=102,key=7,inport=2,outport=32769)",
+        ),
+        (
+            TunnelType::Vxlan,
+            "encap(endpoint=1,key=7),encap(endpoint=2,key=7)",
+            "output(2),encap(endpoint=2,key=7)",
+        ),
+        (
+            TunnelType::Vlan,
+            "push_vlan(tpid=0x8100,vid=7,pcp=0),output(0),pop_vlan",
+            "output(2),push_vlan(tpid=0x8100,vid=7,pcp=0),output(0),pop_vlan",
+        ),
+    ] {
+        assert_eq!(Net::on("h1", &text(tunnel)).send("a", FROM_A), h1, "{tunnel}");
+        let from_b = FROM_A.replace("02:00:00:00:00:01", "02:00:00:00:00:98");
+        assert_eq!(Net::on("h2", &text(tunnel)).send("b", &from_b), h2, "{tunnel}");
+        let deaf = text(tunnel).replace("learn = true\n", "");
+        assert_eq!(Net::on("h1", &deaf).send("a", FROM_A), "drop(unknown_mac)", "{tunnel}");
+    }
+}
+
+#[test]
+fn unknown_address_from_another_host_is_sent_to_the_ports_here_alone() {
+    for tunnel in [GENEVE, TunnelType::Vxlan, TunnelType::Gre, TunnelType::Vlan] {
+        let net = Net::on("h2", &text(tunnel));
+        let ports = (tunnel == GENEVE).then_some((1, PortKey::UNKNOWN.value()));
+        let enter = from(tunnel, &net, 1, ports);
+        assert_eq!(net.receive(FROM_A, &enter), "output(1),output(2)", "{tunnel}");
+    }
+}
+
+#[test]
+fn frame_of_another_host_teaches_its_port_where_the_tunnel_names_it() {
+    let net = Net::on("h1", &text(GENEVE));
+    let enter = |ingress| from(GENEVE, &net, 2, Some((ingress, 1)));
+    assert_eq!(net.lessons_of(TO_A, enter(2)), [lesson(&net, key(2))]);
+    assert_eq!(net.lessons_of(&TO_A.replace("00:99", "00:03"), enter(2)), []);
+    assert_eq!(net.receive(TO_A, enter(2)), "output(1)");
+    let state = knowing(lesson(&net, key(2)));
+    let sent = "encap(endpoint=101,key=7,inport=1,outport=2)";
+    assert_eq!(net.send_knowing("a", FROM_A, &state), sent);
+    let there = Net::on("h2", &text(GENEVE));
+    assert_eq!(there.receive(FROM_A, from(GENEVE, &there, 1, Some((1, 2)))), "output(1)");
+}
+
+#[test]
+fn frame_of_another_host_teaches_the_host_where_the_tunnel_names_no_port() {
+    for (tunnel, text, number) in [
+        (TunnelType::Vxlan, text(TunnelType::Vxlan), 0),
+        (TunnelType::Gre, text(TunnelType::Gre), 200),
+        (GENEVE, text(GENEVE) + "[tunnel_options.geneve]\nlogical_ports = false\n", 100),
+    ] {
+        let net = Net::on("h1", &text);
+        for host in [2_u8, 3] {
+            let index = net.network.hosts()[usize::from(host) - 1].index;
+            let port = LogicalPort::of_host(index).unwrap();
+            let enter = from(tunnel, &net, host, None);
+            assert_eq!(net.receive(TO_A, &enter), "output(1)", "{tunnel}");
+            assert_eq!(net.lessons_of(TO_A, &enter), [lesson(&net, port)], "{tunnel}");
+            assert_eq!(net.lessons_of(&TO_A.replace("00:99", "00:02"), &enter), [], "{tunnel}");
+            let state = knowing(lesson(&net, port));
+            let sent = format!("encap(endpoint={},key=7)", number + u32::from(host) - 1);
+            assert_eq!(net.send_knowing("a", FROM_A, &state), sent, "{tunnel}");
+        }
+        // Nobody of the file, and a host behind which nothing is to be learnt.
+        assert_eq!(net.lessons_of(TO_A, from(tunnel, &net, 77, None)), [], "{tunnel}");
+        let there = Net::on("h2", &text);
+        assert_eq!(there.lessons_of(TO_A, from(tunnel, &there, 1, None)), [], "{tunnel}");
+        // There the port is known.
+        let (state, enter) = (knowing(lesson(&there, key(3))), from(tunnel, &there, 1, None));
+        assert_eq!(there.receive_knowing(FROM_A, enter, &state), "output(2)", "{tunnel}");
+        // What has moved on to another host is not sent on: who sends has to learn.
+        let third = LogicalPort::of_host(there.network.hosts()[2].index).unwrap();
+        let (state, enter) = (knowing(lesson(&there, third)), from(tunnel, &there, 1, None));
+        assert_eq!(there.receive_knowing(FROM_A, enter, &state), "drop(hairpin)", "{tunnel}");
+    }
+}
+
+#[test]
+fn frame_with_tags_teaches_the_wire() {
+    for tunnel in [TunnelType::Vlan, TunnelType::QinQ] {
+        let net = Net::on("h1", &text(tunnel));
+        let enter = from(tunnel, &net, 2, None);
+        assert_eq!(net.lessons_of(TO_A, enter), [lesson(&net, LogicalPort::WIRE)], "{tunnel}");
+        let state = knowing(lesson(&net, LogicalPort::WIRE));
+        let sent = net.send_knowing("a", FROM_A, &state);
+        assert!(sent.starts_with("push_vlan") && sent.contains("output(0)"), "{tunnel}: {sent}");
+    }
+}
+
+#[test]
+fn frame_to_what_is_behind_its_own_port_is_not_sent_back() {
+    let net = Net::on("h2", &text(GENEVE));
+    let state = knowing(lesson(&net, key(2)));
+    let between = FROM_A.replace("02:00:00:00:00:01", "02:00:00:00:00:98");
+    assert_eq!(net.send_knowing("b", &between, &state), "drop(hairpin)");
+    assert_eq!(net.send_knowing("c", &between, &state), "output(1)");
+}
+
+/// The address is a router's: who sends from it does not get what is for the router.
+#[test]
+fn address_of_a_router_is_not_learnt() {
+    let text = text(GENEVE)
+        + "[[logical_router]]\nname = \"core\"\n[[logical_router.port]]\nname = \"up\"\n\
+           switch = \"blue\"\nmac = \"02:00:00:00:00:99\"\naddresses = [\"10.0.0.1/24\"]\n";
+    assert_eq!(Net::on("h2", &text).lessons("b", TO_A), []);
+}
