@@ -115,7 +115,10 @@ fn value(random: &mut Random, field: Field) -> u128 {
 fn mask(random: &mut Random, field: Field) -> u128 {
     let all = field.all_ones();
     match random.below(6) {
-        0 => all & !(all >> random.below(usize::from(field.width()) + 1)),
+        0 => {
+            let prefix = random.below(usize::from(field.width()) + 1) as u32;
+            all & !all.checked_shr(prefix).unwrap_or(0)
+        }
         1 => 1 << random.below(field.width().into()),
         2 => random.wide() & all,
         _ => all,
