@@ -99,10 +99,18 @@ fn wait_learnt(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>))
 fn machines_behind_a_bridge_are_reached_learnt_and_followed() {
     require_root!();
     // What the host on the other side can know: the port where the tunnel names it, else the host, or the wire.
-    for (tunnel, far_first, far_second) in [
-        ("geneve", ("g2", Some("h2")), ("g3", Some("h2"))),
-        ("vxlan", ("blue//h2", Some("h2")), ("blue//h2", Some("h2"))),
-        ("vlan", ("blue//uplink", None), ("blue//uplink", None)),
+    let (named, host, wire) = (
+        [("g2", Some("h2")), ("g3", Some("h2"))],
+        [("blue//h2", Some("h2")); 2],
+        [("blue//uplink", None); 2],
+    );
+    for (tunnel, [far_first, far_second]) in [
+        ("geneve", named),
+        ("stt", named),
+        ("vxlan", host),
+        ("gre", host),
+        ("vlan", wire),
+        ("qinq", wire),
     ] {
         let net = Learning::start(tunnel);
         let nested = net.nest();

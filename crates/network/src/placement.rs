@@ -233,7 +233,9 @@ impl<'n> Builder<'n> {
             self.placement.places.insert((datapath, port), place);
             hosts.insert(address, port);
         }
-        self.placement.senders.insert(datapath, Senders::Hosts(hosts));
+        if !hosts.is_empty() {
+            self.placement.senders.insert(datapath, Senders::Hosts(hosts));
+        }
     }
 
     /// Says how the switch's frames are known when they come from other hosts.
