@@ -21,6 +21,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
         .map(|(_, key)| *key)
         .collect();
     add_common(flows, &all);
+    add_ways_to_learning(flows, network, keys);
     add_port_security(flows, &secured);
     add_learning(flows, network, keys);
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
@@ -51,23 +52,35 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     // Out of a tunnel that names no logical port: the host that it comes from has done the rest.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
-    for stage in [
-        Stage::LsInCheckPortSec,
-        Stage::LsInApplyPortSec,
-        Stage::LsInAcl,
-        Stage::LsInArpRsp,
-        Stage::LsInPutFdb,
-    ] {
+    for stage in
+        [Stage::LsInCheckPortSec, Stage::LsInApplyPortSec, Stage::LsInAcl, Stage::LsInPutFdb]
+    {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     let flood = "outport = \"_MC_flood\"; output;";
     flows.add(all, (Stage::LsInL2Lkup, 70), "eth.mcast", flood, None);
     flows.add(all, (Stage::LsInL2Lkup, 0), "1", "next;", None);
     flows.add(all, (Stage::LsInL2Unknown, 0), "1", "drop;", None);
-    for stage in [Stage::LsOutAcl, Stage::LsOutPutFdb, Stage::LsOutCheckPortSec] {
+    for stage in [Stage::LsOutPutFdb, Stage::LsOutCheckPortSec] {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     flows.add(all, (Stage::LsOutApplyPortSec, 0), "1", "output;", None);
+}
+
+/// Where nothing is learnt most packets pass by the stages that learn: each stage is work for the first packet of a megaflow.
+fn add_ways_to_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
+    let switches = network.logical_switches().iter().zip(&keys.switches);
+    let (learning, others): (Vec<_>, Vec<_>) = switches.partition(|(switch, _)| switch.learns());
+    let keys = |switches: Vec<(&LogicalSwitch, &DatapathKey)>| -> Arc<[DatapathKey]> {
+        switches.into_iter().map(|(_, key)| *key).collect()
+    };
+    let (learning, others) = (keys(learning), keys(others));
+    for (stage, beyond) in
+        [(Stage::LsInArpRsp, Stage::LsInL2Lkup), (Stage::LsOutAcl, Stage::LsOutCheckPortSec)]
+    {
+        flows.add(&learning, (stage, 0), "1", "next;", None);
+        flows.add(&others, (stage, 0), "1", next_to(beyond), None);
+    }
 }
 
 fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
