@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
+use wire::tunnel::{geneve, stt, vxlan};
 
 use flow::{
     DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
@@ -56,9 +57,9 @@ pub fn spec(tunnel: TunnelType) -> TunnelSpec {
     TunnelSpec {
         tunnel,
         port: match tunnel {
-            TunnelType::Vxlan => 4789,
-            TunnelType::Geneve => 6081,
-            _ => 7471,
+            TunnelType::Vxlan => vxlan::PORT,
+            TunnelType::Geneve => geneve::PORT,
+            _ => stt::PORT,
         },
         checksum: true,
         ttl: Ttl::Inherit,

@@ -5,7 +5,8 @@
 //! checksums of a super-packet are only known when it is cut; [`Encapsulated::finish_segment`] completes the outer header
 //! of each segment then.
 
-use crate::endpoint::{L3, addresses, options_len};
+use crate::endpoint::options_len;
+use crate::header_template::{L3, addresses};
 use crate::{
     DropReason, Dscp, Endpoint, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, LogicalPorts,
     Ttl, TunnelKey, TunnelType,

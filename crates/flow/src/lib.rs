@@ -13,6 +13,7 @@ mod endpoint;
 mod execute;
 mod extract;
 mod field;
+mod header_template;
 mod id;
 mod inner;
 mod key;
@@ -34,11 +35,12 @@ pub use decap::{
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::{Encapsulated, finish_gre};
 pub use endpoint::{
-    Dscp, Endpoint, EndpointError, EndpointTable, HeaderTemplate, NextHop, Traffic, Ttl, TunnelSpec,
+    Dscp, Endpoint, EndpointError, EndpointTable, NextHop, Traffic, Ttl, TunnelSpec,
 };
 pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
+pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
 pub use inner::InnerFlow;
 pub use key::{FlowKey, FlowMask, Match};

@@ -5,7 +5,7 @@
 
 use crate::decap::strip_outer;
 use crate::encap::{is_ipv4, outer_pseudo_header};
-use crate::endpoint::L3;
+use crate::header_template::L3;
 use crate::{
     DatapathKey, DropReason, Encapsulated, Endpoint, LogicalPorts, PortKey, TunnelKey, TunnelSpec,
 };

@@ -3,6 +3,7 @@
 use flow::{Ttl, TunnelType};
 use std::fmt;
 use std::net::IpAddr;
+use wire::tunnel::{geneve, stt, vxlan};
 
 /// The address family of the underlay: what the outer IP headers are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,7 +86,7 @@ pub struct VxlanOptions {
 
 impl Default for VxlanOptions {
     fn default() -> Self {
-        Self { udp_port: 4789, checksum: true, outer: OuterIp::default(), group_ttl: 1 }
+        Self { udp_port: vxlan::PORT, checksum: true, outer: OuterIp::default(), group_ttl: 1 }
     }
 }
 
@@ -104,7 +105,12 @@ pub struct GeneveOptions {
 
 impl Default for GeneveOptions {
     fn default() -> Self {
-        Self { udp_port: 6081, checksum: true, logical_ports: true, outer: OuterIp::default() }
+        Self {
+            udp_port: geneve::PORT,
+            checksum: true,
+            logical_ports: true,
+            outer: OuterIp::default(),
+        }
     }
 }
 
@@ -140,7 +146,7 @@ pub struct SttOptions {
 
 impl Default for SttOptions {
     fn default() -> Self {
-        Self { tcp_port: 7471, logical_ports: true, outer: OuterIp::default() }
+        Self { tcp_port: stt::PORT, logical_ports: true, outer: OuterIp::default() }
     }
 }
 

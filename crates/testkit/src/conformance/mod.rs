@@ -77,6 +77,7 @@ use datapath::user::{Config, EndpointConfig};
 use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use wire::tunnel::{geneve, stt, vxlan};
 
 /// Makes a provider, in the network namespace of the calling thread.
 pub type Start<'a> = &'a (dyn Fn(Config) -> Arc<dyn Datapath> + Sync);
@@ -172,9 +173,9 @@ fn spec(tunnel: TunnelType, local: IpAddr) -> TunnelSpec {
     TunnelSpec {
         tunnel,
         port: match tunnel {
-            TunnelType::Vxlan => 4789,
-            TunnelType::Geneve => 6081,
-            _ => 7471,
+            TunnelType::Vxlan => vxlan::PORT,
+            TunnelType::Geneve => geneve::PORT,
+            _ => stt::PORT,
         },
         checksum: match tunnel {
             TunnelType::Vxlan | TunnelType::Gre => !is_v4,
