@@ -1,7 +1,7 @@
 //! Whether a worker that has nothing to do looks again, or sleeps.
 //!
-//! To be woken costs a processor that sleeps 10 to 50 µs, more than all the work on a packet. So a worker looks again for a
-//! while before it sleeps, but only while that pays: when packets seldom arrive in that time it sleeps at once, and tries now and then.
+//! To be woken takes longer than all the work on a packet (docs/adr/0009). So a worker looks again for a while before it sleeps,
+//! but only while that pays: when packets seldom arrive in that time it sleeps at once, and tries now and then.
 
 use std::time::{Duration, Instant};
 
