@@ -108,6 +108,26 @@ impl PacketSocket {
     /// # Errors
     /// [`Error::Os`]: EPERM without CAP_NET_RAW, ENODEV when there is no such interface. A link that is down is no error.
     pub fn open(ifindex: Ifindex, filter: &Filter, options: PacketOptions) -> Result<Self> {
+        Self::bind(ifindex, SockAddr::link(ifindex.0), filter, options)
+    }
+
+    /// Opens a socket on the interface `ifindex` of this thread's network namespace that only sends. The interface's own traffic
+    /// does not pass it, so what others receive costs nothing more. It is not told that the link is gone either, but by
+    /// [`PacketSocket::send`].
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open`].
+    pub fn open_sender(ifindex: Ifindex) -> Result<Self> {
+        let address = SockAddr::link_to_send_by(ifindex.0);
+        Self::bind(ifindex, address, &Filter::nothing(), PacketOptions::default())
+    }
+
+    fn bind(
+        ifindex: Ifindex,
+        address: SockAddr,
+        filter: &Filter,
+        options: PacketOptions,
+    ) -> Result<Self> {
         let what = || format!("open a packet socket on interface {ifindex}");
         let os = |e| Error::os(what(), e);
         // Protocol 0: nothing is received until bind, when the filter is in place.
@@ -123,7 +143,7 @@ impl PacketSocket {
         set(libc::PACKET_QDISC_BYPASS, options.qdisc_bypass.into())?;
         sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, options.rx_queue_bytes)
             .map_err(os)?;
-        sys::bind(socket, &SockAddr::link(ifindex.0)).map_err(os)?;
+        sys::bind(socket, &address).map_err(os)?;
         if options.promiscuous {
             let membership = libc::packet_mreq {
                 mr_ifindex: ifindex.0 as libc::c_int,

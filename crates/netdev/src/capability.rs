@@ -18,6 +18,9 @@ impl Capability {
     pub const NET_RAW: Self = Self { name: "CAP_NET_RAW", bit: 13 };
     /// To make network namespaces and to enter them.
     pub const SYS_ADMIN: Self = Self { name: "CAP_SYS_ADMIN", bit: 21 };
+    /// To load programs that see packets into the kernel, together with CAP_NET_ADMIN; part of CAP_SYS_ADMIN before
+    /// Linux 5.8.
+    pub const BPF: Self = Self { name: "CAP_BPF", bit: 39 };
 }
 
 /// The first of `needed` that this process lacks; `None` when it has them all, and where the kernel does not tell (no `/proc`):

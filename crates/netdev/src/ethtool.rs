@@ -1,7 +1,9 @@
 //! Offload flags and driver of a device, by the `SIOCETHTOOL` ioctl.
 //!
 //! What a port can carry is read here and never assumed. Features have names (`tx-udp_tnl-segmentation`, `rx-gro` ...);
-//! their numbers differ between kernels.
+//! their numbers differ between kernels. What netlink tells beside them is in [`hardware`].
+
+pub mod hardware;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -218,7 +220,7 @@ impl Ethtool {
         // SAFETY: `request` is laid out as `struct ifreq` and its name ends with a zero (`check_link_name` allows at
         // most 15 bytes). Its pointer is to `words`, which outlives the call and is borrowed exclusively. The kernel
         // reads and writes there the structure of the command, and callers made room for it: GDRVINFO and GSSET_INFO
-        // (with one set asked for) are of fixed size, GFEATURES and SFEATURES stop at the number of blocks given in
+        // (with one set asked for) are of fixed size, as is what GRXFH uses of ethtool_rxnfc, GFEATURES and SFEATURES stop at the number of blocks given in
         // the header, and GSTRINGS writes as many strings as GSSET_INFO counted, a constant of the running kernel.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
         // SFEATURES returns bits that say what it could not do; the caller reads the features again to know.

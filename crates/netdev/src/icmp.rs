@@ -76,18 +76,28 @@ impl TooBigSocket {
     /// # Errors
     /// [`IoError::Os`] when the kernel refuses.
     pub fn recv(&self) -> IoResult<Option<TooBig>> {
+        Ok(self.recv_from()?.map(|(message, _)| message))
+    }
+
+    /// As [`TooBigSocket::recv`], with the address of the router that says so.
+    ///
+    /// # Errors
+    /// [`IoError::Os`] when the kernel refuses.
+    pub fn recv_from(&self) -> IoResult<Option<(TooBig, IpAddr)>> {
         let mut bytes = [0; MAX_MESSAGE_LEN];
         for _ in 0..MAX_MESSAGES {
             let parts = &mut [IoSliceMut::new(&mut bytes)];
-            let received = sys::recvmsg(self.fd.as_fd(), parts, None, &mut Control::new())
-                .map_err(IoError::from_errno)?;
+            let mut from = SockAddr::EMPTY;
+            let received =
+                sys::recvmsg(self.fd.as_fd(), parts, Some(&mut from), &mut Control::new())
+                    .map_err(IoError::from_errno)?;
             let Some(received) = received else { return Ok(None) };
             let message = bytes.get(..received.len).unwrap_or(&bytes);
             let read =
                 if self.is_v4 { TooBig::parse_v4(message) } else { TooBig::parse_v6(message) };
-            match read {
-                Ok(too_big) => return Ok(Some(too_big)),
-                Err(_) => self.ignored.fetch_add(1, Ordering::Relaxed),
+            match (read, from.ip()) {
+                (Ok(too_big), Some(router)) => return Ok(Some((too_big, router.ip()))),
+                _ => self.ignored.fetch_add(1, Ordering::Relaxed),
             };
         }
         Ok(None)

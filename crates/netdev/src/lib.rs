@@ -5,6 +5,7 @@
 //! file descriptor to poll. No program (`ip`, `tc`, `ethtool`) is ever run.
 
 pub mod af_packet;
+mod attributes;
 pub mod batch;
 pub mod capability;
 pub mod cpu;
@@ -12,15 +13,19 @@ pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod filter;
+mod genetlink;
 pub mod icmp;
 pub mod io_error;
 pub mod limits;
 mod multicast;
 mod netlink;
 mod netns;
+pub mod nftables;
 mod quiet;
 pub mod raw_ip;
+mod request;
 pub mod signal;
+mod steering;
 pub mod stt_sink;
 mod sys;
 pub mod tap;
@@ -29,9 +34,10 @@ pub mod udp;
 pub use error::{Error, Result};
 pub use ethtool::Ethtool;
 pub use netlink::{
-    Address, Dad, Event, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind, LinkSpec, LinkStats,
-    Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath, SizeLimits, VxlanEntry,
-    VxlanSpec, check_link_name,
+    Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind,
+    LinkSpec, LinkStats, LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath,
+    SizeLimits, VlanSpec, VxlanEntry, VxlanSpec, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};
 pub use quiet::keep_quiet;
+pub use steering::{CpuMask, RxQueue, Steering};

@@ -20,6 +20,14 @@ pub fn raise_open_files() -> Result<u64> {
     Ok(hard)
 }
 
+/// How much memory this process may lock, in bytes: the soft limit and the hard one.
+///
+/// # Errors
+/// [`Error::Os`] when the kernel refuses, as a sandbox may make it.
+pub fn locked_memory() -> Result<(u64, u64)> {
+    getrlimit(Resource::RLIMIT_MEMLOCK).map_err(|e| Error::os("read the limit of locked memory", e))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@
 //! it returns, so reading never waits in practice; a limit of [`ANSWER_TIMEOUT`] holds all the same.
 
 mod address;
+mod encapsulation;
 mod link;
 mod monitor;
 mod neighbour;
@@ -28,8 +29,9 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use crate::{Error, Result};
 
 pub use address::{Address, Dad, IpPrefix, IpPrefixError};
+pub use encapsulation::{GeneveSpec, GreSpec, VlanSpec};
 pub use link::{
-    Ifindex, Link, LinkKind, LinkSpec, LinkStats, SizeLimits, VxlanSpec, check_link_name,
+    Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, VxlanSpec, check_link_name,
 };
 pub use monitor::{Event, Monitor};
 pub use neighbour::{Neighbour, NeighbourState, VxlanEntry};
@@ -223,7 +225,7 @@ fn open_socket(groups: &[u32]) -> Result<Socket> {
 }
 
 /// Receives one datagram into `buffer`.
-fn receive<'a>(socket: &impl AsFd, buffer: &'a mut [u8]) -> nix::Result<&'a [u8]> {
+pub(crate) fn receive<'a>(socket: &impl AsFd, buffer: &'a mut [u8]) -> nix::Result<&'a [u8]> {
     let fd = socket.as_fd().as_raw_fd();
     loop {
         match recv(fd, buffer, MsgFlags::MSG_TRUNC) {

@@ -9,7 +9,7 @@
 //! namespace in which they were opened, wherever they are used afterwards.
 //!
 //! What does not follow a thread: `/sys` shows the namespace in which it was *mounted*, so `/sys/class/net` must not
-//! be used to learn about another namespace (this crate never reads it), and `/proc/net` shows the namespace of the
+//! be used to learn about another namespace ([`crate::Steering`] mounts its own), and `/proc/net` shows the namespace of the
 //! process' first thread. `/proc/sys/net` does follow the thread; see [`Netns::sysctl`].
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -215,6 +215,31 @@ impl Netns {
             .map_err(|error| Error::os(format!("set {key} to {value} in namespace {self}"), error))
     }
 
+    /// Lets the receive queues of `link` spread their flows over processors (receive packet steering): those of which `cpus` has the
+    /// bit. 0 switches it off.
+    ///
+    /// # Errors
+    /// There is no such link, or the kernel has no steering.
+    pub fn steer_packets(&self, link: &str, cpus: u32) -> Result<()> {
+        crate::check_link_name(link)?;
+        let what = || format!("steer the packets of {link} in namespace {self}");
+        self.run_in(|| -> io::Result<()> {
+            // /sys shows the namespace in which it was mounted, so this thread mounts one for itself, which ends with it.
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+            mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
+            for queue in fs::read_dir(format!("/sys/class/net/{link}/queues"))? {
+                let file = queue?.path().join("rps_cpus");
+                if file.exists() {
+                    fs::write(file, format!("{cpus:x}"))?;
+                }
+            }
+            Ok(())
+        })?
+        .map_err(|error| Error::os(what(), error))
+    }
+
     /// The value of the sysctl `key`, without the newline at its end.
     pub fn read_sysctl(&self, key: &str) -> Result<String> {
         let path = sysctl_path(key)?;
@@ -269,7 +294,7 @@ impl Drop for OwnedNetns {
 }
 
 /// Runs `work` on a thread that ends with it, and hands on a panic.
-fn on_thread<R: Send>(work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+pub(crate) fn on_thread<R: Send>(work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     thread::scope(|scope| {
         thread::Builder::new()
             .name("netns".to_owned())

@@ -94,9 +94,15 @@ impl SockAddr {
 
     /// The address of a link, for all protocols (`sockaddr_ll`).
     pub(crate) fn link(ifindex: u32) -> Self {
+        let mut addr = Self::link_to_send_by(ifindex);
+        addr.bytes[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
+        addr
+    }
+
+    /// The same without a protocol: whoever is bound to it receives nothing, and costs a received frame nothing.
+    pub(crate) fn link_to_send_by(ifindex: u32) -> Self {
         let mut addr = Self::EMPTY;
         addr.bytes[0..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
-        addr.bytes[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
         addr.bytes[4..8].copy_from_slice(&ifindex.to_ne_bytes());
         addr.len = mem::size_of::<libc::sockaddr_ll>() as u32;
         addr

@@ -11,6 +11,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use nix::sched::{CloneFlags, unshare};
 use packet::PacketBuf;
 use packet::vnet::{self, VNET_LEN};
 
@@ -28,6 +29,26 @@ const TUN_F_BASE: libc::c_uint =
 pub struct Tap {
     fd: OwnedFd,
     udp_segmentation: bool,
+}
+
+/// True when this kernel's TAPs take super-packets that are already in a UDP tunnel (TUN_F_UDP_TUNNEL_GSO, Linux 6.17). Tried on an
+/// interface in a namespace of its own, which nobody sees.
+///
+/// # Errors
+/// [`Error::is_permission`] without the privilege to make either.
+pub fn takes_tunnel_segmentation() -> Result<bool> {
+    const TUN_F_UDP_TUNNEL_GSO: libc::c_uint = 0x080;
+    crate::netns::on_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::os("create a network namespace", errno))?;
+        let tap = Tap::open("probe")?;
+        let wanted = TUN_F_BASE | TUN_F_UDP_SEGMENT | TUN_F_UDP_TUNNEL_GSO;
+        // SAFETY: TUNSETOFFLOAD takes its flags by value.
+        let set = unsafe {
+            libc::ioctl(tap.fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(wanted))
+        };
+        Ok(set == 0)
+    })
 }
 
 /// The most queues of one interface (the kernel's MAX_TAP_QUEUES).
@@ -169,7 +190,16 @@ impl Tap {
     /// [`IoError::DeviceGone`] when the interface was deleted.
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<()>> {
-        packet.reset(PacketBuf::HEADROOM);
+        self.recv_behind(PacketBuf::HEADROOM, packet)
+    }
+
+    /// The same, behind as much headroom as is said: for who takes a header off that is no part of the frame.
+    ///
+    /// # Errors
+    /// As [`Tap::recv`].
+    #[inline]
+    pub fn recv_behind(&self, headroom: usize, packet: &mut PacketBuf) -> IoResult<Option<()>> {
+        packet.reset(headroom);
         let mut header = [0; VNET_LEN];
         let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(packet.spare_mut())];
         match sys::readv(self.fd.as_fd(), parts) {

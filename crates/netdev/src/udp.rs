@@ -212,7 +212,7 @@ impl AsFd for UdpUnderlay {
 /// How a pool of transmitting sockets is made.
 #[derive(Debug, Clone, Copy)]
 pub struct TxOptions {
-    /// The first source port to try; the pool takes the first run of `count` free ports from here on.
+    /// The first source port to try; the pool takes the first run of `count` ports from here on that no other than pools have.
     pub base_port_hint: u16,
     /// How many source ports the flows are spread over; at least 1.
     pub count: u16,
@@ -451,8 +451,8 @@ fn bind_run(
     let bind = |port: u16| -> std::io::Result<OwnedFd> {
         let fd = tunnel_socket(local)?;
         let set = |name, value| sys::set_option(fd.as_fd(), libc::SOL_SOCKET, name, value);
-        // Every port is bound twice then. Nothing is received, so sharing takes nothing from anybody.
-        set(libc::SO_REUSEPORT, c_int::from(options.zero_checksum))?;
+        // All pools of an address have the same ports, some twice. Nothing is received, so sharing takes nothing from anybody.
+        set(libc::SO_REUSEPORT, 1)?;
         set(libc::SO_RCVBUF, 0)?;
         set(libc::SO_SNDBUFFORCE, options.tx_queue_bytes.min(i32::MAX as u32) as c_int)?;
         Filter::nothing().attach(&fd).map_err(std::io::Error::other)?;

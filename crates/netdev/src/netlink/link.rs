@@ -1,15 +1,19 @@
 //! Links: create, delete, look up, list, change.
 
+mod spec;
+
+pub use spec::{LinkKind, LinkSpec, VxlanSpec};
+
 use std::fmt;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use wire::{MacAddr, Vni};
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+use wire::MacAddr;
 
 use super::Netlink;
 use crate::{Error, Netns, Result};
@@ -38,16 +42,24 @@ pub struct Link {
     pub mac: MacAddr,
     /// The longest L3 packet, in bytes.
     pub mtu: u32,
+    /// The highest MTU that it takes, in bytes; 0 when the kernel does not say.
+    pub max_mtu: u32,
     /// Administratively up.
     pub up: bool,
     /// Operational: up and with a carrier.
     pub running: bool,
+    /// Set to receive frames to any address; what sockets ask for does not show.
+    pub promiscuous: bool,
     /// The lower layer reports a carrier (always, for devices that cannot tell).
     pub carrier: bool,
     /// `veth`, `bridge`, `vxlan`, `tun` ...; `None` for hardware and the loopback device.
     pub kind: Option<String>,
     /// The bridge or bond that it is a port of.
     pub master: Option<Ifindex>,
+    /// The UDP port that it receives a tunnel on, for devices of the kinds vxlan and geneve.
+    pub tunnel_port: Option<u16>,
+    /// The link that it belongs with: the other end of a veth pair, the link that a VLAN is on.
+    pub lower: Option<LowerLink>,
     /// How long super-packets may be.
     pub limits: SizeLimits,
     /// The longest super-packet that the driver's TCP segmentation takes, in bytes; 0 when the kernel does not say.
@@ -60,6 +72,15 @@ pub struct Link {
     pub rx_queues: u32,
     /// Counters since the device was made.
     pub stats: LinkStats,
+}
+
+/// The link that another belongs with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LowerLink {
+    /// Its number, in the namespace that it is in.
+    pub index: Ifindex,
+    /// What this namespace calls the one that it is in ([`Netlink::number_of`]); `None` when that is this one.
+    pub netns: Option<i32>,
 }
 
 /// The 64-bit counters of a link.
@@ -100,196 +121,6 @@ impl SizeLimits {
     }
 }
 
-/// What every new link may be given. Only the name is required.
-#[derive(Clone, Debug, Default)]
-pub struct LinkSpec<'a> {
-    name: &'a str,
-    mac: Option<MacAddr>,
-    mtu: Option<u32>,
-    up: bool,
-    queues: Option<u32>,
-    tx_queue_len: Option<u32>,
-    netns: Option<&'a Netns>,
-    master: Option<Ifindex>,
-}
-
-impl<'a> LinkSpec<'a> {
-    /// A link `name`, down, with a random address and the default MTU of its kind.
-    pub fn new(name: &'a str) -> Self {
-        Self { name, ..Self::default() }
-    }
-
-    /// With this address.
-    pub fn mac(self, mac: MacAddr) -> Self {
-        Self { mac: Some(mac), ..self }
-    }
-
-    /// With this MTU, in bytes.
-    pub fn mtu(self, bytes: u32) -> Self {
-        Self { mtu: Some(bytes), ..self }
-    }
-
-    /// Up from the start.
-    pub fn up(self) -> Self {
-        Self { up: true, ..self }
-    }
-
-    fn down(self) -> Self {
-        Self { up: false, ..self }
-    }
-
-    /// With this many transmit and receive queues.
-    pub fn queues(self, count: u32) -> Self {
-        Self { queues: Some(count), ..self }
-    }
-
-    /// With this transmit queue length, in packets.
-    pub fn tx_queue_len(self, packets: u32) -> Self {
-        Self { tx_queue_len: Some(packets), ..self }
-    }
-
-    /// As a port of the bridge `master`.
-    pub fn master(self, master: Ifindex) -> Self {
-        Self { master: Some(master), ..self }
-    }
-
-    /// In this namespace. A tunnel's *underlay* remains the namespace of the [`Netlink`] that creates it.
-    pub fn netns(self, netns: &'a Netns) -> Self {
-        Self { netns: Some(netns), ..self }
-    }
-
-    fn message(&self) -> Result<LinkMessage> {
-        check_link_name(self.name)?;
-        let mut message = LinkMessage::default();
-        if self.up {
-            message.header.flags = LinkFlags::Up;
-            message.header.change_mask = LinkFlags::Up;
-        }
-        let attributes = &mut message.attributes;
-        attributes.push(LinkAttribute::IfName(self.name.to_owned()));
-        attributes.extend(self.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
-        attributes.extend(self.mtu.map(LinkAttribute::Mtu));
-        attributes.extend(self.queues.map(LinkAttribute::NumTxQueues));
-        attributes.extend(self.queues.map(LinkAttribute::NumRxQueues));
-        attributes.extend(self.tx_queue_len.map(LinkAttribute::TxQueueLen));
-        attributes.extend(self.master.map(|master| LinkAttribute::Controller(master.0)));
-        attributes
-            .extend(self.netns.map(|netns| LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd())));
-        Ok(message)
-    }
-}
-
-/// The kind of a new link.
-#[derive(Clone, Debug)]
-pub enum LinkKind<'a> {
-    /// A pair of devices, each of which receives what the other sends.
-    Veth {
-        /// The other end, often in another namespace. Number of queues and the rest are its own.
-        peer: LinkSpec<'a>,
-    },
-    /// A learning switch of the kernel, spanning tree off.
-    Bridge,
-    /// The kernel's VXLAN (RFC 7348).
-    Vxlan(VxlanSpec),
-}
-
-/// The options of a VXLAN device.
-#[derive(Clone, Debug)]
-pub struct VxlanSpec {
-    /// Its network, or `None` for a device whose VNI and end points come with each packet (`external`).
-    pub vni: Option<Vni>,
-    /// Address to send from; also selects IPv4 or IPv6 for the socket.
-    pub local: Option<IpAddr>,
-    /// Where frames go that no forwarding entry claims.
-    pub remote: Option<IpAddr>,
-    /// UDP destination port, and the port listened on.
-    pub port: u16,
-    /// Learn the end point of each source address.
-    pub learning: bool,
-    /// Send outer UDP checksums over IPv4.
-    pub udp_checksum: bool,
-    /// Accept (and send) zero outer UDP checksums over IPv6 (RFC 6936).
-    pub udp_zero_checksum6: bool,
-    /// The link to send through.
-    pub underlay: Option<Ifindex>,
-}
-
-impl VxlanSpec {
-    /// The registered UDP port.
-    pub const PORT: u16 = 4789;
-
-    /// A device of the network `vni`, without learning, with the kernel's defaults for the rest.
-    pub const fn new(vni: Vni) -> Self {
-        Self { vni: Some(vni), ..Self::external() }
-    }
-
-    /// A device whose VNI and end points come with each packet. Merely being up it makes the kernel coalesce received
-    /// VXLAN segments on its port before a tc program sees them.
-    pub const fn external() -> Self {
-        Self {
-            vni: None,
-            local: None,
-            remote: None,
-            port: Self::PORT,
-            learning: false,
-            udp_checksum: true,
-            udp_zero_checksum6: false,
-            underlay: None,
-        }
-    }
-
-    fn attributes(&self) -> Vec<InfoVxlan> {
-        let mut attributes = vec![
-            InfoVxlan::Port(self.port),
-            InfoVxlan::Learning(self.learning),
-            InfoVxlan::UDPCsum(self.udp_checksum),
-        ];
-        attributes.push(match self.vni {
-            Some(vni) => InfoVxlan::Id(vni.value()),
-            None => InfoVxlan::CollectMetadata(true),
-        });
-        attributes.extend(self.local.map(|local| match local {
-            IpAddr::V4(address) => InfoVxlan::Local(address),
-            IpAddr::V6(address) => InfoVxlan::Local6(address),
-        }));
-        attributes.extend(self.remote.map(|remote| match remote {
-            IpAddr::V4(address) => InfoVxlan::Group(address),
-            IpAddr::V6(address) => InfoVxlan::Group6(address),
-        }));
-        if self.udp_zero_checksum6 {
-            attributes.push(InfoVxlan::UDPZeroCsumTX(true));
-            attributes.push(InfoVxlan::UDPZeroCsumRX(true));
-        }
-        attributes.extend(self.underlay.map(|index| InfoVxlan::Link(index.0)));
-        attributes
-    }
-}
-
-impl LinkKind<'_> {
-    fn info(&self) -> Result<Vec<LinkInfo>> {
-        Ok(match self {
-            Self::Veth { peer } => vec![
-                LinkInfo::Kind(InfoKind::Veth),
-                // The peer is configured before the two ends know each other, and cannot be opened then.
-                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer.clone().down().message()?))),
-            ],
-            Self::Bridge => vec![LinkInfo::Kind(InfoKind::Bridge)],
-            Self::Vxlan(spec) => vec![
-                LinkInfo::Kind(InfoKind::Vxlan),
-                LinkInfo::Data(InfoData::Vxlan(spec.attributes())),
-            ],
-        })
-    }
-
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Veth { .. } => "veth",
-            Self::Bridge => "bridge",
-            Self::Vxlan(_) => "vxlan",
-        }
-    }
-}
-
 impl Netlink {
     /// Creates a link and tells its number (in the namespace that it was created in).
     ///
@@ -300,6 +131,7 @@ impl Netlink {
         let what = format!("create {} link {}", kind.name(), spec.name);
         let mut message = spec.message()?;
         message.attributes.push(LinkAttribute::LinkInfo(kind.info()?));
+        message.attributes.extend(kind.parent().map(|index| LinkAttribute::Link(index.0)));
         self.change(&what, RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
         if let LinkKind::Veth { peer } = kind
             && peer.up
@@ -370,14 +202,32 @@ impl Netlink {
             .collect())
     }
 
+    /// What the namespace of this handle calls another one; `None` when it has no name for it, because no link leads there.
+    pub fn number_of(&self, netns: &Netns) -> Result<Option<i32>> {
+        let what = "find the number of a namespace";
+        let mut message = NsidMessage::default();
+        let fd = netns.as_fd().as_raw_fd().unsigned_abs();
+        message.attributes.push(NsidAttribute::Fd(fd));
+        let RouteNetlinkMessage::NewNsId(answer) =
+            self.query(what, RouteNetlinkMessage::GetNsId(message))?
+        else {
+            return Err(Error::malformed(what, "not a number of a namespace"));
+        };
+        let number = answer.attributes.iter().find_map(|attribute| match attribute {
+            NsidAttribute::Id(number) => Some(*number),
+            _ => None,
+        });
+        Ok(number.filter(|number| *number >= 0))
+    }
+
     /// Brings a link up.
     pub fn set_up(&self, index: Ifindex) -> Result<()> {
-        self.set_flags("bring up", index, LinkFlags::Up)
+        self.set_flags("bring up", index, LinkFlags::Up, LinkFlags::Up)
     }
 
     /// Takes a link down.
     pub fn set_down(&self, index: Ifindex) -> Result<()> {
-        self.set_flags("take down", index, LinkFlags::empty())
+        self.set_flags("take down", index, LinkFlags::empty(), LinkFlags::Up)
     }
 
     /// Sets the MTU, in bytes.
@@ -422,6 +272,16 @@ impl Netlink {
         self.set("limit super-packets of", index, attributes)
     }
 
+    /// Has a link receive frames to any MAC address, or no longer. Unlike what a socket asks for, this outlives who asked.
+    pub fn set_promiscuous(&self, index: Ifindex, promiscuous: bool) -> Result<()> {
+        let (what, flags) = if promiscuous {
+            ("receive all frames of", LinkFlags::Promisc)
+        } else {
+            ("no longer receive all frames of", LinkFlags::empty())
+        };
+        self.set_flags(what, index, flags, LinkFlags::Promisc)
+    }
+
     /// Sets the length of the transmit queue, in packets.
     pub fn set_tx_queue_len(&self, index: Ifindex, packets: u32) -> Result<()> {
         let attribute = LinkAttribute::TxQueueLen(packets);
@@ -435,10 +295,10 @@ impl Netlink {
         }
     }
 
-    fn set_flags(&self, what: &str, index: Ifindex, up: LinkFlags) -> Result<()> {
+    fn set_flags(&self, what: &str, index: Ifindex, flags: LinkFlags, of: LinkFlags) -> Result<()> {
         let mut message = of_index(index);
-        message.header.flags = up;
-        message.header.change_mask = LinkFlags::Up;
+        message.header.flags = flags;
+        message.header.change_mask = of;
         self.change(&format!("{what} link {index}"), RouteNetlinkMessage::SetLink(message), 0)
     }
 
@@ -450,6 +310,21 @@ impl Netlink {
 }
 
 impl Link {
+    /// Frames can be sent by it.
+    pub const fn is_usable(&self) -> bool {
+        self.up && self.running
+    }
+
+    /// It is an end of a veth pair.
+    pub fn is_veth(&self) -> bool {
+        self.kind.as_deref() == Some("veth")
+    }
+
+    /// It is an end of a veth pair, and the other end is in another namespace.
+    pub fn leads_elsewhere(&self) -> bool {
+        self.is_veth() && self.lower.is_some_and(|lower| lower.netns.is_some())
+    }
+
     pub(super) fn from_message(message: LinkMessage) -> Self {
         let flags = message.header.flags;
         let mut link = Self {
@@ -457,11 +332,15 @@ impl Link {
             name: String::new(),
             mac: MacAddr::ZERO,
             mtu: 0,
+            max_mtu: 0,
             up: flags.contains(LinkFlags::Up),
             running: flags.contains(LinkFlags::Running),
+            promiscuous: flags.contains(LinkFlags::Promisc),
             carrier: flags.contains(LinkFlags::LowerUp),
             kind: None,
             master: None,
+            tunnel_port: None,
+            lower: None,
             limits: SizeLimits::default(),
             tso_max_size: 0,
             tx_queue_len: 0,
@@ -469,8 +348,17 @@ impl Link {
             rx_queues: 0,
             stats: LinkStats::default(),
         };
+        let netns = message.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::LinkNetNsId(number) => Some(*number).filter(|number| *number >= 0),
+            _ => None,
+        });
         for attribute in message.attributes {
-            link.take(attribute);
+            match attribute {
+                LinkAttribute::Link(index) if index != 0 => {
+                    link.lower = Some(LowerLink { index: Ifindex(index), netns });
+                }
+                attribute => link.take(attribute),
+            }
         }
         link
     }
@@ -482,6 +370,7 @@ impl Link {
                 self.mac = bytes.try_into().map_or(MacAddr::ZERO, MacAddr);
             }
             LinkAttribute::Mtu(bytes) => self.mtu = bytes,
+            LinkAttribute::MaxMtu(bytes) => self.max_mtu = bytes,
             LinkAttribute::Carrier(carrier) => self.carrier = carrier != 0,
             LinkAttribute::Controller(index) => {
                 self.master = (index != 0).then_some(Ifindex(index));
@@ -499,6 +388,7 @@ impl Link {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),
                     _ => None,
                 });
+                self.tunnel_port = infos.iter().find_map(tunnel_port);
             }
             LinkAttribute::Stats64(stats) => {
                 self.stats = LinkStats {
@@ -530,6 +420,25 @@ pub fn check_link_name(name: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// The UDP port in the options of a tunnel device.
+fn tunnel_port(info: &LinkInfo) -> Option<u16> {
+    match info {
+        LinkInfo::Data(InfoData::Vxlan(options)) => {
+            options.iter().find_map(|option| match option {
+                InfoVxlan::Port(port) => Some(*port),
+                _ => None,
+            })
+        }
+        LinkInfo::Data(InfoData::Geneve(options)) => {
+            options.iter().find_map(|option| match option {
+                InfoGeneve::Port(port) => Some(*port),
+                _ => None,
+            })
+        }
+        _ => None,
+    }
 }
 
 fn of_index(index: Ifindex) -> LinkMessage {

@@ -1,5 +1,5 @@
 use std::io::IoSlice;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netdev::io_error::IoError;
 use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
@@ -137,8 +137,11 @@ fn pool_takes_the_next_run_when_a_port_is_taken() {
     testkit::require_root!();
     let u = underlay(false, UdpOptions::default(), TxOptions::default());
     let (base, count) = u.tx.ports();
-    let second = u.a.run(|| TxPool::new(u.ends.0.ip4.into(), TxOptions::default())).unwrap();
-    assert_eq!(second.ports(), (base + count, count));
+    let pool = || u.a.run(|| TxPool::new(u.ends.0.ip4.into(), TxOptions::default())).unwrap();
+    assert_eq!(pool().ports(), (base, count), "pools share");
+    drop(u.tx);
+    let _other = u.a.run(|| UdpSocket::bind((u.ends.0.ip4, base + 5))).unwrap();
+    assert_eq!(pool().ports(), (base + 6, count));
     let none = TxOptions { base_port_hint: 65_500, ..TxOptions::default() };
     let error = u.a.run(|| TxPool::new(u.ends.0.ip4.into(), none)).unwrap_err();
     assert!(error.to_string().contains("64 UDP source ports"), "{error}");

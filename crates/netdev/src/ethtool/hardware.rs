@@ -1,0 +1,338 @@
+//! What a device is made of, by the `ethtool` and `netdev` families of generic netlink: queues, rings, speed, tables of
+//! tunnel ports, receive-side scaling, XDP.
+//!
+//! Nothing here needs a privilege. What a driver does not tell is `None`.
+
+use super::Ethtool;
+use crate::attributes::{AttributeBuf, Attributes};
+use crate::genetlink::Family;
+use crate::request::Scope;
+use crate::{Error, Ifindex, Result};
+
+const LINKMODES_GET: u8 = 4;
+const RINGS_GET: u8 = 15;
+const CHANNELS_GET: u8 = 17;
+const TUNNEL_INFO_GET: u8 = 28;
+const RSS_GET: u8 = 38;
+/// In every request: which device.
+const HEADER: u16 = 1;
+const HEADER_DEV_INDEX: u16 = 1;
+
+const ETHTOOL_GRXFH: u32 = 0x29;
+/// Words of `struct ethtool_rxnfc`, of which only the first four are used, and some room.
+const RXNFC_WORDS: usize = 64;
+
+/// Facts of devices in the namespace in which it was opened.
+#[derive(Debug)]
+pub struct Hardware {
+    ethtool: Family,
+    /// Linux 6.3 and later.
+    netdev: Option<Family>,
+    ioctl: Ethtool,
+}
+
+/// How many queues are in use, and could be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Channels {
+    /// Queues that receive, those that do both included.
+    pub rx: u32,
+    /// Queues that send, those that do both included.
+    pub tx: u32,
+    /// The most that can receive.
+    pub rx_max: u32,
+    /// The most that can send.
+    pub tx_max: u32,
+}
+
+/// How many frames the rings hold, and could hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rings {
+    /// Each receive ring.
+    pub rx: u32,
+    /// Each transmit ring.
+    pub tx: u32,
+    /// The most of a receive ring.
+    pub rx_max: u32,
+    /// The most of a transmit ring.
+    pub tx_max: u32,
+}
+
+/// A table of UDP ports behind which a device looks for tunnels.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TunnelTable {
+    /// How many ports fit.
+    pub size: u32,
+    /// What tunnels they may be of: `vxlan`, `geneve`, `vxlan-gpe`.
+    pub types: Vec<String>,
+    /// Ports in it.
+    pub ports: Vec<u16>,
+}
+
+/// A kind of packets to which receive-side scaling may apply a hash of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FlowType {
+    /// TCP over IPv4.
+    Tcp4,
+    /// UDP over IPv4.
+    Udp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP over IPv6.
+    Udp6,
+    /// Other IPv4.
+    Ip4,
+    /// Other IPv6.
+    Ip6,
+}
+
+impl FlowType {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Tcp4, Self::Udp4, Self::Tcp6, Self::Udp6, Self::Ip4, Self::Ip6];
+
+    /// What `ethtool -N DEVICE rx-flow-hash` calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp4 => "tcp4",
+            Self::Udp4 => "udp4",
+            Self::Tcp6 => "tcp6",
+            Self::Udp6 => "udp6",
+            Self::Ip4 => "ip4",
+            Self::Ip6 => "ip6",
+        }
+    }
+
+    /// Its number in linux/ethtool.h.
+    const fn number(self) -> u32 {
+        match self {
+            Self::Tcp4 => 0x01,
+            Self::Udp4 => 0x02,
+            Self::Tcp6 => 0x05,
+            Self::Udp6 => 0x06,
+            Self::Ip4 => 0x10,
+            Self::Ip6 => 0x11,
+        }
+    }
+}
+
+/// The fields of a packet that receive-side scaling hashes (RXH_*).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HashFields(pub u64);
+
+impl HashFields {
+    /// Source and destination IP address.
+    pub const fn has_addresses(self) -> bool {
+        self.0 & 0b11_0000 == 0b11_0000
+    }
+
+    /// The first four bytes behind the IP header, where TCP and UDP have their ports.
+    pub const fn has_ports(self) -> bool {
+        self.0 & 0b1100_0000 == 0b1100_0000
+    }
+}
+
+/// What a driver can do with XDP (enum netdev_xdp_act).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct XdpFeatures(pub u64);
+
+impl XdpFeatures {
+    /// The driver itself runs programs: native XDP.
+    pub const fn is_native(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// It can be the target of a redirect.
+    pub const fn takes_redirects(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    /// It has zero-copy AF_XDP.
+    pub const fn has_zero_copy(self) -> bool {
+        self.0 & 8 != 0
+    }
+}
+
+impl Hardware {
+    /// Opens a handle for the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] on a kernel without ethtool over netlink (before 5.6).
+    pub fn open() -> Result<Self> {
+        let netdev = match Family::open("netdev") {
+            Ok(family) => Some(family),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { ethtool: Family::open("ethtool")?, netdev, ioctl: Ethtool::open()? })
+    }
+
+    /// The speed of the link in Mbit/s; `None` when the device has none, or no carrier.
+    pub fn speed_mbps(&self, link: Ifindex) -> Result<Option<u32>> {
+        const SPEED: u16 = 5;
+        let answer = self.one("read the speed of", LINKMODES_GET, link)?;
+        let speed = answer.and_then(|bytes| Attributes::new(&bytes).u32(SPEED));
+        Ok(speed.filter(|speed| !matches!(*speed, 0 | u32::MAX)))
+    }
+
+    /// The queues.
+    pub fn channels(&self, link: Ifindex) -> Result<Option<Channels>> {
+        let answer = self.one("count the channels of", CHANNELS_GET, link)?;
+        Ok(answer.map(|bytes| {
+            let at = |kind| Attributes::new(&bytes).u32(kind).unwrap_or(0);
+            let (rx_max, tx_max, both_max) = (at(2), at(3), at(5));
+            let (rx, tx, both) = (at(6), at(7), at(9));
+            Channels {
+                rx: rx.saturating_add(both),
+                tx: tx.saturating_add(both),
+                rx_max: rx_max.max(both_max),
+                tx_max: tx_max.max(both_max),
+            }
+        }))
+    }
+
+    /// The rings.
+    pub fn rings(&self, link: Ifindex) -> Result<Option<Rings>> {
+        let answer = self.one("measure the rings of", RINGS_GET, link)?;
+        Ok(answer.map(|bytes| {
+            let at = |kind| Attributes::new(&bytes).u32(kind).unwrap_or(0);
+            Rings { rx_max: at(2), tx_max: at(5), rx: at(6), tx: at(9) }
+        }))
+    }
+
+    /// The tables of tunnel ports; `None` when the device has none.
+    pub fn tunnel_tables(&self, link: Ifindex) -> Result<Option<Vec<TunnelTable>>> {
+        let answer = self.one("read the tunnel ports of", TUNNEL_INFO_GET, link)?;
+        Ok(answer.map(|bytes| tunnel_tables(Attributes::new(&bytes))))
+    }
+
+    /// The receive queue for each value of the hash; `None` without receive-side scaling.
+    pub fn indirection(&self, link: Ifindex) -> Result<Option<Vec<u32>>> {
+        const INDIRECTION: u16 = 4;
+        let answer = self.one("read the hash table of", RSS_GET, link)?;
+        let table = answer.and_then(|bytes| {
+            let table = Attributes::new(&bytes).get(INDIRECTION)?;
+            let words = table.chunks_exact(4).filter_map(|word| word.try_into().ok());
+            Some(words.map(u32::from_ne_bytes).collect::<Vec<_>>())
+        });
+        Ok(table.filter(|table| !table.is_empty()))
+    }
+
+    /// The fields that receive-side scaling hashes; `None` when the driver does not say. `name` is the device.
+    pub fn hash_fields(&self, name: &str, flow: FlowType) -> Result<Option<HashFields>> {
+        let mut words = vec![0; RXNFC_WORDS];
+        words[0] = ETHTOOL_GRXFH;
+        words[1] = flow.number();
+        match self.ioctl.call("read the hashed fields of", name, &mut words) {
+            Ok(()) => {
+                let (low, high) = (words[2].to_ne_bytes(), words[3].to_ne_bytes());
+                let mut bytes = [0; 8];
+                bytes[..4].copy_from_slice(&low);
+                bytes[4..].copy_from_slice(&high);
+                Ok(Some(HashFields(u64::from_ne_bytes(bytes))))
+            }
+            Err(error) if is_unsupported(&error) || error.is_permission() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the driver can do with XDP; `None` on kernels that do not tell (before 6.3).
+    pub fn xdp(&self, link: Ifindex) -> Result<Option<XdpFeatures>> {
+        const DEV_GET: u8 = 1;
+        const IFINDEX: u16 = 1;
+        const XDP_FEATURES: u16 = 3;
+        let Some(family) = &self.netdev else { return Ok(None) };
+        let attributes = AttributeBuf::default().push(IFINDEX, &link.0.to_ne_bytes());
+        let what = format!("read the XDP features of link {link}");
+        let answers = family.ask(&what, DEV_GET, Scope::One, attributes)?;
+        let features = answers.first().and_then(|a| Attributes::new(a).number(XDP_FEATURES));
+        Ok(features.map(XdpFeatures))
+    }
+
+    /// The answer to a question about one device; `None` when its driver has none.
+    fn one(&self, what: &str, command: u8, link: Ifindex) -> Result<Option<Vec<u8>>> {
+        let device = AttributeBuf::default().push(HEADER_DEV_INDEX, &link.0.to_ne_bytes());
+        let attributes = AttributeBuf::default().nest(HEADER, &device);
+        let what = format!("{what} link {link}");
+        match self.ethtool.ask(&what, command, Scope::One, attributes) {
+            Ok(answers) => Ok(answers.into_iter().next()),
+            Err(error) if is_unsupported(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The driver, or this kernel, does not know the question.
+fn is_unsupported(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT))
+}
+
+fn tunnel_tables(answer: Attributes<'_>) -> Vec<TunnelTable> {
+    const UDP_PORTS: u16 = 2;
+    const TABLE: u16 = 1;
+    const TABLE_SIZE: u16 = 1;
+    const TABLE_TYPES: u16 = 2;
+    const TABLE_ENTRY: u16 = 3;
+    const ENTRY_PORT: u16 = 1;
+    let ports = answer.nested(UDP_PORTS).unwrap_or_default();
+    ports
+        .all(TABLE)
+        .map(|table| TunnelTable {
+            size: table.u32(TABLE_SIZE).unwrap_or(0),
+            types: table.nested(TABLE_TYPES).map(set_bits).unwrap_or_default(),
+            ports: table
+                .all(TABLE_ENTRY)
+                .filter_map(|entry| entry.get(ENTRY_PORT)?.try_into().ok())
+                .map(u16::from_be_bytes)
+                .collect(),
+        })
+        .collect()
+}
+
+/// The names in a set of bits, as ethtool sends one: with a mask, or as a list of those that are set.
+fn set_bits(set: Attributes<'_>) -> Vec<String> {
+    const IS_LIST: u16 = 1;
+    const BITS: u16 = 3;
+    const BIT: u16 = 1;
+    const BIT_NAME: u16 = 2;
+    const BIT_VALUE: u16 = 3;
+    let is_list = set.get(IS_LIST).is_some();
+    let bits = set.nested(BITS).unwrap_or_default();
+    bits.all(BIT)
+        .filter(|bit| is_list || bit.get(BIT_VALUE).is_some())
+        .filter_map(|bit| bit.text(BIT_NAME))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_tells_what_it_is_made_of_without_privilege() {
+        let hardware = Hardware::open().unwrap();
+        let lo = Ifindex(1);
+        assert_eq!(hardware.speed_mbps(lo).unwrap(), None);
+        assert_eq!(hardware.tunnel_tables(lo).unwrap(), None);
+        assert_eq!(hardware.indirection(lo).unwrap(), None);
+        assert_eq!(hardware.hash_fields("lo", FlowType::Udp4).unwrap(), None);
+        assert!(!hardware.xdp(lo).unwrap().unwrap_or_default().is_native());
+        assert!(hardware.channels(Ifindex(u32::MAX >> 1)).unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn tables_of_tunnel_ports_are_read_as_the_kernel_sends_them() {
+        let bit = |name| AttributeBuf::default().push(1, &[0; 4]).text(2, name);
+        let bits = AttributeBuf::default().nest(1, &bit("vxlan")).nest(1, &bit("vxlan-gpe"));
+        let types = AttributeBuf::default().push(1, &[]).nest(3, &bits);
+        let entry = AttributeBuf::default().push(1, &4789u16.to_be_bytes()).push(2, &[0; 4]);
+        let table = AttributeBuf::default().push(1, &4u32.to_ne_bytes()).nest(2, &types);
+        let tables = AttributeBuf::default().nest(1, &table.nest(3, &entry));
+        let bytes = AttributeBuf::default().nest(2, &tables).into_bytes();
+        let expected = TunnelTable {
+            size: 4,
+            types: vec!["vxlan".to_owned(), "vxlan-gpe".to_owned()],
+            ports: vec![4789],
+        };
+        assert_eq!(tunnel_tables(Attributes::new(&bytes)), [expected]);
+    }
+}

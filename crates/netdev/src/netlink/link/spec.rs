@@ -1,0 +1,223 @@
+//! What a new link is made from.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use wire::{MacAddr, Vni};
+
+use super::super::encapsulation::{GeneveSpec, GreSpec, VlanSpec};
+use super::{Ifindex, check_link_name};
+use crate::{Netns, Result};
+
+/// What every new link may be given. Only the name is required.
+#[derive(Clone, Debug, Default)]
+pub struct LinkSpec<'a> {
+    pub(super) name: &'a str,
+    mac: Option<MacAddr>,
+    mtu: Option<u32>,
+    pub(super) up: bool,
+    queues: Option<u32>,
+    tx_queue_len: Option<u32>,
+    pub(super) netns: Option<&'a Netns>,
+    master: Option<Ifindex>,
+}
+
+impl<'a> LinkSpec<'a> {
+    /// A link `name`, down, with a random address and the default MTU of its kind.
+    pub fn new(name: &'a str) -> Self {
+        Self { name, ..Self::default() }
+    }
+
+    /// With this address.
+    pub fn mac(self, mac: MacAddr) -> Self {
+        Self { mac: Some(mac), ..self }
+    }
+
+    /// With this MTU, in bytes.
+    pub fn mtu(self, bytes: u32) -> Self {
+        Self { mtu: Some(bytes), ..self }
+    }
+
+    /// Up from the start.
+    pub fn up(self) -> Self {
+        Self { up: true, ..self }
+    }
+
+    fn down(self) -> Self {
+        Self { up: false, ..self }
+    }
+
+    /// With this many transmit and receive queues.
+    pub fn queues(self, count: u32) -> Self {
+        Self { queues: Some(count), ..self }
+    }
+
+    /// With this transmit queue length, in packets.
+    pub fn tx_queue_len(self, packets: u32) -> Self {
+        Self { tx_queue_len: Some(packets), ..self }
+    }
+
+    /// As a port of the bridge `master`.
+    pub fn master(self, master: Ifindex) -> Self {
+        Self { master: Some(master), ..self }
+    }
+
+    /// In this namespace. A tunnel's *underlay* remains the namespace of the [`Netlink`](crate::Netlink) that creates it.
+    pub fn netns(self, netns: &'a Netns) -> Self {
+        Self { netns: Some(netns), ..self }
+    }
+
+    pub(super) fn message(&self) -> Result<LinkMessage> {
+        check_link_name(self.name)?;
+        let mut message = LinkMessage::default();
+        if self.up {
+            message.header.flags = LinkFlags::Up;
+            message.header.change_mask = LinkFlags::Up;
+        }
+        let attributes = &mut message.attributes;
+        attributes.push(LinkAttribute::IfName(self.name.to_owned()));
+        attributes.extend(self.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+        attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+        attributes.extend(self.queues.map(LinkAttribute::NumTxQueues));
+        attributes.extend(self.queues.map(LinkAttribute::NumRxQueues));
+        attributes.extend(self.tx_queue_len.map(LinkAttribute::TxQueueLen));
+        attributes.extend(self.master.map(|master| LinkAttribute::Controller(master.0)));
+        attributes
+            .extend(self.netns.map(|netns| LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd())));
+        Ok(message)
+    }
+}
+
+/// The kind of a new link.
+#[derive(Clone, Debug)]
+pub enum LinkKind<'a> {
+    /// A pair of devices, each of which receives what the other sends.
+    Veth {
+        /// The other end, often in another namespace. Number of queues and the rest are its own.
+        peer: LinkSpec<'a>,
+    },
+    /// A learning switch of the kernel, spanning tree off.
+    Bridge,
+    /// The kernel's VXLAN (RFC 7348).
+    Vxlan(VxlanSpec),
+    /// The kernel's Geneve.
+    Geneve(GeneveSpec),
+    /// The kernel's GRE with Ethernet frames in it.
+    Gre(GreSpec),
+    /// A VLAN of another device.
+    Vlan(VlanSpec),
+}
+
+/// The options of a VXLAN device.
+#[derive(Clone, Debug)]
+pub struct VxlanSpec {
+    /// Its network, or `None` for a device whose VNI and end points come with each packet (`external`).
+    pub vni: Option<Vni>,
+    /// Address to send from; also selects IPv4 or IPv6 for the socket.
+    pub local: Option<IpAddr>,
+    /// Where frames go that no forwarding entry claims.
+    pub remote: Option<IpAddr>,
+    /// UDP destination port, and the port listened on.
+    pub port: u16,
+    /// Learn the end point of each source address.
+    pub learning: bool,
+    /// Send outer UDP checksums over IPv4.
+    pub udp_checksum: bool,
+    /// Accept (and send) zero outer UDP checksums over IPv6 (RFC 6936).
+    pub udp_zero_checksum6: bool,
+    /// The link to send through.
+    pub underlay: Option<Ifindex>,
+}
+
+impl VxlanSpec {
+    /// The registered UDP port.
+    pub const PORT: u16 = 4789;
+
+    /// A device of the network `vni`, without learning, with the kernel's defaults for the rest.
+    pub const fn new(vni: Vni) -> Self {
+        Self { vni: Some(vni), ..Self::external() }
+    }
+
+    /// A device whose VNI and end points come with each packet. Merely being up it makes the kernel coalesce received
+    /// VXLAN segments on its port before a tc program sees them.
+    pub const fn external() -> Self {
+        Self {
+            vni: None,
+            local: None,
+            remote: None,
+            port: Self::PORT,
+            learning: false,
+            udp_checksum: true,
+            udp_zero_checksum6: false,
+            underlay: None,
+        }
+    }
+
+    fn attributes(&self) -> Vec<InfoVxlan> {
+        let mut attributes = vec![
+            InfoVxlan::Port(self.port),
+            InfoVxlan::Learning(self.learning),
+            InfoVxlan::UDPCsum(self.udp_checksum),
+        ];
+        attributes.push(match self.vni {
+            Some(vni) => InfoVxlan::Id(vni.value()),
+            None => InfoVxlan::CollectMetadata(true),
+        });
+        attributes.extend(self.local.map(|local| match local {
+            IpAddr::V4(address) => InfoVxlan::Local(address),
+            IpAddr::V6(address) => InfoVxlan::Local6(address),
+        }));
+        attributes.extend(self.remote.map(|remote| match remote {
+            IpAddr::V4(address) => InfoVxlan::Group(address),
+            IpAddr::V6(address) => InfoVxlan::Group6(address),
+        }));
+        if self.udp_zero_checksum6 {
+            attributes.push(InfoVxlan::UDPZeroCsumTX(true));
+            attributes.push(InfoVxlan::UDPZeroCsumRX(true));
+        }
+        attributes.extend(self.underlay.map(|index| InfoVxlan::Link(index.0)));
+        attributes
+    }
+}
+
+impl LinkKind<'_> {
+    pub(super) fn info(&self) -> Result<Vec<LinkInfo>> {
+        Ok(match self {
+            Self::Veth { peer } => vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                // The peer is configured before the two ends know each other, and cannot be opened then.
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer.clone().down().message()?))),
+            ],
+            Self::Bridge => vec![LinkInfo::Kind(InfoKind::Bridge)],
+            Self::Vxlan(spec) => vec![
+                LinkInfo::Kind(InfoKind::Vxlan),
+                LinkInfo::Data(InfoData::Vxlan(spec.attributes())),
+            ],
+            Self::Geneve(spec) => spec.info(),
+            Self::Gre(spec) => spec.info(),
+            Self::Vlan(spec) => spec.info(),
+        })
+    }
+
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Veth { .. } => "veth",
+            Self::Bridge => "bridge",
+            Self::Vxlan(_) => "vxlan",
+            Self::Geneve(_) => "geneve",
+            Self::Gre(_) => "gretap",
+            Self::Vlan(_) => "vlan",
+        }
+    }
+
+    /// The device that it stands on, where that is not one of its options.
+    pub(super) const fn parent(&self) -> Option<Ifindex> {
+        match self {
+            Self::Vlan(spec) => Some(spec.parent),
+            _ => None,
+        }
+    }
+}

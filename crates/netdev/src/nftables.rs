@@ -1,0 +1,289 @@
+//! The rules of nftables, read only: what the kernel would do with a packet, for somebody else to think through.
+//!
+//! iptables of today writes the same rules. Reading needs CAP_NET_ADMIN.
+
+mod expression;
+
+pub use expression::{Comparison, Expression, Register, Verdict};
+
+use crate::Result;
+use crate::attributes::{AttributeBuf, Attributes};
+use crate::request::{Requester, Scope};
+
+const NETLINK_NETFILTER: isize = 12;
+const SUBSYSTEM: u16 = 10 << 8;
+const GET_TABLE: u16 = 1;
+const GET_CHAIN: u16 = 4;
+const GET_RULE: u16 = 7;
+const GET_SET: u16 = 10;
+const GET_ELEMENTS: u16 = 13;
+/// `struct nfgenmsg`: family, version, resource.
+const HEADER_BYTES: usize = 4;
+
+/// A family of tables: which packets they see.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Family {
+    /// IPv4 and IPv6.
+    Inet,
+    /// IPv4.
+    Ip,
+    /// IPv6.
+    Ip6,
+    /// Frames of a device, before anything else sees them.
+    Netdev,
+    /// ARP, bridged frames, and what is not known here.
+    Other(u8),
+}
+
+impl Family {
+    const fn from_number(number: u8) -> Self {
+        match number {
+            1 => Self::Inet,
+            2 => Self::Ip,
+            10 => Self::Ip6,
+            5 => Self::Netdev,
+            other => Self::Other(other),
+        }
+    }
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Inet => 1,
+            Self::Ip => 2,
+            Self::Ip6 => 10,
+            Self::Netdev => 5,
+            Self::Other(other) => other,
+        }
+    }
+
+    /// As `nft` calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Ip => "ip",
+            Self::Ip6 => "ip6",
+            Self::Netdev => "netdev",
+            Self::Other(3) => "arp",
+            Self::Other(7) => "bridge",
+            Self::Other(_) => "unknown",
+        }
+    }
+}
+
+/// Where a chain begins to see packets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hook {
+    /// NF_INET_PRE_ROUTING (0), LOCAL_IN (1), FORWARD (2), LOCAL_OUT (3), POST_ROUTING (4), INGRESS (5); of `netdev`: ingress
+    /// (0), egress (1).
+    pub number: u32,
+    /// Lower ones are earlier.
+    pub priority: i32,
+    /// The devices that it is for; none for all.
+    pub devices: Vec<String>,
+}
+
+/// A list of rules.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chain {
+    /// Of its table.
+    pub family: Family,
+    /// Its table.
+    pub table: String,
+    /// Its name.
+    pub name: String,
+    /// `None` for one that other chains jump to.
+    pub hook: Option<Hook>,
+    /// What no rule decides is dropped, not accepted.
+    pub drops: bool,
+}
+
+/// A rule: conditions and what is done, as one list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Of its table.
+    pub family: Family,
+    /// Its table.
+    pub table: String,
+    /// Its chain.
+    pub chain: String,
+    /// Its number in the table.
+    pub handle: u64,
+    /// What it consists of.
+    pub expressions: Vec<Expression>,
+}
+
+/// A set of values, or a map from values to verdicts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Set {
+    /// Of its table.
+    pub family: Family,
+    /// Its table.
+    pub table: String,
+    /// Its name.
+    pub name: String,
+    /// Elements come in pairs: a first value, and the first one behind the range.
+    pub is_interval: bool,
+    /// Values of several fields.
+    pub is_concatenation: bool,
+    /// Its elements, as the kernel lists them.
+    pub elements: Vec<Element>,
+}
+
+/// An element of a set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Element {
+    /// The value; empty for the element that stands for all others.
+    pub key: Vec<u8>,
+    /// The last value of a range, where the set does not have pairs.
+    pub key_end: Option<Vec<u8>>,
+    /// The first value behind a range.
+    pub ends_interval: bool,
+    /// Stands for everything that no other element does.
+    pub is_catch_all: bool,
+    /// Of a map: what is done.
+    pub verdict: Option<Verdict>,
+}
+
+/// All rules of a namespace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ruleset {
+    /// Chains.
+    pub chains: Vec<Chain>,
+    /// Rules, in the order of their chains.
+    pub rules: Vec<Rule>,
+    /// Sets, unnamed ones included.
+    pub sets: Vec<Set>,
+}
+
+impl Ruleset {
+    /// Reads the rules of the calling thread's namespace. Tables that are asleep are left out.
+    ///
+    /// # Errors
+    /// [`Error::is_permission`](crate::Error::is_permission) without CAP_NET_ADMIN.
+    pub fn read() -> Result<Self> {
+        let socket = Socket(Requester::open(NETLINK_NETFILTER)?);
+        let asleep: Vec<_> = socket.all("list tables", GET_TABLE)?.filter_map(asleep).collect();
+        let awake = |family, table: &String| !asleep.contains(&(family, table.clone()));
+        let mut chains: Vec<_> = socket.all("list chains", GET_CHAIN)?.filter_map(chain).collect();
+        chains.retain(|chain| awake(chain.family, &chain.table));
+        let mut rules: Vec<_> = socket.all("list rules", GET_RULE)?.filter_map(rule).collect();
+        rules.retain(|rule| awake(rule.family, &rule.table));
+        let mut sets: Vec<_> = socket.all("list sets", GET_SET)?.filter_map(set).collect();
+        sets.retain(|set| awake(set.family, &set.table));
+        for set in &mut sets {
+            set.elements = socket.elements(set)?;
+        }
+        Ok(Self { chains, rules, sets })
+    }
+}
+
+struct Socket(Requester);
+
+impl Socket {
+    /// All objects of a kind: family and attributes.
+    fn all(&self, what: &str, kind: u16) -> Result<impl Iterator<Item = (Family, Vec<u8>)>> {
+        self.ask(what, kind, Family::Other(0), AttributeBuf::default())
+    }
+
+    fn ask(
+        &self,
+        what: &str,
+        kind: u16,
+        family: Family,
+        attributes: AttributeBuf,
+    ) -> Result<impl Iterator<Item = (Family, Vec<u8>)>> {
+        let mut payload = vec![family.number(), 0, 0, 0];
+        payload.extend(attributes.into_bytes());
+        let answers = self.0.ask(what, SUBSYSTEM | kind, Scope::All, &payload)?;
+        Ok(answers.into_iter().filter_map(|answer| {
+            let family = Family::from_number(*answer.first()?);
+            Some((family, answer.get(HEADER_BYTES..)?.to_vec()))
+        }))
+    }
+
+    fn elements(&self, set: &Set) -> Result<Vec<Element>> {
+        const LIST: u16 = 3;
+        const LIST_ELEMENT: u16 = 1;
+        let which = AttributeBuf::default().text(1, &set.table).text(2, &set.name);
+        let what = format!("list the elements of set {}", set.name);
+        let answers = self.ask(&what, GET_ELEMENTS, set.family, which)?;
+        let mut elements = Vec::new();
+        for (_, bytes) in answers {
+            let list = Attributes::new(&bytes).nested(LIST).unwrap_or_default();
+            elements.extend(list.all(LIST_ELEMENT).map(element));
+        }
+        Ok(elements)
+    }
+}
+
+fn asleep((family, bytes): (Family, Vec<u8>)) -> Option<(Family, String)> {
+    const FLAG: u32 = 1;
+    let attributes = Attributes::new(&bytes);
+    let flags = attributes.be32(2).unwrap_or(0);
+    (flags & FLAG != 0).then(|| Some((family, attributes.text(1)?))).flatten()
+}
+
+fn chain((family, bytes): (Family, Vec<u8>)) -> Option<Chain> {
+    const DROP: u32 = 0;
+    let attributes = Attributes::new(&bytes);
+    let hook = attributes.nested(4).and_then(|hook| {
+        let mut devices: Vec<_> = hook.text(3).into_iter().collect();
+        let names = hook.nested(4).unwrap_or_default();
+        devices.extend(names.iter().map(|(_, name)| {
+            let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(text).into_owned()
+        }));
+        devices.dedup();
+        let priority = hook.be32(2)?.cast_signed();
+        Some(Hook { number: hook.be32(1)?, priority, devices })
+    });
+    Some(Chain {
+        family,
+        table: attributes.text(1)?,
+        name: attributes.text(3)?,
+        drops: hook.is_some() && attributes.be32(5) == Some(DROP),
+        hook,
+    })
+}
+
+fn rule((family, bytes): (Family, Vec<u8>)) -> Option<Rule> {
+    let attributes = Attributes::new(&bytes);
+    let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
+    let list = attributes.nested(4).unwrap_or_default();
+    Some(Rule {
+        family,
+        table: attributes.text(1)?,
+        chain: attributes.text(2)?,
+        handle: handle.map_or(0, u64::from_be_bytes),
+        expressions: list.all(1).map(Expression::parse).collect(),
+    })
+}
+
+fn set((family, bytes): (Family, Vec<u8>)) -> Option<Set> {
+    const INTERVAL: u32 = 0x4;
+    const CONCATENATION: u32 = 0x80;
+    let attributes = Attributes::new(&bytes);
+    let flags = attributes.be32(3).unwrap_or(0);
+    Some(Set {
+        family,
+        table: attributes.text(1)?,
+        name: attributes.text(2)?,
+        is_interval: flags & INTERVAL != 0,
+        is_concatenation: flags & CONCATENATION != 0,
+        elements: Vec::new(),
+    })
+}
+
+fn element(attributes: Attributes<'_>) -> Element {
+    const ENDS_INTERVAL: u32 = 1;
+    const CATCH_ALL: u32 = 2;
+    let flags = attributes.be32(3).unwrap_or(0);
+    let value = |kind| attributes.nested(kind)?.get(1).map(<[u8]>::to_vec);
+    Element {
+        key: value(1).unwrap_or_default(),
+        key_end: value(10),
+        ends_interval: flags & ENDS_INTERVAL != 0,
+        is_catch_all: flags & CATCH_ALL != 0,
+        verdict: attributes.nested(2).and_then(Verdict::parse),
+    }
+}
