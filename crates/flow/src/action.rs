@@ -63,6 +63,11 @@ impl Reply {
         Self::Icmp6,
         Self::TcpReset,
     ];
+
+    /// True when it asks for a neighbour's address.
+    pub const fn is_solicitation(self) -> bool {
+        matches!(self, Self::Arp | Self::NeighbourSolicit)
+    }
 }
 
 /// How much a log record matters; as in OVN.
@@ -141,7 +146,8 @@ pub enum Action {
     /// Execute a list on a copy of the frame, then go on with the frame as it was.
     Clone(Box<[Action]>),
     /// Make a new packet from this one, execute a list on it, then go on with the frame as it was. Where there is no such
-    /// packet to make, that is counted as a drop, and the list goes on.
+    /// packet to make, or none may be sent now ([`Output::solicit`](crate::Output::solicit)), that is counted as a drop, and the
+    /// list goes on.
     Reply {
         /// The packet to make.
         reply: Reply,

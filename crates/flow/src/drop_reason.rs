@@ -117,6 +117,10 @@ drop_reasons! {
     42 NotApplicable "not_applicable",
     /// Too many packets of the port wait to be translated.
     43 UpcallQueueFull "upcall_queue_full",
+    /// The router has just asked for the neighbour that the packet is to go to, and waits for an answer.
+    44 NeighbourAsked "neighbour_asked",
+    /// The port's packets have made routers ask for as many neighbours as they may in a second.
+    45 SolicitLimit "solicit_limit",
 }
 
 /// A counter for every reason.

@@ -5,7 +5,7 @@
 
 use crate::encap::LOGICAL_PORTS_OPTION_LEN;
 use crate::header_template::{HeaderTemplate, L3, addresses};
-use crate::{DropReason, EndpointId, TunnelKey, TunnelType};
+use crate::{DropReason, EndpointId, EntropySeed, TunnelKey, TunnelType};
 use ahash::HashMap;
 use std::net::IpAddr;
 use wire::MacAddr;
@@ -190,7 +190,7 @@ pub struct EndpointTable {
     /// By number; `None` where one was removed.
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     by_remote: HashMap<(u16, IpAddr), EndpointId>,
-    pub(crate) seed: ahash::RandomState,
+    pub(crate) seed: EntropySeed,
     pub(crate) next_packet_id: u32,
     /// The first outer source port of the range that carries entropy.
     pub(crate) entropy_base: u16,
@@ -232,13 +232,18 @@ impl EndpointTable {
     pub const MAX: EndpointId = EndpointId(0xff_ffff);
 
     /// An empty table whose outer source ports are `entropy_base` up to `entropy_base + entropy_ports - 1`;
-    /// `entropy_ports` is rounded up to a power of two.
+    /// `entropy_ports` is rounded up to a power of two. Which of them a flow gets is random.
     pub fn new(entropy_base: u16, entropy_ports: u16) -> Self {
+        Self::with_seed(entropy_base, entropy_ports, EntropySeed::random())
+    }
+
+    /// The same, but which of them a flow gets is said by `seed`.
+    pub fn with_seed(entropy_base: u16, entropy_ports: u16, seed: EntropySeed) -> Self {
         Self {
             classes: Vec::new(),
             endpoints: Vec::new(),
             by_remote: HashMap::default(),
-            seed: ahash::RandomState::new(),
+            seed,
             // Not the same after every start: receivers keep the pieces of incomplete frames for half a minute.
             next_packet_id: ahash::RandomState::new().hash_one(0) as u32,
             entropy_base,

@@ -50,6 +50,18 @@ pub trait Output {
         true
     }
 
+    /// Says whether a router may ask for a neighbour now, in words [`Reply::Arp`](crate::Reply::Arp) or
+    /// [`Reply::NeighbourSolicit`](crate::Reply::NeighbourSolicit): packets may come much faster than anybody answers (RFC 1122
+    /// section 2.3.2.1, RFC 4861 section 7.2.2). `solicitation` is the frame as it is to be sent, and `first` what is done with it first:
+    /// where it goes, and so which of the logical switches with such addresses it is about. Unless defined otherwise, it always may.
+    ///
+    /// # Errors
+    /// The reason under which the executor counts the packet for whose sake the router would have asked.
+    fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
+        let _ = (solicitation, first);
+        Ok(())
+    }
+
     /// The transmit queue for the outputs that follow. It is 0 when [`execute`] begins, and the executor sets it back to 0
     /// in the end. Unless defined otherwise, there is only one queue.
     fn queue(&mut self, queue: u32) {
@@ -151,7 +163,10 @@ fn step<'a>(
         }
         Action::Clone(list) => clone(list, packet, endpoints, output, *at),
         Action::Reply { reply, actions } => match reply.build(packet) {
-            Ok(mut reply) => nested(actions, &mut reply, endpoints, output, *at),
+            Ok(mut made) if reply.is_solicitation() => {
+                return or_refuse(solicit(actions, &mut made, endpoints, output, *at));
+            }
+            Ok(mut made) => nested(actions, &mut made, endpoints, output, *at),
             Err(reason) => return Next::Refused(reason),
         },
         Action::CheckLength { bytes, larger, otherwise } => {
@@ -198,6 +213,37 @@ fn nested(
     if run(list, packet, endpoints, output, inner) != at.queue {
         output.queue(at.queue);
     }
+}
+
+/// Makes a solicitation what it is to be, and sends it if that may be done now.
+///
+/// # Errors
+/// The reason why it may not.
+fn solicit(
+    list: &[Action],
+    solicitation: &mut PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl Output,
+    mut at: At,
+) -> Result<(), DropReason> {
+    // Whom it asks for is set by the list: the next hop.
+    let makes = |action: &&Action| {
+        matches!(action, Action::Set { .. } | Action::PushVlan(_) | Action::PopVlan)
+    };
+    let (make, send) = list.split_at(list.iter().take_while(makes).count());
+    for action in make {
+        if let Next::Refused(reason) | Next::End(reason) =
+            step(action, solicitation, endpoints, output, &mut at)
+        {
+            output.dropped(reason, solicitation);
+            return Ok(());
+        }
+    }
+    if let Some(first) = send.first() {
+        output.solicit(solicitation, first)?;
+        nested(send, solicitation, endpoints, output, at);
+    }
+    Ok(())
 }
 
 /// True when executing the list may leave the frame changed. Beyond the deepest nesting, that is not looked at any more.

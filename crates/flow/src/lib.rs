@@ -42,7 +42,7 @@ pub use extract::extract;
 pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
-pub use inner::InnerFlow;
+pub use inner::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_step::KeyStep;
 pub use mss::clamp_mss;

@@ -30,6 +30,7 @@ fn done(recorder: Recorder) -> Vec<String> {
     let show = |event| match event {
         Event::Port(port, bytes) => format!("port {port}: {}", bytes.len()),
         Event::Drop(reason) => reason.name().into(),
+        Event::Solicit(bytes, first) => format!("solicit by {first:?}: {}", bytes.len()),
         other => format!("{other:?}"),
     };
     recorder.events.into_iter().map(show).collect()
@@ -181,4 +182,43 @@ fn nesting_is_bounded() {
         otherwise: [].into(),
     });
     assert_eq!(run(&[Action::Clone([checks].into())], &mut packet), ["port 1: 142"]);
+}
+
+/// A packet for whose sake a router asks for another next hop than the packet's destination.
+fn asking() -> [Action; 2] {
+    let next_hop = Action::Set { field: Field::ArpTpa, value: 0x0a00_0001, mask: 0xffff_ffff };
+    let solicitation = [next_hop, tag(), out(1), out(2)];
+    [Action::Reply { reply: Reply::Arp, actions: solicitation.into() }, out(3)]
+}
+
+#[test]
+fn router_asks_with_the_frame_that_is_sent() {
+    let mut packet = spec(Kind::Udp).build().packet;
+    let before = packet.to_vec();
+    let Recorder { events, .. } = Recorder::default().run(&asking(), &mut packet);
+    let [Event::Solicit(asked, first), Event::Port(1, one), Event::Port(2, other), last] =
+        &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((asked, first), (one, &out(1)));
+    assert_eq!((asked, &asked[42..46]), (other, &[10, 0, 0, 1][..]));
+    assert_eq!(*last, Event::Port(3, before));
+}
+
+#[test]
+fn packet_is_counted_and_goes_on_when_the_router_may_not_ask() {
+    let recorder = Recorder { asked: true, ..Recorder::default() };
+    let mut packet = spec(Kind::Udp).build().packet;
+    assert_eq!(
+        done(recorder.run(&asking(), &mut packet)),
+        ["solicit by Output(PortNo(1)): 46", "neighbour_asked", "port 3: 142"]
+    );
+}
+
+#[test]
+fn router_asks_for_nobody_when_nothing_is_sent() {
+    let solicitation = [ttl(1), tag()].into();
+    let list = [Action::Reply { reply: Reply::Arp, actions: solicitation }, out(1)];
+    assert_eq!(run(&list, &mut spec(Kind::Udp).build().packet), ["port 1: 142"]);
 }

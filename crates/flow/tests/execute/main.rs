@@ -21,6 +21,8 @@ enum Event {
     Controller,
     Meter(u64, u64),
     Queue(u32),
+    /// The bytes of a frame that asks for a neighbour, and what is done with it first.
+    Solicit(Vec<u8>, Action),
 }
 
 /// Keeps what it is handed.
@@ -30,6 +32,8 @@ struct Recorder {
     packets: Vec<PacketBuf>,
     /// What meters say.
     exceeded: bool,
+    /// What it says to who wants to ask for a neighbour.
+    asked: bool,
     /// What ports refuse frames for.
     refuse: Option<DropReason>,
 }
@@ -61,6 +65,11 @@ impl Output for Recorder {
     fn meter(&mut self, rate_kbps: u64, burst_kb: u64, _: &PacketBuf) -> bool {
         self.events.push(Event::Meter(rate_kbps, burst_kb));
         !self.exceeded
+    }
+
+    fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
+        self.events.push(Event::Solicit(solicitation.to_vec(), first.clone()));
+        if self.asked { Err(DropReason::NeighbourAsked) } else { Ok(()) }
     }
 
     fn queue(&mut self, queue: u32) {
