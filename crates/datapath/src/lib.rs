@@ -6,6 +6,7 @@
 
 pub mod megaflow;
 pub mod provider;
+pub mod solicit;
 pub mod stats;
 pub mod upcall;
 pub mod user;

@@ -11,6 +11,8 @@ use std::ops::AddAssign;
 pub struct Snapshot {
     /// The host's name in the network file.
     pub host: String,
+    /// Which datapath it is: `user` or `kernel`.
+    pub datapath: String,
     /// The process that forwards.
     pub pid: u32,
     /// Milliseconds since the datapath started.

@@ -99,6 +99,13 @@ pub struct Watching<T> {
     _here: Arc<()>,
 }
 
+impl<T> Watching<T> {
+    /// Refers to something as long as somebody has this.
+    pub fn token(&self) -> Weak<()> {
+        Arc::downgrade(&self._here)
+    }
+}
+
 impl<T> Deref for Watching<T> {
     type Target = Receiver<T>;
 

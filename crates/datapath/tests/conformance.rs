@@ -59,6 +59,12 @@ fn upcalls_are_counted_when_their_ports_queue_is_full() {
 }
 
 #[test]
+fn packets_are_counted_when_routers_have_asked_for_their_neighbours() {
+    testkit::require_root!();
+    conformance::solicitations_are_limited(one_worker());
+}
+
+#[test]
 fn ports_are_closed_when_removed_and_open_when_added() {
     testkit::require_root!();
     conformance::ports_come_and_go(one_worker());

@@ -3,6 +3,7 @@
 use crate::alarm::Alarm;
 use crate::config::{Config, Limits};
 use crate::origin::Origin;
+use crate::probe::Arrived;
 use crate::records::{Records, Tenths};
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
@@ -12,6 +13,8 @@ use pipeline::{
     Taught,
 };
 use std::fmt;
+use std::sync::OnceLock;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use wire::MacAddr;
@@ -61,6 +64,7 @@ pub struct Engine {
     pub(crate) round: Mutex<u32>,
     pub(crate) counters: Counters,
     pub(crate) alarm: Alarm,
+    pub(crate) probes: OnceLock<SyncSender<Arrived>>,
 }
 
 impl fmt::Debug for Engine {
@@ -83,7 +87,15 @@ impl Engine {
             round: Mutex::new(0),
             counters: Counters::default(),
             alarm: Alarm::default(),
+            probes: OnceLock::new(),
         }
+    }
+
+    /// Has probes that come in sent there from now on; the first one who asks gets them. Those for which there is no room, and all
+    /// as long as nobody asks, are dropped: who sent them asks again.
+    pub fn give_probes_to(&self, receiver: SyncSender<Arrived>) {
+        // Whoever comes second is told nothing.
+        let _ = self.probes.set(receiver);
     }
 
     /// Publishes another program, and returns the number of its generation. Translations that have begun go on with the old one,

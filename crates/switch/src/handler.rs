@@ -2,6 +2,7 @@
 
 use crate::engine::{Engine, Published};
 use crate::origin::{Candidate, MaskNo, Refused};
+use crate::probe::arrived;
 use crate::records::{Entered, Records, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
@@ -54,6 +55,14 @@ impl Engine {
         for upcall in upcalls.drain(..) {
             if upcall.reason == UpcallReason::Controller {
                 self.counters.controller.add(1);
+                continue;
+            }
+            if let Some(probe) = arrived(&upcall) {
+                self.counters.probes.add(1);
+                if let Some(receiver) = self.probes.get() {
+                    // Who asked asks again.
+                    let _ = receiver.try_send(probe);
+                }
                 continue;
             }
             let at = self.find(&decisions, &upcall).unwrap_or_else(|| {

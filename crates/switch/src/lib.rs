@@ -12,6 +12,7 @@
 //! - `handler`: packets that no megaflow matches come up in batches; each is translated, and answered with a megaflow for
 //!   those that follow, as long as there are not too many (`records`).
 //! - `origin`: of each megaflow, the flows that decided and the questions about learnt state that they asked.
+//! - [`probe`]: packets of the hosts themselves, by which they find out what the way between them carries.
 //! - `revalidator`: hands counters on to flows, deletes megaflows that are idle, and translates those again whose program or answers
 //!   have changed.
 //!
@@ -23,6 +24,7 @@ mod config;
 mod engine;
 mod handler;
 mod origin;
+pub mod probe;
 mod records;
 mod revalidator;
 mod stats;

@@ -18,6 +18,9 @@ pub struct SwitchStats {
     pub reused: u64,
     /// Copies for a controller, which there is not.
     pub controller: u64,
+    /// Probes of other hosts, and answers to own ones.
+    #[serde(default)]
+    pub probes: u64,
     /// Megaflows that the datapath was given.
     pub put: u64,
     /// Megaflows deleted, for whatever reason.
@@ -76,6 +79,7 @@ pub(crate) struct Counters {
     pub upcalls: Counter,
     pub reused: Counter,
     pub controller: Counter,
+    pub probes: Counter,
     pub put: Counter,
     pub deleted: Counter,
     pub idle: Counter,

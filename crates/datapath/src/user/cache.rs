@@ -80,6 +80,18 @@ pub struct Hit<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cursor(Slot);
 
+impl Cursor {
+    /// One of another table than this cache, which knows what the number means.
+    pub const fn from_number(number: u32) -> Self {
+        Self(Slot(number))
+    }
+
+    /// What it was made from.
+    pub const fn number(self) -> u32 {
+        self.0.0
+    }
+}
+
 /// A mask, and how many megaflows have it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MaskUse {

@@ -1,5 +1,7 @@
 //! What a user datapath is made from.
 
+use super::hand_over::HandOver;
+use crate::solicit::SolicitLimits;
 use crate::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, TunnelSpec};
 use netdev::IpPrefix;
@@ -30,6 +32,10 @@ pub struct Config {
     pub megaflows: usize,
     /// What may wait to be translated.
     pub upcalls: UpcallLimits,
+    /// How often routers ask for neighbours, for the packets that each thread forwards.
+    pub solicit: SolicitLimits,
+    /// Where programs stand in front of the datapath.
+    pub hand_over: Option<HandOver>,
 }
 
 /// The threads that forward.
@@ -121,7 +127,7 @@ pub struct PortConfig {
 /// The device behind a VIF.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceConfig {
-    /// A TAP that the datapath makes.
+    /// A TAP that the datapath makes; where programs stand in front of it, a veth pair in its place.
     Tap {
         /// The device's name.
         name: String,

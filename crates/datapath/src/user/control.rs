@@ -2,18 +2,22 @@
 //! ports, follows links, routes and neighbours, and tells the workers.
 
 use super::config::{Config, PortConfig, TunnelConfig, Underlay};
+use super::device::Mode;
+use super::hand_over::{self, FastPath, HandOver, PathMtu};
 use super::mailbox::{Mailbox, Request};
-use super::path_mtu::{PathMtu, PathMtus};
+use super::pair;
+use super::path_mtu::PathMtus;
 use super::port::Port;
-use super::receive::Receiver;
-use super::resolve::Resolver;
-use super::transmit::Sender;
+use super::receive::{Growth, Receiver};
+use super::resolve::{self, Resolver, Whole};
+use super::transmit::{Sender, SourcePorts};
 use super::uplink::{UplinkNeeds, UplinkSockets};
 use super::uplink_watch::{State, UplinkWatch};
 use super::{Notice, SetupError, TICK};
 use crate::provider::DatapathError;
 use flow::PortNo;
 use netdev::epoll::{Epoll, Events, Waker};
+use netdev::tap::Tap;
 use netdev::{Error, Ifindex, Link, Netlink};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -26,6 +30,19 @@ const MONITOR: u64 = 1;
 /// And those behind it: sockets that hear about paths.
 const PATHS: u64 = 2;
 
+/// Programs in front of the datapath.
+#[derive(Debug)]
+struct Programs {
+    config: HandOver,
+    /// The TAP, while it is there.
+    tap: Option<Ifindex>,
+    /// UDP super-packets can be handed over.
+    udp_segmentation: bool,
+    overruns: Growth,
+    /// The device that receives frames to any address.
+    promiscuous: Option<Ifindex>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Control {
@@ -35,8 +52,9 @@ pub(super) struct Control {
     needs: UplinkNeeds,
     tunnels: Vec<TunnelConfig>,
     senders: Vec<Sender>,
-    /// Source ports of each address.
-    entropy_ports: u16,
+    /// Those of each address.
+    source_ports: SourcePorts,
+    programs: Option<Programs>,
     netlink: Netlink,
     resolver: Resolver,
     paths: PathMtus,
@@ -50,10 +68,12 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn open(config: &Config, uplink: Ifindex) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
-        let resolver = Resolver::open(uplink)?;
-        let first = u32::from(config.entropy_base);
-        let ports = u32::from(config.entropy_ports.next_power_of_two());
-        let paths = PathMtus::new(first..first + ports);
+        let programs = config.hand_over.clone().map(Programs::new);
+        let whole = if programs.is_some() { Whole::All } else { Whole::Stt };
+        let resolver = Resolver::open(uplink, whole)?;
+        let (base, count) = (config.entropy_base, config.entropy_ports.next_power_of_two());
+        let first = u32::from(base);
+        let paths = PathMtus::new(first..first + u32::from(count));
         let mut watch = UplinkWatch::new(config, uplink);
         watch.observe(Some(&netlink.link_by_index(uplink)?));
         let ports = config.ports.iter().map(|port| (port.port, Port::new(port.clone())));
@@ -63,7 +83,8 @@ impl Control {
             needs: UplinkNeeds::default(),
             tunnels: Vec::new(),
             senders: Vec::new(),
-            entropy_ports: config.entropy_ports,
+            source_ports: SourcePorts { base, count },
+            programs,
             netlink,
             resolver,
             paths,
@@ -83,11 +104,58 @@ impl Control {
         underlay: &Arc<Underlay>,
     ) -> Result<(), SetupError> {
         self.workers = workers;
+        let hand_over = self.open_hand_over()?;
+        let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
+        self.tell_programs(|programs| programs.uplink(Some(&uplink)));
         self.set_underlay(underlay)?;
-        self.resolver.begin();
+        self.resolver.begin(&underlay.endpoints);
         self.tell_resolved();
+        if self.programs.is_some() {
+            let ours = self.ports.values().filter_map(Port::pair_name).collect::<Vec<_>>();
+            pair::remove_others(&ours)?;
+        }
         self.open_ports();
+        self.tell_programs(|programs| programs.hand_over(hand_over));
         Ok(())
+    }
+
+    fn tell_programs(&self, tell: impl FnOnce(&dyn FastPath)) {
+        if let Some(programs) = &self.programs {
+            tell(&*programs.config.programs);
+        }
+    }
+
+    /// Makes the TAP by which programs hand over, if it is not there; returns its number when it is new.
+    fn open_hand_over(&mut self) -> Result<Option<Ifindex>, Error> {
+        let Some(programs) = self.programs.as_mut().filter(|programs| programs.tap.is_none())
+        else {
+            return Ok(None);
+        };
+        let (queues, index) = hand_over::open(&programs.config.device, self.workers.len())?;
+        programs.udp_segmentation = queues.iter().all(Tap::udp_segmentation);
+        programs.tap = Some(index);
+        programs.overruns = Growth::default();
+        for (worker, queue) in self.workers.iter().zip(queues) {
+            // One that has ended needs none.
+            let _ = worker.send(Request::HandOver(queue));
+        }
+        Ok(Some(index))
+    }
+
+    /// Makes the TAP anew when it is gone, and counts what it had no room for.
+    fn keep_hand_over(&mut self) {
+        match self.open_hand_over() {
+            Ok(None) => {}
+            Ok(index) => self.tell_programs(|programs| programs.hand_over(index)),
+            Err(error) => tracing::warn!("programs cannot hand over: {error}"),
+        }
+        let Some(programs) = &mut self.programs else { return };
+        let tap = programs.tap.and_then(|tap| self.netlink.link_by_index(tap).ok());
+        let lost = tap.map_or(0, |tap| programs.overruns.grown_to(tap.stats.tx_dropped));
+        if let (1.., Some(worker)) = (lost, self.workers.first()) {
+            // One that has ended counts nothing any more.
+            let _ = worker.send(Request::Overrun(lost));
+        }
     }
 
     pub(super) fn add_port(&mut self, config: PortConfig) -> Result<(), DatapathError> {
@@ -104,6 +172,7 @@ impl Control {
         if self.ports.remove(&port).is_none() {
             return Ok(());
         }
+        self.tell_programs(|programs| programs.port(port, None));
         let remove = |worker: &Mailbox| worker.ask(|reply| Request::RemovePort(port, reply));
         self.workers.iter().try_for_each(remove)
     }
@@ -111,6 +180,11 @@ impl Control {
     /// Leaves the ports to the workers, which are to end: what becomes of the devices is no news any more.
     pub(super) fn forget_ports(&mut self) {
         self.ports.clear();
+        if let Some(mut programs) = self.programs.take()
+            && let Err(error) = programs.receive_tags(None, &self.netlink)
+        {
+            tracing::debug!("{error}");
+        }
     }
 
     /// Goes over to other tunnels and end points. What is to be closed is closed first: something new may need its place.
@@ -141,22 +215,27 @@ impl Control {
         let needs = UplinkNeeds::of(&self.underlay);
         let (uplink, count) = (self.uplink.ifindex, self.workers.len());
         if needs != self.needs {
-            let group = UplinkSockets::open_group(needs, uplink, count)?;
+            let receives_tags = self.programs.is_none();
+            let group = UplinkSockets::open_group(needs, uplink, count, receives_tags)?;
             for (worker, sockets) in self.workers.iter().zip(group) {
                 worker.send(Request::Uplink(sockets))?;
             }
             self.needs = needs;
+            if let Some(programs) = &mut self.programs {
+                programs.receive_tags(needs.tags.then_some(uplink), &self.netlink)?;
+            }
         }
         for tunnel in &self.underlay.tunnels {
             if self.tunnels.contains(tunnel) {
                 continue;
             }
-            let receivers = Receiver::open_group(tunnel, uplink, count)?;
+            let handed_over = self.programs.is_some();
+            let receivers = Receiver::open_group(tunnel, uplink, count, handed_over)?;
             let has_sender = self.senders.iter().any(|sender| sender.is_for(tunnel));
             let sender = if has_sender || tunnel.group.is_some() {
                 None
             } else {
-                Sender::open(tunnel, self.entropy_ports)?
+                Sender::open(tunnel, &self.source_ports)?
             };
             self.senders.extend(sender.clone());
             for (worker, receiver) in self.workers.iter().zip(receivers) {
@@ -181,6 +260,7 @@ impl Control {
         let news: Arc<[_]> = self.resolver.news().into();
         if !news.is_empty() {
             self.tell(|| Request::Resolved(Arc::clone(&news)));
+            self.tell_programs(|programs| programs.resolved(&news));
         }
     }
 
@@ -198,6 +278,7 @@ impl Control {
         if !news.is_empty() {
             let news: Arc<[_]> = news.into();
             self.tell(|| Request::PathMtus(Arc::clone(&news)));
+            self.tell_programs(|programs| programs.path_mtus(&news));
         }
     }
 
@@ -209,11 +290,16 @@ impl Control {
     /// Opens the device of a port if it is not open and can be.
     fn open_port(&mut self, port: PortNo) {
         let count = self.workers.len();
-        let queues = self.ports.get_mut(&port).and_then(|port| port.try_open(count));
-        for (worker, device) in self.workers.iter().zip(queues.into_iter().flatten()) {
+        let mode = self.programs.as_ref().map_or(Mode::Receive, |programs| Mode::HandOver {
+            udp_segmentation: programs.udp_segmentation,
+        });
+        let opened = self.ports.get_mut(&port).and_then(|port| port.try_open(count, mode));
+        let Some((queues, link)) = opened else { return };
+        for (worker, device) in self.workers.iter().zip(queues) {
             // One that has ended needs none.
             let _ = worker.send(Request::Plug(port, device));
         }
+        self.tell_programs(|programs| programs.port(port, link.as_ref()));
     }
 
     fn tick(&mut self) {
@@ -226,6 +312,7 @@ impl Control {
         self.tell_resolved();
         let forgotten = self.paths.expire(Instant::now());
         self.tell_paths(forgotten);
+        self.keep_hand_over();
         self.open_ports();
     }
 
@@ -247,6 +334,7 @@ impl Control {
         self.resolver.refresh();
         // Last: with another state than Gone, nothing is tried again.
         self.uplink.observe(Some(&link));
+        self.tell_programs(|programs| programs.uplink(Some(&link)));
         self.follow_paths();
         Ok(())
     }
@@ -256,6 +344,7 @@ impl Control {
         if let Some(port) = self.ports.get_mut(&number)
             && port.closed(why)
         {
+            self.tell_programs(|programs| programs.port(number, None));
             self.tell(|| Request::Unplug(number));
         }
     }
@@ -266,6 +355,7 @@ impl Control {
         if news.all {
             news.links.insert(self.uplink.ifindex);
             news.links.extend(self.ports.values().filter_map(Port::ifindex));
+            news.links.extend(self.programs.as_ref().and_then(|programs| programs.tap));
         }
         for index in news.links {
             self.read_link(index);
@@ -278,7 +368,9 @@ impl Control {
         let is_uplink = index == self.uplink.ifindex;
         let numbers = self.ports.iter().filter(|(_, port)| port.ifindex() == Some(index));
         let ports: Vec<PortNo> = numbers.map(|(number, _)| *number).collect();
-        if !is_uplink && ports.is_empty() {
+        let tap = self.programs.as_ref().and_then(|programs| programs.tap);
+        let is_tap = tap == Some(index);
+        if !is_uplink && !is_tap && ports.is_empty() {
             return;
         }
         let link = match self.netlink.link_by_index(index) {
@@ -289,8 +381,12 @@ impl Control {
         for port in ports {
             self.port_changed(port, link.as_ref());
         }
+        if is_tap && link.is_none() {
+            self.hand_over_gone();
+        }
         if is_uplink {
             self.uplink.observe(link.as_ref());
+            self.tell_programs(|programs| programs.uplink(link.as_ref()));
             if let Some(link) = link {
                 self.resolver.follow(link.index, link.mac);
             }
@@ -298,12 +394,46 @@ impl Control {
         }
     }
 
+    /// The TAP by which programs hand over is gone, by somebody's mistake; the next tick makes another.
+    fn hand_over_gone(&mut self) {
+        let Some(programs) = &mut self.programs else { return };
+        tracing::warn!(device = %programs.config.device, "device is gone, will make it anew");
+        programs.tap = None;
+        self.tell_programs(|programs| programs.hand_over(None));
+    }
+
     fn port_changed(&mut self, number: PortNo, link: Option<&Link>) {
         let Some(port) = self.ports.get_mut(&number) else { return };
         match link {
-            Some(link) => port.observe(link),
+            Some(link) => {
+                port.observe(link);
+                self.tell_programs(|programs| programs.port(number, Some(link)));
+            }
             None => self.gone(number, "the device is gone".to_owned()),
         }
+    }
+}
+
+impl Programs {
+    fn new(config: HandOver) -> Self {
+        let (tap, overruns) = (None, Growth::default());
+        Self { config, tap, udp_segmentation: false, overruns, promiscuous: None }
+    }
+
+    /// Tagged frames are received by this uplink: they are for guests, and carry the guests' MAC addresses. So programs receive
+    /// them even when the process is killed.
+    fn receive_tags(&mut self, uplink: Option<Ifindex>, netlink: &Netlink) -> Result<(), Error> {
+        if let Some(before) = self.promiscuous.take().filter(|before| Some(*before) != uplink) {
+            match netlink.set_promiscuous(before, false) {
+                Err(error) if error.is_not_found() => {}
+                result => result?,
+            }
+        }
+        if let Some(index) = uplink {
+            netlink.set_promiscuous(index, true)?;
+            self.promiscuous = Some(index);
+        }
+        Ok(())
     }
 }
 
@@ -317,9 +447,10 @@ pub(super) fn run(
     epoll.add(waker.as_fd(), WAKER)?;
     epoll.add(lock(control).resolver.as_fd(), MONITOR)?;
     let mut events = Events::new();
-    let mut next_tick = Instant::now() + TICK;
+    let (mut next_tick, mut pause) = (Instant::now() + TICK, TICK);
     loop {
-        epoll.wait(&mut events, Some(next_tick.saturating_duration_since(Instant::now())))?;
+        let left = next_tick.saturating_duration_since(Instant::now());
+        epoll.wait(&mut events, Some(left.min(pause)))?;
         let mut control = lock(control);
         for token in events.tokens() {
             match token {
@@ -347,7 +478,11 @@ pub(super) fn run(
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
             control.tick();
+        } else if events.is_empty() {
+            control.resolver.go_on();
+            control.tell_resolved();
         }
+        pause = if control.resolver.is_behind() { resolve::PAUSE } else { TICK };
     }
 }
 

@@ -1,6 +1,7 @@
 //! The device of one guest: opening it, and moving frames through it.
 
 use super::config::{DeviceConfig, GuestConfig};
+use super::pair::{self, Inner};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::IoResult;
@@ -14,28 +15,58 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) enum Device {
     Tap(Tap),
-    Interface(PacketSocket),
-    /// The interface goes with the last of its queues.
-    Vm {
+    /// One that is in this namespace. What is to be done when it is closed is done with the last of its queues.
+    Socket {
         socket: PacketSocket,
-        _owner: Arc<VmTap>,
+        _closing: Arc<Closing>,
     },
 }
 
-/// A TAP whose other end a virtual machine has open, or will: frames go through the interface itself.
+/// What is to be done when the device of a port is closed.
 #[derive(Debug)]
-pub(super) struct VmTap(String);
+pub(super) enum Closing {
+    /// Somebody else's.
+    Nothing,
+    /// Somebody else's, which was made to receive frames to any address.
+    Promiscuous(Ifindex),
+    /// A TAP whose other end a virtual machine has open, or will.
+    VmTap(String),
+    /// The end of a pair that was made.
+    Pair(Ifindex),
+}
 
-/// The interface goes too, unless the machine has it open: then that outlives its switch, and the next one finds it.
-impl Drop for VmTap {
+impl Drop for Closing {
     fn drop(&mut self) {
-        if let Err(error) = Tap::release(&self.0) {
+        let netlink = |work: &dyn Fn(&Netlink) -> Result<(), Error>| {
+            Netlink::open().and_then(|netlink| work(&netlink))
+        };
+        let closed = match self {
+            Self::Nothing => Ok(()),
+            Self::Promiscuous(index) => netlink(&|here| here.set_promiscuous(*index, false)),
+            // Unless the machine has it open: then that outlives its switch, and the next one finds it.
+            Self::VmTap(name) => Tap::release(name).map(drop),
+            Self::Pair(index) => netlink(&|here| here.delete(*index)),
+        };
+        // It may be gone already.
+        if let Err(error) = closed {
             tracing::debug!("{error}");
         }
     }
 }
 
-/// With the link of a device that is in this namespace and was not made here.
+/// How devices are opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mode {
+    /// Frames are received from them.
+    Receive,
+    /// Programs hand frames over.
+    HandOver {
+        /// UDP super-packets, too.
+        udp_segmentation: bool,
+    },
+}
+
+/// With the link of a device that is in this namespace.
 pub(super) type Opened = (Vec<Device>, Option<Link>);
 
 /// Why there is no device, and when it is worth trying again.
@@ -54,39 +85,74 @@ impl From<Error> for Refusal {
 
 impl Device {
     /// Opens the device for so many workers, each its queue: all frames of a flow are received by one of them. The link of
-    /// one that is in this namespace and not made by us comes with it.
+    /// one that is in this namespace comes with it.
     pub(super) fn open(
         config: &DeviceConfig,
         queues: usize,
         may_make: bool,
+        mode: Mode,
     ) -> Result<Option<Opened>, Refusal> {
-        let taps = match config {
-            DeviceConfig::Interface { name, .. } => {
+        match (config, mode) {
+            (DeviceConfig::Interface { name, .. }, mode) => {
                 let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
-                let sockets = open_sockets(link.index, queues)?;
-                let devices = sockets.into_iter().map(Self::Interface).collect();
-                return Ok(Some((devices, Some(link))));
+                let devices = match mode {
+                    Mode::Receive => Self::receiving(link.index, queues, Closing::Nothing)?,
+                    Mode::HandOver { .. } => Self::promiscuous(link.index, queues)?,
+                };
+                Ok(Some((devices, Some(link))))
             }
-            DeviceConfig::Vm { name, mtu } => {
-                return Ok(may_make.then(|| open_for_vm(name, *mtu, queues)).transpose()?);
+            (DeviceConfig::Vm { name, mtu }, mode) => {
+                Ok(may_make.then(|| open_for_vm(name, *mtu, queues, mode)).transpose()?)
             }
-            DeviceConfig::Tap { name, guest: Some(guest), mtu } => {
-                let netns = Netns::open(&guest.netns).map_err(Refusal::Absent)?;
-                may_make.then(|| open_in_guest(name, &netns, guest, *mtu, queues))
+            (DeviceConfig::Tap { name, guest, mtu }, mode) => {
+                let netns = guest.as_ref().map(|guest| Netns::open(&guest.netns));
+                let netns = netns.transpose().map_err(Refusal::Absent)?;
+                if !may_make {
+                    return Ok(None);
+                }
+                let guest = netns.as_ref().zip(guest.as_ref());
+                if let Mode::HandOver { udp_segmentation } = mode {
+                    let inner = Inner { name, guest, mtu: *mtu, udp_segmentation };
+                    return Ok(Some(open_pair(&inner, queues)?));
+                }
+                pair::remove(guest.map(|(_, guest)| guest.netns.as_str()), name)?;
+                let taps = match guest {
+                    Some((netns, guest)) => open_in_guest(name, netns, guest, *mtu, queues),
+                    None => open_here(name, *mtu, queues),
+                };
+                Ok(Some((taps?.into_iter().map(Self::Tap).collect(), None)))
             }
-            DeviceConfig::Tap { name, guest: None, mtu } => {
-                may_make.then(|| open_here(name, *mtu, queues))
-            }
-        };
-        let taps = taps.transpose()?;
-        Ok(taps.map(|taps| (taps.into_iter().map(Self::Tap).collect(), None)))
+        }
+    }
+
+    fn receiving(index: Ifindex, queues: usize, closing: Closing) -> Result<Vec<Self>, Error> {
+        let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+        let sockets = PacketSocket::open_group(index, &Filter::everything(), options, queues)?;
+        Ok(Self::sockets(sockets, closing))
+    }
+
+    fn sending(index: Ifindex, queues: usize, closing: Closing) -> Result<Vec<Self>, Error> {
+        let sockets = (0..queues).map(|_| PacketSocket::open_sender(index));
+        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, closing))
+    }
+
+    /// Not by what a socket asks for: programs receive even when nobody has a socket any more.
+    fn promiscuous(index: Ifindex, queues: usize) -> Result<Vec<Self>, Error> {
+        Netlink::open()?.set_promiscuous(index, true)?;
+        Self::sending(index, queues, Closing::Promiscuous(index))
+    }
+
+    fn sockets(sockets: Vec<PacketSocket>, closing: Closing) -> Vec<Self> {
+        let closing = Arc::new(closing);
+        let device = |socket| Self::Socket { socket, _closing: Arc::clone(&closing) };
+        sockets.into_iter().map(device).collect()
     }
 
     /// The link to follow; `None` for a TAP, whose other end is the guest's affair.
     pub(super) fn ifindex(&self) -> Option<Ifindex> {
         match self {
             Self::Tap(_) => None,
-            Self::Interface(socket) | Self::Vm { socket, .. } => Some(socket.ifindex()),
+            Self::Socket { socket, .. } => Some(socket.ifindex()),
         }
     }
 
@@ -98,14 +164,14 @@ impl Device {
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tap(tap) => tap.as_fd(),
-            Self::Interface(socket) | Self::Vm { socket, .. } => socket.as_fd(),
+            Self::Socket { socket, .. } => socket.as_fd(),
         }
     }
 
     pub(super) fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<()>> {
         match self {
             Self::Tap(tap) => tap.recv(packet),
-            Self::Interface(socket) | Self::Vm { socket, .. } => {
+            Self::Socket { socket, .. } => {
                 let Some(received) = socket.recv(packet)? else { return Ok(None) };
                 if let Some(tag) = received.vlan {
                     super::restore_tag(packet, tag);
@@ -118,32 +184,32 @@ impl Device {
     pub(super) fn send(&self, packet: &PacketBuf) -> IoResult<()> {
         match self {
             Self::Tap(tap) => tap.send(packet),
-            Self::Interface(socket) | Self::Vm { socket, .. } => socket.send(packet),
+            Self::Socket { socket, .. } => socket.send(packet),
         }
     }
 }
 
-fn open_sockets(index: Ifindex, count: usize) -> Result<Vec<PacketSocket>, Error> {
-    let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    PacketSocket::open_group(index, &Filter::everything(), options, count)
-}
-
 /// Makes a TAP, or finds that of a virtual machine that runs already. The link comes with it: it is without carrier as long as
 /// no machine has it open.
-fn open_for_vm(name: &str, mtu: u16, queues: usize) -> Result<Opened, Error> {
+fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened, Error> {
     Tap::provide(name)?;
+    // From here on, what goes wrong removes it.
+    let closing = Closing::VmTap(name.to_owned());
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
-    // From here on, what goes wrong removes it.
-    let owner = Arc::new(VmTap(name.to_owned()));
-    let sockets = open_sockets(index, queues)?;
+    let devices = match mode {
+        Mode::Receive => Device::receiving(index, queues, closing)?,
+        Mode::HandOver { .. } => Device::sending(index, queues, closing)?,
+    };
     netdev::keep_quiet(name)?;
     netlink.set_mtu(index, u32::from(mtu))?;
     netlink.set_up(index)?;
-    let link = netlink.link_by_index(index)?;
-    let devices =
-        sockets.into_iter().map(|socket| Device::Vm { socket, _owner: Arc::clone(&owner) });
-    Ok((devices.collect(), Some(link)))
+    Ok((devices, Some(netlink.link_by_index(index)?)))
+}
+
+fn open_pair(inner: &Inner<'_>, queues: usize) -> Result<Opened, Error> {
+    let link = pair::open(inner)?;
+    Ok((Device::sending(link.index, queues, Closing::Pair(link.index))?, Some(link)))
 }
 
 fn open_here(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tap>, Error> {
@@ -167,7 +233,7 @@ fn open_in_guest(
     queues: usize,
 ) -> Result<Vec<Tap>, Error> {
     let inside = netns.netlink()?;
-    refuse_taken(&inside, name, netns)?;
+    refuse_taken(&inside, name, Some(netns))?;
     let taps = Tap::open_queues(PASSING_NAME, queues)?;
     let passing_name = taps.iter().map(Tap::name).collect::<Result<Vec<_>, _>>()?.swap_remove(0);
     let here = Netlink::open()?;
@@ -176,6 +242,17 @@ fn open_in_guest(
     inside.set_name(index, name)?;
     inside.set_mac(index, guest.mac)?;
     inside.set_mtu(index, u32::from(mtu))?;
+    configure_guest(&inside, index, netns, guest)?;
+    Ok(taps)
+}
+
+/// Gives a device in a guest's namespace what the guest needs to speak, beside its name and address.
+pub(super) fn configure_guest(
+    inside: &Netlink,
+    index: Ifindex,
+    netns: &Netns,
+    guest: &GuestConfig,
+) -> Result<(), Error> {
     // One UDP_SEGMENT train carries a super-packet of this size with the tunnel's headers; a refusal (an old kernel)
     // costs a second send for the largest ones and nothing else.
     let limits = SizeLimits { gro: None, gro_ipv4: None, ..SizeLimits::all(GUEST_GSO_MAX_BYTES) };
@@ -189,15 +266,19 @@ fn open_in_guest(
             result => result?,
         }
     }
-    inside.set_up(index)?;
-    Ok(taps)
+    inside.set_up(index)
 }
 
-/// Looks before a TAP is made that could not get its name: making, moving and removing one makes every guest wait.
-fn refuse_taken(inside: &Netlink, name: &str, netns: &Netns) -> Result<(), Error> {
+/// Looks before a device is made that could not get its name: making, moving and removing one makes every guest wait.
+pub(super) fn refuse_taken(
+    inside: &Netlink,
+    name: &str,
+    netns: Option<&Netns>,
+) -> Result<(), Error> {
+    let place = netns.map_or_else(|| "this namespace".to_owned(), |it| format!("namespace {it}"));
     match inside.index_of(name) {
         Ok(_) => Err(Error::invalid(
-            format!("create TAP {name} in namespace {netns}"),
+            format!("create device {name} in {place}"),
             "it has a link of that name already: remove it, or give one of the two another name",
         )),
         Err(error) if error.is_not_found() => Ok(()),

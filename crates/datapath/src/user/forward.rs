@@ -7,6 +7,7 @@ use super::transmit::Transmit;
 use super::uplink::Uplink;
 use super::vif::Vif;
 use crate::megaflow::MegaflowId;
+use crate::solicit::{SolicitLimits, Solicitations};
 use crate::upcall::{Answer, Upcall, UpcallQueues, UpcallReason, Waiting, WorkerId};
 use crate::watch::{Direction, Watchers};
 use flow::{
@@ -31,6 +32,7 @@ pub(super) struct Outputs {
     pub(super) uplink: Uplink,
     pub(super) transmit: Transmit,
     meters: Arc<Meters>,
+    solicitations: Solicitations,
     /// The port by which the packet in hand came in: it is counted against that if it is not delivered.
     origin: PortNo,
     /// The megaflow that decides about it.
@@ -192,13 +194,14 @@ impl Forwarder {
 }
 
 impl Outputs {
-    pub(super) fn new(uplink_port: PortNo, meters: Arc<Meters>) -> Self {
+    pub(super) fn new(uplink_port: PortNo, meters: Arc<Meters>, limits: SolicitLimits) -> Self {
         Self {
             vifs: Vec::new(),
             uplink_port,
             uplink: Uplink::new(),
             transmit: Transmit::new(),
             meters,
+            solicitations: Solicitations::new(limits),
             origin: uplink_port,
             decided_by: None,
             watchers: Watchers::default(),
@@ -261,6 +264,7 @@ impl Outputs {
         if let Some(vif) = self.vifs.get_mut(port.0 as usize) {
             *vif = None;
         }
+        self.solicitations.forget(port);
     }
 
     /// All ports.
@@ -313,6 +317,10 @@ impl Output for Outputs {
 
     fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
         self.meters.passes((rate_kbps, burst_kb), packet.len(), Instant::now())
+    }
+
+    fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
+        self.solicitations.admit(self.origin, (solicitation.head(), first), Instant::now())
     }
 
     fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {

@@ -3,9 +3,8 @@
 use super::cache::Cursor;
 use super::config::Underlay;
 use super::device::Device;
-use super::path_mtu::PathMtu;
+use super::hand_over::{PathMtu, Resolved};
 use super::receive::Receiver;
-use super::resolve::Resolved;
 use super::transmit;
 use super::uplink::UplinkSockets;
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
@@ -15,6 +14,7 @@ use crate::upcall::Answer;
 use crate::watch::Watch;
 use flow::{Action, DropCounters, EndpointError, PortNo, Traffic};
 use netdev::epoll::Waker;
+use netdev::tap::Tap;
 use packet::PacketBuf;
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -30,6 +30,10 @@ pub(super) enum Request {
     Unplug(PortNo),
     /// There is no such port any more. The answer comes when its device is closed.
     RemovePort(PortNo, Sender<()>),
+    /// Programs hand frames over by this queue from now on.
+    HandOver(Tap),
+    /// So many frames were lost before they could be read.
+    Overrun(u64),
     /// Other sockets of the uplink.
     Uplink(UplinkSockets),
     /// The uplink is gone: everything that was bound to it is to be closed when this is answered.

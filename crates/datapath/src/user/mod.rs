@@ -8,8 +8,11 @@
 //!   trains, [`forward`] looks it up, [`vif`] hands it to the guest;
 //! - one that no megaflow matches goes up ([`crate::upcall`]) and comes back with an answer.
 //!
-//! [`control`] opens devices ([`port`]), follows the uplink ([`uplink_watch`]) and keeps the Ethernet addresses of STT end
+//! [`control`] opens devices ([`port`]), follows the uplink ([`uplink_watch`]) and keeps the Ethernet addresses of end
 //! points ([`resolve`]) and what paths carry ([`path_mtu`]), on a thread of its own; [`mailbox`] is how it and others speak to a worker.
+//!
+//! Where programs stand in front of it, they hand over what they do not do themselves ([`hand_over`]), and ports are veth pairs
+//! ([`pair`]).
 //!
 //! A worker owns all that a packet touches; there is no lock on its way. Within one port and one tunnel socket frames keep
 //! their order.
@@ -21,8 +24,10 @@ mod control;
 mod cutter;
 mod device;
 mod forward;
+pub mod hand_over;
 mod mailbox;
 mod meters;
+mod pair;
 mod path_mtu;
 mod port;
 mod receive;
@@ -47,7 +52,7 @@ use crate::watch::{CapturedFrame, DroppedPacket, Watch, Watching};
 use busy_poll::BusyPoll;
 use cache::{Cache, CacheLimits, Cursor};
 use control::Control;
-use flow::{Action, EndpointError, EndpointTable, PortNo};
+use flow::{Action, EndpointError, EndpointTable, EntropySeed, PortNo};
 use forward::{Forwarder, Outputs};
 use mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
 use meters::Meters;
@@ -147,14 +152,15 @@ impl UserDatapath {
         let control_waker = Arc::clone(&notices.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(Meters::default());
+        let seed = config.hand_over.as_ref().map_or_else(EntropySeed::random, |it| it.entropy);
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for number in 0..config.workers.count.clamp(1, MAX_WORKERS) {
             let (mailbox, requests, waker) = Mailbox::new()?;
             let forwarder = Forwarder::new(
                 WorkerId(number as u16),
                 Cache::new(CacheLimits { megaflows: config.megaflows }),
-                EndpointTable::new(config.entropy_base, config.entropy_ports),
-                Outputs::new(config.uplink_port, Arc::clone(&meters)),
+                EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
+                Outputs::new(config.uplink_port, Arc::clone(&meters), config.solicit),
                 Arc::clone(&upcalls),
             );
             let busy_poll = BusyPoll::new(config.workers.busy_poll);
@@ -365,6 +371,7 @@ impl Datapath for UserDatapath {
         });
         Ok(Snapshot {
             host: self.host.clone(),
+            datapath: "user".to_owned(),
             pid: std::process::id(),
             uptime_ms: self.now_ms(),
             ports: port_stats.collect(),

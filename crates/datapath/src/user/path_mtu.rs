@@ -5,6 +5,7 @@
 //! become wider.
 
 use super::config::EndpointConfig;
+use super::hand_over::PathMtu;
 use flow::{EndpointId, TunnelSpec, TunnelType};
 use netdev::icmp::TooBigSocket;
 use netdev::{Error, Ifindex};
@@ -19,9 +20,6 @@ use wire::icmp::{Quoted, TooBig};
 const MAX_AGE: Duration = Duration::from_secs(600);
 /// Messages heeded at once; each costs the workers a request.
 const BATCH: usize = 64;
-
-/// What a path carries in one piece, in bytes of outer packet; `None` when nothing is known.
-pub(super) type PathMtu = (EndpointId, Option<u16>);
 
 /// See the module.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! A port as the control thread knows it: what it is to be, whether its device is open, and why not.
 
 use super::config::{DeviceConfig, PortConfig};
-use super::device::{Device, Refusal};
+use super::device::{Device, Mode, Opened, Refusal};
+use super::pair;
 use netdev::{Error, Ifindex, Link};
 use std::mem::{Discriminant, discriminant};
 
@@ -64,19 +65,19 @@ impl Port {
     }
 
     /// Opens the device if it is not open, for so many workers; to be called at every tick.
-    pub(super) fn try_open(&mut self, queues: usize) -> Option<Vec<Device>> {
+    pub(super) fn try_open(&mut self, queues: usize, mode: Mode) -> Option<Opened> {
         if matches!(self.state, State::Open { .. }) {
             return None;
         }
-        match Device::open(&self.config.device, queues, self.pause.tick()) {
+        match Device::open(&self.config.device, queues, self.pause.tick(), mode) {
             Ok(Some((devices, link))) => {
                 self.pause = Pause::default();
-                let link_up = link.as_ref().is_none_or(|link| link.up && link.running);
+                let link_up = link.as_ref().is_none_or(Link::is_usable);
                 self.state =
                     State::Open { ifindex: devices.first().and_then(Device::ifindex), link_up };
                 self.say_link(link_up);
                 self.compare_mtu(link.as_ref());
-                return Some(devices);
+                return Some((devices, link));
             }
             Ok(None) => {}
             Err(Refusal::Absent(error)) => {
@@ -104,6 +105,13 @@ impl Port {
         self.state = State::Closed(Some(Trouble { text, kind }));
     }
 
+    /// The name of the outer end of the pair that it is where programs stand in front of the datapath.
+    pub(super) fn pair_name(&self) -> Option<String> {
+        let DeviceConfig::Tap { name, guest, .. } = &self.config.device else { return None };
+        let netns = guest.as_ref().map(|guest| guest.netns.as_str());
+        Some(pair::outer_name(netns, name))
+    }
+
     /// The link to follow while the device is open.
     pub(super) fn ifindex(&self) -> Option<Ifindex> {
         match self.state {
@@ -114,7 +122,7 @@ impl Port {
 
     /// Takes over what the link of [`Self::ifindex`] is like now. That it is gone, whoever has the device finds out.
     pub(super) fn observe(&mut self, link: &Link) {
-        let up = link.up && link.running;
+        let up = link.is_usable();
         if let State::Open { link_up, .. } = &mut self.state
             && *link_up != up
         {

@@ -52,6 +52,8 @@ enum Socket {
         heads: Vec<PacketRx>,
     },
     Stt(Box<SttReceiver>),
+    /// None: programs hand over packets of GRE.
+    HandedOver,
 }
 
 /// Buffers to receive into, and what waits to be joined.
@@ -66,14 +68,17 @@ struct Batch {
 
 impl Receiver {
     /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them, and those to a group
-    /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged.
+    /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged. With
+    /// `handed_over`, programs hand over what would be received by packet sockets.
     pub(super) fn open_group(
         tunnel: &TunnelConfig,
         uplink: Ifindex,
         count: usize,
+        handed_over: bool,
     ) -> Result<Vec<Self>, Error> {
         let TunnelConfig { spec, local, .. } = tunnel;
         let sockets: Vec<Socket> = match spec.tunnel {
+            TunnelType::Gre if handed_over => (0..count).map(|_| Socket::HandedOver).collect(),
             TunnelType::Gre => {
                 let filter = Filter::protocol_to(*local, PROTOCOL_GRE);
                 let options = PacketOptions::default();
@@ -108,6 +113,7 @@ impl Receiver {
         let (buffers, udp_len) = match socket {
             Socket::Udp { .. } => (BATCH, udp::HEADER_LEN),
             Socket::Gre { .. } => (BATCH, 0),
+            Socket::HandedOver => (1, 0),
             Socket::Stt(_) => (0, 0),
         };
         let ip_len = if tunnel.local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
@@ -132,12 +138,14 @@ impl Receiver {
         &self.tunnel
     }
 
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.socket {
+    /// What to wait for.
+    pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(match &self.socket {
             Socket::Udp { socket, .. } => socket.as_fd(),
             Socket::Gre { socket, .. } => socket.as_fd(),
             Socket::Stt(stt) => stt.as_fd(),
-        }
+            Socket::HandedOver => return None,
+        })
     }
 
     /// Forwards what has arrived, up to a batch.
@@ -179,18 +187,7 @@ impl Receiver {
                     }
                     match strip_outer(packet) {
                         Ok(outer) => {
-                            let from = Arrival {
-                                port: self.tunnel.port,
-                                tunnel: self.tunnel.spec.tunnel,
-                                keyed: self.tunnel.spec.key,
-                                local: self.tunnel.local,
-                                destination: outer.destination,
-                                remote: outer.source,
-                                traffic_class: outer.traffic_class,
-                                ttl: outer.ttl,
-                                dont_fragment: outer.dont_fragment,
-                                max_payload_len: self.max_payload_len,
-                            };
+                            let from = Arrival::of(&self.tunnel, &outer, self.max_payload_len);
                             self.batch.single(index, from, forwarder);
                         }
                         Err(reason) => forwarder.dropped(reason),
@@ -199,6 +196,34 @@ impl Receiver {
                 self.batch.flush(self.tunnel.port, forwarder);
             }
             Socket::Stt(stt) => stt.receive(forwarder),
+            Socket::HandedOver => {}
+        }
+    }
+
+    /// True for the local end of GRE at this address if its packets are handed over.
+    pub(super) fn is_handed_over(&self, local: IpAddr) -> bool {
+        matches!(self.socket, Socket::HandedOver) && self.tunnel.local == local
+    }
+
+    /// Takes a packet that was handed over, without its outer headers; [`flush_handed_over`](Self::flush_handed_over) sees to the
+    /// last of them. The packet's buffer becomes another.
+    pub(super) fn take_handed_over(
+        &mut self,
+        outer: &OuterIp,
+        packet: &mut PacketBuf,
+        forwarder: &mut Forwarder,
+    ) {
+        let from = Arrival::of(&self.tunnel, outer, self.max_payload_len);
+        if let Some(place) = self.batch.packets.first_mut() {
+            std::mem::swap(place, packet);
+            self.batch.single(0, from, forwarder);
+        }
+    }
+
+    /// Forwards what waits to be joined with packets that follow.
+    pub(super) fn flush_handed_over(&mut self, forwarder: &mut Forwarder) {
+        if matches!(self.socket, Socket::HandedOver) {
+            self.batch.flush(self.tunnel.port, forwarder);
         }
     }
 
@@ -213,6 +238,7 @@ impl Receiver {
                 return;
             }
             Socket::Stt(stt) => return stt.tick(time_ms, drops),
+            Socket::HandedOver => return,
         };
         if let Ok(overruns) = overruns {
             drops.add(DropReason::ReceiveOverrun, self.overruns.wrapped_to(overruns));
@@ -267,6 +293,22 @@ struct Arrival {
 }
 
 impl Arrival {
+    /// A packet of GRE.
+    fn of(tunnel: &TunnelConfig, outer: &OuterIp, max_payload_len: usize) -> Self {
+        Self {
+            port: tunnel.port,
+            tunnel: tunnel.spec.tunnel,
+            keyed: tunnel.spec.key,
+            local: tunnel.local,
+            destination: outer.destination,
+            remote: outer.source,
+            traffic_class: outer.traffic_class,
+            ttl: outer.ttl,
+            dont_fragment: outer.dont_fragment,
+            max_payload_len,
+        }
+    }
+
     fn info(&self, key: &TunnelKey) -> TunnelInfo {
         let protocol = if self.tunnel == TunnelType::Gre { Protocol::GRE } else { Protocol::UDP };
         let outer = OuterIp {

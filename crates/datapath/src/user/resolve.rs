@@ -1,31 +1,36 @@
-//! The Ethernet addresses toward STT end points, and the links that the datapath stands on.
+//! The Ethernet addresses toward end points, and the links that the datapath stands on.
 //!
-//! UDP and GRE sockets let the kernel route. STT's super-segments leave through the uplink as whole frames, so the
-//! next hop's MAC address has to be in them: routes and neighbours are read by netlink, kept up to date by its
+//! UDP and GRE sockets let the kernel route. STT's super-segments leave through the uplink as whole frames, and programs send all
+//! that they encapsulate so: the next hop's MAC address has to be in them. So routes and neighbours are read by netlink, kept up to date by its
 //! notifications, and the kernel is asked to resolve (and to keep resolved) what is missing.
 //!
 //! All of this happens between frames, so it comes in portions: however many end points there are and however often
-//! routes change, a tick has one batch of lookups, and a notification about a neighbour touches only the end points
-//! behind it. A notification about a link only says that the link has to be read: after a loss, those that are still
+//! routes change, there is a pause after a portion of lookups, and news of a neighbour touch only the end points behind it. A notification about a link only says that the link has to be read: after a loss, those that are still
 //! queued are older than the truth.
 
 use super::config::EndpointConfig;
+use super::hand_over::Resolved;
 use flow::{EndpointId, NextHop, TunnelType};
 use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 use wire::MacAddr;
 
 /// Ticks between two rounds in which neighbours in use are confirmed, so that the kernel does not forget them.
 const CONFIRM_TICKS: u32 = 30;
-/// End points whose route is looked up in one tick, and next hops that the kernel is asked to resolve: some milliseconds.
-const BATCH: usize = 256;
+/// End points whose route is looked up in one portion: some milliseconds.
+const ROUTES: usize = 1024;
+/// The pause between two portions.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+/// The same before anything is forwarded. Packets of those behind them take the slow path for a while; those of STT have none, and
+/// are never behind them.
+const ROUTES_AT_START: usize = 16_384;
+/// Next hops that the kernel is asked to resolve in one portion.
+const ASKED: usize = 256;
 
-/// The Ethernet addresses toward an end point; `None` when they are not known.
-pub(super) type Resolved = (EndpointId, Option<NextHop>);
-
-/// An end point of STT.
+/// An end point to which whole frames are sent.
 #[derive(Clone, Debug)]
 struct Target {
     id: EndpointId,
@@ -42,12 +47,36 @@ impl Target {
     }
 }
 
-/// Those of the end points to which frames leave whole.
-fn targets(endpoints: &[EndpointConfig]) -> impl Iterator<Item = Target> + '_ {
-    endpoints.iter().filter(|endpoint| endpoint.spec.tunnel == TunnelType::Stt).map(|endpoint| {
+/// Those of the end points to which frames leave whole; those of STT first.
+fn targets(endpoints: &[EndpointConfig], of: Whole) -> impl Iterator<Item = Target> + '_ {
+    let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel == TunnelType::Stt;
+    let is_other = move |endpoint: &&EndpointConfig| {
+        of == Whole::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
+    };
+    let others = endpoints.iter().filter(is_other);
+    endpoints.iter().filter(is_stt).chain(others).map(|endpoint| {
         let EndpointConfig { id, local, remote, .. } = *endpoint;
         Target { id, local, remote, next_hop: None, hop: None }
     })
+}
+
+/// What is known of a next hop.
+#[derive(Debug, Default)]
+struct Neighbourhood {
+    /// The targets behind it, by their places.
+    behind: BTreeSet<usize>,
+    hop: Option<NextHop>,
+    /// The kernel is to be asked for it, even if it is known.
+    confirm: bool,
+}
+
+/// What leaves as whole frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Whole {
+    /// STT alone.
+    Stt,
+    /// What programs encapsulate, too.
+    All,
 }
 
 /// What has to be looked at beside routes and neighbours.
@@ -65,23 +94,23 @@ pub(super) struct Resolver {
     monitor: Monitor,
     uplink: Ifindex,
     uplink_mac: MacAddr,
+    whole: Whole,
     targets: Vec<Target>,
-    /// The targets behind each next hop.
-    behind: HashMap<IpAddr, Vec<usize>>,
+    next_hops: BTreeMap<IpAddr, Neighbourhood>,
     /// What has changed and nobody has been told yet.
     news: Vec<Resolved>,
     /// How many routes have yet to be read, the first at `cursor` and the others behind it, round the end.
     stale: usize,
     cursor: usize,
-    /// Where the next round of asking begins, so that it is not always the same next hops that have to wait.
-    ask_cursor: usize,
-    /// There has been a batch since the last tick.
-    batch_done: bool,
+    /// Behind which the next round of asking begins, so that it is not always the same next hops that have to wait.
+    asked: Option<IpAddr>,
+    /// There has been a portion since the last pause.
+    portion_done: bool,
     ticks: u32,
 }
 
 impl Resolver {
-    pub(super) fn open(uplink: Ifindex) -> Result<Self, Error> {
+    pub(super) fn open(uplink: Ifindex, whole: Whole) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let monitor = Monitor::open()?;
         let uplink_mac = netlink.link_by_index(uplink)?.mac;
@@ -90,13 +119,14 @@ impl Resolver {
             monitor,
             uplink,
             uplink_mac,
+            whole,
             targets: Vec::new(),
-            behind: HashMap::new(),
+            next_hops: BTreeMap::new(),
             news: Vec::new(),
             stale: 0,
             cursor: 0,
-            ask_cursor: 0,
-            batch_done: false,
+            asked: None,
+            portion_done: false,
             ticks: 0,
         })
     }
@@ -109,19 +139,23 @@ impl Resolver {
     pub(super) fn follow_endpoints(&mut self, endpoints: &[EndpointConfig]) {
         let known: HashMap<EndpointId, Target> =
             self.targets.drain(..).map(|target| (target.id, target)).collect();
-        self.targets.extend(targets(endpoints).map(|target| {
+        self.targets.extend(targets(endpoints, self.whole).map(|target| {
             let same = known.get(&target.id).filter(|known| known.is_same(&target));
             same.cloned().unwrap_or(target)
         }));
         let hops = self.targets.iter().filter(|target| target.hop.is_some());
         self.news = hops.map(|target| (target.id, target.hop)).collect();
-        self.behind.clear();
+        let known = std::mem::take(&mut self.next_hops);
         for (place, target) in self.targets.iter().enumerate() {
-            if let Some(next_hop) = target.next_hop {
-                self.behind.entry(next_hop).or_default().push(place);
+            if let Some(ip) = target.next_hop {
+                let entry = self.next_hops.entry(ip).or_insert_with(|| {
+                    let hop = known.get(&ip).and_then(|known| known.hop);
+                    Neighbourhood { hop, ..Neighbourhood::default() }
+                });
+                entry.behind.insert(place);
             }
         }
-        (self.cursor, self.ask_cursor) = (0, 0);
+        self.cursor = 0;
         self.refresh();
     }
 
@@ -130,50 +164,59 @@ impl Resolver {
         std::mem::take(&mut self.news)
     }
 
-    /// Reads routes and neighbours of all STT end points, however long that takes: nothing is forwarded yet.
-    pub(super) fn begin(&mut self) {
+    /// Reads routes and neighbours of all STT end points, however long that takes, and of many others: nothing is forwarded yet.
+    pub(super) fn begin(&mut self, endpoints: &[EndpointConfig]) {
         self.stale = self.targets.len();
-        let asked = self.read_routes(usize::MAX);
-        self.apply_neighbours(&asked);
+        self.read_routes(targets(endpoints, Whole::Stt).count().max(ROUTES_AT_START));
+        self.apply_neighbours();
     }
 
-    /// Routes may have changed: reads a batch of them now if that has not been done since the last tick, and the others
-    /// in the ticks that follow.
+    /// Routes may have changed: reads a portion of them now if that has not been done since the last pause, and the others
+    /// later.
     pub(super) fn refresh(&mut self) {
         self.stale = self.targets.len();
-        if !self.batch_done {
-            self.batch();
+        if !self.portion_done {
+            self.portion();
         }
     }
 
-    fn batch(&mut self) {
-        self.batch_done = true;
-        let confirm = self.read_routes(BATCH);
-        self.apply_neighbours(&confirm);
+    fn portion(&mut self) {
+        self.portion_done = true;
+        self.read_routes(ROUTES);
+        self.apply_neighbours();
     }
 
-    /// Reads at most `limit` of the routes that are to be read. Returns the next hops.
-    fn read_routes(&mut self, limit: usize) -> HashSet<IpAddr> {
-        let mut read = HashSet::new();
-        let mut changed = false;
+    /// Reads at most `limit` of the routes that are to be read.
+    fn read_routes(&mut self, limit: usize) {
         for _ in 0..self.stale.min(limit) {
             self.stale -= 1;
             let place = self.cursor;
             self.cursor = (place + 1) % self.targets.len();
             let next_hop = self.next_hop(&self.targets[place]);
-            changed |= next_hop != self.targets[place].next_hop;
-            self.targets[place].next_hop = next_hop;
-            read.extend(next_hop);
+            self.route(place, next_hop);
         }
-        if changed {
-            self.behind.clear();
-            for (place, target) in self.targets.iter().enumerate() {
-                if let Some(next_hop) = target.next_hop {
-                    self.behind.entry(next_hop).or_default().push(place);
-                }
+    }
+
+    /// Takes over by which next hop a target is reached.
+    fn route(&mut self, place: usize, next_hop: Option<IpAddr>) {
+        let before = std::mem::replace(&mut self.targets[place].next_hop, next_hop);
+        if before == next_hop {
+            return;
+        }
+        if let Some(ip) = before
+            && let Some(entry) = self.next_hops.get_mut(&ip)
+        {
+            entry.behind.remove(&place);
+            if entry.behind.is_empty() {
+                self.next_hops.remove(&ip);
             }
         }
-        read
+        let hop = next_hop.and_then(|ip| {
+            let entry = self.next_hops.entry(ip).or_default();
+            entry.behind.insert(place);
+            entry.hop
+        });
+        self.resolve(place, hop);
     }
 
     fn next_hop(&self, target: &Target) -> Option<IpAddr> {
@@ -190,33 +233,51 @@ impl Resolver {
         }
     }
 
-    /// Takes over the neighbours that the kernel knows. Asks for those that are missing, and for those to `confirm`.
-    fn apply_neighbours(&mut self, confirm: &HashSet<IpAddr>) {
-        if self.targets.is_empty() {
+    /// Takes over how a next hop is reached.
+    fn reach(&mut self, ip: IpAddr, hop: Option<NextHop>) {
+        let Some(entry) = self.next_hops.get_mut(&ip).filter(|entry| entry.hop != hop) else {
+            return;
+        };
+        entry.hop = hop;
+        let behind = std::mem::take(&mut entry.behind);
+        behind.iter().for_each(|place| self.resolve(*place, hop));
+        if let Some(entry) = self.next_hops.get_mut(&ip) {
+            entry.behind = behind;
+        }
+    }
+
+    /// Takes over the neighbours that the kernel knows. Asks for those that are missing, and for those to be confirmed.
+    fn apply_neighbours(&mut self) {
+        if self.next_hops.is_empty() {
             return;
         }
         let known: HashMap<IpAddr, Neighbour> = match self.netlink.neighbours(Some(self.uplink)) {
             Ok(neighbours) => neighbours.into_iter().map(|n| (n.ip, n)).collect(),
             Err(error) => return tracing::warn!("cannot read neighbours: {error}"),
         };
-        let mut asked = HashSet::new();
-        let (count, first) = (self.targets.len(), self.ask_cursor);
-        for place in (first..count).chain(0..first) {
-            let next_hop = self.targets[place].next_hop;
-            let neighbour = next_hop.and_then(|ip| known.get(&ip));
-            let hop = self.hop(neighbour);
-            self.resolve(place, hop);
-            let settled = neighbour.is_some_and(|n| n.state == NeighbourState::Permanent);
-            if let Some(ip) = next_hop
-                && !settled
-                && (hop.is_none() || confirm.contains(&ip))
-                && asked.len() < BATCH
-                && asked.insert(ip)
-            {
-                // A refusal shows as an end point that stays unresolved.
-                let _ = self.netlink.use_neighbour(self.uplink, ip);
-                self.ask_cursor = (place + 1) % count;
+        let next_hops: Vec<IpAddr> = self.next_hops.keys().copied().collect();
+        for &ip in &next_hops {
+            self.reach(ip, self.hop(known.get(&ip)));
+        }
+        let first = next_hops.partition_point(|ip| self.asked.is_some_and(|asked| *ip <= asked));
+        let mut left = ASKED;
+        for ip in next_hops[first..].iter().chain(&next_hops[..first]) {
+            let Some(entry) = self.next_hops.get_mut(ip) else { continue };
+            let settled = known.get(ip).is_some_and(|n| n.state == NeighbourState::Permanent);
+            if settled {
+                entry.confirm = false;
             }
+            if settled || (entry.hop.is_some() && !entry.confirm) {
+                continue;
+            }
+            if left == 0 {
+                return;
+            }
+            left -= 1;
+            entry.confirm = false;
+            self.asked = Some(*ip);
+            // A refusal shows as an end point that stays unresolved.
+            let _ = self.netlink.use_neighbour(self.uplink, *ip);
         }
     }
 
@@ -253,10 +314,7 @@ impl Resolver {
             }
         }
         for (ip, neighbour) in &neighbours {
-            let hop = self.hop(Some(neighbour));
-            for place in self.behind.get(ip).cloned().unwrap_or_default() {
-                self.resolve(place, hop);
-            }
+            self.reach(*ip, self.hop(Some(neighbour)));
         }
         if routes {
             self.refresh();
@@ -269,15 +327,30 @@ impl Resolver {
         (self.uplink, self.uplink_mac) = (uplink, mac);
     }
 
+    /// True while there are routes to be read: [`go_on`](Self::go_on) after a [`PAUSE`].
+    pub(super) fn is_behind(&self) -> bool {
+        self.stale > 0
+    }
+
+    /// Reads the next portion.
+    pub(super) fn go_on(&mut self) {
+        self.portion_done = false;
+        if self.is_behind() {
+            self.portion();
+        }
+    }
+
     /// Goes on with what is to be read, asks again for what is missing, and now and then for everything.
     pub(super) fn tick(&mut self) {
         self.ticks = self.ticks.wrapping_add(1);
-        self.batch_done = false;
+        self.portion_done = false;
         if self.ticks.is_multiple_of(CONFIRM_TICKS) {
             self.stale = self.targets.len();
+            self.next_hops.values_mut().for_each(|entry| entry.confirm = true);
         }
-        if self.stale > 0 || self.targets.iter().any(|target| target.hop.is_none()) {
-            self.batch();
+        let is_open = |entry: &Neighbourhood| entry.confirm || entry.hop.is_none();
+        if self.stale > 0 || self.next_hops.values().any(is_open) {
+            self.portion();
         }
     }
 }

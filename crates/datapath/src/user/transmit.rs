@@ -12,6 +12,14 @@ use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// The outer source ports.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourcePorts {
+    pub(super) base: u16,
+    /// A power of two.
+    pub(super) count: u16,
+}
+
 /// What a tunnel is sent from; all workers send from the same.
 #[derive(Clone, Debug)]
 pub(super) enum Sender {
@@ -28,17 +36,32 @@ pub(super) enum Sender {
 }
 
 impl Sender {
-    /// Opens what a tunnel is sent from, with `ports` source ports; `None` for STT, which leaves by the uplink.
-    pub(super) fn open(tunnel: &TunnelConfig, ports: u16) -> Result<Option<Self>, Error> {
+    /// Opens what a tunnel is sent from, with source ports from this range; `None` for STT, which leaves by the uplink.
+    pub(super) fn open(tunnel: &TunnelConfig, ports: &SourcePorts) -> Result<Option<Self>, Error> {
         let TunnelConfig { spec, local, .. } = *tunnel;
+        let SourcePorts { base, count } = *ports;
         Ok(match spec.tunnel {
             TunnelType::Gre => {
                 Some(Self::Gre { local, socket: Arc::new(RawIp::open(local, PROTOCOL_GRE)?) })
             }
             TunnelType::Vxlan | TunnelType::Geneve => {
                 let zero_checksum = !spec.checksum;
-                let options = TxOptions { count: ports, zero_checksum, ..TxOptions::default() };
+                let options = TxOptions {
+                    base_port_hint: base,
+                    count,
+                    zero_checksum,
+                    ..TxOptions::default()
+                };
                 let pool = Arc::new(TxPool::new(local, options)?);
+                let (first, _) = pool.ports();
+                if first != base {
+                    tracing::warn!(
+                        %local,
+                        "some of the source ports {base} to {} are taken: tunnels are sent from {first} on, and news of narrow \
+                         paths to them is not heeded",
+                        base.saturating_add(count - 1)
+                    );
+                }
                 Some(Self::Udp { local, checksum: spec.checksum, pool })
             }
             TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => None,

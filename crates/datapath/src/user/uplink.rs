@@ -21,17 +21,19 @@ pub(super) struct UplinkSockets {
 }
 
 impl UplinkSockets {
-    /// Opens those for `count` workers: all tagged frames of a flow are received by one of them.
+    /// Opens those for `count` workers: all tagged frames of a flow are received by one of them, unless programs hand them over.
     pub(super) fn open_group(
         needs: UplinkNeeds,
         uplink: Ifindex,
         count: usize,
+        receives_tags: bool,
     ) -> Result<Vec<Self>, Error> {
         let UplinkNeeds { tags, stt } = needs;
-        let mut tags_group = if tags { open_tags(uplink, count)? } else { Vec::new() };
+        let receives = tags && receives_tags;
+        let mut tags_group = if receives { open_tags(uplink, count)? } else { Vec::new() };
         let mut group = Vec::new();
         for _ in 0..count {
-            let sender = (stt || tags).then(|| open_sender(uplink)).transpose()?;
+            let sender = (stt || tags).then(|| PacketSocket::open_sender(uplink)).transpose()?;
             group.push(Self { tags: tags_group.pop(), sender });
         }
         Ok(group)
@@ -141,8 +143,4 @@ impl Uplink {
 fn open_tags(uplink: Ifindex, count: usize) -> Result<Vec<PacketSocket>, Error> {
     let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
     PacketSocket::open_group(uplink, &Filter::vlan_tagged(), promiscuous, count)
-}
-
-fn open_sender(uplink: Ifindex) -> Result<PacketSocket, Error> {
-    PacketSocket::open(uplink, &Filter::nothing(), PacketOptions::default())
 }

@@ -4,6 +4,7 @@ use super::busy_poll::{BusyPoll, Idle};
 use super::cache::CacheStats;
 use super::config::{EndpointConfig, LinkConfig, Underlay};
 use super::forward::{Forwarder, MAX_ANSWERS};
+use super::hand_over;
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
 use super::transmit;
@@ -11,10 +12,13 @@ use super::uplink::UplinkSockets;
 use super::{BATCH, Notice, Notices, TICK};
 use crate::megaflow::MegaflowId;
 use crate::stats::{EndpointStats, MegaflowStats};
-use flow::{DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType};
+use flow::{
+    DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType, strip_outer,
+};
 use netdev::Error;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
+use netdev::tap::Tap;
 use packet::PacketBuf;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,6 +27,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+use wire::{EthernetPacket, Protocol};
 
 /// What an epoll event is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +36,7 @@ enum Token {
     Tags,
     Receiver(usize),
     Vif(PortNo),
+    HandOver,
 }
 
 impl Token {
@@ -40,6 +46,7 @@ impl Token {
             Self::Tags => (1, 0),
             Self::Receiver(index) => (2, index as u64),
             Self::Vif(port) => (3, port.0.into()),
+            Self::HandOver => (4, 0),
         };
         kind << 32 | index
     }
@@ -51,6 +58,7 @@ impl Token {
             1 => Self::Tags,
             2 => Self::Receiver(index as usize),
             3 => Self::Vif(PortNo(index)),
+            4 => Self::HandOver,
             _ => return None,
         })
     }
@@ -66,6 +74,8 @@ pub(super) struct Worker {
     requests: mpsc::Receiver<Request>,
     /// By the number in their tokens.
     receivers: Vec<Option<Receiver>>,
+    /// What programs hand over.
+    hand_over: Option<Tap>,
     forwarder: Forwarder,
     packet: PacketBuf,
     notices: Notices,
@@ -89,6 +99,7 @@ impl Worker {
             waker,
             requests,
             receivers: Vec::new(),
+            hand_over: None,
             forwarder,
             packet,
             notices,
@@ -131,6 +142,7 @@ impl Worker {
                         }
                     }
                     Token::Vif(port) => self.receive_from_vif(port),
+                    Token::HandOver => self.receive_handed_over(),
                 }
                 self.forwarder.flush();
             }
@@ -182,17 +194,77 @@ impl Worker {
             if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
                 return;
             }
-            let Self { packet, forwarder, .. } = self;
-            match forwarder.out.uplink.links.decap(packet) {
-                Ok((link, port)) => {
-                    forwarder.frame(port, Some(&TunnelInfo::of_link(link)), packet);
+            self.tagged();
+        }
+    }
+
+    /// Forwards a tagged frame of the uplink.
+    fn tagged(&mut self) {
+        let Self { packet, forwarder, .. } = self;
+        match forwarder.out.uplink.links.decap(packet) {
+            Ok((link, port)) => forwarder.frame(port, Some(&TunnelInfo::of_link(link)), packet),
+            // Shown to who looks on, too.
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// Drops what came by the uplink.
+    fn refuse(&mut self, reason: DropReason) {
+        let port = self.forwarder.out.uplink_port();
+        self.forwarder.refuse(port, reason, &self.packet);
+    }
+
+    fn receive_handed_over(&mut self) {
+        for _ in 0..BATCH {
+            let Some(tap) = &self.hand_over else { break };
+            match hand_over::recv(tap, &mut self.packet) {
+                Ok(Some(())) => self.handed_over(),
+                Ok(None) | Err(IoError::LinkDown) => break,
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
+                    self.forwarder.dropped(DropReason::Malformed);
                 }
-                // Shown to who looks on, too.
-                Err(reason) => {
-                    let port = forwarder.out.uplink_port();
-                    forwarder.refuse(port, reason, packet);
-                }
+                // The control thread hears of it, too, and makes another.
+                Err(IoError::DeviceGone) => self.hand_over = None,
+                Err(_) => self.forwarder.dropped(DropReason::DeviceError),
             }
+        }
+        for receiver in self.receivers.iter_mut().flatten() {
+            receiver.flush_handed_over(&mut self.forwarder);
+        }
+    }
+
+    /// Goes on with a frame as if it had been read from where it came in.
+    fn handed_over(&mut self) {
+        let Some(port) = hand_over::take_off(&mut self.packet) else {
+            return self.refuse(DropReason::Malformed);
+        };
+        let Self { packet, forwarder, .. } = self;
+        if port == forwarder.out.uplink_port() {
+            return self.handed_over_by_uplink();
+        }
+        let Some(vif) = forwarder.out.vif(port) else {
+            return self.refuse(DropReason::NoSuchPort);
+        };
+        vif.rx.add(packet.len());
+        forwarder.show_sent(port, packet);
+        forwarder.frame(port, None, packet);
+    }
+
+    fn handed_over_by_uplink(&mut self) {
+        let Self { packet, forwarder, receivers, .. } = self;
+        if EthernetPacket::new_checked(packet.head()).is_ok_and(|it| it.ethertype().is_vlan()) {
+            forwarder.out.uplink.rx.add(packet.len());
+            return self.tagged();
+        }
+        let outer = match strip_outer(packet) {
+            Ok(outer) if outer.protocol == Protocol::GRE => outer,
+            Ok(_) => return self.refuse(DropReason::TunnelProtocol),
+            Err(reason) => return self.refuse(reason),
+        };
+        let mut receivers = receivers.iter_mut().flatten();
+        match receivers.find(|receiver| receiver.is_handed_over(outer.destination)) {
+            Some(receiver) => receiver.take_handed_over(&outer, packet, forwarder),
+            None => self.refuse(DropReason::UnknownEndpoint),
         }
     }
 
@@ -261,6 +333,15 @@ impl Worker {
                 forwarder.out.uplink.replace(UplinkSockets::default());
                 let _ = reply.send(());
             }
+            Request::HandOver(tap) => {
+                if let Err(error) = self.epoll.add(tap.as_fd(), Token::HandOver.to_u64()) {
+                    tracing::error!("cannot wait for what programs hand over: {error}");
+                }
+                self.hand_over = Some(tap);
+            }
+            Request::Overrun(frames) => {
+                forwarder.out.uplink.drops.add(DropReason::ReceiveOverrun, frames);
+            }
             Request::Uplink(sockets) => {
                 if let Some(tags) = &sockets.tags
                     && let Err(error) = self.epoll.add(tags.as_fd(), Token::Tags.to_u64())
@@ -327,7 +408,9 @@ impl Worker {
         }
         let free = self.receivers.iter().position(Option::is_none);
         let index = free.unwrap_or(self.receivers.len());
-        if let Err(error) = self.epoll.add(receiver.as_fd(), Token::Receiver(index).to_u64()) {
+        if let Some(fd) = receiver.as_fd()
+            && let Err(error) = self.epoll.add(fd, Token::Receiver(index).to_u64())
+        {
             tracing::error!("cannot wait for what tunnels bring: {error}");
         }
         match self.receivers.get_mut(index) {
