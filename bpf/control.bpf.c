@@ -57,6 +57,7 @@ int flow_put(struct weft_control *control)
 	flow->key = key;
 	flow->mask = control->mask;
 	flow->sections = sections(&key);
+	flow->list = control->list;
 	flow->next = *bucket;
 	flow->generation = control->generation;
 	/* Ordered after what the entry says. */
@@ -98,6 +99,18 @@ int flow_delete(struct weft_control *control)
 	return -ENOENT;
 }
 
+/* Gives a megaflow another list. Programs that have found it go on with the old one for a grace period. */
+SEC("syscall")
+int flow_list(struct weft_control *control)
+{
+	struct weft_flow *flow = flow_at(control->flow);
+
+	if (!flow || control->flow == WEFT_NO_FLOW || !flow->generation)
+		return -ENOENT;
+	*(volatile __u32 *)&flow->list = control->list;
+	return 0;
+}
+
 /* Tries a mask after all others. Nobody has used its number for a grace period. */
 SEC("syscall")
 int mask_append(struct weft_control *control)
@@ -122,6 +135,32 @@ SEC("syscall")
 int masks_flip(void *context)
 {
 	__sync_fetch_and_xor(&mask_list_in_use, 1);
+	return 0;
+}
+
+/* Writes an end point while programs count in it. Its addresses are in place before it is said to be resolved. */
+SEC("syscall")
+int endpoint_put(struct weft_endpoint_change *change)
+{
+	__u32 number = change->number;
+	struct weft_endpoint *endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
+
+	if (!endpoint)
+		return -ENOENT;
+	*(volatile __u32 *)&endpoint->flags = change->endpoint.flags & ~WEFT_ENDPOINT_RESOLVED;
+	__builtin_memcpy(endpoint->eth_dst, change->endpoint.eth_dst, sizeof(endpoint->eth_dst));
+	__builtin_memcpy(endpoint->eth_src, change->endpoint.eth_src, sizeof(endpoint->eth_src));
+	endpoint->max_len = change->endpoint.max_len;
+	/* Ordered after them. */
+	__sync_lock_test_and_set(&endpoint->flags, change->endpoint.flags);
+	return 0;
+}
+
+/* Programs see the old words or the new ones. */
+SEC("syscall")
+int config_put(struct weft_config *config)
+{
+	weft_config = *config;
 	return 0;
 }
 

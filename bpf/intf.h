@@ -69,6 +69,8 @@ struct weft_flow {
 	__u32 next;		/* in the chain of its bucket, or WEFT_NO_FLOW */
 	__u16 mask;		/* its number in the map of masks */
 	__u16 sections;		/* WEFT_L3_LONG, .._ND, .._TUNNEL: where `key` is not 0 */
+	__u32 list;		/* of actions */
+	__u32 pad;
 };
 
 /* An entry of the exact-match cache. */
@@ -109,4 +111,241 @@ struct weft_control {
 	__u64 generation;	/* flow_put: never used before, not 0 */
 	__u32 flow;
 	__u32 mask;
+	__u32 list;		/* flow_put: of actions */
+	__u32 pad;
 };
+
+/*
+ * What is done with the packets of a megaflow. Either a program can do all of it, or the list says
+ * to hand them over. See docs/adr/0011-the-kernel-datapath-in-front-of-the-user-datapath.md.
+ */
+#define WEFT_MAX_ACTIONS 15
+/* List 0 hands over. */
+#define WEFT_LIST_HAND_OVER 0
+#define WEFT_NO_ENDPOINT (~0U)
+
+enum weft_action_kind {
+	/* `number`: the port. The only output of a list is its last action, or they are copies. */
+	WEFT_ACTION_OUTPUT = 1,
+	/* By the uplink, with the tags that there are. */
+	WEFT_ACTION_UPLINK = 2,
+	/* `number`: the end point; `value`: the key << 32 | the word of logical ports. Last. */
+	WEFT_ACTION_ENCAP = 3,
+	/* Last. `field`: the reason, by the numbers of flow::DropReason. */
+	WEFT_ACTION_DROP = 4,
+	/* `value`: the tag, TPID << 16 | TCI. */
+	WEFT_ACTION_PUSH_VLAN = 5,
+	WEFT_ACTION_POP_VLAN = 6,
+	/* `field`: enum weft_set_field; `value`: its new bits, right aligned. */
+	WEFT_ACTION_SET = 7,
+};
+
+/* The frame has the header; all of the field is rewritten, and the checksums that cover it. */
+enum weft_set_field {
+	WEFT_SET_ETH_DST = 1,
+	WEFT_SET_ETH_SRC = 2,
+	WEFT_SET_IP4_SRC = 3,
+	WEFT_SET_IP4_DST = 4,
+	WEFT_SET_IP4_TTL = 5,
+	/* `number`: which bits of DSCP and ECN. */
+	WEFT_SET_IP4_TOS = 6,
+	/* Halves of addresses. */
+	WEFT_SET_IP6_SRC_HIGH = 7,
+	WEFT_SET_IP6_SRC_LOW = 8,
+	WEFT_SET_IP6_DST_HIGH = 9,
+	WEFT_SET_IP6_DST_LOW = 10,
+	WEFT_SET_IP6_HOP_LIMIT = 11,
+	/* `number`: which bits of DSCP and ECN. */
+	WEFT_SET_IP6_TOS = 12,
+	/* Of TCP and UDP. */
+	WEFT_SET_TP_SRC = 13,
+	WEFT_SET_TP_DST = 14,
+};
+
+struct weft_action {
+	__u8 kind;
+	__u8 field;
+	__u8 has_ports;		/* WEFT_ACTION_ENCAP: Geneve's option goes along */
+	__u8 pad;
+	__u32 number;
+	__u64 value;
+};
+
+struct weft_list {
+	__u32 count;		/* of actions */
+	__u32 endpoint;		/* of the last action, or WEFT_NO_ENDPOINT */
+	/*
+	 * Frames, or segments of super-packets, of more bytes from the Ethernet header on are
+	 * handed over; 0: none are. What the path to `endpoint` carries is asked besides.
+	 */
+	__u32 max_len;
+	__u32 grows;		/* by tags, in bytes, before the last action */
+	struct weft_action actions[WEFT_MAX_ACTIONS];
+};
+
+/* A VIF, by its number. */
+struct weft_port {
+	__u32 ifindex;		/* of the end that programs stand at; 0: there is none */
+	__u32 flags;		/* WEFT_PORT_.. */
+	__u32 max_len;		/* of frames to it without their tags, in bytes: MTU and Ethernet header */
+	__u32 pad;
+	/*
+	 * Address of the other end of a pair << 16, as struct weft_key has it; 0: not known. What
+	 * goes to any other address takes the way through the device, slower, which finds out
+	 * whether it is meant for the guest's own network stack.
+	 */
+	__u64 eth_dst;
+};
+
+/* The device is one end of a pair whose other end is in another namespace. */
+#define WEFT_PORT_PEER 1
+/* Somebody looks on: what comes from it or would go to it is handed over. */
+#define WEFT_PORT_WATCHED 2
+
+/* By the lowest 16 bits of its index: which port a device is. */
+struct weft_device {
+	__u32 ifindex;		/* 0: none */
+	__u32 port;
+};
+
+/*
+ * Of a port, on one CPU; of tagged frames on the uplink likewise. What is handed over is counted
+ * where it goes.
+ */
+struct weft_port_count {
+	__u64 rx_packets;
+	__u64 rx_bytes;
+	__u64 tx_packets;
+	__u64 tx_bytes;
+};
+
+/* Who may hand over how many misses; see weft_config. */
+struct weft_bucket {
+	__u64 at_ns;		/* of the last */
+	__u64 tokens;
+};
+
+/* The port that a packet came in by (not always one of a VIF) << 8 | the reason. */
+struct weft_drop {
+	__u64 port_reason;
+};
+
+/* flow::TunnelType. */
+enum weft_tunnel {
+	WEFT_VXLAN = 0,
+	WEFT_GENEVE = 1,
+	WEFT_GRE = 2,
+};
+
+#define WEFT_HEADER_MAX 72
+
+/* What end points of one kind share: the outer header with what differs being 0, and the rest. */
+struct weft_class {
+	__u8 header[WEFT_HEADER_MAX];
+	__u8 len;		/* of it */
+	__u8 tunnel;		/* enum weft_tunnel */
+	__u8 flags;		/* WEFT_CLASS_.. */
+	__u8 ttl;		/* unless inherited */
+	__u8 dscp;		/* unless inherited; << 2 */
+	__u8 pad;
+	/*
+	 * Sum of the IPv4 header's words, as numbers, folded to 16 bits. The header is as it stands
+	 * here: total length, type of service, TTL, checksum and destination are 0.
+	 */
+	__u16 ip_sum;
+	__u32 in_port;		/* the port by which its packets come in */
+	__u32 pad2;
+};
+
+#define WEFT_CLASS_IP6 1
+/* Outer UDP checksum: by header arithmetic; super-packets go without. */
+#define WEFT_CLASS_CHECKSUM 2
+#define WEFT_CLASS_TTL_INHERIT 4
+#define WEFT_CLASS_DSCP_INHERIT 8
+/* GRE: a key is sent and demanded. */
+#define WEFT_CLASS_KEY 16
+/* SYN segments are handed over: their MSS is lowered there. */
+#define WEFT_CLASS_CLAMP_MSS 32
+
+/* A remote end point, by its number. */
+struct weft_endpoint {
+	__u32 remote[4];	/* as on the wire; IPv4: the first */
+	__u8 eth_dst[6];
+	__u8 eth_src[6];
+	__u16 class;
+	__u16 max_len;		/* of inner frames without Geneve's option, Ethernet header included */
+	__u32 flags;		/* WEFT_ENDPOINT_.. */
+	__u64 tx_packets;	/* these are added to atomically */
+	__u64 tx_bytes;
+	__u64 rx_packets;
+	__u64 rx_bytes;
+};
+
+/* endpoint_put: what is written but for the counters, which go on. */
+struct weft_endpoint_change {
+	struct weft_endpoint endpoint;
+	__u32 number;
+	__u32 pad;
+};
+
+/* There is one. */
+#define WEFT_ENDPOINT_PRESENT 1
+/* Its Ethernet addresses are known; otherwise packets are handed over. */
+#define WEFT_ENDPOINT_RESOLVED 2
+
+/*
+ * From whom and to which of our addresses, as on the wire: found by it is an end point's number. Of
+ * GRE, userspace takes all packets to an address for which there is an entry whose remote is 0.
+ */
+struct weft_from4 {
+	__u32 remote;
+	__u32 local;
+	__u16 port;		/* the destination's; 0 for GRE */
+	__u8 proto;
+	__u8 pad;
+};
+
+struct weft_from6 {
+	__u32 remote[4];
+	__u32 local[4];
+	__u16 port;
+	__u8 proto;
+	__u8 pad;
+};
+
+/* A logical link of the uplink, by its tags: flow::TagLink. */
+struct weft_tags {
+	__u16 tpid;
+	__u16 vlan;
+	__u16 inner_tpid;	/* 0: there is only one tag */
+	__u16 inner_vlan;
+};
+
+struct weft_link {
+	__u32 in_port;
+	__u32 pad;
+	__u64 tun_id;		/* as in struct weft_key */
+	__u64 tun_flags;
+};
+
+/* What may change at any time. */
+struct weft_config {
+	__u32 uplink_ifindex;
+	__u32 hand_over_ifindex;	/* of the TAP; 0: nobody reads */
+	__u32 uplink_port;
+	__u32 watch_drops;		/* what would be dropped is handed over */
+	__u64 miss_ns;			/* one more of a port's misses in so many nanoseconds; 0: no limit */
+	__u64 miss_burst;		/* and so many at once */
+	__u16 entropy_base;
+	__u16 entropy_mask;		/* ports of the range - 1 */
+	__u32 uplink_max_len;		/* of tagged frames by the uplink, tags included; 0: no limit */
+	__u32 has_links;		/* userspace wants to know of tagged frames of other links */
+	__u32 pad;
+};
+
+/*
+ * In front of a frame that is handed over: an Ethernet header from nobody, with the port in the
+ * first four bytes of the destination, in network order. A tag that was in the skb's metadata
+ * stands behind the addresses of this header.
+ */
+#define WEFT_HAND_OVER_ETHERTYPE 0x88b5

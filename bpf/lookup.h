@@ -105,12 +105,16 @@ static __always_inline const __u64 *words(const struct weft_key *key)
 
 /*
  * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so
- * that values in a row, as ports and addresses are, might come to a few places only; multiplied
- * twice they do not.
+ * that values in a row, as ports and addresses are, might come to a few places only. What has been
+ * folded once is so still where the values differ in their highest bits alone; folded twice it is
+ * not.
  */
 static __always_inline __u32 place(__u64 sum, __u32 shift)
 {
-	return (sum ^ sum >> 32) * hash_factors[WEFT_KEY_WORDS + 1] >> shift;
+	__u64 factor = hash_factors[WEFT_KEY_WORDS + 1];
+
+	sum = (sum ^ sum >> 32) * factor;
+	return (sum ^ sum >> 32) * factor >> shift;
 }
 
 /* Keys that are alike under several masks are not to be in one chain. */
@@ -207,19 +211,23 @@ static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft
 {
 	__u32 number = search(key);
 	struct weft_flow *flow = flow_at(number);
+	__u64 generation;
 
 	if (number == WEFT_NO_FLOW || !flow)
 		return WEFT_NO_FLOW;
+	generation = *(volatile __u64 *)&flow->generation;
+	/* 0: deleted since it was found. No deleted one may seem to be what a cache entry means. */
+	if (!generation)
+		return number;
 	cached->key = *key;
 	cached->flow = number;
-	cached->generation = flow->generation;
+	cached->generation = generation;
 	return number;
 }
 
-/* The megaflow of a key, or WEFT_NO_FLOW; `bytes` of it are served by the megaflow. */
-static __always_inline __u32 lookup(const struct weft_key *key, __u32 bytes)
+/* The megaflow of a key, or WEFT_NO_FLOW. */
+static __always_inline __u32 lookup(const struct weft_key *key)
 {
-	struct weft_served *served;
 	struct weft_cached *cached;
 	struct weft_flow *flow;
 	__u32 at, number;
@@ -232,16 +240,22 @@ static __always_inline __u32 lookup(const struct weft_key *key, __u32 bytes)
 		return WEFT_NO_FLOW;
 	number = cached->flow;
 	flow = flow_at(number);
-	if (!flow || flow->generation != cached->generation || !cached->generation ||
-	    !is_cached(cached, key)) {
+	/* An entry that is empty has no EtherType, which every frame has. */
+	if (!flow || flow->generation != cached->generation || !is_cached(cached, key)) {
 		number = search_and_cache(key, cached);
 		if (number == WEFT_NO_FLOW)
 			return WEFT_NO_FLOW;
 	}
-	served = bpf_map_lookup_elem(&weft_served, &number);
+	return number;
+}
+
+/* A packet of `bytes` ends here as its megaflow says. What is handed over is counted there. */
+static __always_inline void serve(__u32 number, __u32 bytes)
+{
+	struct weft_served *served = bpf_map_lookup_elem(&weft_served, &number);
+
 	if (served) {
 		served->packets++;
 		served->bytes += bytes;
 	}
-	return number;
 }

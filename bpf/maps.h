@@ -1,6 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The tables of a lookup. Weak, so that every program that uses them has them and they are one when
+ * The tables that programs and userspace share:
+ *
+ *	weft_devices, weft_ports		which port a device is, and how frames leave by it
+ *	weft_cache, weft_flows, weft_buckets,
+ *	weft_masks, weft_mask_lists, weft_grace	the lookup, see lookup.h
+ *	weft_lists				what is done with the packets of a megaflow
+ *	weft_endpoints, weft_classes		remote end points, by number, and what they share
+ *	weft_from4, weft_from6, weft_links	from outer headers to an end point or a logical link
+ *	weft_served, weft_lookups, weft_port_counts,
+ *	weft_uplink_count, weft_drops		counters
+ *	weft_misses				the token buckets of misses, by port
+ *	weft_config, mask_list_in_use		variables that may change at any time
+ *	cache_shift, bucket_shift,
+ *	hash_factors, entropy_factors		constants, set before loading
+ *
+ * Weak, so that every program that uses them has them and they are one when
  * linked; userspace sets the sizes before it loads them. Whatever is found by an index from another
  * table is looked up with a check that the verifier demands and that never fails.
  */
@@ -69,6 +84,103 @@ struct {
 	__uint(max_entries, 1);
 } weft_lookups __weak SEC(".maps");
 
+#define WEFT_LISTS 1024
+#define WEFT_PORTS 1024
+#define WEFT_DEVICES 65536
+#define WEFT_CLASSES 64
+#define WEFT_ENDPOINTS 1024
+#define WEFT_LINKS 1024
+#define WEFT_DROPS 4096
+
+/* By their numbers; the first, WEFT_LIST_HAND_OVER, is never read. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_list);
+	__uint(max_entries, WEFT_LISTS);
+} weft_lists __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_port);
+	__uint(max_entries, WEFT_PORTS);
+} weft_ports __weak SEC(".maps");
+
+/* As many. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_port_count);
+	__uint(max_entries, WEFT_PORTS);
+} weft_port_counts __weak SEC(".maps");
+
+/* As many. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_bucket);
+	__uint(max_entries, WEFT_PORTS);
+} weft_misses __weak SEC(".maps");
+
+/* Always as many. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_device);
+	__uint(max_entries, WEFT_DEVICES);
+} weft_devices __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_class);
+	__uint(max_entries, WEFT_CLASSES);
+} weft_classes __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_endpoint);
+	__uint(max_entries, WEFT_ENDPOINTS);
+} weft_endpoints __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct weft_from4);
+	__type(value, __u32);
+	__uint(max_entries, WEFT_ENDPOINTS);
+} weft_from4 __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct weft_from6);
+	__type(value, __u32);
+	__uint(max_entries, WEFT_ENDPOINTS);
+} weft_from6 __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct weft_tags);
+	__type(value, struct weft_link);
+	__uint(max_entries, WEFT_LINKS);
+} weft_links __weak SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__type(key, struct weft_drop);
+	__type(value, __u64);
+	__uint(max_entries, WEFT_DROPS);
+} weft_drops __weak SEC(".maps");
+
+/* Of tagged frames that programs have received and sent by the uplink. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_port_count);
+	__uint(max_entries, 1);
+} weft_uplink_count __weak SEC(".maps");
+
 /*
  * Never read. An update of a map of maps returns when no program runs any more that ran when it
  * began (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): that is how userspace waits for a
@@ -90,6 +202,8 @@ struct {
 /* The list in use, 0 or 1. */
 __u32 mask_list_in_use __weak = 0;
 
+struct weft_config weft_config __weak = {};
+
 /* Set before loading, and constants from then on. */
 const volatile __u32 cache_shift __weak = 54;
 const volatile __u32 bucket_shift __weak = 54;
@@ -98,3 +212,5 @@ const volatile __u32 bucket_shift __weak = 54;
  * for the number of the mask and for the sum.
  */
 const volatile __u64 hash_factors[WEFT_KEY_WORDS + 2] __weak = {};
+/* Odd and secret as well; see encap.h. */
+const volatile __u64 entropy_factors[6] __weak = {};

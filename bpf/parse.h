@@ -54,6 +54,7 @@ enum {
 	PROTO_UDP = 17,
 	PROTO_ROUTING = 43,
 	PROTO_FRAGMENT = 44,
+	PROTO_GRE = 47,
 	PROTO_AH = 51,
 	PROTO_ICMP6 = 58,
 	PROTO_NONE = 59,
@@ -80,9 +81,24 @@ enum {
 
 struct frame {
 	struct __sk_buff *skb;
-	void *data;
+	void *data;	/* its first byte, that of a tunnelled one behind the outer headers */
 	void *end;	/* of the linear part */
 	__u32 len;	/* of all of it */
+	__u32 offset;	/* of its first byte in the skb */
+};
+
+/* The longest outer headers, those of IPv6 and Geneve with OVN's option, and some more. */
+#define MAX_OFFSET 127
+
+/*
+ * Where a frame stands that came by a tunnel: `offset` bytes of the skb are the outer headers, and
+ * `skip` bytes behind its addresses are tags of the underlay. The tag in the skb's metadata is no
+ * part of it when `is_bare` is set.
+ */
+struct place {
+	__u32 offset;
+	__u32 skip;
+	bool is_bare;
 };
 
 /* An upper layer and the bytes of the IP packet from there on. */
@@ -216,7 +232,8 @@ static __always_inline int parse_icmp(struct weft_key *key, const struct frame *
 	type_code = be16(upper->at);
 	key->transport = type_code;
 	if (upper->is_ip6 && (type_code == ND_SOLICIT << 8 || type_code == ND_ADVERT << 8))
-		return parse_nd(frame->skb, key, upper->at - frame->data, upper->len);
+		return parse_nd(frame->skb, key, upper->at - frame->data + frame->offset,
+				upper->len);
 	return WEFT_PARSED;
 }
 
@@ -376,13 +393,14 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
  * __netif_receive_skb_core()).
  */
 static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
-				      const struct frame *frame, void **l3, __u16 *type)
+				      const struct frame *frame, void **l3, __u16 *type,
+				      bool is_bare)
 {
 	__u64 tags = 0;
 	int room = 2;
 	__u32 at;
 
-	if (skb->vlan_present) {
+	if (skb->vlan_present && !is_bare) {
 		__u16 tpid = bpf_ntohs(skb->vlan_proto);
 
 		if (!is_tpid(tpid))
@@ -407,31 +425,33 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 }
 
 /*
- * `key` has the port, the tunnel and 0 in all else. Global, so that the verifier goes through it
- * once.
+ * `key` has the port, the tunnel and 0 in all else; the other arguments are those of struct place.
+ * Global, so that the verifier goes through it once.
  */
-__weak int parse_frame(struct __sk_buff *skb, struct weft_key *key)
+__weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset, __u32 skip,
+		       bool is_bare)
 {
 	struct frame frame = {
 		.skb = skb,
-		.data = (void *)(long)skb->data,
 		.end = (void *)(long)skb->data_end,
-		.len = skb->len,
+		.offset = offset,
 	};
-	void *l3 = frame.data + ETH_LEN;
-	__u64 word;
+	void *l3;
 	__u16 type;
 	int verdict;
 
-	if (!key)
+	if (!key || offset > MAX_OFFSET || skip > 2 * TAG_LEN || offset > skb->len)
 		return WEFT_UPCALL;
-	if (l3 > frame.end)
+	frame.data = (void *)(long)skb->data + offset;
+	frame.len = skb->len - offset;
+	l3 = frame.data + ETH_LEN + skip;
+	/* The first of these tells the verifier of the addresses. */
+	if (frame.data + ETH_LEN > frame.end || l3 > frame.end)
 		return missing(&frame, l3);
-	word = be64(frame.data + 6);
-	type = word;
-	key->eth_src = word & ~0xffffULL;
-	if (skb->vlan_present || is_tpid(type)) {
-		verdict = parse_tags(skb, key, &frame, &l3, &type);
+	key->eth_src = be64(frame.data + 6) & ~0xffffULL;
+	type = be16(l3 - 2);
+	if ((skb->vlan_present && !is_bare) || is_tpid(type)) {
+		verdict = parse_tags(skb, key, &frame, &l3, &type, is_bare);
 		if (verdict)
 			return verdict;
 	}
@@ -453,10 +473,12 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key)
  * A frame whose headers have to be pulled first. What has been read is forgotten: a sender may be
  * writing to pages that it shares with the frame.
  */
-static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key)
+static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
+				   const struct place *place)
 {
 	__u64 port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
-	__u32 len = skb->len < PULL_LEN ? skb->len : PULL_LEN;
+	__u32 most = PULL_LEN + MAX_OFFSET;
+	__u32 len = skb->len < most ? skb->len : most;
 	int i, verdict = WEFT_PULL;
 
 #pragma clang loop unroll(disable)
@@ -465,26 +487,33 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key)
 			return WEFT_UPCALL;
 		__builtin_memset(key, 0, __builtin_offsetof(struct weft_key, tun_id));
 		key->port = port;
-		verdict = parse_frame(skb, key);
+		verdict = parse_frame(skb, key, place->offset, place->skip, place->is_bare);
 		len = skb->len;
 	}
 	return verdict == WEFT_PULL ? WEFT_UPCALL : verdict;
 }
 
+/* Reads the headers of a frame that came by a tunnel, whose port and tunnel the key has already. */
+static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *key,
+				       const struct place *place)
+{
+	int verdict = parse_frame(skb, key, place->offset, place->skip, place->is_bare);
+
+	return verdict == WEFT_PULL ? parse_pulled(skb, key, place) : verdict;
+}
+
 /*
- * Reads the headers of a frame that came in by a port; of a tunnelled one, those of the inner
- * frame, which the skb has become by then. The key is that of flow::extract when the verdict is
- * WEFT_PARSED, and nothing otherwise.
+ * Reads the headers of a frame that came in by a port. The key is that of flow::extract when the
+ * verdict is WEFT_PARSED, and nothing otherwise.
  */
 static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __u32 in_port,
 				 const struct tunnel *tunnel)
 {
-	int verdict;
+	const struct place whole = {};
 
 	__builtin_memset(key, 0, sizeof(*key));
 	key->port = (__u64)in_port << 32;
 	if (tunnel)
 		key_tunnel(key, tunnel);
-	verdict = parse_frame(skb, key);
-	return verdict == WEFT_PULL ? parse_pulled(skb, key) : verdict;
+	return parse_inner(skb, key, &whole);
 }

@@ -29,6 +29,7 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 };
@@ -37,7 +38,29 @@ enum {
 	TC_ACT_UNSPEC = -1,
 	TC_ACT_OK = 0,
 	TC_ACT_SHOT = 2,
+	TC_ACT_REDIRECT = 7,
 };
+
+/* Flags of helpers. */
+enum {
+	BPF_F_INGRESS = 1ULL << 0,
+	BPF_F_RECOMPUTE_CSUM = 1ULL << 0,
+	BPF_F_PSEUDO_HDR = 1ULL << 4,
+	BPF_F_MARK_MANGLED_0 = 1ULL << 5,
+	BPF_ADJ_ROOM_MAC = 1,
+	BPF_F_ADJ_ROOM_FIXED_GSO = 1ULL << 0,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 = 1ULL << 1,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 = 1ULL << 2,
+	BPF_F_ADJ_ROOM_ENCAP_L4_GRE = 1ULL << 3,
+	BPF_F_ADJ_ROOM_ENCAP_L4_UDP = 1ULL << 4,
+	BPF_F_ADJ_ROOM_NO_CSUM_RESET = 1ULL << 5,
+	BPF_F_ADJ_ROOM_ENCAP_L2_ETH = 1ULL << 6,
+	BPF_F_ADJ_ROOM_DECAP_L3_IPV4 = 1ULL << 7,
+	BPF_F_ADJ_ROOM_DECAP_L3_IPV6 = 1ULL << 8,
+	BPF_CSUM_LEVEL_DEC = 2,
+};
+
+#define BPF_F_ADJ_ROOM_ENCAP_L2(len) (((__u64)(len) & 0xff) << 56)
 
 /* The context of tc programs. */
 struct __sk_buff {
@@ -77,3 +100,19 @@ struct __sk_buff {
 	__u32 : 24;
 	__u64 hwtstamp;
 };
+
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+/* A packet, as the kernel has it: what the context of programs does not tell. */
+struct sk_buff {
+	__u8 ip_summed : 2;
+	__u16 csum_start;
+	__u16 csum_offset;
+	__u16 mac_header;
+};
+
+#pragma clang attribute pop
+
+/* A device is to make the checksum (include/linux/skbuff.h). */
+#define CHECKSUM_PARTIAL 3

@@ -14,8 +14,9 @@ const CLANG_ARGS: [&str; 6] =
     ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-mcpu=v3"];
 
 /// Each object and the sources that are linked into it.
-const OBJECTS: [(&str, &[&str]); 3] = [
+const OBJECTS: [(&str, &[&str]); 4] = [
     ("control", &["control"]),
+    ("datapath", &["control", "vif", "uplink"]),
     ("test_extract", &["test_extract"]),
     ("test_lookup", &["control", "test_lookup"]),
 ];

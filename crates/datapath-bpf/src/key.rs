@@ -9,7 +9,7 @@
 //! because in every frame of that shape they are 0, and the mask has the bits of the shape.
 
 use crate::layout::{self, WORDS};
-use flow::{Field, FlowKey, FlowMask, STAGES, WORDS as FLOW_WORDS};
+use flow::{Field, FlowKey, FlowMask, Match, STAGES, WORDS as FLOW_WORDS};
 use std::fmt;
 
 /// What of a frame is there, by the bits of `enum weft_shape` in `bpf/intf.h`: a key with other ones would differ from the
@@ -192,10 +192,10 @@ pub struct KernelMatch {
 
 impl KernelMatch {
     /// The megaflow of a frame with `key`, as [`flow::extract()`](flow::extract()) has made it, that depends on the bits of `mask`. It
-    /// serves no frame that does not agree with `key` on those bits; it may serve fewer.
+    /// serves no frame that does not agree with `key` on those bits, whatever key that is; it may serve fewer.
     ///
     /// # Errors
-    /// [`NotHeld`] when the mask has bits that the kernel's key does not hold.
+    /// [`NotHeld`] when the mask has bits that the kernel's key does not hold, or the key has bits that no frame of its shape has.
     pub fn new(key: &FlowKey, mask: &FlowMask) -> Result<Self, NotHeld> {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];
@@ -210,6 +210,10 @@ impl KernelMatch {
                     words[at] |= bits;
                     of_shape |= shape;
                 }
+                // No frame has both: this key was not made of one, and what is left out would be asked of none.
+                Place::Absent { .. } if key.words()[word] & bits != 0 => {
+                    return Err(NotHeld(field_of(word)));
+                }
                 Place::Absent { bits: shape } => of_shape |= shape,
                 Place::Register => {}
                 Place::NotHeld(field) => return Err(NotHeld(field)),
@@ -218,6 +222,17 @@ impl KernelMatch {
         words[layout::PORT] = words[layout::PORT] & IN_PORT | of_shape;
         let mask = KernelMask(words);
         Ok(Self { key: mask.apply(&KernelKey::from(key)), mask })
+    }
+
+    /// The megaflow with a condition, of which `example` is a key that meets it, if one is known: the megaflow serves frames like it.
+    ///
+    /// # Errors
+    /// As [`KernelMatch::new`].
+    pub fn of(condition: &Match, example: Option<&FlowKey>) -> Result<Self, NotHeld> {
+        match example.filter(|key| condition.matches(key)) {
+            Some(key) => Self::new(key, condition.mask()),
+            None => Self::new(&with_eth_type(condition), condition.mask()),
+        }
     }
 
     /// The values, 0 outside the mask.
@@ -234,6 +249,31 @@ impl KernelMatch {
     pub fn matches(&self, key: &KernelKey) -> bool {
         self.mask.apply(key) == self.key
     }
+}
+
+/// A field that is in this word of a flow key.
+fn field_of(word: usize) -> Field {
+    let is_in = |field: &&Field| {
+        (field.word()..=field.word() + usize::from(field.width() > 64)).contains(&word)
+    };
+    Field::ALL.iter().find(is_in).copied().unwrap_or(Field::InPort)
+}
+
+/// The key of a condition, with the EtherType that its addresses tell where it does not say so itself.
+fn with_eth_type(condition: &Match) -> FlowKey {
+    let mut key = condition.key().clone();
+    let known = condition.mask().get(Field::EthType);
+    let has = |words: std::ops::Range<usize>| key.words()[words].iter().any(|&word| word != 0);
+    let eth_type = match () {
+        () if has(27..28) => 0x0800,
+        () if has(28..32) => 0x86dd,
+        () if has(33..36) => 0x0806,
+        () => return key,
+    };
+    if eth_type & known == key.get(Field::EthType) {
+        key.set(Field::EthType, eth_type);
+    }
+    key
 }
 
 #[cfg(test)]
@@ -307,6 +347,28 @@ mod tests {
             }
         }
         assert!(served > 10_000, "only {served} pairs say anything");
+    }
+
+    #[test]
+    fn megaflow_serves_no_frame_that_differs_when_only_its_condition_is_known() {
+        let mut random = Random::new(3);
+        let keys: Vec<_> = (0..300).map(|_| random_key(&mut random)).collect();
+        let (mut served, mut refused) = (0, 0);
+        for _ in 0..3000 {
+            let (of, mask) = (&keys[random.below(keys.len())], random_mask(&mut random));
+            let condition = Match::new(of, mask);
+            let Ok(megaflow) = KernelMatch::of(&condition, None) else {
+                refused += 1;
+                continue;
+            };
+            for other in keys.iter().filter(|other| megaflow.matches(&KernelKey::from(*other))) {
+                served += 1;
+                assert!(condition.matches(other), "{condition:?} of {of:?} serves {other:?}");
+            }
+            let exact = KernelMatch::of(&condition, Some(of)).expect("bits that the key holds");
+            assert!(exact.matches(&KernelKey::from(of)), "its own frame: {condition:?}");
+        }
+        assert!(served > 10_000 && refused < 300, "{served} pairs, {refused} refused");
     }
 
     #[test]

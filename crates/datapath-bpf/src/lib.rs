@@ -7,11 +7,32 @@
 //! - [`KernelKey`] is the kernel's key, made of a [`flow::FlowKey`].
 //! - [`KernelMatch`] is a megaflow in terms of it, or a refusal.
 //! - [`Tables`] are the megaflows, masks and exact-match caches that the programs look up.
+//!
+//! What is done with a packet is a [`List`]. A program executes it whole or hands the packet over as it came, to the user datapath
+//! that stands behind the programs: together they are the [`KernelDatapath`] (docs/adr/0011).
 #![deny(unsafe_code)]
 
+mod attach;
+mod flows;
+mod front;
 mod key;
 mod layout;
+mod list;
+mod lists;
+mod load;
+mod pieces;
+mod ports;
+mod provider;
+mod reach;
+mod record;
+mod sys;
 mod tables;
 
 pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
-pub use tables::{FlowNo, Lookups, MaskNo, Sizes, TableError, Tables};
+pub use list::{List, SetField, Step};
+pub use load::{Room, Unsupported};
+pub use pieces::Pieces;
+pub use provider::{KernelDatapath, StartError};
+pub use tables::{
+    FlowNo, Grace, ListNo, Lookups, MaskNo, Retired, Served, Sizes, TableError, Tables,
+};

@@ -8,13 +8,14 @@ use crate::key::{KernelMask, KernelMatch};
 use crate::layout::{
     WORDS, weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
 };
-use libbpf_rs::{
-    Map, MapCore, MapFlags, MapHandle, MapType, Object, OpenObject, ProgramInput, ProgramMut,
-};
+use crate::pieces::Pieces;
+use crate::sys;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// The number of a megaflow's entry, 1 to [`Sizes::flows`]. It is used again after the megaflow is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -23,6 +24,15 @@ pub struct FlowNo(pub u32);
 /// The number of a mask, 0 to [`Sizes::MASKS`] - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MaskNo(pub u32);
+
+/// The number of a list of actions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ListNo(pub u32);
+
+impl ListNo {
+    /// The list that hands packets over.
+    pub const HAND_OVER: Self = Self(0);
+}
 
 /// How much the tables hold; all of it is allocated when they are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +100,15 @@ pub struct Lookups {
     pub masks: u64,
 }
 
+/// What an entry of the table of megaflows has served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Served {
+    /// Packets; a super-packet is one.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// Why the tables did not do what they were asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
@@ -99,6 +118,12 @@ pub enum TableError {
     /// As many masks as there are places for.
     #[error("the table of masks is full")]
     MasksFull,
+    /// As many lists of actions as there are places for.
+    #[error("the table of lists of actions is full")]
+    ListsFull,
+    /// As many end points, tunnels or links as there are places for.
+    #[error("there is no room for {0}")]
+    Full(&'static str),
     /// There are too many megaflows of this hash; as rare as a hash with a secret makes it.
     #[error("too many megaflows share a hash")]
     ChainFull,
@@ -118,20 +143,19 @@ pub enum TableError {
 
 const E2BIG: i32 = -7;
 
-/// The tables of a loaded object that `control.bpf.c` is a part of, written by one thread.
+/// The tables of an object that `control.bpf.c` is a part of, written by one thread.
 #[derive(Debug)]
-pub struct Tables<'obj> {
-    flow_put: ProgramMut<'obj>,
-    flow_delete: ProgramMut<'obj>,
-    mask_append: ProgramMut<'obj>,
-    masks_flip: ProgramMut<'obj>,
-    masks: Map<'obj>,
-    mask_lists: Map<'obj>,
-    served: Map<'obj>,
-    lookups: Map<'obj>,
-    grace: Map<'obj>,
-    /// What [`Tables::wait`] puts into `grace`.
-    anything: MapHandle,
+pub struct Tables {
+    flow_put: OwnedFd,
+    flow_list: OwnedFd,
+    flow_delete: OwnedFd,
+    mask_append: OwnedFd,
+    masks_flip: OwnedFd,
+    masks: MapHandle,
+    mask_lists: MapHandle,
+    served: MapHandle,
+    lookups: MapHandle,
+    grace: Grace,
     flows: Flows,
     numbers: HashMap<KernelMask, MaskNo>,
     /// How many megaflows each mask has; `None` when nobody can reach it.
@@ -140,6 +164,52 @@ pub struct Tables<'obj> {
     order: Vec<MaskNo>,
     /// The list in use, 0 or 1.
     in_use: u32,
+    /// The other one may still be read.
+    flipped: bool,
+}
+
+/// Waits until no program runs any more that runs now, without the tables: those may be written meanwhile.
+#[derive(Clone, Debug)]
+pub struct Grace {
+    map: Arc<MapHandle>,
+    /// What is put into it.
+    anything: Arc<MapHandle>,
+}
+
+impl Grace {
+    fn new(pieces: &Pieces) -> Result<Self, TableError> {
+        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let anything = MapHandle::create(MapType::Array, Some("weft_grace_in"), 4, 4, 1, &options)?;
+        Ok(Self { map: Arc::new(pieces.map("weft_grace")?), anything: Arc::new(anything) })
+    }
+
+    /// Waits, some tens of milliseconds: see `weft_grace` in `bpf/maps.h`.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn wait(&self) -> Result<(), TableError> {
+        let anything = self.anything.as_fd().as_raw_fd().to_ne_bytes();
+        Ok(self.map.update(&0_u32.to_ne_bytes(), &anything, MapFlags::ANY)?)
+    }
+}
+
+/// What has been taken out, and may still be in use until a grace period has passed.
+#[derive(Debug, Default)]
+#[must_use = "what is not given back is lost"]
+pub struct Retired {
+    flows: Vec<FlowNo>,
+    masks: Vec<MaskNo>,
+    flipped: bool,
+}
+
+impl Retired {
+    /// Nothing, for which nobody has to wait.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty() && self.masks.is_empty() && !self.flipped
+    }
 }
 
 /// Who has which entry.
@@ -151,48 +221,42 @@ struct Flows {
     free: Vec<FlowNo>,
     /// Programs may still be using these.
     deleted: Vec<FlowNo>,
+    /// Behind the last that has ever been used.
+    end: FlowNo,
     /// Of the latest megaflow.
     generation: u64,
 }
 
-impl<'obj> Tables<'obj> {
+impl Tables {
     /// The tables of a freshly loaded object, which are empty.
     ///
     /// # Errors
     /// [`TableError::Lacks`] for an object that is not of this kind.
-    pub fn new(object: &'obj Object) -> Result<Self, TableError> {
-        let program = |name: &'static str| {
-            object.progs_mut().find(|program| program.name() == name).ok_or(TableError::Lacks(name))
-        };
-        let map = |name: &'static str| {
-            object.maps().find(|map| map.name() == name).ok_or(TableError::Lacks(name))
-        };
-        let flows = map("weft_flows")?.max_entries();
-        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-            ..Default::default()
-        };
+    pub fn new(pieces: &Pieces) -> Result<Self, TableError> {
+        let flows = pieces.map("weft_flows")?.max_entries();
         Ok(Self {
-            flow_put: program("flow_put")?,
-            flow_delete: program("flow_delete")?,
-            mask_append: program("mask_append")?,
-            masks_flip: program("masks_flip")?,
-            masks: map("weft_masks")?,
-            mask_lists: map("weft_mask_lists")?,
-            served: map("weft_served")?,
-            lookups: map("weft_lookups")?,
-            grace: map("weft_grace")?,
-            anything: MapHandle::create(MapType::Array, Some("weft_grace_in"), 4, 4, 1, &options)?,
+            flow_put: pieces.own_program("flow_put")?,
+            flow_list: pieces.own_program("flow_list")?,
+            flow_delete: pieces.own_program("flow_delete")?,
+            mask_append: pieces.own_program("mask_append")?,
+            masks_flip: pieces.own_program("masks_flip")?,
+            masks: pieces.map("weft_masks")?,
+            mask_lists: pieces.map("weft_mask_lists")?,
+            served: pieces.map("weft_served")?,
+            lookups: pieces.map("weft_lookups")?,
+            grace: Grace::new(pieces)?,
             flows: Flows {
                 masks: vec![None; flows as usize],
                 free: (1..flows).rev().map(FlowNo).collect(),
                 deleted: Vec::new(),
+                end: FlowNo(1),
                 generation: 0,
             },
             numbers: HashMap::new(),
             users: vec![None; Sizes::MASKS],
             order: Vec::new(),
             in_use: 0,
+            flipped: false,
         })
     }
 
@@ -200,25 +264,43 @@ impl<'obj> Tables<'obj> {
     ///
     /// # Errors
     /// [`TableError::FlowsFull`], [`TableError::MasksFull`], [`TableError::ChainFull`]; the megaflow is not there then.
-    pub fn put(&mut self, megaflow: &KernelMatch) -> Result<FlowNo, TableError> {
+    pub fn put(&mut self, megaflow: &KernelMatch, list: ListNo) -> Result<FlowNo, TableError> {
         if self.flows.free.is_empty() && !self.flows.deleted.is_empty() {
             self.reclaim()?;
         }
         let flow = *self.flows.free.last().ok_or(TableError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
         self.flows.generation += 1;
-        let control = control(megaflow.key().words(), self.flows.generation, flow, mask);
+        let control = control(megaflow.key().words(), self.flows.generation, flow, mask, list);
         match run(&self.flow_put, control)? {
             0 => {}
             E2BIG => return Err(TableError::ChainFull),
             other => return Err(TableError::Refused(other)),
         }
         self.flows.free.pop();
+        self.flows.end = self.flows.end.max(FlowNo(flow.0 + 1));
         self.flows.masks[flow.0 as usize] = Some(mask);
         if let Some(users) = &mut self.users[mask.0 as usize] {
             *users += 1;
         }
         Ok(flow)
+    }
+
+    /// Gives a megaflow another list; its counters go on.
+    ///
+    /// # Errors
+    /// [`TableError::NoSuchFlow`].
+    pub fn set_list(&mut self, flow: FlowNo, list: ListNo) -> Result<(), TableError> {
+        let mask = self.mask_of(flow).ok_or(TableError::NoSuchFlow(flow))?;
+        match run(&self.flow_list, control(&[0; WORDS], 0, flow, mask, list))? {
+            0 => Ok(()),
+            other => Err(TableError::Refused(other)),
+        }
+    }
+
+    /// The mask of a megaflow.
+    pub fn mask_of(&self, flow: FlowNo) -> Option<MaskNo> {
+        self.flows.masks.get(flow.0 as usize).copied().flatten()
     }
 
     /// Takes a megaflow out: no lookup that begins later finds it, not in an exact-match cache either.
@@ -228,7 +310,7 @@ impl<'obj> Tables<'obj> {
     pub fn delete(&mut self, flow: FlowNo) -> Result<(), TableError> {
         let mask = self.flows.masks.get_mut(flow.0 as usize).and_then(Option::take);
         let mask = mask.ok_or(TableError::NoSuchFlow(flow))?;
-        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask))? {
+        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ListNo::HAND_OVER))? {
             0 => {}
             other => return Err(TableError::Refused(other)),
         }
@@ -240,35 +322,67 @@ impl<'obj> Tables<'obj> {
     }
 
     /// Makes the places of what was deleted free, and has the masks tried in the order of `hits`, those with the most first; those
-    /// that nobody uses any more are not tried at all. Takes as long as the kernel's grace periods take, some tens of
-    /// milliseconds: call it now and then, not for each megaflow.
+    /// that nobody uses any more are not tried at all. Waits for a grace period.
     ///
     /// # Errors
     /// When the kernel refuses it.
     pub fn reclaim_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<(), TableError> {
-        let unused: Vec<_> =
-            self.order.iter().copied().filter(|mask| self.users(*mask) == Some(0)).collect();
-        let mut order = self.order.clone();
-        order.retain(|mask| !unused.contains(mask));
-        order.sort_by_key(|&mask| std::cmp::Reverse(hits(mask)));
-        if order != self.order {
-            // Nobody reads the other list since the grace period that followed the last flip.
-            self.mask_lists.update(
-                &(self.in_use ^ 1).to_ne_bytes(),
-                &list_bytes(&order),
-                MapFlags::ANY,
-            )?;
-            run(&self.masks_flip, Vec::new())?;
-            self.in_use ^= 1;
-            self.order = order;
-        }
-        self.wait()?;
-        for mask in unused {
-            self.users[mask.0 as usize] = None;
-            self.numbers.retain(|_, number| *number != mask);
-        }
-        self.flows.free.append(&mut self.flows.deleted);
+        let retired = self.retire_and_sort(hits)?;
+        self.grace.wait()?;
+        self.give_back(retired);
         Ok(())
+    }
+
+    /// What waits for a grace period.
+    pub fn grace(&self) -> Grace {
+        self.grace.clone()
+    }
+
+    /// What has been deleted. When a grace period has passed that began later, it is to be [given back](Tables::give_back).
+    pub fn retire(&mut self) -> Retired {
+        Retired { flows: std::mem::take(&mut self.flows.deleted), ..Retired::default() }
+    }
+
+    /// The same, and the masks that nobody uses any more; the others are tried in the order of `hits`.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, TableError> {
+        let mut retired = self.retire();
+        if self.flipped {
+            return Ok(retired);
+        }
+        let mut order = self.order.clone();
+        order.retain(|&mask| self.users(mask) != Some(0));
+        order.sort_by_key(|&mask| std::cmp::Reverse(hits(mask)));
+        if order == self.order {
+            return Ok(retired);
+        }
+        self.mask_lists.update(
+            &(self.in_use ^ 1).to_ne_bytes(),
+            &list_bytes(&order),
+            MapFlags::ANY,
+        )?;
+        run(&self.masks_flip, Vec::new())?;
+        self.in_use ^= 1;
+        let had = std::mem::replace(&mut self.order, order);
+        retired.masks = had.into_iter().filter(|mask| self.users(*mask) == Some(0)).collect();
+        // From now on another megaflow of such a mask gets a new number: this one is not tried.
+        self.numbers.retain(|_, number| !retired.masks.contains(number));
+        (self.flipped, retired.flipped) = (true, true);
+        Ok(retired)
+    }
+
+    /// Makes free what nobody can be using any more.
+    pub fn give_back(&mut self, retired: Retired) {
+        let Retired { mut flows, masks, flipped } = retired;
+        self.flows.free.append(&mut flows);
+        for mask in masks {
+            self.users[mask.0 as usize] = None;
+        }
+        if flipped {
+            self.flipped = false;
+        }
     }
 
     /// [`Tables::reclaim_and_sort`] that leaves the order as it is.
@@ -283,9 +397,27 @@ impl<'obj> Tables<'obj> {
     ///
     /// # Errors
     /// [`TableError::NoSuchFlow`].
-    pub fn served(&self, flow: FlowNo) -> Result<(u64, u64), TableError> {
-        let [packets, bytes] = sum(&self.served, flow.0)?.ok_or(TableError::NoSuchFlow(flow))?;
-        Ok((packets, bytes))
+    pub fn served(&self, flow: FlowNo) -> Result<Served, TableError> {
+        self.served_from(flow, 1)?.first().copied().ok_or(TableError::NoSuchFlow(flow))
+    }
+
+    /// The same of at most `most` entries from `first` on; fewer where the table ends.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub fn served_from(&self, first: FlowNo, most: u32) -> Result<Vec<Served>, TableError> {
+        let entries = sums(&self.served, first.0, most)?;
+        Ok(entries.into_iter().map(|[packets, bytes]| Served { packets, bytes }).collect())
+    }
+
+    /// As many entries as there are, with the one that is none.
+    pub(crate) fn capacity(&self) -> usize {
+        self.flows.masks.len()
+    }
+
+    /// Behind the last entry that has ever been used.
+    pub fn end(&self) -> FlowNo {
+        self.flows.end
     }
 
     /// What lookups have come to since the programs were loaded.
@@ -293,8 +425,8 @@ impl<'obj> Tables<'obj> {
     /// # Errors
     /// When the kernel refuses it.
     pub fn lookups(&self) -> Result<Lookups, TableError> {
-        let [hits, misses, masks] =
-            sum(&self.lookups, 0)?.ok_or(TableError::Lacks("weft_lookups"))?;
+        let sums = sums(&self.lookups, 0, 1)?;
+        let &[hits, misses, masks] = sums.first().ok_or(TableError::Lacks("weft_lookups"))?;
         Ok(Lookups { hits, misses, masks })
     }
 
@@ -319,7 +451,8 @@ impl<'obj> Tables<'obj> {
         let free = free(&self.users).ok_or(TableError::MasksFull)?;
         let number = MaskNo(free as u32);
         self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
-        match run(&self.mask_append, control(&[0; WORDS], 0, FlowNo(0), number))? {
+        match run(&self.mask_append, control(&[0; WORDS], 0, FlowNo(0), number, ListNo::HAND_OVER))?
+        {
             0 => {}
             other => return Err(TableError::Refused(other)),
         }
@@ -328,15 +461,9 @@ impl<'obj> Tables<'obj> {
         self.order.push(number);
         Ok(number)
     }
-
-    /// Waits until no program runs that runs now: see `weft_grace` in `bpf/maps.h`.
-    fn wait(&self) -> Result<(), TableError> {
-        let anything = self.anything.as_fd().as_raw_fd().to_ne_bytes();
-        Ok(self.grace.update(&0_u32.to_ne_bytes(), &anything, MapFlags::ANY)?)
-    }
 }
 
-// What `sum` takes for words in this order.
+// What `sums` takes for words in this order.
 const _: () = assert!(
     offset_of!(weft_served, packets) == 0
         && offset_of!(weft_served, bytes) == 8
@@ -345,17 +472,24 @@ const _: () = assert!(
         && offset_of!(weft_lookups, masks) == 16
 );
 
-/// The sum over all CPUs of the first `N` words of an entry.
-fn sum<const N: usize>(map: &Map<'_>, entry: u32) -> Result<Option<[u64; N]>, TableError> {
-    let cpus = map.lookup_percpu(&entry.to_ne_bytes(), MapFlags::ANY)?;
-    Ok(cpus.map(|cpus| {
-        cpus.iter().fold([0; N], |mut sums, cpu| {
+/// The sums over all CPUs of the first `N` words of at most `most` entries from `first` on.
+pub(crate) fn sums<const N: usize>(
+    map: &MapHandle,
+    first: u32,
+    most: u32,
+) -> Result<Vec<[u64; N]>, TableError> {
+    let bytes = sys::read(map, first, most).map_err(libbpf_rs::Error::from)?;
+    let value = map.value_size().next_multiple_of(8) as usize;
+    let entry = sys::entry_len(map).map_err(libbpf_rs::Error::from)?;
+    let sum = |entry: &[u8]| {
+        entry.chunks_exact(value).fold([0; N], |mut sums: [u64; N], cpu| {
             for (sum, &word) in sums.iter_mut().zip(cpu.as_chunks().0) {
                 *sum += u64::from_ne_bytes(word);
             }
             sums
         })
-    }))
+    };
+    Ok(bytes.chunks_exact(entry).map(sum).collect())
 }
 
 fn bytes(words: &[u64; WORDS]) -> Vec<u8> {
@@ -373,28 +507,33 @@ fn list_bytes(order: &[MaskNo]) -> Vec<u8> {
 }
 
 /// A `struct weft_control`.
-fn control(key: &[u64; WORDS], generation: u64, flow: FlowNo, mask: MaskNo) -> Vec<u8> {
+fn control(
+    key: &[u64; WORDS],
+    generation: u64,
+    flow: FlowNo,
+    mask: MaskNo,
+    list: ListNo,
+) -> Vec<u8> {
     const KEY: usize = size_of::<weft_key>();
     const _: () = assert!(
         offset_of!(weft_control, key) == 0
             && offset_of!(weft_control, generation) == KEY
             && offset_of!(weft_control, flow) == KEY + 8
             && offset_of!(weft_control, mask) == KEY + 12
-            && size_of::<weft_control>() == KEY + 16
+            && offset_of!(weft_control, list) == KEY + 16
+            && size_of::<weft_control>() == KEY + 24
             && offset_of!(weft_flow, generation) == KEY
     );
     let mut control = bytes(key);
     control.extend(generation.to_ne_bytes());
     control.extend(flow.0.to_ne_bytes());
     control.extend(mask.0.to_ne_bytes());
+    control.extend(list.0.to_ne_bytes());
+    control.extend([0; 4]);
     control
 }
 
 /// Runs a control program, and returns what it does.
-fn run(program: &ProgramMut<'_>, mut context: Vec<u8>) -> Result<i32, TableError> {
-    let mut input = ProgramInput::default();
-    if !context.is_empty() {
-        input.context_in = Some(&mut context);
-    }
-    Ok(program.test_run(input)?.return_value.cast_signed())
+fn run(program: &OwnedFd, mut context: Vec<u8>) -> Result<i32, TableError> {
+    Ok(sys::run(program.as_fd(), &mut context).map_err(libbpf_rs::Error::from)?)
 }

@@ -5,8 +5,13 @@ mod common;
 
 use common::frames::{tcp4, tcp6};
 use common::lookup::Lookup;
-use datapath_bpf::{KernelMatch, Sizes};
-use flow::{Field, FlowMask};
+use common::switch::Switch;
+use common::tunnels;
+use datapath_bpf::{KernelMatch, ListNo, Sizes};
+use flow::{
+    Action, DatapathKey, Field, FlowKey, FlowMask, LogicalPorts, PortKey, PortNo, TunnelInfo,
+    TunnelKey, TunnelType,
+};
 use packet::PacketBuf;
 use std::path::Path;
 use testkit::host::TestHost;
@@ -30,7 +35,7 @@ fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
             other.set(Field::EthSrc, 1);
         }
         let megaflow = KernelMatch::new(&other, &mask).expect("bits that the key holds");
-        kernel.tables.put(&megaflow).expect("there is room");
+        kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
     }
 }
 
@@ -49,6 +54,45 @@ fn print_times() {
             }
         }
     }
+}
+
+/// Not a test of its own either.
+#[test]
+#[ignore = "prints times, for the machine that counts instructions"]
+fn print_program_times() {
+    let lookup = Lookup::load(Sizes { flows: 10, cached: 16 });
+    let zeros = [&tcp4()[..14], &[0; 36], &tcp4()].concat();
+    let floors = lookup.floors(&tcp4(), &zeros);
+    for (name, time) in ["nothing", "floor put on", "floor take off"].into_iter().zip(floors) {
+        println!("TIME {name} {}", time.as_nanos());
+    }
+    let mut switch = Switch::load();
+    let tunnels = tunnels::add_all(&mut switch);
+    let to_guest = [&Switch::GUEST, &tcp4()[6..]].concat();
+    let key = extract(&to_guest, Switch::VIF, None);
+    switch.put(&key, &[Action::Output(Switch::PEER)], 0);
+    println!("TIME vif output {}", switch.time(false, &to_guest).as_nanos());
+    let frame = tcp4();
+    let outward = extract(&frame, Switch::VIF, None);
+    for tunnel in &tunnels {
+        let (name, is_v6) = (tunnel.spec.tunnel, tunnel.local.is_ipv6());
+        let ports = LogicalPorts { ingress: PortKey::new(1), egress: PortKey::new(2).unwrap() };
+        let ports = (name == TunnelType::Geneve).then_some(ports);
+        let tunnel_key = TunnelKey { datapath: DatapathKey(0), ports };
+        let encap = Action::Encap { endpoint: tunnel.id, key: tunnel_key };
+        let flow = switch.put(&outward, &[encap], 0);
+        println!("TIME vif {name} v6={is_v6} {}", switch.time(false, &frame).as_nanos());
+        switch.tables.delete(flow).expect("it is there");
+        let (outer, key) = tunnels::arrival(tunnel, &to_guest, &tunnel_key);
+        let flow = switch.put(&key, &[Action::Output(Switch::PEER)], 0);
+        assert_eq!(switch.uplink(&outer).bytes, to_guest);
+        println!("TIME uplink {name} v6={is_v6} {}", switch.time(true, &outer).as_nanos());
+        switch.tables.delete(flow).expect("it is there");
+    }
+}
+
+fn extract(frame: &[u8], port: PortNo, tunnel: Option<&TunnelInfo>) -> FlowKey {
+    flow::extract(&PacketBuf::from_bytes(frame), port, tunnel).expect("it is whole")
 }
 
 #[test]
@@ -71,5 +115,35 @@ fn instructions_of_a_hit_stay_within_their_limit() {
             let hit = time(&format!("{frame} 1 {way}")) - time(&format!("{frame} 1 empty"));
             assert!(hit <= HIT_INSTRUCTIONS, "{frame} {way}: {hit} instructions\n{printed}");
         }
+    }
+}
+
+/// The most that a program may take for a small TCP segment over IPv4, with what the helpers take that it calls.
+const OUTPUT_INSTRUCTIONS: u32 = 720;
+const TUNNEL_INSTRUCTIONS: u32 = 1800;
+/// Packets of a test run have not enough headroom for the longest headers: they are moved.
+const MOVED_INSTRUCTIONS: u32 = 4600;
+
+#[test]
+fn instructions_of_the_programs_stay_within_their_limits() {
+    testkit::require_vm!();
+    let host = TestHost::new("bpf");
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut vm = Vm::counting(&host, Path::new(&program));
+    let printed = vm.run("/bin/program --ignored --exact print_program_times --nocapture");
+    let lines = printed.lines().filter_map(|line| line.split_once("TIME ")?.1.rsplit_once(' '));
+    let times: Vec<(&str, u32)> =
+        lines.filter_map(|(name, time)| Some((name, time.trim().parse().ok()?))).collect();
+    let nothing = times.iter().find(|(name, _)| *name == "nothing").expect(&printed).1;
+    assert!(times.len() > 20, "{printed}");
+    for &(name, time) in &times {
+        let instructions = time - nothing;
+        println!("{name}: {instructions}");
+        let limit = match name {
+            "vif output" => OUTPUT_INSTRUCTIONS,
+            "vif vxlan v6=true" | "vif geneve v6=true" => MOVED_INSTRUCTIONS,
+            _ => TUNNEL_INSTRUCTIONS,
+        };
+        assert!(instructions <= limit, "{name}: {instructions} instructions\n{printed}");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::frames::tcp4;
 use common::lookup::Lookup;
-use datapath_bpf::{FlowNo, KernelKey, KernelMatch, Lookups, Sizes, TableError};
+use datapath_bpf::{FlowNo, KernelKey, KernelMatch, ListNo, Lookups, Served, Sizes, TableError};
 use flow::{Field, FlowKey, FlowMask};
 use packet::PacketBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -64,7 +64,7 @@ fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) 
             if flow.is_none() && random.once_in(2) {
                 let megaflow = KernelMatch::new(key, &masks[random.below(masks.len())]);
                 let megaflow = megaflow.expect("bits that the key holds");
-                match kernel.tables.put(&megaflow) {
+                match kernel.tables.put(&megaflow, ListNo::HAND_OVER) {
                     Ok(number) => installed.push((number, megaflow)),
                     Err(TableError::ChainFull | TableError::FlowsFull) => {}
                     Err(error) => panic!("{error}"),
@@ -115,10 +115,10 @@ fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
         let mut key = FlowKey::default();
         key.set(field, 5);
         let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
-        kernel.tables.put(&megaflow).expect("there is room");
+        kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
         assert_eq!(kernel.find(&tcp4()), None, "{field}");
         let without = KernelMatch::new(&FlowKey::default(), &mask_of(&[field])).expect("is held");
-        let without = kernel.tables.put(&without).expect("there is room");
+        let without = kernel.tables.put(&without, ListNo::HAND_OVER).expect("there is room");
         assert_eq!(kernel.find(&tcp4()), Some(without), "{field}");
     }
 }
@@ -133,9 +133,10 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     assert!(exact.is_some(), "the kernel's key does not hold all");
     let mask = mask_of(&[Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType]);
     let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-    let first = kernel.tables.put(&megaflow).expect("there is room");
+    let first = kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
     assert_eq!((kernel.find(&bytes), kernel.find(&bytes)), (Some(first), Some(first)));
-    assert_eq!(kernel.tables.served(first).expect("it is there"), (2, 2 * bytes.len() as u64));
+    let served = Served { packets: 2, bytes: 2 * bytes.len() as u64 };
+    assert_eq!(kernel.tables.served(first).expect("it is there"), served);
 
     kernel.tables.delete(first).expect("it is there");
     assert_eq!(kernel.find(&bytes), None);
@@ -143,7 +144,11 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     let mut other = key.clone();
     other.set(Field::EthSrc, 0x02_ff);
     let other = KernelMatch::new(&other, &mask).expect("bits that the key holds");
-    assert_eq!(kernel.tables.put(&other).expect("there is room"), first, "used again");
+    assert_eq!(
+        kernel.tables.put(&other, ListNo::HAND_OVER).expect("there is room"),
+        first,
+        "used again"
+    );
     assert_eq!(kernel.find(&bytes), None, "the cache has the key with the entry's number");
     assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(TableError::NoSuchFlow(FlowNo(2)))));
 }
@@ -178,8 +183,8 @@ fn lookups_go_on_while_megaflows_come_and_go() {
         });
         for round in 0..100 {
             // What was free last is taken first, so they change places.
-            let flows =
-                [&sought, &other].map(|flow| kernel.tables.put(flow).expect("there is room"));
+            let flows = [&sought, &other]
+                .map(|flow| kernel.tables.put(flow, ListNo::HAND_OVER).expect("there is room"));
             at.store(flows[0].0 as usize, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(5));
             at.store(MOVING, Ordering::SeqCst);
@@ -202,7 +207,7 @@ fn tables_refuse_more_than_they_hold() {
     let mut put = |kernel: &mut Lookup, id: u32| {
         key.set(Field::TunId, id.into());
         let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-        kernel.tables.put(&megaflow)
+        kernel.tables.put(&megaflow, ListNo::HAND_OVER)
     };
     let flows: Vec<_> = (1..=SIZES.flows).map(|id| put(&mut kernel, id).expect("room")).collect();
     assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(TableError::FlowsFull)));
@@ -227,7 +232,7 @@ fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
                 let mut key = FlowKey::default();
                 key.set(field, number << shift);
                 let megaflow = KernelMatch::new(&shaped(key, field), &mask).expect("it is held");
-                let put = kernel.tables.put(&megaflow);
+                let put = kernel.tables.put(&megaflow, ListNo::HAND_OVER);
                 put.unwrap_or_else(|e| panic!("{field} = {number} << {shift}: {e}"));
             }
         }
@@ -258,11 +263,11 @@ fn masks_without_megaflows_make_room_for_others() {
         let mut mask = FlowMask::default();
         mask.add_bits(Field::TunId, number as u128);
         let megaflow = KernelMatch::new(&FlowKey::default(), &mask).expect("it is held");
-        let put = kernel.tables.put(&megaflow);
+        let put = kernel.tables.put(&megaflow, ListNo::HAND_OVER);
         if number > Sizes::MASKS && put.is_err() {
             assert!(matches!(put, Err(TableError::MasksFull)));
             kernel.tables.delete(FlowNo(17)).expect("it is there");
-            return kernel.tables.put(&megaflow);
+            return kernel.tables.put(&megaflow, ListNo::HAND_OVER);
         }
         put
     };
@@ -283,7 +288,7 @@ fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
     let (bytes, key) = frames.take(100).find(differ).expect("most have other addresses");
     let put = |kernel: &mut Lookup, field| {
         let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
-        kernel.tables.put(&megaflow).expect("there is room")
+        kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room")
     };
     let [src, dst, port] =
         [Field::EthSrc, Field::EthDst, Field::InPort].map(|field| put(&mut kernel, field));

@@ -5,6 +5,7 @@ mod common;
 
 use common::agree::Extractor;
 use common::lookup::Lookup;
+use common::switch::Switch;
 use datapath_bpf::Sizes;
 use libbpf_rs::query::ProgInfoIter;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use testkit::vm::Vm;
 const RECORDED: &str = include_str!("../../../docs/results/bpf-verifier.md");
 /// A count may differ from the recorded one by one part in so many.
 const MARGIN: u32 = 10;
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 14] = [
     "flow_delete",
     "flow_put",
     "mask_append",
@@ -24,8 +25,12 @@ const PROGRAMS: [&str; 10] = [
     "test_extract",
     "test_lookup",
     "test_parse",
+    "test_put_on",
     "test_search",
+    "test_take_off",
     "test_tunnel",
+    "weft_uplink",
+    "weft_vif",
 ];
 
 /// Loads every program; returns what the verifier went through for each, as lines `VERIFIED name count`.
@@ -33,13 +38,14 @@ fn verify() -> String {
     let mut object = std::mem::MaybeUninit::uninit();
     let extractor = Extractor::load(&mut object);
     let lookup = Lookup::load(Sizes { flows: 1000, cached: 1024 });
+    let switch = Switch::load();
     let counts: BTreeMap<_, _> = ProgInfoIter::default()
         .filter_map(|program| {
             let name = program.name.into_string().ok()?;
             PROGRAMS.contains(&name.as_str()).then_some((name, program.verified_insns))
         })
         .collect();
-    drop((extractor, lookup));
+    drop((extractor, lookup, switch));
     counts.iter().fold(String::new(), |mut lines, (name, count)| {
         let _ = writeln!(lines, "VERIFIED {name} {count}");
         lines

@@ -1,6 +1,6 @@
 //! [`Lookup`]: the programs that look frames up, and their tables.
 
-use datapath_bpf::{FlowNo, Sizes, Tables};
+use datapath_bpf::{FlowNo, Pieces, Sizes, Tables};
 use flow::PortNo;
 use generated::{TestLookupSkel, TestLookupSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -16,7 +16,7 @@ mod generated {
 /// The programs, loaded until the process ends.
 pub struct Lookup {
     skel: &'static TestLookupSkel<'static>,
-    pub tables: Tables<'static>,
+    pub tables: Tables,
 }
 
 impl Lookup {
@@ -45,7 +45,8 @@ impl Lookup {
         variables.tunnel.id = 5;
         sizes.apply(open.open_object_mut()).expect("the maps have these sizes");
         let skel = Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
-        let tables = Tables::new(skel.object()).expect("the object has the tables");
+        let pieces = Pieces::of(skel.object()).expect("there are files left to open");
+        let tables = Tables::new(&pieces).expect("the object has the tables");
         Self { skel, tables }
     }
 
@@ -76,6 +77,22 @@ impl Lookup {
             ("tunnel", &progs.test_tunnel),
         ];
         programs.map(|(name, program)| (name, run(program, frame, repeat).1)).to_vec()
+    }
+}
+
+impl Lookup {
+    /// The shortest times of runs that do nothing, that make room for an outer header, and that take one off.
+    pub fn floors(&self, frame: &[u8], outer: &[u8]) -> [Duration; 3] {
+        let progs = &self.skel.progs;
+        let programs = [
+            (&progs.test_empty, frame),
+            (&progs.test_put_on, frame),
+            (&progs.test_take_off, outer),
+        ];
+        programs.map(|(program, frame)| {
+            let run = |_| run(program, frame, 1).1;
+            (0..50).map(run).min().unwrap_or_default()
+        })
     }
 }
 

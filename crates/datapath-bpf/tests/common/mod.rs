@@ -2,5 +2,10 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod agree;
+pub mod encode;
 pub mod frames;
+pub mod lists;
 pub mod lookup;
+pub mod reference;
+pub mod switch;
+pub mod tunnels;

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Encapsulation: what flow::encap (crates/flow/src/encap.rs) does in userspace. The outer header is
+ * made on the stack, of what the class of the end point says, what the end point says, and what the
+ * key of the frame says.
+ *
+ * Entropy
+ * -------
+ * The outer source port is the same for all frames of a flow, whoever sends them, program or
+ * userspace (crates/flow/src/inner.rs). It comes from five words of the frame as it is sent:
+ *
+ *	IPv4:	w0 = source << 32 | destination, w1 = w2 = w3 = 0
+ *	IPv6:	w0, w1 = source, w2, w3 = destination, the upper half first
+ *		w4 = protocol << 32 | source port << 16 | destination port
+ *	others:	w0 = Ethernet destination << 16, w1 = Ethernet source << 16, w2 = w3 = w4 = 0
+ *
+ * The protocol is that of the upper layer, behind the extension headers. Ports are those of TCP, UDP
+ * and SCTP; 0 for other protocols and for all fragments, the first one too. With the factors of
+ * `entropy_factors`, all in 64 bits and wrapping:
+ *
+ *	sum = w0 * f0 + w1 * f1 + w2 * f2 + w3 * f3 + w4 * f4
+ *	hash = ((sum ^ sum >> 32) * f5) >> 32		(32 bits)
+ *	port = entropy_base + (hash & entropy_mask)	(16 bits)
+ *
+ * The label of an outer IPv6 header is the port, too (RFC 6438).
+ *
+ * Checksums
+ * ---------
+ * The outer UDP checksum of a frame whose own checksum is still owed follows from the headers alone:
+ * the part of the packet that the owed checksum covers will have the sum that makes it right. Of
+ * others it would have to be summed: they are handed over. No helper can ask for the outer checksum of
+ * a super-packet's segments. They go without one over IPv4, where it is optional, and are handed
+ * over with IPv6, where receivers refuse that (RFC 8200 section 8.1).
+ */
+#pragma once
+
+#include "vmlinux.h"
+
+#include <bpf/bpf_core_read.h>
+
+#include "rewrite.h"
+
+/* Bytes of the Geneve option for logical ports, and its header: class, type, length in words. */
+#define OPTION_LEN 8
+#define OPTION 0x01028001
+
+/* Numbers of any length in a header: the compiler must not take them for different memory. */
+typedef __u16 __attribute__((may_alias)) any16;
+typedef __u32 __attribute__((may_alias)) any32;
+typedef __u64 __attribute__((may_alias)) any64;
+
+/*
+ * The outer header, and what is written of the inner one: addresses, tags, EtherType. It begins 2
+ * bytes late, so that all its numbers are aligned.
+ */
+#define HEADER_AT 2
+#define L3_AT (HEADER_AT + ETH_LEN)
+#define UDP4_AT (L3_AT + IP4_LEN)
+#define UDP6_AT (L3_AT + IP6_LEN)
+#define HEADER_BUFFER 112
+
+struct outer {
+	__u8 bytes[HEADER_BUFFER] __attribute__((aligned(8)));
+};
+
+static __always_inline any16 *at16(struct outer *outer, __u32 at)
+{
+	return (any16 *)(outer->bytes + at);
+}
+
+static __always_inline any32 *at32(struct outer *outer, __u32 at)
+{
+	return (any32 *)(outer->bytes + at);
+}
+
+static __always_inline any64 *at64(struct outer *outer, __u32 at)
+{
+	return (any64 *)(outer->bytes + at);
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+static __always_inline __u16 entropy_port(const struct weft_key *key)
+{
+	__u64 sum, ports = 0;
+	__u8 proto = ip_proto(key);
+
+	switch (l3_shape(key)) {
+	case WEFT_L3_IP6:
+		sum = key->l3[0] * entropy_factors[0] + key->l3[1] * entropy_factors[1] +
+		      key->l3[2] * entropy_factors[2] + key->l3[3] * entropy_factors[3];
+		break;
+	case WEFT_L3_IP4:
+		sum = key->l3[0] * entropy_factors[0];
+		break;
+	default:
+		sum = (key->eth_dst & ~0xffffULL) * entropy_factors[0] +
+		      key->eth_src * entropy_factors[1];
+		goto folded;
+	}
+	if (ip_frag(key) == FRAG_WHOLE &&
+	    (proto == PROTO_TCP || proto == PROTO_UDP || proto == PROTO_SCTP))
+		ports = key->transport >> 32;
+	sum += ((__u64)proto << 32 | ports) * entropy_factors[4];
+folded:
+	sum = (sum ^ sum >> 32) * entropy_factors[5];
+	return weft_config.entropy_base + ((sum >> 32) & weft_config.entropy_mask);
+}
+
+/* The outer type of service (RFC 6040 section 4.1, normal mode) and TTL. */
+static __always_inline __u8 outer_tos(const struct weft_key *key, const struct weft_class *class)
+{
+	__u8 inner = key->ip >> 48;
+	__u8 dscp = class->flags & WEFT_CLASS_DSCP_INHERIT ? inner & 0xfc : class->dscp;
+
+	return dscp | (inner & 3);
+}
+
+static __always_inline __u8 outer_ttl(const struct weft_key *key, const struct weft_class *class)
+{
+	__u8 inner = key->ip >> 40;
+
+	if (!(class->flags & WEFT_CLASS_TTL_INHERIT))
+		return class->ttl;
+	if (l3_shape(key) != WEFT_L3_IP4 && l3_shape(key) != WEFT_L3_IP6)
+		return 64;
+	return inner ? inner : 1;
+}
+
+/* From `at` on: UDP's ports and length, or what there is of GRE; the tunnel's key and option. */
+static __always_inline void fill_tunnel(struct outer *outer, const struct weft_class *class,
+					const struct weft_action *action, __u32 at, __u16 port,
+					__u32 len)
+{
+	__u32 number = action->value >> 32;
+
+	if (class->tunnel == WEFT_GRE) {
+		if (class->flags & WEFT_CLASS_KEY)
+			*at32(outer, at + 4) = bpf_htonl(number);
+		return;
+	}
+	*at16(outer, at) = bpf_htons(port);
+	*at16(outer, at + 4) = bpf_htons(len);
+	*at32(outer, at + 12) = bpf_htonl(number << 8);
+	if (class->tunnel == WEFT_GENEVE && action->has_ports) {
+		outer->bytes[at + 8] = OPTION_LEN / 4;
+		outer->bytes[at + 9] = 0x40;	/* C: a critical option is present */
+		*at32(outer, at + 16) = bpf_htonl(OPTION);
+		*at32(outer, at + 20) = bpf_htonl((__u32)action->value);
+	}
+}
+
+static __always_inline void fill_ip4(struct outer *outer, const struct weft_endpoint *endpoint,
+				     const struct weft_class *class, __u8 tos, __u8 ttl, __u32 len)
+{
+	__u32 remote = bpf_ntohl(endpoint->remote[0]);
+	__u32 sum = class->ip_sum + tos + len + (ttl << 8) + (remote >> 16) + (remote & 0xffff);
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	*at16(outer, L3_AT - 2) = bpf_htons(ETHERTYPE_IP4);
+	outer->bytes[L3_AT + 1] = tos;
+	*at16(outer, L3_AT + 2) = bpf_htons(len);
+	outer->bytes[L3_AT + 8] = ttl;
+	*at16(outer, L3_AT + 10) = bpf_htons(~sum);
+	*at32(outer, L3_AT + 16) = endpoint->remote[0];
+}
+
+static __always_inline void fill_ip6(struct outer *outer, const struct weft_endpoint *endpoint,
+				     __u8 tos, __u8 ttl, __u16 port, __u32 len)
+{
+	*at16(outer, L3_AT - 2) = bpf_htons(ETHERTYPE_IP6);
+	*at32(outer, L3_AT) = bpf_htonl(6U << 28 | tos << 20 | port);
+	*at16(outer, L3_AT + 4) = bpf_htons(len - IP6_LEN);
+	outer->bytes[L3_AT + 7] = ttl;
+	*at32(outer, L3_AT + 24) = endpoint->remote[0];
+	*at32(outer, L3_AT + 28) = endpoint->remote[1];
+	*at32(outer, L3_AT + 32) = endpoint->remote[2];
+	*at32(outer, L3_AT + 36) = endpoint->remote[3];
+}
+
+/* The outer header in front of `len` bytes, the tags of the frame among them. */
+static __always_inline void fill(struct outer *outer, const struct weft_key *key,
+				 const struct weft_action *action,
+				 const struct weft_endpoint *endpoint,
+				 const struct weft_class *class, __u32 len)
+{
+	__u8 tos = outer_tos(key, class), ttl = outer_ttl(key, class);
+	__u16 port = 0;
+	int i;
+
+	if (class->tunnel != WEFT_GRE || class->flags & WEFT_CLASS_IP6)
+		port = entropy_port(key);
+	*at16(outer, HEADER_AT) = *(const any16 *)(endpoint->eth_dst);
+	*at32(outer, HEADER_AT + 2) = *(const any32 *)(endpoint->eth_dst + 2);
+	*at32(outer, HEADER_AT + 6) = *(const any32 *)(endpoint->eth_src);
+	*at16(outer, HEADER_AT + 10) = *(const any16 *)(endpoint->eth_src + 4);
+#pragma clang loop unroll(full)
+	for (i = 0; i < (WEFT_HEADER_MAX - ETH_LEN) / 8; i++)
+		*at64(outer, L3_AT + i * 8) = *(const any64 *)(class->header + ETH_LEN + i * 8);
+	if (class->flags & WEFT_CLASS_IP6) {
+		fill_ip6(outer, endpoint, tos, ttl, port, len);
+		fill_tunnel(outer, class, action, UDP6_AT, port, len - IP6_LEN);
+	} else {
+		fill_ip4(outer, endpoint, class, tos, ttl, len);
+		fill_tunnel(outer, class, action, UDP4_AT, port, len - IP4_LEN);
+	}
+}
+
+/*
+ * Takes tags that the frame has in metadata out of it: they are to be in the bytes. A second one
+ * goes from the bytes to the metadata when the first is taken. Returns how many there were, at most
+ * 2, and what they are, the outer one first.
+ */
+static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2])
+{
+	int count = 0;
+
+	if (!skb->vlan_present)
+		return 0;
+	tags[0] = bpf_htonl(bpf_ntohs(skb->vlan_proto) << 16 | (skb->vlan_tci & 0xffff));
+	if (bpf_skb_vlan_pop(skb))
+		return -1;
+	count = 1;
+	if (skb->vlan_present) {
+		tags[1] = bpf_htonl(bpf_ntohs(skb->vlan_proto) << 16 | (skb->vlan_tci & 0xffff));
+		if (bpf_skb_vlan_pop(skb))
+			return -1;
+		count = 2;
+	}
+	return count;
+}
+
+/* What the kernel knows of a packet and does not tell in the context. */
+struct owed {
+	__u32 start;	/* from where the checksum is owed that a device is to make */
+	__u32 field;	/* and where it goes */
+};
+
+/* Says whether a checksum is owed. Offsets count from the Ethernet header. */
+static __always_inline bool is_owed(struct __sk_buff *ctx, struct owed *owed)
+{
+	struct sk_buff *skb = (void *)ctx;
+	__u16 start = 0, offset = 0, mac = 0;
+
+	if (BPF_CORE_READ_BITFIELD_PROBED(skb, ip_summed) != CHECKSUM_PARTIAL)
+		return false;
+	bpf_core_read(&start, sizeof(start), &skb->csum_start);
+	bpf_core_read(&offset, sizeof(offset), &skb->csum_offset);
+	bpf_core_read(&mac, sizeof(mac), &skb->mac_header);
+	owed->start = start - mac;
+	owed->field = owed->start + offset;
+	return true;
+}
+
+/* An IP header with its options, or an IPv6 header with some extension headers. */
+#define MAX_SUMMED 80
+
+/*
+ * The sum of what stands behind the inner Ethernet header once the checksum that is owed has been
+ * made, as a number that is not folded. False when that cannot be told.
+ */
+__weak int sum_of_owed(struct __sk_buff *skb, __u64 *sum)
+{
+	struct owed owed = {};
+	__be32 word;
+	__be16 field;
+	__u32 l3, i;
+
+	if (!sum || !is_owed(skb, &owed))
+		return false;
+	l3 = l3_offset(skb);
+	if (!l3 || owed.start < l3 || owed.start - l3 > MAX_SUMMED || (owed.start - l3) % 4)
+		return false;
+	*sum = 0;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < MAX_SUMMED; i += 4) {
+		if (l3 + i >= owed.start)
+			break;
+		if (bpf_skb_load_bytes(skb, l3 + i, &word, sizeof(word)))
+			return false;
+		*sum += word;
+	}
+	if (bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
+		return false;
+	*sum += (__u16)~field;
+	return true;
+}
+
+/* The outer UDP checksum, from the sum of what stands behind the inner Ethernet header. */
+static __always_inline void fill_checksum(struct outer *outer, bool is_ip6, __u64 sum,
+					  __u32 total)
+{
+	__u32 at = is_ip6 ? UDP6_AT : UDP4_AT, i;
+	__u16 folded;
+
+	sum += bpf_htons(PROTO_UDP);
+	sum += bpf_htons(total - (is_ip6 ? IP6_LEN : IP4_LEN));
+	if (is_ip6) {
+#pragma clang loop unroll(full)
+		for (i = 0; i < 32; i += 4)
+			sum += *at32(outer, L3_AT + 8 + i);
+	} else {
+		sum += *at32(outer, L3_AT + 12);
+		sum += *at32(outer, L3_AT + 16);
+	}
+	/* The rest of the buffer is 0. */
+#pragma clang loop unroll(full)
+	for (i = 0; i < HEADER_BUFFER - UDP6_AT; i += 4)
+		sum += *at32(outer, at + i);
+	folded = ~fold(sum);
+	*at16(outer, at + 6) = folded ? folded : 0xffff;
+}
+
+/* Addresses, tags and EtherType of the frame, behind the outer header. */
+static __always_inline void fill_inner(struct outer *outer, const struct weft_key *key, __u32 at,
+				       const __u32 tags[2], __u32 count)
+{
+	*at32(outer, at) = bpf_htonl(key->eth_dst >> 32);
+	*at16(outer, at + 4) = bpf_htons(key->eth_dst >> 16);
+	*at16(outer, at + 6) = bpf_htons(key->eth_src >> 48);
+	*at32(outer, at + 8) = bpf_htonl(key->eth_src >> 16);
+	if (count) {
+		*at32(outer, at + 12) = tags[0];
+		*at32(outer, at + 16) = tags[1];
+	}
+	*at16(outer, at + 12 + count * TAG_LEN) = bpf_htons(key->eth_dst);
+}
+
+enum encapped {
+	ENCAPPED = 0,
+	/* The frame is as it was. */
+	ENCAP_REFUSED = 1,
+	ENCAP_LOST = 2,
+};
+
+/*
+ * Makes room for the header and the rest of `room` bytes, and says how many bytes of the buffer go
+ * there. The EtherType of a frame that is not IP stays where it is, and so does that of one that
+ * the kernel takes for encapsulated already, because the guest has a tunnel of its own. 0: there is no
+ * way.
+ */
+static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_key *key,
+				       const struct weft_class *class, __u32 room, __u32 tags_len)
+{
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+		      BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN + tags_len);
+	__u32 shape = l3_shape(key);
+
+	flags |= class->flags & WEFT_CLASS_IP6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 :
+						 BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
+	flags |= class->tunnel == WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
+					     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	if ((shape == WEFT_L3_IP4 || shape == WEFT_L3_IP6) &&
+	    !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
+		return room + ETH_LEN;
+	if (skb->gso_size || bpf_skb_change_head(skb, room, 0))
+		return 0;
+	return room + ETH_LEN - 2;
+}
+
+/*
+ * Puts the outer header in front of a frame. `sum` is that of sum_of_owed() when the outer header is
+ * to have a checksum, otherwise 0. Global, so that the verifier goes through it once.
+ */
+__weak int encap(struct __sk_buff *skb, const struct weft_key *key,
+		 const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)
+{
+	__u32 tags[2] = {}, number, len, room, total;
+	const struct weft_class *class;
+	struct outer outer;
+	int count;
+
+	if (!key || !action || !endpoint)
+		return ENCAP_REFUSED;
+	number = endpoint->class;
+	class = bpf_map_lookup_elem(&weft_classes, &number);
+	if (!class)
+		return ENCAP_REFUSED;
+	len = class->len;
+	if (class->tunnel == WEFT_GENEVE && action->has_ports)
+		len += OPTION_LEN;
+	if (len > WEFT_HEADER_MAX + OPTION_LEN)
+		return ENCAP_REFUSED;
+	forget(len, 0x7f);
+	count = take_tags(skb, tags);
+	if (count < 0)
+		return ENCAP_LOST;
+	forget(count, 3);
+	__builtin_memset(outer.bytes + WEFT_HEADER_MAX, 0, HEADER_BUFFER - WEFT_HEADER_MAX);
+	room = len + count * TAG_LEN;
+	total = skb->len + room - ETH_LEN;
+	fill(&outer, key, action, endpoint, class, total);
+	fill_inner(&outer, key, (HEADER_AT + len) & 0x7c, tags, count);
+	if (sum)
+		fill_checksum(&outer, class->flags & WEFT_CLASS_IP6, sum, total);
+	room = make_room(skb, key, class, room, count * TAG_LEN);
+	if (!room)
+		return count ? ENCAP_LOST : ENCAP_REFUSED;
+	if (room > HEADER_BUFFER - HEADER_AT)
+		return ENCAP_LOST;
+	return bpf_skb_store_bytes(skb, 0, outer.bytes + HEADER_AT, room, 0) ? ENCAP_LOST :
+										 ENCAPPED;
+}

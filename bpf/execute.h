@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Lists of actions. What may keep a program from executing one is asked before the first action, so
+ * that a packet is handed over as it came or not at all: there are no two executors of one list.
+ */
+#pragma once
+
+#include "encap.h"
+#include "lookup.h"
+
+#define PACKET_HOST 0
+
+static __always_inline struct weft_port *port_at(__u32 number)
+{
+	return bpf_map_lookup_elem(&weft_ports, &number);
+}
+
+/* By the bits that say that there is a tag, so that there is no branch. */
+static __always_inline __u32 tag_count(const struct weft_key *key)
+{
+	return (key->vlan >> 44 & 1) + (key->vlan >> 12 & 1);
+}
+
+/* TPIDs that helpers do not know, or more tags than the key knows. */
+static __always_inline bool has_odd_tags(const struct weft_key *key)
+{
+	return key->vlan >> 48 == 0x9100 || (key->vlan >> 16 & 0xffff) == 0x9100 ||
+	       is_tpid(key->eth_dst);
+}
+
+/*
+ * The longest frame that a super-packet, whose layer 3 is at `l3`, becomes on the wire; 0 when that
+ * cannot be told. What userspace's packet::wire_len says.
+ */
+__weak int segment_len(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
+{
+	__u8 byte;
+	__u32 l4;
+
+	if (!key || l3 > MAX_L4_OFFSET)
+		return 0;
+	switch (l3_shape(key)) {
+	case WEFT_L3_IP4:
+		if (bpf_skb_load_bytes(skb, l3, &byte, 1))
+			return 0;
+		l4 = l3 + (byte & 0x0f) * 4;
+		break;
+	case WEFT_L3_IP6:
+		if (bpf_skb_load_bytes(skb, l3 + 6, &byte, 1) || byte != ip_proto(key))
+			return 0;
+		l4 = l3 + IP6_LEN;
+		break;
+	default:
+		return 0;
+	}
+	switch (ip_proto(key)) {
+	case PROTO_UDP:
+		return l4 + UDP_LEN + skb->gso_size;
+	case PROTO_TCP:
+		if (bpf_skb_load_bytes(skb, l4 + 12, &byte, 1))
+			return 0;
+		return l4 + (byte >> 4) * 4 + skb->gso_size;
+	default:
+		return 0;
+	}
+}
+
+/* There are headers between IPv6 and the transport, or it cannot be told. */
+static __always_inline bool has_extensions(struct __sk_buff *skb, const struct weft_key *key,
+					   __u32 l3)
+{
+	__u8 next;
+
+	if (l3_shape(key) != WEFT_L3_IP6)
+		return false;
+	return bpf_skb_load_bytes(skb, l3 + 6, &next, 1) || next != ip_proto(key);
+}
+
+/*
+ * A frame can go out by a port: there is one, nobody looks on, and it is not too long. `untagged`
+ * is its length without tags; of a super-packet, 0, for its segments were made for a port like it.
+ */
+static __always_inline bool can_output(const struct weft_port *out, __u32 untagged)
+{
+	return out && out->ifindex && !(out->flags & WEFT_PORT_WATCHED) &&
+	       untagged <= out->max_len;
+}
+
+/*
+ * An action that is not the last can be executed; `extensions` is what has_extensions() says. Global,
+ * so that the verifier goes through it once.
+ */
+__weak int can_do(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
+		  bool extensions)
+{
+	if (!key || !action)
+		return false;
+	switch (action->kind) {
+	case WEFT_ACTION_OUTPUT:
+		return can_output(port_at(action->number), untagged);
+	case WEFT_ACTION_UPLINK:
+		return weft_config.uplink_ifindex != 0;
+	case WEFT_ACTION_PUSH_VLAN:
+		return true;
+	case WEFT_ACTION_POP_VLAN:
+		/*
+		 * Not one that another action has pushed, so that `grows` says how many there are;
+		 * nor one behind outer headers, where helpers do not look for it.
+		 */
+		return key->vlan && !has_odd_tags(key) && !key->tun_addr[0] && !key->tun_addr[1];
+	case WEFT_ACTION_SET:
+		return can_set(key, action->field, extensions);
+	default:
+		return false;
+	}
+}
+
+/*
+ * All actions of a list but the last can be executed. `l3` is where layer 3 is in the skb. Rarely
+ * called: most lists have one action.
+ */
+__weak int can_change(struct __sk_buff *skb, const struct weft_key *key,
+		      const struct weft_list *list, __u32 l3, __u32 untagged)
+{
+	__u32 i, count, extensions;
+
+	if (!key || !list)
+		return false;
+	count = list->count;
+	extensions = has_extensions(skb, key, l3);
+#pragma clang loop unroll(disable)
+	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
+		if (i + 1 >= count)
+			return true;
+		if (!can_do(key, &list->actions[i], untagged, extensions))
+			return false;
+	}
+	return true;
+}
+
+/* The last action of a list that is not empty; 0 when it says that it has more than there are. */
+static __always_inline const struct weft_action *last_of(const struct weft_list *list)
+{
+	__u32 at = list->count - 1;
+
+	if (at >= WEFT_MAX_ACTIONS)
+		return 0;
+	/* Or the compiler makes an offset of it before the check, which the verifier forbids. */
+	barrier_var(at);
+	return &list->actions[at];
+}
+
+static __always_inline void count_tx(struct weft_port_count *count, __u32 bytes)
+{
+	if (count) {
+		count->tx_packets++;
+		count->tx_bytes += bytes;
+	}
+}
+
+static __always_inline void count_rx(struct weft_port_count *count, __u32 bytes)
+{
+	if (count) {
+		count->rx_packets++;
+		count->rx_bytes += bytes;
+	}
+}
+
+static __always_inline struct weft_port_count *count_of(__u32 port)
+{
+	return bpf_map_lookup_elem(&weft_port_counts, &port);
+}
+
+static __always_inline struct weft_port_count *uplink_count(void)
+{
+	__u32 none = 0;
+
+	return bpf_map_lookup_elem(&weft_uplink_count, &none);
+}
+
+/* Bytes of the frame, its tag in metadata included. */
+static __always_inline __u32 frame_bytes(struct __sk_buff *skb)
+{
+	return skb->len + (skb->vlan_present ? TAG_LEN : 0);
+}
+
+/* One action that is not the last. 0, or an error that ends the list. */
+__weak int change(struct __sk_buff *skb, struct weft_key *key, const struct weft_action *action)
+{
+	struct weft_port *out;
+	__u32 bytes;
+
+	if (!key || !action)
+		return -1;
+	switch (action->kind) {
+	case WEFT_ACTION_OUTPUT:
+		out = port_at(action->number);
+		bytes = frame_bytes(skb);
+		if (!out || bpf_clone_redirect(skb, out->ifindex, 0))
+			count_drop(key->port >> 32, DROP_QUEUE_FULL);
+		else
+			count_tx(count_of(action->number), bytes);
+		return 0;
+	case WEFT_ACTION_UPLINK:
+		bytes = frame_bytes(skb);
+		if (bpf_clone_redirect(skb, weft_config.uplink_ifindex, 0))
+			count_drop(key->port >> 32, DROP_QUEUE_FULL);
+		else
+			count_tx(uplink_count(), bytes);
+		return 0;
+	case WEFT_ACTION_PUSH_VLAN:
+		return bpf_skb_vlan_push(skb, bpf_htons(action->value >> 16), action->value);
+	case WEFT_ACTION_POP_VLAN:
+		return bpf_skb_vlan_pop(skb);
+	case WEFT_ACTION_SET:
+		return set_field(skb, key, action->field, action->value, action->number);
+	default:
+		return -1;
+	}
+}
+
+/* All actions but the last. */
+__weak int change_all(struct __sk_buff *skb, struct weft_key *key, const struct weft_list *list)
+{
+	__u32 i, count;
+
+	if (!key || !list)
+		return -1;
+	count = list->count;
+
+#pragma clang loop unroll(disable)
+	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
+		if (i + 1 >= count)
+			return 0;
+		if (change(skb, key, &list->actions[i]))
+			return -1;
+	}
+	return 0;
+}
+
+/* A frame out of a port is for the guest's own network stack. */
+static __always_inline bool is_for_guest(const struct weft_key *key, const struct weft_port *out)
+{
+	return out->flags & WEFT_PORT_PEER && (key->eth_dst & ~0xffffULL) == out->eth_dst;
+}
+
+/*
+ * Sends a frame out of a port. What is for the guest itself goes to the other end of a pair as if
+ * it had been received there, which saves a queue; there is no other way to say that it is the
+ * guest's address. `has_protocol`: that of the skb is that of the frame.
+ */
+static __always_inline int deliver(struct __sk_buff *skb, const struct weft_key *key,
+				   const struct weft_port *out, bool has_protocol)
+{
+	if (has_protocol && is_for_guest(key, out) &&
+	    (skb->pkt_type == PACKET_HOST || !bpf_skb_change_type(skb, PACKET_HOST)))
+		return bpf_redirect_peer(out->ifindex, 0);
+	return bpf_redirect(out->ifindex, 0);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How a packet leaves a program other than by its list of actions: handed over to userspace as it
+ * is, or dropped and counted.
+ */
+#pragma once
+
+#include "maps.h"
+#include "parse.h"
+
+/* Numbers of flow::DropReason, which are stable. */
+enum {
+	DROP_HEADROOM = 25,
+	DROP_QUEUE_FULL = 22,
+	DROP_UPCALL_QUEUE_FULL = 43,
+};
+
+/* Counts a packet that came in by `port`. */
+__weak int count_drop(__u32 port, __u32 reason)
+{
+	struct weft_drop drop = { .port_reason = (__u64)port << 8 | (reason & 0xff) };
+	__u64 *count = bpf_map_lookup_elem(&weft_drops, &drop);
+	__u64 one = 1;
+
+	if (count)
+		*count += 1;
+	else
+		bpf_map_update_elem(&weft_drops, &drop, &one, 0);
+	return TC_ACT_SHOT;
+}
+
+/* See WEFT_HAND_OVER_ETHERTYPE. */
+__weak int hand_over(struct __sk_buff *skb, __u32 port)
+{
+	__u32 ifindex = weft_config.hand_over_ifindex;
+	struct {
+		__be32 port;
+		__u32 nobody[2];
+		__be16 type;
+		__u16 pad;
+	} header = {
+		.port = bpf_htonl(port),
+		.type = bpf_htons(WEFT_HAND_OVER_ETHERTYPE),
+	};
+
+	if (!ifindex)
+		return count_drop(port, DROP_UPCALL_QUEUE_FULL);
+	if (bpf_skb_change_head(skb, ETH_LEN, 0) ||
+	    bpf_skb_store_bytes(skb, 0, &header, ETH_LEN, 0))
+		return count_drop(port, DROP_HEADROOM);
+	return bpf_redirect(ifindex, 0);
+}
+
+/*
+ * Takes a token out of a port's bucket. CPUs that do so at once may count the same time twice, by
+ * as much as they are apart: the limit keeps a guest from filling userspace, and need not be exact
+ * for that. Another CPU may have seen a later time than this one.
+ */
+static __always_inline bool has_token(__u32 port)
+{
+	struct weft_bucket *bucket = bpf_map_lookup_elem(&weft_misses, &port);
+	__u64 period = weft_config.miss_ns, burst = weft_config.miss_burst;
+	__u64 now, at, fresh, tokens;
+
+	if (!period || !bucket)
+		return true;
+	now = bpf_ktime_get_ns();
+	at = *(volatile __u64 *)&bucket->at_ns;
+	fresh = now > at ? (now - at) / period : 0;
+	tokens = bucket->tokens + fresh;
+	if (tokens >= burst) {
+		tokens = burst;
+		at = now;
+	} else {
+		at += fresh * period;
+	}
+	bucket->at_ns = at;
+	if (!tokens) {
+		bucket->tokens = 0;
+		return false;
+	}
+	bucket->tokens = tokens - 1;
+	return true;
+}
+
+/* A packet that no megaflow serves. */
+__weak int miss(struct __sk_buff *skb, __u32 port)
+{
+	if (!weft_config.watch_drops && !has_token(port))
+		return count_drop(port, DROP_UPCALL_QUEUE_FULL);
+	return hand_over(skb, port);
+}

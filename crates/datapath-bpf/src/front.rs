@@ -1,0 +1,280 @@
+//! [`Front`]: everything that the programs have, written by one thread at a time, and told by the user datapath what changes.
+
+use crate::flows::Flows;
+use crate::layout::weft_config;
+use crate::pieces::Pieces;
+use crate::ports::Ports;
+use crate::reach::Reach;
+use crate::record::record;
+use crate::sys;
+use crate::tables::TableError;
+use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::user::hand_over::{FastPath, PathMtu, Resolved};
+use datapath::user::{Config, Underlay};
+use flow::{FlowKey, PortNo};
+use netdev::{Ifindex, Link};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use wire::MacAddr;
+
+/// A port's misses in one second, unless it has been quiet, and at once: more than userspace can answer.
+const MISSES_PER_SECOND: u64 = 50_000;
+const MISS_BURST: u64 = 20_000;
+const ETHERNET_LEN: u32 = 14;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Front(Mutex<State>);
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) flows: Flows,
+    pub(crate) reach: Reach,
+    pub(crate) ports: Ports,
+    config: Words,
+    config_put: OwnedFd,
+    /// Who watches drops, as long as they live.
+    drops: Vec<Weak<()>>,
+    /// Who watches ports.
+    frames: HashMap<PortNo, Vec<Weak<()>>>,
+    /// It has been asked to stop: nothing is attached any more.
+    is_closed: bool,
+}
+
+/// `struct weft_config`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Words {
+    uplink_ifindex: u32,
+    uplink_max_len: u32,
+    hand_over_ifindex: u32,
+    uplink_port: u32,
+    watch_drops: bool,
+    has_links: bool,
+    entropy_base: u16,
+    entropy_mask: u16,
+}
+
+impl Front {
+    /// For freshly loaded programs, which do nothing yet.
+    pub(crate) fn new(pieces: &Pieces, config: &Config) -> Result<Self, TableError> {
+        let words = Words {
+            uplink_port: config.uplink_port.0,
+            entropy_base: config.entropy_base,
+            entropy_mask: config.entropy_ports.max(1).next_power_of_two() - 1,
+            ..Words::default()
+        };
+        let state = State {
+            flows: Flows::new(pieces, config.uplink_port)?,
+            reach: Reach::new(pieces)?,
+            ports: Ports::new(pieces)?,
+            config: words,
+            config_put: pieces.own_program("config_put")?,
+            drops: Vec::new(),
+            frames: HashMap::new(),
+            is_closed: false,
+        };
+        state.write_config()?;
+        Ok(Self(Mutex::new(state)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Whatever panics here has at worst left a megaflow out.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes megaflows out; when this returns, no program executes them any more.
+    pub(crate) fn delete(
+        &self,
+        ids: &[MegaflowId],
+        now_ms: u64,
+    ) -> Result<Vec<(MegaflowId, Usage)>, TableError> {
+        let (deleted, grace) = {
+            let mut state = self.lock();
+            (state.flows.delete(ids)?, state.flows.grace())
+        };
+        if deleted.is_empty() {
+            return Ok(Vec::new());
+        }
+        grace.wait()?;
+        self.lock().flows.finish(deleted, now_ms)
+    }
+
+    /// Forgets what another underlay does not have; when this returns, no program uses it any more.
+    pub(crate) fn forget_reach(&self, underlay: &Underlay) -> Result<(), TableError> {
+        let (classes, grace) = {
+            let mut state = self.lock();
+            state.reach.forget(underlay)?;
+            (state.reach.retire(), state.flows.grace())
+        };
+        grace.wait()?;
+        self.lock().reach.give_back(classes);
+        Ok(())
+    }
+
+    /// Adds what an underlay has that programs do not know yet.
+    pub(crate) fn add_reach(&self, underlay: &Underlay) -> Result<(), TableError> {
+        let mut state = self.lock();
+        state.reach.add_all(underlay)?;
+        state.configure(|words| words.has_links = !underlay.links.is_empty())
+    }
+
+    /// What is to be done now and then; `thoroughly` less often.
+    pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), TableError> {
+        let (deleted, grace) = {
+            let mut state = self.lock();
+            state.tidy_watchers()?;
+            if !thoroughly {
+                return Ok(());
+            }
+            (state.flows.maintain()?, state.flows.grace())
+        };
+        if deleted.is_empty() {
+            return Ok(());
+        }
+        grace.wait()?;
+        self.lock().flows.finish(deleted, 0).map(drop)
+    }
+
+    /// Detaches the programs.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.ports.close();
+    }
+}
+
+impl State {
+    fn write_config(&self) -> Result<(), TableError> {
+        let Words { uplink_ifindex, uplink_max_len, hand_over_ifindex, uplink_port, .. } =
+            self.config;
+        let mut bytes = record!(weft_config {
+            uplink_ifindex: uplink_ifindex,
+            hand_over_ifindex: hand_over_ifindex,
+            uplink_port: uplink_port,
+            watch_drops: u32::from(self.config.watch_drops),
+            miss_ns: 1_000_000_000 / MISSES_PER_SECOND,
+            miss_burst: MISS_BURST,
+            entropy_base: self.config.entropy_base,
+            entropy_mask: self.config.entropy_mask,
+            uplink_max_len: uplink_max_len,
+            has_links: u32::from(self.config.has_links),
+        });
+        match sys::run(self.config_put.as_fd(), &mut bytes).map_err(libbpf_rs::Error::from)? {
+            0 => Ok(()),
+            other => Err(TableError::Refused(other)),
+        }
+    }
+
+    fn configure(&mut self, change: impl FnOnce(&mut Words)) -> Result<(), TableError> {
+        let had = self.config;
+        change(&mut self.config);
+        if self.config == had { Ok(()) } else { self.write_config() }
+    }
+
+    /// There is a port, whose guest has this address if it is known.
+    pub(crate) fn add_port(
+        &mut self,
+        port: PortNo,
+        mac: Option<MacAddr>,
+    ) -> Result<(), TableError> {
+        if self.ports.has(port) { Ok(()) } else { self.ports.add(port, mac) }
+    }
+
+    /// What is dropped is handed over as long as somebody has what the weak reference refers to.
+    pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), TableError> {
+        self.drops.push(watcher);
+        self.tidy_watchers()
+    }
+
+    /// The same for the frames of a port.
+    pub(crate) fn watch_frames(
+        &mut self,
+        port: PortNo,
+        watcher: Weak<()>,
+    ) -> Result<(), TableError> {
+        self.frames.entry(port).or_default().push(watcher);
+        self.tidy_watchers()
+    }
+
+    fn tidy_watchers(&mut self) -> Result<(), TableError> {
+        let is_there = |watcher: &Weak<()>| watcher.strong_count() > 0;
+        self.drops.retain(is_there);
+        let watch_drops = !self.drops.is_empty();
+        self.configure(|words| words.watch_drops = watch_drops)?;
+        let ports: Vec<PortNo> = self.frames.keys().copied().collect();
+        for port in ports {
+            let watchers = self.frames.entry(port).or_default();
+            watchers.retain(is_there);
+            let is_watched = !watchers.is_empty();
+            if !is_watched {
+                self.frames.remove(&port);
+            }
+            self.ports.watch(port, is_watched)?;
+        }
+        Ok(())
+    }
+
+    /// Puts what fits, each with the key of a packet that it is for, if one is known.
+    pub(crate) fn put<'m>(
+        &mut self,
+        megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
+    ) -> Result<(), TableError> {
+        megaflows.into_iter().try_for_each(|(megaflow, key)| self.flows.put(megaflow, key))
+    }
+}
+
+/// What goes wrong here leaves packets to the user datapath, and is said.
+fn say(what: &str, result: Result<(), TableError>) {
+    if let Err(error) = result {
+        tracing::error!("the programs cannot be told {what}: {error}");
+    }
+}
+
+impl FastPath for Front {
+    fn hand_over(&self, device: Option<Ifindex>) {
+        let index = device.map_or(0, |device| device.0);
+        let told = self.lock().configure(|words| words.hand_over_ifindex = index);
+        say("where packets are handed over", told);
+    }
+
+    fn uplink(&self, link: Option<&Link>) {
+        let mut state = self.lock();
+        if state.is_closed {
+            return;
+        }
+        let usable = link.filter(|link| link.is_usable());
+        let told = state.configure(|words| {
+            words.uplink_ifindex = usable.map_or(0, |link| link.index.0);
+            words.uplink_max_len = usable.map_or(0, |link| link.mtu + ETHERNET_LEN);
+        });
+        say("of the uplink", told);
+        state.ports.set_uplink(link);
+    }
+
+    fn port(&self, port: PortNo, link: Option<&Link>) {
+        let mut state = self.lock();
+        if !state.is_closed {
+            say("of a port", state.ports.observe(port, link));
+        }
+    }
+
+    fn resolved(&self, news: &[Resolved]) {
+        let mut state = self.lock();
+        let told = news.iter().try_for_each(|&(id, hop)| state.reach.resolve(id, hop));
+        say("the way to end points", told);
+    }
+
+    fn path_mtus(&self, news: &[PathMtu]) {
+        let mut state = self.lock();
+        let told = news.iter().try_for_each(|&(id, mtu)| state.reach.set_path_mtu(id, mtu));
+        say("what paths carry", told);
+    }
+}
+
+/// Programs are detached by whoever had them attached.
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

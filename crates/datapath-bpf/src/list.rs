@@ -1,0 +1,558 @@
+//! [`List`]: what a program does with the packets of a megaflow, made of the [`Action`]s that say so.
+//!
+//! A list claims that it *is* the actions: a program that executes it comes to the same frames and counters as
+//! [`flow::execute()`]. What cannot be claimed of all packets of the megaflow is no list, and its packets are handed over to who
+//! executes the actions themselves.
+//!
+//! Actions say "rewrite this, where the frame has it"; a program knows only "rewrite this". So a megaflow has to tell, by its
+//! condition, which headers its packets have. Translations of programs that rewrite a header have asked for it.
+
+use datapath::megaflow::Megaflow;
+use flow::{
+    Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, TunnelKey,
+};
+use wire::EtherType;
+use wire::vlan::{TAG_LEN, Tag};
+
+/// The most actions of a list.
+pub const MAX_STEPS: usize = 15;
+/// The highest number of a port that programs know.
+const MAX_PORT: PortNo = datapath::user::MAX_PORT;
+/// How deep lists may stand in lists; deeper ones are executed by who has no stack to spare either.
+const MAX_DEPTH: usize = 8;
+const PROTO_TCP: u128 = 6;
+const PROTO_UDP: u128 = 17;
+
+/// One action of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// To a port. The last action of a list takes the packet; another takes a copy.
+    Output(PortNo),
+    /// By the uplink, with the tags that there are.
+    Uplink,
+    /// To an end point. The last of a list.
+    Encap {
+        /// Which.
+        endpoint: EndpointId,
+        /// VNI or GRE key.
+        key: u32,
+        /// Geneve's logical ports, as its option has them.
+        ports: Option<u32>,
+    },
+    /// The last of a list.
+    Drop(DropReason),
+    /// In front of the other tags.
+    PushVlan(Tag),
+    /// The outermost; there is one.
+    PopVlan,
+    /// A field of a header that is there.
+    Set {
+        /// Which, by `enum weft_set_field`.
+        field: SetField,
+        /// Which of its bits; 0 for a field that is rewritten as a whole.
+        bits: u32,
+        /// The new bits, right aligned.
+        value: u64,
+    },
+}
+
+/// `enum weft_set_field` of `bpf/intf.h`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum SetField {
+    EthDst = 1,
+    EthSrc = 2,
+    Ip4Src = 3,
+    Ip4Dst = 4,
+    Ip4Ttl = 5,
+    Ip4Tos = 6,
+    Ip6SrcHigh = 7,
+    Ip6SrcLow = 8,
+    Ip6DstHigh = 9,
+    Ip6DstLow = 10,
+    Ip6HopLimit = 11,
+    Ip6Tos = 12,
+    TpSrc = 13,
+    TpDst = 14,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct List {
+    /// At most [`MAX_STEPS`]; without any, the frame ends and is not counted as a drop.
+    pub steps: Vec<Step>,
+    /// The longest frame, or segment of a super-packet, in bytes from the Ethernet header on that it is for; the others are
+    /// handed over.
+    pub max_len: u32,
+    /// Bytes of tags by which the frame is longer before the last action.
+    pub grows: u32,
+}
+
+impl List {
+    /// The list of a megaflow, where frames leave by the uplink when they leave by the port `uplink`. `None` when programs
+    /// cannot do all of its actions with all of its packets.
+    pub fn of(megaflow: &Megaflow, uplink: PortNo) -> Option<Self> {
+        let mut compiler = Compiler {
+            condition: &megaflow.condition,
+            uplink,
+            tags: Tags::of(&megaflow.condition),
+            list: Self { steps: Vec::new(), max_len: u32::MAX, grows: 0 },
+            growth: 0,
+        };
+        compiler.compile(&megaflow.actions)?;
+        let Compiler { mut list, .. } = compiler;
+        // What is done to the frame behind its last output is seen by nobody, and none of it can fail.
+        let is_unseen = |step: &Step| matches!(step, Step::Set { .. } | Step::PopVlan);
+        while list.steps.pop_if(|last| is_unseen(last)).is_some() {}
+        (list.is_whole() && list.max_len > 0).then_some(list)
+    }
+
+    /// Ends as a list has to, and has copies only where they are as long as the frame.
+    fn is_whole(&self) -> bool {
+        // Nothing is to be done: the frame ends here, and is no drop. Nobody asks then how long it is.
+        let Some((last, others)) = self.steps.split_last() else {
+            return self.max_len == u32::MAX;
+        };
+        let ends = |step: &Step| {
+            matches!(step, Step::Output(_) | Step::Uplink | Step::Encap { .. } | Step::Drop(_))
+        };
+        let is_copied = others.iter().any(ends);
+        let is_tagged = others.iter().any(|step| matches!(step, Step::PushVlan(_) | Step::PopVlan));
+        let is_at_the_end = |step: &Step| matches!(step, Step::Encap { .. } | Step::Drop(_));
+        ends(last)
+            && !others.iter().any(is_at_the_end)
+            && !(is_copied && is_tagged)
+            && self.steps.len() <= MAX_STEPS
+    }
+
+    /// The end point of the last action.
+    pub fn endpoint(&self) -> Option<EndpointId> {
+        match self.steps.last() {
+            Some(&Step::Encap { endpoint, .. }) => Some(endpoint),
+            _ => None,
+        }
+    }
+}
+
+/// The tags of all packets of a megaflow, as far as its condition tells.
+struct Tags {
+    /// Those that the list has put on so far.
+    pushed: usize,
+    /// The frame's own, the outermost last; `None` when that is not known.
+    own: Vec<Option<EtherType>>,
+    /// Nothing is known of what is behind them.
+    more: bool,
+    changed: bool,
+}
+
+impl Tags {
+    fn of(condition: &Match) -> Self {
+        let mut own = Vec::new();
+        for field in [Field::VlanTpid, Field::VlanInnerTpid] {
+            match known(condition, field) {
+                Some(0) => return Self { pushed: 0, own, more: false, changed: false },
+                Some(tpid) => own.insert(0, Some(EtherType(tpid as u16))),
+                None => {
+                    own.insert(0, None);
+                    break;
+                }
+            }
+        }
+        Self { pushed: 0, own, more: true, changed: false }
+    }
+
+    /// Takes the outermost tag off; false when there is none. `None` when that is not known.
+    fn pop(&mut self) -> Option<bool> {
+        if self.pushed > 0 {
+            self.pushed -= 1;
+            return Some(true);
+        }
+        match self.own.pop() {
+            Some(Some(EtherType::VLAN | EtherType::QINQ)) => Some(true),
+            Some(_) => None,
+            None if self.more => None,
+            None => Some(false),
+        }
+    }
+}
+
+/// The value of a field that all packets of a megaflow have.
+fn known(condition: &Match, field: Field) -> Option<u128> {
+    let (key, mask): (&FlowKey, &FlowMask) = (condition.key(), condition.mask());
+    (mask.get(field) == field.all_ones()).then(|| key.get(field))
+}
+
+struct Compiler<'a> {
+    condition: &'a Match,
+    uplink: PortNo,
+    tags: Tags,
+    list: List,
+    /// Bytes by which the frame is longer than it came.
+    growth: i32,
+}
+
+impl Compiler<'_> {
+    /// Adds the steps of a list, which ends here or has another for its end.
+    fn compile(&mut self, actions: &[Action]) -> Option<()> {
+        let mut rest = actions.iter();
+        let mut branches = 0;
+        while let Some(action) = rest.next() {
+            match action {
+                Action::CheckLength { bytes, otherwise, .. } if branches < MAX_DEPTH => {
+                    branches += 1;
+                    // Longer ones are handed over, whatever is to become of them.
+                    let most = i32::from(*bytes) - self.growth;
+                    self.list.max_len = self.list.max_len.min(u32::try_from(most).ok()?);
+                    rest = otherwise.iter();
+                }
+                Action::Drop(reason) => {
+                    self.list.steps.push(Step::Drop(*reason));
+                    return Some(());
+                }
+                action => self.step(action, 0)?,
+            }
+            if self.list.steps.len() > MAX_STEPS {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn step(&mut self, action: &Action, depth: usize) -> Option<()> {
+        let step = match action {
+            Action::Output(port) if *port == self.uplink => Step::Uplink,
+            Action::Output(port) if *port <= MAX_PORT => Step::Output(*port),
+            Action::Encap { endpoint, key } => encap(*endpoint, key),
+            Action::PushVlan(tag) => self.push(*tag)?,
+            Action::PopVlan => {
+                if !self.tags.pop()? {
+                    return Some(());
+                }
+                self.tags.changed = true;
+                self.growth -= TAG_LEN as i32;
+                Step::PopVlan
+            }
+            Action::Set { field, value, mask } => return self.set(*field, *value, *mask),
+            // There is one queue, as in the user datapath.
+            Action::SetQueue(_) => return Some(()),
+            Action::Clone(list) if depth < MAX_DEPTH => return self.copies(list, depth + 1),
+            _ => return None,
+        };
+        if matches!(step, Step::Output(_) | Step::Uplink | Step::Encap { .. }) {
+            self.list.grows = self.growth.max(0).unsigned_abs();
+        }
+        self.list.steps.push(step);
+        Some(())
+    }
+
+    /// A list on a copy that is the frame itself, because it changes nothing.
+    fn copies(&mut self, list: &[Action], depth: usize) -> Option<()> {
+        for action in list {
+            match action {
+                Action::Output(_) | Action::Encap { .. } | Action::Clone(_) => {
+                    self.step(action, depth)?;
+                }
+                // The queue is that of the copy.
+                Action::SetQueue(_) => {}
+                _ => return None,
+            }
+            if self.list.steps.len() > MAX_STEPS {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn push(&mut self, tag: Tag) -> Option<Step> {
+        // Linux puts on no others.
+        if !matches!(tag.tpid, EtherType::VLAN | EtherType::QINQ) {
+            return None;
+        }
+        self.tags.pushed += 1;
+        self.tags.changed = true;
+        self.growth += TAG_LEN as i32;
+        Some(Step::PushVlan(tag))
+    }
+
+    fn set(&mut self, field: Field, value: u128, mask: u128) -> Option<()> {
+        let mask = mask & field.all_ones();
+        if mask == 0 {
+            return Some(());
+        }
+        let is_whole = mask == field.all_ones();
+        let mut push = |field, bits: u128, value: u128| {
+            let (bits, value) = (bits as u32, value as u64);
+            self.list.steps.push(Step::Set { field, bits, value });
+        };
+        match field {
+            Field::EthDst if is_whole => push(SetField::EthDst, 0, value),
+            Field::EthSrc if is_whole => push(SetField::EthSrc, 0, value),
+            // Behind three tags there is no IP header, whatever was behind two.
+            _ if self.tags.changed => return None,
+            _ => {
+                let is_ip6 = match known(self.condition, Field::EthType)? {
+                    0x0800 => false,
+                    0x86dd => true,
+                    _ => return None,
+                };
+                for (field, bits, value) in self.ip(is_ip6, field, value, mask)? {
+                    self.list.steps.push(Step::Set { field, bits, value });
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The fields of an IP header and of what is behind it.
+    fn ip(
+        &self,
+        is_ip6: bool,
+        field: Field,
+        value: u128,
+        mask: u128,
+    ) -> Option<Vec<(SetField, u32, u64)>> {
+        let is_whole = mask == field.all_ones();
+        let whole = |field, value: u128| is_whole.then(|| vec![(field, 0, value as u64)]);
+        let halves = |high, low| {
+            is_whole.then(|| vec![(high, 0, (value >> 64) as u64), (low, 0, value as u64)])
+        };
+        let tos = if is_ip6 { SetField::Ip6Tos } else { SetField::Ip4Tos };
+        match field {
+            Field::IpDscp => Some(vec![(tos, (mask << 2) as u32, (value << 2) as u64)]),
+            Field::IpEcn => Some(vec![(tos, mask as u32, value as u64)]),
+            Field::IpTtl if is_ip6 => whole(SetField::Ip6HopLimit, value),
+            Field::IpTtl => whole(SetField::Ip4Ttl, value),
+            Field::Ip4Src if !is_ip6 => whole(SetField::Ip4Src, value),
+            Field::Ip4Dst if !is_ip6 => whole(SetField::Ip4Dst, value),
+            Field::Ip6Src if is_ip6 => halves(SetField::Ip6SrcHigh, SetField::Ip6SrcLow),
+            Field::Ip6Dst if is_ip6 => halves(SetField::Ip6DstHigh, SetField::Ip6DstLow),
+            Field::TpSrc if self.has_ports() => whole(SetField::TpSrc, value),
+            Field::TpDst if self.has_ports() => whole(SetField::TpDst, value),
+            _ => None,
+        }
+    }
+
+    /// All packets are whole ones of TCP or UDP.
+    fn has_ports(&self) -> bool {
+        let protocol = known(self.condition, Field::IpProto);
+        matches!(protocol, Some(PROTO_TCP | PROTO_UDP))
+            && known(self.condition, Field::IpFrag) == Some(0)
+    }
+}
+
+fn encap(endpoint: EndpointId, key: &TunnelKey) -> Step {
+    let ports = key.ports.map(|ports| {
+        let ingress = ports.ingress.map_or(0, PortKey::value) & 0x7fff;
+        u32::from(ingress) << 16 | u32::from(ports.egress.value())
+    });
+    Step::Encap { endpoint, key: key.datapath.0, ports }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{DatapathKey, LogicalPorts, Reply};
+    use wire::VlanId;
+
+    const UPLINK: PortNo = PortNo(0);
+    const OUT: Action = Action::Output(PortNo(2));
+    const TWO: Step = Step::Output(PortNo(2));
+
+    fn megaflow(fields: &[(Field, u128)], actions: &[Action]) -> Megaflow {
+        let mut condition = Match::any();
+        for &(field, value) in fields {
+            assert!(condition.require(field, value, field.all_ones()));
+        }
+        Megaflow::new(condition, actions.into())
+    }
+
+    fn list(fields: &[(Field, u128)], actions: &[Action]) -> Option<List> {
+        List::of(&megaflow(fields, actions), UPLINK)
+    }
+
+    /// The steps of a list that is for frames of all lengths and does not make them longer.
+    fn steps(fields: &[(Field, u128)], actions: &[Action]) -> Option<Vec<Step>> {
+        let list = list(fields, actions)?;
+        assert_eq!((list.max_len, list.grows), (u32::MAX, 0), "{list:?}");
+        Some(list.steps)
+    }
+
+    fn tag(tpid: EtherType, vlan: u16) -> Tag {
+        Tag::new(tpid, VlanId::new(vlan).unwrap())
+    }
+
+    fn set(field: Field, value: u128) -> Action {
+        Action::Set { field, value, mask: field.all_ones() }
+    }
+
+    const KEY: TunnelKey = TunnelKey { datapath: DatapathKey(0x12_3456), ports: None };
+    const TUNNEL: Action = Action::Encap { endpoint: EndpointId(7), key: KEY };
+    const INTO: Step = Step::Encap { endpoint: EndpointId(7), key: 0x12_3456, ports: None };
+    const IP4: (Field, u128) = (Field::EthType, 0x0800);
+    const IP6: (Field, u128) = (Field::EthType, 0x86dd);
+    const TCP: (Field, u128) = (Field::IpProto, 6);
+    const WHOLE: (Field, u128) = (Field::IpFrag, 0);
+
+    #[test]
+    fn outputs_are_steps_and_the_last_one_takes_the_packet() {
+        let copy = |port| Action::Output(PortNo(port));
+        assert_eq!(steps(&[], &[OUT]), Some(vec![TWO]));
+        assert_eq!(
+            steps(&[], &[copy(1), OUT, TUNNEL]),
+            Some(vec![Step::Output(PortNo(1)), TWO, INTO])
+        );
+        assert_eq!(steps(&[], &[Action::Output(UPLINK)]), Some(vec![Step::Uplink]));
+        assert_eq!(steps(&[], &[OUT, Action::SetQueue(3), OUT]), Some(vec![TWO, TWO]));
+        let drop = Action::Drop(DropReason::FlowDrop);
+        let dropped = Step::Drop(DropReason::FlowDrop);
+        assert_eq!(steps(&[], &[OUT, drop.clone(), OUT]), Some(vec![TWO, dropped]));
+        assert_eq!(steps(&[], &vec![OUT; 15]), Some(vec![TWO; 15]));
+        assert_eq!(steps(&[], &[]), Some(Vec::new()));
+        assert_eq!(steps(&[], &[OUT, set(Field::EthDst, 1)]), Some(vec![TWO]));
+        for too_much in [&[TUNNEL, OUT][..], &vec![OUT; 16]] {
+            assert_eq!(steps(&[], too_much), None, "{too_much:?}");
+        }
+        assert_eq!(steps(&[], &[copy(0xffff_ff00)]), None);
+    }
+
+    #[test]
+    fn encap_has_the_words_of_the_tunnel_header() {
+        let ports =
+            LogicalPorts { ingress: PortKey::new(0x0102), egress: PortKey::new(0x8003).unwrap() };
+        let key = TunnelKey { ports: Some(ports), ..KEY };
+        let list = list(&[], &[Action::Encap { endpoint: EndpointId(7), key }]).unwrap();
+        let Some(Step::Encap { key, ports, .. }) = list.steps.last().copied() else { panic!() };
+        assert_eq!((key, ports), (0x12_3456, Some(0x0102_8003)));
+        assert_eq!(list.endpoint(), Some(EndpointId(7)));
+    }
+
+    #[test]
+    fn what_only_an_executor_can_do_is_no_list() {
+        for action in [
+            Action::Controller,
+            Action::SetIcmpMtu(1400),
+            Action::Meter { rate_kbps: 1, burst_kb: 1 },
+            Action::Reply { reply: Reply::Arp, actions: Box::new([OUT]) },
+            Action::Clone(Box::new([set(Field::EthDst, 1), OUT])),
+            Action::Clone(Box::new([Action::Drop(DropReason::FlowDrop)])),
+            Action::PushVlan(tag(EtherType::VLAN_9100, 1)),
+            Action::PopVlan,
+            set(Field::VlanTci, 5),
+            set(Field::ArpOp, 2),
+            set(Field::Ip4Src, 1),
+            set(Field::TpDst, 1),
+            Action::Set { field: Field::EthDst, value: 1, mask: 1 },
+        ] {
+            assert_eq!(steps(&[], &[action.clone(), OUT]), None, "{action:?}");
+        }
+    }
+
+    #[test]
+    fn copies_that_change_nothing_are_outputs() {
+        let inner = Action::Clone(Box::new([OUT, Action::SetQueue(1)]));
+        let clone = Action::Clone(Box::new([OUT, inner]));
+        assert_eq!(steps(&[], &[clone.clone(), TUNNEL]), Some(vec![TWO, TWO, INTO]));
+        assert_eq!(steps(&[], &[set(Field::EthSrc, 9), clone]).map(|steps| steps.len()), Some(3));
+        let deep = (0..20).fold(OUT, |inner, _| Action::Clone(Box::new([inner])));
+        assert_eq!(steps(&[], &[deep]), None);
+    }
+
+    #[test]
+    fn fields_are_rewritten_when_the_condition_says_that_they_are_there() {
+        let one = |field, bits, value| Some(vec![Step::Set { field, bits, value }, TWO]);
+        let of = |fields: &[(Field, u128)], action| steps(fields, &[action, OUT]);
+        assert_eq!(
+            of(&[], set(Field::EthDst, 0x0200_0000_0001)),
+            one(SetField::EthDst, 0, 0x0200_0000_0001)
+        );
+        assert_eq!(of(&[IP4], set(Field::IpTtl, 63)), one(SetField::Ip4Ttl, 0, 63));
+        assert_eq!(of(&[IP6], set(Field::IpTtl, 63)), one(SetField::Ip6HopLimit, 0, 63));
+        assert_eq!(of(&[IP4], set(Field::IpDscp, 46)), one(SetField::Ip4Tos, 0xfc, 46 << 2));
+        assert_eq!(of(&[IP6], set(Field::IpEcn, 1)), one(SetField::Ip6Tos, 3, 1));
+        let some_bits = Action::Set { field: Field::IpDscp, value: 2, mask: 6 };
+        assert_eq!(of(&[IP4], some_bits), one(SetField::Ip4Tos, 6 << 2, 2 << 2));
+        assert_eq!(
+            of(&[IP4], set(Field::Ip4Dst, 0x0a00_0001)),
+            one(SetField::Ip4Dst, 0, 0x0a00_0001)
+        );
+        assert_eq!(of(&[IP4, TCP, WHOLE], set(Field::TpDst, 80)), one(SetField::TpDst, 0, 80));
+        let halves = steps(&[IP6], &[set(Field::Ip6Src, 5 << 64 | 6), OUT]).unwrap();
+        let half = |field, value| Step::Set { field, bits: 0, value };
+        assert_eq!(halves, [half(SetField::Ip6SrcHigh, 5), half(SetField::Ip6SrcLow, 6), TWO]);
+        let sctp = (Field::IpProto, 132);
+        for (fields, field) in [
+            (&[IP4][..], Field::Ip6Src),
+            (&[IP6], Field::Ip4Src),
+            (&[(Field::EthType, 0x0806)], Field::IpTtl),
+            (&[IP4, TCP], Field::TpDst),
+            (&[IP4, WHOLE], Field::TpDst),
+            (&[IP4, sctp, WHOLE], Field::TpDst),
+            (&[IP4, TCP, WHOLE], Field::TcpFlags),
+            (&[IP6], Field::Ip6Label),
+        ] {
+            assert_eq!(of(fields, set(field, 1)), None, "{field} of {fields:?}");
+        }
+        // Nothing is to be done.
+        let nothing = Action::Set { field: Field::NdTarget, value: 0, mask: 0 };
+        assert_eq!(of(&[], nothing), Some(vec![TWO]));
+    }
+
+    #[test]
+    fn tags_are_taken_off_when_the_condition_says_what_there_is() {
+        let vlan = |tpid| (Field::VlanTpid, tpid);
+        let inner = |tpid| (Field::VlanInnerTpid, tpid);
+        let pops = |fields: &[(Field, u128)], count| {
+            let mut actions = vec![Action::PopVlan; count];
+            actions.push(OUT);
+            let list = list(fields, &actions)?;
+            assert_eq!(list.grows, 0);
+            Some(list.steps.len() - 1)
+        };
+        assert_eq!(pops(&[vlan(0)], 3), Some(0));
+        assert_eq!(pops(&[vlan(0x8100)], 1), Some(1));
+        assert_eq!(pops(&[vlan(0x8100)], 2), None);
+        assert_eq!(pops(&[vlan(0x88a8), inner(0)], 5), Some(1));
+        assert_eq!(pops(&[vlan(0x88a8), inner(0x8100)], 2), Some(2));
+        assert_eq!(pops(&[vlan(0x88a8), inner(0x8100)], 3), None);
+        assert_eq!(pops(&[vlan(0x88a8), inner(0x9100)], 2), None);
+        assert_eq!(pops(&[vlan(0x9100)], 1), None);
+        assert_eq!(pops(&[], 1), None);
+    }
+
+    #[test]
+    fn tags_count_for_the_length_and_come_after_what_is_rewritten() {
+        let (customer, service) = (tag(EtherType::VLAN, 5), tag(EtherType::QINQ, 6));
+        let push = [Action::PushVlan(customer), Action::PushVlan(service), Action::Output(UPLINK)];
+        let expected = [Step::PushVlan(customer), Step::PushVlan(service), Step::Uplink];
+        let qinq = list(&[], &push).unwrap();
+        assert_eq!((&qinq.steps[..], qinq.grows), (&expected[..], 8));
+        let pops = [Action::PopVlan, Action::PopVlan];
+        assert_eq!(list(&[], &[&push[..], &pops].concat()), Some(qinq), "as it was, for nobody");
+        let pushed = Action::PushVlan(customer);
+        let popped = list(&[], &[pushed.clone(), Action::PopVlan, OUT]).unwrap();
+        assert_eq!((popped.steps.len(), popped.grows), (3, 0));
+        assert!(list(&[IP4], &[set(Field::IpTtl, 1), pushed.clone(), OUT]).is_some());
+        assert_eq!(list(&[IP4], &[pushed.clone(), set(Field::IpTtl, 1), OUT]), None);
+        assert!(list(&[], &[pushed.clone(), set(Field::EthDst, 1), OUT]).is_some());
+        assert_eq!(list(&[], &[OUT, pushed, OUT]), None, "a copy of another length");
+    }
+
+    #[test]
+    fn longer_frames_are_handed_over_when_their_length_is_checked() {
+        let check = |bytes, otherwise: &[Action]| Action::CheckLength {
+            bytes,
+            larger: Box::new([Action::Controller]),
+            otherwise: otherwise.into(),
+        };
+        let checked =
+            list(&[], &[check(1400, &[check(1500, &[OUT])]), Action::Controller]).unwrap();
+        assert_eq!((checked.max_len, &checked.steps[..]), (1400, &[TWO][..]));
+        let pushed = Action::PushVlan(tag(EtherType::VLAN, 5));
+        let tagged = list(&[], &[pushed.clone(), check(1400, &[OUT])]).unwrap();
+        assert_eq!((tagged.max_len, tagged.grows), (1396, 4));
+        assert_eq!(list(&[], &[pushed, check(4, &[OUT])]), None, "no frame is so short");
+        assert_eq!(list(&[], &[check(1400, &[Action::Controller])]), None);
+        assert_eq!(list(&[], &[check(1400, &[])]), None, "a list without actions has no limit");
+    }
+}

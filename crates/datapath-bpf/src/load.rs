@@ -1,0 +1,141 @@
+//! The programs, loaded: [`Room`] for what they are to hold, and why they cannot be when they cannot.
+
+use crate::pieces::Pieces;
+use crate::tables::Sizes;
+use flow::EntropySeed;
+use generated::DatapathSkelBuilder;
+use libbpf_rs::OpenObject;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use std::mem::MaybeUninit;
+
+/// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
+#[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/datapath.skel.rs"));
+}
+
+/// How much the programs' tables hold; all of it is allocated when they are loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Megaflows, and the exact-match cache in front of them.
+    pub sizes: Sizes,
+    /// Different lists of actions.
+    pub lists: u32,
+    /// Remote end points; their numbers are below.
+    pub endpoints: u32,
+}
+
+impl Room {
+    /// For so many megaflows and end points, with room for some more end points.
+    pub fn new(megaflows: usize, endpoints: usize) -> Self {
+        let flows = u32::try_from(megaflows).unwrap_or(u32::MAX).clamp(1, 1 << 24);
+        let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX).saturating_mul(2);
+        Self {
+            sizes: Sizes { flows, cached: flows.clamp(256, 1 << 15) },
+            lists: flows.clamp(64, 1 << 16),
+            endpoints: endpoints.clamp(1 << 14, 1 << 24),
+        }
+    }
+
+    fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
+        self.sizes.apply(object)?;
+        for mut map in object.maps_mut() {
+            let entries = match map.name().to_str() {
+                Some("weft_lists") => self.lists + 1,
+                Some("weft_ports" | "weft_port_counts" | "weft_misses") => PORTS,
+                Some("weft_endpoints" | "weft_from4" | "weft_from6") => self.endpoints,
+                _ => continue,
+            };
+            map.set_max_entries(entries)?;
+        }
+        Ok(())
+    }
+}
+
+const PORTS: u32 = datapath::user::MAX_PORT.0 + 1;
+
+/// This host cannot have the kernel datapath.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Unsupported {
+    /// Why not: what lacks, in a sentence without a full stop.
+    pub why: String,
+}
+
+/// The oldest kernel that the programs are tried with.
+const OLDEST: (u32, u32) = (6, 1);
+const EPERM: i32 = 1;
+
+/// Loads the programs; nothing stays when that fails, or when what is returned is dropped.
+///
+/// # Errors
+/// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
+pub(crate) fn load(room: Room, entropy: &EntropySeed) -> Result<Pieces, Unsupported> {
+    if let Some(release) = kernel_release()
+        && version(&release).is_some_and(|version| version < OLDEST)
+    {
+        let (major, minor) = OLDEST;
+        let why = format!("Linux {release} is older than {major}.{minor}");
+        return Err(Unsupported { why });
+    }
+    try_load(room, entropy).map_err(|error| {
+        let is_denied = std::error::Error::source(&error)
+            .and_then(|source| source.downcast_ref::<std::io::Error>())
+            .is_some_and(|source| source.raw_os_error() == Some(EPERM));
+        let why = if is_denied || error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+            "loading BPF programs needs CAP_BPF and CAP_NET_ADMIN, and a kernel that is not locked down".to_owned()
+        } else {
+            format!("the kernel does not take the BPF programs: {error:#}")
+        };
+        Unsupported { why }
+    })
+}
+
+fn try_load(room: Room, entropy: &EntropySeed) -> Result<Pieces, libbpf_rs::Error> {
+    let mut object = MaybeUninit::uninit();
+    let mut open = DatapathSkelBuilder::default().open(&mut object)?;
+    if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+        constants.bucket_shift = room.sizes.bucket_shift();
+        constants.cache_shift = room.sizes.cache_shift();
+        constants.hash_factors = Sizes::hash_factors();
+        constants.entropy_factors = *entropy.factors();
+    }
+    room.apply(open.open_object_mut())?;
+    let loaded = open.load()?;
+    Pieces::of(loaded.object()).map_err(|error| match error {
+        crate::TableError::Kernel(error) => error,
+        other => libbpf_rs::Error::from(std::io::Error::other(other)),
+    })
+}
+
+fn kernel_release() -> Option<String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(release.trim().to_owned())
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers_when_the_release_has_more() {
+        assert_eq!(version("6.18.44-fc-v669"), Some((6, 18)));
+        assert_eq!(version("6.1.0-50-amd64"), Some((6, 1)));
+        assert_eq!(version("5.10"), Some((5, 10)));
+        assert_eq!(version("next"), None);
+        assert!(version("5.19.17").unwrap() < OLDEST && version("6.1").unwrap() >= OLDEST);
+    }
+
+    #[test]
+    fn room_is_bounded_when_much_is_asked_for() {
+        let room = Room::new(200_000, 1_000_000);
+        assert_eq!((room.sizes.flows, room.endpoints, room.lists), (200_000, 2_000_000, 1 << 16));
+        assert_eq!(Room::new(usize::MAX, usize::MAX).endpoints, 1 << 24);
+        assert_eq!(Room::new(0, 0).sizes.flows, 1);
+    }
+}

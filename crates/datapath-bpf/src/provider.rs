@@ -1,0 +1,330 @@
+//! [`KernelDatapath`]: a user datapath with programs in front of it.
+
+use crate::front::Front;
+use crate::load::{Room, Unsupported, load};
+use crate::tables::{FlowNo, TableError};
+use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::provider::{Datapath, DatapathError, DumpCursor, Portion};
+use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
+use datapath::upcall::{Answer, Upcall};
+use datapath::user::cache::Cursor;
+use datapath::user::hand_over::HandOver;
+use datapath::user::{
+    Config, DeviceConfig, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
+};
+use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
+use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
+use packet::PacketBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use wire::MacAddr;
+
+/// How often it is looked whether anybody still watches.
+const TICK: Duration = Duration::from_millis(250);
+/// Ticks between two times that masks are put in order.
+const SORT_TICKS: u32 = 20;
+
+/// See the module. What the programs serve never reaches the user datapath; everything else does, and is done there.
+#[derive(Debug)]
+pub struct KernelDatapath {
+    user: UserDatapath,
+    front: Arc<Front>,
+    /// How many workers the user datapath has; the programs' table is one more.
+    workers: usize,
+}
+
+/// A kernel datapath that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This host cannot have one.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The tables of the programs cannot be filled.
+    #[error(transparent)]
+    Tables(#[from] TableError),
+    /// The user datapath behind the programs cannot be made.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+}
+
+impl KernelDatapath {
+    /// Loads the programs, opens everything as [`UserDatapath::start`] does, and attaches the programs to the devices of this
+    /// thread's network namespace. Nothing is left behind when this fails.
+    ///
+    /// # Errors
+    /// [`StartError::Unsupported`] before anything is opened; otherwise as [`UserDatapath::start`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let room = Room::new(config.megaflows, config.underlay.endpoints.len());
+        let entropy = EntropySeed::random();
+        let pieces = load(room, &entropy)?;
+        let front = Arc::new(Front::new(&pieces, &config)?);
+        for port in &config.ports {
+            front.lock().add_port(port.port, guest_mac(port))?;
+        }
+        let underlay = config.underlay.clone();
+        let workers = config.workers.count.clamp(1, MAX_WORKERS);
+        let programs = Arc::clone(&front);
+        let hand_over = HandOver { device: hand_over_device(), entropy, programs };
+        let user = UserDatapath::start(Config { hand_over: Some(hand_over), ..config })?;
+        front.add_reach(&underlay)?;
+        maintain(&front)?;
+        Ok(Self { user, front, workers })
+    }
+
+    /// True when a thread has ended: the datapath does not forward any more.
+    pub fn has_ended(&self) -> bool {
+        self.user.has_ended()
+    }
+
+    /// Detaches the programs, stops, waits for the threads, and removes the devices that were made.
+    ///
+    /// # Errors
+    /// The first error with which one of the threads had ended.
+    pub fn join(&self) -> Result<(), netdev::Error> {
+        self.front.close();
+        self.user.join()
+    }
+
+    fn add_counts(&self, snapshot: &mut Snapshot) -> Result<(), TableError> {
+        let state = self.front.lock();
+        snapshot.datapath = "kernel".to_owned();
+        let (ports, uplink) = state.ports.counts()?;
+        for port in &mut snapshot.ports {
+            let number = PortNo(port.port);
+            if let Some(trouble) = state.ports.trouble(number) {
+                port.state = format!("down: {trouble}");
+            }
+            let Some(counts) = ports.get(&number) else { continue };
+            port.rx += counts.rx;
+            port.tx += counts.tx;
+            add_drops(&mut port.drops, &counts.drops);
+        }
+        snapshot.uplink.rx += uplink.rx;
+        snapshot.uplink.tx += uplink.tx;
+        add_drops(&mut snapshot.uplink.drops, &uplink.drops);
+        let endpoints = state.reach.counts()?;
+        if !endpoints.is_empty() {
+            for end in &mut snapshot.endpoints {
+                let key = (end.tunnel.as_str(), end.local, end.remote);
+                if let Some(&[rx, tx]) = endpoints.get(&key) {
+                    end.rx += rx;
+                    end.tx += tx;
+                }
+            }
+        }
+        let (megaflows, masks) = state.flows.len();
+        let (served, lookups) = state.flows.lookups()?;
+        // Of those that a mask has found, some were handed over.
+        let search_hits = lookups.hits.min(served);
+        snapshot.megaflows += MegaflowStats {
+            megaflows: megaflows as u64,
+            masks: masks as u64,
+            lookups: served,
+            exact_hits: served - search_hits,
+            search_hits,
+            mask_probes: lookups.masks,
+        };
+        Ok(())
+    }
+
+    /// Where in the programs' table a cursor is; `None` when it is at a worker of the user datapath.
+    fn in_tables(&self, from: DumpCursor) -> Option<FlowNo> {
+        (from.worker >= self.workers).then_some(FlowNo(from.at.number()))
+    }
+
+    /// What follows a portion of the user datapath.
+    fn behind<T>(&self, (portion, next): Portion<T>) -> Portion<T> {
+        let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
+        (portion, Some(next.unwrap_or(tables)))
+    }
+
+    fn cursor(&self, next: Option<FlowNo>) -> Option<DumpCursor> {
+        next.map(|next| DumpCursor { worker: self.workers, at: Cursor::from_number(next.0) })
+    }
+
+    fn put_in_tables<'m>(
+        &self,
+        megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
+    ) {
+        if let Err(error) = self.front.lock().put(megaflows) {
+            // Their packets are handed over, and served all the same.
+            tracing::error!("cannot put megaflows into the programs' tables: {error}");
+        }
+    }
+}
+
+fn add_drops(sums: &mut Drops, counters: &DropCounters) {
+    for (reason, count) in drops(counters) {
+        *sums.entry(reason).or_default() += count;
+    }
+}
+
+/// The guest's address, where the datapath gives it one.
+fn guest_mac(port: &PortConfig) -> Option<MacAddr> {
+    match &port.device {
+        DeviceConfig::Tap { guest: Some(guest), .. } => Some(guest.mac),
+        _ => None,
+    }
+}
+
+/// The TAP by which programs hand packets over: one for each process.
+fn hand_over_device() -> String {
+    format!("weft-up{}", std::process::id())
+}
+
+/// What the tables do not do as they should.
+fn failed(error: &TableError) -> DatapathError {
+    tracing::error!("the programs' tables: {error}");
+    DatapathError::Stopped
+}
+
+/// The thread that looks after the programs, until nobody has them any more.
+fn maintain(front: &Arc<Front>) -> Result<(), SetupError> {
+    let front = Arc::downgrade(front);
+    let run = move || {
+        for tick in 1.. {
+            std::thread::sleep(TICK);
+            let Some(front) = Weak::upgrade(&front) else { return };
+            if let Err(error) = front.maintain(tick % SORT_TICKS == 0) {
+                tracing::error!("cannot look after the programs' tables: {error}");
+            }
+        }
+    };
+    std::thread::Builder::new().name("programs".to_owned()).spawn(run)?;
+    Ok(())
+}
+
+impl Datapath for KernelDatapath {
+    fn add_port(&self, config: PortConfig) -> Result<(), DatapathError> {
+        let (port, mac) = (config.port, guest_mac(&config));
+        let is_new = !self.front.lock().ports.has(port);
+        if is_new {
+            self.front.lock().add_port(port, mac).map_err(|error| failed(&error))?;
+        }
+        let added = self.user.add_port(config);
+        if added.is_err() && is_new {
+            self.front.lock().ports.remove(port).map_err(|error| failed(&error))?;
+        }
+        added
+    }
+
+    fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
+        self.user.remove_port(port)?;
+        self.front.lock().ports.remove(port).map_err(|error| failed(&error))
+    }
+
+    fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
+        let failed = |error: TableError| DatapathError::Underlay(error.to_string());
+        self.front.forget_reach(&underlay).map_err(failed)?;
+        self.user.set_underlay(underlay.clone())?;
+        self.front.add_reach(&underlay).map_err(failed)
+    }
+
+    fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
+        self.user.put(megaflows.clone())?;
+        self.put_in_tables(megaflows.iter().map(|megaflow| (megaflow, None)));
+        Ok(())
+    }
+
+    fn delete(
+        &self,
+        megaflows: Vec<MegaflowId>,
+    ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
+        let counted = self.front.delete(&megaflows, self.now_ms());
+        let mut counted = counted.map_err(|error| failed(&error))?;
+        counted.extend(self.user.delete(megaflows)?);
+        Ok(counted)
+    }
+
+    fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError> {
+        let mut found = self.user.get(megaflows.clone())?;
+        let mut others = megaflows;
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|id| found.iter().all(|megaflow| megaflow.id != *id));
+        found.extend(self.front.lock().flows.get(&others));
+        Ok(found)
+    }
+
+    fn dump(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+        let Some(at) = self.in_tables(from) else {
+            return Ok(self.behind(self.user.dump(from, most)?));
+        };
+        let now = self.now_ms();
+        let portion = self.front.lock().flows.portion(at, most, now, |_, megaflow| megaflow());
+        let (portion, next) = portion.map_err(|error| failed(&error))?;
+        Ok((portion, self.cursor(next)))
+    }
+
+    fn usage(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+        let Some(at) = self.in_tables(from) else {
+            return Ok(self.behind(self.user.usage(from, most)?));
+        };
+        let now = self.now_ms();
+        let portion = self.front.lock().flows.portion(at, most, now, |id, _| id);
+        let (portion, next) = portion.map_err(|error| failed(&error))?;
+        Ok((portion, self.cursor(next)))
+    }
+
+    fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
+        self.user.upcalls(most, timeout, out)
+    }
+
+    fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError> {
+        let made = answers
+            .iter()
+            .filter_map(|answer| Some((answer.megaflow.as_deref()?, Some(&answer.upcall.key))));
+        self.put_in_tables(made);
+        self.user.answer(answers)
+    }
+
+    fn execute(
+        &self,
+        port: PortNo,
+        packet: PacketBuf,
+        actions: Arc<[Action]>,
+    ) -> Result<(), DatapathError> {
+        self.user.execute(port, packet, actions)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, DatapathError> {
+        let mut snapshot = self.user.snapshot()?;
+        self.add_counts(&mut snapshot).map_err(|error| failed(&error))?;
+        Ok(snapshot)
+    }
+
+    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+        let watching = self.user.watch_drops()?;
+        let watched = self.front.lock().watch_drops(watching.token());
+        watched.map_err(|error| failed(&error))?;
+        Ok(watching)
+    }
+
+    fn watch_frames(
+        &self,
+        port: PortNo,
+        snap_bytes: usize,
+    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+        let watching = self.user.watch_frames(port, snap_bytes)?;
+        let watched = self.front.lock().watch_frames(port, watching.token());
+        watched.map_err(|error| failed(&error))?;
+        Ok(watching)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.user.now_ms()
+    }
+
+    fn stop(&self) {
+        self.front.close();
+        self.user.stop();
+    }
+}

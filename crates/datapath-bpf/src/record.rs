@@ -1,0 +1,52 @@
+//! Bytes of the structures that are shared with the programs, made of their fields.
+
+/// A number, or several, in the byte order of this machine.
+pub(crate) trait Field {
+    /// Writes it to the beginning of `place`, which is as long.
+    fn put(&self, place: &mut [u8]);
+}
+
+macro_rules! numbers {
+    ($($kind:ty)*) => {
+        $(impl Field for $kind {
+            fn put(&self, place: &mut [u8]) {
+                place.copy_from_slice(&self.to_ne_bytes());
+            }
+        })*
+    };
+}
+
+numbers!(u8 u16 u32 u64);
+
+impl<T: Field, const N: usize> Field for [T; N] {
+    fn put(&self, place: &mut [u8]) {
+        for (value, place) in self.iter().zip(place.chunks_exact_mut(size_of::<T>())) {
+            value.put(place);
+        }
+    }
+}
+
+/// The bytes of a `$type` with these fields, and 0 in all others. It does not compile when a field has another type there.
+macro_rules! record {
+    ($type:ident { $($field:ident: $value:expr),* $(,)? }) => {{
+        #[allow(unused_mut, reason = "there may be no field")]
+        let mut bytes = vec![0_u8; size_of::<$type>()];
+        $({
+            fn same<T: $crate::record::Field>(value: T, _: impl Fn(&$type) -> T) -> T {
+                value
+            }
+            let value = same($value, |entry: &$type| entry.$field);
+            let at = std::mem::offset_of!($type, $field);
+            $crate::record::Field::put(&value, &mut bytes[at..at + size_of_val(&value)]);
+        })*
+        bytes
+    }};
+}
+
+pub(crate) use record;
+
+/// The field of a structure at `at`; 0 where the bytes end before.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    word.map_or(0, |word| u64::from_ne_bytes(*word))
+}

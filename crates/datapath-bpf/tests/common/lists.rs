@@ -1,0 +1,34 @@
+//! Lists of actions for frames.
+
+use flow::{Action, Field, FlowKey};
+use testkit::random::Random;
+
+/// Rewriting of fields that a frame of this key has.
+pub fn sets(random: &mut Random, key: &FlowKey) -> Vec<Action> {
+    let ip: &[Field] = match key.get(Field::EthType) {
+        0x0800 => &[Field::Ip4Src, Field::Ip4Dst, Field::IpTtl, Field::IpDscp, Field::IpEcn],
+        0x86dd => &[Field::Ip6Src, Field::Ip6Dst, Field::IpTtl, Field::IpDscp, Field::IpEcn],
+        _ => &[],
+    };
+    let has_ports = matches!(key.get(Field::IpProto), 6 | 17) && key.get(Field::IpFrag) != 3;
+    let ports: &[Field] = if has_ports { &[Field::TpSrc, Field::TpDst] } else { &[] };
+    let mut fields = [&[Field::EthDst, Field::EthSrc], ip, ports].concat();
+    fields.retain(|_| random.once_in(3));
+    let set = |field: Field| {
+        let mask = field.all_ones();
+        Action::Set { field, value: random.wide() & mask, mask }
+    };
+    fields.into_iter().map(set).collect()
+}
+
+/// What a program must hand over although userspace can do it: it says so itself, so that the comparison is not of nothing.
+pub fn is_odd(key: &FlowKey, actions: &[Action]) -> bool {
+    let of_ip6 = [Field::Ip6Src, Field::Ip6Dst, Field::TpSrc, Field::TpDst];
+    let of_addresses = [Field::Ip4Src, Field::Ip4Dst, Field::Ip6Src, Field::Ip6Dst];
+    actions.iter().any(|action| {
+        let Action::Set { field, .. } = action else { return false };
+        let odd_sum = matches!(key.get(Field::IpProto), 33 | 136);
+        of_addresses.contains(field) && odd_sum
+            || key.get(Field::EthType) == 0x86dd && of_ip6.contains(field)
+    })
+}

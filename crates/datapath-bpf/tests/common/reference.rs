@@ -1,0 +1,42 @@
+//! What the reference executor does with a frame.
+
+use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
+use packet::PacketBuf;
+
+/// What leaves.
+#[derive(Default)]
+pub struct Leaves {
+    /// Each frame, and the port, or `None` for the underlay.
+    pub frames: Vec<(Option<PortNo>, PacketBuf)>,
+    pub drops: Vec<DropReason>,
+}
+
+impl Output for Leaves {
+    fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        self.frames.push((Some(port), packet.clone()));
+        Ok(())
+    }
+
+    fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        let mut packet = packet.clone();
+        if packet.offload.gso.is_none() {
+            outer.finish(&mut packet);
+        }
+        self.frames.push((None, packet));
+        Ok(())
+    }
+
+    fn dropped(&mut self, reason: DropReason, _: &PacketBuf) {
+        self.drops.push(reason);
+    }
+}
+
+/// Executes a list on a copy of a frame.
+pub fn reference(actions: &[Action], frame: &PacketBuf, endpoints: &mut EndpointTable) -> Leaves {
+    let mut leaves = Leaves::default();
+    let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+    packet.append(&frame.to_vec());
+    packet.offload = frame.offload;
+    execute(actions, &mut packet, endpoints, &mut leaves);
+    leaves
+}

@@ -1,0 +1,262 @@
+//! [`Switch`]: the programs that stand at VIFs and at the uplink, and their tables, filled by hand.
+
+use super::encode::{self, Bytes};
+use datapath_bpf::{FlowNo, KernelMatch, ListNo, Pieces, Sizes, Tables};
+use flow::{Action, EndpointId, EndpointTable, EntropySeed, FlowKey, FlowMask, PortNo};
+use generated::{DatapathSkel, DatapathSkelBuilder, types};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Map, MapCore, MapFlags, ProgramInput, ProgramMut};
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+#[allow(unsafe_code, warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/datapath.skel.rs"));
+}
+
+/// What the programs return.
+pub const PASSED: u32 = 0;
+pub const DROPPED: u32 = 2;
+pub const REDIRECTED: u32 = 7;
+
+/// Bytes in front of a frame that is handed over.
+const HAND_OVER_LEN: usize = 14;
+
+/// What became of a frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ran {
+    pub verdict: u32,
+    pub bytes: Vec<u8>,
+}
+
+impl Ran {
+    /// The port and the frame, if it was handed over.
+    pub fn handed_over(&self) -> Option<(PortNo, &[u8])> {
+        let (header, frame) = self.bytes.split_at_checked(HAND_OVER_LEN)?;
+        let (&port, rest) = header.split_first_chunk()?;
+        let is = self.verdict == REDIRECTED && rest == [0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
+        is.then_some((PortNo(u32::from_be_bytes(port)), frame))
+    }
+}
+
+/// The programs, loaded until the process ends. All frames come in by the loopback device: a test run knows no other.
+pub struct Switch {
+    skel: &'static DatapathSkel<'static>,
+    pub tables: Tables,
+    /// Of the latest list.
+    list: u32,
+    pub endpoints: EndpointTable,
+}
+
+impl Switch {
+    /// Where frames of guests come in.
+    pub const VIF: PortNo = PortNo(3);
+    /// Where frames go out: to the other end of a pair, and to a device.
+    pub const PEER: PortNo = PortNo(4);
+    pub const DEVICE: PortNo = PortNo(5);
+    /// Where those of tunnels and links come in.
+    pub const TUNNEL: PortNo = PortNo(500);
+    pub const UPLINK: PortNo = PortNo(1_000_000);
+    /// The address of the guest at [`Switch::PEER`].
+    pub const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 4];
+    /// Frames to ports are not longer, without their tags; super-packets may be.
+    pub const MAX_LEN: u32 = 3014;
+    pub const ENTROPY_BASE: u16 = 49152;
+    pub const ENTROPY_PORTS: u16 = 16384;
+    const SIZES: Sizes = Sizes { flows: 1000, cached: 256 };
+    const LISTS: u32 = 1024;
+
+    pub fn load() -> Self {
+        let seed = EntropySeed::random();
+        let endpoints = EndpointTable::with_seed(Self::ENTROPY_BASE, Self::ENTROPY_PORTS, seed);
+        let object = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = DatapathSkelBuilder::default().open(object).expect("the object is whole");
+        let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
+        constants.bucket_shift = Self::SIZES.bucket_shift();
+        constants.cache_shift = Self::SIZES.cache_shift();
+        constants.hash_factors = Sizes::hash_factors();
+        constants.entropy_factors = *seed.factors();
+        let config =
+            &mut open.maps.bss_data.as_deref_mut().expect("there are variables").weft_config;
+        config.uplink_ifindex = 1;
+        config.hand_over_ifindex = 1;
+        config.uplink_port = Self::UPLINK.0;
+        config.entropy_base = Self::ENTROPY_BASE;
+        config.entropy_mask = Self::ENTROPY_PORTS - 1;
+        Self::SIZES.apply(open.open_object_mut()).expect("the maps have these sizes");
+        let skel: &'static DatapathSkel<'static> =
+            Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
+        let pieces = Pieces::of(skel.object()).expect("there are files left to open");
+        let tables = Tables::new(&pieces).expect("the object has the tables");
+        let switch = Self { skel, tables, list: 0, endpoints };
+        switch.put_ports();
+        switch
+    }
+
+    /// Everything is the loopback device.
+    fn put_ports(&self) {
+        self.set_device(1, Self::VIF);
+        self.set_port(Self::VIF, 1, 0, 0);
+        self.set_port(Self::PEER, 1, encode::PEER, guest());
+        self.set_port(Self::DEVICE, 1, 0, 0);
+    }
+
+    pub fn set_device(&self, ifindex: u32, port: PortNo) {
+        self.update("weft_devices", ifindex & 0xffff, &Bytes::new().u32(ifindex).u32(port.0));
+    }
+
+    /// `mac` as in a key; `flags` as the programs have them.
+    pub fn set_port(&self, port: PortNo, ifindex: u32, flags: u32, mac: u64) {
+        let bytes = Bytes::new().u32(ifindex).u32(flags).u32(Self::MAX_LEN).u32(0).u64(mac);
+        self.update("weft_ports", port.0, &bytes);
+    }
+
+    /// The program at VIFs, and that at the uplink, to be attached.
+    pub fn programs(&self) -> [BorrowedFd<'_>; 2] {
+        [self.skel.progs.weft_vif.as_fd(), self.skel.progs.weft_uplink.as_fd()]
+    }
+
+    fn map(&self, name: &str) -> Map<'static> {
+        let maps = self.skel.object().maps();
+        maps.into_iter().find(|map| map.name() == name).unwrap_or_else(|| panic!("no map {name}"))
+    }
+
+    pub fn update(&self, map: &str, number: u32, value: &Bytes) {
+        self.update_key(map, &Bytes::new().u32(number), value);
+    }
+
+    pub fn update_key(&self, map: &str, key: &Bytes, value: &Bytes) {
+        let done = self.map(map).update(key.as_slice(), value.as_slice(), MapFlags::ANY);
+        done.unwrap_or_else(|error| panic!("{map}: {error}"));
+    }
+
+    /// Changes a number of 32 bits of the configuration; see [`offsets`].
+    pub fn configure(&self, offset: usize, value: &[u8]) {
+        let maps = self.skel.object().maps();
+        let map = maps.into_iter().find(|map| map.name().to_string_lossy().ends_with(".bss"));
+        let map = map.expect("there are variables");
+        let key = 0_u32.to_ne_bytes();
+        let mut bytes = map.lookup(&key, MapFlags::ANY).expect("can be read").expect("is there");
+        bytes[offset..offset + value.len()].copy_from_slice(value);
+        map.update(&key, &bytes, MapFlags::ANY).expect("can be written");
+    }
+
+    /// Puts an end point into the programs' tables as the table here has it, as number `id` of class `class`.
+    pub fn put_endpoint(
+        &self,
+        id: EndpointId,
+        class: u16,
+        spec: &flow::TunnelSpec,
+        local: std::net::IpAddr,
+    ) {
+        let endpoint = self.endpoints.get(id).expect("it is there");
+        let template = endpoint.template().as_bytes();
+        self.update("weft_classes", class.into(), &encode::class(spec, template, Self::TUNNEL));
+        let max_len = usize::from(spec.path_mtu_bytes) + 14 - template.len();
+        let flags = if endpoint.resolved { 3 } else { 1 };
+        let bytes = encode::endpoint(template, class, max_len as u16, flags);
+        self.update("weft_endpoints", id.0, &bytes);
+        let (map, key) = encode::from(spec, local, endpoint.remote());
+        self.update_key(map, &key, &Bytes::new().u32(id.0));
+    }
+
+    /// Installs a megaflow for exactly the frames of `key`.
+    pub fn put(&mut self, key: &FlowKey, actions: &[Action], max_len: u32) -> FlowNo {
+        self.list = self.list % (Self::LISTS - 1) + 1;
+        let list = encode::list(actions, key, max_len);
+        self.update("weft_lists", self.list, &list);
+        self.put_list(key, ListNo(self.list))
+    }
+
+    pub fn put_list(&mut self, key: &FlowKey, list: ListNo) -> FlowNo {
+        let mut mask = FlowMask::exact().of_packet();
+        for field in
+            [flow::Field::TunMetadata1, flow::Field::TunMetadata2, flow::Field::TunMetadata3]
+        {
+            mask.set(field, 0);
+        }
+        let megaflow = KernelMatch::new(key, &mask).expect("the key holds it");
+        self.tables.put(&megaflow, list).expect("there is room")
+    }
+
+    pub fn vif(&self, frame: &[u8]) -> Ran {
+        ran(&self.skel.progs.weft_vif, frame)
+    }
+
+    pub fn uplink(&self, frame: &[u8]) -> Ran {
+        ran(&self.skel.progs.weft_uplink, frame)
+    }
+
+    /// The shortest time of a run of the program at VIFs, or at the uplink. Each run has a packet of its own: the programs change it.
+    pub fn time(&self, at_uplink: bool, frame: &[u8]) -> Duration {
+        let progs = &self.skel.progs;
+        let program = if at_uplink { &progs.weft_uplink } else { &progs.weft_vif };
+        let run = || {
+            let input = ProgramInput { data_in: Some(frame), repeat: 1, ..ProgramInput::default() };
+            program.test_run(input).expect("the program can be run").duration
+        };
+        (0..50).map(|_| run()).min().unwrap_or_default()
+    }
+
+    /// Packets dropped that came in by `port`, under a reason.
+    pub fn drops(&self, port: PortNo, reason: flow::DropReason) -> u64 {
+        let key = Bytes::new().u64(u64::from(port.0) << 8 | reason as u64);
+        let cpus = self.map("weft_drops").lookup_percpu(key.as_slice(), MapFlags::ANY);
+        sum_words(&cpus.expect("can be read").unwrap_or_default(), 0)
+    }
+
+    /// Received packets and bytes, sent packets and bytes.
+    pub fn counts(&self, port: PortNo) -> [u64; 4] {
+        let cpus = self.map("weft_port_counts").lookup_percpu(&port.0.to_ne_bytes(), MapFlags::ANY);
+        let cpus = cpus.expect("can be read").expect("is there");
+        std::array::from_fn(|at| sum_words(&cpus, at))
+    }
+
+    /// Sent packets and bytes, received packets and bytes.
+    pub fn endpoint_counts(&self, id: EndpointId) -> [u64; 4] {
+        let endpoint = self.map("weft_endpoints").lookup(&id.0.to_ne_bytes(), MapFlags::ANY);
+        let endpoint = endpoint.expect("can be read").expect("is there");
+        let first = offset_of!(types::weft_endpoint, tx_packets);
+        std::array::from_fn(|at| sum_words(&[endpoint[first..].to_vec()], at))
+    }
+}
+
+/// Where in the variables the numbers of the configuration are.
+pub mod offsets {
+    use super::generated::types::{bss, weft_config};
+    use std::mem::offset_of;
+
+    const CONFIG: usize = offset_of!(bss, weft_config);
+    pub const UPLINK_IFINDEX: usize = CONFIG + offset_of!(weft_config, uplink_ifindex);
+    pub const HAND_OVER_IFINDEX: usize = CONFIG + offset_of!(weft_config, hand_over_ifindex);
+    pub const WATCH_DROPS: usize = CONFIG + offset_of!(weft_config, watch_drops);
+    pub const MISS_NS: usize = CONFIG + offset_of!(weft_config, miss_ns);
+    pub const MISS_BURST: usize = CONFIG + offset_of!(weft_config, miss_burst);
+}
+
+/// [`Switch::GUEST`] as in a key.
+pub fn guest() -> u64 {
+    Switch::GUEST.iter().fold(0, |mac, &byte| mac << 8 | u64::from(byte)) << 16
+}
+
+fn sum_words(cpus: &[Vec<u8>], at: usize) -> u64 {
+    let word = |cpu: &Vec<u8>| {
+        cpu.as_chunks().0.get(at).map_or(0, |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes))
+    };
+    cpus.iter().map(word).sum()
+}
+
+fn ran(program: &ProgramMut<'_>, frame: &[u8]) -> Ran {
+    let mut bytes = vec![0; frame.len() + 256];
+    let input = ProgramInput {
+        data_in: Some(frame),
+        data_out: Some(&mut bytes),
+        ..ProgramInput::default()
+    };
+    let output = program.test_run(input).unwrap_or_else(|e| panic!("{e}: {frame:02x?}"));
+    let len = output.data.map_or(0, |data| data.len());
+    let verdict = output.return_value;
+    bytes.truncate(len);
+    Ran { verdict, bytes }
+}

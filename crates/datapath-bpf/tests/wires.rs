@@ -1,0 +1,424 @@
+//! The programs between veth pairs: what a test run cannot show. Tags are in the metadata of packets here, super-packets are whole, and
+//! checksums are owed.
+
+mod common;
+
+use common::encode;
+use common::lists::{is_odd, sets};
+use common::reference::reference;
+use common::switch::{Switch, guest, offsets};
+use common::tunnels::{self, Tunnel};
+use flow::{
+    Action, Field, FlowKey, OuterIp, PortNo, TagLink, TunnelInfo, TunnelKey, TunnelSpec,
+    TunnelType, extract, tun_flags,
+};
+use libbpf_rs::{TC_INGRESS, TcHookBuilder};
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::{LinkKind, LinkSpec};
+use packet::{Checksum, GsoKind, PacketBuf, complete_checksum};
+use std::os::fd::BorrowedFd;
+use std::thread;
+use std::time::{Duration, Instant};
+use testkit::frames::{self, FrameKinds};
+use testkit::host::TestHost;
+use testkit::random::{Random, environment};
+use wire::vlan::Tag;
+use wire::{EtherType, MacAddr, Protocol, VlanId};
+
+const KINDS: FrameKinds = FrameKinds { supers: true, malformed: false, max_payload: 1400 };
+const MTU: u32 = 65_535;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a frame may come out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wire {
+    Vif,
+    Peer,
+    Device,
+    Uplink,
+    HandOver,
+}
+
+const WIRES: [(Wire, &str); 5] = [
+    (Wire::Vif, "vif"),
+    (Wire::Peer, "peer"),
+    (Wire::Device, "device"),
+    (Wire::Uplink, "uplink"),
+    (Wire::HandOver, "hand_over"),
+];
+
+struct Lab {
+    switch: Switch,
+    ends: Vec<(Wire, PacketSocket)>,
+    buffer: PacketBuf,
+    /// Removed last.
+    hosts: [TestHost; 2],
+}
+
+impl Lab {
+    fn new() -> Self {
+        let (inside, outside) = (TestHost::new("inside"), TestHost::new("outside"));
+        for host in [&inside, &outside] {
+            host.sysctl("net/ipv6/conf/default/disable_ipv6", "1").expect("a setting");
+        }
+        let switch = Switch::load();
+        let mut ends = Vec::new();
+        for (wire, name) in WIRES {
+            let mac = if wire == Wire::Peer { Switch::GUEST } else { [2, 0, 0, 0, 9, 9] };
+            let peer = LinkSpec::new(name).mac(MacAddr(mac)).mtu(MTU).netns(&outside).up();
+            let own = LinkSpec::new(name).mtu(MTU).up();
+            inside.netlink().create(&own, &LinkKind::Veth { peer }).expect("a veth pair");
+            let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+            let socket = outside.run(|| {
+                PacketSocket::open_name(name, &Filter::everything(), options).expect("a socket")
+            });
+            ends.push((wire, socket));
+            let index = inside.netlink().index_of(name).expect("it is there").0;
+            let [vif, uplink] = switch.programs();
+            match wire {
+                Wire::Vif => {
+                    switch.set_device(index, Switch::VIF);
+                    switch.set_port(Switch::VIF, index, 0, 0);
+                    inside.run(|| attach(vif, index));
+                }
+                Wire::Peer => switch.set_port(Switch::PEER, index, encode::PEER, guest()),
+                // Super-packets out of tunnels go to pairs only.
+                Wire::Device => switch.set_port(Switch::DEVICE, index, encode::PEER, 0),
+                Wire::Uplink => {
+                    switch.configure(offsets::UPLINK_IFINDEX, &index.to_ne_bytes());
+                    inside.run(|| attach(uplink, index));
+                }
+                Wire::HandOver => {
+                    switch.configure(offsets::HAND_OVER_IFINDEX, &index.to_ne_bytes());
+                }
+            }
+        }
+        let buffer = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        Self { switch, ends, buffer, hosts: [inside, outside] }
+    }
+
+    fn send(&self, wire: Wire, packet: &PacketBuf) {
+        let (_, end) = self.ends.iter().find(|(end, _)| *end == wire).expect("it is one of them");
+        end.send(packet).unwrap_or_else(|error| panic!("{error}: {packet:?}"));
+    }
+
+    /// What leaves by the uplink comes back, as if another host had sent it.
+    fn loop_uplink(&self) {
+        let [inside, _] = &self.hosts;
+        let peer = LinkSpec::new("loop1").mtu(MTU).up();
+        let own = LinkSpec::new("loop0").mtu(MTU).up();
+        inside.netlink().create(&own, &LinkKind::Veth { peer }).expect("a veth pair");
+        let [own, peer] = ["loop0", "loop1"].map(|name| inside.netlink().index_of(name));
+        let [own, peer] = [own, peer].map(|index| index.expect("it is there").0);
+        self.switch.configure(offsets::UPLINK_IFINDEX, &own.to_ne_bytes());
+        let [_, uplink] = self.switch.programs();
+        inside.run(|| attach(uplink, peer));
+    }
+
+    /// The next frame that comes out anywhere, with its tags.
+    fn receive(&mut self, patience: Duration) -> Option<(Wire, PacketBuf)> {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            for (wire, end) in &self.ends {
+                if let Some(received) = end.recv(&mut self.buffer).expect("the wire is there") {
+                    if let Some(tag) = received.vlan {
+                        let tag = Tag::from_tci(EtherType(tag.tpid), tag.tci);
+                        flow::push_vlan(&mut self.buffer, tag).expect("there is headroom");
+                    }
+                    return Some((*wire, self.buffer.clone()));
+                }
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+        None
+    }
+}
+
+fn attach(program: BorrowedFd<'_>, index: u32) {
+    let mut hook = TcHookBuilder::new(program).ifindex(index.cast_signed()).hook(TC_INGRESS);
+    hook.create().and_then(|mut hook| hook.attach()).expect("the program can be attached");
+}
+
+/// A frame as a guest sends it, and its key.
+fn frame(random: &mut Random) -> (PacketBuf, FlowKey) {
+    loop {
+        let mut packet = frames::frame(random, KINDS);
+        packet.linearize();
+        if packet.len() < 64 {
+            continue;
+        }
+        if let Ok(key) = extract(&packet, Switch::VIF, None) {
+            return (packet, key);
+        }
+    }
+}
+
+fn shown(packet: &PacketBuf) -> String {
+    let bytes = packet.to_vec();
+    format!("{} bytes, {:?}: {:02x?}", bytes.len(), packet.offload, &bytes[..bytes.len().min(160)])
+}
+
+/// What two frames have to have in common.
+fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
+    let mut packet = packet.clone();
+    let gso = packet.offload.gso;
+    if gso.is_none() && packet.offload.checksum != Checksum::Unverified {
+        let _ = complete_checksum(&mut packet);
+    }
+    (packet.to_vec(), gso)
+}
+
+/// The frame of one that was handed over, with the tag that was in its metadata.
+fn handed_over(packet: &PacketBuf) -> (PortNo, PacketBuf) {
+    let mut packet = packet.clone();
+    let tag = flow::pop_vlan(&mut packet);
+    let header: [u8; 14] = *packet.head().first_chunk().expect("it has a header");
+    assert_eq!(header[4..], [0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5]);
+    packet.pull_front(14);
+    if let Some(tag) = tag {
+        flow::push_vlan(&mut packet, tag).expect("there is headroom");
+    }
+    let [a, b, c, d, ..] = header;
+    (PortNo(u32::from_be_bytes([a, b, c, d])), packet)
+}
+
+/// Tags put on and taken off before the output.
+fn tag_changes(random: &mut Random, key: &FlowKey) -> Vec<Action> {
+    let tpid = random.pick(&[EtherType::VLAN, EtherType(0x88a8)]);
+    let push = Action::PushVlan(Tag::from_tci(tpid, random.word() as u16 & 0xefff));
+    let has_one = key.get(Field::VlanTci) != 0;
+    match random.below(6) {
+        0 => vec![push],
+        1 => vec![push.clone(), push],
+        2 | 3 if has_one => vec![Action::PopVlan],
+        4 if has_one => vec![Action::PopVlan, push],
+        _ => Vec::new(),
+    }
+}
+
+fn with_checksum(tunnel: TunnelType) -> TunnelSpec {
+    TunnelSpec { checksum: true, ..tunnels::spec(tunnel) }
+}
+
+/// Beside those of [`tunnels::add_all`], some with an outer checksum.
+fn add_tunnels(switch: &mut Switch) -> Vec<Tunnel> {
+    let mut all = tunnels::add_all(switch);
+    for tunnel in [TunnelType::Vxlan, TunnelType::Geneve] {
+        for (local, remote) in [("192.0.2.30", "192.0.2.200"), ("fd01::30", "fd01::200")] {
+            let [local, remote] = [local, remote].map(|text| text.parse().expect("an address"));
+            let class = all.len() as u16;
+            all.push(tunnels::add(switch, &with_checksum(tunnel), class, local, remote));
+        }
+    }
+    all
+}
+
+/// Why a program may hand a frame over to userspace.
+fn may_be_handed_over(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunnel) -> bool {
+    let ends_in_tunnel = matches!(actions.last(), Some(Action::Encap { .. }));
+    let tpids = [Field::VlanTpid, Field::VlanInnerTpid].map(|field| key.get(field));
+    let has_odd_tag =
+        tpids.contains(&0x9100) || EtherType(key.get(Field::EthType) as u16).is_vlan();
+    let own_tags = [Field::VlanTci, Field::VlanInnerTci].iter().filter(|tag| key.get(**tag) != 0);
+    let own_tags = own_tags.count();
+    // Between the Ethernet header and what the owed checksum covers.
+    let ip_len = match frame.offload.checksum {
+        Checksum::Partial { start, .. } => Some(usize::from(start) - 14 - 4 * own_tags),
+        _ => None,
+    };
+    let is_partial = ip_len.is_some_and(|len| len <= 80);
+    let (checksum, gso) = (to.spec.checksum, frame.offload.gso);
+    let no_checksum = checksum && if gso.is_some() { to.local.is_ipv6() } else { !is_partial };
+    let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
+    let pushed = count(|action| matches!(action, Action::PushVlan(_)));
+    let popped = count(|action| matches!(action, Action::PopVlan));
+    let has_many_tags = own_tags + pushed > 2 + popped;
+    let is_long = frame.len() > 65_000 || gso.is_some_and(|gso| gso.size > 2800);
+    let has_extensions = key.get(Field::EthType) == 0x86dd && ip_len.is_some_and(|len| len > 40);
+    let is_long = is_long || has_extensions && gso.is_some();
+    is_odd(key, actions)
+        || has_odd_tag && (ends_in_tunnel || popped > 0)
+        || ends_in_tunnel && (no_checksum || has_many_tags || is_long)
+}
+
+#[test]
+fn what_guests_send_leaves_as_the_reference_says() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    let tunnels = add_tunnels(&mut lab.switch);
+    let seed = environment("WEFT_SEED", 1);
+    let mut tally = [0; 4];
+    for case in 0..environment("WEFT_CASES", 2000) {
+        let random = &mut Random::new(seed << 32 | case);
+        let (frame, key) = frame(random);
+        let mut actions = if random.once_in(2) { sets(random, &key) } else { Vec::new() };
+        if random.once_in(3) {
+            actions.extend(tag_changes(random, &key));
+        }
+        let tunnel = random.pick(&tunnels);
+        actions.push(match random.below(4) {
+            0 => Action::Output(random.pick(&[Switch::PEER, Switch::DEVICE])),
+            1 => Action::Output(Switch::UPLINK),
+            _ => Action::Encap { endpoint: tunnel.id, key: tunnel.key(random) },
+        });
+        let flow = lab.switch.put(&key, &actions, 0);
+        let expected = reference(&actions, &frame, &mut lab.switch.endpoints);
+        let [(_, expected)] = &expected.frames[..] else { panic!("one frame leaves") };
+        lab.send(Wire::Vif, &frame);
+        let context =
+            || format!("case {case} of seed {seed}: {tunnel:?} {actions:?}\n{}", shown(&frame));
+        let (wire, seen) = lab.receive(PATIENCE).unwrap_or_else(|| panic!("lost, {}", context()));
+        if wire == Wire::HandOver {
+            let (port, seen) = handed_over(&seen);
+            assert_eq!(port, Switch::VIF, "{}", context());
+            assert_eq!(comparable(&seen), comparable(&frame), "{}", context());
+            assert!(may_be_handed_over(&frame, &key, &actions, &tunnel), "{}", context());
+            tally[3] += 1;
+        } else {
+            assert_eq!(comparable(&seen), comparable(expected), "{}", context());
+            tally[0] += 1;
+            tally[1] += usize::from(seen.offload.gso.is_some());
+            tally[2] += usize::from(wire == Wire::Uplink);
+        }
+        lab.switch.tables.delete(flow).expect("it is there");
+    }
+    let [done, supers, outer, handed_over] = tally;
+    let is_mixed = supers * 8 > done && outer * 3 > done && handed_over * 3 < done;
+    assert!(
+        is_mixed && handed_over > 0,
+        "done, super-packets, by the uplink, handed over: {tally:?}"
+    );
+}
+
+/// The other end's view of a tunnel, known to the same programs.
+fn add_reverse(switch: &mut Switch, tunnels: &[Tunnel]) -> Vec<Tunnel> {
+    let reverse = |(number, to): (usize, &Tunnel)| {
+        let class = (tunnels.len() + number) as u16;
+        tunnels::add(switch, &to.spec, class, to.remote, to.local)
+    };
+    tunnels.iter().enumerate().map(reverse).collect()
+}
+
+/// What the key of a frame says that has come by a tunnel.
+fn info(to: &Tunnel, tunnel_key: &TunnelKey, key: &FlowKey) -> TunnelInfo {
+    let (tos, ttl) = (key.get(Field::IpDscp) << 2 | key.get(Field::IpEcn), key.get(Field::IpTtl));
+    let is_ip = matches!(key.get(Field::EthType), 0x0800 | 0x86dd);
+    let is_gre = to.spec.tunnel == TunnelType::Gre;
+    let dscp = match to.spec.dscp {
+        flow::Dscp::Fixed(dscp) => dscp << 2,
+        flow::Dscp::Inherit => tos as u8 & 0xfc,
+    };
+    let ttl = match to.spec.ttl {
+        flow::Ttl::Fixed(ttl) => ttl,
+        flow::Ttl::Inherit if is_ip => (ttl as u8).max(1),
+        flow::Ttl::Inherit => 64,
+    };
+    let outer = OuterIp {
+        source: to.local,
+        destination: to.remote,
+        protocol: Protocol::UDP,
+        traffic_class: dscp | tos as u8 & 3,
+        ttl: if is_gre { ttl } else { 0 },
+        dont_fragment: is_gre && to.local.is_ipv4(),
+    };
+    let mut info = TunnelInfo::new(to.spec.tunnel, &outer, tunnel_key);
+    if is_gre && !to.spec.key {
+        info.flags &= !tun_flags::KEY;
+    }
+    info
+}
+
+fn links() -> [TagLink; 3] {
+    let [a, b] = [7, 8].map(|vlan| VlanId::new(vlan).expect("it is one"));
+    let pair = |service_tpid| TagLink::QinQ { service_tpid, outer: a, inner: b };
+    [TagLink::Vlan(b), pair(EtherType(0x88a8)), pair(EtherType::VLAN)]
+}
+
+fn add_links(switch: &Switch) {
+    for link in links() {
+        let (key, value) = encode::link(link, Switch::TUNNEL);
+        switch.update_key("weft_links", &key, &value);
+    }
+}
+
+/// Sends by a tunnel or a link: the actions, and what the key says on the other side.
+fn send(random: &mut Random, tunnels: &[Tunnel], key: &FlowKey) -> (Tunnel, Action, TunnelInfo) {
+    let tunnel = random.pick(tunnels);
+    let tunnel_key = tunnel.key(random);
+    let encap = Action::Encap { endpoint: tunnel.id, key: tunnel_key };
+    (tunnel, encap, info(&tunnel, &tunnel_key, key))
+}
+
+#[test]
+fn what_one_program_sends_the_other_delivers() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    lab.loop_uplink();
+    let tunnels = add_tunnels(&mut lab.switch);
+    add_reverse(&mut lab.switch, &tunnels);
+    add_links(&lab.switch);
+    let seed = environment("WEFT_SEED", 1);
+    let mut tally = [0; 4];
+    for case in 0..environment("WEFT_CASES", 2000) {
+        let random = &mut Random::new(seed << 32 | case);
+        let (frame, key) = frame(random);
+        let (tunnel, encap, mut info) = send(random, &tunnels, &key);
+        let mut outward = vec![encap];
+        if random.once_in(3) {
+            let link = random.pick(&links());
+            let (outer, inner) = link.tags();
+            outward = inner.into_iter().chain([outer]).map(Action::PushVlan).collect();
+            outward.push(Action::Output(Switch::UPLINK));
+            info = TunnelInfo::of_link(link);
+        }
+        let mut inward = if random.once_in(2) { sets(random, &key) } else { Vec::new() };
+        if random.once_in(3) {
+            inward.extend(tag_changes(random, &key));
+        }
+        inward.push(Action::Output(random.pick(&[Switch::PEER, Switch::DEVICE])));
+        let arriving = extract(&frame, Switch::TUNNEL, Some(&info)).expect("it is whole");
+        let flows = [(&key, &outward), (&arriving, &inward)]
+            .map(|(key, actions)| lab.switch.put(key, actions, 0));
+        let expected = reference(&inward, &frame, &mut lab.switch.endpoints);
+        let [(_, expected)] = &expected.frames[..] else { panic!("one frame leaves") };
+        let is_refused = may_be_handed_over(&frame, &key, &outward, &tunnel);
+        let by_tunnel = matches!(outward[..], [Action::Encap { .. }]);
+        let pops = inward.contains(&Action::PopVlan);
+        let is_for_guest = key.get(Field::EthDst) == (guest() >> 16).into();
+        let is_udp_super = frame.offload.gso.is_some_and(|gso| gso.kind == GsoKind::UdpL4)
+            && !(is_for_guest && inward == [Action::Output(Switch::PEER)]);
+        let is_tagged_super = frame.offload.gso.is_some() && key.get(Field::VlanTci) != 0;
+        let may_be_left = may_be_handed_over(&frame, &arriving, &inward, &tunnel)
+            || by_tunnel && (is_tagged_super || is_udp_super || pops);
+        lab.send(Wire::Vif, &frame);
+        let context = || {
+            format!(
+                "case {case} of seed {seed}: {tunnel:?} {outward:?} {inward:?}\n{}",
+                shown(&frame)
+            )
+        };
+        let patience = if may_be_left { Duration::from_millis(20) } else { PATIENCE };
+        match lab.receive(patience) {
+            None => {
+                assert!(may_be_left, "lost, {}", context());
+                tally[2] += 1;
+            }
+            Some((Wire::HandOver, _)) => {
+                assert!(is_refused || may_be_left, "{}", context());
+                tally[3] += 1;
+            }
+            Some((_, seen)) => {
+                assert_eq!(comparable(&seen), comparable(expected), "{}", context());
+                tally[0] += 1;
+                tally[1] += usize::from(seen.offload.gso.is_some());
+            }
+        }
+        for flow in flows {
+            lab.switch.tables.delete(flow).expect("it is there");
+        }
+    }
+    let [done, supers, left, handed_over] = tally;
+    let is_mixed = supers * 8 > done && left * 6 < done && handed_over * 2 < done;
+    assert!(is_mixed, "done, super-packets, left, handed over: {tally:?}");
+}
