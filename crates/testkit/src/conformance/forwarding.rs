@@ -2,7 +2,7 @@
 
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
-use super::lab::{Lab, eventually, port_stats};
+use super::lab::{Lab, Limits, eventually, port_stats};
 use super::reference::{Outcome, Reference, Up};
 use super::watching::Watchers;
 use super::{PORTS, Provider, UPLINK, links, tunnels};
@@ -10,8 +10,9 @@ use crate::frames::{self, FrameKinds};
 use crate::random::Random;
 use datapath::DumpCursor;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::solicit::Solicitations;
 use datapath::stats::Snapshot;
-use datapath::upcall::{Answer, Upcall, UpcallLimits, UpcallReason};
+use datapath::upcall::{Answer, Upcall, UpcallReason};
 use datapath::user::EndpointConfig;
 use flow::{Action, EndpointTable, PortNo, extract};
 use packet::PacketBuf;
@@ -21,8 +22,6 @@ use std::sync::Arc;
 const FRAMES: usize = 40;
 /// How many of them have actions executed on them besides.
 const EXECUTED: usize = 6;
-/// So many megaflows fit in every case.
-const MEGAFLOWS: usize = 10_000;
 
 /// The provider and the reference, side by side.
 pub(super) struct Bench {
@@ -37,9 +36,14 @@ pub(super) struct Bench {
 
 impl Bench {
     pub fn new(provider: Provider<'_>) -> Self {
-        let lab = Lab::new(provider, UpcallLimits::default(), MEGAFLOWS);
+        Self::with(provider, Limits::default())
+    }
+
+    pub fn with(provider: Provider<'_>, limits: Limits) -> Self {
+        let lab = Lab::new(provider, limits);
         let endpoints: Arc<[EndpointConfig]> = provider.endpoints().into();
-        let (reference, others) = (Reference::new(&endpoints), tunnels::others(&endpoints));
+        let (mut reference, others) = (Reference::new(&endpoints), tunnels::others(&endpoints));
+        reference.solicitations = Solicitations::new(limits.solicit);
         Self { lab, reference, endpoints, others, watchers: None }
     }
 

@@ -1,8 +1,9 @@
 //! A provider between veth pairs: the suite holds the other ends.
 
 use super::reference::{Sighting, is_of_host};
-use super::{BASE, PORTS, Provider, UPLINK, links, tunnel_port};
+use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
+use datapath::solicit::SolicitLimits;
 use datapath::upcall::{Upcall, UpcallLimits};
 use datapath::user::{
     Config, DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay, Workers,
@@ -35,18 +36,36 @@ pub(super) const LOCAL: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
+/// What the provider may hold and do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub megaflows: usize,
+    pub upcalls: UpcallLimits,
+    pub solicit: SolicitLimits,
+}
+
+impl Default for Limits {
+    /// As much as any case needs, and nothing that depends on a clock.
+    fn default() -> Self {
+        let solicit = SolicitLimits { again_after: Duration::ZERO, neighbours: 1 };
+        Self { megaflows: 10_000, upcalls: UpcallLimits::default(), solicit }
+    }
+}
+
 /// The provider, and the ends of its wires that are not its own.
 pub(super) struct Lab {
     pub datapath: Arc<dyn Datapath>,
     ends: BTreeMap<PortNo, PacketSocket>,
     buffer: PacketBuf,
+    /// Super-packets in tunnels need no checksum of UDP.
+    bare: bool,
     /// Removed last.
     hosts: [TestHost; 2],
 }
 
 impl Lab {
     /// Starts a provider with all ports and end points, and no megaflow.
-    pub fn new(provider: Provider<'_>, upcalls: UpcallLimits, megaflows: usize) -> Self {
+    pub fn new(provider: Provider<'_>, limits: Limits) -> Self {
         let (inside, outside) = (TestHost::new("inside"), TestHost::new("outside"));
         for host in [&inside, &outside] {
             // Nobody but the suite and the provider is to speak.
@@ -60,10 +79,11 @@ impl Lab {
         }
         let endpoints = provider.endpoints();
         address_uplink(&inside, &endpoints);
-        let config = config(underlay(&endpoints), upcalls, megaflows);
+        let config = config(underlay(&endpoints), limits);
         let datapath = inside.run(|| (provider.start)(config));
         let buffer = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
-        let lab = Self { datapath, ends, buffer, hosts: [inside, outside] };
+        let bare = !provider.has(Ability::SuperPacketChecksum);
+        let lab = Self { datapath, ends, buffer, bare, hosts: [inside, outside] };
         wait_until(PATIENCE, "all ports are up", || {
             lab.snapshot().ports.iter().all(|port| port.state == "up")
         });
@@ -101,7 +121,8 @@ impl Lab {
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
     ) -> BTreeMap<PortNo, Vec<Sighting>> {
-        self.collect_by(expected, |packet, port| Sighting::of_wire(packet, port == UPLINK))
+        let bare = self.bare;
+        self.collect_by(expected, |packet, port| Sighting::of_wire(packet, port == UPLINK, bare))
     }
 
     /// The same, of frames that are cut before they are compared.
@@ -264,7 +285,8 @@ pub(super) fn port_config(port: PortNo) -> PortConfig {
     }
 }
 
-fn config(underlay: Underlay, upcalls: UpcallLimits, megaflows: usize) -> Config {
+fn config(underlay: Underlay, limits: Limits) -> Config {
+    let Limits { megaflows, upcalls, solicit } = limits;
     Config {
         host: "conformance".to_owned(),
         uplink: name(UPLINK),
@@ -276,5 +298,7 @@ fn config(underlay: Underlay, upcalls: UpcallLimits, megaflows: usize) -> Config
         workers: Workers::default(),
         megaflows,
         upcalls,
+        solicit,
+        hand_over: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::compare::{self, Seen};
 use super::forwarding::Bench;
-use super::lab::{Lab, PATIENCE, port_config, port_stats};
+use super::lab::{Lab, Limits, PATIENCE, port_config, port_stats};
 use super::reference::{Outcome, Reference};
 use super::{PORTS, Provider, conforms};
 use crate::frames::{self, FrameKinds};
@@ -82,7 +82,8 @@ fn deleted_under_traffic(bench: &mut Bench, random: &mut Random) {
 /// When the provider does not conform.
 pub fn upcall_queues_are_bounded(provider: Provider<'_>) {
     const LIMIT: usize = 16;
-    let mut lab = Lab::new(provider, UpcallLimits { packets: LIMIT, bytes: 1 << 20 }, 16);
+    let upcalls = UpcallLimits { packets: LIMIT, bytes: 1 << 20 };
+    let mut lab = Lab::new(provider, Limits { upcalls, ..Limits::default() });
     let mut random = Random::new(2);
     let frames = frames_from(&mut random, 50);
     let before = lab.snapshot();

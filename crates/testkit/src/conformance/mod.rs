@@ -19,6 +19,7 @@
 //! - **Counters**: drops by port and reason, packets and bytes of each megaflow, received and sent frames of each port. Not of what
 //!   came out of a tunnel as a train.
 //!
+//! How often routers ask for neighbours ([`Config::solicit`]) is compared where the clock has no part in it; elsewhere nothing limits it.
 //! What is not compared: meters (which need a clock), log records, transmit queues, and what a key says about the outer IP header
 //! beside addresses and traffic class, because a socket does not tell.
 //!
@@ -32,8 +33,8 @@
 //!     fewer packets then. A bit less is one, whether a frame has met it or not.
 //!   - What did not come up was served by a megaflow that was there before: so a lookup that passes over a bit shows as soon as
 //!     a frame differs in it. Some frames differ from others in one bit, one that the mask has or one that it has not.
-//! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`], [`ports_come_and_go`], [`underlays_change`] and
-//!   [`watchers_are_told`].
+//! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
+//!   [`underlays_change`] and [`watchers_are_told`].
 //!
 //! # What a provider has to offer
 //!
@@ -63,6 +64,7 @@ mod links;
 mod megaflows;
 mod programs;
 mod reference;
+mod solicitations;
 mod sources;
 mod tunnels;
 mod underlays;
@@ -100,6 +102,8 @@ pub enum Ability {
     Ip6Underlay,
     /// A multicast group in the underlay as an end point.
     Group,
+    /// An outer checksum of UDP on the packets of super-packets that the device cuts.
+    SuperPacketChecksum,
 }
 
 impl<'a> Provider<'a> {
@@ -204,6 +208,7 @@ pub fn run(provider: Provider<'_>) {
     programs(provider);
     puts_and_deletes_take_effect(provider);
     upcall_queues_are_bounded(provider);
+    solicitations_are_limited(provider);
     ports_come_and_go(provider);
     underlays_change(provider);
     watchers_are_told(provider);
@@ -235,6 +240,7 @@ pub fn generated(provider: Provider<'_>) {
 
 pub use lifecycle::{ports_come_and_go, puts_and_deletes_take_effect, upcall_queues_are_bounded};
 pub use programs::programs;
+pub use solicitations::solicitations_are_limited;
 pub use underlays::underlays_change;
 pub use watching::watchers_are_told;
 

@@ -1,9 +1,10 @@
 //! What ought to happen: a list of megaflows and the reference executor.
 
-use super::lab::{PEER_MAC, UPLINK_MAC};
+use super::lab::{Limits, PEER_MAC, UPLINK_MAC};
 use super::tunnels::group_mac;
 use super::{BASE, PORTS, UPLINK, endpoints, links};
 use datapath::megaflow::{Megaflow, MegaflowId};
+use datapath::solicit::Solicitations;
 use datapath::user::EndpointConfig;
 use flow::{
     Action, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask,
@@ -15,8 +16,10 @@ use packet::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use wire::tunnel::GrePacket;
+use std::time::Instant;
+use wire::checksum::pseudo_v4;
 use wire::tunnel::gre::{CHECKSUM_OFFSET, FIELD_LEN};
+use wire::tunnel::{GrePacket, geneve};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 use wire::{EtherType, EthernetPacket, Ipv4Packet, MacAddr, Protocol};
 
@@ -138,11 +141,14 @@ impl Sighting {
         .collect()
     }
 
-    /// What was found on a wire.
-    pub fn of_wire(packet: &PacketBuf, uplink: bool) -> Vec<Self> {
+    /// What was found on a wire. `bare`: an outer checksum of UDP that a super-packet ought to have is not missed.
+    pub fn of_wire(packet: &PacketBuf, uplink: bool, bare: bool) -> Vec<Self> {
         match outer_protocol(packet).filter(|_| uplink) {
             None => vec![Self::whole(packet)],
             Some(Protocol::TCP) => vec![Self::outer(Self::whole(packet))],
+            Some(protocol) if is_super_in_tunnel(packet) => {
+                cut_in_tunnel(packet, protocol, bare).into_iter().map(Self::outer).collect()
+            }
             Some(_) => Self::cut(packet).into_iter().map(Self::outer).collect(),
         }
     }
@@ -192,6 +198,57 @@ impl Sighting {
         self.source_port = Some(((is_v4, protocol, port), source_port));
         bytes[l4..l4 + 2].fill(0);
         self
+    }
+}
+
+/// True of a super-packet that is cut within its tunnel: what is owed is not the outer checksum. A train of datagrams owes that.
+fn is_super_in_tunnel(packet: &PacketBuf) -> bool {
+    let Checksum::Partial { start, .. } = packet.offload.checksum else { return false };
+    packet.offload.gso.is_some() && usize::from(start) > outer_l4(packet.head())
+}
+
+/// The packets that a super-packet in a tunnel becomes: the outer header is the same but for lengths and checksums.
+fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sighting> {
+    let mut packet = packet.clone();
+    packet.linearize();
+    let head = packet.head();
+    let (l4, is_udp) = (outer_l4(head), protocol == Protocol::UDP);
+    let outer_len = if is_udp {
+        let is_geneve = head[l4 + 2..l4 + 4] == geneve::PORT.to_be_bytes();
+        let options = if is_geneve { usize::from(head[l4 + 8] & 0x3f) * 4 } else { 0 };
+        l4 + 16 + options
+    } else {
+        l4 + GrePacket::new_checked(&head[l4..]).expect("a GRE header").header_len()
+    };
+    let mut segmenter = Segmenter::new();
+    let cut = segmenter
+        .segment(&packet, outer_len, SegmentChecksum::Complete, |segment| {
+            set_lengths(segment.header, segment.payload, is_udp.then_some(bare));
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:02x?}", packet.head()));
+    cut.map(|(header, payload)| Sighting::new([header, payload].concat(), None)).collect()
+}
+
+/// Completes an outer header. With `Some`, it is one of UDP: a checksum that has been left out stays so, unless it is not missed.
+fn set_lengths(header: &mut [u8], payload: &[u8], udp: Option<bool>) {
+    let (total, l4) = (header.len() + payload.len(), outer_l4(header));
+    if is_v4(header) {
+        header[L3 + 2..L3 + 4].copy_from_slice(&((total - L3) as u16).to_be_bytes());
+        header[L3 + 10..L3 + 12].fill(0);
+        let sum = wire::checksum::checksum(&header[L3..l4]);
+        header[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        header[L3 + 4..L3 + 6].copy_from_slice(&((total - l4) as u16).to_be_bytes());
+    }
+    let Some(bare) = udp else { return };
+    header[l4 + 4..l4 + 6].copy_from_slice(&((total - l4) as u16).to_be_bytes());
+    let port = u16::from_be_bytes([header[l4 + 2], header[l4 + 3]]);
+    if bare && is_v4(header) && asks_for_checksum(true, port) {
+        let ip = Ipv4Packet::new_unchecked(&header[L3..]);
+        let pseudo = pseudo_v4(ip.src(), ip.dst(), Protocol::UDP, (total - l4) as u16);
+        header[l4 + 6..l4 + 8].fill(0);
+        let sum = pseudo.bytes(&header[l4..]).bytes(payload).udp_checksum();
+        header[l4 + 6..l4 + 8].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
@@ -274,6 +331,8 @@ pub(super) struct Reference {
     pub cut: bool,
     /// Some packets come up and others do not: nobody has promised an order.
     pub unordered: bool,
+    /// Nothing is limited unless it is said here.
+    pub solicitations: Solicitations,
     endpoints: EndpointTable,
 }
 
@@ -287,7 +346,8 @@ impl Reference {
             table.resolve(*id, Some(NextHop { source: UPLINK_MAC, destination }));
         }
         let (megaflows, ports) = (Vec::new(), PORTS.into());
-        Self { megaflows, ports, cut: false, unordered: false, endpoints: table }
+        let solicitations = Solicitations::new(Limits::default().solicit);
+        Self { megaflows, ports, cut: false, unordered: false, solicitations, endpoints: table }
     }
 
     /// True when some packet could meet both this condition and that of a megaflow that is there.
@@ -347,6 +407,8 @@ impl Reference {
     ) {
         let flow = if self.unordered { outcome.expected.len() as u64 } else { 0 };
         let mut sink = Sink {
+            origin: up.port,
+            solicitations: &mut self.solicitations,
             ports: &self.ports,
             cut: self.cut,
             flow: flow_of(up.port, &up.key, &up.packet).wrapping_add(flow),
@@ -393,6 +455,8 @@ pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
 }
 
 struct Sink<'a> {
+    origin: PortNo,
+    solicitations: &'a mut Solicitations,
     ports: &'a BTreeSet<PortNo>,
     cut: bool,
     flow: u64,
@@ -473,6 +537,10 @@ impl Output for Sink<'_> {
 
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf) {
         self.drops.push((reason, packet.clone()));
+    }
+
+    fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
+        self.solicitations.admit(self.origin, (solicitation.head(), first), Instant::now())
     }
 
     fn controller(&mut self, packet: &PacketBuf) {
