@@ -1,0 +1,72 @@
+//! What it costs that a card cannot do something: ratios measured by this project, on veth with the offloads in question off.
+//!
+//! A veth underlay is not a card, and the machine had two cores: the ratios say how much work is left to the processors, not how
+//! many Gb/s a host will have.
+
+use flow::TunnelType;
+use serde::Serialize;
+
+/// A measured ratio of throughput, one TCP stream.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Cost {
+    /// What is left of the throughput with everything on, 1.0 for all of it.
+    pub ratio: f64,
+    /// Where it was measured, as a path in this repository.
+    pub source: &'static str,
+}
+
+/// Two runs of one commit, offload profiles `full` and `tso`.
+const DEMO: &str = "docs/results/2026-11-20-demo.json";
+
+/// What is left of weft's throughput where tunnel segmentation and UDP trains are off, and plain TCP segmentation is on.
+///
+/// `None` for what was not measured or does not depend on it.
+pub fn without_tunnel_segmentation(tunnel: TunnelType) -> Option<Cost> {
+    let ratio = match tunnel {
+        TunnelType::Vxlan => 0.45,
+        TunnelType::Geneve => 0.47,
+        TunnelType::Gre | TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => return None,
+    };
+    Some(Cost { ratio, source: DEMO })
+}
+
+/// The same for the kernel's own VXLAN, which stands for VXLAN and Geneve whose super-packets the kernel makes.
+pub const KERNEL_WITHOUT_TUNNEL_SEGMENTATION: Cost = Cost { ratio: 0.30, source: DEMO };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Throughput of one stream by contender, of a profile of the recorded run.
+    fn recorded(profile: &str) -> std::collections::BTreeMap<String, f64> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-20-demo.json");
+        let text = std::fs::read_to_string(path).unwrap();
+        let run: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let profiles = run["profiles"].as_array().unwrap();
+        let found = profiles.iter().find(|found| found["profile"] == profile).unwrap();
+        let rows = found["rows"].as_array().unwrap().iter();
+        rows.map(|row| {
+            (row["contender"].as_str().unwrap().to_owned(), row["one_gbps"].as_f64().unwrap())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn costs_are_those_of_the_recorded_run() {
+        let (full, tso) = (recorded("full"), recorded("tso"));
+        let mut expected = vec![("kernel vxlan", KERNEL_WITHOUT_TUNNEL_SEGMENTATION)];
+        for (name, tunnel) in
+            [("weft vxlan", TunnelType::Vxlan), ("weft geneve", TunnelType::Geneve)]
+        {
+            expected.push((name, without_tunnel_segmentation(tunnel).unwrap()));
+        }
+        for (name, cost) in expected {
+            let measured = tso[name] / full[name];
+            assert!((measured - cost.ratio).abs() < 0.005, "{name}: {measured:.3}, {cost:?}");
+            assert!(cost.source.ends_with("2026-11-20-demo.json"));
+        }
+        for name in ["weft gre", "weft stt", "weft vlan", "weft qinq"] {
+            assert!(tso[name] / full[name] > 0.95, "{name} does not depend on it");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The kernel: its version, and what of it weft can use.
+
+use std::fs;
+
+/// A version of Linux.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct KernelVersion {
+    /// The first number.
+    pub major: u32,
+    /// The second.
+    pub minor: u32,
+}
+
+impl KernelVersion {
+    /// The version `major.minor`.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
+    /// Reads the release of `uname -r`, such as `6.1.0-18-amd64`.
+    pub fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some(Self { major, minor })
+    }
+}
+
+impl std::fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// What a kernel has.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// Its version.
+    pub version: KernelVersion,
+    /// It tells its types (BTF), without which programs of weft are not loaded.
+    pub btf: bool,
+    /// The JIT compiler of programs is on; `None` when it may not be read.
+    pub jit: Option<bool>,
+    /// Programs attach to a device by tcx (Linux 6.6).
+    pub tcx: bool,
+    /// The older way: a clsact queueing discipline, built in.
+    pub clsact: bool,
+    /// The functions that programs may call which weft has a use for, and whether they are there.
+    pub kfuncs: Vec<(&'static str, bool)>,
+    /// A TAP takes super-packets that are already in a UDP tunnel (Linux 6.17); `None` when it could not be tried.
+    pub tun_tunnel_gso: Option<bool>,
+}
+
+/// Functions for programs that weft has a use for.
+const KFUNCS: [&str; 2] = ["bpf_cast_to_kern_ctx", "bpf_dynptr_from_skb"];
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+impl Kernel {
+    /// Looks at the running kernel.
+    pub fn read() -> Self {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = release.trim().to_owned();
+        let types = fs::read(BTF).unwrap_or_default();
+        let names = Names(&types);
+        let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok();
+        Self {
+            version: KernelVersion::parse(&release).unwrap_or_default(),
+            btf: !types.is_empty(),
+            jit: jit.map(|text| text.trim() != "0"),
+            tcx: names.has("tcx_prog_attach"),
+            clsact: names.has("clsact_init"),
+            kfuncs: KFUNCS.map(|name| (name, names.has(name))).to_vec(),
+            tun_tunnel_gso: netdev::tap::takes_tunnel_segmentation().ok(),
+            release,
+        }
+    }
+}
+
+/// The names in BTF: its strings end with zeros, and functions that were compiled out have none.
+struct Names<'a>(&'a [u8]);
+
+impl Names<'_> {
+    fn has(&self, name: &str) -> bool {
+        let mut needle = vec![0];
+        needle.extend(name.as_bytes());
+        needle.push(0);
+        memory_contains(self.0, &needle)
+    }
+}
+
+/// Looks for a needle of at least two bytes. The plain `windows` takes a second for the megabytes of BTF.
+fn memory_contains(mut haystack: &[u8], needle: &[u8]) -> bool {
+    let Some(second) = needle.get(1) else { return false };
+    while let Some(at) = haystack.get(1..).and_then(|rest| rest.iter().position(|b| b == second)) {
+        let here = haystack.get(at..).unwrap_or_default();
+        if here.starts_with(needle) {
+            return true;
+        }
+        haystack = here.get(1..).unwrap_or_default();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_distributions_write_them() {
+        for (text, version) in [
+            ("6.1.0-18-amd64", Some((6, 1))),
+            ("6.18.44", Some((6, 18))),
+            ("5.14.0-427.el9.x86_64", Some((5, 14))),
+            ("6", None),
+            ("", None),
+        ] {
+            let expected = version.map(|(major, minor)| KernelVersion::new(major, minor));
+            assert_eq!(KernelVersion::parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_found_whole_only() {
+        let names = Names(b"\0clsact_init_net\0tcx\0bpf_cast\0");
+        assert!(names.has("tcx") && names.has("bpf_cast"));
+        assert!(!names.has("clsact_init") && !names.has("cast") && !names.has("bpf"));
+        assert!(!Names(b"").has("tcx"));
+    }
+}

@@ -1,0 +1,14 @@
+//! What there is: read from the kernel, never judged here.
+
+mod host;
+mod kernel;
+pub mod mtu;
+mod nic;
+mod ports;
+
+pub use host::{HostFacts, Memlock};
+pub use kernel::{Kernel, KernelVersion};
+pub use mtu::{Place, PlaceKind, SwitchMtu};
+pub use netdev::nftables::Ruleset;
+pub use nic::{Feature, Features, NicFacts, Rss};
+pub use ports::{Ports, Socket, TUNNEL_PORTS, TunnelDevice};

@@ -1,0 +1,291 @@
+//! What is wrong with the host: its kernel, its settings, this process' rights.
+
+use crate::facts::{HostFacts, KernelVersion, NicFacts};
+use crate::finding::{Finding, Level, Mend};
+use crate::mend::Action;
+
+const HOST: &str = "host";
+/// The first kernel whose programs need no locked memory.
+const MEMCG_MAPS: KernelVersion = KernelVersion::new(5, 11);
+/// What weft's sockets and ioctls need: UDP_SEGMENT and UDP_GRO (5.0), ethtool over netlink (5.6).
+const OLDEST: KernelVersion = KernelVersion::new(5, 6);
+/// A burst of super-packets over veth with the kernel's 1000 drops; with this it did not.
+const BACKLOG: u64 = 10_000;
+/// Shown in the first namespace only.
+const BACKLOG_KEY: &str = "net/core/netdev_max_backlog";
+const MEMLOCK: u64 = 64 << 20;
+
+/// Everything that is to be said of a host whose uplinks are `nics`.
+pub fn findings(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
+    let mut findings = vec![kernel(host), privileges(host), programs(host)];
+    findings.extend(rp_filter(host, nics));
+    findings.extend(bridge_filter(host));
+    findings.extend(backlog(host));
+    findings.extend(memlock(host));
+    findings.extend(congestion_control(host));
+    findings.extend(path_mtu_discovery(host));
+    findings.extend(conntrack(host));
+    findings.push(mitigations(host));
+    findings
+}
+
+fn kernel(host: &HostFacts) -> Finding {
+    let kernel = &host.kernel;
+    let finding = Finding::pass(
+        "kernel",
+        HOST,
+        format!("Linux {}", kernel.release),
+        "weft needs UDP_SEGMENT, UDP_GRO and ethtool over netlink",
+    );
+    if kernel.version >= OLDEST {
+        return finding;
+    }
+    finding.worse(Level::Fail, Mend::Command(format!("install Linux {OLDEST} or later")))
+}
+
+fn privileges(host: &HostFacts) -> Finding {
+    let finding = Finding::pass(
+        "privileges",
+        HOST,
+        "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN",
+        "weft run makes devices, opens packet sockets and enters namespaces",
+    );
+    if host.missing.is_empty() {
+        return finding;
+    }
+    let seen = format!("without {}", host.missing.join(", "));
+    Finding { seen, ..finding }.worse(Level::Warn, Mend::Command("sudo weft doctor".to_owned()))
+}
+
+/// What programs in the kernel can be loaded, and how they are attached.
+fn programs(host: &HostFacts) -> Finding {
+    let kernel = &host.kernel;
+    let mut has = Vec::new();
+    let mut lacks = Vec::new();
+    let mut note = |name: &'static str, is_there: bool| {
+        if is_there { has.push(name) } else { lacks.push(name) }
+    };
+    note("BTF", kernel.btf);
+    note("JIT", kernel.jit != Some(false));
+    note("tcx", kernel.tcx);
+    note("clsact", kernel.clsact);
+    for &(name, is_there) in &kernel.kfuncs {
+        note(name, is_there);
+    }
+    if let Some(is_there) = kernel.tun_tunnel_gso {
+        note("TUN_F_UDP_TUNNEL_GSO", is_there);
+    }
+    let mut seen = has.join(", ");
+    if !lacks.is_empty() {
+        seen = format!("{seen}; not {}", lacks.join(", "));
+    }
+    let finding = Finding::pass(
+        "bpf",
+        HOST,
+        seen,
+        "forwarding in the kernel needs BTF, the JIT, and tcx or clsact",
+    );
+    if !kernel.btf {
+        let mend =
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF=y; until then: weft run --datapath user";
+        return finding.worse(Level::Warn, Mend::Command(mend.to_owned()));
+    }
+    if kernel.jit == Some(false) {
+        let action = Action::Sysctl {
+            key: "net/core/bpf_jit_enable".to_owned(),
+            value: "1".to_owned(),
+            was: "0".to_owned(),
+        };
+        return finding
+            .because("programs in the kernel are interpreted, at several times the cost of compiled ones")
+            .worse(Level::Warn, Mend::safe(action));
+    }
+    finding
+}
+
+/// The kernel takes the larger of the setting for all devices and the device's own.
+fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
+    let all = host.number("net/ipv4/conf/all/rp_filter").unwrap_or(0);
+    let finding = |nic: &NicFacts| {
+        let key = format!("net/ipv4/conf/{}/rp_filter", nic.name);
+        let own = host.number(&key)?;
+        let finding = Finding::pass(
+            "rp_filter",
+            &nic.name,
+            format!("rp_filter {}", all.max(own)),
+            "1 drops what comes by another way than an answer would take, as tunnel packets over several uplinks do",
+        );
+        if all.max(own) != 1 {
+            return Some(finding);
+        }
+        let action = Action::Sysctl { key, value: "2".to_owned(), was: own.to_string() };
+        Some(finding.worse(Level::Warn, Mend::safe(action)))
+    };
+    nics.iter().filter_map(finding).collect()
+}
+
+fn bridge_filter(host: &HostFacts) -> Option<Finding> {
+    let keys = ["net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"];
+    let on: Vec<_> = keys.into_iter().filter(|key| host.number(key) == Some(1)).collect();
+    let why = "frames on a Linux bridge pass the firewall of IP and its connection tracking, and may be dropped there";
+    if host.bridges.is_empty() || on.is_empty() {
+        let seen =
+            if host.bridges.is_empty() { "no Linux bridge" } else { "bridges are not filtered" };
+        return Some(Finding::pass("bridge_filter", HOST, seen, why));
+    }
+    let seen = format!("{} on, bridges: {}", on.join(", "), host.bridges.join(", "));
+    let actions = on.into_iter().map(|key| Action::Sysctl {
+        key: key.to_owned(),
+        value: "0".to_owned(),
+        was: "1".to_owned(),
+    });
+    // Container platforms filter and translate by it: never by itself.
+    let mend = Mend::for_somebody_to_decide(actions.collect());
+    Some(Finding::pass("bridge_filter", HOST, seen, why).worse(Level::Warn, mend))
+}
+
+fn backlog(host: &HostFacts) -> Option<Finding> {
+    const KEY: &str = BACKLOG_KEY;
+    // It belongs to the first namespace and is not shown in others.
+    let most = host.number(KEY)?;
+    let drops = host.backlog_drops.unwrap_or(0);
+    let finding = Finding::pass(
+        "backlog",
+        HOST,
+        format!("netdev_max_backlog {most}, {drops} dropped since boot"),
+        "bursts of super-packets through veth, TAP or RPS overflow a short backlog queue",
+    );
+    if most >= BACKLOG {
+        return Some(finding);
+    }
+    let (value, was) = (BACKLOG.to_string(), most.to_string());
+    let action = Action::Sysctl { key: KEY.to_owned(), value, was };
+    Some(finding.worse(Level::Warn, Mend::safe(action)))
+}
+
+fn memlock(host: &HostFacts) -> Option<Finding> {
+    let limit = host.memlock?;
+    let shown = match limit.soft {
+        u64::MAX => "unlimited".to_owned(),
+        bytes => format!("{} KiB", bytes >> 10),
+    };
+    let finding = Finding::pass(
+        "memlock",
+        HOST,
+        format!("{shown} may be locked"),
+        "kernels before 5.11 count the tables of programs as locked memory",
+    );
+    if host.kernel.version >= MEMCG_MAPS || limit.soft >= MEMLOCK {
+        return Some(finding);
+    }
+    let mend = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service's unit";
+    Some(finding.worse(Level::Warn, Mend::Command(mend.to_owned())))
+}
+
+fn congestion_control(host: &HostFacts) -> Option<Finding> {
+    const KEY: &str = "net/ipv4/tcp_congestion_control";
+    let control = host.sysctls.get(KEY)?;
+    let finding = Finding::pass(
+        "congestion_control",
+        HOST,
+        control.clone(),
+        "BBR paces every stream by timers: between guests of a host that is slower, and results are not comparable",
+    );
+    if !control.starts_with("bbr") {
+        return Some(finding);
+    }
+    // Namespaces other than the first one may have what is allowed there, and always Reno.
+    let allowed = host.sysctls.get("net/ipv4/tcp_allowed_congestion_control");
+    let is_first = host.sysctls.contains_key(BACKLOG_KEY);
+    let has_cubic = allowed.is_some_and(|names| names.split(' ').any(|name| name == "cubic"));
+    let value = if is_first || has_cubic { "cubic" } else { "reno" }.to_owned();
+    let was = control.clone();
+    let action = Action::Sysctl { key: KEY.to_owned(), value, was };
+    // All programs of the host are concerned.
+    Some(finding.worse(Level::Warn, Mend::for_somebody_to_decide(vec![action])))
+}
+
+fn path_mtu_discovery(host: &HostFacts) -> Option<Finding> {
+    const KEY: &str = "net/ipv4/ip_no_pmtu_disc";
+    let off = host.number(KEY)?;
+    let finding = Finding::pass(
+        "path_mtu_discovery",
+        HOST,
+        format!("ip_no_pmtu_disc {off}"),
+        "without it a router's word that packets are too long is not heeded",
+    );
+    // 1 to 3 ignore messages in one way or another.
+    if off == 0 {
+        return Some(finding);
+    }
+    let (value, was) = ("0".to_owned(), off.to_string());
+    let action = Action::Sysctl { key: KEY.to_owned(), value, was };
+    Some(finding.worse(Level::Warn, Mend::safe(action)))
+}
+
+fn conntrack(host: &HostFacts) -> Option<Finding> {
+    const KEY: &str = "net/netfilter/nf_conntrack_max";
+    let most = host.number(KEY)?;
+    let count = host.number("net/netfilter/nf_conntrack_count").unwrap_or(0);
+    let finding = Finding::pass(
+        "conntrack",
+        HOST,
+        format!("{count} of {most} connections tracked"),
+        "when the table is full the kernel drops every packet of a new connection, tunnel packets included",
+    );
+    if most == 0 || count < most / 5 * 4 {
+        return Some(finding);
+    }
+    let (value, was) = ((most * 4).to_string(), most.to_string());
+    let action = Action::Sysctl { key: KEY.to_owned(), value, was };
+    let level = if count >= most { Level::Fail } else { Level::Warn };
+    Some(finding.worse(level, Mend::safe(action)))
+}
+
+/// Countermeasures that flush something, or leave speculation, at every entry of the kernel or every return.
+const COSTLY: [(&str, &str); 6] = [
+    ("meltdown", "PTI"),
+    ("retbleed", "IBRS"),
+    ("retbleed", "untrained return thunk"),
+    ("retbleed", "IBPB"),
+    ("spec_rstack_overflow", "IBPB"),
+    ("spec_rstack_overflow", "Safe RET"),
+];
+
+fn mitigations(host: &HostFacts) -> Finding {
+    let costly: Vec<_> = host
+        .mitigations
+        .iter()
+        .filter(|(fault, how)| {
+            let how = how.to_lowercase();
+            how.starts_with("mitigation")
+                && COSTLY.iter().any(|(known, word)| {
+                    known == fault
+                        && how.split([':', ';', ',']).any(|part| part.trim() == word.to_lowercase())
+                })
+        })
+        .map(|(fault, how)| format!("{fault}: {how}"))
+        .collect();
+    let why =
+        "system calls and interrupts, of which every packet takes some, cost up to twice as much";
+    if costly.is_empty() {
+        let seen = "none that doubles the cost of a packet";
+        return Finding::pass("mitigations", HOST, seen, why);
+    }
+    let names: Vec<_> = costly.iter().filter_map(|text| text.split(':').next()).collect();
+    let mend = format!(
+        "nothing to do unless every guest is trusted: then mitigations=off (or {}) on the kernel's command line",
+        names.iter().map(|name| off_switch(name)).collect::<Vec<_>>().join(" ")
+    );
+    Finding::pass("mitigations", HOST, costly.join("; "), why)
+        .worse(Level::Warn, Mend::Command(mend))
+}
+
+/// The word on the kernel's command line (Documentation/admin-guide/kernel-parameters).
+fn off_switch(fault: &str) -> &'static str {
+    match fault {
+        "meltdown" => "pti=off",
+        "retbleed" => "retbleed=off",
+        _ => "spec_rstack_overflow=off",
+    }
+}

@@ -1,0 +1,196 @@
+//! Whether tunnel packets reach weft: the firewall, and who else has their ports.
+
+use super::firewall::{Direction, Fate, Packet, Place, fate};
+use crate::facts::Ports;
+use crate::finding::{Finding, Level, Mend};
+use flow::TunnelType;
+use netdev::nftables::Ruleset;
+use std::net::IpAddr;
+
+/// A tunnel that this host receives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Its type; only those with end points.
+    pub tunnel: TunnelType,
+    /// The port, for those that have one.
+    pub port: u16,
+    /// The underlay is IPv6.
+    pub v6: bool,
+    /// This host's end, if it is known.
+    pub local: Option<IpAddr>,
+    /// The other hosts, as far as they are known.
+    pub remotes: Vec<IpAddr>,
+    /// The uplink.
+    pub device: String,
+}
+
+impl Received {
+    /// A tunnel type by its registered port, at any address of a device.
+    pub fn standard(tunnel: TunnelType, device: &str) -> Option<Self> {
+        let port = match tunnel {
+            TunnelType::Vxlan => 4789,
+            TunnelType::Geneve => 6081,
+            TunnelType::Stt => 7471,
+            TunnelType::Gre => 0,
+            TunnelType::Vlan | TunnelType::QinQ => return None,
+        };
+        let (device, remotes) = (device.to_owned(), Vec::new());
+        Some(Self { tunnel, port, v6: false, local: None, remotes, device })
+    }
+
+    fn protocol(&self) -> u8 {
+        match self.tunnel {
+            TunnelType::Vxlan | TunnelType::Geneve => 17,
+            TunnelType::Stt => 6,
+            TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ => 47,
+        }
+    }
+
+    /// As nft writes the condition.
+    fn condition(&self) -> String {
+        match self.tunnel {
+            TunnelType::Vxlan | TunnelType::Geneve => format!("udp dport {}", self.port),
+            TunnelType::Stt => format!("tcp dport {}", self.port),
+            TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ => "meta l4proto gre".to_owned(),
+        }
+    }
+
+    /// weft receives GRE and STT before the firewall, and sends STT behind it.
+    fn passes_the_firewall(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::In => matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve),
+            Direction::Out => self.tunnel != TunnelType::Stt,
+        }
+    }
+}
+
+/// Whether there are rules of the old iptables, which are not followed here. `tables` are those in use.
+pub fn old_firewall(tables: &[String]) -> Option<Finding> {
+    if tables.is_empty() {
+        return None;
+    }
+    let seen = format!("the old iptables has tables: {}", tables.join(", "));
+    let why = "weft doctor follows nftables only, which iptables of today writes, and does not know what these drop";
+    let mend = "look with iptables-legacy-save whether they drop what tunnels need";
+    let finding = Finding::pass("firewall_legacy", "host", seen, why);
+    Some(finding.worse(Level::Warn, Mend::Command(mend.to_owned())))
+}
+
+/// What the firewall does with tunnels; `None` rules could not be read.
+pub fn firewall(rules: Option<&Ruleset>, tunnels: &[Received]) -> Vec<Finding> {
+    let why = "tunnel packets that the firewall drops are lost without a word to anybody";
+    let Some(rules) = rules else {
+        let seen = "its rules are shown to root only";
+        let finding = Finding::pass("firewall", "host", seen, why);
+        return vec![finding.worse(Level::Warn, Mend::Command("sudo weft doctor".to_owned()))];
+    };
+    let mut findings = Vec::new();
+    for tunnel in tunnels {
+        for direction in [Direction::In, Direction::Out] {
+            findings.extend(of_tunnel(rules, tunnel, direction));
+        }
+    }
+    if findings.is_empty() {
+        let names: Vec<_> = tunnels.iter().map(|tunnel| tunnel.tunnel.to_string()).collect();
+        let seen = format!("{} rules let {} pass", rules.rules.len(), names.join(", "));
+        findings.push(Finding::pass("firewall", "host", seen, why));
+    }
+    findings
+}
+
+fn of_tunnel(rules: &Ruleset, tunnel: &Received, direction: Direction) -> Option<Finding> {
+    let packet = |remote: Option<IpAddr>| {
+        let (source, destination) = match direction {
+            Direction::In => (remote, tunnel.local),
+            Direction::Out => (tunnel.local, remote),
+        };
+        Packet {
+            v6: tunnel.v6,
+            protocol: tunnel.protocol(),
+            port: (tunnel.port != 0).then_some(tunnel.port),
+            source,
+            destination,
+            device: tunnel.device.clone(),
+        }
+    };
+    let remotes: Vec<_> = if tunnel.remotes.is_empty() {
+        vec![None]
+    } else {
+        tunnel.remotes.iter().copied().map(Some).collect()
+    };
+    let fates = remotes.into_iter().map(|remote| fate(rules, &packet(remote), direction));
+    let (is_sure, place) = fates.fold(None, |worst: Option<(bool, Place)>, fate| match fate {
+        Fate::Drops(place) => Some((true, place)),
+        Fate::MayDrop(place) => worst.or(Some((false, place))),
+        Fate::Passes => worst,
+    })?;
+    let way = match direction {
+        Direction::In => "received",
+        Direction::Out => "sent",
+    };
+    let passes = tunnel.passes_the_firewall(direction);
+    let level = if is_sure && passes { Level::Fail } else { Level::Warn };
+    let certainty = if is_sure { "dropped" } else { "perhaps dropped, depending on the sender" };
+    let Place { chain, by } = &place;
+    let seen = format!("{}, {way}: {certainty} in {chain} by {by}", tunnel.condition());
+    let why = if passes {
+        "tunnel packets that the firewall drops are lost without a word to anybody"
+    } else {
+        "weft itself takes these past the firewall, but the kernel's tunnels and other programs do not"
+    };
+    let mend = Mend::Command(format!("nft insert rule {chain} {} accept", tunnel.condition()));
+    let subject = tunnel.tunnel.name();
+    Some(Finding::pass("firewall", subject, seen, why).worse(level, mend))
+}
+
+/// Who else has the ports and protocols of tunnels.
+pub fn ports(ports: &Ports, tunnels: &[Received]) -> Vec<Finding> {
+    tunnels.iter().map(|tunnel| taken(ports, tunnel)).collect()
+}
+
+fn taken(ports: &Ports, tunnel: &Received) -> Finding {
+    let name = tunnel.tunnel.name();
+    let what = match tunnel.port {
+        0 => "IP protocol 47".to_owned(),
+        port => format!("{} port {port}", if tunnel.protocol() == 6 { "TCP" } else { "UDP" }),
+    };
+    let why =
+        "only one can receive a tunnel: weft does not start, or the other one takes the packets";
+    let free = |seen: String| Finding::pass("port", name, seen, why);
+    let device =
+        ports.devices.iter().filter(|device| device.up).find(|device| match tunnel.tunnel {
+            TunnelType::Gre => device.kind.contains("gre") || device.kind == "erspan",
+            _ => device.port == Some(tunnel.port) && tunnel.protocol() == 17,
+        });
+    if let Some(device) = device {
+        let seen = format!("{what} is taken by the {} device {}", device.kind, device.name);
+        let is_ovs = device.name.starts_with("vxlan_sys") || device.name.contains("_sys");
+        let mend = if is_ovs {
+            format!(
+                "ovs-vsctl del-port the tunnel port of {}, or another `port` in network.toml",
+                device.name
+            )
+        } else {
+            format!("ip link del {}", device.name)
+        };
+        return free(seen).worse(Level::Fail, Mend::Command(mend));
+    }
+    let held = ports.sockets.iter().find(|socket| {
+        socket.protocol == tunnel.protocol() && socket.port == tunnel.port
+            // Raw sockets of one protocol do not exclude each other.
+            && (tunnel.port != 0 || ports.program(socket.inode).is_some_and(|(_, name)| name == "weft"))
+    });
+    let Some(socket) = held else { return free(format!("{what} is free")) };
+    match ports.program(socket.inode) {
+        Some((pid, "weft")) => free(format!("{what} is weft's own (process {pid})")),
+        Some((pid, program)) => free(format!("{what} is taken by {program} (process {pid})"))
+            .worse(Level::Fail, Mend::Command(format!("kill {pid}"))),
+        None if socket.inode == 0 => free(format!("{what} is taken by the kernel"))
+            .worse(
+                Level::Fail,
+                Mend::Command("ip -d link show type vxlan; ip -d link show type geneve: delete the device on that port".to_owned()),
+            ),
+        None => free(format!("{what} is taken by another program"))
+            .worse(Level::Fail, Mend::Command(format!("ss -lpn 'sport = :{}'", tunnel.port))),
+    }
+}

@@ -1,0 +1,306 @@
+//! What a device does for the packets of each tunnel type, and why.
+//!
+//! The kernel cuts a super-packet in software before a device that lacks one of the offloads that the packet's kind asks for. So
+//! the verdict follows from what weft hands over: the user datapath trains of equal UDP datagrams (VXLAN, Geneve), one frame for
+//! each segment (GRE), a TCP-shaped super-packet (STT) or tagged super-packets (VLAN, QinQ); the kernel datapath, like the kernel's own
+//! tunnels, a TCP super-packet inside the outer headers.
+
+use crate::cost::{self, Cost};
+use crate::drivers::{self, Driver};
+use crate::facts::{Features, NicFacts};
+use crate::judge::mtu::guest_mtu;
+use flow::TunnelType;
+use netdev::ethtool::hardware::FlowType;
+use network::{Family, TunnelOptions, overhead_bytes};
+use serde::Serialize;
+
+/// Who does something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The device.
+    Yes,
+    /// The kernel, at the cost of processor time.
+    InSoftware,
+    /// Nobody.
+    No,
+    /// It depends on what only the driver knows.
+    Unknown,
+}
+
+impl Outcome {
+    /// As it is printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::InSoftware => "in software",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Who does it, and why not the device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Verdict {
+    /// Who.
+    pub outcome: Outcome,
+    /// Why, in a few words.
+    pub why: String,
+    /// Offloads that are off and would have to be on.
+    pub lacks: Vec<&'static str>,
+}
+
+impl Verdict {
+    fn new(outcome: Outcome, why: impl Into<String>) -> Self {
+        Self { outcome, why: why.into(), lacks: Vec::new() }
+    }
+}
+
+/// What a device does for one tunnel type.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TunnelVerdict {
+    /// The tunnel.
+    #[serde(serialize_with = "tunnel_name")]
+    pub tunnel: TunnelType,
+    /// Segmentation of what the user datapath sends.
+    pub segmentation: Verdict,
+    /// Segmentation of what the kernel datapath sends, and the kernel's own tunnels; `None` for STT, which the kernel cannot send.
+    pub kernel_segmentation: Option<Verdict>,
+    /// Checksums of what is sent.
+    pub checksum: Verdict,
+    /// Merging of what is received.
+    pub gro: Verdict,
+    /// Spreading of what one host sends over the processors of another.
+    pub spreading: Verdict,
+    /// What is left of the throughput where segmentation is in software.
+    pub cost: Option<Cost>,
+    /// The largest MTU of guests whose packets fit the device's, in bytes; a round one on a jumbo underlay.
+    pub guest_mtu: u32,
+}
+
+fn tunnel_name<S: serde::Serializer>(tunnel: &TunnelType, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(tunnel)
+}
+
+/// What the outer headers are like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outer {
+    /// The underlay is IPv6.
+    pub v6: bool,
+    /// UDP or GRE have a checksum.
+    pub checksum: bool,
+}
+
+impl Outer {
+    /// What the kernel datapath sends over IPv4: it cannot ask for outer checksums of super-packets.
+    pub const DEFAULT: Self = Self { v6: false, checksum: false };
+}
+
+/// What a device does for a tunnel type.
+pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdict {
+    let driver = drivers::find(&nic.driver.driver);
+    let segmentation = user_segmentation(&nic.features, tunnel, outer, driver);
+    let kernel_segmentation = kernel_segmentation(&nic.features, tunnel, outer, driver);
+    let in_software = |verdict: &Verdict| verdict.outcome == Outcome::InSoftware;
+    let cost = if in_software(&segmentation) {
+        cost::without_tunnel_segmentation(tunnel)
+    } else if kernel_segmentation.as_ref().is_some_and(in_software)
+        && matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve)
+    {
+        Some(cost::KERNEL_WITHOUT_TUNNEL_SEGMENTATION)
+    } else {
+        None
+    };
+    let family = if outer.v6 { Family::V6 } else { Family::V4 };
+    let overhead = overhead_bytes(tunnel, family, &TunnelOptions::default());
+    TunnelVerdict {
+        tunnel,
+        segmentation,
+        kernel_segmentation,
+        checksum: checksum(&nic.features, tunnel, outer, driver),
+        gro: gro(&nic.features, tunnel),
+        spreading: spreading(nic, tunnel, outer, driver),
+        cost,
+        guest_mtu: guest_mtu(nic.mtu, overhead.into()),
+    }
+}
+
+/// The verdicts for all tunnel types over IPv4.
+pub fn verdicts(nic: &NicFacts) -> Vec<TunnelVerdict> {
+    TunnelType::ALL.into_iter().map(|tunnel| verdict(nic, tunnel, Outer::DEFAULT)).collect()
+}
+
+/// Yes when all of `needed` are on, else in software.
+fn by_features(features: &Features, needed: &[&'static str]) -> Verdict {
+    let lacks: Vec<_> = needed.iter().copied().filter(|name| !features.on(name)).collect();
+    if lacks.is_empty() {
+        return Verdict::new(Outcome::Yes, format!("{} on", needed.join(", ")));
+    }
+    let fixed = |name: &&&str| features.get(name).fixed;
+    let cannot: Vec<_> = lacks.iter().filter(fixed).copied().collect();
+    let why = if cannot.is_empty() {
+        format!("{} off", lacks.join(", "))
+    } else {
+        format!("the device has no {}", cannot.join(", "))
+    };
+    Verdict { outcome: Outcome::InSoftware, why, lacks }
+}
+
+const TSO: &str = "tx-tcp-segmentation";
+const TSO6: &str = "tx-tcp6-segmentation";
+
+fn user_segmentation(
+    features: &Features,
+    tunnel: TunnelType,
+    outer: Outer,
+    driver: Option<&Driver>,
+) -> Verdict {
+    match tunnel {
+        TunnelType::Vxlan | TunnelType::Geneve => by_features(features, &["tx-udp-segmentation"]),
+        TunnelType::Gre => {
+            Verdict::new(Outcome::No, "the user datapath sends a packet for each segment")
+        }
+        TunnelType::Stt => by_features(features, &[if outer.v6 { TSO6 } else { TSO }]),
+        TunnelType::Vlan | TunnelType::QinQ => tagged_segmentation(features, tunnel, driver),
+    }
+}
+
+fn kernel_segmentation(
+    features: &Features,
+    tunnel: TunnelType,
+    outer: Outer,
+    driver: Option<&Driver>,
+) -> Option<Verdict> {
+    Some(match (tunnel, outer.checksum) {
+        (TunnelType::Vxlan | TunnelType::Geneve, false) => {
+            by_features(features, &["tx-udp_tnl-segmentation", TSO, TSO6])
+        }
+        (TunnelType::Vxlan | TunnelType::Geneve, true) => {
+            by_features(features, &["tx-udp_tnl-csum-segmentation", TSO, TSO6])
+        }
+        (TunnelType::Gre, false) => by_features(features, &["tx-gre-segmentation", TSO, TSO6]),
+        (TunnelType::Gre, true) => by_features(features, &["tx-gre-csum-segmentation", TSO, TSO6]),
+        (TunnelType::Vlan | TunnelType::QinQ, _) => tagged_segmentation(features, tunnel, driver),
+        (TunnelType::Stt, _) => return None,
+    })
+}
+
+/// Tags do not keep a device from segmenting; behind two of them the kernel does it itself unless the driver has a say.
+fn tagged_segmentation(
+    features: &Features,
+    tunnel: TunnelType,
+    driver: Option<&Driver>,
+) -> Verdict {
+    let plain = by_features(features, &[TSO, TSO6]);
+    if tunnel != TunnelType::QinQ || plain.outcome != Outcome::Yes {
+        return plain;
+    }
+    match driver.and_then(|driver| driver.segments_two_tags) {
+        Some(true) => plain,
+        Some(false) => Verdict::new(
+            Outcome::InSoftware,
+            "the kernel does not let this driver segment behind two tags",
+        ),
+        None => Verdict::new(
+            Outcome::Unknown,
+            "whether the driver may segment behind two tags is not known of it",
+        ),
+    }
+}
+
+/// A device sums what is inside other headers when it has generic checksums, or when its driver says so by segmenting it.
+fn checksum(
+    features: &Features,
+    tunnel: TunnelType,
+    outer: Outer,
+    driver: Option<&Driver>,
+) -> Verdict {
+    const GENERIC: &str = "tx-checksum-ip-generic";
+    if features.on(GENERIC) {
+        return by_features(features, &[GENERIC]);
+    }
+    let own = if outer.v6 { "tx-checksum-ipv6" } else { "tx-checksum-ipv4" };
+    let plain = by_features(features, &[own]);
+    match tunnel {
+        // The outer sum of UDP comes from the headers once the inner one is known to be right.
+        TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre => {
+            let (tunnel_feature, csum_feature) = match tunnel {
+                TunnelType::Gre => ("tx-gre-segmentation", "tx-gre-csum-segmentation"),
+                _ => ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"),
+            };
+            let known = driver.is_some_and(|driver| driver.sums_inner);
+            if plain.outcome != Outcome::Yes {
+                plain
+            } else if known || features.on(tunnel_feature) || features.on(csum_feature) {
+                Verdict::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
+            } else {
+                Verdict::new(Outcome::InSoftware, "the device sums plain packets only")
+            }
+        }
+        TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => plain,
+    }
+}
+
+fn gro(features: &Features, tunnel: TunnelType) -> Verdict {
+    const GRO: &str = "rx-gro";
+    if !features.on(GRO) {
+        return Verdict { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
+    }
+    let by = match tunnel {
+        TunnelType::Vxlan | TunnelType::Geneve => "trains, for the socket of the tunnel (UDP_GRO)",
+        TunnelType::Gre => "what is inside, as any TCP",
+        TunnelType::Stt => "segments of a frame, as any TCP",
+        TunnelType::Vlan | TunnelType::QinQ => "behind tags",
+    };
+    Verdict::new(Outcome::InSoftware, format!("the kernel merges {by}"))
+}
+
+/// Which fields a device must hash to tell the flows of one remote host apart.
+fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&Driver>) -> Verdict {
+    let rps = nic.rps_cpus();
+    let otherwise = |why: String| {
+        if rps > 1 {
+            let why = format!("{why}; RPS hands packets to {rps} processors");
+            Verdict::new(Outcome::InSoftware, why)
+        } else {
+            Verdict::new(Outcome::No, why)
+        }
+    };
+    let queues = nic.active_rx_queues();
+    if queues < 2 {
+        return otherwise("one receive queue".to_owned());
+    }
+    let inner = driver.is_some_and(|driver| driver.hashes_inside(tunnel));
+    let flow = match (tunnel, outer.v6) {
+        (TunnelType::Vxlan | TunnelType::Geneve, false) => FlowType::Udp4,
+        (TunnelType::Vxlan | TunnelType::Geneve, true) => FlowType::Udp6,
+        (TunnelType::Stt, false) => FlowType::Tcp4,
+        (TunnelType::Stt, true) => FlowType::Tcp6,
+        (TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ, _) => {
+            return match (tunnel, inner) {
+                (_, true) => Verdict::new(Outcome::Yes, "the driver hashes what is inside"),
+                (TunnelType::Vlan, false) => Verdict::new(
+                    Outcome::Yes,
+                    format!("{queues} queues, by the IP header behind the tag"),
+                ),
+                (TunnelType::QinQ, false) => Verdict::new(
+                    Outcome::Unknown,
+                    "whether the driver looks behind two tags is not known of it",
+                ),
+                _ => otherwise("GRE has no ports, and only addresses are hashed".to_owned()),
+            };
+        }
+    };
+    let Some(fields) = nic.rss.as_ref().and_then(|rss| rss.fields.get(&flow)) else {
+        return Verdict::new(Outcome::Unknown, "the driver does not say which fields it hashes");
+    };
+    if fields.has_ports() {
+        let why = format!("{queues} queues, by ports ({} hashes addresses and ports)", flow.name());
+        Verdict::new(Outcome::Yes, why)
+    } else if inner {
+        Verdict::new(Outcome::Yes, "the driver hashes what is inside")
+    } else {
+        otherwise(format!("{} hashes addresses only: one remote host is one queue", flow.name()))
+    }
+}

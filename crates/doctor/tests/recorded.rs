@@ -1,0 +1,169 @@
+//! Cards that somebody described in public, judged by the code that judges live ones. Each file in `recorded/` says where it comes from.
+//!
+//! Of ice, i40e (but for a virtual function) and bnxt no whole answer of `ethtool -k` was found in public.
+
+use doctor::Level;
+use doctor::facts::{Feature, Features, HostFacts, NicFacts, Rss};
+use doctor::judge::nic::findings;
+use doctor::judge::tunnel::{Outcome, Outer, verdict};
+use flow::TunnelType;
+use netdev::ethtool::hardware::{FlowType, HashFields};
+use netdev::{RxQueue, Steering};
+
+/// What `ethtool` calls a feature otherwise than the kernel.
+const ALIASES: [(&str, &str); 8] = [
+    ("rx-checksumming", "rx-checksum"),
+    ("generic-segmentation-offload", "tx-generic-segmentation"),
+    ("generic-receive-offload", "rx-gro"),
+    ("large-receive-offload", "rx-lro"),
+    ("rx-vlan-offload", "rx-vlan-hw-parse"),
+    ("tx-vlan-offload", "tx-vlan-hw-insert"),
+    ("ntuple-filters", "rx-ntuple-filter"),
+    ("receive-hashing", "rx-hashing"),
+];
+/// Lines that stand for several features.
+const SUMS: [&str; 3] = ["tx-checksumming", "scatter-gather", "tcp-segmentation-offload"];
+
+/// Reads `driver:` of `ethtool -i` and all lines of `ethtool -k`.
+fn recorded(text: &str) -> NicFacts {
+    let mut nic = NicFacts { up: true, carrier: true, mtu: 1500, ..NicFacts::default() };
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    for (name, value) in lines.filter_map(|line| line.trim().split_once(':')) {
+        let value = value.trim();
+        if name == "driver" {
+            nic.driver.driver = value.to_owned();
+        } else if name.starts_with("Features for") {
+            nic.name = name.rsplit(' ').next().unwrap().to_owned();
+        } else if !SUMS.contains(&name) {
+            let known = ALIASES.iter().find(|(alias, _)| *alias == name);
+            let (on, note) = value.split_once(' ').unwrap_or((value, ""));
+            let on = on == "on";
+            let wanted = on || note == "[requested on]";
+            let feature = Feature { on, fixed: note == "[fixed]", wanted };
+            nic.features.0.insert(known.map_or(name, |(_, kernel)| kernel).to_owned(), feature);
+        }
+    }
+    assert!(nic.features.0.len() > 40 && !nic.driver.driver.is_empty(), "{nic:?}");
+    nic
+}
+
+/// With 8 queues, hashing addresses only, as most drivers do with UDP unless told otherwise.
+fn eight_queues(nic: NicFacts, udp: u64) -> NicFacts {
+    let fields = |bits| HashFields(bits);
+    let rss = Rss {
+        table: (0..128).map(|n| n % 8).collect(),
+        fields: [(FlowType::Tcp4, fields(0xf0)), (FlowType::Udp4, fields(udp))].into(),
+    };
+    let steering = Steering { rx: vec![RxQueue::default(); 8], tx: Vec::new() };
+    NicFacts { rss: Some(rss), steering: Some(steering), ..nic }
+}
+
+const ADDRESSES: u64 = 0x30;
+const AND_PORTS: u64 = 0xf0;
+
+const YES: Outcome = Outcome::Yes;
+const SOFT: Outcome = Outcome::InSoftware;
+
+/// By tunnel type: what the user datapath sends, what the kernel datapath sends (with outer checksum).
+fn segmentation(nic: &NicFacts) -> Vec<(Outcome, Option<Outcome>)> {
+    let outer = Outer { v6: false, checksum: true };
+    let verdicts = TunnelType::ALL.map(|tunnel| verdict(nic, tunnel, outer));
+    let kernel = |v: &doctor::judge::tunnel::TunnelVerdict| {
+        v.kernel_segmentation.as_ref().map(|kernel| kernel.outcome)
+    };
+    verdicts.iter().map(|v| (v.segmentation.outcome, kernel(v))).collect()
+}
+
+/// The checks that are worse than PASS, for all tunnels.
+fn wrong(nic: &NicFacts) -> Vec<&'static str> {
+    let host = HostFacts { cpus: 8, ..HostFacts::default() };
+    let findings = findings(nic, &host, &TunnelType::ALL);
+    findings.iter().filter(|f| f.level > Level::Pass).map(|f| f.check).collect()
+}
+
+#[test]
+fn mlx5_does_everything_but_behind_two_tags() {
+    let nic = recorded(include_str!("recorded/mlx5_core.txt"));
+    let expected = [
+        (YES, Some(YES)),
+        (YES, Some(YES)),
+        (Outcome::No, Some(YES)),
+        (YES, None),
+        (YES, Some(YES)),
+        (SOFT, Some(SOFT)),
+    ];
+    assert_eq!(segmentation(&nic), expected);
+    let nic = eight_queues(nic, AND_PORTS);
+    assert_eq!(wrong(&nic), Vec::<&str>::new());
+    let spreads = |tunnel| verdict(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
+    assert_eq!(spreads(TunnelType::Gre), YES, "it hashes what is inside");
+}
+
+#[test]
+fn ixgbe_does_everything_and_puts_udp_of_a_host_into_one_queue() {
+    let nic = eight_queues(recorded(include_str!("recorded/ixgbe.txt")), ADDRESSES);
+    let all = segmentation(&nic);
+    assert!(all[..2].iter().all(|found| *found == (YES, Some(YES))), "{all:?}");
+    let spreads = |tunnel| verdict(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
+    assert_eq!(spreads(TunnelType::Vxlan), Outcome::No);
+    assert_eq!(spreads(TunnelType::Stt), YES, "it looks like TCP");
+    let host = HostFacts { cpus: 8, ..HostFacts::default() };
+    let found = findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve]);
+    let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
+    assert_eq!(crowded.check, "rx_spreading");
+    let command = crowded.mend.as_ref().unwrap().command();
+    assert_eq!(command, "ethtool -N em1 rx-flow-hash udp4 sdfn");
+    let mended = eight_queues(nic, AND_PORTS);
+    assert!(findings(&mended, &host, &[TunnelType::Vxlan]).iter().all(|f| f.level == Level::Pass));
+}
+
+#[test]
+fn bnx2x_without_tcp_segmentation_cuts_in_software_whatever_its_tunnel_flags_say() {
+    let nic = recorded(include_str!("recorded/bnx2x.txt"));
+    let expected = [
+        (SOFT, Some(SOFT)),
+        (SOFT, Some(SOFT)),
+        (Outcome::No, Some(SOFT)),
+        (SOFT, None),
+        (SOFT, Some(SOFT)),
+        (SOFT, Some(SOFT)),
+    ];
+    assert_eq!(segmentation(&nic), expected);
+    // What it never had (tx-udp-segmentation) is no fault of the host.
+    assert_eq!(wrong(&eight_queues(nic.clone(), AND_PORTS))[..2], ["tx_tcp", "tx_tcp6"]);
+    let checksum = verdict(&nic, TunnelType::Vxlan, Outer::DEFAULT).checksum;
+    assert_eq!(checksum.outcome, YES, "{checksum:?}");
+}
+
+#[test]
+fn virtual_function_without_udp_segmentation_is_right_for_the_kernel_datapath_and_for_stt() {
+    let nic = recorded(include_str!("recorded/i40evf.txt"));
+    let expected = [
+        (SOFT, Some(YES)),
+        (SOFT, Some(YES)),
+        (Outcome::No, Some(YES)),
+        (YES, None),
+        (YES, Some(YES)),
+        (Outcome::Unknown, Some(Outcome::Unknown)),
+    ];
+    assert_eq!(segmentation(&nic), expected);
+    let cost = verdict(&nic, TunnelType::Vxlan, Outer::DEFAULT).cost.unwrap();
+    assert_eq!(cost.ratio, 0.45);
+    assert_eq!(wrong(&eight_queues(nic, AND_PORTS))[..1], ["rx_gro"]);
+}
+
+#[test]
+fn one_queue_is_mended_by_rps() {
+    let mut nic = recorded(include_str!("recorded/ixgbe.txt"));
+    nic.steering = Some(Steering { rx: vec![RxQueue::default()], tx: Vec::new() });
+    nic.rx_queues = 1;
+    let host = HostFacts { cpus: 8, ..HostFacts::default() };
+    let found = findings(&nic, &host, &[TunnelType::Stt]);
+    let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
+    let command = crowded.mend.as_ref().unwrap().command();
+    assert_eq!(command, "echo ff > /sys/class/net/em1/queues/rx-0/rps_cpus");
+    assert_eq!(
+        Features::default().get("rx-gro"),
+        Feature { on: false, fixed: true, wanted: false }
+    );
+}

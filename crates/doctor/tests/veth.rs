@@ -1,0 +1,224 @@
+//! What the doctor says of a device, beside what becomes of super-packets that are sent through it: a veth with every combination of
+//! the offloads in question, and a packet socket on the far side that sees whether they arrive whole.
+//!
+//! GRE is not among them: this needs a kernel that makes GRE super-packets, and a virtio-net header cannot describe one.
+
+use doctor::facts::NicFacts;
+use doctor::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
+use flow::TunnelType;
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::udp::{TxOptions, TxPool, TxTrain};
+use netdev::{Dad, IpPrefix, LinkKind, LinkSpec, VxlanSpec};
+use packet::{Checksum, Gso, GsoKind, PacketBuf};
+use std::collections::BTreeMap;
+use std::io::{IoSlice, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use testkit::host::{TestHost, WireEnd, pair};
+use testkit::require_root;
+use wire::Vni;
+
+/// Longer than any frame that was segmented for an MTU of 1500, two tags included.
+const WHOLE: usize = 1600;
+const PAYLOAD: usize = 20_000;
+const MSS: u16 = 1400;
+/// How long it is waited for a frame.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The offloads that are switched, those that belong together as one.
+const SWITCHES: [&[&str]; 5] = [
+    &["tx-tcp-segmentation", "tx-tcp6-segmentation"],
+    &["tx-udp-segmentation"],
+    &["tx-udp_tnl-segmentation"],
+    &["tx-udp_tnl-csum-segmentation"],
+    &["tx-checksum-ip-generic"],
+];
+
+struct Lab {
+    near: TestHost,
+    far: TestHost,
+    ends: (WireEnd, WireEnd),
+    watcher: PacketSocket,
+    sender: PacketSocket,
+    trains: TxPool,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let (near, far) = (TestHost::new("near"), TestHost::new("far"));
+        let ends = pair(&near, &far);
+        // Two tunnels of the kernel's: with outer checksum, and without.
+        for (host, local, remote, number) in
+            [(&near, ends.0.ip4, ends.1.ip4, 1), (&far, ends.1.ip4, ends.0.ip4, 2)]
+        {
+            for (vni, udp_checksum) in [(1, true), (2, false)] {
+                let spec = VxlanSpec {
+                    local: Some(local.into()),
+                    remote: Some(remote.into()),
+                    udp_checksum,
+                    ..VxlanSpec::new(Vni::new(vni).unwrap())
+                };
+                let name = format!("vx{vni}");
+                let link = LinkSpec::new(&name).mtu(1450).up();
+                let index = host.netlink().create(&link, &LinkKind::Vxlan(spec)).unwrap();
+                let address = IpPrefix::new(inside(vni, number), 24).unwrap();
+                host.netlink().add_address(index, address, Dad::Skip).unwrap();
+            }
+        }
+        let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+        let watcher = far
+            .run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options))
+            .expect("a packet socket");
+        let sender = near.run(|| PacketSocket::open_sender(ends.0.index)).expect("a packet socket");
+        let trains = near
+            .run(|| TxPool::new(ends.0.ip4.into(), TxOptions { count: 1, ..TxOptions::default() }))
+            .expect("a UDP socket");
+        Self { near, far, ends, watcher, sender, trains }
+    }
+
+    /// Sets the offloads by the bits of `on`.
+    fn switch(&self, on: usize) {
+        // Checksums first: others cannot be on without.
+        let features = SWITCHES.iter().enumerate().rev();
+        let features =
+            features.flat_map(|(bit, names)| names.iter().map(move |n| (*n, on >> bit & 1 == 1)));
+        let features: Vec<_> = features.collect();
+        // What depends on something that is off is off, whatever is wanted: the facts say so.
+        let _ = self.near.ethtool().unwrap().set_features(&self.ends.0.name, &features).unwrap();
+    }
+
+    /// The longest frame of `kind` that arrives, from its IP protocol or its tag on, once `send` has sent.
+    fn longest(&self, is_of_kind: fn(&[u8], bool) -> bool, send: impl FnOnce(&Self)) -> usize {
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        while let Ok(Some(_)) = self.watcher.recv(&mut packet) {}
+        send(self);
+        let end = Instant::now() + PATIENCE;
+        let (mut longest, mut bytes) = (0, 0);
+        while bytes < PAYLOAD {
+            match self.watcher.recv(&mut packet) {
+                Ok(Some(received)) => {
+                    packet.linearize();
+                    if is_of_kind(packet.head(), received.vlan.is_some()) {
+                        longest = longest.max(packet.len());
+                        bytes += packet.len();
+                    }
+                }
+                _ => std::thread::sleep(Duration::from_micros(100)),
+            }
+            assert!(Instant::now() < end, "waited in vain: {bytes} of {PAYLOAD} bytes came");
+        }
+        longest
+    }
+
+    /// A TCP stream through a tunnel of the kernel's.
+    fn stream(&self, vni: u32) {
+        let (from, to) = (inside(vni, 1), inside(vni, 2));
+        let listener = self.far.run(|| TcpListener::bind((to, 0))).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_to_end(&mut Vec::new()).unwrap();
+            });
+            self.near.run(|| {
+                let mut stream = TcpStream::connect((to, port)).unwrap();
+                assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::from(from));
+                stream.write_all(&vec![7; 10 * PAYLOAD]).unwrap();
+            });
+        });
+    }
+
+    fn frame(&self, tags: &[u16]) {
+        self.sender.send(&super_packet(&self.ends, tags)).expect("a super-packet can be sent");
+    }
+
+    fn train(&self) {
+        let train = TxTrain {
+            dst: SocketAddr::new(self.ends.1.ip4.into(), 9),
+            entropy: 0,
+            tos: 0,
+            ttl: None,
+            gso_size: Some(MSS),
+        };
+        self.trains.send(&train, &[IoSlice::new(&[7; PAYLOAD])]).expect("a train can be sent");
+    }
+}
+
+fn inside(vni: u32, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 16, vni as u8, host)
+}
+
+/// A TCP super-packet of [`PAYLOAD`] bytes, its checksum unfinished.
+fn super_packet((near, far): &(WireEnd, WireEnd), tags: &[u16]) -> PacketBuf {
+    let mut bytes = [far.mac.0, near.mac.0].concat();
+    for tpid in tags {
+        bytes.extend(tpid.to_be_bytes());
+        bytes.extend([0, 7]);
+    }
+    bytes.extend([0x08, 0x00]);
+    let total = (40 + PAYLOAD) as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    ip.extend(near.ip4.octets());
+    ip.extend(far.ip4.octets());
+    let sum = wire::checksum::checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    bytes.extend(&ip);
+    let start = bytes.len() as u16;
+    bytes.extend([0xc0, 0, 0x1d, 0x2f, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes.resize(bytes.len() + PAYLOAD, 7);
+    let mut packet = PacketBuf::from_bytes(&bytes);
+    packet.offload.checksum = Checksum::Partial { start, offset: 16 };
+    packet.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size: MSS, ecn: false });
+    packet
+}
+
+fn is_udp(frame: &[u8], _: bool) -> bool {
+    frame.get(12..14) == Some(&[0x08, 0x00]) && frame.get(23) == Some(&17)
+}
+
+fn is_tcp(frame: &[u8], tagged: bool) -> bool {
+    !tagged && frame.get(12..14) == Some(&[0x08, 0x00]) && frame.get(23) == Some(&6)
+}
+
+fn is_tagged(_: &[u8], tagged: bool) -> bool {
+    tagged
+}
+
+#[test]
+fn verdict_is_what_becomes_of_super_packets_whatever_is_switched_off() {
+    require_root!();
+    let lab = Lab::new();
+    let judge = |tunnel, checksum| -> TunnelVerdict {
+        let nic = lab.near.run(|| NicFacts::read(&lab.ends.0.name)).unwrap();
+        verdict(&nic, tunnel, Outer { v6: false, checksum })
+    };
+    let mut seen: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    for on in 0..1 << SWITCHES.len() {
+        lab.switch(on);
+        let mut check = |what: &str, said: Outcome, longest: usize| {
+            let expected = if longest > WHOLE { Outcome::Yes } else { Outcome::InSoftware };
+            seen.entry(what.to_owned()).or_default()[usize::from(longest > WHOLE)] += 1;
+            let state: Vec<_> = SWITCHES.iter().map(|names| names[0]).enumerate().collect();
+            assert_eq!(said, expected, "{what}: frames of {longest} bytes; {on:#b} of {state:?}");
+        };
+        for (vni, checksum) in [(1, true), (2, false)] {
+            let said = judge(TunnelType::Vxlan, checksum).kernel_segmentation.unwrap().outcome;
+            let longest = lab.longest(is_udp, |lab| lab.stream(vni));
+            check(if checksum { "kernel, checksum" } else { "kernel" }, said, longest);
+        }
+        let said = judge(TunnelType::Geneve, true).segmentation.outcome;
+        check("train", said, lab.longest(is_udp, Lab::train));
+        let said = judge(TunnelType::Stt, false).segmentation.outcome;
+        check("STT", said, lab.longest(is_tcp, |lab| lab.frame(&[])));
+        let said = judge(TunnelType::Vlan, false).segmentation.outcome;
+        check("VLAN", said, lab.longest(is_tagged, |lab| lab.frame(&[0x8100])));
+        let said = judge(TunnelType::QinQ, false).segmentation.outcome;
+        check("QinQ", said, lab.longest(is_tagged, |lab| lab.frame(&[0x88a8, 0x8100])));
+    }
+    assert_eq!(seen.len(), 6);
+    for (what, counts) in seen {
+        assert!(counts.iter().all(|count| *count > 0), "{what} was always the same: {counts:?}");
+    }
+}

@@ -1,0 +1,243 @@
+//! `weft doctor` as its user sees it: exit codes and output, and the way between two hosts with something narrow on it.
+
+mod common;
+
+use common::{Daemon, Host};
+use netdev::{IpPrefix, Route};
+use serde_json::Value;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use testkit::host::{TestHost, WireEnd, pair, wait_until};
+use testkit::{require_program, require_root};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Two hosts with a router between them.
+struct Path {
+    hosts: [Host; 2],
+    router: TestHost,
+    /// The router's ends toward the hosts.
+    ends: [WireEnd; 2],
+    folder: PathBuf,
+}
+
+impl Path {
+    fn new(tunnel: &str) -> Self {
+        let names = ["h1", "h2"];
+        let router = TestHost::new("router");
+        let ends_and_hosts = names.map(|name| {
+            let netns = TestHost::new(name);
+            let (uplink, end) = pair(&netns, &router);
+            let everywhere = IpPrefix::new(IpAddr::from([0; 4]), 0).unwrap();
+            netns.netlink().add_route(&Route::via(everywhere, end.ip4.into())).unwrap();
+            (end, Host { name, netns, uplink })
+        });
+        router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        router.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("weft-doctor-{}-{unique}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let [(end_a, a), (end_b, b)] = ends_and_hosts;
+        let path = Self { hosts: [a, b], router, ends: [end_a, end_b], folder };
+        std::fs::write(path.folder.join("network.toml"), path.network(tunnel)).unwrap();
+        path
+    }
+
+    fn network(&self, tunnel: &str) -> String {
+        let mut text = format!("tunnel = \"{tunnel}\"\n");
+        for host in &self.hosts {
+            text += &format!(
+                "[[host]]\nname = \"{}\"\nuplink = \"{}\"\nunderlay = [\"{}\"]\n",
+                host.name, host.uplink.name, host.uplink.ip4
+            );
+        }
+        text += "[[logical_switch]]\nname = \"blue\"\nvni = 7\n";
+        for (number, host) in (1..).zip(&self.hosts) {
+            text += &format!(
+                "[[logical_switch.port]]\nname = \"p{number}\"\nhost = \"{}\"\nmac = \"02:00:00:00:00:0{number}\"\ndevice = {{ tap = \"tap0\" }}\n",
+                host.name
+            );
+        }
+        text
+    }
+
+    fn control(&self, host: usize) -> PathBuf {
+        self.folder.join(format!("{}.sock", self.hosts[host].name))
+    }
+
+    fn start(&self, host: usize) -> Daemon {
+        let network = self.folder.join("network.toml");
+        let daemon = Daemon::spawn(&self.hosts[host], &network, &self.control(host));
+        daemon.wait_ready();
+        daemon
+    }
+
+    fn sh(&self, command: &str) {
+        let mut shell = self.router.program("sh");
+        let output = shell.args(["-c", command]).stdin(Stdio::null()).output().expect("sh");
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+
+    /// What `weft doctor --path` of `h1` says of `h2`, and its exit code.
+    fn ask(&self) -> (Value, i32) {
+        let begun = Instant::now();
+        let mut command = self.hosts[0].netns.program(common::daemon::WEFT);
+        command.args(["doctor", "--path", "h2", "--json", "--control"]).arg(self.control(0));
+        let output = command.output().expect("weft can be started");
+        assert!(begun.elapsed() < LIMIT, "it took {:?}", begun.elapsed());
+        (json(&output), output.status.code().expect("an exit code"))
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        // What cannot be removed is a temporary file.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// The value seen of each finding that is worse than PASS.
+fn wrong(report: &Value) -> Vec<&str> {
+    let findings = report["findings"].as_array().expect("findings").iter();
+    findings.filter(|f| f["level"] != "pass").map(|f| f["seen"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn narrow_place_on_the_path_is_found_with_and_without_icmp() {
+    require_root!();
+    require_program!("nft", "nftables");
+    for tunnel in ["geneve", "vxlan", "gre", "stt"] {
+        let path = Path::new(tunnel);
+        let daemons = [path.start(0), path.start(1)];
+        let mut report = path.ask();
+        // STT waits until the kernel has found the router's address.
+        wait_until(LIMIT, "the way is found to be right", || {
+            report = path.ask();
+            report.1 == 0
+        });
+        assert_eq!(wrong(&report.0), Vec::<&str>::new(), "{tunnel}: {report:?}");
+
+        // Toward h2, and the router says so.
+        let [near, far] = &path.ends;
+        let narrow = |mtu: u32| {
+            let network = IpPrefix::new(far.ip4, 24).unwrap();
+            format!("ip route replace {}/24 dev {} mtu {mtu}", network.network(), far.name)
+        };
+        path.sh("nft add table inet f; nft add chain inet f o '{ type filter hook output priority 0; }'");
+        path.sh("nft add rule inet f o icmp type destination-unreachable drop");
+        path.sh(&narrow(1404));
+        let (report, code) = path.ask();
+        let seen = wrong(&report);
+        assert_eq!((seen.len(), code), (1, 2), "{tunnel}: {report:#}");
+        assert!(
+            seen[0].starts_with("toward h2: packets of 1404 bytes arrive"),
+            "{tunnel}: {seen:?}"
+        );
+        assert!(seen[0].ends_with("nobody says so: a black hole"), "{tunnel}: {seen:?}");
+
+        path.sh("nft flush ruleset");
+        let (mut report, mut code) = path.ask();
+        if tunnel == "stt" {
+            // The frame that was too long is lost; those that follow are cut.
+            wait_until(LIMIT, "frames are cut", || {
+                (report, code) = path.ask();
+                code == 0
+            });
+            let said = "toward h2: frames for 1500 bytes arrive, in pieces of the 1404";
+            assert!(report.to_string().contains(said), "{report:#}");
+            daemons.into_iter().for_each(Daemon::stop);
+            continue;
+        }
+        let seen = wrong(&report);
+        assert_eq!((seen.len(), code), (1, 2), "{tunnel}: {report:#}");
+        let said = format!("{} says that its next link takes 1404", near.ip4);
+        assert!(
+            seen[0].starts_with("toward h2: packets of 1404 bytes arrive"),
+            "{tunnel}: {seen:?}"
+        );
+        assert!(seen[0].ends_with(&said), "{tunnel}: {seen:?}");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn narrow_place_on_the_way_back_is_found() {
+    require_root!();
+    let path = Path::new("geneve");
+    let daemons = [path.start(0), path.start(1)];
+    // Behind the router, toward h1: h2 is told.
+    let [near, far] = &path.ends;
+    let network = IpPrefix::new(near.ip4, 24).unwrap().network();
+    path.sh(&format!("ip route replace {network}/24 dev {} mtu 1300", near.name));
+    let (report, code) = path.ask();
+    let seen = wrong(&report);
+    assert_eq!((seen.len(), code), (1, 2), "{report:#}");
+    assert!(seen[0].starts_with("from h2: packets of 1300 bytes arrive"), "{seen:?}");
+    assert!(
+        seen[0].ends_with(&format!("{} says that its next link takes 1300", far.ip4)),
+        "{seen:?}"
+    );
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn nobody_answers_when_there_is_no_daemon_on_the_other_host() {
+    require_root!();
+    let path = Path::new("vxlan");
+    let daemon = path.start(0);
+    let (report, code) = path.ask();
+    let seen = wrong(&report);
+    assert_eq!((seen.len(), code), (1, 2), "{report:#}");
+    assert!(seen[0].starts_with("no answer from"), "{seen:?}");
+    let mut command = path.hosts[0].netns.program(common::daemon::WEFT);
+    command.args(["doctor", "--path", "h3", "--control"]).arg(path.control(0));
+    let output = command.output().expect("weft can be started");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there are some to h2"), "{output:?}");
+    daemon.stop();
+}
+
+#[test]
+fn exit_code_is_that_of_the_worst_finding() {
+    require_root!();
+    let path = Path::new("vxlan");
+    let host = &path.hosts[0];
+    let doctor = |arguments: &[&str]| {
+        let mut command = host.netns.program(common::daemon::WEFT);
+        command.arg("doctor").args(arguments).output().expect("weft can be started")
+    };
+    let network = path.folder.join("network.toml").display().to_string();
+    let examine = || doctor(&["--host", "h1", "--json", &network]);
+    // A veth does not merge what it receives unless told to.
+    let output = examine();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report = json(&output);
+    assert!(wrong(&report).contains(&"rx-gro off"), "{report:#}");
+    assert_eq!(report["nics"][0]["driver"], "veth");
+    let daemon = path.start(0);
+    let mut command = host.netns.program(common::daemon::WEFT);
+    let shown = command.args(["show", "--control"]).arg(path.control(0)).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let reason = "vxlan: trains of UDP datagrams; eth0 cuts them: tx-udp-segmentation on";
+    assert!(shown.contains(reason), "{shown}");
+    daemon.stop();
+    host.netns.netlink().set_mtu(host.uplink.index, 1400).unwrap();
+    assert_eq!(examine().status.code(), Some(2));
+    let text = String::from_utf8(doctor(&["--host", "h1", &network]).stdout).unwrap();
+    assert!(
+        text.contains("FAIL mtu_uplink blue: MTU 1400 of eth0, needed at least 1500"),
+        "{text}"
+    );
+    assert!(text.contains("     mend: ip link set dev eth0 mtu 1500"), "{text}");
+    let missing = doctor(&["--nic", "no-such-nic"]);
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+}
