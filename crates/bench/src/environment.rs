@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fmt, fs};
 
 /// The machine, its kernel and the moment.
-#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Environment {
     /// Release of the running kernel, as `uname -r` prints it.
     pub kernel: String,
@@ -19,7 +19,13 @@ pub struct Environment {
     /// The commit it was built from, where the build knew.
     pub commit: Option<String>,
     /// Congestion control of the guests.
-    pub congestion_control: &'static str,
+    pub congestion_control: String,
+    /// What the kernel does against faults of the processor, which costs system calls: `name: state`.
+    #[serde(default)]
+    pub mitigations: Vec<String>,
+    /// Version of Open vSwitch, where it is installed.
+    #[serde(default)]
+    pub open_vswitch: Option<String>,
 }
 
 impl Environment {
@@ -35,7 +41,9 @@ impl Environment {
             date: rfc3339(seconds),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit,
-            congestion_control: crate::lab::CONGESTION_CONTROL,
+            congestion_control: crate::lab::CONGESTION_CONTROL.to_owned(),
+            mitigations: mitigations(),
+            open_vswitch: open_vswitch(),
         }
     }
 }
@@ -46,6 +54,28 @@ impl fmt::Display for Environment {
         let commit = commit.as_deref().unwrap_or("commit unknown");
         write!(f, "{date}; {cores} x {cpu_model}; Linux {kernel}; weft {version} ({commit})")
     }
+}
+
+/// What `/sys` says of each fault that a processor may have; nothing of those that this one has not.
+fn mitigations() -> Vec<String> {
+    let Ok(entries) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
+        return Vec::new();
+    };
+    let state = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path()).ok()?;
+        let name = entry.file_name().into_string().ok()?;
+        (text.trim() != "Not affected").then(|| format!("{name}: {}", text.trim()))
+    };
+    let mut all: Vec<_> = entries.flatten().filter_map(state).collect();
+    all.sort();
+    all
+}
+
+/// What `ovs-vswitchd --version` says first.
+fn open_vswitch() -> Option<String> {
+    let output = std::process::Command::new("ovs-vswitchd").arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().next().map(str::to_owned)
 }
 
 /// The name of the first processor. Only some architectures give one.

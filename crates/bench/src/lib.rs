@@ -5,6 +5,9 @@
 //! - [`measure`]: processors and frames, as differences of snapshots;
 //! - [`scenario`]: what a switch has to be trusted with;
 //! - [`speed`]: small packets, transactions and new connections, beside others;
+//! - [`study`]: the published studies repeated, with a verdict for each of their claims;
+//! - [`crosscheck`]: this crate's traffic beside that of iperf3 and sockperf;
+//! - [`exact`]: the same labs in an emulated machine that counts instructions;
 //! - [`demo`]: all of that for every tunnel of weft and for what it is compared with.
 //!
 //! Whatever is built is owned by a value that removes it when dropped: after success, failure, a panic, and Ctrl-C, which
@@ -14,15 +17,20 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+pub mod crosscheck;
 pub mod demo;
 mod environment;
 mod error;
+pub mod exact;
 pub mod lab;
 pub mod measure;
 mod process;
+mod progress;
 pub mod scenario;
 pub mod speed;
+pub mod stats;
 mod stop;
+pub mod study;
 pub mod traffic;
 
 pub use environment::Environment;

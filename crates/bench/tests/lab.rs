@@ -110,7 +110,7 @@ fn bridge_carries_traffic_when_attached() {
 #[test]
 fn kernel_vxlan_carries_traffic_when_the_underlay_segments_nothing() {
     testkit::require_root!();
-    exercise(Contender::KernelVxlan, Profile::None);
+    exercise(Contender::KERNEL_VXLAN, Profile::None);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn direct_veth_carries_traffic_when_attached() {
 fn open_vswitch_carries_traffic_when_installed() {
     testkit::require_root!();
     testkit::require_program!("ovs-vswitchd", "openvswitch-switch");
-    exercise(Contender::OvsVxlan, Profile::Full);
+    exercise(Contender::OVS_VXLAN, Profile::Full);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn connection_fails_with_a_reason_when_the_guests_are_not_joined() {
 fn demo_keeps_the_reason_when_the_daemon_fails() {
     testkit::require_root!();
     let mut options = DemoOptions::new("/bin/false");
-    options.contenders = vec![Contender::Weft(TunnelType::Geneve)];
+    options.contenders = vec![Contender::weft(TunnelType::Geneve)];
     options.seconds = 0.1;
     options.quiet = true;
     // Another test may have the machine; the demo itself does not wait for long.
@@ -264,7 +264,7 @@ fn guests_have_their_addresses_when_joined() {
     testkit::require_root!();
     let session = session();
     let lab = Lab::build(&session, Profile::Full, 9000).unwrap();
-    let attachment = Contender::KernelVxlan.attach(&lab, Path::new(NO_WEFT)).unwrap();
+    let attachment = Contender::KERNEL_VXLAN.attach(&lab, Path::new(NO_WEFT)).unwrap();
     assert_eq!(attachment.guest_mtu(), 8950);
     for guest in lab.guests() {
         let netlink = guest.netns().netlink().unwrap();

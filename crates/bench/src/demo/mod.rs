@@ -7,28 +7,27 @@
 //! it in, and a router to a second switch, which a step of its own exercises.
 
 mod policy;
-mod progress;
 mod report;
 mod table;
 mod trial;
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use network::TunnelType;
 
 use crate::environment::Environment;
 use crate::lab::{Contender, DEFAULT_UPLINK_MTU, OffloadFlags, Profile, Session};
+use crate::progress::Progress;
 use crate::{Error, Result, Stop};
 
 pub use policy::{Entry, PolicyReport, Refusals, RoutedPings};
 pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 
-pub(crate) use trial::first_ping;
+pub(crate) use trial::{first_ping, with_testimony};
 
-use progress::Progress;
 use report::BASE;
 use trial::Plan;
 
@@ -61,8 +60,8 @@ pub struct DemoOptions {
 impl DemoOptions {
     /// The usual demo: 2 s a run, profile `full`, one block, all six tunnels, kernel VXLAN and Open vSwitch.
     pub fn new(weft: impl Into<PathBuf>) -> Self {
-        let mut contenders: Vec<_> = TunnelType::ALL.into_iter().map(Contender::Weft).collect();
-        contenders.extend([Contender::KernelVxlan, Contender::OvsVxlan]);
+        let mut contenders: Vec<_> = TunnelType::ALL.into_iter().map(Contender::weft).collect();
+        contenders.extend([Contender::KERNEL_VXLAN, Contender::OVS_VXLAN]);
         Self {
             weft: weft.into(),
             seconds: 2.0,
@@ -86,7 +85,7 @@ pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     let seconds = check_seconds(options.seconds)?;
     let session = Session::open(SESSION_PATIENCE, stop)?;
     let environment = Environment::read(options.commit.clone());
-    let (present, left_out) = sort_out(&options.contenders);
+    let (present, left_out) = sort_out(&options.contenders, &options.weft);
     let blocks = options.blocks.max(1);
     let trials = schedule(&present, blocks);
     let progress = Progress::start(trials.len() * options.profiles.len(), options.quiet);
@@ -136,13 +135,13 @@ fn check_seconds(seconds: f64) -> Result<Duration> {
 }
 
 /// Contenders that can take part, each once and the base apart, and those that cannot, with the reason.
-fn sort_out(contenders: &[Contender]) -> (Vec<Contender>, Vec<(Contender, String)>) {
+fn sort_out(contenders: &[Contender], weft: &Path) -> (Vec<Contender>, Vec<(Contender, String)>) {
     let (mut present, mut left_out) = (Vec::new(), Vec::new());
     for &contender in contenders {
         if contender == BASE || present.contains(&contender) {
             continue;
         }
-        match contender.unavailable() {
+        match contender.unavailable(weft) {
             None => present.push(contender),
             Some(why) => left_out.push((contender, why)),
         }
@@ -218,7 +217,8 @@ mod tests {
 
     #[test]
     fn contenders_take_part_once_when_named_twice() {
-        let (present, _) = sort_out(&[BASE, Contender::Direct, Contender::Direct]);
+        let (present, _) =
+            sort_out(&[BASE, Contender::Direct, Contender::Direct], Path::new("weft"));
         assert_eq!(present, [Contender::Direct]);
     }
 

@@ -302,14 +302,14 @@ pub(super) mod tests {
     }
 
     pub(in crate::demo) fn report(trials: Vec<Trial>) -> DemoReport {
-        let left_out = [(Contender::OvsVxlan, "not installed".to_owned())];
+        let left_out = [(Contender::OVS_VXLAN, "not installed".to_owned())];
         let offloads = [("tx-tcp-segmentation".to_owned(), true)].into();
         let profile = ProfileReport::new(Profile::Full, 1500, offloads, trials, &left_out);
         let environment = environment();
         DemoReport { environment, seconds: 1.0, blocks: 2, profiles: vec![profile] }
     }
 
-    pub(in crate::demo) const STT: Contender = Contender::Weft(TunnelType::Stt);
+    pub(in crate::demo) const STT: Contender = Contender::weft(TunnelType::Stt);
 
     #[test]
     fn rows_are_medians_of_ratios_inside_their_block() {
@@ -324,7 +324,7 @@ pub(super) mod tests {
         ]);
         let profile = &report.profiles[0];
         let names: Vec<_> = profile.rows.iter().map(|r| (r.contender, r.again)).collect();
-        let ovs = (Contender::OvsVxlan, false);
+        let ovs = (Contender::OVS_VXLAN, false);
         assert_eq!(names, [(BASE, false), (STT, false), ovs, (BASE, true)]);
         let stt = &profile.rows[1];
         assert_eq!(

@@ -203,7 +203,7 @@ mod tests {
         let text = report(vec![
             trial(Contender::LinuxBridge, 0, false, 40.0),
             trial(STT, 0, false, 22.0),
-            Trial { failure, ..Trial::new(Contender::KernelVxlan, 0, false) },
+            Trial { failure, ..Trial::new(Contender::KERNEL_VXLAN, 0, false) },
             trial(Contender::LinuxBridge, 0, true, 40.0),
         ])
         .to_string();

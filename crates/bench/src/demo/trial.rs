@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::policy;
-use super::progress::Progress;
 use super::report::{StreamReport, Trial};
 use crate::lab::{Attachment, Contender, GUEST_DEVICE, Guest, Lab, OffloadFlags, Profile, Session};
 use crate::measure::{Snapshot, Usage};
+use crate::progress::Progress;
 use crate::traffic::ping::{PingReport, Pinger};
 use crate::traffic::tcp::{Route, Streams, retransmitted};
 use crate::{Error, Result, Stop};
@@ -230,7 +230,7 @@ fn not_stalled(report: &StreamReport) -> Result<()> {
 }
 
 /// Adds to `error` what the contender's processes have to say.
-fn with_testimony(error: Error, attachment: &Attachment, stop: &Stop) -> Error {
+pub(crate) fn with_testimony(error: Error, attachment: &Attachment, stop: &Stop) -> Error {
     let said = attachment.testimony(stop);
     if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
 }

@@ -1,4 +1,5 @@
-//! Two hosts, joined by an underlay, with two guests each: all of them network namespaces of this machine.
+//! Two hosts, joined by an underlay, with two guests each unless their [`Shape`] says otherwise: all of them network
+//! namespaces of this machine.
 //!
 //! ```text
 //!   h1g1   h1g2                     h2g1   h2g2      guests: eth0 (made by the contender), 10.77.0.<host><guest>/24
@@ -9,12 +10,15 @@
 //! A [`Lab`] is the same for every [`Contender`]; how frames get from `eth0` to `uplink` is the contender's affair.
 //! Everything lives in the namespaces, and these end when the lab is dropped.
 
+mod attachment;
 mod contender;
+mod kernel;
 mod ovs;
 pub(crate) mod policy;
 mod profile;
 pub(crate) mod scratch;
 mod session;
+mod shape;
 mod weft;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,10 +29,12 @@ use wire::MacAddr;
 use crate::measure::{WireCounters, processors};
 use crate::{Error, Result, Stop};
 
-pub use contender::{Attachment, Contender};
+pub use attachment::Attachment;
+pub use contender::{Contender, Datapath, KernelTunnel, OvsTunnel};
 pub use policy::{Policy, RoutedGuest};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
+pub use shape::{Family, Shape};
 pub use weft::{attach_network, network_toml};
 
 /// The device that joins the hosts, on either of them.
@@ -68,6 +74,14 @@ impl Host {
     /// Its IPv4 address on the underlay, a /24.
     pub fn underlay4(&self) -> Ipv4Addr {
         Ipv4Addr::new(192, 0, 2, self.index as u8 + 1)
+    }
+
+    /// Its address of `family` on the underlay.
+    pub fn underlay(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.underlay4().into(),
+            Family::V6 => self.underlay6().into(),
+        }
     }
 
     /// Its IPv6 address on the underlay, a /64.
@@ -143,14 +157,13 @@ impl Guest {
     }
 }
 
-/// Two hosts with two guests each, joined by an underlay. Dropping it removes everything.
+/// Two hosts with guests, joined by an underlay. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Lab<'s> {
     // Guests first: a process of a host may hold devices in their namespaces, never the other way round.
     guests: Vec<Guest>,
     hosts: Vec<Host>,
-    profile: Profile,
-    uplink_mtu: u16,
+    shape: Shape,
     offloads: OffloadFlags,
     session: &'s Session,
 }
@@ -161,21 +174,25 @@ impl<'s> Lab<'s> {
     /// # Errors
     /// The kernel refuses a part, such as an offload flag that cannot be set; what was built before is removed.
     pub fn build(session: &'s Session, profile: Profile, uplink_mtu: u16) -> Result<Self> {
+        Self::build_as(session, Shape { profile, uplink_mtu, policy: true, ..Shape::default() })
+    }
+
+    /// The same in any shape.
+    ///
+    /// # Errors
+    /// As [`Lab::build`], and a shape with more guests than there are addresses for.
+    pub fn build_as(session: &'s Session, shape: Shape) -> Result<Self> {
+        shape.check()?;
         let prefix = session::prefix();
-        let mut lab = Self {
-            guests: Vec::with_capacity(4),
-            hosts: Vec::with_capacity(2),
-            profile,
-            uplink_mtu,
-            offloads: OffloadFlags::new(),
-            session,
-        };
+        let (guests, hosts) = (Vec::new(), Vec::with_capacity(2));
+        let offloads = OffloadFlags::new();
+        let mut lab = Self { guests, hosts, shape, offloads, session };
         for index in 0..2 {
             session.stop().check()?;
             let netns = namespace(&format!("{prefix}h{}", index + 1))?;
             let netlink = netns.netlink()?;
             lab.hosts.push(Host { index, netns, netlink });
-            for number in 0..2 {
+            for number in 0..shape.guests_per_host {
                 let netns = namespace(&format!("{prefix}h{}g{}", index + 1, number + 1))?;
                 lab.guests.push(Guest { host: index, number, netns });
             }
@@ -190,24 +207,45 @@ impl<'s> Lab<'s> {
         &self.hosts
     }
 
-    /// The four guests, host by host.
+    /// The guests, host by host.
     pub fn guests(&self) -> &[Guest] {
         &self.guests
     }
 
     /// The guest `number` of host `host`, both from 0.
     pub fn guest(&self, host: usize, number: usize) -> &Guest {
-        &self.guests[2 * host + number]
+        &self.guests[self.shape.guests_per_host * host + number]
     }
 
-    /// The underlay profile.
-    pub fn profile(&self) -> Profile {
-        self.profile
+    /// What it was asked to be.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// The MTU of the underlay, in bytes.
     pub fn uplink_mtu(&self) -> u16 {
-        self.uplink_mtu
+        self.shape.uplink_mtu
+    }
+
+    /// The MTU of the guests where a tunnel takes `overhead` bytes of the underlay's.
+    ///
+    /// # Errors
+    /// The shape asks for more than fits.
+    pub(crate) fn guest_mtu(&self, overhead: u16) -> Result<u16> {
+        let most = self.shape.uplink_mtu.saturating_sub(overhead);
+        match self.shape.guest_mtu {
+            Some(mtu) if mtu > most => Err(Error::Traffic(format!(
+                "guests with an MTU of {mtu} need an underlay of {}",
+                mtu + overhead
+            ))),
+            Some(mtu) => Ok(mtu),
+            None => Ok(most),
+        }
+    }
+
+    /// The host that is not `host`.
+    pub(crate) fn other(&self, host: &Host) -> &Host {
+        &self.hosts[1 - host.index]
     }
 
     /// The offload flags of the underlay, read back from the kernel.
@@ -235,7 +273,7 @@ impl<'s> Lab<'s> {
 
     fn join_hosts(&self) -> Result<()> {
         let [first, second] = &self.hosts[..] else { return Ok(()) };
-        let mtu = u32::from(self.uplink_mtu);
+        let mtu = u32::from(self.shape.uplink_mtu);
         let peer = LinkSpec::new(UPLINK).mtu(mtu).up().netns(second.netns());
         let spec = LinkSpec::new(UPLINK).mtu(mtu).up();
         first.netlink.create(&spec, &LinkKind::Veth { peer })?;
@@ -252,8 +290,12 @@ impl<'s> Lab<'s> {
         let mut flags = OffloadFlags::new();
         for host in &self.hosts {
             let ethtool = host.netns.ethtool()?;
-            switch(&ethtool, UPLINK, &self.profile.features_off(), false)?;
-            switch(&ethtool, UPLINK, self.profile.features_on(), true)?;
+            switch(&ethtool, UPLINK, &self.shape.profile.features_off(), false)?;
+            switch(&ethtool, UPLINK, self.shape.profile.features_on(), true)?;
+            if self.shape.steering {
+                let all = u32::MAX >> (32 - processors().clamp(1, 32));
+                host.netns.steer_packets(UPLINK, all)?;
+            }
             let features = ethtool.features(UPLINK)?;
             flags = Profile::reported_features()
                 .filter_map(|name| Some((name.to_owned(), features.get(name)?.active)))

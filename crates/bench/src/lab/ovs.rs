@@ -1,20 +1,24 @@
-//! Open vSwitch with its userspace datapath: an instance for each host, with directories of its own, so that one that
-//! already runs on the machine is left alone.
+//! Open vSwitch: an instance for each host, with directories of its own, so that one that already runs on the machine is
+//! left alone.
 //!
-//! On each host `br-phy` owns the uplink and the underlay address, and `br-int` has the guests and the tunnel port:
-//! the usual arrangement for userspace tunnelling.
+//! On each host `br-int` has the guests and the tunnel port. With the userspace datapath, `br-phy` owns the uplink and the
+//! underlay address, the usual arrangement for userspace tunnelling; with the kernel's they stay the host's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::contender::{Attachment, LAB_VNI, veth_guest};
+use super::attachment::Attachment;
+use super::contender::{Datapath, LAB_VNI, OvsTunnel};
+use super::kernel::veth_guest;
 use super::scratch::Scratch;
-use super::{GUEST_DEVICE, Host, Lab, UPLINK, add_address, switch};
+use super::{Family, GUEST_DEVICE, Host, Lab, UPLINK, add_address, switch};
 use crate::process::{self, Process};
 use crate::{Error, Result, Stop};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// There when the kernel's module is loaded, or part of the kernel.
+const MODULE: &str = "/sys/module/openvswitch";
 /// How long a configuration step may take; it includes the start of the switch.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 /// It takes frames as a wire would carry them: whole checksums, no super-packets.
@@ -28,7 +32,10 @@ const GUEST_FEATURES_OFF: &[&str] = &[
 ];
 
 /// Why Open vSwitch cannot take part, if so.
-pub(super) fn unavailable() -> Option<String> {
+pub(super) fn unavailable(datapath: Datapath) -> Option<String> {
+    if datapath == Datapath::Kernel && !Path::new(MODULE).exists() {
+        return Some("the kernel's module openvswitch is not loaded".to_owned());
+    }
     let found = ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl"].map(program);
     let installed = found.iter().all(Option::is_some) && Path::new(SCHEMA).exists();
     (!installed).then(|| "not installed (Debian package openvswitch-switch)".to_owned())
@@ -44,18 +51,24 @@ fn program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-pub(super) fn attach(lab: &Lab<'_>, guest_mtu: u16) -> Result<Attachment> {
+pub(super) fn attach(lab: &Lab<'_>, datapath: Datapath, tunnel: OvsTunnel) -> Result<Attachment> {
+    let family = lab.shape().family;
+    let guest_mtu = lab.guest_mtu(tunnel.overhead(family))?;
     let scratch = Scratch::create()?;
     let mut processes = Vec::new();
     for guest in lab.guests() {
         veth_guest(lab, guest, guest_mtu, None)?;
-        switch(&guest.netns().ethtool()?, GUEST_DEVICE, GUEST_FEATURES_OFF, false)?;
+        if datapath == Datapath::User {
+            switch(&guest.netns().ethtool()?, GUEST_DEVICE, GUEST_FEATURES_OFF, false)?;
+        }
     }
-    for (host, other) in lab.hosts().iter().zip(lab.hosts().iter().rev()) {
+    for host in lab.hosts() {
         let instance = Instance::create(host, scratch.path(), lab.stop())?;
         processes.extend(instance.start()?);
-        instance.configure(other, guest_mtu)?;
-        move_underlay(host)?;
+        instance.configure(lab, datapath, tunnel, guest_mtu)?;
+        if datapath == Datapath::User {
+            move_underlay(host, family)?;
+        }
     }
     Ok(Attachment::new(processes, Some(scratch), guest_mtu))
 }
@@ -103,15 +116,37 @@ impl<'a> Instance<'a> {
     }
 
     /// Bridges, guests and tunnel; returns when the switch has applied them.
-    fn configure(&self, other: &Host, guest_mtu: u16) -> Result<()> {
-        let script = format!(
-            "add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy {UPLINK} \
-             -- add-br br-int -- set bridge br-int datapath_type=netdev \
-             -- set interface br-int mtu_request={guest_mtu} \
-             -- add-port br-int g1 -- add-port br-int g2 -- add-port br-int vx0 \
-             -- set interface vx0 type=vxlan options:remote_ip={} options:key={LAB_VNI}",
-            other.underlay4()
+    fn configure(
+        &self,
+        lab: &Lab<'_>,
+        datapath: Datapath,
+        tunnel: OvsTunnel,
+        guest_mtu: u16,
+    ) -> Result<()> {
+        let shape = lab.shape();
+        let remote = lab.other(self.host).underlay(shape.family);
+        let kind = match datapath {
+            Datapath::User => "netdev",
+            Datapath::Kernel => "system",
+        };
+        let mut script = String::new();
+        if datapath == Datapath::User {
+            script += &format!(
+                "add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy {UPLINK} -- "
+            );
+        }
+        script += &format!(
+            "add-br br-int -- set bridge br-int datapath_type={kind} \
+             -- set interface br-int mtu_request={guest_mtu} -- add-port br-int tun0 \
+             -- set interface tun0 type={} options:remote_ip={remote} options:key={LAB_VNI}",
+            tunnel.name()
         );
+        if let Some(checksum) = shape.outer_checksum {
+            script += &format!(" options:csum={checksum}");
+        }
+        for number in 0..shape.guests_per_host {
+            script += &format!(" -- add-port br-int g{}", number + 1);
+        }
         self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
     }
 
@@ -144,7 +179,7 @@ impl<'a> Instance<'a> {
 }
 
 /// Moves the underlay's addresses from the uplink, which now belongs to `br-phy`, to `br-phy` itself.
-fn move_underlay(host: &Host) -> Result<()> {
+fn move_underlay(host: &Host, family: Family) -> Result<()> {
     let netlink = host.netlink();
     let uplink = netlink.index_of(UPLINK)?;
     for address in netlink.addresses(Some(uplink))? {
@@ -153,5 +188,6 @@ fn move_underlay(host: &Host) -> Result<()> {
     for bridge in ["br-phy", "br-int"] {
         netlink.set_up(netlink.index_of(bridge)?)?;
     }
-    add_address(netlink, netlink.index_of("br-phy")?, host.underlay4().into(), 24)
+    let len = if family == Family::V4 { 24 } else { 64 };
+    add_address(netlink, netlink.index_of("br-phy")?, host.underlay(family), len)
 }

@@ -21,6 +21,11 @@ impl Scratch {
         Self::create_in(Path::new(PARENT))
     }
 
+    /// A directory for whoever may not be root.
+    pub(crate) fn create_anywhere() -> Result<Self> {
+        Self::create_in(&std::env::temp_dir())
+    }
+
     fn create_in(parent: &Path) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

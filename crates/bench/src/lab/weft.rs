@@ -6,12 +6,16 @@ use std::process::Command;
 
 use network::{Network, TunnelType};
 
-use super::contender::{Attachment, LAB_VNI};
+use super::attachment::Attachment;
+use super::contender::{Datapath, LAB_INNER_VLAN, LAB_VNI};
 use super::policy::Policy;
 use super::scratch::Scratch;
-use super::{GUEST_DEVICE, Lab, UPLINK};
+use super::{Family, GUEST_DEVICE, Lab, UPLINK};
 use crate::process::Process;
 use crate::{Error, Result};
+
+/// The option of `weft run` that says where it forwards.
+const DATAPATH: &str = "--datapath";
 
 /// The network file of `lab` with `tunnel` between the hosts: both hosts, one logical switch, all four guests.
 pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
@@ -20,17 +24,28 @@ pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
 
 /// As [`network_toml`], with these lines in the logical switch.
 pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> String {
+    let shape = lab.shape();
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
-    for host in lab.hosts() {
-        let (name, ip4, ip6) = (host.name(), host.underlay4(), host.underlay6());
+    if let Some(checksum) = shape.outer_checksum {
         // Writing to a string cannot fail.
+        let _ = write!(text, "\n[tunnel_options.{tunnel}]\nchecksum = {checksum}\n");
+    }
+    for host in lab.hosts() {
+        let name = host.name();
+        let underlay = match shape.family {
+            Family::V4 => format!("\"{}\", \"{}\"", host.underlay4(), host.underlay6()),
+            Family::V6 => format!("\"{}\"", host.underlay6()),
+        };
         let _ = write!(
             text,
-            "\n[[host]]\nname = \"{name}\"\nuplink = \"{UPLINK}\"\nunderlay = [\"{ip4}\", \"{ip6}\"]\n"
+            "\n[[host]]\nname = \"{name}\"\nuplink = \"{UPLINK}\"\nunderlay = [{underlay}]\n"
         );
     }
     let segment = segment(tunnel, 0);
     let _ = write!(text, "\n[[logical_switch]]\nname = \"lab\"\n{segment}\n{switch}");
+    if let Some(mtu) = shape.guest_mtu {
+        let _ = writeln!(text, "mtu = {mtu}");
+    }
     for guest in lab.guests() {
         let (name, host) = (guest.name(), lab.hosts()[guest.host()].name());
         let (mac, ip4, ip6) = (guest.mac(), guest.ip4(), guest.ip6());
@@ -49,22 +64,50 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
 pub(super) fn segment(tunnel: TunnelType, number: u32) -> String {
     match tunnel {
         TunnelType::Vlan => format!("vlan = {}", LAB_VNI + number),
-        TunnelType::QinQ => format!("vlan = {{ outer = {LAB_VNI}, inner = {} }}", 200 + number),
+        TunnelType::QinQ => format!(
+            "vlan = {{ outer = {LAB_VNI}, inner = {} }}",
+            u32::from(LAB_INNER_VLAN) + number
+        ),
         _ => format!("vni = {}", LAB_VNI + number),
     }
 }
 
-pub(super) fn attach(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
+/// Why weft cannot take part so, if that is known.
+pub(super) fn unavailable(datapath: Datapath, tunnel: TunnelType, weft: &Path) -> Option<String> {
+    if datapath == Datapath::User {
+        return None;
+    }
+    if tunnel == TunnelType::Stt {
+        return Some("no program of the kernel can send STT".to_owned());
+    }
+    let help = Command::new(weft).args(["run", "--help"]).output();
+    let knows = help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains(DATAPATH));
+    (!knows).then(|| format!("this weft has no `weft run {DATAPATH}`"))
+}
+
+pub(super) fn attach(
+    lab: &Lab<'_>,
+    datapath: Datapath,
+    tunnel: TunnelType,
+    weft: &Path,
+) -> Result<Attachment> {
+    if !lab.shape().policy {
+        return attach_with(lab, datapath, &network_toml(lab, tunnel), weft);
+    }
     let policy = Policy::create(lab)?;
-    let attachment = attach_network(lab, &policy.network_toml(lab, tunnel), weft)?;
+    let attachment = attach_with(lab, datapath, &policy.network_toml(lab, tunnel), weft)?;
     Ok(attachment.with_policy(policy))
 }
 
-/// As [`Contender::attach`](super::Contender::attach), with the network file `text`.
+/// As [`Contender::attach`](super::Contender::attach) with the user datapath and the network file `text`.
 ///
 /// # Errors
 /// The file is refused, or a program cannot be started.
 pub fn attach_network(lab: &Lab<'_>, text: &str, weft: &Path) -> Result<Attachment> {
+    attach_with(lab, Datapath::User, text, weft)
+}
+
+fn attach_with(lab: &Lab<'_>, datapath: Datapath, text: &str, weft: &Path) -> Result<Attachment> {
     let scratch = Scratch::create()?;
     let file = scratch.write("network.toml", text)?;
     let network = Network::load(&file)
@@ -76,6 +119,9 @@ pub fn attach_network(lab: &Lab<'_>, text: &str, weft: &Path) -> Result<Attachme
         let control = scratch.path().join(format!("{}.sock", host.name()));
         let mut command = Command::new(weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(&control).arg(&file);
+        if datapath == Datapath::Kernel {
+            command.args([DATAPATH, datapath.name()]);
+        }
         let name = format!("weft run --host {}", host.name());
         processes.push(Process::spawn(name, host.netns().command(command))?);
         controls.push(control);

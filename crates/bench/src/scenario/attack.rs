@@ -79,8 +79,20 @@ impl Attack {
             }
         }
     }
+
+    /// A packet from `from` that costs the switch as little as one can that ends where those of the attack end: with `to`, or, as there
+    /// is nobody at most addresses of a scan, nowhere.
+    pub fn harmless(self, from: &Guest, to: &Guest) -> Vec<u8> {
+        let mac = match self {
+            Self::UpcallFlood | Self::TupleSpace => to.mac(),
+            Self::PortScan => NOBODY,
+        };
+        Frame::udp_template((from.mac(), from.ip4()), (mac, to.ip4()))
+    }
 }
 
+/// Frames to it are dropped at once.
+const NOBODY: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xfe, 0xfe]);
 /// The scanner's address: that of the first guest of the first host.
 const SCANNER: [u8; 4] = [10, 77, 0, 11];
 

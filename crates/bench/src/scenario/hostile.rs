@@ -5,7 +5,8 @@
 //!
 //! On this machine all guests and both switches share the processors, and what A's sender takes of them is not the switch's doing. So of
 //! the steady packets it counts how many of those arrive that B could send; and TCP, which takes all that there is, may be compared with
-//! what it gets while A sends as many packets of *one* connection, which cost the switch as little as packets can.
+//! what it gets while A sends as many packets of *one* connection, which cost the switch as little as packets can: those of a scan, which
+//! end nowhere, are compared with packets that are dropped at once.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +98,8 @@ pub fn run(
     let blast = Blast::start(socket(bad)?, template, change, pace, bad.cpu())?;
     // Until the caches are full the switch may grow.
     watch(stage, &mut peak, seconds.max(WARM_UP))?;
-    peak.warm_bytes = stage.footprint(0)?.resident_bytes;
+    let warm = stage.footprint(0)?.resident_bytes;
+    peak.warm_bytes = std::mem::take(&mut peak.late_bytes).max(warm);
     let during = share(stage, Some(&blast), seconds, &mut peak)?;
     let refused = blast.refused();
     let sent = blast.finish();
@@ -109,8 +111,7 @@ pub fn run(
 
     let after = share(stage, None, seconds, &mut Peak::default())?;
     let plain = {
-        let source = (bad.mac(), bad.ip4());
-        let template = Frame::udp_template(source, (target.mac(), target.ip4()));
+        let template = attack.harmless(bad, target);
         let pace = Pace::PerSecond(during.attack_pps);
         let same = Blast::start(socket(bad)?, template, |_, _| (), pace, bad.cpu())?;
         share(stage, Some(&same), seconds, &mut Peak::default())?

@@ -132,14 +132,14 @@ pub fn run(options: &Options, stop: &Stop) -> Result<SpeedReport> {
     let session = Session::open(PATIENCE, stop)?;
     let environment = Environment::read(options.commit.clone());
     let mut subjects = vec![
-        Subject::Plain(Contender::Weft(TunnelType::Vxlan)),
-        Subject::Plain(Contender::Weft(TunnelType::Geneve)),
-        Subject::Plain(Contender::Weft(TunnelType::Stt)),
+        Subject::Plain(Contender::weft(TunnelType::Vxlan)),
+        Subject::Plain(Contender::weft(TunnelType::Geneve)),
+        Subject::Plain(Contender::weft(TunnelType::Stt)),
         Subject::Lists(TunnelType::Geneve),
-        Subject::Plain(Contender::KernelVxlan),
+        Subject::Plain(Contender::KERNEL_VXLAN),
     ];
-    if Contender::OvsVxlan.unavailable().is_none() {
-        subjects.push(Subject::Plain(Contender::OvsVxlan));
+    if Contender::OVS_VXLAN.unavailable(&options.weft).is_none() {
+        subjects.push(Subject::Plain(Contender::OVS_VXLAN));
     }
     let mut trials = Vec::new();
     for block in 0..options.blocks {

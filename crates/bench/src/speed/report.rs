@@ -157,7 +157,7 @@ impl SpeedReport {
     }
 }
 
-const OVS: Subject = Subject::Plain(Contender::OvsVxlan);
+const OVS: Subject = Subject::Plain(Contender::OVS_VXLAN);
 
 impl fmt::Display for SpeedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_inside_blocks() {
-        let weft = Subject::Plain(Contender::Weft(network::TunnelType::Stt));
+        let weft = Subject::Plain(Contender::weft(network::TunnelType::Stt));
         let trials = vec![
             trial(BASE, 0, false, 100.0),
             trial(weft, 0, false, 50.0),

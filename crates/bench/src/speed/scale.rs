@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netdev::{IpPrefix, Route};
@@ -96,23 +97,37 @@ pub fn run(options: &Options, stop: &Stop) -> Result<ScaleReport> {
 
 fn measure(session: &Session, options: &Options, axis: Axis, count: u64) -> Result<f64> {
     let lab = Lab::build(session, options.profile, DEFAULT_UPLINK_MTU)?;
+    packets_per_second(&lab, &options.weft, options.seconds, axis, count)
+}
+
+/// Packets of 64 bytes a second with so many megaflows or end points, in a lab whose guests nothing joins yet.
+///
+/// # Errors
+/// The switch fails, or has not so many megaflows.
+pub(crate) fn packets_per_second(
+    lab: &Lab<'_>,
+    weft: &Path,
+    duration: Duration,
+    axis: Axis,
+    count: u64,
+) -> Result<f64> {
     match axis {
-        Axis::Megaflows => megaflows(&lab, options, count),
-        Axis::Endpoints => endpoints(&lab, options, count),
+        Axis::Megaflows => megaflows(lab, weft, duration, count),
+        Axis::Endpoints => endpoints(lab, weft, duration, count),
     }
 }
 
 /// Packets of `count` connections in turn, none of which has anything in common with the one before.
-fn megaflows(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
+fn megaflows(lab: &Lab<'_>, weft: &Path, duration: Duration, count: u64) -> Result<f64> {
     let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
-    let mut attachment = attach_network(lab, &text, &options.weft)?;
+    let mut attachment = attach_network(lab, &text, weft)?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     demo::first_ping(from, to, &mut attachment, lab.stop())?;
     let sink = Sink::start(to, to.ip4().into())?;
     let (template, mut change) = connections(from, to, sink.port(), 0);
     let in_turn = move |number: u64, bytes: &mut [u8]| change(number % count, bytes);
     let blast = Blast::start(socket(from)?, template, in_turn, Pace::FlatOut, from.cpu())?;
-    let rate = rate(lab, options.seconds, || Ok(sink.received()))?;
+    let rate = rate(lab, duration, || Ok(sink.received()))?;
     let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
     let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;
     drop(blast);
@@ -126,12 +141,12 @@ fn megaflows(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
 }
 
 /// Packets to some of `count` other hosts in random order. All of them are behind the one that is there.
-fn endpoints(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
+fn endpoints(lab: &Lab<'_>, weft: &Path, duration: Duration, count: u64) -> Result<f64> {
     let [here, there] = lab.hosts() else { return Ok(0.0) };
     let far = IpPrefix::new(FAR, 10).ok_or_else(|| Error::Traffic("no such prefix".into()))?;
     here.netlink().add_route(&Route::via(far, there.underlay4().into()))?;
     let text = network_toml(lab, TunnelType::Geneve) + &far_hosts(lab, count);
-    let mut attachment = attach_network(lab, &text, &options.weft)?;
+    let mut attachment = attach_network(lab, &text, weft)?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     wait_until_loaded(lab, &mut attachment)?;
     let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
@@ -140,7 +155,7 @@ fn endpoints(lab: &Lab<'_>, options: &Options, count: u64) -> Result<f64> {
         Frame::of(bytes).set_macs(from_mac, far_mac(scramble(number) % targets));
     };
     let blast = Blast::start(socket(from)?, template, change, Pace::FlatOut, from.cpu())?;
-    let rate = rate(lab, options.seconds, || Ok(lab.wire_counters()?.frames))?;
+    let rate = rate(lab, duration, || Ok(lab.wire_counters()?.frames))?;
     drop(blast);
     attachment.check()?;
     attachment.stop()?;
@@ -178,7 +193,7 @@ fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
             let _ = write!(
                 text,
                 "\n[[logical_switch]]\nname = \"far{switch}\"\nvni = {}\n\n[[logical_switch.port]]\nname = \"here{switch}\"\n\
-                 host = \"{here}\"\nmac = \"02:fe:00:00:00:0{switch}\"\ndevice = {{ interface = \"none{switch}\" }}\n",
+                 host = \"{here}\"\nmac = \"02:fe:00:00:00:{switch:02x}\"\ndevice = {{ interface = \"none{switch}\" }}\n",
                 5000 + switch
             );
         }

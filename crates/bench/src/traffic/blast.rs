@@ -46,7 +46,7 @@ struct Shared {
 }
 
 impl Blast {
-    /// Sends copies of `template` by `socket`, which knows where to, from a thread on the processor `cpu`. `change` is given the
+    /// Sends copies of `template` by `socket`, which knows where to, from a thread on the processor `cpu`, or where the kernel puts it. `change` is given the
     /// number of each packet, from 0, and its bytes, which are those of an earlier packet.
     ///
     /// # Errors
@@ -56,13 +56,14 @@ impl Blast {
         template: Vec<u8>,
         mut change: impl FnMut(u64, &mut [u8]) + Send + 'static,
         pace: Pace,
-        cpu: usize,
+        cpu: impl Into<Option<usize>>,
     ) -> Result<Self> {
+        let cpu = cpu.into();
         let shared = Arc::new(Shared::default());
         let work = {
             let shared = Arc::clone(&shared);
             move || {
-                if let Err(error) = pin_current_thread(cpu) {
+                if let Err(error) = cpu.map_or(Ok(()), pin_current_thread) {
                     return tracing::warn!(%error, "a sender stays where the kernel puts it");
                 }
                 send(&socket, &template, &mut change, pace, &shared);

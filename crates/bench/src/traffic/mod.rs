@@ -2,6 +2,7 @@
 
 pub mod blast;
 pub mod frames;
+pub mod load;
 pub mod ping;
 pub mod rr;
 pub mod sink;

@@ -7,16 +7,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// How often the bar moves while a step lasts.
 const TICK: Duration = Duration::from_millis(120);
-const TEMPLATE: &str = "{spinner} [{elapsed}] {bar:20} {pos}/{len} {wide_msg}";
+const TEMPLATE: &str = "{spinner} [{elapsed}, {eta} left] {bar:20} {pos}/{len} {wide_msg}";
 
-/// Progress of a demo, on standard error.
-pub(super) struct Progress {
+/// Progress of a demo or a study, on standard error.
+pub(crate) struct Progress {
     bar: ProgressBar,
     lines: bool,
 }
 
 impl Progress {
-    pub(super) fn start(steps: usize, quiet: bool) -> Self {
+    pub(crate) fn start(steps: usize, quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if quiet || !terminal {
             ProgressBar::hidden()
@@ -32,19 +32,19 @@ impl Progress {
     }
 
     /// The beginning of a trial.
-    pub(super) fn trial(&self, what: &str) {
+    pub(crate) fn trial(&self, what: &str) {
         if self.lines {
             eprintln!("{what}");
         }
     }
 
     /// The beginning of a step of a trial.
-    pub(super) fn step(&self, what: &str) {
+    pub(crate) fn step(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
 
     /// The end of a trial.
-    pub(super) fn done(&self) {
+    pub(crate) fn done(&self) {
         self.bar.inc(1);
     }
 }

@@ -1,0 +1,231 @@
+//! This crate's traffic beside that of others, in one lab: streams beside iperf3, round trips beside sockperf.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::demo::{first_ping, shuffle};
+use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Session, Shape};
+use crate::process::Process;
+use crate::stats::Estimate;
+use crate::study::{Scenario, Timing};
+use crate::traffic::load::{Load, Pattern};
+use crate::{Error, Result, Stop};
+
+/// How long another study on the machine is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a program may take to start, and to end besides what it is told to measure.
+const GRACE: Duration = Duration::from_secs(5);
+/// Where the programs listen.
+const PORT: u16 = 5201;
+/// Bytes of a write, and of a message: sockperf's header leaves no room for less.
+const WRITE: usize = 128 << 10;
+const MESSAGE: usize = 64;
+/// How far the two may be apart.
+pub const AGREEMENT: f64 = 0.1;
+
+/// A load that both can make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Subject {
+    Stream,
+    TcpRoundTrips,
+    UdpRoundTrips,
+}
+
+/// What both have measured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Agreement {
+    /// The load, and whose it is beside.
+    pub what: String,
+    /// Unit of both.
+    pub unit: &'static str,
+    /// Ours.
+    pub ours: Estimate,
+    /// Theirs.
+    pub theirs: Estimate,
+    /// Ours over theirs, within blocks.
+    pub ratio: Estimate,
+}
+
+impl Agreement {
+    /// True when the two are no farther apart than [`AGREEMENT`].
+    pub fn holds(&self) -> bool {
+        (self.ratio.median - 1.0).abs() <= AGREEMENT
+    }
+}
+
+impl fmt::Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, unit, ours, theirs, ratio } = self;
+        let verdict = if self.holds() { "within 10 %" } else { "APART" };
+        write!(
+            f,
+            "{what}: ours {:.2} {unit}, theirs {:.2} {unit}, ratio {:.2} [{:.2}, {:.2}], {} runs: {verdict}",
+            ours.median, theirs.median, ratio.median, ratio.low, ratio.high, ratio.runs
+        )
+    }
+}
+
+/// Measures all loads with both, `blocks` times for `seconds`, over one veth pair.
+///
+/// # Errors
+/// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or traffic does not flow.
+pub fn run(blocks: usize, seconds: Duration, stop: &Stop) -> Result<Vec<Agreement>> {
+    let session = Session::open(PATIENCE, stop)?;
+    let lab = Lab::build_as(&session, Shape { guests_per_host: 1, ..Shape::default() })?;
+    let mut attachment = Contender::Direct.attach(&lab, "weft".as_ref())?;
+    first_ping(lab.guest(0, 0), lab.guest(1, 0), &mut attachment, stop)?;
+    let timing = Timing { warm_up: Duration::from_millis(300), measured: seconds };
+    let subjects = [Subject::Stream, Subject::TcpRoundTrips, Subject::UdpRoundTrips];
+    subjects.into_iter().map(|subject| subject.run(&lab, &mut attachment, blocks, timing)).collect()
+}
+
+impl Subject {
+    fn run(
+        self,
+        lab: &Lab<'_>,
+        attachment: &mut Attachment,
+        blocks: usize,
+        timing: Timing,
+    ) -> Result<Agreement> {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..blocks.max(1) {
+            let mut order = [true, false];
+            shuffle(&mut order);
+            for mine in order {
+                match mine {
+                    true => ours.push(self.ours(lab, attachment, timing)?),
+                    false => theirs.push(self.theirs(lab, timing.measured)?),
+                }
+            }
+        }
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
+        let none = || Error::Traffic("nothing was measured".into());
+        let estimate = |values: &[f64]| Estimate::of(values).ok_or_else(none);
+        let (what, unit) = match self {
+            Self::Stream => ("TCP stream beside iperf3", "Gb/s"),
+            Self::TcpRoundTrips => ("TCP round trips beside sockperf", "transactions/s"),
+            Self::UdpRoundTrips => ("UDP round trips beside sockperf", "transactions/s"),
+        };
+        Ok(Agreement {
+            what: what.to_owned(),
+            unit,
+            ours: estimate(&ours)?,
+            theirs: estimate(&theirs)?,
+            ratio: estimate(&ratios)?,
+        })
+    }
+
+    fn ours(self, lab: &Lab<'_>, attachment: &mut Attachment, timing: Timing) -> Result<f64> {
+        let load = match self {
+            Self::Stream => Load::new(Pattern::TcpStream, WRITE, 1)?,
+            Self::TcpRoundTrips => Load::new(Pattern::TcpRr, MESSAGE, 1)?,
+            Self::UdpRoundTrips => Load::new(Pattern::UdpRr, MESSAGE, 1)?,
+        };
+        let figures = Scenario::one_pair(load).run(lab, attachment, timing)?;
+        let value = figures.gbps.or(figures.transactions_per_second);
+        value.ok_or_else(|| Error::Traffic("nothing was measured".into()))
+    }
+
+    fn theirs(self, lab: &Lab<'_>, duration: Duration) -> Result<f64> {
+        let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
+        let address = to.ip4().to_string();
+        let seconds = duration.as_secs().max(1).to_string();
+        let port = PORT.to_string();
+        let message = MESSAGE.to_string();
+        let transport: &[&str] = if self == Self::TcpRoundTrips { &["--tcp"] } else { &[] };
+        let (serve, ask): (Vec<&str>, Vec<&str>) = match self {
+            Self::Stream => (
+                vec!["iperf3", "-s", "-1", "-p", &port],
+                vec![
+                    "iperf3",
+                    "-c",
+                    &address,
+                    "-p",
+                    &port,
+                    "-t",
+                    &seconds,
+                    "-O",
+                    "1",
+                    "-l",
+                    "128K",
+                    "-f",
+                    "m",
+                    "-C",
+                    CONGESTION_CONTROL,
+                ],
+            ),
+            _ => (
+                [&["sockperf", "sr", "-i", &address, "-p", &port], transport].concat(),
+                [
+                    &[
+                        "sockperf", "pp", "-i", &address, "-p", &port, "-m", &message, "-t",
+                        &seconds,
+                    ],
+                    transport,
+                ]
+                .concat(),
+            ),
+        };
+        let program = if self == Self::Stream { "iperf3" } else { "sockperf" };
+        let server = Process::spawn(program, pinned(to, &serve))?;
+        self.wait_until_served(lab, from, SocketAddr::new(to.ip4().into(), PORT))?;
+        let client = Process::spawn(program, pinned(from, &ask))?;
+        let text = client.finish(duration + Duration::from_secs(1) + 2 * GRACE, lab.stop())?;
+        drop(server);
+        let value = match self {
+            Self::Stream => iperf3_gbps(&text),
+            _ => sockperf_rate(&text),
+        };
+        value.ok_or_else(|| Error::Traffic(format!("{program} has said nothing to go by:\n{text}")))
+    }
+
+    /// A probe would be the one client that `iperf3 -1` serves, so it is given a moment instead.
+    fn wait_until_served(self, lab: &Lab<'_>, from: &Guest, at: SocketAddr) -> Result<()> {
+        if self != Self::TcpRoundTrips {
+            return lab.stop().sleep(Duration::from_millis(500));
+        }
+        lab.stop().wait_for("a server that accepts", GRACE, || {
+            Ok(from.run(|| TcpStream::connect_timeout(&at, GRACE))?.ok().map(drop))
+        })
+    }
+}
+
+/// The command in the namespace of `guest`, on its processor.
+fn pinned(guest: &Guest, words: &[&str]) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &guest.cpu().to_string()]).args(words);
+    guest.netns().command(command)
+}
+
+/// `... 1.23 Mbits/sec   receiver`
+fn iperf3_gbps(text: &str) -> Option<f64> {
+    let line = text.lines().rfind(|line| line.trim_end().ends_with("receiver"))?;
+    let words: Vec<_> = line.split_whitespace().collect();
+    let unit = words.iter().position(|word| *word == "Mbits/sec")?;
+    words.get(unit.checked_sub(1)?)?.parse::<f64>().ok().map(|mbps| mbps / 1000.0)
+}
+
+/// `sockperf: Summary: Latency is 5.123 usec`: half of a round trip.
+fn sockperf_rate(text: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.contains("Latency is"))?;
+    let us: f64 = line.split("Latency is").nth(1)?.split_whitespace().next()?.parse().ok()?;
+    (us > 0.0).then(|| 1e6 / (2.0 * us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_others_are_read_from_what_they_print() {
+        let iperf3 = "[  5]   0.00-1.00   sec  2.9 GBytes  25000 Mbits/sec    0             sender\n\
+                      [  5]   0.00-1.00   sec  2.9 GBytes  24900 Mbits/sec                  receiver\n\niperf Done.";
+        assert_eq!(iperf3_gbps(iperf3), Some(24.9));
+        let sockperf =
+            "sockperf: ====> avg-latency=5.0\nsockperf: Summary: Latency is 12.500 usec\n";
+        assert_eq!(sockperf_rate(sockperf), Some(40_000.0));
+        assert_eq!((iperf3_gbps(""), sockperf_rate("Latency is x")), (None, None));
+    }
+}

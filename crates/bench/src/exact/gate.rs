@@ -1,0 +1,136 @@
+//! The regression gate: what a contender of ours costs now, against the committed baseline.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Counts, Rounds, Row};
+use crate::lab::Contender;
+use crate::{Error, Result};
+
+/// What a contender may cost more than its baseline, in parts of that.
+pub const TOLERANCE: f64 = 0.01;
+
+/// Rows measured before, with what they depend on.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Baseline {
+    /// The kernel that was emulated, as Debian's package names it.
+    pub kernel: String,
+    /// How much was sent.
+    pub rounds: Rounds,
+    /// One for each contender.
+    pub rows: Vec<Row>,
+}
+
+/// A row that costs more than it may.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Excess {
+    /// Who.
+    pub contender: Contender,
+    /// Of what: `tcp`, `udp`, `stream`.
+    pub what: &'static str,
+    /// Instructions of the baseline.
+    pub before: f64,
+    /// Instructions now.
+    pub now: f64,
+}
+
+impl Baseline {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is not there or is something else.
+    pub fn read(path: &Path) -> Result<Self> {
+        let what = || format!("read {}", path.display());
+        let text = fs::read_to_string(path).map_err(Error::io(what()))?;
+        serde_json::from_str(&text).map_err(|error| Error::io(what())(error))
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let what = || format!("write {}", path.display());
+        let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::io(what())(e))?;
+        text.push('\n');
+        fs::write(path, text).map_err(Error::io(what()))
+    }
+
+    /// The rows of `now` that cost more than [`TOLERANCE`] above this baseline. A row that this has not is no excess.
+    ///
+    /// # Errors
+    /// The two were not measured alike: another kernel, or other rounds.
+    pub fn excesses(&self, now: &Self) -> Result<Vec<Excess>> {
+        if (&self.kernel, self.rounds) != (&now.kernel, now.rounds) {
+            return Err(Error::Traffic(format!(
+                "the baseline was measured with {} and {:?}, this with {} and {:?}: measure the baseline anew",
+                self.kernel, self.rounds, now.kernel, now.rounds
+            )));
+        }
+        let before = |contender| self.rows.iter().find(|row| row.contender == contender);
+        Ok(now
+            .rows
+            .iter()
+            .filter_map(|row| Some((row, before(row.contender)?)))
+            .flat_map(|(row, before)| row.beyond(before.total))
+            .collect())
+    }
+}
+
+impl Row {
+    fn beyond(&self, before: Counts) -> Vec<Excess> {
+        let now = self.total;
+        [
+            ("tcp", before.tcp, now.tcp),
+            ("udp", before.udp, now.udp),
+            ("stream", before.stream, now.stream),
+        ]
+        .into_iter()
+        .filter(|(_, before, now)| *now > before * (1.0 + TOLERANCE))
+        .map(|(what, before, now)| Excess { contender: self.contender, what, before, now })
+        .collect()
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { contender, what, before, now } = self;
+        let percent = (now / before - 1.0) * 100.0;
+        write!(
+            f,
+            "{contender}, {what}: {now:.0} instructions, {percent:.1} % more than {before:.0}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn baseline(tcp: f64, rounds: Rounds) -> Baseline {
+        let total = Counts { tcp, udp: 100.0, stream: 100.0 };
+        let wire = Counts { tcp: 10.0, udp: 10.0, stream: 10.0 };
+        let contender = "weft-user-geneve".parse().unwrap();
+        Baseline { kernel: "k".into(), rounds, rows: vec![Row { contender, total, wire }] }
+    }
+
+    #[test]
+    fn row_is_named_when_it_costs_more_than_one_percent_more() {
+        let before = baseline(1000.0, Rounds::FULL);
+        assert!(before.excesses(&baseline(1010.0, Rounds::FULL)).unwrap().is_empty());
+        assert!(before.excesses(&baseline(500.0, Rounds::FULL)).unwrap().is_empty());
+        let excesses = before.excesses(&baseline(1020.0, Rounds::FULL)).unwrap();
+        let lines: Vec<_> = excesses.iter().map(ToString::to_string).collect();
+        assert_eq!(lines, ["weft geneve, tcp: 1020 instructions, 2.0 % more than 1000"]);
+    }
+
+    #[test]
+    fn baselines_are_not_compared_when_they_were_measured_otherwise() {
+        let before = baseline(1000.0, Rounds::FULL);
+        let error = before.excesses(&baseline(1.0, Rounds::SHORT)).unwrap_err().to_string();
+        assert!(error.contains("measure the baseline anew"), "{error}");
+    }
+}

@@ -1,0 +1,166 @@
+//! What the emulated machine boots: busybox, this program, the kernel modules of a contender, and Open vSwitch where that is one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::archive::Archive;
+use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel};
+use crate::{Error, Result};
+
+/// The first process: prepares what a lab needs, runs the measurement, and ends the machine.
+const INIT: &str = "#!/bin/busybox sh
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sys /sys
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox mount -t tmpfs run /run
+for module in $(/bin/busybox cat /lib/modules); do /bin/busybox insmod /lib/$module.ko; done
+/bin/busybox ip link set lo up
+export PATH=/usr/sbin:/usr/bin:/bin
+/bin/busybox stty -F /dev/ttyS1 raw -echo
+/bin/weft bench inside $(/bin/busybox cat /measure) >/dev/ttyS1 2>&1
+echo \"weft-exact-end $?\" >/dev/ttyS1
+/bin/busybox reboot -f
+";
+
+/// What hosts and guests are made of, whoever joins them.
+const LAB: &[&str] = &["veth", "tun"];
+/// The programs of Open vSwitch, and the schema of its database.
+const OVS: &[&str] = &[
+    "/usr/sbin/ovs-vswitchd",
+    "/usr/sbin/ovsdb-server",
+    "/usr/bin/ovsdb-tool",
+    "/usr/bin/ovs-vsctl",
+    "/usr/share/openvswitch/vswitch.ovsschema",
+];
+
+/// The modules that `contender` needs, without those that they need.
+fn modules(contender: Contender) -> Vec<&'static str> {
+    let mut modules = LAB.to_vec();
+    modules.extend(match contender {
+        Contender::Direct => &[][..],
+        Contender::LinuxBridge => &["bridge"],
+        Contender::Kernel(KernelTunnel::Vxlan) => &["bridge", "vxlan"],
+        Contender::Kernel(KernelTunnel::Geneve) => &["bridge", "geneve"],
+        Contender::Kernel(KernelTunnel::Gre) => &["bridge", "ip_gre"],
+        Contender::Kernel(KernelTunnel::QinQ) => &["bridge", "8021q"],
+        Contender::Ovs(Datapath::User, _) => &[],
+        Contender::Ovs(Datapath::Kernel, tunnel) => match tunnel {
+            OvsTunnel::Vxlan => &["nf_conntrack_netlink", "vport-vxlan"],
+            OvsTunnel::Geneve => &["nf_conntrack_netlink", "vport-geneve"],
+            OvsTunnel::Gre => &["nf_conntrack_netlink", "vport-gre"],
+        },
+        Contender::Weft(Datapath::User, _) => &[],
+        Contender::Weft(Datapath::Kernel, _) => &["sch_ingress", "cls_bpf", "vxlan"],
+    });
+    modules
+}
+
+/// Builds the root file system for measuring `contender`; `arguments` are those of `weft bench inside`.
+///
+/// # Errors
+/// A program or a module is not there.
+pub(super) fn root_file_system(
+    contender: Contender,
+    weft: &Path,
+    kernel: &Path,
+    arguments: &str,
+) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "lib", "proc", "run", "sys", "tmp", "etc"] {
+        archive.directory(directory)?;
+    }
+    archive.file("init", INIT.as_bytes())?;
+    archive.file("measure", arguments.as_bytes())?;
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(Path::new);
+    let busybox = busybox.into_iter().find(|path| path.exists()).ok_or_else(|| Error::Missing {
+        what: "the emulated machine needs busybox".into(),
+        how: "install Debian's package busybox-static".into(),
+    })?;
+    archive.file("bin/busybox", &read(busybox)?)?;
+    program(&mut archive, "bin/weft", weft)?;
+    if let Contender::Ovs(..) = contender {
+        for path in OVS {
+            if path.ends_with("schema") {
+                archive.file(path, &read(Path::new(path))?)?;
+            } else {
+                program(&mut archive, path, Path::new(path))?;
+            }
+        }
+    }
+    let mut loaded = Vec::new();
+    for name in modules(contender) {
+        add_module(&mut archive, kernel, name, &mut loaded)?;
+    }
+    // The first two are what a libcrc32c asks for by name; a lab has no program that could load it then.
+    archive.file("lib/modules", loaded.join("\n").as_bytes())?;
+    archive.end()
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(Error::io(format!("read {}", path.display())))
+}
+
+/// Adds a program and the libraries that it is linked with.
+fn program(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
+    archive.file(name, &read(file)?)?;
+    let what = format!("find the libraries of {}", file.display());
+    let output = Command::new("ldd").arg(file).output().map_err(Error::io(what))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let libraries: BTreeSet<_> =
+        text.split_whitespace().filter(|word| word.starts_with('/')).collect();
+    for library in libraries {
+        archive.file(library, &read(&PathBuf::from(library))?)?;
+    }
+    Ok(())
+}
+
+/// Adds a module behind those that it needs.
+fn add_module(
+    archive: &mut Archive,
+    kernel: &Path,
+    name: &str,
+    loaded: &mut Vec<String>,
+) -> Result<()> {
+    if loaded.iter().any(|other| other == name) {
+        return Ok(());
+    }
+    let path = kernel.join(format!("{name}.ko"));
+    let bytes = fs::read(&path).map_err(|_| Error::Missing {
+        what: format!("the kernel's module {name} is not in {}", kernel.display()),
+        how: format!("get it with scripts/fetch-guest-kernel.sh {}", kernel.display()),
+    })?;
+    for needed in needed_by(&bytes) {
+        add_module(archive, kernel, &needed, loaded)?;
+    }
+    archive.file(&format!("lib/{name}.ko"), &bytes)?;
+    loaded.push(name.to_owned());
+    Ok(())
+}
+
+/// What a module says that it needs: `depends=a,b` among the strings of its section `.modinfo`. What computes the checksum of
+/// libcrc32c is loaded by name, when that starts.
+fn needed_by(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
+    let rest = module.get(at + KEY.len()..).unwrap_or_default();
+    let text = rest.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text).replace("libcrc32c", "crc32c_generic,libcrc32c");
+    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_that_one_needs_are_read_from_it() {
+        let needs = |bytes: &[u8]| needed_by(bytes);
+        assert_eq!(needs(b"x\0depends=llc,stp\0name=bridge\0"), ["llc", "stp"]);
+        assert_eq!(needs(b"\0depends=libcrc32c\0"), ["crc32c_generic", "libcrc32c"]);
+        assert!(needs(b"\0depends=\0").is_empty() && needs(b"nothing").is_empty());
+    }
+}

@@ -1,0 +1,198 @@
+//! What runs in the emulated machine: the same lab as outside, first with one veth pair and then with a contender, and so many
+//! messages in each.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Counts, Rounds};
+use crate::demo::{first_ping, with_testimony};
+use crate::lab::{Contender, Guest, Lab, Session, Shape};
+use crate::{Error, Result, Stop};
+
+/// Bytes of a message over TCP and of one over UDP.
+const MESSAGE: usize = 1;
+const DATAGRAM: usize = 16;
+/// Bytes of one write of a stream.
+const WRITE: usize = 64 << 10;
+/// Open vSwitch 3.1 believes that a machine has no processor until it has been up for ten seconds. Where nothing happens, the
+/// clock of an emulated machine jumps, so this takes no time.
+const OVS_AGE: Duration = Duration::from_secs(12);
+/// How long anything may take, by the machine's own clock, before it has failed.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What `contender` costs, in nanoseconds of the clock of this machine: instructions, where that counts them.
+///
+/// # Errors
+/// The lab cannot be built, or traffic does not flow.
+pub fn measure(contender: Contender, weft: &Path, rounds: Rounds) -> Result<Counts> {
+    let stop = Stop::new();
+    let session = Session::open(Duration::from_secs(1), &stop)?;
+    let shape = Shape { guests_per_host: 1, ..Shape::default() };
+    let lab = Lab::build_as(&session, shape)?;
+    if let Contender::Ovs(..) = contender {
+        stop.sleep(OVS_AGE)?;
+    }
+    let mut attachment = contender.attach(&lab, weft)?;
+    let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
+    first_ping(from, to, &mut attachment, &stop)
+        .and_then(|mut pinger| pinger.run(3, &stop))
+        .map_err(|error| with_testimony(error, &attachment, &stop))?;
+    let counts = Counts {
+        tcp: one_way(tcp_round_trips(from, to, rounds)?, rounds.measured),
+        udp: one_way(udp_round_trips(from, to, rounds)?, rounds.measured),
+        stream: per_kib(stream(from, to, rounds)?, rounds.stream_kib),
+    };
+    attachment.check()?;
+    attachment.stop()?;
+    Ok(counts)
+}
+
+/// Two messages to a round trip.
+fn one_way(time: Duration, round_trips: u32) -> f64 {
+    time.as_nanos() as f64 / (2.0 * f64::from(round_trips))
+}
+
+fn per_kib(time: Duration, kib: u32) -> f64 {
+    time.as_nanos() as f64 / f64::from(kib)
+}
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::io(what)(error)
+}
+
+/// A connection from `from` to `to`.
+fn connect(from: &Guest, to: &Guest) -> Result<(TcpStream, TcpStream)> {
+    let failed = failed("connect the guests");
+    let at = SocketAddr::new(to.ip4().into(), 0);
+    let listener = to.run(|| TcpListener::bind(at))?.map_err(&failed)?;
+    let address = listener.local_addr().map_err(&failed)?;
+    let client = from.run(|| TcpStream::connect_timeout(&address, LIMIT))?.map_err(&failed)?;
+    let (server, _) = listener.accept().map_err(&failed)?;
+    for stream in [&client, &server] {
+        let set = || {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.set_write_timeout(Some(LIMIT))
+        };
+        set().map_err(&failed)?;
+    }
+    Ok((client, server))
+}
+
+fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
+    let (mut client, mut server) = connect(from, to)?;
+    let answer = move || -> std::io::Result<()> {
+        let mut message = [0; MESSAGE];
+        while server.read(&mut message)? > 0 {
+            server.write_all(&message)?;
+        }
+        Ok(())
+    };
+    let ask = move |count: u32| -> std::io::Result<()> {
+        let mut message = [0x5a; MESSAGE];
+        (0..count).try_for_each(|_| {
+            client.write_all(&message)?;
+            client.read_exact(&mut message)
+        })
+    };
+    exchange(rounds, answer, ask).map_err(failed("round trips over TCP"))
+}
+
+fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
+    let failed = failed("round trips over UDP");
+    let bind = |guest: &Guest| -> Result<UdpSocket> {
+        let at = SocketAddr::new(guest.ip4().into(), 0);
+        let socket = guest.run(|| UdpSocket::bind(at))?.map_err(&failed)?;
+        socket.set_read_timeout(Some(LIMIT)).map_err(&failed)?;
+        Ok(socket)
+    };
+    let (client, server) = (bind(from)?, bind(to)?);
+    let connected = || {
+        client.connect(server.local_addr()?)?;
+        server.connect(client.local_addr()?)
+    };
+    connected().map_err(&failed)?;
+    let answer = move || -> std::io::Result<()> {
+        let mut message = [0; DATAGRAM];
+        // An empty one is the last.
+        loop {
+            match server.recv(&mut message)? {
+                0 => return Ok(()),
+                len => server.send(message.get(..len).unwrap_or_default())?,
+            };
+        }
+    };
+    let ask = move |count: u32| -> std::io::Result<()> {
+        let mut message = [0x5a; DATAGRAM];
+        if count == 0 {
+            return client.send(&[]).map(drop);
+        }
+        (0..count).try_for_each(|_| {
+            client.send(&message)?;
+            client.recv(&mut message).map(drop)
+        })
+    };
+    let time = exchange(rounds, answer, ask);
+    time.map_err(&failed)
+}
+
+/// Time of the measured round trips, after those that warm up; `ask` is told to end with 0.
+fn exchange(
+    rounds: Rounds,
+    answer: impl FnOnce() -> std::io::Result<()> + Send,
+    mut ask: impl FnMut(u32) -> std::io::Result<()>,
+) -> std::io::Result<Duration> {
+    thread::scope(|scope| {
+        let answering = scope.spawn(answer);
+        let timed = ask(rounds.warm_up).and_then(|()| {
+            let start = Instant::now();
+            ask(rounds.measured)?;
+            Ok(start.elapsed())
+        });
+        let _ = ask(0);
+        drop(ask);
+        let answered = answering.join();
+        let time = timed?;
+        answered.map_err(|_| std::io::Error::other("the other side has panicked"))??;
+        Ok(time)
+    })
+}
+
+fn stream(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
+    let (client, mut server) = connect(from, to)?;
+    let total = u64::from(rounds.stream_kib) << 10;
+    let time = thread::scope(|scope| -> std::io::Result<Duration> {
+        let writing = scope.spawn(move || -> std::io::Result<()> {
+            let message = vec![0x5a; WRITE];
+            let mut client = client;
+            // As much again to warm up: until then, the window grows.
+            for _ in 0..2 * total / WRITE as u64 {
+                client.write_all(&message)?;
+            }
+            Ok(())
+        });
+        let mut buffer = vec![0; WRITE];
+        let mut read = |bytes: u64| -> std::io::Result<()> {
+            let mut left = bytes;
+            while left > 0 {
+                let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                let len = server.read(buffer.get_mut(..most).unwrap_or_default())?;
+                if len == 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+                left -= len as u64;
+            }
+            Ok(())
+        };
+        read(total)?;
+        let start = Instant::now();
+        read(total)?;
+        let time = start.elapsed();
+        writing.join().map_err(|_| std::io::Error::other("the writer has panicked"))??;
+        Ok(time)
+    });
+    time.map_err(failed("a stream"))
+}

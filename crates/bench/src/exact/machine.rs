@@ -1,0 +1,115 @@
+//! A machine whose clock counts the instructions of its one processor, one a nanosecond: the same image gives the same digits.
+//!
+//! Nothing reaches it from outside: no network, no disk, no time of day, no noise for its random numbers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::lab::scratch::Scratch;
+use crate::process::Process;
+use crate::{Error, Result, Stop};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// How long the machine may take for everything, on a busy host.
+const LIMIT: Duration = Duration::from_secs(600);
+/// What the first process prints last, with the exit code of the measurement.
+const END: &str = "weft-exact-end ";
+
+/// The kernel that the machine boots, in a directory as `scripts/fetch-guest-kernel.sh` makes it.
+#[derive(Clone, Debug)]
+pub struct Kernel(PathBuf);
+
+impl Kernel {
+    /// The kernel in `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none, or no emulator.
+    pub fn open(directory: &Path) -> Result<Self> {
+        if !directory.join("complete").exists() {
+            return Err(Error::Missing {
+                what: format!(
+                    "there is no kernel for the emulated machine in {}",
+                    directory.display()
+                ),
+                how: format!("get it with scripts/fetch-guest-kernel.sh {}", directory.display()),
+            });
+        }
+        let found = std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(QEMU).is_file()));
+        if !found {
+            return Err(Error::Missing {
+                what: format!("the emulated machine needs {QEMU}"),
+                how: "install Debian's package qemu-system-x86".into(),
+            });
+        }
+        Ok(Self(directory.to_owned()))
+    }
+
+    /// Its version, as the name of Debian's package.
+    ///
+    /// # Errors
+    /// The file that says it cannot be read.
+    pub fn version(&self) -> Result<String> {
+        let path = self.0.join("complete");
+        let text =
+            fs::read_to_string(&path).map_err(Error::io(format!("read {}", path.display())))?;
+        Ok(text.trim().to_owned())
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    /// Boots `root`, waits until the machine has ended, and returns what the measurement has printed.
+    ///
+    /// # Errors
+    /// The emulator does not start, takes longer than 10 minutes, or the measurement fails: its output is in the error.
+    pub(super) fn run(&self, root: &[u8], stop: &Stop) -> Result<String> {
+        let scratch = Scratch::create_anywhere()?;
+        let file = |name: &str| scratch.path().join(name);
+        let image = file("root.cpio");
+        fs::write(&image, root).map_err(Error::io(format!("write {}", image.display())))?;
+        let mut command = Command::new(QEMU);
+        command
+            .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "1024"])
+            .args(["-icount", "shift=0,sleep=off", "-seed", "1"])
+            .args(["-rtc", "base=2026-01-01T00:00:00,clock=vm"])
+            .args(["-no-reboot", "-nodefaults", "-no-user-config", "-display", "none"])
+            .arg("-kernel")
+            .arg(self.0.join("vmlinuz"))
+            .arg("-initrd")
+            .arg(&image)
+            .args([
+                "-append",
+                "console=ttyS0 quiet panic=-1 nokaslr norandmaps random.trust_cpu=on",
+            ])
+            .arg("-serial")
+            .arg(format!("file:{}", file("kernel.log").display()))
+            .arg("-serial")
+            .arg(format!("file:{}", file("output.log").display()));
+        let ended = Process::spawn(QEMU, command)?.finish(LIMIT, stop);
+        let read =
+            |name| fs::read(file(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let (output, log) =
+            (read("output.log").unwrap_or_default(), read("kernel.log").unwrap_or_default());
+        ended?;
+        let failed = |how: &str| Error::Process {
+            name: "the emulated machine".into(),
+            how: how.into(),
+            output: format!("{output}\n{}", tail(&log)),
+        };
+        match output.rsplit_once(END) {
+            Some((printed, code)) if code.trim() == "0" => Ok(printed.to_owned()),
+            Some(_) => Err(failed("could not measure")),
+            None => Err(failed("ended before the measurement did")),
+        }
+    }
+}
+
+/// The last lines of a log.
+fn tail(log: &str) -> String {
+    let lines: Vec<_> = log.lines().collect();
+    lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n")
+}

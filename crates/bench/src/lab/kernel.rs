@@ -1,0 +1,139 @@
+//! What the kernel has to join guests with: veth pairs, bridges, and tunnel devices.
+
+use std::net::Ipv4Addr;
+
+use netdev::{GeneveSpec, GreSpec, Ifindex, LinkKind, LinkSpec, OwnedNetns, VlanSpec, VxlanSpec};
+use wire::Vni;
+
+use super::attachment::Attachment;
+use super::contender::{KernelTunnel, LAB_INNER_VLAN, LAB_VNI};
+use super::{GUEST_DEVICE, Guest, Host, Lab, UPLINK, session};
+use crate::{Error, Result};
+
+/// Makes `eth0` of `guest` one end of a veth pair whose other end, `g1` or `g2`, is on its host.
+pub(super) fn veth_guest(
+    lab: &Lab<'_>,
+    guest: &Guest,
+    mtu: u16,
+    bridge: Option<Ifindex>,
+) -> Result<Ifindex> {
+    let name = format!("g{}", guest.number() + 1);
+    let mtu = u32::from(mtu);
+    let mut spec = LinkSpec::new(&name).mtu(mtu).up();
+    if let Some(bridge) = bridge {
+        spec = spec.master(bridge);
+    }
+    let peer = guest_end(guest, mtu);
+    let index = lab.hosts()[guest.host()].netlink().create(&spec, &LinkKind::Veth { peer })?;
+    guest.configure()?;
+    Ok(index)
+}
+
+fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {
+    LinkSpec::new(GUEST_DEVICE).mac(guest.mac()).mtu(mtu).up().netns(guest.netns())
+}
+
+/// A bridge on each host with its guests as ports; `add_uplink` adds the way to the other host.
+fn bridged(
+    lab: &Lab<'_>,
+    guest_mtu: u16,
+    mut add_uplink: impl FnMut(&Host, Ifindex) -> Result<()>,
+) -> Result<Attachment> {
+    for host in lab.hosts() {
+        let bridge = host.netlink().create(&LinkSpec::new("br0").up(), &LinkKind::Bridge)?;
+        add_uplink(host, bridge)?;
+        for guest in lab.guests().iter().filter(|guest| guest.host() == host.index) {
+            veth_guest(lab, guest, guest_mtu, Some(bridge))?;
+        }
+    }
+    Ok(Attachment::new(Vec::new(), None, guest_mtu))
+}
+
+/// A Linux bridge on each host with the guests and the uplink as its ports: no tunnel.
+pub(super) fn bridge(lab: &Lab<'_>) -> Result<Attachment> {
+    bridged(lab, lab.guest_mtu(0)?, |host, bridge| {
+        let uplink = host.netlink().index_of(UPLINK)?;
+        Ok(host.netlink().set_master(uplink, Some(bridge))?)
+    })
+}
+
+/// A Linux bridge on each host with the guests and a tunnel device of the kernel as its ports.
+pub(super) fn tunnel(lab: &Lab<'_>, tunnel: KernelTunnel) -> Result<Attachment> {
+    let mtu = lab.guest_mtu(tunnel.overhead(lab.shape().family))?;
+    bridged(lab, mtu, |host, bridge| {
+        let spec = LinkSpec::new("tun0").mtu(u32::from(mtu)).up().master(bridge);
+        host.netlink().create(&spec, &kind(lab, tunnel, host)?)?;
+        Ok(())
+    })
+}
+
+/// The tunnel device of `host`, and what it stands on.
+fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'static>> {
+    let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Traffic("the VNI of the lab".into()))?;
+    let other = lab.other(host);
+    let shape = lab.shape();
+    let uplink = host.netlink().index_of(UPLINK)?;
+    let udp_checksum = shape.outer_checksum.unwrap_or(true);
+    Ok(match tunnel {
+        KernelTunnel::Vxlan => LinkKind::Vxlan(VxlanSpec {
+            local: Some(host.underlay(shape.family)),
+            remote: Some(other.underlay(shape.family)),
+            underlay: Some(uplink),
+            udp_checksum,
+            udp_zero_checksum6: !udp_checksum,
+            ..VxlanSpec::new(vni)
+        }),
+        KernelTunnel::Geneve => {
+            let remote = other.underlay(shape.family);
+            LinkKind::Geneve(GeneveSpec { vni, remote, udp_checksum })
+        }
+        KernelTunnel::Gre => {
+            let (local, remote) = (host.underlay4(), other.underlay4());
+            LinkKind::Gre(GreSpec { local, remote, key: LAB_VNI })
+        }
+        KernelTunnel::QinQ => {
+            let outer = VlanSpec { parent: uplink, id: LAB_VNI as u16, service: true };
+            // Its own MTU is what the uplink leaves; the inner tag's device takes four bytes more of it.
+            let spec = LinkSpec::new("stag").up();
+            let parent = host.netlink().create(&spec, &LinkKind::Vlan(outer))?;
+            LinkKind::Vlan(VlanSpec { parent, id: LAB_INNER_VLAN, service: false })
+        }
+    })
+}
+
+/// Why this kernel has no such devices, if so: one is made, in a namespace of its own.
+pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
+    let probe = || -> Result<()> {
+        let netns = OwnedNetns::create(&format!("{}probe", session::prefix()))?;
+        let netlink = netns.netlink()?;
+        let peer = LinkSpec::new("far");
+        let parent = netlink.create(&LinkSpec::new("near"), &LinkKind::Veth { peer })?;
+        let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Traffic("the VNI of the lab".into()))?;
+        let (local, remote) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
+        let kind = match tunnel {
+            KernelTunnel::Vxlan => LinkKind::Vxlan(VxlanSpec::new(vni)),
+            KernelTunnel::Geneve => {
+                LinkKind::Geneve(GeneveSpec { vni, remote: remote.into(), udp_checksum: true })
+            }
+            KernelTunnel::Gre => LinkKind::Gre(GreSpec { local, remote, key: LAB_VNI }),
+            KernelTunnel::QinQ => LinkKind::Vlan(VlanSpec { parent, id: 1, service: true }),
+        };
+        Ok(netlink.create(&LinkSpec::new("tun0"), &kind).map(drop)?)
+    };
+    probe().err().map(|error| format!("this kernel has no such devices ({error})"))
+}
+
+/// One veth pair from each guest to its counterpart, hosts left out.
+pub(super) fn direct(lab: &Lab<'_>) -> Result<Attachment> {
+    let mtu = lab.guest_mtu(0)?;
+    for number in 0..lab.shape().guests_per_host {
+        let (first, second) = (lab.guest(0, number), lab.guest(1, number));
+        let mtu = u32::from(mtu);
+        let spec = guest_end(first, mtu);
+        let kind = LinkKind::Veth { peer: guest_end(second, mtu) };
+        lab.hosts()[0].netlink().create(&spec, &kind)?;
+        first.configure()?;
+        second.configure()?;
+    }
+    Ok(Attachment::new(Vec::new(), None, mtu))
+}

@@ -1,0 +1,95 @@
+//! What repeated measurements say: a middle value and how far it can be trusted.
+
+use crate::measure::median;
+use crate::traffic::frames::scramble;
+
+/// Samples drawn anew for an interval.
+const RESAMPLES: u64 = 2000;
+/// What lies outside of a 95 % interval on either side, in parts of all resamples.
+const TAIL: f64 = 0.025;
+
+/// A median with its bootstrap 95 % interval.
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Estimate {
+    /// The middle value.
+    pub median: f64,
+    /// The lower end of the interval; the median itself, of a single run.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+    /// How many runs it stands on.
+    pub runs: usize,
+}
+
+impl Estimate {
+    /// Of `values`, in any order; `None` of nothing. The same values give the same interval.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let middle = median(values.iter().copied())?;
+        let runs = values.len();
+        if runs == 1 {
+            return Some(Self { median: middle, low: middle, high: middle, runs });
+        }
+        let mut medians: Vec<f64> = (0..RESAMPLES)
+            .filter_map(|sample| {
+                let draw = |number: usize| {
+                    let random = scramble(sample * runs as u64 + number as u64);
+                    values.get((random % runs as u64) as usize).copied()
+                };
+                median((0..runs).filter_map(draw))
+            })
+            .collect();
+        medians.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let index = (part * (medians.len().saturating_sub(1)) as f64).round() as usize;
+            medians.get(index).copied().unwrap_or(middle)
+        };
+        Some(Self { median: middle, low: at(TAIL), high: at(1.0 - TAIL), runs })
+    }
+
+    /// True when `value` lies within the interval.
+    pub fn includes(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+/// The standard deviation of `values` in parts of their mean; `None` of fewer than two, or where the mean is 0.
+pub fn relative_deviation(values: &[f64]) -> Option<f64> {
+    let count = values.len() as f64;
+    if values.len() < 2 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    crate::measure::ratio((squares / (count - 1.0)).sqrt(), mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_holds_the_median_and_narrows_with_steady_values() {
+        let steady = Estimate::of(&[1.0, 1.01, 0.99, 1.0, 1.0]).unwrap();
+        let wild = Estimate::of(&[1.0, 2.0, 0.5, 1.5, 0.7]).unwrap();
+        for estimate in [steady, wild] {
+            assert!(estimate.includes(estimate.median));
+            assert_eq!(estimate.runs, 5);
+        }
+        assert!(steady.high - steady.low < 0.03 && wild.high - wild.low > 0.5);
+        assert_eq!(Estimate::of(&[1.0, 2.0, 0.5, 1.5, 0.7]).unwrap(), wild);
+    }
+
+    #[test]
+    fn one_run_has_no_interval() {
+        let one = Estimate::of(&[3.0]).unwrap();
+        assert_eq!((one.low, one.high, one.runs), (3.0, 3.0, 1));
+        assert_eq!(Estimate::of(&[]), None);
+    }
+
+    #[test]
+    fn deviation_is_that_of_a_sample() {
+        let found = relative_deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        assert!((found - 2.138 / 5.0).abs() < 1e-3, "{found}");
+        assert_eq!((relative_deviation(&[1.0]), relative_deviation(&[0.0, 0.0])), (None, None));
+    }
+}

@@ -1,0 +1,360 @@
+//! The studies: what they compare, on which underlays, under which loads.
+
+use network::TunnelType;
+
+use super::scenario::{Cell, Scenario};
+use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel, Profile, Shape};
+use crate::speed::scale::Axis;
+use crate::traffic::load::{Load, Pattern};
+use crate::{Error, Result};
+
+/// A study by its name. Those of the first four are published.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Study {
+    /// "The Overhead of Software Tunneling", 2012.
+    SoftwareTunnelling,
+    /// "Jumbo Frames and VXLAN Performance".
+    JumboFrames,
+    /// Geneve against VXLAN, by the OVN project.
+    GeneveVsVxlan,
+    /// QinQ against VXLAN and Geneve, with Open vSwitch.
+    Qinq,
+    /// The rate of small packets and of connections: what readers asked for.
+    SmallPackets,
+    /// 1 to 1,000,000 end points.
+    Endpoints,
+    /// 1 to 1,000,000 flows.
+    Flows,
+    /// Outer checksums on and off.
+    OuterChecksum,
+    /// How tunnelled flows spread over queues.
+    Entropy,
+}
+
+impl Study {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 9] = [
+        Self::SoftwareTunnelling,
+        Self::JumboFrames,
+        Self::GeneveVsVxlan,
+        Self::Qinq,
+        Self::SmallPackets,
+        Self::Endpoints,
+        Self::Flows,
+        Self::OuterChecksum,
+        Self::Entropy,
+    ];
+
+    /// Its name on command lines and in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SoftwareTunnelling => "software-tunnelling",
+            Self::JumboFrames => "jumbo-frames",
+            Self::GeneveVsVxlan => "geneve-vs-vxlan",
+            Self::Qinq => "qinq",
+            Self::SmallPackets => "small-packets",
+            Self::Endpoints => "endpoints",
+            Self::Flows => "flows",
+            Self::OuterChecksum => "outer-checksum",
+            Self::Entropy => "entropy",
+        }
+    }
+
+    /// What it asks, in a sentence.
+    pub const fn question(self) -> &'static str {
+        match self {
+            Self::SoftwareTunnelling => {
+                "Does a tunnel cost throughput or processor time, beside a bridge without one?"
+            }
+            Self::JumboFrames => "Do large frames or a card's tunnel offload make up for VXLAN?",
+            Self::GeneveVsVxlan => "Is Geneve with an option and a checksum dearer than VXLAN?",
+            Self::Qinq => "How much cheaper are two VLAN tags than a tunnel over UDP?",
+            Self::SmallPackets => "How many small packets, round trips and connections a second?",
+            Self::Endpoints => "Does it cost anything per packet to know very many end points?",
+            Self::Flows => "Does it cost anything per packet to have very many flows?",
+            Self::OuterChecksum => "Does an outer UDP checksum cost, or does it save?",
+            Self::Entropy => {
+                "Do tunnelled flows spread over the queues and processors of a receiver?"
+            }
+        }
+    }
+
+    /// Where it differs from what was published, and what it stands on.
+    pub const fn differences(self) -> &'static str {
+        match self {
+            Self::SoftwareTunnelling => {
+                "Published with two hosts, virtual machines and 10G cards; here namespaces of one machine, whose processors carry \
+                 sender, switches and receiver. The card with plain TCP segmentation of 2012 is profile `full` for the \
+                 bridge and STT, and `none` for tunnels over UDP and GRE."
+            }
+            Self::JumboFrames => {
+                "Published with 10G cards, whose line rate was the limit; here there is none. VLAN is the bridge (no tag) and weft's \
+                 own tag."
+            }
+            Self::GeneveVsVxlan => {
+                "Published with two hosts of four cores and 40G cards at line rate; here processors are the limit, so \
+                 throughput and processor time for a gigabit take the place of percentages at line rate."
+            }
+            Self::Qinq => {
+                "Published with 40G cards, five tunnels, and 20 Gb/s as the fixed rate; here five pairs of guests share one \
+                 tunnel, and the fixed rate is 2 Gb/s in all."
+            }
+            Self::SmallPackets => "Frames of 64 bytes carry 18 bytes of UDP payload.",
+            Self::Endpoints => {
+                "Other hosts are behind the one that is there; packets go to 30,000 of them in random order at most."
+            }
+            Self::Flows => {
+                "Every flow needs a megaflow of its own; packets take them in turn, the hardest order."
+            }
+            Self::OuterChecksum => {
+                "A veth device computes no checksum of its own: what is saved or spent is the software's."
+            }
+            Self::Entropy => {
+                "A veth device has no hash of its own; the spread is that of the usual hash of cards."
+            }
+        }
+    }
+
+    /// Its cells; `quick` leaves out what takes minutes. Every cell but those that only weft can have has the base, the bridge.
+    ///
+    /// # Errors
+    /// Never, for what is written here: loads check their numbers.
+    pub fn cells(self, quick: bool) -> Result<Vec<Cell>> {
+        match self {
+            Self::SoftwareTunnelling => software_tunnelling(),
+            Self::JumboFrames => jumbo_frames(),
+            Self::GeneveVsVxlan => geneve_vs_vxlan(),
+            Self::Qinq => qinq(),
+            Self::SmallPackets => small_packets(),
+            Self::Endpoints => Ok(scale(Axis::Endpoints, quick)),
+            Self::Flows => Ok(scale(Axis::Megaflows, quick)),
+            Self::OuterChecksum => outer_checksum(),
+            Self::Entropy => entropy(),
+        }
+    }
+}
+
+impl std::fmt::Display for Study {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Study {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|study| study.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::Traffic(format!("{name:?} is no study; there are {names}, and all"))
+        })
+    }
+}
+
+/// weft with each datapath.
+fn weft(tunnels: &[TunnelType]) -> Vec<Contender> {
+    let with = |datapath| tunnels.iter().map(move |&tunnel| Contender::Weft(datapath, tunnel));
+    Datapath::ALL.into_iter().flat_map(with).collect()
+}
+
+fn ovs(tunnels: &[OvsTunnel]) -> Vec<Contender> {
+    let with = |datapath| tunnels.iter().map(move |&tunnel| Contender::Ovs(datapath, tunnel));
+    Datapath::ALL.into_iter().flat_map(with).collect()
+}
+
+fn kernel(tunnels: &[KernelTunnel]) -> Vec<Contender> {
+    tunnels.iter().map(|&tunnel| Contender::Kernel(tunnel)).collect()
+}
+
+/// The limit, the base, and the others.
+fn beside(others: [Vec<Contender>; 3]) -> Vec<Contender> {
+    [vec![Contender::Direct, Contender::LinuxBridge], others.concat()].concat()
+}
+
+fn load(pattern: Pattern, size: usize, connections: usize) -> Result<Load> {
+    Load::new(pattern, size, connections)
+}
+
+fn software_tunnelling() -> Result<Vec<Cell>> {
+    let contenders = beside([
+        kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
+        ovs(&[OvsTunnel::Vxlan, OvsTunnel::Gre]),
+        weft(&[TunnelType::Stt, TunnelType::Gre, TunnelType::Geneve, TunnelType::Vxlan]),
+    ]);
+    let scenarios = vec![
+        Scenario::one_pair(load(Pattern::TcpStream, 32_768, 1)?),
+        Scenario::pairs(4, load(Pattern::TcpBidirectional, 32_768, 1)?),
+    ];
+    let cell = |profile| Cell {
+        shape: Shape { profile, guests_per_host: 4, ..Shape::default() },
+        contenders: contenders.clone(),
+        scenarios: scenarios.clone(),
+    };
+    Ok(vec![cell(Profile::Full), cell(Profile::None)])
+}
+
+fn jumbo_frames() -> Result<Vec<Cell>> {
+    let tunnels = kernel(&[KernelTunnel::Vxlan]);
+    let contenders = beside([tunnels, Vec::new(), weft(&[TunnelType::Vxlan, TunnelType::Vlan])]);
+    let untunnelled = beside([Vec::new(), Vec::new(), weft(&[TunnelType::Vlan])]);
+    let scenarios = vec![
+        Scenario::one_pair(load(Pattern::TcpStream, 131_072, 1)?),
+        Scenario::one_pair(load(Pattern::TcpStream, 131_072, 4)?),
+    ];
+    let mut cells = Vec::new();
+    for profile in [Profile::Full, Profile::None] {
+        for (uplink_mtu, guest_mtu) in [(1600, 1500), (9000, 8900)] {
+            let guest_mtu = Some(guest_mtu);
+            let shape = Shape { profile, uplink_mtu, guest_mtu, ..Shape::default() };
+            let (contenders, scenarios) = (contenders.clone(), scenarios.clone());
+            cells.push(Cell { shape, contenders, scenarios });
+        }
+    }
+    let shape = Shape { uplink_mtu: 9004, guest_mtu: Some(9000), ..Shape::default() };
+    cells.push(Cell { shape, contenders: untunnelled, scenarios });
+    Ok(cells)
+}
+
+fn geneve_vs_vxlan() -> Result<Vec<Cell>> {
+    let contenders = beside([
+        kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve]),
+        ovs(&[OvsTunnel::Vxlan, OvsTunnel::Geneve]),
+        weft(&[TunnelType::Vxlan, TunnelType::Geneve]),
+    ]);
+    let mut scenarios = Vec::new();
+    for (pattern, sizes) in [
+        (Pattern::TcpBidirectional, [1024, 16_384]),
+        (Pattern::TcpStream, [1024, 16_384]),
+        (Pattern::TcpRr, [1024, 16_384]),
+        (Pattern::UdpRr, [64, 1024]),
+    ] {
+        for size in sizes {
+            for connections in [8, 64] {
+                scenarios.push(Scenario::one_pair(load(pattern, size, connections)?));
+            }
+        }
+    }
+    Ok(vec![Cell { shape: Shape::default(), contenders, scenarios }])
+}
+
+fn qinq() -> Result<Vec<Cell>> {
+    let contenders = beside([
+        kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::QinQ]),
+        ovs(&[OvsTunnel::Geneve]),
+        weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::QinQ]),
+    ]);
+    let many = load(Pattern::TcpStream, 131_072, 128)?;
+    let scenarios = vec![
+        Scenario::one_pair(load(Pattern::TcpStream, 131_072, 1)?),
+        Scenario::pairs(5, load(Pattern::TcpStream, 131_072, 1)?),
+        Scenario::pairs(5, many),
+        Scenario::pairs(5, many.at_rate(4e8)?),
+    ];
+    let cell = |profile| Cell {
+        shape: Shape { profile, guests_per_host: 5, ..Shape::default() },
+        contenders: contenders.clone(),
+        scenarios: scenarios.clone(),
+    };
+    Ok(vec![cell(Profile::None), cell(Profile::Full)])
+}
+
+fn small_packets() -> Result<Vec<Cell>> {
+    let contenders = beside([
+        kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::Gre]),
+        ovs(&[OvsTunnel::Vxlan, OvsTunnel::Geneve]),
+        weft(&TunnelType::ALL),
+    ]);
+    let scenarios = vec![
+        Scenario::one_pair(load(Pattern::UdpStream, 18, 8)?),
+        Scenario::one_pair(load(Pattern::TcpRr, 1, 1)?),
+        Scenario::one_pair(load(Pattern::TcpCrr, 1, 8)?),
+    ];
+    Ok(vec![Cell { shape: Shape::default(), contenders, scenarios }])
+}
+
+/// Of how many there are packets.
+fn scale(axis: Axis, quick: bool) -> Vec<Cell> {
+    // weft has at most 200,000 megaflows, and a port half of them.
+    let counts: &[u64] = match (axis, quick) {
+        (Axis::Endpoints, false) => &[1, 1000, 100_000, 1_000_000],
+        (Axis::Endpoints, true) | (Axis::Megaflows, _) => &[1, 1000, 100_000],
+    };
+    let scenarios = counts.iter().map(|&count| Scenario::Scale { axis, count }).collect();
+    let contenders = vec![Contender::weft(TunnelType::Geneve)];
+    vec![Cell { shape: Shape::default(), contenders, scenarios }]
+}
+
+fn outer_checksum() -> Result<Vec<Cell>> {
+    let contenders = beside([
+        kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve]),
+        Vec::new(),
+        weft(&[TunnelType::Vxlan, TunnelType::Geneve]),
+    ]);
+    let scenarios = vec![
+        Scenario::one_pair(load(Pattern::TcpStream, 131_072, 1)?),
+        Scenario::one_pair(load(Pattern::UdpRr, 64, 8)?),
+    ];
+    let mut cells = Vec::new();
+    for profile in [Profile::Full, Profile::None] {
+        for checksum in [true, false] {
+            let shape = Shape { profile, outer_checksum: Some(checksum), ..Shape::default() };
+            let (contenders, scenarios) = (contenders.clone(), scenarios.clone());
+            cells.push(Cell { shape, contenders, scenarios });
+        }
+    }
+    Ok(cells)
+}
+
+fn entropy() -> Result<Vec<Cell>> {
+    let contenders = beside([
+        kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
+        ovs(&[OvsTunnel::Vxlan]),
+        weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt]),
+    ]);
+    let scenarios =
+        vec![Scenario::Spread, Scenario::one_pair(load(Pattern::TcpStream, 131_072, 8)?)];
+    let cell = |steering| Cell {
+        shape: Shape { steering, profile: Profile::None, ..Shape::default() },
+        // Without a wire between the hosts nothing spreads on it.
+        contenders: contenders.iter().copied().filter(|c| *c != Contender::Direct).collect(),
+        scenarios: scenarios.clone(),
+    };
+    Ok(vec![cell(false), cell(true)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_study_has_the_base_in_every_cell_and_names_that_differ() {
+        for study in Study::ALL {
+            for cell in study.cells(false).unwrap() {
+                let alone = cell.scenarios.iter().any(Scenario::joins_guests);
+                assert_ne!(cell.contenders.contains(&Contender::LinuxBridge), alone, "{study}");
+                let mut names: Vec<_> = cell.scenarios.iter().map(Scenario::name).collect();
+                names.sort();
+                names.dedup();
+                assert_eq!(names.len(), cell.scenarios.len(), "{study}");
+            }
+            assert_eq!(study.name().parse::<Study>().unwrap(), study);
+        }
+    }
+
+    #[test]
+    fn scenarios_are_named_as_published() {
+        let published = include_str!("../../published/geneve-vs-vxlan.csv");
+        let cells = Study::GeneveVsVxlan.cells(true).unwrap();
+        let names: Vec<_> = cells.iter().flat_map(|c| &c.scenarios).map(Scenario::name).collect();
+        let rows = published.lines().filter(|line| !line.starts_with(['#', 's']));
+        let rows: Vec<_> = rows.filter_map(|line| line.split(',').next()).collect();
+        assert!(rows.len() >= 24 && rows.iter().all(|row| names.iter().any(|n| n == row)));
+        assert!(names.iter().all(|name| rows.contains(&name.as_str())));
+    }
+
+    #[test]
+    fn unknown_study_names_the_valid_ones() {
+        let error = "foo".parse::<Study>().unwrap_err().to_string();
+        assert!(error.contains("software-tunnelling, jumbo-frames"), "{error}");
+    }
+}

@@ -1,0 +1,211 @@
+//! `report.md`: verdicts, tables, and the machine.
+
+use std::fmt::{self, Write};
+
+use super::catalogue::Study;
+use super::claims::{Finding, verdicts};
+use super::published;
+use super::results::Results;
+use super::select::spread;
+use super::summary::{AGREEMENT, Row, Table, tables};
+use crate::stats::Estimate;
+
+/// The report on `results`.
+pub fn markdown(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_report(&mut text, results);
+    text
+}
+
+fn write_report(out: &mut String, results: &Results) -> fmt::Result {
+    writeln!(out, "# weft bench: what holds on this machine\n")?;
+    writeln!(out, "{}\n", how(results))?;
+    if !results.complete {
+        writeln!(out, "**The run was ended before all was measured.**\n")?;
+    }
+    writeln!(out, "## Verdicts\n\n| | claim | here |\n|---|---|---|")?;
+    let findings = verdicts(results);
+    for Finding { claim, verdict, .. } in &findings {
+        writeln!(out, "| {} | {} | **{}** |", claim.id, claim.text, verdict.words())?;
+    }
+    writeln!(out, "\n### Evidence\n")?;
+    for Finding { claim, why, evidence, .. } in &findings {
+        writeln!(out, "- **{}**: {why}", claim.id)?;
+        for line in evidence {
+            writeln!(out, "  - {line}")?;
+        }
+    }
+    let tables = tables(results);
+    for study in Study::ALL {
+        let mine: Vec<_> = tables.iter().filter(|t| t.study == study.name()).collect();
+        if !mine.is_empty() {
+            write_study(out, study, &mine)?;
+            if study == Study::Entropy {
+                spread(results).iter().try_for_each(|line| writeln!(out, "- {line}"))?;
+            }
+        }
+    }
+    write_environment(out, results)
+}
+
+/// How the run was made, in a sentence.
+pub(super) fn how(results: &Results) -> String {
+    let Results { seconds, blocks, quick, .. } = results;
+    let quick = if *quick { " This was a quick run." } else { "" };
+    format!(
+        "{}. Each measurement lasts {seconds} s; {blocks} blocks, in each of which all contenders are measured in random order \
+         and the bridge twice. Ratios are taken within blocks; figures are medians with bootstrap 95 % intervals, and \
+         the number of runs that they stand on.{quick}",
+        results.environment
+    )
+}
+
+/// Underlay and guests, in words.
+pub(super) fn place(table: &Table) -> String {
+    let shape = table.shape;
+    let mut text = format!(
+        "profile `{}`, underlay {} with MTU {}",
+        shape.profile, shape.family, shape.uplink_mtu
+    );
+    if let Some(mtu) = shape.guest_mtu {
+        let _ = write!(text, ", guests {mtu}");
+    }
+    if let Some(checksum) = shape.outer_checksum {
+        let _ = write!(text, ", outer checksum {}", if checksum { "on" } else { "off" });
+    }
+    if shape.steering {
+        text += ", received flows steered to all processors";
+    }
+    text
+}
+
+/// The A/A check of a table, in words.
+pub(super) fn noise(table: &Table) -> String {
+    match table.noise {
+        None => "The bridge was not measured twice: nothing is known of the noise.".to_owned(),
+        Some(noise) if table.converged() => {
+            format!("A/A: the bridge against itself {}; converged.", estimate(Some(noise)))
+        }
+        Some(noise) => format!(
+            "A/A: the bridge against itself {}: **not converged**; no ratio means more than that.",
+            estimate(Some(noise))
+        ),
+    }
+}
+
+fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result {
+    writeln!(out, "\n## {study}\n\n{} {}", study.question(), study.differences())?;
+    if let Some(published) = published::markdown(study) {
+        writeln!(out, "\n### As published\n\n{published}")?;
+    }
+    for table in tables {
+        writeln!(out, "\n### {}, {}\n", table.scenario, place(table))?;
+        let (unit, cost) = (table.metric.unit(), table.metric.cost_unit());
+        writeln!(
+            out,
+            "| contender | {unit} | of bridge | runs | dev. % | {cost} | of bridge | switching | p50/p99/p99.9 µs | frames/s | resent | \n\
+             |---|---|---|---|---|---|---|---|---|---|---|"
+        )?;
+        for row in &table.rows {
+            write_row(out, row)?;
+        }
+        writeln!(out, "\n{}", noise(table))?;
+    }
+    Ok(())
+}
+
+fn write_row(out: &mut String, row: &Row) -> fmt::Result {
+    if let (None, Some(failure)) = (row.value, &row.failure) {
+        let why = failure.lines().next().unwrap_or_default().replace('|', "/");
+        return writeln!(out, "| {} | FAILED: {why} |||||||||| ", row.contender);
+    }
+    let runs = row.value.map_or(0, |value| value.runs);
+    let part = if row.failure.is_some() { " (some runs failed)" } else { "" };
+    let deviation = row.deviation.map_or("-".to_owned(), |deviation| {
+        let mark = if deviation > AGREEMENT { "!" } else { "" };
+        format!("{:.1}{mark}", deviation * 100.0)
+    });
+    let latency = row
+        .latency_us
+        .map_or("-".to_owned(), |[p50, p99, p999]| format!("{p50:.0} / {p99:.0} / {p999:.0}"));
+    let frames = row.wire_frames_per_second.map_or("-".to_owned(), number);
+    writeln!(
+        out,
+        "| {}{part} | {} | {} | {runs} | {deviation} | {} | {} | {} | {latency} | {frames} | {} |",
+        row.contender,
+        estimate(row.value),
+        estimate(row.ratio),
+        estimate(row.cost),
+        estimate(row.cost_ratio),
+        estimate(row.switching),
+        row.retransmitted,
+    )
+}
+
+/// `1.02 [0.98, 1.05]`.
+pub(super) fn estimate(estimate: Option<Estimate>) -> String {
+    let Some(Estimate { median, low, high, runs }) = estimate else { return "-".to_owned() };
+    if runs == 1 {
+        return number(median);
+    }
+    format!("{} [{}, {}]", number(median), number(low), number(high))
+}
+
+/// With as many digits as mean something.
+pub(super) fn number(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 10.0 => format!("{value:.1}"),
+        small if small >= 0.1 || small == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn write_environment(out: &mut String, results: &Results) -> fmt::Result {
+    writeln!(out, "\n## Environment\n\n| | |\n|---|---|")?;
+    for (what, value) in environment(results) {
+        writeln!(out, "| {what} | {} |", value.replace('|', "/"))?;
+    }
+    Ok(())
+}
+
+/// The machine and who was left out, as pairs.
+pub(super) fn environment(results: &Results) -> Vec<(String, String)> {
+    let machine = &results.environment;
+    let mut pairs = vec![
+        ("date".to_owned(), machine.date.clone()),
+        ("processors".to_owned(), format!("{} x {}", machine.cores, machine.cpu_model)),
+        ("kernel".to_owned(), machine.kernel.clone()),
+        (
+            "weft".to_owned(),
+            format!(
+                "{} ({})",
+                machine.version,
+                machine.commit.as_deref().unwrap_or("commit unknown")
+            ),
+        ),
+        (
+            "Open vSwitch".to_owned(),
+            machine.open_vswitch.clone().unwrap_or_else(|| "not installed".to_owned()),
+        ),
+        ("congestion control".to_owned(), machine.congestion_control.clone()),
+        ("mitigations".to_owned(), machine.mitigations.join("; ")),
+    ];
+    let steal = results.samples.iter().filter_map(|s| Some(s.figures.as_ref()?.cpu_steal));
+    let steal = steal.fold(0.0, f64::max);
+    pairs.push((
+        "stolen by the hypervisor".to_owned(),
+        format!("up to {:.0} % of a run", steal * 100.0),
+    ));
+    for (profile, flags) in &results.offloads {
+        let off: Vec<_> =
+            flags.iter().filter(|(_, on)| !**on).map(|(name, _)| name.as_str()).collect();
+        let off = if off.is_empty() { "nothing".to_owned() } else { off.join(", ") };
+        pairs.push((format!("off with profile {profile}"), off));
+    }
+    for left_out in &results.left_out {
+        pairs.push((format!("left out: {}", left_out.contender), left_out.why.clone()));
+    }
+    pairs
+}

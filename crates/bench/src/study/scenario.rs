@@ -1,0 +1,269 @@
+//! A scenario: a load between pairs of guests, and its measurement.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::results::Figures;
+use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Shape};
+use crate::measure::{Snapshot, Usage, ratio};
+use crate::speed::scale::{Axis, packets_per_second};
+use crate::traffic::load::{Client, Counters, Histogram, Load, Pattern, Placement, Server};
+use crate::traffic::tcp::retransmitted;
+use crate::{Error, Result};
+
+/// How often a contender's processes and the connections are looked at during a run.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What is compared on one underlay.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Underlay and guests.
+    pub shape: Shape,
+    /// Who.
+    pub contenders: Vec<Contender>,
+    /// Under which loads.
+    pub scenarios: Vec<Scenario>,
+}
+
+/// What is measured in one run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Scenario {
+    /// A load between each of so many pairs of guests.
+    Load {
+        /// How many, from the first on.
+        pairs: usize,
+        /// What is sent between each.
+        load: Load,
+    },
+    /// Small packets with very many megaflows or end points, with a network file of its own.
+    Scale {
+        /// Of which there are many.
+        axis: Axis,
+        /// How many.
+        count: u64,
+    },
+    /// What becomes of many flows on the wire.
+    Spread,
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Timing {
+    /// Before anything counts.
+    pub warm_up: Duration,
+    /// What counts.
+    pub measured: Duration,
+}
+
+impl Scenario {
+    /// `load` from the first guest of the first host to that of the second.
+    pub const fn one_pair(load: Load) -> Self {
+        Self::Load { pairs: 1, load }
+    }
+
+    /// `load` between each of so many pairs of guests.
+    pub const fn pairs(pairs: usize, load: Load) -> Self {
+        Self::Load { pairs, load }
+    }
+
+    /// As published: `tcp_rr-1024B-64i`; `5x` in front means five pairs of guests.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Load { pairs: 1, load } => load.to_string(),
+            Self::Load { pairs, load } => format!("{pairs}x{load}"),
+            Self::Scale { axis: Axis::Megaflows, count } => format!("flows-{count}"),
+            Self::Scale { axis: Axis::Endpoints, count } => format!("endpoints-{count}"),
+            Self::Spread => "spread".to_owned(),
+        }
+    }
+
+    /// True when it joins the guests in its own way.
+    pub const fn joins_guests(&self) -> bool {
+        matches!(self, Self::Scale { .. })
+    }
+
+    /// Measures it between guests that are joined.
+    ///
+    /// # Errors
+    /// Traffic does not flow, a process of the contender ends, or [`Error::Interrupted`].
+    pub fn run(
+        &self,
+        lab: &Lab<'_>,
+        attachment: &mut Attachment,
+        timing: Timing,
+    ) -> Result<Figures> {
+        match *self {
+            Self::Load { pairs, load } => Run { pairs, load }.run(lab, attachment, timing),
+            Self::Spread => super::entropy::spread(lab, attachment),
+            Self::Scale { .. } => Err(Error::Traffic("this joins the guests itself".into())),
+        }
+    }
+
+    /// Measures one that joins the guests itself, with weft.
+    ///
+    /// # Errors
+    /// As [`Scenario::run`].
+    pub fn run_alone(&self, lab: &Lab<'_>, weft: &Path, timing: Timing) -> Result<Figures> {
+        let Self::Scale { axis, count } = *self else {
+            return Err(Error::Traffic("this needs guests that are joined".into()));
+        };
+        let snapshot = || Snapshot::now(lab.wire_counters()?, Vec::new());
+        let start = snapshot()?;
+        let rate = packets_per_second(lab, weft, timing.measured, axis, count)?;
+        let usage = Usage::between(&start, &snapshot()?);
+        Ok(Figures {
+            seconds: timing.measured.as_secs_f64(),
+            packets_per_second: Some(rate),
+            cpu_busy: usage.cpu_busy,
+            cpu_steal: usage.cpu_steal,
+            ..Figures::default()
+        })
+    }
+}
+
+/// A load on its way.
+struct Run {
+    pairs: usize,
+    load: Load,
+}
+
+impl Run {
+    fn run(self, lab: &Lab<'_>, attachment: &mut Attachment, timing: Timing) -> Result<Figures> {
+        let pairs = (0..self.pairs).map(|number| Pair::start(lab, number, &self.load));
+        let pairs = pairs.collect::<Result<Vec<_>>>()?;
+        let senders =
+            || -> Result<u64> { lab.guests().iter().map(retransmitted).sum::<Result<u64>>() };
+        let mut wait = |duration: Duration| -> Result<()> {
+            let mut left = duration;
+            while !left.is_zero() {
+                let step = left.min(LOOK);
+                lab.stop().sleep(step)?;
+                left -= step;
+                attachment.check()?;
+                pairs.iter().try_for_each(|pair| pair.client.check())?;
+            }
+            Ok(())
+        };
+        wait(timing.warm_up)?;
+        pairs.iter().for_each(|pair| pair.client.begin_measuring());
+        let resent = senders()?;
+        let start = Moment::now(lab, &pairs)?;
+        wait(timing.measured)?;
+        let end = Moment::now(lab, &pairs)?;
+        let resent = senders()?.saturating_sub(resent);
+        let mut times = Histogram::default();
+        for pair in pairs {
+            times.merge(&pair.client.finish()?);
+        }
+        self.figures((&start, &end), &times, resent, attachment.guest_mtu())
+    }
+
+    fn figures(
+        &self,
+        (start, end): (&Moment, &Moment),
+        times: &Histogram,
+        retransmitted: u64,
+        guest_mtu: u16,
+    ) -> Result<Figures> {
+        let usage = Usage::between(&start.snapshot, &end.snapshot);
+        let per_second = |count: u64| count as f64 / usage.seconds;
+        let counts = end.counts - start.counts;
+        let pattern = self.load.pattern();
+        let transactions = pattern.is_transactions();
+        let moved =
+            if transactions { counts.transactions } else { usage.connection_bytes.iter().sum() };
+        if moved == 0 {
+            return Err(Error::Traffic("connections were established but nothing moved".into()));
+        }
+        let packets = (pattern == Pattern::UdpStream).then_some(counts.received_messages);
+        let each = if transactions { Some(counts.transactions) } else { packets };
+        let percentile = |part| times.percentile_us(part);
+        let latency = || Some([percentile(0.5)?, percentile(0.99)?, percentile(0.999)?]);
+        Ok(Figures {
+            seconds: usage.seconds,
+            guest_mtu,
+            gbps: (!transactions).then_some(usage.gbps),
+            transactions_per_second: transactions.then(|| per_second(counts.transactions)),
+            packets_per_second: packets.map(per_second),
+            sent_per_second: packets.map(|_| per_second(counts.sent_messages)),
+            latency_us: if transactions { latency() } else { None },
+            lost: (pattern == Pattern::UdpRr).then_some(counts.lost),
+            cpu_busy: usage.cpu_busy,
+            cpu_seconds_per_gbit: (!transactions).then_some(usage.cpu_seconds_per_gbit),
+            cpu_us_each: each.and_then(|each| ratio(usage.cpu_seconds * 1e6, each as f64)),
+            wire_frames_per_second: usage.wire_frames_per_second,
+            retransmitted,
+            cpu_steal: usage.cpu_steal,
+            more: BTreeMap::new(),
+        })
+    }
+}
+
+/// A pair of guests under load. The client is dropped first.
+struct Pair {
+    client: Client,
+    server: Server,
+}
+
+impl Pair {
+    fn start(lab: &Lab<'_>, number: usize, load: &Load) -> Result<Self> {
+        let (from, to) = (lab.guest(0, number), lab.guest(1, number));
+        let at = SocketAddr::new(to.ip4().into(), 0);
+        let server = to.run(|| Server::start(at, placement(to)))??;
+        let address = server.address();
+        let stop = lab.stop();
+        let client = from.run(|| Client::start(load, address, placement(from), stop))??;
+        Ok(Self { client, server })
+    }
+}
+
+fn placement(guest: &Guest) -> Placement {
+    Placement { cpu: Some(guest.cpu()), congestion_control: Some(CONGESTION_CONTROL) }
+}
+
+/// All counters at one moment.
+struct Moment {
+    snapshot: Snapshot,
+    counts: Counts,
+}
+
+/// Of all pairs together.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    transactions: u64,
+    lost: u64,
+    sent_messages: u64,
+    received_messages: u64,
+}
+
+impl std::ops::Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            transactions: self.transactions.saturating_sub(earlier.transactions),
+            lost: self.lost.saturating_sub(earlier.lost),
+            sent_messages: self.sent_messages.saturating_sub(earlier.sent_messages),
+            received_messages: self.received_messages.saturating_sub(earlier.received_messages),
+        }
+    }
+}
+
+impl Moment {
+    fn now(lab: &Lab<'_>, pairs: &[Pair]) -> Result<Self> {
+        let (mut counts, mut bytes) = (Counts::default(), Vec::with_capacity(pairs.len()));
+        for pair in pairs {
+            let Counters { received_bytes, transactions, lost, sent_messages } =
+                pair.client.counters();
+            let (there, messages) = pair.server.received();
+            bytes.push(received_bytes + there);
+            counts.transactions += transactions;
+            counts.lost += lost;
+            counts.sent_messages += sent_messages;
+            counts.received_messages += messages;
+        }
+        Ok(Self { snapshot: Snapshot::now(lab.wire_counters()?, bytes)?, counts })
+    }
+}

@@ -1,0 +1,245 @@
+//! Rows of a report: what all runs of one scenario with one contender come to.
+
+use super::results::{Figures, Results, Sample};
+use crate::lab::{Contender, Shape};
+use crate::measure::ratio;
+use crate::stats::{Estimate, relative_deviation};
+
+/// What all ratios are to: no tunnel.
+pub const BASE: Contender = Contender::LinuxBridge;
+/// What is subtracted for the cost of switching: no switch.
+const WIRE: Contender = Contender::Direct;
+/// The published rule: runs agree when their standard deviation is not more than this part of their mean.
+pub const AGREEMENT: f64 = 0.05;
+
+/// How far the base may be from itself.
+pub const STEADY: f64 = 0.1;
+
+/// What is compared in a scenario.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Metric {
+    /// Throughput.
+    Gbps,
+    /// Transactions a second.
+    Transactions,
+    /// Packets a second.
+    Packets,
+}
+
+impl Metric {
+    /// Its unit.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Gbps => "Gb/s",
+            Self::Transactions => "transactions/s",
+            Self::Packets => "packets/s",
+        }
+    }
+
+    /// What the processors' cost of it is given in.
+    pub const fn cost_unit(self) -> &'static str {
+        match self {
+            Self::Gbps => "CPU s/Gbit",
+            Self::Transactions => "CPU µs/transaction",
+            Self::Packets => "CPU µs/packet",
+        }
+    }
+
+    fn of(figures: &Figures) -> Self {
+        if figures.transactions_per_second.is_some() {
+            Self::Transactions
+        } else if figures.packets_per_second.is_some() {
+            Self::Packets
+        } else {
+            Self::Gbps
+        }
+    }
+
+    fn value(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::Gbps => figures.gbps,
+            Self::Transactions => figures.transactions_per_second,
+            Self::Packets => figures.packets_per_second,
+        }
+    }
+
+    fn cost(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::Gbps => figures.cpu_seconds_per_gbit,
+            Self::Transactions | Self::Packets => figures.cpu_us_each,
+        }
+    }
+}
+
+/// One scenario on one underlay.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Table {
+    /// The study, by name.
+    pub study: String,
+    /// The scenario, by name.
+    pub scenario: String,
+    /// Underlay and guests.
+    pub shape: Shape,
+    /// What is compared.
+    pub metric: Metric,
+    /// The second run of the base over the first, of each block: the A/A check.
+    pub noise: Option<Estimate>,
+    /// One for each contender.
+    pub rows: Vec<Row>,
+}
+
+/// One contender in a scenario.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// Who.
+    pub contender: Contender,
+    /// What is compared.
+    pub value: Option<Estimate>,
+    /// The standard deviation of that in parts of its mean.
+    pub deviation: Option<f64>,
+    /// That over the base's of the same block.
+    pub ratio: Option<Estimate>,
+    /// What the processors spent on each unit of it.
+    pub cost: Option<Estimate>,
+    /// That over the base's of the same block.
+    pub cost_ratio: Option<Estimate>,
+    /// What the processors spent on switching alone: the cost less that of the direct veth in the same block.
+    pub switching: Option<Estimate>,
+    /// Times that 50 %, 99 % and 99.9 % of the transactions did not exceed, in microseconds: medians over the runs.
+    pub latency_us: Option<[f64; 3]>,
+    /// Frames a second on the underlay.
+    pub wire_frames_per_second: Option<f64>,
+    /// Busy share of the machine's processors, 0 to 1.
+    pub cpu_busy: Option<f64>,
+    /// TCP segments sent again, in all runs.
+    pub retransmitted: u64,
+    /// The largest share of the machine's time that the hypervisor took.
+    pub cpu_steal: f64,
+    /// The first reason why a run failed, if one did.
+    pub failure: Option<String>,
+}
+
+impl Table {
+    /// True when the base against itself came out at 1 within its interval, and that says something because it is no wider than
+    /// [`STEADY`] either way.
+    pub fn converged(&self) -> bool {
+        self.noise.is_some_and(|noise| {
+            let near = noise.low >= 1.0 - STEADY && noise.high <= 1.0 + STEADY;
+            noise.runs > 1 && near && noise.includes(1.0)
+        })
+    }
+
+    /// The row of `contender`.
+    pub fn row(&self, contender: Contender) -> Option<&Row> {
+        self.rows.iter().find(|row| row.contender == contender)
+    }
+}
+
+impl Row {
+    /// True when the runs agree by the published rule.
+    pub fn agrees(&self) -> bool {
+        self.deviation.is_some_and(|deviation| deviation <= AGREEMENT)
+    }
+}
+
+/// All tables of `results`, in the order in which they were measured.
+pub fn tables(results: &Results) -> Vec<Table> {
+    let mut keys: Vec<(&str, &str, Shape)> = Vec::new();
+    // What has no rate has no table: `select::spread` tells of it.
+    let rates = |s: &&Sample| s.figures.as_ref().is_none_or(|f| Metric::of(f).value(f).is_some());
+    for sample in results.samples.iter().filter(rates) {
+        let key = (sample.study.as_str(), sample.scenario.as_str(), sample.shape);
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    let of = |key: &(&str, &str, Shape)| {
+        let is = |sample: &&Sample| {
+            (sample.study.as_str(), sample.scenario.as_str(), sample.shape) == *key
+        };
+        table(*key, &results.samples.iter().filter(rates).filter(is).collect::<Vec<_>>())
+    };
+    keys.iter().map(of).collect()
+}
+
+fn table((study, scenario, shape): (&str, &str, Shape), samples: &[&Sample]) -> Table {
+    let figures = |sample: &&Sample| sample.figures.as_ref().map(Metric::of);
+    let metric = samples.iter().find_map(figures).unwrap_or(Metric::Gbps);
+    let mut contenders: Vec<Contender> = samples.iter().map(|sample| sample.contender).collect();
+    let order = Contender::all();
+    contenders.sort_by_key(|contender| order.iter().position(|other| other == contender));
+    contenders.dedup();
+    let in_block = Blocks { samples, metric };
+    let noise = in_block.pairs(|sample| sample.contender == BASE && sample.again, Metric::value);
+    Table {
+        study: study.to_owned(),
+        scenario: scenario.to_owned(),
+        shape,
+        metric,
+        noise: Estimate::of(&noise),
+        rows: contenders.into_iter().map(|contender| in_block.row(contender)).collect(),
+    }
+}
+
+/// The samples of one table.
+struct Blocks<'a> {
+    samples: &'a [&'a Sample],
+    metric: Metric,
+}
+
+impl Blocks<'_> {
+    /// `of` of the samples that are `wanted`, over that of the base's first run in the same block.
+    fn pairs(
+        &self,
+        wanted: impl Fn(&Sample) -> bool,
+        of: impl Fn(Metric, &Figures) -> Option<f64>,
+    ) -> Vec<f64> {
+        let value = |sample: &Sample| of(self.metric, sample.figures.as_ref()?);
+        let base = |block| {
+            let is = |s: &&&Sample| s.contender == BASE && !s.again && s.block == block;
+            self.samples.iter().find(is).and_then(|s| value(s))
+        };
+        let wanted = self.samples.iter().filter(|sample| wanted(sample));
+        wanted.filter_map(|sample| ratio(value(sample)?, base(sample.block)?)).collect()
+    }
+
+    fn row(&self, contender: Contender) -> Row {
+        let mine = |sample: &Sample| sample.contender == contender && !sample.again;
+        let samples: Vec<&Sample> = self.samples.iter().copied().filter(|s| mine(s)).collect();
+        let all = |of: &dyn Fn(&Figures) -> Option<f64>| -> Vec<f64> {
+            samples.iter().filter_map(|s| of(s.figures.as_ref()?)).collect()
+        };
+        let values = all(&|figures| self.metric.value(figures));
+        let middle = |of: &dyn Fn(&Figures) -> Option<f64>| crate::measure::median(all(of));
+        let latency = |place: usize| middle(&|f| f.latency_us.and_then(|l| l.get(place).copied()));
+        let latencies = || Some([latency(0)?, latency(1)?, latency(2)?]);
+        Row {
+            contender,
+            value: Estimate::of(&values),
+            deviation: relative_deviation(&values),
+            ratio: Estimate::of(&self.pairs(mine, Metric::value)),
+            cost: Estimate::of(&all(&|figures| self.metric.cost(figures))),
+            cost_ratio: Estimate::of(&self.pairs(mine, Metric::cost)),
+            switching: Estimate::of(&self.switching(&samples)),
+            latency_us: latencies(),
+            wire_frames_per_second: middle(&|f| Some(f.wire_frames_per_second)),
+            cpu_busy: middle(&|f| Some(f.cpu_busy)),
+            retransmitted: samples
+                .iter()
+                .filter_map(|s| Some(s.figures.as_ref()?.retransmitted))
+                .sum(),
+            cpu_steal: all(&|f| Some(f.cpu_steal)).into_iter().fold(0.0, f64::max),
+            failure: samples.iter().find_map(|s| s.failure.clone()),
+        }
+    }
+
+    /// What each of `samples` cost more than the direct veth in the same block.
+    fn switching(&self, samples: &[&Sample]) -> Vec<f64> {
+        let cost = |sample: &Sample| self.metric.cost(sample.figures.as_ref()?);
+        let wire = |block| {
+            let is = |s: &&&Sample| s.contender == WIRE && s.block == block;
+            self.samples.iter().find(is).and_then(|s| cost(s))
+        };
+        samples.iter().filter_map(|s| Some(cost(s)? - wire(s.block)?)).collect()
+    }
+}

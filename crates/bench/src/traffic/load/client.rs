@@ -1,0 +1,226 @@
+//! The side that begins: opens the connections of a load and knows what it has seen.
+
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use super::histogram::Histogram;
+use super::instance::{self, CONNECT_LIMIT, Shared};
+use super::protocol::{self, Request};
+use super::server::STACK_BYTES;
+use super::{Load, Pattern};
+use crate::traffic::blast::{Blast, Pace};
+use crate::{Error, Result, Stop};
+
+/// Where traffic is made, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Placement {
+    /// The processor on which all threads of a side stay; `None` leaves that to the kernel.
+    pub cpu: Option<usize>,
+    /// The congestion control of TCP; `None` is the host's.
+    pub congestion_control: Option<&'static str>,
+}
+
+/// The connections of a running load. Dropping it ends them.
+#[derive(Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Histogram>>,
+    blasts: Vec<Blast>,
+    // Open as long as the traffic of patterns that have it elsewhere.
+    controls: Vec<TcpStream>,
+}
+
+/// What a client has counted so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Payload bytes that it has received in streams.
+    pub received_bytes: u64,
+    /// Transactions completed.
+    pub transactions: u64,
+    /// Requests over UDP that were not answered within 200 ms.
+    pub lost: u64,
+    /// Datagrams that the kernel took.
+    pub sent_messages: u64,
+}
+
+impl Client {
+    /// Opens all connections of `load` to `server`, in the network namespace of the calling thread, and begins.
+    ///
+    /// # Errors
+    /// A connection is refused or not established within 2 s, the server does not answer within 5 s; [`Error::Interrupted`].
+    pub fn start(
+        load: &Load,
+        server: SocketAddr,
+        placement: Placement,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let mut client = Self {
+            shared: Arc::default(),
+            threads: Vec::new(),
+            blasts: Vec::new(),
+            controls: Vec::new(),
+        };
+        let request = Request::Traffic {
+            pattern: load.pattern(),
+            size_bytes: load.size_bytes(),
+            rate_bps: load.rate_of_each_bps().unwrap_or(0.0),
+        };
+        // All connections first: an early stream would keep a later one from being established.
+        let mut opened = Vec::with_capacity(load.connections());
+        for _ in 0..load.connections() {
+            stop.check()?;
+            let stream = TcpStream::connect_timeout(&server, CONNECT_LIMIT)
+                .map_err(Error::io(format!("connect to {server}")))?;
+            placement.choose_congestion_control(&stream)?;
+            let port = protocol::ask(&stream, request)?;
+            opened.push((stream, SocketAddr::new(server.ip(), port)));
+        }
+        for (stream, there) in opened {
+            client.begin(load, stream, there, placement)?;
+        }
+        Ok(client)
+    }
+
+    fn begin(
+        &mut self,
+        load: &Load,
+        stream: TcpStream,
+        there: SocketAddr,
+        placement: Placement,
+    ) -> Result<()> {
+        let (size, rate) = (load.size_bytes(), load.rate_of_each_bps());
+        match load.pattern() {
+            Pattern::TcpStream => self.spawn(placement, move |shared, _| {
+                instance::write_stream(&stream, size, rate, shared)
+            }),
+            Pattern::TcpReverse => {
+                self.spawn(placement, move |shared, _| instance::read_stream(&stream, shared))
+            }
+            Pattern::TcpBidirectional => {
+                let writer = stream.try_clone().map_err(Error::io("share a connection"))?;
+                self.spawn(placement, move |shared, _| {
+                    instance::write_stream(&writer, size, rate, shared)
+                })?;
+                self.spawn(placement, move |shared, _| instance::read_stream(&stream, shared))
+            }
+            Pattern::TcpRr => self
+                .spawn(placement, move |shared, times| instance::ask(&stream, size, shared, times)),
+            Pattern::TcpCrr => {
+                self.controls.push(stream);
+                self.spawn(placement, move |shared, times| {
+                    instance::ask_connecting(&there, size, shared, times)
+                })
+            }
+            Pattern::UdpRr => {
+                self.controls.push(stream);
+                let socket = datagram_socket(there)?;
+                self.spawn(placement, move |shared, times| {
+                    instance::ask_datagrams(&socket, size, shared, times)
+                })
+            }
+            Pattern::UdpStream => {
+                self.controls.push(stream);
+                let pace =
+                    rate.map_or(Pace::FlatOut, |bps| Pace::PerSecond(bps / 8.0 / size as f64));
+                let number = |number: u64, bytes: &mut [u8]| {
+                    if let Some(place) = bytes.first_chunk_mut() {
+                        *place = number.to_be_bytes();
+                    }
+                };
+                let socket = datagram_socket(there)?;
+                self.blasts.push(Blast::start(
+                    socket,
+                    vec![0x5a; size],
+                    number,
+                    pace,
+                    placement.cpu,
+                )?);
+                Ok(())
+            }
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        placement: Placement,
+        work: impl FnOnce(&Shared, &mut Histogram) -> std::io::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("load".into()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(move || {
+            let mut times = Histogram::default();
+            let pinned = placement.pin().map_err(std::io::Error::other);
+            if let Err(error) = pinned.and_then(|()| work(&shared, &mut times)) {
+                shared.fail("a connection failed", &error);
+            }
+            times
+        });
+        self.threads.push(thread.map_err(Error::io("start a traffic thread"))?);
+        Ok(())
+    }
+
+    /// From now on, times of transactions count.
+    pub fn begin_measuring(&self) {
+        self.shared.measuring.store(true, Ordering::Relaxed);
+    }
+
+    /// What has been counted so far.
+    pub fn counters(&self) -> Counters {
+        let shared = &self.shared;
+        Counters {
+            received_bytes: shared.received_bytes.load(Ordering::Relaxed),
+            transactions: shared.transactions.load(Ordering::Relaxed),
+            lost: shared.lost.load(Ordering::Relaxed),
+            sent_messages: self.blasts.iter().map(Blast::sent).sum(),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Traffic`] once a connection has failed or ended.
+    pub fn check(&self) -> Result<()> {
+        self.shared.failure().map_or(Ok(()), |text| Err(Error::Traffic(text)))
+    }
+
+    /// Ends all connections; returns the times of the transactions that were measured.
+    ///
+    /// # Errors
+    /// As [`Client::check`].
+    pub fn finish(mut self) -> Result<Histogram> {
+        self.shared.measuring.store(false, Ordering::Relaxed);
+        let times = self.end();
+        self.check()?;
+        Ok(times)
+    }
+
+    fn end(&mut self) -> Histogram {
+        self.shared.done.store(true, Ordering::Relaxed);
+        self.blasts.clear();
+        let mut all = Histogram::default();
+        for thread in self.threads.drain(..) {
+            // A panic of the thread has been printed; its connection misses in the counts.
+            if let Ok(times) = thread.join() {
+                all.merge(&times);
+            }
+        }
+        self.controls.clear();
+        all
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn datagram_socket(there: SocketAddr) -> Result<UdpSocket> {
+    let any: SocketAddr = match there {
+        SocketAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    UdpSocket::bind(any)
+        .and_then(|socket| socket.connect(there).map(|()| socket))
+        .map_err(Error::io(format!("send UDP to {there}")))
+}

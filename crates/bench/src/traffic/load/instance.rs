@@ -1,0 +1,358 @@
+//! What the thread of one instance does, on either side. Every wait ends within [`WAIT`], to look whether the run is over.
+
+use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+
+use super::histogram::Histogram;
+
+/// How long a thread blocks before it looks whether the run is over.
+pub(super) const WAIT: Duration = Duration::from_millis(100);
+/// How long a response may take; one that TCP has lost comes after a retransmission.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a response over UDP is waited for before it counts as lost.
+const DATAGRAM_LIMIT: Duration = Duration::from_millis(200);
+/// How long a connection may take to be established.
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// Bytes of one read: more than what one wake-up usually finds.
+const READ_LEN: usize = 128 << 10;
+/// Datagrams of one system call.
+const BATCH: usize = 32;
+/// What a sender that was held up makes good, at most.
+const CATCH_UP: Duration = Duration::from_millis(20);
+
+/// What the threads of one side share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) done: AtomicBool,
+    pub(super) measuring: AtomicBool,
+    pub(super) received_bytes: AtomicU64,
+    pub(super) received_messages: AtomicU64,
+    pub(super) transactions: AtomicU64,
+    pub(super) lost: AtomicU64,
+    failure: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(super) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Notes why an instance has ended, unless all are to end or another was first.
+    pub(super) fn fail(&self, what: &str, error: &io::Error) {
+        if !self.is_done() {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            failure.get_or_insert_with(|| format!("{what}: {error}"));
+        }
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn completed(&self, asked: Instant, times: &mut Histogram) {
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        if self.measuring.load(Ordering::Relaxed) {
+            times.add(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+}
+
+/// Holds a sender to its rate.
+struct Pacer {
+    bytes_per_second: Option<f64>,
+    start: Instant,
+    sent: f64,
+}
+
+impl Pacer {
+    fn new(rate_bps: Option<f64>) -> Self {
+        Self { bytes_per_second: rate_bps.map(|rate| rate / 8.0), start: Instant::now(), sent: 0.0 }
+    }
+
+    /// Sleeps until `bytes` more are due, or for [`WAIT`]: then false.
+    fn admit(&mut self, bytes: usize) -> bool {
+        let Some(rate) = self.bytes_per_second else { return true };
+        let due = self.start.elapsed().as_secs_f64() * rate;
+        self.sent = self.sent.max(due - CATCH_UP.as_secs_f64() * rate - bytes as f64);
+        let early = (self.sent + bytes as f64 - due) / rate;
+        if early > 0.0 {
+            let nap = Duration::from_secs_f64(early.min(WAIT.as_secs_f64()));
+            std::thread::sleep(nap);
+            if nap >= WAIT {
+                return false;
+            }
+        }
+        self.sent += bytes as f64;
+        true
+    }
+}
+
+pub(super) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Writes messages of `size` bytes until the run is over.
+pub(super) fn write_stream(
+    mut stream: &TcpStream,
+    size: usize,
+    rate_bps: Option<f64>,
+    shared: &Shared,
+) -> io::Result<()> {
+    let message = vec![0x5a; size];
+    let mut pacer = Pacer::new(rate_bps);
+    stream.set_write_timeout(Some(WAIT))?;
+    while !shared.is_done() {
+        if !pacer.admit(size) {
+            continue;
+        }
+        let mut rest = &message[..];
+        while !rest.is_empty() && !shared.is_done() {
+            match stream.write(rest) {
+                Ok(len) => rest = rest.get(len..).unwrap_or_default(),
+                Err(e) if is_timeout(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads until the run is over or the other side ends.
+pub(super) fn read_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut buffer = vec![0; READ_LEN];
+    stream.set_read_timeout(Some(WAIT))?;
+    while !shared.is_done() {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(len) => shared.received(len),
+            Err(e) if is_timeout(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Fills `message` from `stream`; false when the run is over before.
+fn read_message(mut stream: &TcpStream, message: &mut [u8], shared: &Shared) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < message.len() {
+        match stream.read(message.get_mut(filled..).unwrap_or_default()) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(len) => filled += len,
+            Err(e) if is_timeout(&e) && shared.is_done() => return Ok(false),
+            Err(e) if is_timeout(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+/// Sends every message of `size` bytes back.
+pub(super) fn answer(mut stream: &TcpStream, size: usize, shared: &Shared) -> io::Result<()> {
+    let mut message = vec![0; size];
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(WAIT))?;
+    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+    while !shared.is_done() && read_message(stream, &mut message, shared)? {
+        shared.received(size);
+        stream.write_all(&message)?;
+    }
+    Ok(())
+}
+
+/// One request after the other; `times` gets how long each took.
+pub(super) fn ask(
+    mut stream: &TcpStream,
+    size: usize,
+    shared: &Shared,
+    times: &mut Histogram,
+) -> io::Result<()> {
+    let mut message = vec![0x5a; size];
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+    while !shared.is_done() {
+        let asked = Instant::now();
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)?;
+        shared.completed(asked, times);
+    }
+    Ok(())
+}
+
+/// Accepts a connection, answers one message and closes it, again and again, as long as `alive`.
+///
+/// This side closes first, so that it is this side whose address stays reserved (TIME-WAIT, RFC 9293 section 3.6.1) and the
+/// client does not run out of ports.
+pub(super) fn answer_connections(
+    listener: &TcpListener,
+    size: usize,
+    shared: &Shared,
+    alive: impl Fn() -> bool,
+) -> io::Result<()> {
+    let mut message = vec![0; size];
+    setsockopt(listener, sockopt::ReceiveTimeout, &TimeVal::new(0, WAIT.as_micros() as _))?;
+    while !shared.is_done() {
+        match listener.accept() {
+            Ok((mut stream, _)) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(WAIT))?;
+                stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+                // A connection that breaks is the client's to complain of.
+                if read_message(&stream, &mut message, shared).unwrap_or(false) {
+                    shared.received(size);
+                    let _ = stream.write_all(&message);
+                }
+            }
+            Err(e) if is_timeout(&e) && alive() => {}
+            Err(e) if is_timeout(&e) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// A connection, a request, a response and the end of the connection, again and again.
+pub(super) fn ask_connecting(
+    server: &SocketAddr,
+    size: usize,
+    shared: &Shared,
+    times: &mut Histogram,
+) -> io::Result<()> {
+    let mut message = vec![0x5a; size];
+    while !shared.is_done() {
+        let asked = Instant::now();
+        let mut stream = TcpStream::connect_timeout(server, CONNECT_LIMIT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)?;
+        if stream.read(&mut [0])? != 0 {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        drop(stream);
+        shared.completed(asked, times);
+    }
+    Ok(())
+}
+
+/// Sends every datagram back to where it came from, as long as `alive`.
+pub(super) fn answer_datagrams(
+    socket: &UdpSocket,
+    size: usize,
+    shared: &Shared,
+    alive: impl Fn() -> bool,
+) -> io::Result<()> {
+    let mut message = vec![0; size];
+    socket.set_read_timeout(Some(WAIT))?;
+    while !shared.is_done() {
+        match socket.recv_from(&mut message) {
+            Ok((len, from)) => {
+                shared.received(len);
+                // One that cannot be sent is lost, as on a wire.
+                let _ = socket.send_to(message.get(..len).unwrap_or_default(), from);
+            }
+            Err(e) if is_timeout(&e) && alive() => {}
+            Err(e) if is_timeout(&e) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// One numbered datagram after the other; what is lost is asked again.
+pub(super) fn ask_datagrams(
+    socket: &UdpSocket,
+    size: usize,
+    shared: &Shared,
+    times: &mut Histogram,
+) -> io::Result<()> {
+    let (mut request, mut response) = (vec![0x5a; size], vec![0; size]);
+    socket.set_read_timeout(Some(DATAGRAM_LIMIT))?;
+    let mut number = 0_u64;
+    while !shared.is_done() {
+        number += 1;
+        if let Some(place) = request.first_chunk_mut() {
+            *place = number.to_be_bytes();
+        }
+        let asked = Instant::now();
+        socket.send(&request)?;
+        loop {
+            match socket.recv(&mut response) {
+                // The answer to one that was given up comes late.
+                Ok(_) if response.first_chunk::<8>() != request.first_chunk::<8>() => {}
+                Ok(_) => {
+                    shared.completed(asked, times);
+                    break;
+                }
+                Err(e) if is_timeout(&e) => {
+                    shared.lost.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts datagrams of up to `size` bytes, as long as `alive`.
+pub(super) fn count_datagrams(
+    socket: &UdpSocket,
+    size: usize,
+    shared: &Shared,
+    alive: impl Fn() -> bool,
+) -> io::Result<()> {
+    socket.set_read_timeout(Some(WAIT))?;
+    let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
+    let mut messages = vec![vec![0; size]; BATCH];
+    while !shared.is_done() {
+        let mut slices: Vec<_> = messages.iter_mut().map(|m| [IoSliceMut::new(m)]).collect();
+        let flags = MsgFlags::MSG_WAITFORONE;
+        match recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, flags, None) {
+            Ok(received) => {
+                let (mut count, mut bytes) = (0, 0);
+                for message in received {
+                    (count, bytes) = (count + 1, bytes + message.bytes);
+                }
+                shared.received(bytes);
+                shared.received_messages.fetch_add(count, Ordering::Relaxed);
+            }
+            Err(Errno::EAGAIN) if alive() => {}
+            Err(Errno::EAGAIN) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pacer_admits_no_more_than_is_due() {
+        let mut pacer = Pacer::new(Some(8e6));
+        let start = Instant::now();
+        let mut sent = 0;
+        while sent < 100_000 {
+            sent += if pacer.admit(1000) { 1000 } else { 0 };
+        }
+        // A megabyte a second: 100 ms, less what is allowed at once.
+        assert!(start.elapsed() >= Duration::from_millis(75), "{:?}", start.elapsed());
+        assert!(Pacer::new(None).admit(usize::MAX));
+    }
+}

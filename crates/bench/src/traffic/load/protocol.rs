@@ -1,0 +1,134 @@
+//! What client and server say to each other: one line each way, then traffic.
+//!
+//! ```text
+//!   client: weft-bench 1 tcp_rr 1024 0        pattern, bytes of a message, bit/s at which the server is to send (0: no limit)
+//!   server: ok 0                              here, on this connection
+//!   server: ok 40123                          there, at this port; this connection stays open as long as the traffic lasts
+//!   server: error no such pattern
+//! ```
+//!
+//! With `counters` in place of a pattern, the server answers every further line with what it has counted.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::{Load, Pattern};
+use crate::{Error, Result};
+
+/// The version of the protocol.
+const GREETING: &str = "weft-bench 1";
+/// The longest line.
+const LINE_MAX: usize = 200;
+/// How long a line may take to come.
+pub(super) const LINE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a client wants on a connection.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Request {
+    /// Traffic of one instance.
+    Traffic { pattern: Pattern, size_bytes: usize, rate_bps: f64 },
+    /// What is counted.
+    Counters,
+}
+
+impl Request {
+    pub(super) fn line(self) -> String {
+        match self {
+            Self::Traffic { pattern, size_bytes, rate_bps } => {
+                format!("{GREETING} {pattern} {size_bytes} {rate_bps:.0}\n")
+            }
+            Self::Counters => format!("{GREETING} counters\n"),
+        }
+    }
+
+    pub(super) fn parse(line: &str) -> Result<Self> {
+        let words = line.strip_prefix(GREETING).ok_or_else(|| {
+            Error::Traffic(format!("not a client of this version, which says {GREETING:?}"))
+        })?;
+        let mut words = words.split_ascii_whitespace();
+        let name = words.next().unwrap_or_default();
+        if name == "counters" {
+            return Ok(Self::Counters);
+        }
+        let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok());
+        let pattern = name.parse()?;
+        let (Some(size), Some(rate)) = (number(words.next()), words.next()) else {
+            return Err(Error::Traffic("a pattern comes with a size and a rate".into()));
+        };
+        let rate_bps = rate.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate >= 0.0);
+        let load = Load::new(pattern, size as usize, 1)?;
+        let rate_bps = rate_bps.ok_or_else(|| Error::Traffic(format!("{rate:?} is no rate")))?;
+        Ok(Self::Traffic { pattern, size_bytes: load.size_bytes(), rate_bps })
+    }
+}
+
+/// Sends `request` and returns the port at which the server has the traffic; 0 means on this connection.
+pub(super) fn ask(stream: &TcpStream, request: Request) -> Result<u16> {
+    send(stream, &request.line())?;
+    let line = read_line(stream)?;
+    match line.split_once(' ') {
+        Some(("ok", port)) => {
+            port.parse().map_err(|_| Error::Traffic(format!("the server answers {line:?}")))
+        }
+        Some(("error", why)) => Err(Error::Traffic(format!("the server refuses: {why}"))),
+        _ => Err(Error::Traffic(format!("the server answers {line:?}: is it weft bench serve?"))),
+    }
+}
+
+pub(super) fn send(mut stream: &TcpStream, line: &str) -> Result<()> {
+    stream.set_write_timeout(Some(LINE_LIMIT)).map_err(Error::io("set a timeout"))?;
+    stream.write_all(line.as_bytes()).map_err(Error::io("write to the other side"))
+}
+
+/// A line without its end, read byte by byte: what follows is traffic, which is not ours to take.
+pub(super) fn read_line(mut stream: &TcpStream) -> Result<String> {
+    let deadline = Instant::now() + LINE_LIMIT;
+    stream.set_read_timeout(Some(LINE_LIMIT)).map_err(Error::io("set a timeout"))?;
+    let mut line = Vec::new();
+    let mut byte = [0];
+    loop {
+        match stream.read(&mut byte) {
+            Ok(0) => return Err(Error::Traffic("the other side has closed the connection".into())),
+            Ok(_) if byte == *b"\n" => break,
+            Ok(_) => line.extend_from_slice(&byte),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io("read from the other side")(e)),
+        }
+        if line.len() > LINE_MAX || Instant::now() >= deadline {
+            return Err(Error::Traffic("the other side sends no line".into()));
+        }
+    }
+    String::from_utf8(line).map_err(|_| Error::Traffic("the other side sends no text".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_round_trip_through_text() {
+        let traffic = |pattern| Request::Traffic { pattern, size_bytes: 64, rate_bps: 1e6 };
+        for request in Pattern::ALL.map(traffic).into_iter().chain([Request::Counters]) {
+            assert_eq!(Request::parse(request.line().trim_end()).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn lines_are_refused_when_they_are_no_requests() {
+        for line in [
+            "",
+            "GET / HTTP/1.1",
+            "weft-bench 2 tcp_rr 1 0",
+            "weft-bench 1 ",
+            "weft-bench 1 tcp_rr",
+            "weft-bench 1 tcp_rr 0 0",
+            "weft-bench 1 tcp_rr 99999999999 0",
+            "weft-bench 1 udp_rr 1 0",
+            "weft-bench 1 tcp_stream 1 -5",
+            "weft-bench 1 tcp_stream 1 NaN",
+        ] {
+            assert!(Request::parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The side that waits: answers, counts, and sends where it is asked to.
+
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use netdev::cpu::{CpuTimes, pin_current_thread, ticks_per_second};
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+
+use super::instance::{self, Shared, WAIT};
+use super::protocol::{self, Request};
+use super::{MAX_CONNECTIONS, Pattern, Placement};
+use crate::{Error, Result};
+
+/// Connections at once: those of a load, of another that is about to end, and those that only ask.
+const LIMIT: usize = 2 * MAX_CONNECTIONS + 20;
+/// Bytes that may wait in the kernel for a receiver of datagrams that does not run.
+const QUEUE_BYTES: usize = 16 << 20;
+/// A client that is silent for longer, in seconds, is asked whether it is there: three times, then it is not.
+const KEEPALIVE_SECONDS: u32 = 10;
+/// Stacks are small: there may be many threads, and what is large is on the heap.
+pub(super) const STACK_BYTES: usize = 256 << 10;
+
+/// A server at one address. Dropping it ends it, with all its connections.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at `address` in the network namespace of the calling thread; port 0 is one of the kernel's choice. What the server
+    /// does, it does on the processor of `placement`.
+    ///
+    /// # Errors
+    /// The port is in use, or the address is not this host's.
+    pub fn start(address: SocketAddr, placement: Placement) -> Result<Self> {
+        let failed = |e| Error::io(format!("listen on {address}"))(e);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        setsockopt(&listener, sockopt::ReceiveTimeout, &TimeVal::new(0, WAIT.as_micros() as _))
+            .map_err(|e| failed(e.into()))?;
+        placement.choose_congestion_control(&listener)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let shared = Arc::new(Shared::default());
+        let accepting = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("serve".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || accept(&listener, &accepting, placement))
+            .map_err(Error::io("start a traffic thread"))?;
+        Ok(Self { shared, address, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Payload bytes and datagrams that came so far.
+    pub fn received(&self) -> (u64, u64) {
+        let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (of(&self.shared.received_bytes), of(&self.shared.received_messages))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed; the client misses its answers.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>, placement: Placement) {
+    let running = Arc::new(AtomicUsize::new(0));
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    while !shared.is_done() {
+        match listener.accept() {
+            Ok((stream, client)) => {
+                threads.retain(|thread| !thread.is_finished());
+                if running.load(Ordering::Relaxed) >= LIMIT {
+                    tracing::warn!(%client, "refused: {LIMIT} connections are open");
+                    continue;
+                }
+                let (shared, running) = (Arc::clone(shared), Arc::clone(&running));
+                running.fetch_add(1, Ordering::Relaxed);
+                let work = move || {
+                    if let Err(error) = placement.pin().and_then(|()| serve(stream, &shared)) {
+                        tracing::debug!(%client, %error, "an instance has ended");
+                    }
+                    running.fetch_sub(1, Ordering::Relaxed);
+                };
+                let builder = std::thread::Builder::new().name("serve".into());
+                match builder.stack_size(STACK_BYTES).spawn(work) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => tracing::warn!(%error, "refused: no more threads"),
+                }
+            }
+            Err(error) if instance::is_timeout(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                std::thread::sleep(WAIT);
+            }
+        }
+    }
+    for thread in threads {
+        let _ = thread.join();
+    }
+}
+
+/// Does what the client of `stream` wants until it ends.
+fn serve(stream: TcpStream, shared: &Arc<Shared>) -> Result<()> {
+    keep_alive(&stream)?;
+    let request = match protocol::read_line(&stream).and_then(|line| Request::parse(&line)) {
+        Ok(request) => request,
+        Err(error) => {
+            let _ = protocol::send(&stream, &format!("error {error}\n"));
+            return Err(error);
+        }
+    };
+    match request {
+        Request::Counters => tell_counters(stream, shared),
+        Request::Traffic { pattern, size_bytes, rate_bps } => {
+            let rate_bps = (rate_bps > 0.0).then_some(rate_bps);
+            let served = traffic(stream, pattern, size_bytes, rate_bps, shared);
+            served.map_err(Error::io(format!("serve {pattern}")))
+        }
+    }
+}
+
+fn traffic(
+    stream: TcpStream,
+    pattern: Pattern,
+    size: usize,
+    rate_bps: Option<f64>,
+    shared: &Arc<Shared>,
+) -> std::io::Result<()> {
+    let ok =
+        |port: u16| protocol::send(&stream, &format!("ok {port}\n")).map_err(std::io::Error::other);
+    let address = || stream.local_addr().map(|at| SocketAddr::new(at.ip(), 0));
+    match pattern {
+        Pattern::TcpStream => ok(0).and_then(|()| instance::read_stream(&stream, shared)),
+        Pattern::TcpReverse => {
+            ok(0)?;
+            instance::write_stream(&stream, size, rate_bps, shared)
+        }
+        Pattern::TcpBidirectional => {
+            ok(0)?;
+            let writer = stream.try_clone()?;
+            let reading = Arc::clone(shared);
+            let write = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+                // When the other side ends, so does reading, which tells of it.
+                let _ = instance::write_stream(&writer, size, rate_bps, &reading);
+            })?;
+            let read = instance::read_stream(&stream, shared);
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            let _ = write.join();
+            read
+        }
+        Pattern::TcpRr => ok(0).and_then(|()| instance::answer(&stream, size, shared)),
+        Pattern::TcpCrr => {
+            let listener = TcpListener::bind(address()?)?;
+            ok(listener.local_addr()?.port())?;
+            instance::answer_connections(&listener, size, shared, || is_there(&stream))
+        }
+        Pattern::UdpRr => {
+            let socket = UdpSocket::bind(address()?)?;
+            ok(socket.local_addr()?.port())?;
+            instance::answer_datagrams(&socket, size, shared, || is_there(&stream))
+        }
+        Pattern::UdpStream => {
+            let socket = UdpSocket::bind(address()?)?;
+            // Without the privilege the default has to do.
+            let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
+            ok(socket.local_addr()?.port())?;
+            instance::count_datagrams(&socket, size, shared, || is_there(&stream))
+        }
+    }
+}
+
+/// Answers each line with bytes, datagrams, and the processors' busy and whole time in seconds.
+fn tell_counters(stream: TcpStream, shared: &Shared) -> Result<()> {
+    protocol::send(&stream, "ok 0\n")?;
+    while !shared.is_done() && is_there(&stream) {
+        if !has_more(&stream) {
+            std::thread::sleep(WAIT / 10);
+            continue;
+        }
+        protocol::read_line(&stream)?;
+        let (bytes, messages) = (
+            shared.received_bytes.load(Ordering::Relaxed),
+            shared.received_messages.load(Ordering::Relaxed),
+        );
+        let cpu = CpuTimes::now()?;
+        let seconds = |ticks: u64| ticks as f64 / ticks_per_second() as f64;
+        let (busy, total) = (seconds(cpu.busy()), seconds(cpu.total()));
+        protocol::send(&stream, &format!("{bytes} {messages} {busy} {total}\n"))?;
+    }
+    Ok(())
+}
+
+/// Lets the kernel find out that the host of a silent client is gone.
+fn keep_alive(stream: &TcpStream) -> Result<()> {
+    let set = || {
+        setsockopt(stream, sockopt::KeepAlive, &true)?;
+        setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS)?;
+        setsockopt(stream, sockopt::TcpKeepInterval, &KEEPALIVE_SECONDS)?;
+        setsockopt(stream, sockopt::TcpKeepCount, &3)
+    };
+    set().map_err(Error::io("ask for keepalive"))
+}
+
+/// What the other side has sent and nobody has read yet: `Some(0)` is its end.
+fn pending(stream: &TcpStream) -> Result<usize, nix::errno::Errno> {
+    let mut byte = [0];
+    recv(stream.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)
+}
+
+/// False once the client has closed the connection, or its host is gone.
+fn is_there(stream: &TcpStream) -> bool {
+    matches!(pending(stream), Ok(1..) | Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR))
+}
+
+fn has_more(stream: &TcpStream) -> bool {
+    matches!(pending(stream), Ok(1..))
+}
+
+impl Placement {
+    /// Keeps the calling thread on the processor.
+    pub(super) fn pin(self) -> Result<()> {
+        Ok(self.cpu.map_or(Ok(()), pin_current_thread)?)
+    }
+
+    /// Accepted connections take over what their listener has.
+    pub(super) fn choose_congestion_control(self, socket: &impl std::os::fd::AsFd) -> Result<()> {
+        let Some(name) = self.congestion_control else { return Ok(()) };
+        setsockopt(socket, sockopt::TcpCongestion, &name.into())
+            .map_err(Error::io(format!("choose {name} as congestion control")))
+    }
+}

@@ -1,0 +1,182 @@
+//! `weft bench`, as a user calls it, and its emulated machine.
+
+use bench::exact::{self, Kernel, Rounds};
+use bench::{Stop, lab::Contender};
+use serde_json::Value;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::{require_program, require_root, require_vm};
+
+const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+
+/// A kept run of all studies.
+const RESULTS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-22-bench/results.json");
+
+/// Exit code, standard output and standard error.
+fn weft(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(WEFT).args(arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn digits_are_the_same_when_the_input_is() {
+    require_vm!();
+    let kernel = Kernel::open(Path::new(KERNEL)).unwrap();
+    let rounds = Rounds { warm_up: 10, measured: 50, stream_kib: 256 };
+    for name in ["bridge", "weft-user-geneve"] {
+        let contender: Contender = name.parse().unwrap();
+        let measure =
+            || exact::measure(contender, &kernel, Path::new(WEFT), rounds, &Stop::new()).unwrap();
+        let (first, second) = (measure(), measure());
+        assert_eq!(first, second);
+        let switching = first.switching();
+        assert!(switching.tcp > 500.0 && switching.udp > 500.0, "{name} is not free: {first:?}");
+    }
+}
+
+#[test]
+fn names_that_are_none_are_answered_with_those_that_are() {
+    for (arguments, valid) in [
+        (&["bench", "run", "foo"][..], "software-tunnelling, jumbo-frames"),
+        (&["bench", "run", "all", "--contender", "foo"], "kernel-vxlan"),
+        (&["bench", "run", "all", "--profile", "foo"], "full, tso, none"),
+        (&["bench", "client", "localhost", "--pattern", "foo"], "tcp_stream, tcp_reverse"),
+        (&["bench", "client", "localhost", "--connections", "641"], "1 to 640"),
+    ] {
+        let (code, _, error) = weft(arguments);
+        assert_eq!(code, 2, "{error}");
+        assert!(error.contains(valid), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn studies_and_contenders_are_listed_with_reasons() {
+    require_root!();
+    let (code, text, error) = weft(&["bench", "list"]);
+    assert_eq!(code, 0, "{error}");
+    for part in ["tcp_rr-1024B-64i", "geneve-vs-vxlan", "kernel-vxlan         found"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let reasons = text.lines().filter_map(|line| line.split_once("skipped: "));
+    assert!(reasons.clone().count() > 0, "{text}");
+    assert!(reasons.clone().all(|(_, why)| why.len() > 10), "{text}");
+}
+
+#[test]
+fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
+    require_root!();
+    let directory = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
+    let out = directory.to_str().unwrap();
+    let (code, text, error) = weft(&[
+        "bench",
+        "run",
+        "software-tunnelling",
+        "--quick",
+        "--seconds",
+        "0.6",
+        "--blocks",
+        "2",
+        "--contender",
+        "weft-user-stt",
+        "--profile",
+        "full",
+        "--scenario",
+        "1i",
+        "--out",
+        out,
+    ]);
+    assert_eq!(code, 0, "{text}\n{error}");
+    assert!(text.contains("C1 ") && text.contains("C17 "), "{text}");
+    let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
+    let results: Value = serde_json::from_str(&read("results.json")).unwrap();
+    assert_eq!((&results["schema"], &results["complete"]), (&1.into(), &true.into()));
+    let samples = results["samples"].as_array().unwrap();
+    let failed: Vec<_> = samples.iter().filter(|s| !s["failure"].is_null()).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert!(samples.iter().any(|s| s["contender"] == "weft-user-stt" && s["figures"]["gbps"].as_f64() > Some(0.0)));
+    for name in ["report.html", "report.md"] {
+        assert!(read(name).contains("weft stt"), "{name}");
+    }
+    let json = directory.join("results.json");
+    let (code, text, error) =
+        weft(&["bench", "compare", json.to_str().unwrap(), json.to_str().unwrap()]);
+    assert_eq!(code, 0, "{error}");
+    assert!(text.contains("+0.0 %") && !text.contains("different"), "{text}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn client_says_what_is_wrong_when_nobody_serves() {
+    // Bound, but nobody accepts and nobody answers: a wait that has to end.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port().to_string();
+    let (code, _, error) =
+        weft(&["bench", "client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
+    assert_eq!(code, 1);
+    assert!(!error.is_empty());
+    drop(silent);
+    let (code, _, error) =
+        weft(&["bench", "client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("refused"), "{error}");
+}
+
+#[test]
+fn port_in_use_is_named_when_serve_starts() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (code, _, error) = weft(&["bench", "serve", "--address", "127.0.0.1", "--port", &port]);
+    assert_eq!(code, 1);
+    assert!(error.contains(&port) && error.contains("in use"), "{error}");
+}
+
+/// Looks for what is wider than its place: the page itself, and text of charts.
+const LOOK: &str = "<script>addEventListener('load', () => {
+    const found = [];
+    const page = document.documentElement;
+    if (page.scrollWidth > page.clientWidth) found.push('the page is ' + page.scrollWidth + ' wide, its window ' + page.clientWidth);
+    for (const text of document.querySelectorAll('svg text')) {
+        const box = text.getBBox(), view = text.ownerSVGElement.viewBox.baseVal;
+        const inside = box.x >= 0 && box.y >= 0 && box.x + box.width <= view.width && box.y + box.height <= view.height;
+        if (!inside) found.push('text of a chart: ' + text.textContent);
+    }
+    for (const cell of document.querySelectorAll('td, th, p, li, h1, h2, h3')) {
+        if (cell.scrollWidth > cell.clientWidth + 1 && !cell.closest('.scroll')) found.push('cut off: ' + cell.textContent.slice(0, 60));
+    }
+    document.body.dataset.looked = found.length ? found.join('; ') : 'nothing overflows';
+});</script>";
+
+#[test]
+fn nothing_overflows_when_a_browser_shows_the_report() {
+    require_root!();
+    require_program!("chromium", "chromium");
+    let directory = std::env::temp_dir().join(format!("weft-report-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let out = directory.to_str().unwrap();
+    let (code, _, error) = weft(&["bench", "report", RESULTS, "--out", out]);
+    assert_eq!(code, 0, "{error}");
+    let report = std::fs::read_to_string(directory.join("report.html")).unwrap();
+    assert!(!report.contains("http://") && !report.contains("https://"), "it needs no network");
+    assert!(report.matches("<svg").count() > 10, "every scenario has a chart");
+    let page = directory.join("looked.html");
+    std::fs::write(&page, report.replace("</body>", &format!("{LOOK}</body>"))).unwrap();
+    for width in [1400, 800, 500] {
+        let browser = Command::new("timeout")
+            .args(["120", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu"])
+            .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+            .arg(format!("--window-size={width},1000"))
+            .arg("--dump-dom")
+            .arg(format!("file://{}", page.display()))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&browser.stdout).into_owned();
+        let looked = text.split("data-looked=\"").nth(1).and_then(|rest| rest.split('"').next());
+        assert_eq!(looked, Some("nothing overflows"), "at a width of {width}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
