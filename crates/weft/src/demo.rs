@@ -1,10 +1,10 @@
 //! `weft demo`: all six tunnels in namespaces on this machine, beside the Linux bridge, in one table.
 
 use crate::Failure;
+use ::bench::demo::{self, DemoOptions};
+use ::bench::lab::{Profile, check_privileges};
+use ::bench::{Error, Stop};
 use anyhow::{Context, anyhow};
-use bench::demo::{self, DemoOptions};
-use bench::lab::Profile;
-use bench::{Error, Stop};
 use std::path::PathBuf;
 
 /// Carry real traffic through all six tunnels between two hosts made of namespaces, and print one table.
@@ -46,11 +46,19 @@ pub fn demo(args: Args) -> Result<(), Failure> {
         commit: option_env!("WEFT_COMMIT").map(str::to_owned),
         ..DemoOptions::new(weft)
     };
-    let stop = Stop::on_signals()?;
-    let report = demo::run(&options, &stop).map_err(|error| match error {
+    let refused = |error| match error {
         Error::Missing { .. } => Failure::input(error),
         error => error.into(),
-    })?;
+    };
+    // Who may not run it is told that, and nothing else.
+    check_privileges().map_err(refused)?;
+    if !options.quiet {
+        // What is wrong with the machine shows in the figures.
+        let found = ::doctor::examine::Subject::default().examine()?;
+        eprintln!("weft doctor says of this machine:\n{}", found.brief());
+    }
+    let stop = Stop::on_signals()?;
+    let report = demo::run(&options, &stop).map_err(refused)?;
     println!("{report}");
     if report.passed() {
         Ok(())

@@ -1,12 +1,14 @@
 //! The command line of weft: nothing but wiring.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod capture;
 mod check;
 mod clock;
 mod control;
 mod daemon;
 mod demo;
+mod doctor;
 mod fdb;
 mod flows;
 mod limits;
@@ -38,7 +40,9 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  weft doctor                            what this host does for tunnels, and what is wrong with it
   weft demo                              two hosts in namespaces, all six tunnels, one table
+  weft bench run all --quick             the published studies, repeated on this machine
   weft run --host h1 network.toml        the switch of host h1
   weft show --host h1                    its ports, end points, counters and drops
   weft show --host h1 --json             the same for programs
@@ -66,6 +70,8 @@ enum Command {
     Check(check::Args),
     Trace(trace::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
+    Bench(bench::Bench),
 }
 
 /// What a command ends with when it does not succeed.
@@ -74,6 +80,8 @@ enum Failure {
     Work(anyhow::Error),
     /// Bad input or missing rights; nothing was done: exit code 2.
     Input(anyhow::Error),
+    /// It has found something, and said so: this exit code.
+    Found(u8),
     /// Nobody reads the output any more, `head` for one: success.
     Unread,
 }
@@ -105,9 +113,12 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Demo(args) => demo::demo(args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench::bench(args),
     };
     let (code, error) = match result {
         Ok(()) | Err(Failure::Unread) => return ExitCode::SUCCESS,
+        Err(Failure::Found(code)) => return ExitCode::from(code),
         Err(Failure::Work(error)) => (1, error),
         Err(Failure::Input(error)) => (2, error),
     };

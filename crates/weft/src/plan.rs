@@ -2,6 +2,7 @@
 
 use crate::numbers::{EndpointName, Numbers, Pool};
 use anyhow::{Context, Result, bail};
+use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use datapath::user::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
@@ -86,6 +87,8 @@ pub fn plan(
         workers: Workers::default(),
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
+        solicit: SolicitLimits::default(),
+        hand_over: None,
     };
     Ok(Plan { config, program })
 }
@@ -260,6 +263,8 @@ mod tests {
         let manual = include_str!("../../../docs/network-toml.md");
         let switch::Config { limits, learn } = switch::Config::default();
         let UpcallLimits { packets, bytes } = UpcallLimits::default();
+        let SolicitLimits { again_after, neighbours } = SolicitLimits::default();
+        assert_eq!(again_after.as_secs(), 1);
         let (stations, age) = (learn.stations, learn.max_age.as_secs());
         assert_eq!((limits.megaflows, stations), (MEGAFLOWS, learn.bindings));
         let (total, per_port) = (thousands(stations.total), thousands(stations.per_port));
@@ -269,6 +274,7 @@ mod tests {
             format!("| {} of a port, {} of all;", masks.0, masks.1),
             format!("| {packets} or {} MiB of a port |", bytes >> 20),
             format!("| {total} each, {per_port} of a port;"),
+            format!("| each once a second, {neighbours} of a port |"),
             format!("forgotten {age} seconds after"),
         ] {
             assert!(manual.contains(&limit), "{limit}");

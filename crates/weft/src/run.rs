@@ -1,7 +1,7 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{Control, default_path};
-use crate::daemon::{Daemon, Ready};
+use crate::daemon::{Choice, Daemon, Ready};
 use crate::{Failure, logging, sentence};
 use datapath::user::Workers;
 use netdev::epoll::{Epoll, Events};
@@ -29,6 +29,9 @@ pub struct Args {
     /// The control socket [default: /run/weft/HOST.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Who forwards: the kernel's datapath does so in BPF programs, and what these cannot do in the threads of the user's
+    #[arg(long, value_enum, default_value_t = Choice::User)]
+    datapath: Choice,
     /// Threads that forward, 1 to 64; each packet is forwarded by one of them, chosen by its inner flow
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
@@ -49,7 +52,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let daemon = Arc::new(ready.start()?);
+    let daemon = Arc::new(ready.start(args.datapath)?);
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&daemon);
     let served = control.serve(move |request, client| asked.answer(request, client));
@@ -70,7 +73,7 @@ fn wait_for_end(signals: &Signals, daemon: &Daemon) -> Result<(), anyhow::Error>
         match signals.read()? {
             Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
             Some(Signal::Hangup) => match daemon.reload() {
-                Ok(_) | Err(Failure::Unread) => {}
+                Ok(_) | Err(Failure::Unread | Failure::Found(_)) => {}
                 Err(Failure::Work(error) | Failure::Input(error)) => {
                     tracing::error!("SIGHUP: {}", sentence(&error));
                 }

@@ -2,10 +2,11 @@
 
 use crate::control::{Request, Target, ask};
 use crate::{Failure, text};
+use ::doctor::host::Chosen;
 use datapath::stats::{Count, Drops, Snapshot};
 use std::fmt::Write as _;
 
-/// Show ports, end points, counters and drops by reason of a running switch.
+/// Show ports, end points, counters and drops by reason of a running switch, and how packets leave it.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  weft show --host h1\n  weft show --host h1 --json | jq .ports"
@@ -19,11 +20,20 @@ pub struct Args {
 }
 
 pub fn show(args: &Args) -> Result<(), Failure> {
-    let snapshot: Snapshot = ask(&args.target.path()?, &Request::Show)?;
+    let path = args.target.path()?;
+    let snapshot: Snapshot = ask(&path, &Request::Show)?;
     if args.json {
         return text::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
     }
-    text::print(&describe(&snapshot))
+    // Nothing is chosen while the uplink is away.
+    let chosen: Vec<Chosen> = ask(&path, &Request::Chosen).unwrap_or_default();
+    text::print(&(describe(&snapshot) + &reasons(&chosen)))
+}
+
+/// How packets leave, and why so.
+fn reasons(chosen: &[Chosen]) -> String {
+    let line = |Chosen { what, how, why }: &Chosen| format!("{what}: {how}; {why}\n");
+    chosen.iter().map(line).collect()
 }
 
 fn describe(snapshot: &Snapshot) -> String {
@@ -35,7 +45,11 @@ fn describe(snapshot: &Snapshot) -> String {
 
 fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     let seconds = snapshot.uptime_ms / 1000;
-    writeln!(out, "host {}  pid {}  up {seconds} s", snapshot.host, snapshot.pid)?;
+    writeln!(
+        out,
+        "host {}  {} datapath  pid {}  up {seconds} s",
+        snapshot.host, snapshot.datapath, snapshot.pid
+    )?;
     let uplink = &snapshot.uplink;
     writeln!(out, "uplink {}  {}", uplink.device, uplink.state)?;
     write_counts(out, &uplink.rx, &uplink.tx)?;

@@ -72,6 +72,13 @@ pub enum Request {
         /// Bytes of each frame.
         snap_bytes: usize,
     },
+    /// Which datapath forwards, how packets of each tunnel type leave the host, and why so: a list of [`doctor::host::Chosen`].
+    Chosen,
+    /// How long packets may be on the way to another host: [`doctor::path::PathFacts`]. Takes up to ten seconds.
+    Path {
+        /// Its name in the network file.
+        host: String,
+    },
     /// Goes over to another network file: [`answers::Reloaded`].
     Reload {
         /// Its absolute path.

@@ -352,6 +352,7 @@ mod tests {
             Failure::Work(error) => format!("work: {error:#}"),
             Failure::Input(error) => format!("input: {error:#}"),
             Failure::Unread => "unread".to_owned(),
+            Failure::Found(code) => format!("found: {code}"),
         })
     }
 

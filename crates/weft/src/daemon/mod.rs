@@ -1,7 +1,10 @@
 //! The daemon of one host: a datapath, the switch that decides for it, and what both were made from. [`Daemon::answer`] is what
 //! its control socket can be asked.
 
+mod chosen;
 mod deployed;
+mod forwarding;
+mod probe;
 mod reload;
 mod tables;
 mod underlay;
@@ -12,11 +15,14 @@ use crate::control::answers::Reloaded;
 use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
-use datapath::user::UserDatapath;
 use datapath::user::Workers;
 use deployed::Deployed;
+pub use forwarding::Choice;
+use forwarding::Forwarding;
+use probe::Probes;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use switch::Switch;
 
@@ -24,9 +30,11 @@ use switch::Switch;
 pub struct Daemon {
     host: String,
     file: PathBuf,
-    datapath: Arc<UserDatapath>,
+    datapath: Arc<dyn Datapath>,
+    forwarding: Forwarding,
     switch: Switch,
-    in_use: RwLock<Arc<Deployed>>,
+    probes: Arc<Probes>,
+    in_use: Arc<RwLock<Arc<Deployed>>>,
     /// One reload at a time.
     reloading: Mutex<()>,
 }
@@ -50,23 +58,27 @@ impl Ready {
     }
 
     /// Starts it. Nothing is left behind when this fails.
-    pub fn start(self) -> Result<Daemon> {
+    pub fn start(self, choice: Choice) -> Result<Daemon> {
         let Self { host, file, deployed, program } = self;
-        let datapath = UserDatapath::start(deployed.config.clone())
+        let forwarding = Forwarding::start(choice, &deployed.config)
             .with_context(|| format!("cannot run the switch of {host}"))?;
-        let datapath = Arc::new(datapath);
-        let shared: Arc<dyn Datapath> = Arc::<UserDatapath>::clone(&datapath);
-        let switch = Switch::start(shared, program, &switch::Config::default())
+        let datapath = forwarding.datapath();
+        let switch = Switch::start(Arc::clone(&datapath), program, &switch::Config::default())
             .context("start the threads of the switch")?;
-        let in_use = RwLock::new(Arc::new(deployed));
-        Ok(Daemon { host, file, datapath, switch, in_use, reloading: Mutex::default() })
+        let in_use = Arc::new(RwLock::new(Arc::new(deployed)));
+        let (sender, receiver) = sync_channel(probe::QUEUE);
+        switch.give_probes_to(sender);
+        let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&in_use), receiver)
+            .context("start the thread that answers probes")?;
+        let reloading = Mutex::default();
+        Ok(Daemon { host, file, datapath, forwarding, switch, probes, in_use, reloading })
     }
 }
 
 impl Daemon {
     /// True when it does not forward any more.
     pub fn has_ended(&self) -> bool {
-        self.datapath.has_ended()
+        self.forwarding.has_ended()
     }
 
     /// Ends it; devices that were made are gone when this returns.
@@ -75,7 +87,7 @@ impl Daemon {
     /// With which forwarding had ended before.
     pub fn stop(&self) -> Result<()> {
         self.switch.stop();
-        Ok(self.datapath.join()?)
+        self.forwarding.join()
     }
 
     /// Reads the file again that it was started with.
@@ -115,11 +127,19 @@ impl Daemon {
             Request::Capture { port, outer: true, snap_bytes } => {
                 self.capture_outer(&port, snap_bytes, client)
             }
+            Request::Chosen => match self.chosen() {
+                Ok(chosen) => client.ok(&chosen),
+                Err(error) => client.fail(&error.to_string()),
+            },
+            Request::Path { host } => match self.probes.path(&host) {
+                Ok(path) => client.ok(&path),
+                Err(error) => client.refuse(&error),
+            },
             Request::Reload { network } => match self.reload_from(&network) {
                 Ok(reloaded) => client.ok(&reloaded),
                 Err(Failure::Input(error)) => client.refuse(&crate::sentence(&error)),
                 Err(Failure::Work(error)) => client.fail(&crate::sentence(&error)),
-                Err(Failure::Unread) => Ok(()),
+                Err(Failure::Unread | Failure::Found(_)) => Ok(()),
             },
         }
     }

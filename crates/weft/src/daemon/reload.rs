@@ -9,7 +9,6 @@ use super::{Daemon, Deployed};
 use crate::Failure;
 use crate::control::answers::{Changes, Reloaded};
 use anyhow::{Context, anyhow};
-use datapath::Datapath;
 use datapath::user::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
 use network::Network;

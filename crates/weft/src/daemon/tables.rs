@@ -7,7 +7,7 @@ use crate::control::answers::{
     Binding, Fdb, FlowRef, FlowRow, FlowsEnd, Forgotten, LocalEnd, ProgramRow, Refused, RemoteEnd,
     Station, Tagged, Tunnels,
 };
-use datapath::{Datapath, DatapathError, DumpCursor};
+use datapath::{DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
 use network::Network;
 use network::logical::LogicalPort;

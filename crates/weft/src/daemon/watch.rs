@@ -8,7 +8,6 @@ use super::deployed::Deployed;
 use crate::clock::{Utc, since_epoch};
 use crate::control::Client;
 use crate::control::answers::{CaptureStart, DropRow, FlowRef, FrameRow};
-use datapath::Datapath;
 use datapath::megaflow::MegaflowId;
 use datapath::watch::{CapturedFrame, Direction, DroppedPacket, Watching};
 use flow::DropReason;

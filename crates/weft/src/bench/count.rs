@@ -1,0 +1,84 @@
+//! `weft bench exact`, and what it runs in the emulated machine.
+
+use super::{Exact, Inside, this_program};
+use crate::Failure;
+use ::bench::exact::{self, Baseline, Counts, Kernel, Rounds, Row};
+use ::bench::lab::Contender;
+use ::bench::{Error, Stop};
+
+/// Measures in the machine that this runs in; a line of JSON for the wire, and one for the contender.
+pub fn inside(args: &Inside) -> Result<(), Failure> {
+    let Inside { contender, warm_up, measured, stream_kib } = *args;
+    let weft = this_program()?;
+    let rounds = Rounds { warm_up, measured, stream_kib };
+    for contender in [Contender::Direct, contender] {
+        let counts = exact::measure_inside(contender, &weft, rounds)?;
+        println!("{}", serde_json::to_string(&counts).map_err(anyhow::Error::from)?);
+    }
+    Ok(())
+}
+
+pub fn exact(args: &Exact) -> Result<(), Failure> {
+    let kernel = Kernel::open(&args.kernel).map_err(Failure::input)?;
+    let weft = this_program()?;
+    let baseline =
+        args.baseline.as_deref().map(Baseline::read).transpose().map_err(Failure::input)?;
+    let stop = Stop::on_signals()?;
+    let rounds = if args.short { Rounds::SHORT } else { Rounds::FULL };
+    let mut now = Baseline { kernel: kernel.version()?, rounds, rows: Vec::new() };
+    let chosen = if args.contender.is_empty() { everybody() } else { args.contender.clone() };
+    println!("{}, instructions; switching in brackets", now.kernel);
+    println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
+    let mut failed = 0;
+    for contender in chosen {
+        match exact::measure(contender, &kernel, &weft, rounds, &stop) {
+            Ok(row) => {
+                println!("{}", line(&row));
+                now.rows.push(row);
+            }
+            Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
+            Err(error) => {
+                failed += 1;
+                println!("{:20} FAILED: {error}", contender.to_string());
+            }
+        }
+    }
+    if let Some(path) = &args.json {
+        now.write(path)?;
+    }
+    if let Some(baseline) = baseline {
+        let excesses = baseline.excesses(&now)?;
+        let ours: Vec<_> = excesses.iter().filter(|excess| excess.contender.is_weft()).collect();
+        ours.iter().for_each(|excess| println!("too dear: {excess}"));
+        if !ours.is_empty() {
+            return Err(anyhow::anyhow!("{} counts are above the baseline", ours.len()).into());
+        }
+    }
+    if failed > 0 {
+        return Err(anyhow::anyhow!("{failed} contenders could not be measured").into());
+    }
+    Ok(())
+}
+
+/// All that can take part in an emulated machine, where it is not this host's kernel that counts.
+fn everybody() -> Vec<Contender> {
+    let weft = std::env::current_exe().unwrap_or_default();
+    let can = |contender: &Contender| match contender {
+        Contender::Direct => false,
+        Contender::Weft(..) => contender.unavailable(&weft).is_none(),
+        _ => true,
+    };
+    Contender::all().into_iter().filter(can).collect()
+}
+
+fn line(row: &Row) -> String {
+    let cell =
+        |of: fn(&Counts) -> f64| format!("{:.0} [{:.0}]", of(&row.total), of(&row.switching()));
+    format!(
+        "{:20} {:>18} {:>18} {:>20}",
+        row.contender.to_string(),
+        cell(|counts| counts.tcp),
+        cell(|counts| counts.udp),
+        cell(|counts| counts.stream)
+    )
+}

@@ -1,0 +1,32 @@
+//! How packets of this host's tunnels leave it, and why so.
+
+use super::Daemon;
+use datapath::user::Underlay;
+use doctor::facts::NicFacts;
+use doctor::host::{Chosen, chosen};
+use flow::TunnelType;
+
+impl Daemon {
+    /// For every tunnel type in use. Offloads may be switched at any time, so it is looked at now.
+    pub(super) fn chosen(&self) -> netdev::Result<Vec<Chosen>> {
+        let in_use = self.in_use();
+        let Underlay { tunnels, links, .. } = &in_use.config.underlay;
+        let is_used = |tunnel: &TunnelType| {
+            tunnels.iter().any(|used| used.spec.tunnel == *tunnel)
+                || links.iter().any(|used| used.link.tunnel() == *tunnel)
+        };
+        let used: Vec<_> = TunnelType::ALL.into_iter().filter(is_used).collect();
+        let by_kernel = self.forwarding.is_kernel();
+        let how = match by_kernel {
+            true => "programs in the kernel, and threads for what they cannot do",
+            false => "threads",
+        };
+        let datapath = Chosen {
+            what: "datapath".to_owned(),
+            how: how.to_owned(),
+            why: self.forwarding.why.clone(),
+        };
+        let tunnels = chosen(&NicFacts::read(&in_use.config.uplink)?, &used, by_kernel);
+        Ok([vec![datapath], tunnels].concat())
+    }
+}
