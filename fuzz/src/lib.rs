@@ -17,6 +17,7 @@ pub mod network;
 pub mod ofctl;
 pub mod offload;
 pub mod path;
+pub mod probes;
 pub mod reassembly;
 pub mod seeds;
 pub mod switch;

@@ -33,6 +33,7 @@ pub fn all() -> Vec<Seed> {
         ("logical_actions", actions()),
         ("ofctl_flows", flows()),
         ("megaflow_cache", megaflows()),
+        ("probe", probes()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
     }
@@ -40,6 +41,34 @@ pub fn all() -> Vec<Seed> {
 }
 
 type Group = Vec<(&'static str, Vec<u8>)>;
+
+/// A question for an answer of 1400 bytes, and answers with and without the word of a router.
+fn probes() -> Group {
+    let mac = [0x02, 0x77, 0x65, 0x66, 0x74, 0x01];
+    let probe = |kind: u8, mtu: u16, router: &[u8]| {
+        let head = [1, kind, 0x05, 0x78];
+        let mut frame = join(&[
+            &mac,
+            &mac,
+            &[0x88, 0xb5],
+            b"weft",
+            &head,
+            &7u64.to_be_bytes(),
+            &9u32.to_be_bytes(),
+            &mtu.to_be_bytes(),
+            &[0, 0],
+            router,
+        ]);
+        frame.resize(60, 0);
+        frame
+    };
+    let mapped = join(&[&[0; 10], &[0xff, 0xff, 192, 0, 2, 1]]);
+    vec![
+        ("ask", probe(1, 0, &[0; 16])),
+        ("reply", probe(2, 0, &[0; 16])),
+        ("reply-told", probe(2, 1400, &mapped)),
+    ]
+}
 
 /// A guest's TCP segment with the timestamp option.
 fn guest_tcp(ends: Ends) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
     actions, coalescing, execution, expressions, headers, keys, megaflows, network, ofctl, offload,
-    reassembly, tunnels,
+    probes, reassembly, tunnels,
 };
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
@@ -152,5 +152,12 @@ fn megaflows_are_found_when_they_were_put() {
     for seed in seeds_of("megaflow_cache") {
         let expected = if matches!(seed.name, "replaced" | "masks") { 2 } else { 1 };
         assert_eq!(megaflows::steps(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
+fn probes_are_read_when_the_frame_is_a_seed() {
+    for seed in seeds_of("probe") {
+        assert_eq!(probes::frame(&seed.bytes), Some(seed.name != "ask"), "{}", seed.name);
     }
 }
