@@ -1,13 +1,16 @@
 #!/bin/sh
 # Puts Debian's kernel for virtual machines into the directory named as argument, with the modules that a guest on a TAP needs:
-# the tests of crates/testkit/src/vm.rs boot it. The package itself is not installed: it would become the host's next kernel.
+# the tests of crates/testkit/src/vm.rs boot it, and so does `weft bench exact`, with the modules of what it compares. The package itself is not installed: it would become the host's next kernel.
 # Does nothing, quickly, when it is there. Exit 2, after one sentence, when it cannot get it.
 set -eu
 
 directory=$1
 modules='virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net
     llc stp garp mrp 8021q'
-[ ! -e "$directory/vmlinuz" ] || exit 0
+# What hosts and guests made of namespaces need, and who is compared; what these need in turn comes with them.
+switches='veth bridge tun udp_tunnel ip6_udp_tunnel vxlan geneve ip_tunnel gre ip_gre crc32c_generic libcrc32c nsh
+    nf_defrag_ipv4 nf_defrag_ipv6 nf_conntrack nf_nat nf_conncount nfnetlink nf_conntrack_netlink openvswitch vport-geneve vport-gre vport-vxlan sch_ingress cls_bpf'
+[ ! -e "$directory/complete" ] || exit 0
 
 fail() {
     echo "weft: $1" >&2
@@ -40,7 +43,7 @@ if [ -z "$name" ] || ! download "$name"; then
 fi
 
 set -- --wildcards './boot/vmlinuz-*'
-for module in $modules; do
+for module in $modules $switches; do
     set -- "$@" "*/$module.ko*"
 done
 dpkg-deb --fsys-tarfile "$work"/*.deb | tar -x -C "$work" "$@"
@@ -50,3 +53,4 @@ find "$work" -name '*.ko' -exec mv {} "$directory" \;
 echo $modules >"$directory/modules"
 # Last: it says that the rest is there.
 mv "$work"/boot/vmlinuz-* "$directory/vmlinuz"
+echo "$name" >"$directory/complete"

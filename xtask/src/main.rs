@@ -4,6 +4,7 @@
 mod ci;
 mod demo;
 mod deps;
+mod exact;
 mod fuzz;
 mod lab;
 mod lint;
@@ -38,6 +39,8 @@ enum Task {
     Speed(lab::Options),
     /// Measure what 100,000 megaflows and 100,000 end points cost
     Scale(lab::Options),
+    /// Count instructions of our contenders in an emulated machine; fail if one costs more than 1 % more than the committed baseline
+    ExactGate(exact::Options),
     /// Format the code, the fuzz targets included
     Fmt {
         /// Change nothing; fail if something is not formatted
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Task::Trust(options) => lab::run_in_lab("trust", &options),
         Task::Speed(options) => lab::run_in_lab("speed", &options),
         Task::Scale(options) => lab::run_in_lab("scale", &options),
+        Task::ExactGate(options) => exact::gate(&options),
         Task::Fmt { check } => lint::fmt(check),
         Task::Clippy => lint::clippy(),
         Task::Doc => lint::doc(),

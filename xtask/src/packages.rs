@@ -11,20 +11,27 @@ use crate::run;
 pub const BUILD: [&str; 7] =
     ["gcc", "libc6-dev", "clang-19", "libelf-dev", "make", "pkg-config", "zlib1g-dev"];
 
-/// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines.
-pub const TEST: [&str; 8] = [
+/// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines, a browser for
+/// reports.
+pub const TEST: [&str; 14] = [
     "busybox-static",
+    "chromium",
+    "ethtool",
+    "iperf3",
     "iproute2",
+    "iptables",
+    "nftables",
     "openvswitch-switch",
     "ovn-central",
     "python3-scapy",
     "qemu-system-x86",
+    "sockperf",
     "tcpdump",
     "tshark",
 ];
 
 /// Where the tests look for the kernel of their virtual machines.
-const GUEST_KERNEL: &str = "target/guest-kernel";
+pub const GUEST_KERNEL: &str = "target/guest-kernel";
 
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];

@@ -1,0 +1,55 @@
+//! The regression gate: instructions in an emulated machine, against the committed baseline.
+
+use std::process::Command;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::packages::{self, GUEST_KERNEL};
+use crate::run::{cargo, run, target_dir};
+
+/// What our contenders cost, as committed.
+const BASELINE: &str = "docs/results/exact-baseline.json";
+/// One over UDP with options, and one without any tunnel header: what most changes touch.
+const SHORT: [&str; 2] = ["weft-user-geneve", "weft-user-vlan"];
+const OURS: [&str; 6] = [
+    "weft-user-vxlan",
+    "weft-user-geneve",
+    "weft-user-gre",
+    "weft-user-stt",
+    "weft-user-vlan",
+    "weft-user-qinq",
+];
+
+/// What to count.
+#[derive(Args)]
+pub struct Options {
+    /// Two of our contenders only, as CI does
+    #[arg(long)]
+    short: bool,
+    /// Write the baseline anew in place of comparing with it
+    #[arg(long, conflicts_with = "short")]
+    update: bool,
+}
+
+impl Options {
+    /// What CI does.
+    pub const fn short() -> Self {
+        Self { short: true, update: false }
+    }
+}
+
+/// Builds weft, counts, and compares; the row that is too dear is named.
+pub fn gate(options: &Options) -> Result<()> {
+    packages::ensure(&packages::all())?;
+    packages::fetch_guest_kernel()?;
+    run(&mut cargo(&["build", "--release", "--package", "weft"]))?;
+    let mut command = Command::new(target_dir().join("release/weft"));
+    command.args(["bench", "exact", "--short", "--kernel", GUEST_KERNEL]);
+    let contenders: &[&str] = if options.short { &SHORT } else { &OURS };
+    contenders.iter().for_each(|contender| {
+        command.args(["--contender", contender]);
+    });
+    command.args([if options.update { "--json" } else { "--baseline" }, BASELINE]);
+    run(&mut command)
+}
