@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::lab::Contender;
 use crate::{Error, Result, Stop};
 
-pub use gate::{Baseline, Excess, TOLERANCE};
+pub use gate::{Baseline, Excess};
 pub use inside::measure as measure_inside;
 pub use machine::Kernel;
 
