@@ -30,6 +30,7 @@ pub struct Process {
     tail: Arc<Mutex<VecDeque<String>>>,
     reader: JoinHandle<()>,
     status: Option<ExitStatus>,
+    told_to_end: bool,
 }
 
 impl Process {
@@ -49,7 +50,7 @@ impl Process {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&tail);
         let reader = std::thread::spawn(move || keep_tail(output, &kept));
-        Ok(Self { name, child, tail, reader, status: None })
+        Ok(Self { name, child, tail, reader, status: None, told_to_end: false })
     }
 
     /// The process identifier.
@@ -148,15 +149,22 @@ impl Process {
         self.output_tail()
     }
 
+    /// Sends SIGTERM, once, and does not wait: [`Process::stop`] is to follow.
+    pub(crate) fn end_soon(&mut self) {
+        // A child that is not reaped yet still has its identifier.
+        if let (false, Ok(None), Ok(pid)) =
+            (self.told_to_end, self.poll(), i32::try_from(self.child.id()))
+        {
+            self.told_to_end = kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok();
+        }
+    }
+
     /// SIGTERM, then SIGKILL; `None` when the latter was necessary. The process is gone and reaped afterwards.
     fn terminate(&mut self) -> Option<ExitStatus> {
         if let Ok(Some(status)) = self.poll() {
             return Some(status);
         }
-        // The child is not reaped yet, so its identifier cannot have been given to another process.
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
+        self.end_soon();
         let end = Instant::now() + TERM_GRACE;
         while Instant::now() < end {
             if let Ok(Some(status)) = self.poll() {

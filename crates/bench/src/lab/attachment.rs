@@ -84,11 +84,14 @@ impl Attachment {
             .join("\n")
     }
 
-    /// Ends the processes in order.
+    /// Ends the processes: those of one host before those of the next, or daemons of weft, which are all alike, at the same time.
     ///
     /// # Errors
     /// The first [`Error::Process`](crate::Error::Process) of those that did not end by themselves or reported failure; all are ended.
-    pub fn stop(self) -> Result<()> {
+    pub fn stop(mut self) -> Result<()> {
+        if !self.controls.is_empty() {
+            self.processes.iter_mut().for_each(Process::end_soon);
+        }
         self.processes.into_iter().map(Process::stop).fold(Ok(()), Result::and)
     }
 }

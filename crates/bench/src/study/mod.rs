@@ -9,6 +9,7 @@ mod compare;
 mod entropy;
 mod html;
 mod markdown;
+mod outline;
 mod published;
 mod results;
 mod run;

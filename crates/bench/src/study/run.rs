@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::catalogue::Study;
+use super::outline::{Outline, minutes};
 use super::results::{LeftOut, Results, SCHEMA, Sample};
 use super::scenario::{Cell, Scenario, Timing};
 use super::summary::BASE;
@@ -124,6 +125,10 @@ pub fn run(options: &Options, stop: &Stop) -> Result<Results> {
         return Err(Error::Traffic("no study has such a scenario, profile or MTU".into()));
     }
     let left_out = leave_out(&mut plan, options);
+    let outline = Outline::of(&plan, options.blocks(), options.timing());
+    if !options.quiet {
+        eprintln!("{outline}");
+    }
     let mut results = Results {
         schema: SCHEMA,
         environment: Environment::read(options.commit.clone()),
@@ -136,17 +141,17 @@ pub fn run(options: &Options, stop: &Stop) -> Result<Results> {
         left_out,
         samples: Vec::new(),
     };
-    let steps = |cell: &Cell| {
-        let again = usize::from(cell.contenders.contains(&BASE));
-        (cell.contenders.len() + again) * cell.scenarios.len()
-    };
-    let total: usize = plan.iter().map(|(_, cell)| steps(cell)).sum::<usize>() * options.blocks();
-    let progress = Progress::start(total, options.quiet);
+    let progress = Progress::start(outline.measurements(), options.quiet);
+    let begin = Instant::now();
     let runner = Runner { session: &session, options, progress: &progress };
     match runner.run_all(&plan, &mut results) {
         Ok(()) => results.complete = true,
         Err(Error::Interrupted) => {}
         Err(error) => return Err(error),
+    }
+    drop(progress);
+    if !options.quiet {
+        eprintln!("measured in {}", minutes(begin.elapsed()));
     }
     Ok(results)
 }
@@ -210,15 +215,18 @@ impl Runner<'_> {
         let what = format!("{study} · {profile} · block {} of {blocks} · {contender}", block + 1);
         self.progress.trial(&what);
         self.progress.step(&what);
-        let lab = Lab::build_as(self.session, cell.shape)?;
-        let offloads = lab.offloads().clone();
-        results.offloads.insert(cell.shape.profile.to_string(), offloads);
         if cell.scenarios.iter().any(Scenario::joins_guests) {
-            drop(lab);
             return self.alone(visit, results);
         }
+        let begin = Instant::now();
+        let lab = Lab::build_as(self.session, cell.shape)?;
+        note_offloads(&lab, results);
+        tracing::debug!(took = ?begin.elapsed(), "lab built");
         let mut done = 0;
         let attempt = self.attempt(&lab, visit, &mut done, results);
+        let begin = Instant::now();
+        drop(lab);
+        tracing::debug!(took = ?begin.elapsed(), "lab removed");
         let failure = match attempt {
             Ok(()) => return Ok(()),
             Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -236,6 +244,7 @@ impl Runner<'_> {
     fn alone(&self, visit: Visit<'_>, results: &mut Results) -> Result<()> {
         for scenario in &visit.cell.scenarios {
             let lab = Lab::build_as(self.session, visit.cell.shape)?;
+            note_offloads(&lab, results);
             let mut sample = visit.sample(scenario);
             match scenario.run_alone(&lab, &self.options.weft, self.options.timing()) {
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -255,9 +264,12 @@ impl Runner<'_> {
         done: &mut usize,
         results: &mut Results,
     ) -> Result<()> {
+        let begin = Instant::now();
         let mut attachment = visit.contender.attach(lab, &self.options.weft)?;
         self.wait_until_joined(lab, &mut attachment)?;
+        tracing::debug!(took = ?begin.elapsed(), "guests joined");
         for scenario in &visit.cell.scenarios {
+            let begin = Instant::now();
             let run = scenario.run(lab, &mut attachment, self.options.timing());
             let mut sample = visit.sample(scenario);
             match run {
@@ -272,8 +284,12 @@ impl Runner<'_> {
             results.samples.push(sample);
             *done += 1;
             self.progress.done();
+            tracing::debug!(took = ?begin.elapsed(), scenario = scenario.name(), "measured");
         }
-        attachment.stop()
+        let begin = Instant::now();
+        let stopped = attachment.stop();
+        tracing::debug!(took = ?begin.elapsed(), "contender ended");
+        stopped
     }
 
     fn wait_until_joined(&self, lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
@@ -283,6 +299,12 @@ impl Runner<'_> {
         }
         Ok(())
     }
+}
+
+/// What the kernel says of the underlay.
+fn note_offloads(lab: &Lab<'_>, results: &mut Results) {
+    let profile = lab.shape().profile.to_string();
+    results.offloads.entry(profile).or_insert_with(|| lab.offloads().clone());
 }
 
 impl Visit<'_> {

@@ -9,7 +9,9 @@ use super::results::Figures;
 use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Shape};
 use crate::measure::{Snapshot, Usage, ratio};
 use crate::speed::scale::{Axis, packets_per_second};
-use crate::traffic::load::{Client, Counters, Histogram, Load, Pattern, Placement, Server};
+use crate::traffic::load::{
+    Client, Connected, Counters, Histogram, Load, Pattern, Placement, Server,
+};
 use crate::traffic::tcp::retransmitted;
 use crate::{Error, Result};
 
@@ -131,8 +133,12 @@ struct Run {
 
 impl Run {
     fn run(self, lab: &Lab<'_>, attachment: &mut Attachment, timing: Timing) -> Result<Figures> {
-        let pairs = (0..self.pairs).map(|number| Pair::start(lab, number, &self.load));
+        // All connections of all pairs first: a load would keep a later one from being established.
+        let pairs = (0..self.pairs).map(|number| Pair::open(lab, number, &self.load));
         let pairs = pairs.collect::<Result<Vec<_>>>()?;
+        let begin =
+            |(client, server): (Connected, Server)| Ok(Pair { client: client.begin()?, server });
+        let pairs = Pairs(pairs.into_iter().map(begin).collect::<Result<_>>()?);
         let senders =
             || -> Result<u64> { lab.guests().iter().map(retransmitted).sum::<Result<u64>>() };
         let mut wait = |duration: Duration| -> Result<()> {
@@ -142,21 +148,18 @@ impl Run {
                 lab.stop().sleep(step)?;
                 left -= step;
                 attachment.check()?;
-                pairs.iter().try_for_each(|pair| pair.client.check())?;
+                pairs.0.iter().try_for_each(|pair| pair.client.check())?;
             }
             Ok(())
         };
         wait(timing.warm_up)?;
-        pairs.iter().for_each(|pair| pair.client.begin_measuring());
+        pairs.0.iter().for_each(|pair| pair.client.begin_measuring());
         let resent = senders()?;
-        let start = Moment::now(lab, &pairs)?;
+        let start = Moment::now(lab, &pairs.0)?;
         wait(timing.measured)?;
-        let end = Moment::now(lab, &pairs)?;
+        let end = Moment::now(lab, &pairs.0)?;
         let resent = senders()?.saturating_sub(resent);
-        let mut times = Histogram::default();
-        for pair in pairs {
-            times.merge(&pair.client.finish()?);
-        }
+        let times = pairs.finish()?;
         self.figures((&start, &end), &times, resent, attachment.guest_mtu())
     }
 
@@ -207,15 +210,43 @@ struct Pair {
     server: Server,
 }
 
+/// All of them. They are told to end before any is waited for: those that run on would keep it from ending.
+struct Pairs(Vec<Pair>);
+
+impl Pairs {
+    fn finish(mut self) -> Result<Histogram> {
+        let failed = self.0.iter().map(|pair| pair.client.check()).fold(Ok(()), Result::and);
+        self.end_soon();
+        let mut times = Histogram::default();
+        for Pair { client, server: _server } in self.0.drain(..) {
+            times.merge(&client.finish()?);
+        }
+        failed.map(|()| times)
+    }
+
+    fn end_soon(&self) {
+        for Pair { client, server } in &self.0 {
+            client.end_soon();
+            server.end_soon();
+        }
+    }
+}
+
+impl Drop for Pairs {
+    fn drop(&mut self) {
+        self.end_soon();
+    }
+}
+
 impl Pair {
-    fn start(lab: &Lab<'_>, number: usize, load: &Load) -> Result<Self> {
+    fn open(lab: &Lab<'_>, number: usize, load: &Load) -> Result<(Connected, Server)> {
         let (from, to) = (lab.guest(0, number), lab.guest(1, number));
         let at = SocketAddr::new(to.ip4().into(), 0);
         let server = to.run(|| Server::start(at, placement(to)))??;
         let address = server.address();
         let stop = lab.stop();
-        let client = from.run(|| Client::start(load, address, placement(from), stop))??;
-        Ok(Self { client, server })
+        let client = from.run(|| Connected::open(load, address, placement(from), stop))??;
+        Ok((client, server))
     }
 }
 

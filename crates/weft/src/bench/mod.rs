@@ -139,6 +139,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub fn bench(args: Bench) -> Result<(), Failure> {
+    crate::logging::init();
     match args.task {
         Task::List => list(),
         Task::Run(args) => run(args),

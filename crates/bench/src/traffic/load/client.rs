@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::histogram::Histogram;
 use super::instance::{self, CONNECT_LIMIT, Shared};
@@ -12,6 +13,9 @@ use super::server::STACK_BYTES;
 use super::{Load, Pattern};
 use crate::traffic::blast::{Blast, Pace};
 use crate::{Error, Result, Stop};
+
+/// How long all connections of a load may take to be established.
+const OPEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where traffic is made, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,101 +49,160 @@ pub struct Counters {
     pub sent_messages: u64,
 }
 
-impl Client {
-    /// Opens all connections of `load` to `server`, in the network namespace of the calling thread, and begins.
+/// Connections that are established, on which nothing moves yet.
+#[derive(Debug)]
+pub struct Connected {
+    client: Client,
+    /// Of every connection, until the server is told to begin.
+    controls: Vec<TcpStream>,
+    /// Those of [`Pattern::UdpStream`], which have no thread yet.
+    senders: Vec<UdpSocket>,
+    load: Load,
+    placement: Placement,
+}
+
+impl Connected {
+    /// Opens all connections of `load` to `server`, in the network namespace of the calling thread. Traffic begins with
+    /// [`Connected::begin`]: an early stream would keep a later connection from being established.
     ///
     /// # Errors
-    /// A connection is refused or not established within 2 s, the server does not answer within 5 s; [`Error::Interrupted`].
+    /// A connection is refused or not established within 2 s, the server does not answer within 5 s, all takes longer than 30 s;
+    /// [`Error::Interrupted`].
+    pub fn open(
+        load: &Load,
+        server: SocketAddr,
+        placement: Placement,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let request = Request::Traffic {
+            pattern: load.pattern(),
+            size_bytes: load.size_bytes(),
+            rate_bps: load.rate_of_each_bps().unwrap_or(0.0),
+        };
+        let client = Client {
+            shared: Arc::default(),
+            threads: Vec::new(),
+            blasts: Vec::new(),
+            controls: Vec::new(),
+        };
+        let (controls, senders) = (Vec::with_capacity(load.connections()), Vec::new());
+        let mut connected = Self { client, controls, senders, load: *load, placement };
+        let begin = Instant::now();
+        for number in 0..load.connections() {
+            stop.check()?;
+            if begin.elapsed() > OPEN_LIMIT {
+                let (all, seconds) = (load.connections(), OPEN_LIMIT.as_secs());
+                let text = format!("only {number} of {all} connections in {seconds} s");
+                return Err(Error::Traffic(text));
+            }
+            let stream = TcpStream::connect_timeout(&server, CONNECT_LIMIT)
+                .map_err(Error::io(format!("connect to {server}")))?;
+            placement.choose_congestion_control(&stream)?;
+            let port = protocol::ask(&stream, request)?;
+            connected.controls.push(share(&stream)?);
+            connected.prepare(stream, SocketAddr::new(server.ip(), port))?;
+        }
+        Ok(connected)
+    }
+
+    /// Begins on all connections.
+    ///
+    /// # Errors
+    /// A thread cannot be had, or the server has gone.
+    pub fn begin(self) -> Result<Client> {
+        let Self { mut client, controls, senders, load, placement } = self;
+        for control in &controls {
+            protocol::send(control, protocol::GO)?;
+        }
+        client.shared.go();
+        let size = load.size_bytes();
+        let pace = load
+            .rate_of_each_bps()
+            .map_or(Pace::FlatOut, |bps| Pace::PerSecond(bps / 8.0 / size as f64));
+        for socket in senders {
+            let number = |number: u64, bytes: &mut [u8]| {
+                if let Some(place) = bytes.first_chunk_mut() {
+                    *place = number.to_be_bytes();
+                }
+            };
+            let blast = Blast::start(socket, vec![0x5a; size], number, pace, placement.cpu)?;
+            client.blasts.push(blast);
+        }
+        Ok(client)
+    }
+
+    /// What has been counted so far.
+    #[cfg(test)]
+    pub(super) fn counters(&self) -> Counters {
+        self.client.counters()
+    }
+
+    /// A thread for the connection that waits for [`Shared::go`].
+    fn prepare(&mut self, stream: TcpStream, there: SocketAddr) -> Result<()> {
+        let (size, rate) = (self.load.size_bytes(), self.load.rate_of_each_bps());
+        let (client, placement) = (&mut self.client, self.placement);
+        match self.load.pattern() {
+            Pattern::TcpStream => client.spawn(placement, move |shared, _| {
+                instance::write_stream(&stream, size, rate, shared, || {
+                    shared.wait_for_go();
+                    Ok(())
+                })
+            }),
+            Pattern::TcpReverse => client.spawn(placement, move |shared, _| {
+                instance::read_stream(&stream, shared, || Ok(()))
+            }),
+            Pattern::TcpBidirectional => {
+                let writer = share(&stream)?;
+                client.spawn(placement, move |shared, _| {
+                    instance::write_stream(&writer, size, rate, shared, || {
+                        shared.wait_for_go();
+                        Ok(())
+                    })
+                })?;
+                client.spawn(placement, move |shared, _| {
+                    instance::read_stream(&stream, shared, || Ok(()))
+                })
+            }
+            Pattern::TcpRr => client
+                .spawn(placement, move |shared, times| instance::ask(&stream, size, shared, times)),
+            Pattern::TcpCrr => {
+                client.controls.push(stream);
+                client.spawn(placement, move |shared, times| {
+                    instance::ask_connecting(&there, size, shared, times)
+                })
+            }
+            Pattern::UdpRr => {
+                client.controls.push(stream);
+                let socket = datagram_socket(there)?;
+                client.spawn(placement, move |shared, times| {
+                    instance::ask_datagrams(&socket, size, shared, times)
+                })
+            }
+            Pattern::UdpStream => {
+                client.controls.push(stream);
+                self.senders.push(datagram_socket(there)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn share(stream: &TcpStream) -> Result<TcpStream> {
+    stream.try_clone().map_err(Error::io("share a connection"))
+}
+
+impl Client {
+    /// Opens all connections of `load` and begins.
+    ///
+    /// # Errors
+    /// As [`Connected::open`] and [`Connected::begin`].
     pub fn start(
         load: &Load,
         server: SocketAddr,
         placement: Placement,
         stop: &Stop,
     ) -> Result<Self> {
-        let mut client = Self {
-            shared: Arc::default(),
-            threads: Vec::new(),
-            blasts: Vec::new(),
-            controls: Vec::new(),
-        };
-        let request = Request::Traffic {
-            pattern: load.pattern(),
-            size_bytes: load.size_bytes(),
-            rate_bps: load.rate_of_each_bps().unwrap_or(0.0),
-        };
-        // All connections first: an early stream would keep a later one from being established.
-        let mut opened = Vec::with_capacity(load.connections());
-        for _ in 0..load.connections() {
-            stop.check()?;
-            let stream = TcpStream::connect_timeout(&server, CONNECT_LIMIT)
-                .map_err(Error::io(format!("connect to {server}")))?;
-            placement.choose_congestion_control(&stream)?;
-            let port = protocol::ask(&stream, request)?;
-            opened.push((stream, SocketAddr::new(server.ip(), port)));
-        }
-        for (stream, there) in opened {
-            client.begin(load, stream, there, placement)?;
-        }
-        Ok(client)
-    }
-
-    fn begin(
-        &mut self,
-        load: &Load,
-        stream: TcpStream,
-        there: SocketAddr,
-        placement: Placement,
-    ) -> Result<()> {
-        let (size, rate) = (load.size_bytes(), load.rate_of_each_bps());
-        match load.pattern() {
-            Pattern::TcpStream => self.spawn(placement, move |shared, _| {
-                instance::write_stream(&stream, size, rate, shared)
-            }),
-            Pattern::TcpReverse => {
-                self.spawn(placement, move |shared, _| instance::read_stream(&stream, shared))
-            }
-            Pattern::TcpBidirectional => {
-                let writer = stream.try_clone().map_err(Error::io("share a connection"))?;
-                self.spawn(placement, move |shared, _| {
-                    instance::write_stream(&writer, size, rate, shared)
-                })?;
-                self.spawn(placement, move |shared, _| instance::read_stream(&stream, shared))
-            }
-            Pattern::TcpRr => self
-                .spawn(placement, move |shared, times| instance::ask(&stream, size, shared, times)),
-            Pattern::TcpCrr => {
-                self.controls.push(stream);
-                self.spawn(placement, move |shared, times| {
-                    instance::ask_connecting(&there, size, shared, times)
-                })
-            }
-            Pattern::UdpRr => {
-                self.controls.push(stream);
-                let socket = datagram_socket(there)?;
-                self.spawn(placement, move |shared, times| {
-                    instance::ask_datagrams(&socket, size, shared, times)
-                })
-            }
-            Pattern::UdpStream => {
-                self.controls.push(stream);
-                let pace =
-                    rate.map_or(Pace::FlatOut, |bps| Pace::PerSecond(bps / 8.0 / size as f64));
-                let number = |number: u64, bytes: &mut [u8]| {
-                    if let Some(place) = bytes.first_chunk_mut() {
-                        *place = number.to_be_bytes();
-                    }
-                };
-                let socket = datagram_socket(there)?;
-                self.blasts.push(Blast::start(
-                    socket,
-                    vec![0x5a; size],
-                    number,
-                    pace,
-                    placement.cpu,
-                )?);
-                Ok(())
-            }
-        }
+        Connected::open(load, server, placement, stop)?.begin()
     }
 
     fn spawn(
@@ -194,8 +257,15 @@ impl Client {
         Ok(times)
     }
 
-    fn end(&mut self) -> Histogram {
+    /// Tells all connections to end, and waits for none of them.
+    pub fn end_soon(&self) {
         self.shared.done.store(true, Ordering::Relaxed);
+        // Those that have not begun.
+        self.shared.go();
+    }
+
+    fn end(&mut self) -> Histogram {
+        self.end_soon();
         self.blasts.clear();
         let mut all = Histogram::default();
         for thread in self.threads.drain(..) {

@@ -1,10 +1,13 @@
 //! What the thread of one instance does, on either side. Every wait ends within [`WAIT`], to look whether the run is over.
+//!
+//! Memory is taken, and touched, before `start` lets the instance begin: hundreds of threads that fault pages in at once, on processors
+//! that have all of them to run, would wait for each other for minutes.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -14,7 +17,7 @@ use nix::sys::time::TimeVal;
 use super::histogram::Histogram;
 
 /// How long a thread blocks before it looks whether the run is over.
-pub(super) const WAIT: Duration = Duration::from_millis(100);
+pub(super) const WAIT: Duration = Duration::from_millis(20);
 /// How long a response may take; one that TCP has lost comes after a retransmission.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a response over UDP is waited for before it counts as lost.
@@ -38,9 +41,23 @@ pub(super) struct Shared {
     pub(super) transactions: AtomicU64,
     pub(super) lost: AtomicU64,
     failure: Mutex<Option<String>>,
+    go: Mutex<bool>,
+    gone: Condvar,
 }
 
 impl Shared {
+    /// Lets those begin that wait for it, or end when [`Shared::is_done`].
+    pub(super) fn go(&self) {
+        *self.go.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.gone.notify_all();
+    }
+
+    /// Waits for [`Shared::go`].
+    pub(super) fn wait_for_go(&self) {
+        let go = self.go.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.gone.wait_while(go, |go| !*go));
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.done.load(Ordering::Relaxed)
     }
@@ -109,8 +126,10 @@ pub(super) fn write_stream(
     size: usize,
     rate_bps: Option<f64>,
     shared: &Shared,
+    start: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let message = vec![0x5a; size];
+    start()?;
     let mut pacer = Pacer::new(rate_bps);
     stream.set_write_timeout(Some(WAIT))?;
     while !shared.is_done() {
@@ -130,8 +149,13 @@ pub(super) fn write_stream(
 }
 
 /// Reads until the run is over or the other side ends.
-pub(super) fn read_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
-    let mut buffer = vec![0; READ_LEN];
+pub(super) fn read_stream(
+    mut stream: &TcpStream,
+    shared: &Shared,
+    start: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let mut buffer = vec![0x5a; READ_LEN];
+    start()?;
     stream.set_read_timeout(Some(WAIT))?;
     while !shared.is_done() {
         match stream.read(&mut buffer) {
@@ -145,7 +169,11 @@ pub(super) fn read_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result
 }
 
 /// Fills `message` from `stream`; false when the run is over before.
-fn read_message(mut stream: &TcpStream, message: &mut [u8], shared: &Shared) -> io::Result<bool> {
+pub(super) fn read_message(
+    mut stream: &TcpStream,
+    message: &mut [u8],
+    shared: &Shared,
+) -> io::Result<bool> {
     let mut filled = 0;
     while filled < message.len() {
         match stream.read(message.get_mut(filled..).unwrap_or_default()) {
@@ -160,8 +188,14 @@ fn read_message(mut stream: &TcpStream, message: &mut [u8], shared: &Shared) -> 
 }
 
 /// Sends every message of `size` bytes back.
-pub(super) fn answer(mut stream: &TcpStream, size: usize, shared: &Shared) -> io::Result<()> {
-    let mut message = vec![0; size];
+pub(super) fn answer(
+    mut stream: &TcpStream,
+    size: usize,
+    shared: &Shared,
+    start: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let mut message = vec![0x5a; size];
+    start()?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(ANSWER_LIMIT))?;
@@ -183,6 +217,7 @@ pub(super) fn ask(
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(ANSWER_LIMIT))?;
     stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+    shared.wait_for_go();
     while !shared.is_done() {
         let asked = Instant::now();
         stream.write_all(&message)?;
@@ -232,6 +267,7 @@ pub(super) fn ask_connecting(
     times: &mut Histogram,
 ) -> io::Result<()> {
     let mut message = vec![0x5a; size];
+    shared.wait_for_go();
     while !shared.is_done() {
         let asked = Instant::now();
         let mut stream = TcpStream::connect_timeout(server, CONNECT_LIMIT)?;
@@ -281,6 +317,7 @@ pub(super) fn ask_datagrams(
 ) -> io::Result<()> {
     let (mut request, mut response) = (vec![0x5a; size], vec![0; size]);
     socket.set_read_timeout(Some(DATAGRAM_LIMIT))?;
+    shared.wait_for_go();
     let mut number = 0_u64;
     while !shared.is_done() {
         number += 1;

@@ -13,7 +13,7 @@ mod server;
 use std::fmt;
 use std::str::FromStr;
 
-pub use client::{Client, Counters, Placement};
+pub use client::{Client, Connected, Counters, Placement};
 pub use histogram::Histogram;
 pub use peer::{Peer, PeerCounters};
 pub use server::Server;
@@ -256,6 +256,30 @@ mod exchange {
             assert_eq!(transactions > 0, pattern.is_transactions(), "{pattern}");
             assert_eq!(times.total() > 0, pattern.is_transactions(), "{pattern}");
         }
+    }
+
+    #[test]
+    fn nothing_moves_before_all_connections_are_there() {
+        let (server, stop) = (server(), Stop::new());
+        for pattern in [Pattern::TcpReverse, Pattern::TcpBidirectional, Pattern::TcpRr] {
+            let load = Load::new(pattern, 64, 2).unwrap();
+            let (before, placement) = (server.received(), Placement::default());
+            let connected = Connected::open(&load, server.address(), placement, &stop).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(connected.counters(), Counters::default(), "{pattern}");
+            assert_eq!(server.received(), before, "{pattern}");
+            let client = connected.begin().unwrap();
+            let moves = || {
+                let counters = client.counters();
+                let moved = counters.received_bytes + counters.transactions > 0;
+                Ok(moved.then_some(()))
+            };
+            stop.wait_for("traffic", LIMIT, moves).unwrap();
+            client.finish().unwrap();
+        }
+        // One that never begins ends, too.
+        let load = Load::new(Pattern::TcpBidirectional, 64, 2).unwrap();
+        drop(Connected::open(&load, server.address(), Placement::default(), &stop).unwrap());
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! What client and server say to each other: one line each way, then traffic.
+//! What client and server say to each other: one line each way and a last one of the client, then traffic.
 //!
 //! ```text
-//!   client: weft-bench 1 tcp_rr 1024 0        pattern, bytes of a message, bit/s at which the server is to send (0: no limit)
+//!   client: weft-bench 2 tcp_rr 1024 0        pattern, bytes of a message, bit/s at which the server is to send (0: no limit)
 //!   server: ok 0                              here, on this connection
 //!   server: ok 40123                          there, at this port; this connection stays open as long as the traffic lasts
 //!   server: error no such pattern
+//!   client: go                                all connections are there
 //! ```
 //!
 //! With `counters` in place of a pattern, the server answers every further line with what it has counted.
@@ -17,7 +18,9 @@ use super::{Load, Pattern};
 use crate::{Error, Result};
 
 /// The version of the protocol.
-const GREETING: &str = "weft-bench 1";
+const GREETING: &str = "weft-bench 2";
+/// What a client says when all of its connections are there.
+pub(super) const GO: &str = "go\n";
 /// The longest line.
 const LINE_MAX: usize = 200;
 /// How long a line may take to come.
@@ -119,14 +122,14 @@ mod tests {
         for line in [
             "",
             "GET / HTTP/1.1",
-            "weft-bench 2 tcp_rr 1 0",
-            "weft-bench 1 ",
-            "weft-bench 1 tcp_rr",
-            "weft-bench 1 tcp_rr 0 0",
-            "weft-bench 1 tcp_rr 99999999999 0",
-            "weft-bench 1 udp_rr 1 0",
-            "weft-bench 1 tcp_stream 1 -5",
-            "weft-bench 1 tcp_stream 1 NaN",
+            "weft-bench 0 tcp_rr 1 0",
+            "weft-bench 2 ",
+            "weft-bench 2 tcp_rr",
+            "weft-bench 2 tcp_rr 0 0",
+            "weft-bench 2 tcp_rr 99999999999 0",
+            "weft-bench 2 udp_rr 1 0",
+            "weft-bench 2 tcp_stream 1 -5",
+            "weft-bench 2 tcp_stream 1 NaN",
         ] {
             assert!(Request::parse(line).is_err(), "{line}");
         }

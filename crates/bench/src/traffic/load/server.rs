@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use netdev::cpu::{CpuTimes, pin_current_thread, ticks_per_second};
@@ -60,6 +60,11 @@ impl Server {
         self.address
     }
 
+    /// Tells all connections to end, and waits for none of them.
+    pub fn end_soon(&self) {
+        self.shared.done.store(true, Ordering::Relaxed);
+    }
+
     /// Payload bytes and datagrams that came so far.
     pub fn received(&self) -> (u64, u64) {
         let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -69,7 +74,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.done.store(true, Ordering::Relaxed);
+        self.end_soon();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been printed; the client misses its answers.
             let _ = thread.join();
@@ -78,28 +83,26 @@ impl Drop for Server {
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>, placement: Placement) {
-    let running = Arc::new(AtomicUsize::new(0));
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     while !shared.is_done() {
         match listener.accept() {
             Ok((stream, client)) => {
                 threads.retain(|thread| !thread.is_finished());
-                if running.load(Ordering::Relaxed) >= LIMIT {
-                    tracing::warn!(%client, "refused: {LIMIT} connections are open");
+                if threads.len() >= LIMIT {
+                    refuse(&stream, client, &format!("{LIMIT} connections are open"));
                     continue;
                 }
-                let (shared, running) = (Arc::clone(shared), Arc::clone(&running));
-                running.fetch_add(1, Ordering::Relaxed);
+                let stream = Arc::new(stream);
+                let (shared, served) = (Arc::clone(shared), Arc::clone(&stream));
                 let work = move || {
-                    if let Err(error) = placement.pin().and_then(|()| serve(stream, &shared)) {
+                    if let Err(error) = placement.pin().and_then(|()| serve(&served, &shared)) {
                         tracing::debug!(%client, %error, "an instance has ended");
                     }
-                    running.fetch_sub(1, Ordering::Relaxed);
                 };
                 let builder = std::thread::Builder::new().name("serve".into());
                 match builder.stack_size(STACK_BYTES).spawn(work) {
                     Ok(thread) => threads.push(thread),
-                    Err(error) => tracing::warn!(%error, "refused: no more threads"),
+                    Err(error) => refuse(&stream, client, &format!("no more threads: {error}")),
                 }
             }
             Err(error) if instance::is_timeout(&error) => {}
@@ -114,13 +117,19 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, placement: Placement) {
     }
 }
 
+fn refuse(stream: &TcpStream, client: SocketAddr, why: &str) {
+    tracing::warn!(%client, "refused: {why}");
+    // It fits into what the kernel holds for a new connection, so this does not wait for the client.
+    let _ = protocol::send(stream, &format!("error {why}\n"));
+}
+
 /// Does what the client of `stream` wants until it ends.
-fn serve(stream: TcpStream, shared: &Arc<Shared>) -> Result<()> {
-    keep_alive(&stream)?;
-    let request = match protocol::read_line(&stream).and_then(|line| Request::parse(&line)) {
+fn serve(stream: &TcpStream, shared: &Arc<Shared>) -> Result<()> {
+    keep_alive(stream)?;
+    let request = match protocol::read_line(stream).and_then(|line| Request::parse(&line)) {
         Ok(request) => request,
         Err(error) => {
-            let _ = protocol::send(&stream, &format!("error {error}\n"));
+            let _ = protocol::send(stream, &format!("error {error}\n"));
             return Err(error);
         }
     };
@@ -135,64 +144,87 @@ fn serve(stream: TcpStream, shared: &Arc<Shared>) -> Result<()> {
 }
 
 fn traffic(
-    stream: TcpStream,
+    stream: &TcpStream,
     pattern: Pattern,
     size: usize,
     rate_bps: Option<f64>,
     shared: &Arc<Shared>,
 ) -> std::io::Result<()> {
     let ok =
-        |port: u16| protocol::send(&stream, &format!("ok {port}\n")).map_err(std::io::Error::other);
+        |port: u16| protocol::send(stream, &format!("ok {port}\n")).map_err(std::io::Error::other);
+    let go = || wait_for_go(stream, shared);
     let address = || stream.local_addr().map(|at| SocketAddr::new(at.ip(), 0));
     match pattern {
-        Pattern::TcpStream => ok(0).and_then(|()| instance::read_stream(&stream, shared)),
+        Pattern::TcpStream => {
+            ok(0)?;
+            instance::read_stream(stream, shared, go)
+        }
         Pattern::TcpReverse => {
             ok(0)?;
-            instance::write_stream(&stream, size, rate_bps, shared)
+            instance::write_stream(stream, size, rate_bps, shared, go)
         }
         Pattern::TcpBidirectional => {
-            ok(0)?;
             let writer = stream.try_clone()?;
-            let reading = Arc::clone(shared);
+            let writing = Arc::clone(shared);
+            let (tell, told) = std::sync::mpsc::channel();
             let write = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
+                let go = || told.recv().map_err(std::io::Error::other);
                 // When the other side ends, so does reading, which tells of it.
-                let _ = instance::write_stream(&writer, size, rate_bps, &reading);
+                let _ = instance::write_stream(&writer, size, rate_bps, &writing, go);
             })?;
-            let read = instance::read_stream(&stream, shared);
+            let go = || go().and_then(|()| tell.send(()).map_err(std::io::Error::other));
+            let read = ok(0).and_then(|()| instance::read_stream(stream, shared, go));
+            // A writer that was not told to begin ends without it.
+            drop(tell);
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let _ = write.join();
             read
         }
-        Pattern::TcpRr => ok(0).and_then(|()| instance::answer(&stream, size, shared)),
+        Pattern::TcpRr => {
+            ok(0)?;
+            instance::answer(stream, size, shared, go)
+        }
         Pattern::TcpCrr => {
             let listener = TcpListener::bind(address()?)?;
             ok(listener.local_addr()?.port())?;
-            instance::answer_connections(&listener, size, shared, || is_there(&stream))
+            go()?;
+            instance::answer_connections(&listener, size, shared, || is_there(stream))
         }
         Pattern::UdpRr => {
             let socket = UdpSocket::bind(address()?)?;
             ok(socket.local_addr()?.port())?;
-            instance::answer_datagrams(&socket, size, shared, || is_there(&stream))
+            go()?;
+            instance::answer_datagrams(&socket, size, shared, || is_there(stream))
         }
         Pattern::UdpStream => {
             let socket = UdpSocket::bind(address()?)?;
             // Without the privilege the default has to do.
             let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
             ok(socket.local_addr()?.port())?;
-            instance::count_datagrams(&socket, size, shared, || is_there(&stream))
+            go()?;
+            instance::count_datagrams(&socket, size, shared, || is_there(stream))
         }
     }
 }
 
+/// Waits until the client has all of its connections.
+fn wait_for_go(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(WAIT))?;
+    let mut said = [0; protocol::GO.len()];
+    let said_it =
+        instance::read_message(stream, &mut said, shared)? && said == *protocol::GO.as_bytes();
+    said_it.then_some(()).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
 /// Answers each line with bytes, datagrams, and the processors' busy and whole time in seconds.
-fn tell_counters(stream: TcpStream, shared: &Shared) -> Result<()> {
-    protocol::send(&stream, "ok 0\n")?;
-    while !shared.is_done() && is_there(&stream) {
-        if !has_more(&stream) {
+fn tell_counters(stream: &TcpStream, shared: &Shared) -> Result<()> {
+    protocol::send(stream, "ok 0\n")?;
+    while !shared.is_done() && is_there(stream) {
+        if !has_more(stream) {
             std::thread::sleep(WAIT / 10);
             continue;
         }
-        protocol::read_line(&stream)?;
+        protocol::read_line(stream)?;
         let (bytes, messages) = (
             shared.received_bytes.load(Ordering::Relaxed),
             shared.received_messages.load(Ordering::Relaxed),
@@ -200,7 +232,7 @@ fn tell_counters(stream: TcpStream, shared: &Shared) -> Result<()> {
         let cpu = CpuTimes::now()?;
         let seconds = |ticks: u64| ticks as f64 / ticks_per_second() as f64;
         let (busy, total) = (seconds(cpu.busy()), seconds(cpu.total()));
-        protocol::send(&stream, &format!("{bytes} {messages} {busy} {total}\n"))?;
+        protocol::send(stream, &format!("{bytes} {messages} {busy} {total}\n"))?;
     }
     Ok(())
 }

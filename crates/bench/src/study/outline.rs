@@ -1,0 +1,87 @@
+//! What a run is going to do, and how long that will take: said before it begins.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::catalogue::Study;
+use super::scenario::{Cell, Scenario, Timing};
+use super::summary::BASE;
+use crate::lab::{Contender, Datapath};
+
+/// A run in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Outline {
+    studies: usize,
+    contenders: usize,
+    blocks: usize,
+    measured: Duration,
+    measurements: usize,
+    estimate: Duration,
+}
+
+impl Outline {
+    /// Of `plan`, from which those who cannot take part are gone.
+    pub(super) fn of(plan: &[(Study, Cell)], blocks: usize, timing: Timing) -> Self {
+        let mut studies: Vec<Study> = plan.iter().map(|(study, _)| *study).collect();
+        studies.dedup();
+        let mut contenders: Vec<Contender> = Vec::new();
+        let (mut measurements, mut estimate) = (0, Duration::ZERO);
+        for (_, cell) in plan {
+            let again = cell.contenders.contains(&BASE).then_some(BASE);
+            for contender in cell.contenders.iter().copied().chain(again) {
+                if !contenders.contains(&contender) {
+                    contenders.push(contender);
+                }
+                measurements += cell.scenarios.len() * blocks;
+                estimate += visit(cell, contender, timing) * blocks as u32;
+            }
+        }
+        let (studies, contenders) = (studies.len(), contenders.len());
+        Self { studies, contenders, blocks, measured: timing.measured, measurements, estimate }
+    }
+
+    /// All runs of all scenarios.
+    pub(super) const fn measurements(&self) -> usize {
+        self.measurements
+    }
+}
+
+impl fmt::Display for Outline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { studies, contenders, blocks, measured, measurements, estimate } = self;
+        write!(
+            f,
+            "{studies} studies, {contenders} contenders, {measurements} measurements of {:.2} s: each stands on {blocks} runs, and all \
+             take about {}",
+            measured.as_secs_f64(),
+            minutes(*estimate)
+        )
+    }
+}
+
+/// How long one contender takes for all scenarios of a cell. Besides what the timing says these are durations that were seen on two
+/// cores; [`run()`](super::run()) notes them at level `debug`.
+fn visit(cell: &Cell, contender: Contender, timing: Timing) -> Duration {
+    let millis = Duration::from_millis;
+    let join = match contender {
+        Contender::Direct | Contender::LinuxBridge | Contender::Kernel(_) => millis(350),
+        Contender::Ovs(..) => millis(1500),
+        Contender::Weft(Datapath::User, _) => millis(600),
+        Contender::Weft(Datapath::Kernel, _) => millis(2000),
+    };
+    let measure = |scenario: &Scenario| match scenario {
+        Scenario::Load { .. } => timing.warm_up + timing.measured + millis(100),
+        Scenario::Spread => millis(500),
+        Scenario::Scale { .. } => timing.measured + millis(6000),
+    };
+    join + cell.scenarios.iter().map(measure).sum::<Duration>()
+}
+
+/// `7 min 5 s`.
+pub(super) fn minutes(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64().round() as u64;
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, seconds) => format!("{minutes} min {seconds} s"),
+    }
+}
