@@ -2,10 +2,13 @@
 
 use bench::exact::{self, Kernel, Rounds};
 use bench::{Stop, lab::Contender};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use testkit::{require_program, require_root, require_vm};
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
@@ -106,6 +109,78 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
         weft(&["bench", "compare", json.to_str().unwrap(), json.to_str().unwrap()]);
     assert_eq!(code, 0, "{error}");
     assert!(text.contains("+0.0 %") && !text.contains("different"), "{text}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Starts a run of some seconds, as soon as no other lab holds the machine, and waits until it has kept three measurements.
+fn start_a_long_run(directory: &Path) -> (Child, Value) {
+    let results = directory.join("results.json");
+    let end = Instant::now() + Duration::from_secs(180);
+    loop {
+        let mut child = Command::new(WEFT)
+            .args([
+                "bench",
+                "run",
+                "software-tunnelling",
+                "--quick",
+                "--blocks",
+                "1000",
+                "--profile",
+                "full",
+            ])
+            .args(["--contender", "direct", "--scenario", "tcp_stream", "--quiet", "--out"])
+            .arg(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Another lab on the machine ends it at once.
+        while child.try_wait().unwrap().is_none() {
+            let kept = std::fs::read_to_string(&results).ok();
+            let kept: Option<Value> = kept.map(|text| serde_json::from_str(&text).unwrap());
+            if let Some(kept) = kept
+                && kept["samples"].as_array().unwrap().len() >= 3
+            {
+                return (child, kept);
+            }
+            if Instant::now() > end {
+                child.kill().unwrap();
+                panic!("no measurement was kept");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(Instant::now() < end, "the machine is busy with other labs");
+    }
+}
+
+#[test]
+fn measurements_are_kept_when_a_run_is_killed_or_interrupted() {
+    require_root!();
+    let directory = std::env::temp_dir().join(format!("weft-kept-{}", std::process::id()));
+    let (mut child, kept) = start_a_long_run(&directory);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    bench::lab::remove_stale(&Stop::new()).unwrap();
+    assert_eq!(kept["complete"], false);
+    let (json, out) = (directory.join("results.json"), directory.join("report"));
+    std::fs::create_dir_all(&out).unwrap();
+    let (json, out) = (json.to_str().unwrap(), out.to_str().unwrap());
+    let (code, _, error) = weft(&["bench", "report", json, "--out", out]);
+    assert_eq!(code, 0, "{error}");
+    std::fs::remove_dir_all(&directory).unwrap();
+
+    let (mut child, _) = start_a_long_run(&directory);
+    let pid = child.id();
+    kill(Pid::from_raw(pid as i32), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    for name in ["results.json", "report.html", "report.md"] {
+        assert!(std::fs::metadata(directory.join(name)).unwrap().len() > 1000, "{name}");
+    }
+    let left = netdev::Netns::list().unwrap();
+    let left: Vec<_> =
+        left.iter().filter(|name| name.starts_with(&format!("weft-{pid}-"))).collect();
+    assert!(left.is_empty(), "{left:?}");
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

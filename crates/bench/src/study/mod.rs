@@ -24,6 +24,6 @@ pub use html::html;
 pub use markdown::markdown;
 pub use published::{Published, published};
 pub use results::{Figures, LeftOut, Results, SCHEMA, Sample};
-pub use run::{Options, run};
+pub use run::{Milestone, Options, run};
 pub use scenario::{Cell, Scenario, Timing};
 pub use summary::{AGREEMENT, BASE, Metric, Row, Table, tables};

@@ -110,12 +110,26 @@ impl Options {
     }
 }
 
-/// Runs the studies. What was measured before Ctrl-C is returned as incomplete results.
+/// When results are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Milestone {
+    /// There is one sample more.
+    Sample,
+    /// A block has ended.
+    Block,
+}
+
+/// Runs the studies. What was measured before Ctrl-C is returned as incomplete results; `keep` is given all results at every
+/// milestone, so that a crash loses one sample at most.
 ///
 /// # Errors
-/// [`Error::Missing`] when a privilege is missing or another study is running; no scenario is left by the options; the lab
-/// cannot be built. That a scenario fails is no error: it is a row of the results.
-pub fn run(options: &Options, stop: &Stop) -> Result<Results> {
+/// [`Error::Missing`] when a privilege is missing or another study is running; no scenario is left by the options; `keep` fails.
+/// That a scenario fails, or the lab for it, is no error: it is a row of the results.
+pub fn run(
+    options: &Options,
+    stop: &Stop,
+    keep: &mut dyn FnMut(&Results, Milestone) -> Result<()>,
+) -> Result<Results> {
     let session = Session::open(PATIENCE, stop)?;
     let mut plan = Vec::new();
     for &study in &options.studies {
@@ -129,7 +143,7 @@ pub fn run(options: &Options, stop: &Stop) -> Result<Results> {
     if !options.quiet {
         eprintln!("{outline}");
     }
-    let mut results = Results {
+    let results = Results {
         schema: SCHEMA,
         environment: Environment::read(options.commit.clone()),
         quick: options.quick,
@@ -144,16 +158,12 @@ pub fn run(options: &Options, stop: &Stop) -> Result<Results> {
     let progress = Progress::start(outline.measurements(), options.quiet);
     let begin = Instant::now();
     let runner = Runner { session: &session, options, progress: &progress };
-    match runner.run_all(&plan, &mut results) {
-        Ok(()) => results.complete = true,
-        Err(Error::Interrupted) => {}
-        Err(error) => return Err(error),
-    }
-    drop(progress);
+    let mut record = Record { results, keep, progress: &progress, failed: None };
+    record.run_all(&plan, &mut |visit, record| runner.visit(visit, record))?;
     if !options.quiet {
         eprintln!("measured in {}", minutes(begin.elapsed()));
     }
-    Ok(results)
+    Ok(record.results)
 }
 
 /// Takes out of `plan` who cannot take part.
@@ -174,12 +184,6 @@ fn leave_out(plan: &mut [(Study, Cell)], options: &Options) -> Vec<LeftOut> {
     known.into_iter().filter_map(left_out).collect()
 }
 
-struct Runner<'a> {
-    session: &'a Session,
-    options: &'a Options,
-    progress: &'a Progress,
-}
-
 /// One contender in one block of a cell.
 #[derive(Clone, Copy)]
 struct Visit<'a> {
@@ -188,123 +192,6 @@ struct Visit<'a> {
     contender: Contender,
     block: usize,
     again: bool,
-}
-
-impl Runner<'_> {
-    fn run_all(&self, plan: &[(Study, Cell)], results: &mut Results) -> Result<()> {
-        for (study, cell) in plan {
-            for block in 0..results.blocks {
-                let mut order: Vec<_> = cell.contenders.iter().map(|&c| (c, false)).collect();
-                if cell.contenders.contains(&BASE) {
-                    order.push((BASE, true));
-                }
-                shuffle(&mut order);
-                for (contender, again) in order {
-                    let study = *study;
-                    self.visit(Visit { study, cell, contender, block, again }, results)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// All scenarios of the cell with one contender. What fails becomes rows that say so.
-    fn visit(&self, visit: Visit<'_>, results: &mut Results) -> Result<()> {
-        let Visit { study, cell, contender, block, .. } = visit;
-        let (profile, blocks) = (cell.shape.profile, results.blocks);
-        let what = format!("{study} · {profile} · block {} of {blocks} · {contender}", block + 1);
-        self.progress.trial(&what);
-        self.progress.step(&what);
-        if cell.scenarios.iter().any(Scenario::joins_guests) {
-            return self.alone(visit, results);
-        }
-        let begin = Instant::now();
-        let lab = Lab::build_as(self.session, cell.shape)?;
-        note_offloads(&lab, results);
-        tracing::debug!(took = ?begin.elapsed(), "lab built");
-        let mut done = 0;
-        let attempt = self.attempt(&lab, visit, &mut done, results);
-        let begin = Instant::now();
-        drop(lab);
-        tracing::debug!(took = ?begin.elapsed(), "lab removed");
-        let failure = match attempt {
-            Ok(()) => return Ok(()),
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(error) => error.to_string(),
-        };
-        for scenario in cell.scenarios.get(done..).unwrap_or_default() {
-            let failure = Some(failure.clone());
-            results.samples.push(Sample { failure, ..visit.sample(scenario) });
-            self.progress.done();
-        }
-        Ok(())
-    }
-
-    /// Scenarios that need a lab each.
-    fn alone(&self, visit: Visit<'_>, results: &mut Results) -> Result<()> {
-        for scenario in &visit.cell.scenarios {
-            let lab = Lab::build_as(self.session, visit.cell.shape)?;
-            note_offloads(&lab, results);
-            let mut sample = visit.sample(scenario);
-            match scenario.run_alone(&lab, &self.options.weft, self.options.timing()) {
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(error) => sample.failure = Some(error.to_string()),
-                Ok(figures) => sample.figures = Some(figures),
-            }
-            results.samples.push(sample);
-            self.progress.done();
-        }
-        Ok(())
-    }
-
-    fn attempt(
-        &self,
-        lab: &Lab<'_>,
-        visit: Visit<'_>,
-        done: &mut usize,
-        results: &mut Results,
-    ) -> Result<()> {
-        let begin = Instant::now();
-        let mut attachment = visit.contender.attach(lab, &self.options.weft)?;
-        self.wait_until_joined(lab, &mut attachment)?;
-        tracing::debug!(took = ?begin.elapsed(), "guests joined");
-        for scenario in &visit.cell.scenarios {
-            let begin = Instant::now();
-            let run = scenario.run(lab, &mut attachment, self.options.timing());
-            let mut sample = visit.sample(scenario);
-            match run {
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(error) => {
-                    // A process that has ended fails all scenarios that are left.
-                    attachment.check()?;
-                    sample.failure = Some(error.to_string());
-                }
-                Ok(figures) => sample.figures = Some(figures),
-            }
-            results.samples.push(sample);
-            *done += 1;
-            self.progress.done();
-            tracing::debug!(took = ?begin.elapsed(), scenario = scenario.name(), "measured");
-        }
-        let begin = Instant::now();
-        let stopped = attachment.stop();
-        tracing::debug!(took = ?begin.elapsed(), "contender ended");
-        stopped
-    }
-
-    fn wait_until_joined(&self, lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
-        for number in 0..lab.shape().guests_per_host {
-            let (from, to) = (lab.guest(0, number), lab.guest(1, number));
-            first_ping(from, to, attachment, lab.stop())?;
-        }
-        Ok(())
-    }
-}
-
-/// What the kernel says of the underlay.
-fn note_offloads(lab: &Lab<'_>, results: &mut Results) {
-    let profile = lab.shape().profile.to_string();
-    results.offloads.entry(profile).or_insert_with(|| lab.offloads().clone());
 }
 
 impl Visit<'_> {
@@ -319,5 +206,242 @@ impl Visit<'_> {
             figures: None,
             failure: None,
         }
+    }
+}
+
+/// Measures all scenarios of a visit, and adds a sample for each that it comes to.
+type Measure<'m> = dyn FnMut(Visit<'_>, &mut Record<'_>) -> Result<()> + 'm;
+
+/// The results as they grow.
+struct Record<'a> {
+    results: Results,
+    keep: &'a mut dyn FnMut(&Results, Milestone) -> Result<()>,
+    progress: &'a Progress,
+    /// Why they could not be kept: that is no fault of who is being measured.
+    failed: Option<Error>,
+}
+
+impl Record<'_> {
+    /// Visits all of `plan`, and marks the results as complete unless it is interrupted.
+    fn run_all(&mut self, plan: &[(Study, Cell)], measure: &mut Measure<'_>) -> Result<()> {
+        for (study, cell) in plan {
+            for block in 0..self.results.blocks {
+                let mut order: Vec<_> = cell.contenders.iter().map(|&c| (c, false)).collect();
+                if cell.contenders.contains(&BASE) {
+                    order.push((BASE, true));
+                }
+                shuffle(&mut order);
+                for (contender, again) in order {
+                    let visit = Visit { study: *study, cell, contender, block, again };
+                    match self.visit(visit, measure) {
+                        Err(Error::Interrupted) => return Ok(()),
+                        other => other?,
+                    }
+                }
+                (self.keep)(&self.results, Milestone::Block)?;
+            }
+        }
+        self.results.complete = true;
+        Ok(())
+    }
+
+    /// What a visit does not come to, because something fails that all of its scenarios need, becomes rows that say so.
+    fn visit(&mut self, visit: Visit<'_>, measure: &mut Measure<'_>) -> Result<()> {
+        let before = self.results.samples.len();
+        let failure = match measure(visit, self) {
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            other => other.err().map(|error| error.to_string()),
+        };
+        let done = self.results.samples.len() - before;
+        let left = visit.cell.scenarios.get(done..).unwrap_or_default();
+        if let (Some(failure), []) = (&failure, left) {
+            tracing::warn!(contender = %visit.contender, failure, "after its last scenario");
+        }
+        let failure = failure.unwrap_or_else(|| "it was not measured".to_owned());
+        for scenario in left {
+            self.add(Sample { failure: Some(failure.clone()), ..visit.sample(scenario) });
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn add(&mut self, sample: Sample) {
+        self.results.samples.push(sample);
+        self.progress.done();
+        if let Err(error) = (self.keep)(&self.results, Milestone::Sample) {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+struct Runner<'a> {
+    session: &'a Session,
+    options: &'a Options,
+    progress: &'a Progress,
+}
+
+impl Runner<'_> {
+    /// All scenarios of the cell with one contender.
+    fn visit(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
+        let Visit { study, cell, contender, block, .. } = visit;
+        let (profile, blocks) = (cell.shape.profile, record.results.blocks);
+        let what = format!("{study} · {profile} · block {} of {blocks} · {contender}", block + 1);
+        self.progress.trial(&what);
+        self.progress.step(&what);
+        if cell.scenarios.iter().any(Scenario::joins_guests) {
+            return self.alone(visit, record);
+        }
+        let begin = Instant::now();
+        let lab = self.lab(visit, record)?;
+        let mut attachment = contender.attach(&lab, &self.options.weft)?;
+        self.wait_until_joined(&lab, &mut attachment)?;
+        tracing::debug!(took = ?begin.elapsed(), "guests joined");
+        for scenario in &cell.scenarios {
+            let begin = Instant::now();
+            let sample = visit.sample(scenario);
+            match scenario.run(&lab, &mut attachment, self.options.timing()) {
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => {
+                    // A process that has ended fails all scenarios that are left.
+                    attachment.check()?;
+                    record.add(Sample { failure: Some(error.to_string()), ..sample });
+                }
+                Ok(figures) => record.add(Sample { figures: Some(figures), ..sample }),
+            }
+            tracing::debug!(took = ?begin.elapsed(), scenario = scenario.name(), "measured");
+        }
+        attachment.stop()
+    }
+
+    /// Scenarios that need a lab each.
+    fn alone(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
+        for scenario in &visit.cell.scenarios {
+            let measured = self.lab(visit, record).and_then(|lab| {
+                scenario.run_alone(&lab, &self.options.weft, self.options.timing())
+            });
+            let sample = visit.sample(scenario);
+            match measured {
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => record.add(Sample { failure: Some(error.to_string()), ..sample }),
+                Ok(figures) => record.add(Sample { figures: Some(figures), ..sample }),
+            }
+        }
+        Ok(())
+    }
+
+    fn lab(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<Lab<'_>> {
+        let shape = visit.cell.shape;
+        let lab = Lab::build_as(self.session, shape)?;
+        record.results.offloads.insert(shape.profile.to_string(), lab.offloads().clone());
+        Ok(lab)
+    }
+
+    fn wait_until_joined(&self, lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
+        for number in 0..lab.shape().guests_per_host {
+            let (from, to) = (lab.guest(0, number), lab.guest(1, number));
+            first_ping(from, to, attachment, lab.stop())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::load::{Load, Pattern};
+
+    fn cell() -> Cell {
+        let scenario = |size| Scenario::one_pair(Load::new(Pattern::TcpRr, size, 1).unwrap());
+        Cell {
+            shape: crate::lab::Shape::default(),
+            contenders: vec![BASE, Contender::KERNEL_VXLAN],
+            scenarios: vec![scenario(1), scenario(2)],
+        }
+    }
+
+    fn empty(blocks: usize) -> Results {
+        Results {
+            schema: SCHEMA,
+            environment: Environment::read(None),
+            quick: true,
+            seconds: 1.0,
+            blocks,
+            studies: Vec::new(),
+            complete: false,
+            offloads: BTreeMap::new(),
+            left_out: Vec::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    /// What is kept of a run of `plan` in two blocks, at each milestone, and how it ends.
+    fn run_with(
+        plan: &[(Study, Cell)],
+        measure: &mut Measure<'_>,
+    ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
+        let mut kept = Vec::new();
+        let mut keep = |results: &Results, milestone| {
+            kept.push((results.samples.len(), milestone));
+            Ok(())
+        };
+        let progress = Progress::start(0, true);
+        let mut record =
+            Record { results: empty(2), keep: &mut keep, progress: &progress, failed: None };
+        let ended = record.run_all(plan, measure);
+        let results = record.results;
+        (kept, ended, results)
+    }
+
+    #[test]
+    fn others_are_measured_when_the_lab_of_one_fails() {
+        let plan = [(Study::Qinq, cell())];
+        let (kept, ended, results) = run_with(&plan, &mut |visit, record| {
+            if visit.contender != BASE {
+                return Err(Error::Traffic("no such device".into()));
+            }
+            let scenarios = visit.cell.scenarios.iter();
+            scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
+            Ok(())
+        });
+        ended.unwrap();
+        assert!(results.complete);
+        // In each of two blocks the base twice and the other once, two scenarios each.
+        let (bad, good): (Vec<_>, Vec<_>) =
+            results.samples.iter().partition(|sample| sample.failure.is_some());
+        assert_eq!((bad.len(), good.len()), (4, 8));
+        assert!(bad.iter().all(|s| s.failure.as_deref() == Some("no such device")));
+        assert_eq!(kept.iter().filter(|(_, at)| *at == Milestone::Block).count(), 2);
+        let after_each: Vec<usize> =
+            kept.iter().filter(|(_, at)| *at == Milestone::Sample).map(|(len, _)| *len).collect();
+        assert_eq!(after_each, (1..=12).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_was_measured_stays_when_the_run_is_interrupted() {
+        let mut visits = 0;
+        let (_, ended, results) = run_with(&[(Study::Qinq, cell())], &mut |visit, record| {
+            visits += 1;
+            if visits == 2 {
+                return Err(Error::Interrupted);
+            }
+            record.add(visit.sample(&visit.cell.scenarios[0]));
+            Err(Error::Traffic("the second scenario has broken it".into()))
+        });
+        ended.unwrap();
+        assert!(!results.complete);
+        let failures: Vec<bool> = results.samples.iter().map(|s| s.failure.is_some()).collect();
+        assert_eq!(failures, [false, true]);
+    }
+
+    #[test]
+    fn run_ends_when_results_cannot_be_kept() {
+        let mut keep = |_: &Results, _| Err(Error::Traffic("the disk is full".into()));
+        let progress = Progress::start(0, true);
+        let mut record =
+            Record { results: empty(2), keep: &mut keep, progress: &progress, failed: None };
+        let ended = record.run_all(&[(Study::Qinq, cell())], &mut |visit, record| {
+            record.add(visit.sample(&visit.cell.scenarios[0]));
+            Ok(())
+        });
+        assert_eq!(ended.unwrap_err().to_string(), "the disk is full");
     }
 }

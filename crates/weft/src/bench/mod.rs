@@ -5,7 +5,7 @@ mod remote;
 
 use crate::Failure;
 use ::bench::lab::{Contender, Family, Profile};
-use ::bench::study::{self, Options, Results, Study};
+use ::bench::study::{self, Milestone, Options, Results, Study};
 use ::bench::{Error, Stop, crosscheck};
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -151,7 +151,7 @@ pub fn bench(args: Bench) -> Result<(), Failure> {
             Ok(())
         }
         Task::Report { results, out } => {
-            write_reports(&Results::read(&results).map_err(Failure::input)?, &out)
+            Ok(write_reports(&Results::read(&results).map_err(Failure::input)?, &out)?)
         }
         Task::Crosscheck { blocks, seconds } => crosscheck(blocks.into(), seconds),
         Task::Serve(args) => remote::serve(&args),
@@ -202,13 +202,23 @@ fn run(args: Run) -> Result<(), Failure> {
         ..Options::new(this_program()?, studies)
     };
     let stop = Stop::on_signals()?;
-    let results = study::run(&options, &stop).map_err(|error| match error {
+    let json = args.out.join("results.json");
+    let mut keep = |results: &Results, milestone| match milestone {
+        Milestone::Sample => results.write(&json),
+        Milestone::Block => write_reports(results, &args.out),
+    };
+    let results = study::run(&options, &stop, &mut keep).map_err(|error| match error {
         Error::Missing { .. } => Failure::input(error),
         error => error.into(),
     })?;
-    write(&results, &args.out)?;
+    results.write(&json)?;
+    write_reports(&results, &args.out)?;
     for finding in study::verdicts(&results) {
         println!("{:4} {:18} {}", finding.claim.id, finding.verdict.words(), finding.claim.text);
+    }
+    let failed = results.samples.iter().filter(|sample| sample.failure.is_some()).count();
+    if failed > 0 {
+        println!("{failed} of {} measurements failed; the reports say why", results.samples.len());
     }
     println!("Reports: {}", args.out.join("report.html").display());
     if results.complete {
@@ -228,17 +238,13 @@ fn crosscheck(blocks: usize, seconds: u64) -> Result<(), Failure> {
     Err(anyhow::anyhow!("not all are within 10 % of each other").into())
 }
 
-fn write(results: &Results, out: &Path) -> Result<(), Failure> {
-    results.write(&out.join("results.json"))?;
-    write_reports(results, out)
-}
-
-fn write_reports(results: &Results, out: &Path) -> Result<(), Failure> {
+fn write_reports(results: &Results, out: &Path) -> Result<(), Error> {
     for (name, text) in
         [("report.md", study::markdown(results)), ("report.html", study::html(results))]
     {
         let file = out.join(name);
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        let what = format!("write {}", file.display());
+        std::fs::write(&file, text).map_err(|source| Error::Io { what, source })?;
     }
     Ok(())
 }
