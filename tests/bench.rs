@@ -96,13 +96,18 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
     assert!(text.contains("C1 ") && text.contains("C17 "), "{text}");
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
     let results: Value = serde_json::from_str(&read("results.json")).unwrap();
-    assert_eq!((&results["schema"], &results["complete"]), (&1.into(), &true.into()));
+    assert_eq!((&results["schema"], &results["complete"]), (&2.into(), &true.into()));
     let samples = results["samples"].as_array().unwrap();
     let failed: Vec<_> = samples.iter().filter(|s| !s["failure"].is_null()).collect();
     assert!(failed.is_empty(), "{failed:?}");
     assert!(samples.iter().any(|s| s["contender"] == "weft-user-stt" && s["figures"]["gbps"].as_f64() > Some(0.0)));
     for name in ["report.html", "report.md"] {
         assert!(read(name).contains("weft stt"), "{name}");
+    }
+    let verdicts = results["verdicts"].as_array().unwrap();
+    assert_eq!(verdicts.len(), 17);
+    for verdict in verdicts {
+        assert!(verdict["verdict"].is_string() && verdict["why"].as_str() > Some(""), "{verdict}");
     }
     let json = directory.join("results.json");
     let (code, text, error) =

@@ -24,26 +24,38 @@ pub struct Estimate {
 impl Estimate {
     /// Of `values`, in any order; `None` of nothing. The same values give the same interval.
     pub fn of(values: &[f64]) -> Option<Self> {
-        let middle = median(values.iter().copied())?;
-        let runs = values.len();
-        if runs == 1 {
-            return Some(Self { median: middle, low: middle, high: middle, runs });
-        }
-        let mut medians: Vec<f64> = (0..RESAMPLES)
+        Self::bootstrap(values.len(), |drawn| {
+            median(drawn.iter().filter_map(|&run| values.get(run).copied()))
+        })
+    }
+
+    /// Of a `statistic` of `runs` runs, which is given the numbers of those that are drawn; `None` where it is none of all of them.
+    pub fn bootstrap(runs: usize, statistic: impl Fn(&[usize]) -> Option<f64>) -> Option<Self> {
+        let mut drawn: Vec<usize> = (0..runs).collect();
+        let median = statistic(&drawn)?;
+        // Of few runs there are so few ways to draw that all of them are looked at.
+        let ways = u32::try_from(runs).ok().and_then(|places| (runs as u64).checked_pow(places));
+        let all = ways.filter(|ways| *ways <= RESAMPLES);
+        let mut values: Vec<f64> = (0..all.unwrap_or(RESAMPLES))
             .filter_map(|sample| {
-                let draw = |number: usize| {
-                    let random = scramble(sample * runs as u64 + number as u64);
-                    values.get((random % runs as u64) as usize).copied()
-                };
-                median((0..runs).filter_map(draw))
+                let mut rest = sample;
+                for (place, run) in drawn.iter_mut().enumerate() {
+                    let number = match all {
+                        Some(_) => rest,
+                        None => scramble(sample * runs as u64 + place as u64),
+                    };
+                    *run = (number % runs as u64) as usize;
+                    rest /= runs as u64;
+                }
+                statistic(&drawn)
             })
             .collect();
-        medians.sort_by(f64::total_cmp);
+        values.sort_by(f64::total_cmp);
         let at = |part: f64| {
-            let index = (part * (medians.len().saturating_sub(1)) as f64).round() as usize;
-            medians.get(index).copied().unwrap_or(middle)
+            let index = (part * (values.len().saturating_sub(1)) as f64).round() as usize;
+            values.get(index).copied().unwrap_or(median)
         };
-        Some(Self { median: middle, low: at(TAIL), high: at(1.0 - TAIL), runs })
+        Some(Self { median, low: at(TAIL), high: at(1.0 - TAIL), runs })
     }
 
     /// True when `value` lies within the interval.
@@ -84,6 +96,14 @@ mod tests {
         let one = Estimate::of(&[3.0]).unwrap();
         assert_eq!((one.low, one.high, one.runs), (3.0, 3.0, 1));
         assert_eq!(Estimate::of(&[]), None);
+    }
+
+    #[test]
+    fn all_ways_to_draw_are_looked_at_when_there_are_few() {
+        let two = Estimate::of(&[1.0, 3.0]).unwrap();
+        assert_eq!((two.median, two.low, two.high), (2.0, 1.0, 3.0));
+        let four = Estimate::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!((four.median, four.low, four.high), (2.5, 1.0, 4.0));
     }
 
     #[test]

@@ -140,6 +140,12 @@ impl std::fmt::Display for Study {
     }
 }
 
+impl serde::Serialize for Study {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl std::str::FromStr for Study {
     type Err = Error;
 

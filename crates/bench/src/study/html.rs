@@ -91,7 +91,7 @@ const fn class(verdict: Verdict) -> &'static str {
         Verdict::HoldsInPart => "holds_in_part",
         Verdict::DoesNotHold => "does_not_hold",
         Verdict::Answered => "answered",
-        Verdict::Undecided => "undecided",
+        Verdict::NotConverged => "not_converged",
         Verdict::NotTestable => "not_testable",
     }
 }

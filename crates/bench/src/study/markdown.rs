@@ -82,16 +82,19 @@ pub(super) fn place(table: &Table) -> String {
 
 /// The A/A check of a table, in words.
 pub(super) fn noise(table: &Table) -> String {
-    match table.noise {
-        None => "The bridge was not measured twice: nothing is known of the noise.".to_owned(),
-        Some(noise) if table.converged() => {
-            format!("A/A: the bridge against itself {}; converged.", estimate(Some(noise)))
-        }
-        Some(noise) => format!(
-            "A/A: the bridge against itself {}: **not converged**; no ratio means more than that.",
-            estimate(Some(noise))
-        ),
-    }
+    let Some(rate) = table.noise else {
+        return "A/A: nobody was measured twice, nothing is known of the noise: **not converged**."
+            .to_owned();
+    };
+    let cost = table
+        .cost_noise
+        .map_or_else(String::new, |cost| format!(", its processor time {}", estimate(Some(cost))));
+    let end = if table.converged() {
+        "converged."
+    } else {
+        "**not converged**; no ratio means more than that."
+    };
+    format!("A/A: the same again {}{cost}; {end}", estimate(Some(rate)))
 }
 
 fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result {

@@ -8,6 +8,7 @@ mod claims;
 mod compare;
 mod entropy;
 mod html;
+mod judge;
 mod markdown;
 mod outline;
 mod published;

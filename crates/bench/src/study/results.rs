@@ -6,12 +6,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::claims::Finding;
 use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Shape};
 use crate::{Error, Result};
 
 /// The version of the schema. It grows when a reader of the earlier one would misunderstand.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A whole run of one or more studies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -34,6 +35,10 @@ pub struct Results {
     pub offloads: BTreeMap<String, OffloadFlags>,
     /// Who could not take part, and why.
     pub left_out: Vec<LeftOut>,
+    /// What became of each claim, for whoever reads the file. Absent while a block is being measured; not read back, because
+    /// it follows from the samples.
+    #[serde(skip_deserializing, default)]
+    pub verdicts: Vec<Finding>,
     /// What was measured, in the order in which it was.
     pub samples: Vec<Sample>,
 }
@@ -124,9 +129,9 @@ impl Results {
         let value: serde_json::Value = serde_json::from_str(&text)
             .map_err(|error| no(format!("not the results of weft bench: {error}")))?;
         match value.get("schema").and_then(serde_json::Value::as_u64) {
-            Some(schema) if schema == u64::from(SCHEMA) => {}
+            Some(schema) if (1..=u64::from(SCHEMA)).contains(&schema) => {}
             Some(schema) => {
-                return Err(no(format!("schema {schema}; this program reads {SCHEMA}")));
+                return Err(no(format!("schema {schema}; this program reads 1 to {SCHEMA}")));
             }
             None => return Err(no("not the results of weft bench: it has no schema".into())),
         }
@@ -158,8 +163,8 @@ mod tests {
         for (text, why) in [
             ("", "not the results"),
             ("{}", "has no schema"),
-            ("{\"schema\": 999}", "schema 999; this program reads 1"),
-            ("{\"schema\": 1}", "missing field"),
+            ("{\"schema\": 999}", "schema 999; this program reads 1 to 2"),
+            ("{\"schema\": 2}", "missing field"),
         ] {
             fs::write(&path, text).unwrap();
             let error = Results::read(&path).unwrap_err().to_string();

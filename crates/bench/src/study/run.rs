@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::catalogue::Study;
+use super::claims::verdicts;
 use super::outline::{Outline, minutes};
 use super::results::{LeftOut, Results, SCHEMA, Sample};
 use super::scenario::{Cell, Scenario, Timing};
@@ -153,6 +154,7 @@ pub fn run(
         complete: false,
         offloads: BTreeMap::new(),
         left_out,
+        verdicts: Vec::new(),
         samples: Vec::new(),
     };
     let progress = Progress::start(outline.measurements(), options.quiet);
@@ -163,7 +165,9 @@ pub fn run(
     if !options.quiet {
         eprintln!("measured in {}", minutes(begin.elapsed()));
     }
-    Ok(record.results)
+    let mut results = record.results;
+    results.verdicts = verdicts(&results);
+    Ok(results)
 }
 
 /// Takes out of `plan` who cannot take part.
@@ -238,6 +242,7 @@ impl Record<'_> {
                         other => other?,
                     }
                 }
+                self.results.verdicts = verdicts(&self.results);
                 (self.keep)(&self.results, Milestone::Block)?;
             }
         }
@@ -266,6 +271,7 @@ impl Record<'_> {
 
     fn add(&mut self, sample: Sample) {
         self.results.samples.push(sample);
+        self.results.verdicts.clear();
         self.progress.done();
         if let Err(error) = (self.keep)(&self.results, Milestone::Sample) {
             self.failed.get_or_insert(error);
@@ -344,6 +350,24 @@ impl Runner<'_> {
     }
 }
 
+/// Results of nothing so far.
+#[cfg(test)]
+pub(super) fn empty(blocks: usize) -> Results {
+    Results {
+        schema: SCHEMA,
+        environment: Environment::read(None),
+        quick: true,
+        seconds: 1.0,
+        blocks,
+        studies: Vec::new(),
+        complete: false,
+        offloads: BTreeMap::new(),
+        left_out: Vec::new(),
+        verdicts: Vec::new(),
+        samples: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,21 +379,6 @@ mod tests {
             shape: crate::lab::Shape::default(),
             contenders: vec![BASE, Contender::KERNEL_VXLAN],
             scenarios: vec![scenario(1), scenario(2)],
-        }
-    }
-
-    fn empty(blocks: usize) -> Results {
-        Results {
-            schema: SCHEMA,
-            environment: Environment::read(None),
-            quick: true,
-            seconds: 1.0,
-            blocks,
-            studies: Vec::new(),
-            complete: false,
-            offloads: BTreeMap::new(),
-            left_out: Vec::new(),
-            samples: Vec::new(),
         }
     }
 

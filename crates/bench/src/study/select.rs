@@ -1,28 +1,64 @@
-//! Picks samples out of results, and takes ratios of them within blocks.
+//! Picks series of runs out of results, and takes ratios of them within blocks.
 
 use std::collections::BTreeMap;
 
 use super::catalogue::Study;
+use super::markdown::noise;
 use super::results::{Figures, Results, Sample};
-use crate::lab::{Contender, Profile};
+use super::summary::{Table, tables};
+use crate::lab::{Contender, Profile, Shape};
 use crate::measure::ratio;
 use crate::stats::Estimate;
 
-/// Samples of one contender in one study, and of those only some.
+/// What verdicts are made of.
+pub(super) struct Evidence<'a> {
+    pub(super) results: &'a Results,
+    pub(super) tables: Vec<Table>,
+}
+
+impl<'a> Evidence<'a> {
+    pub(super) fn of(results: &'a Results) -> Self {
+        Self { results, tables: tables(results) }
+    }
+
+    /// The tables of `study`.
+    pub(super) fn of_study(&self, study: Study) -> impl Iterator<Item = &Table> {
+        self.tables.iter().filter(move |table| table.study == study.name())
+    }
+
+    /// The contenders with this tunnel, or all of weft when it is none in particular.
+    pub(super) fn subjects(&self, tunnel: &str) -> Vec<Contender> {
+        let measured = |c: &Contender| self.results.samples.iter().any(|s| s.contender == *c);
+        let is = |c: &Contender| match tunnel {
+            "" => c.is_weft(),
+            tunnel => c.id().ends_with(&format!("-{tunnel}")),
+        };
+        Contender::all().into_iter().filter(|c| is(c) && measured(c)).collect()
+    }
+}
+
+/// The runs of one contender in one scenario of a study, on one underlay.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pick {
+pub(super) struct Pick<'a> {
     study: Study,
     contender: Contender,
+    scenario: &'a str,
     profile: Option<Profile>,
     guest_mtu: Option<u16>,
     checksum: Option<bool>,
-    scenario: Option<&'static str>,
 }
 
-impl Pick {
-    pub(super) const fn new(study: Study, contender: Contender) -> Self {
-        let (profile, guest_mtu, checksum, scenario) = (None, None, None, None);
-        Self { study, contender, profile, guest_mtu, checksum, scenario }
+/// A ratio of two series.
+pub(super) struct Ratio {
+    pub(super) estimate: Estimate,
+    /// Why it says nothing, where the machine did not hold still for both.
+    pub(super) unsteady: Option<String>,
+}
+
+impl<'p> Pick<'p> {
+    pub(super) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
+        let (profile, guest_mtu, checksum) = (None, None, None);
+        Self { study, contender, scenario, profile, guest_mtu, checksum }
     }
 
     pub(super) const fn profile(self, profile: Profile) -> Self {
@@ -37,62 +73,43 @@ impl Pick {
         Self { checksum: Some(sent), ..self }
     }
 
-    pub(super) const fn scenario(self, name: &'static str) -> Self {
-        Self { scenario: Some(name), ..self }
+    pub(super) const fn scenario(self, name: &'p str) -> Self {
+        Self { scenario: name, ..self }
     }
 
-    fn takes(&self, sample: &Sample) -> bool {
-        let shape = &sample.shape;
-        sample.study == self.study.name()
-            && sample.contender == self.contender
-            && !sample.again
-            && self.profile.is_none_or(|profile| shape.profile == profile)
+    fn takes(&self, shape: &Shape) -> bool {
+        self.profile.is_none_or(|profile| shape.profile == profile)
             && self.guest_mtu.is_none_or(|mtu| shape.guest_mtu == Some(mtu))
             && self.checksum.is_none_or(|checksum| shape.outer_checksum == Some(checksum))
-            && self.scenario.is_none_or(|name| sample.scenario == name)
     }
 
-    /// `of` by block and scenario, and the profile where that is not given.
-    fn values<'a>(
+    /// `of` by block, and the table that these runs are in.
+    fn series<'e>(
         &self,
-        results: &'a Results,
+        evidence: &'e Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
-    ) -> BTreeMap<(usize, &'a str, String), f64> {
-        let value = |sample: &'a Sample| {
-            let profile = match self.profile {
-                Some(_) => String::new(),
-                None => sample.shape.profile.to_string(),
-            };
-            // One that was picked by its name is compared with one of another name.
-            let scenario = if self.scenario.is_some() { "" } else { sample.scenario.as_str() };
-            Some(((sample.block, scenario, profile), of(sample.figures.as_ref()?)?))
-        };
-        results.samples.iter().filter(|sample| self.takes(sample)).filter_map(value).collect()
+    ) -> Option<(BTreeMap<usize, f64>, &'e Table)> {
+        let mut tables = evidence.of_study(self.study);
+        let table = tables.find(|t| t.scenario == self.scenario && self.takes(&t.shape))?;
+        let mine = |s: &&Sample| s.contender == self.contender && !s.again && table.has(s);
+        let value = |s: &Sample| Some((s.block, of(s.figures.as_ref()?)?));
+        Some((evidence.results.samples.iter().filter(mine).filter_map(value).collect(), table))
     }
 
-    /// The ratios of these to those, of the same block and scenario.
+    /// The ratios of these to those, of the same block.
     pub(super) fn over(
         &self,
-        base: &Self,
-        results: &Results,
+        base: &Pick<'_>,
+        evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
-    ) -> Option<Estimate> {
-        let base = base.values(results, &of);
-        let mine = self.values(results, &of);
+    ) -> Option<Ratio> {
+        let (mine, here) = self.series(evidence, &of)?;
+        let (theirs, there) = base.series(evidence, &of)?;
         let ratios: Vec<f64> =
-            mine.iter().filter_map(|(key, value)| ratio(*value, *base.get(key)?)).collect();
-        Estimate::of(&ratios)
+            mine.iter().filter_map(|(block, value)| ratio(*value, *theirs.get(block)?)).collect();
+        let unsteady = [here, there].into_iter().find(|table| !table.converged()).map(noise);
+        Some(Ratio { estimate: Estimate::of(&ratios)?, unsteady })
     }
-}
-
-/// The contenders of `results` with this tunnel, or all of weft when it is none in particular.
-pub(super) fn subjects(results: &Results, tunnel: &str) -> Vec<Contender> {
-    let measured = |c: &Contender| results.samples.iter().any(|sample| sample.contender == *c);
-    let is = |c: &Contender| match tunnel {
-        "" => c.is_weft(),
-        tunnel => c.id().ends_with(&format!("-{tunnel}")),
-    };
-    Contender::all().into_iter().filter(|c| is(c) && measured(c)).collect()
 }
 
 /// What the study `entropy` has seen, a line for each contender.

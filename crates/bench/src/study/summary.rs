@@ -14,6 +14,8 @@ pub const AGREEMENT: f64 = 0.05;
 
 /// How far the base may be from itself.
 pub const STEADY: f64 = 0.1;
+/// By how much its interval may miss 1: that of few runs is narrow by chance.
+const SLACK: f64 = 0.02;
 
 /// What is compared in a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,8 +84,10 @@ pub struct Table {
     pub shape: Shape,
     /// What is compared.
     pub metric: Metric,
-    /// The second run of the base over the first, of each block: the A/A check.
+    /// The A/A check: who was measured twice in each block, the second run over the first.
     pub noise: Option<Estimate>,
+    /// The same of what the processors spent on each unit of it.
+    pub cost_noise: Option<Estimate>,
     /// One for each contender.
     pub rows: Vec<Row>,
 }
@@ -120,19 +124,28 @@ pub struct Row {
 }
 
 impl Table {
-    /// True when the base against itself came out at 1 within its interval, and that says something because it is no wider than
-    /// [`STEADY`] either way.
+    /// True when what was measured twice came out at 1 within its interval, its rate and its cost, and that says something
+    /// because the interval is no wider than [`STEADY`] either way.
     pub fn converged(&self) -> bool {
-        self.noise.is_some_and(|noise| {
-            let near = noise.low >= 1.0 - STEADY && noise.high <= 1.0 + STEADY;
-            noise.runs > 1 && near && noise.includes(1.0)
-        })
+        self.noise.is_some_and(steady) && self.cost_noise.is_none_or(steady)
+    }
+
+    /// True when `sample` is one of those that this is made of.
+    pub(super) fn has(&self, sample: &Sample) -> bool {
+        (sample.study.as_str(), sample.scenario.as_str(), sample.shape)
+            == (self.study.as_str(), self.scenario.as_str(), self.shape)
     }
 
     /// The row of `contender`.
     pub fn row(&self, contender: Contender) -> Option<&Row> {
         self.rows.iter().find(|row| row.contender == contender)
     }
+}
+
+fn steady(noise: Estimate) -> bool {
+    let near = noise.low >= 1.0 - STEADY && noise.high <= 1.0 + STEADY;
+    let around = noise.low <= 1.0 + SLACK && noise.high >= 1.0 - SLACK;
+    noise.runs > 1 && near && around
 }
 
 impl Row {
@@ -170,13 +183,13 @@ fn table((study, scenario, shape): (&str, &str, Shape), samples: &[&Sample]) -> 
     contenders.sort_by_key(|contender| order.iter().position(|other| other == contender));
     contenders.dedup();
     let in_block = Blocks { samples, metric };
-    let noise = in_block.pairs(|sample| sample.contender == BASE && sample.again, Metric::value);
     Table {
         study: study.to_owned(),
         scenario: scenario.to_owned(),
         shape,
         metric,
-        noise: Estimate::of(&noise),
+        noise: Estimate::of(&in_block.twice(Metric::value)),
+        cost_noise: Estimate::of(&in_block.twice(Metric::cost)),
         rows: contenders.into_iter().map(|contender| in_block.row(contender)).collect(),
     }
 }
@@ -201,6 +214,17 @@ impl Blocks<'_> {
         };
         let wanted = self.samples.iter().filter(|sample| wanted(sample));
         wanted.filter_map(|sample| ratio(value(sample)?, base(sample.block)?)).collect()
+    }
+
+    /// `of` of each sample that was measured again, over that of the first of the same contender and block.
+    fn twice(&self, of: impl Fn(Metric, &Figures) -> Option<f64>) -> Vec<f64> {
+        let value = |sample: &Sample| of(self.metric, sample.figures.as_ref()?);
+        let first = |again: &Sample| {
+            let same = |s: &&&Sample| (s.contender, s.block) == (again.contender, again.block);
+            self.samples.iter().filter(|s| !s.again).find(same).and_then(|s| value(s))
+        };
+        let again = self.samples.iter().filter(|sample| sample.again);
+        again.filter_map(|sample| ratio(value(sample)?, first(sample)?)).collect()
     }
 
     fn row(&self, contender: Contender) -> Row {

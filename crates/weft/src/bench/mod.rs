@@ -205,7 +205,7 @@ fn run(args: Run) -> Result<(), Failure> {
     let json = args.out.join("results.json");
     let mut keep = |results: &Results, milestone| match milestone {
         Milestone::Sample => results.write(&json),
-        Milestone::Block => write_reports(results, &args.out),
+        Milestone::Block => results.write(&json).and_then(|()| write_reports(results, &args.out)),
     };
     let results = study::run(&options, &stop, &mut keep).map_err(|error| match error {
         Error::Missing { .. } => Failure::input(error),
@@ -213,7 +213,7 @@ fn run(args: Run) -> Result<(), Failure> {
     })?;
     results.write(&json)?;
     write_reports(&results, &args.out)?;
-    for finding in study::verdicts(&results) {
+    for finding in &results.verdicts {
         println!("{:4} {:18} {}", finding.claim.id, finding.verdict.words(), finding.claim.text);
     }
     let failed = results.samples.iter().filter(|sample| sample.failure.is_some()).count();
