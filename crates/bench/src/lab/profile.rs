@@ -29,7 +29,9 @@ const TCP_SEGMENTATION: &[&str] = &[
 const RECEIVE_OFFLOAD: &[&str] = &["rx-gro"];
 
 /// An underlay profile. All of them have checksum offload, scatter-gather and GRO, as every card of today.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// Everything that veth offers.

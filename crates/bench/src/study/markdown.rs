@@ -54,8 +54,8 @@ pub(super) fn how(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
     format!(
-        "{}. Each measurement lasts {seconds} s; {blocks} blocks, in each of which all contenders are measured in random order \
-         and the bridge twice. Ratios are taken within blocks; figures are medians with bootstrap 95 % intervals, and \
+        "{}. Each measurement lasts {seconds} s; {blocks} blocks of each study, in each of which everybody is measured on every underlay in random \
+         order, and the bridge twice. Ratios are taken within blocks; figures are medians with bootstrap 95 % intervals, and \
          the number of runs that they stand on.{quick}",
         results.environment
     )

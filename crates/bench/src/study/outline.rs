@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::catalogue::Study;
 use super::scenario::{Cell, Scenario, Timing};
-use super::summary::BASE;
 use crate::lab::{Contender, Datapath};
 
 /// A run in numbers.
@@ -21,14 +20,12 @@ pub(super) struct Outline {
 
 impl Outline {
     /// Of `plan`, from which those who cannot take part are gone.
-    pub(super) fn of(plan: &[(Study, Cell)], blocks: usize, timing: Timing) -> Self {
-        let mut studies: Vec<Study> = plan.iter().map(|(study, _)| *study).collect();
-        studies.dedup();
+    pub(super) fn of(plan: &[(Study, Vec<Cell>)], blocks: usize, timing: Timing) -> Self {
+        let studies = plan.iter().filter(|(_, cells)| !cells.is_empty()).count();
         let mut contenders: Vec<Contender> = Vec::new();
         let (mut measurements, mut estimate) = (0, Duration::ZERO);
-        for (_, cell) in plan {
-            let again = cell.contenders.contains(&BASE).then_some(BASE);
-            for contender in cell.contenders.iter().copied().chain(again) {
+        for cell in plan.iter().flat_map(|(_, cells)| cells) {
+            for contender in cell.contenders.iter().copied().chain(cell.twice()) {
                 if !contenders.contains(&contender) {
                     contenders.push(contender);
                 }
@@ -36,7 +33,7 @@ impl Outline {
                 estimate += visit(cell, contender, timing) * blocks as u32;
             }
         }
-        let (studies, contenders) = (studies.len(), contenders.len());
+        let contenders = contenders.len();
         Self { studies, contenders, blocks, measured: timing.measured, measurements, estimate }
     }
 

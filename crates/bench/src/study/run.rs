@@ -1,4 +1,5 @@
-//! Runs studies: blocks in random order, each contender built up once for all scenarios of a cell.
+//! Runs studies. A block visits every contender of every cell of its study once, in random order, and the base of each cell
+//! twice: so whatever a claim compares, on one underlay or on two, was measured in the same block.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -132,11 +133,11 @@ pub fn run(
     keep: &mut dyn FnMut(&Results, Milestone) -> Result<()>,
 ) -> Result<Results> {
     let session = Session::open(PATIENCE, stop)?;
-    let mut plan = Vec::new();
+    let mut plan: Vec<(Study, Vec<Cell>)> = Vec::new();
     for &study in &options.studies {
-        plan.extend(options.cells(study)?.into_iter().map(|cell| (study, cell)));
+        plan.push((study, options.cells(study)?));
     }
-    if plan.is_empty() {
+    if plan.iter().all(|(_, cells)| cells.is_empty()) {
         return Err(Error::Traffic("no study has such a scenario, profile or MTU".into()));
     }
     let left_out = leave_out(&mut plan, options);
@@ -171,9 +172,9 @@ pub fn run(
 }
 
 /// Takes out of `plan` who cannot take part.
-fn leave_out(plan: &mut [(Study, Cell)], options: &Options) -> Vec<LeftOut> {
+fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &Options) -> Vec<LeftOut> {
     let mut known: Vec<(Contender, Option<String>)> = Vec::new();
-    for (_, cell) in plan {
+    for cell in plan.iter_mut().flat_map(|(_, cells)| cells) {
         cell.contenders.retain(|&contender| {
             if let Some((_, why)) = known.iter().find(|(other, _)| *other == contender) {
                 return why.is_none();
@@ -186,6 +187,24 @@ fn leave_out(plan: &mut [(Study, Cell)], options: &Options) -> Vec<LeftOut> {
     let left_out =
         |(contender, why): (Contender, Option<String>)| why.map(|why| LeftOut { contender, why });
     known.into_iter().filter_map(left_out).collect()
+}
+
+/// All visits of a block, in random order. Who is the base of a cell comes twice: the A/A check.
+fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<Visit<'_>> {
+    let mut visits = Vec::new();
+    for cell in cells {
+        let again = cell.twice().map(|contender| (contender, true));
+        let once = cell.contenders.iter().map(|&contender| (contender, false));
+        visits.extend(once.chain(again).map(|(contender, again)| Visit {
+            study,
+            cell,
+            contender,
+            block,
+            again,
+        }));
+    }
+    shuffle(&mut visits);
+    visits
 }
 
 /// One contender in one block of a cell.
@@ -227,16 +246,10 @@ struct Record<'a> {
 
 impl Record<'_> {
     /// Visits all of `plan`, and marks the results as complete unless it is interrupted.
-    fn run_all(&mut self, plan: &[(Study, Cell)], measure: &mut Measure<'_>) -> Result<()> {
-        for (study, cell) in plan {
+    fn run_all(&mut self, plan: &[(Study, Vec<Cell>)], measure: &mut Measure<'_>) -> Result<()> {
+        for (study, cells) in plan {
             for block in 0..self.results.blocks {
-                let mut order: Vec<_> = cell.contenders.iter().map(|&c| (c, false)).collect();
-                if cell.contenders.contains(&BASE) {
-                    order.push((BASE, true));
-                }
-                shuffle(&mut order);
-                for (contender, again) in order {
-                    let visit = Visit { study: *study, cell, contender, block, again };
+                for visit in visits(*study, cells, block) {
                     match self.visit(visit, measure) {
                         Err(Error::Interrupted) => return Ok(()),
                         other => other?,
@@ -384,7 +397,7 @@ mod tests {
 
     /// What is kept of a run of `plan` in two blocks, at each milestone, and how it ends.
     fn run_with(
-        plan: &[(Study, Cell)],
+        plan: &[(Study, Vec<Cell>)],
         measure: &mut Measure<'_>,
     ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
         let mut kept = Vec::new();
@@ -402,7 +415,7 @@ mod tests {
 
     #[test]
     fn others_are_measured_when_the_lab_of_one_fails() {
-        let plan = [(Study::Qinq, cell())];
+        let plan = [(Study::Qinq, vec![cell()])];
         let (kept, ended, results) = run_with(&plan, &mut |visit, record| {
             if visit.contender != BASE {
                 return Err(Error::Traffic("no such device".into()));
@@ -425,9 +438,38 @@ mod tests {
     }
 
     #[test]
+    fn cells_of_a_study_are_interleaved_when_their_blocks_are_visited() {
+        let mut other = cell();
+        other.shape.profile = Profile::None;
+        let plan = [(Study::Qinq, vec![cell(), other])];
+        let mut starts = std::collections::HashSet::new();
+        for _ in 0..40 {
+            let (_, _, results) = run_with(&plan, &mut |visit, record| {
+                let scenarios = visit.cell.scenarios.iter();
+                scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
+                Ok(())
+            });
+            // Block by block, and all of both cells in each: the bridge twice, the other once, two scenarios each.
+            let blocks: Vec<usize> = results.samples.iter().map(|sample| sample.block).collect();
+            assert_eq!(blocks, [vec![0; 12], vec![1; 12]].concat());
+            for profile in [Profile::Full, Profile::None] {
+                for again in [false, true] {
+                    let is = |s: &&Sample| {
+                        (s.shape.profile, s.block, s.contender, s.again)
+                            == (profile, 1, BASE, again)
+                    };
+                    assert_eq!(results.samples.iter().filter(is).count(), 2);
+                }
+            }
+            starts.extend(results.samples.first().map(|s| s.shape.profile));
+        }
+        assert_eq!(starts.len(), 2, "the order is random");
+    }
+
+    #[test]
     fn what_was_measured_stays_when_the_run_is_interrupted() {
         let mut visits = 0;
-        let (_, ended, results) = run_with(&[(Study::Qinq, cell())], &mut |visit, record| {
+        let (_, ended, results) = run_with(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
             visits += 1;
             if visits == 2 {
                 return Err(Error::Interrupted);
@@ -447,7 +489,7 @@ mod tests {
         let progress = Progress::start(0, true);
         let mut record =
             Record { results: empty(2), keep: &mut keep, progress: &progress, failed: None };
-        let ended = record.run_all(&[(Study::Qinq, cell())], &mut |visit, record| {
+        let ended = record.run_all(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
             record.add(visit.sample(&visit.cell.scenarios[0]));
             Ok(())
         });

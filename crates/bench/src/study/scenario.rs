@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::results::Figures;
+use super::summary::BASE;
 use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Shape};
 use crate::measure::{Snapshot, Usage, ratio};
 use crate::speed::scale::{Axis, packets_per_second};
@@ -27,6 +28,13 @@ pub struct Cell {
     pub contenders: Vec<Contender>,
     /// Under which loads.
     pub scenarios: Vec<Scenario>,
+}
+
+impl Cell {
+    /// Who is measured twice in each block, for the A/A check: the base, or without it the first.
+    pub(super) fn twice(&self) -> Option<Contender> {
+        self.contenders.iter().find(|c| **c == BASE).or(self.contenders.first()).copied()
+    }
 }
 
 /// What is measured in one run.

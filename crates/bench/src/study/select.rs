@@ -10,6 +10,9 @@ use crate::lab::{Contender, Profile, Shape};
 use crate::measure::ratio;
 use crate::stats::Estimate;
 
+/// The first schema of which blocks are those of a whole study.
+const INTERLEAVED: u32 = 2;
+
 /// What verdicts are made of.
 pub(super) struct Evidence<'a> {
     pub(super) results: &'a Results,
@@ -107,7 +110,11 @@ impl<'p> Pick<'p> {
         let (theirs, there) = base.series(evidence, &of)?;
         let ratios: Vec<f64> =
             mine.iter().filter_map(|(block, value)| ratio(*value, *theirs.get(block)?)).collect();
-        let unsteady = [here, there].into_iter().find(|table| !table.converged()).map(noise);
+        let unsteady = if here.shape != there.shape && evidence.results.schema < INTERLEAVED {
+            Some("these two were not measured in the same blocks".to_owned())
+        } else {
+            [here, there].into_iter().find(|table| !table.converged()).map(noise)
+        };
         Some(Ratio { estimate: Estimate::of(&ratios)?, unsteady })
     }
 }
@@ -133,4 +140,68 @@ pub(super) fn spread(results: &Results) -> Vec<String> {
     lines.sort();
     lines.dedup();
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three blocks of a tunnel without offload and a bridge with it, which is steady.
+    fn results(schema: u32) -> Results {
+        let mut results = super::super::run::empty(3);
+        results.schema = schema;
+        for block in 0..3 {
+            for (contender, profile, again, gbps) in [
+                (Contender::LinuxBridge, Profile::Full, false, 10.0),
+                (Contender::LinuxBridge, Profile::Full, true, 10.1),
+                (Contender::LinuxBridge, Profile::None, false, 8.0),
+                (Contender::LinuxBridge, Profile::None, true, 8.0),
+                (Contender::KERNEL_VXLAN, Profile::None, false, 4.0),
+            ] {
+                // A machine that slows down: ratios of the same block do not see it.
+                let gbps = Some(gbps / f64::from(block as u32 + 1));
+                results.samples.push(Sample {
+                    study: Study::JumboFrames.name().to_owned(),
+                    scenario: "s".to_owned(),
+                    shape: Shape { profile, ..Shape::default() },
+                    contender,
+                    block,
+                    again,
+                    figures: Some(Figures { gbps, ..Figures::default() }),
+                    failure: None,
+                });
+            }
+        }
+        results
+    }
+
+    fn across(results: &Results) -> Ratio {
+        let pick =
+            |contender, profile| Pick::new(Study::JumboFrames, contender, "s").profile(profile);
+        let tunnel = pick(Contender::KERNEL_VXLAN, Profile::None);
+        let bridge = pick(Contender::LinuxBridge, Profile::Full);
+        tunnel.over(&bridge, &Evidence::of(results), |f| f.gbps).unwrap()
+    }
+
+    #[test]
+    fn ratio_of_two_underlays_is_that_of_the_same_block() {
+        let Ratio { estimate, unsteady } = across(&results(2));
+        assert_eq!((estimate.low, estimate.high, estimate.runs), (0.4, 0.4, 3));
+        assert_eq!(unsteady, None);
+    }
+
+    #[test]
+    fn ratio_of_two_underlays_says_nothing_when_they_were_measured_one_after_the_other() {
+        let why = across(&results(1)).unsteady.unwrap();
+        assert!(why.contains("not measured in the same blocks"), "{why}");
+    }
+
+    #[test]
+    fn ratio_says_nothing_when_the_bridge_differs_from_itself() {
+        let mut results = results(2);
+        for sample in results.samples.iter_mut().filter(|s| s.again) {
+            sample.figures.as_mut().unwrap().gbps = Some(1.0);
+        }
+        assert!(across(&results).unsteady.unwrap().contains("not converged"));
+    }
 }

@@ -1,6 +1,8 @@
 //! Rows of a report: what all runs of one scenario with one contender come to.
 
+use super::catalogue::Study;
 use super::results::{Figures, Results, Sample};
+use super::scenario::Scenario;
 use crate::lab::{Contender, Shape};
 use crate::measure::ratio;
 use crate::stats::{Estimate, relative_deviation};
@@ -155,7 +157,7 @@ impl Row {
     }
 }
 
-/// All tables of `results`, in the order in which they were measured.
+/// All tables of `results`, in the order of the studies, their underlays, and their scenarios.
 pub fn tables(results: &Results) -> Vec<Table> {
     let mut keys: Vec<(&str, &str, Shape)> = Vec::new();
     // What has no rate has no table: `select::spread` tells of it.
@@ -166,6 +168,10 @@ pub fn tables(results: &Results) -> Vec<Table> {
             keys.push(key);
         }
     }
+    keys.sort_by_cached_key(|&(study, name, shape)| {
+        let (study, scenario) = place_in_catalogue(study, name);
+        (study, shape, scenario)
+    });
     let of = |key: &(&str, &str, Shape)| {
         let is = |sample: &&Sample| {
             (sample.study.as_str(), sample.scenario.as_str(), sample.shape) == *key
@@ -173,6 +179,17 @@ pub fn tables(results: &Results) -> Vec<Table> {
         table(*key, &results.samples.iter().filter(rates).filter(is).collect::<Vec<_>>())
     };
     keys.iter().map(of).collect()
+}
+
+/// Where a study is among all, and a scenario among its own; what is unknown comes last.
+fn place_in_catalogue(study: &str, scenario: &str) -> (usize, usize) {
+    let Some(place) = Study::ALL.iter().position(|known| known.name() == study) else {
+        return (usize::MAX, usize::MAX);
+    };
+    let cells = Study::ALL.get(place).and_then(|study| study.cells(false).ok());
+    let names: Vec<_> =
+        cells.iter().flatten().flat_map(|cell| &cell.scenarios).map(Scenario::name).collect();
+    (place, names.iter().position(|name| name == scenario).unwrap_or(usize::MAX))
 }
 
 fn table((study, scenario, shape): (&str, &str, Shape), samples: &[&Sample]) -> Table {
