@@ -17,7 +17,7 @@ pub(super) fn veth_guest(
     mtu: u16,
     bridge: Option<Ifindex>,
 ) -> Result<Ifindex> {
-    let name = format!("g{}", guest.number() + 1);
+    let name = host_end(guest);
     let mtu = u32::from(mtu);
     let mut spec = LinkSpec::new(&name).mtu(mtu).up();
     if let Some(bridge) = bridge {
@@ -27,6 +27,11 @@ pub(super) fn veth_guest(
     let index = lab.hosts()[guest.host()].netlink().create(&spec, &LinkKind::Veth { peer })?;
     guest.configure()?;
     Ok(index)
+}
+
+/// The end of `guest`'s veth pair that is on its host.
+pub(super) fn host_end(guest: &Guest) -> String {
+    format!("g{}", guest.number() + 1)
 }
 
 fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {

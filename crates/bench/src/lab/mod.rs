@@ -243,6 +243,24 @@ impl<'s> Lab<'s> {
         }
     }
 
+    /// Sets the MTU of the guests' devices, and of the ends of those on the hosts, whatever fits the underlay: what a guest is that
+    /// was told wrong.
+    ///
+    /// # Errors
+    /// A device is not there yet, or does not take it.
+    pub(crate) fn raise_guest_mtu(&self, bytes: u16) -> Result<()> {
+        let bytes = u32::from(bytes);
+        for guest in &self.guests {
+            let (inside, host) = (guest.netns.netlink()?, &self.hosts[guest.host]);
+            inside.set_mtu(inside.index_of(GUEST_DEVICE)?, bytes)?;
+            // A TAP has no other end.
+            if let Ok(index) = host.netlink.index_of(&kernel::host_end(guest)) {
+                host.netlink.set_mtu(index, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The host that is not `host`.
     pub(crate) fn other(&self, host: &Host) -> &Host {
         &self.hosts[1 - host.index]

@@ -9,6 +9,7 @@ mod compare;
 mod entropy;
 mod html;
 mod judge;
+mod longest;
 mod markdown;
 mod outline;
 mod published;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::catalogue::Study;
-use super::scenario::{Cell, Scenario, Timing};
+use super::scenario::{Cell, RATE_TRIALS, Scenario, Timing};
 use crate::lab::{Contender, Datapath};
 
 /// A run in numbers.
@@ -68,7 +68,12 @@ fn visit(cell: &Cell, contender: Contender, timing: Timing) -> Duration {
     };
     let measure = |scenario: &Scenario| match scenario {
         Scenario::Load { .. } => timing.warm_up + timing.measured + millis(100),
+        Scenario::Rate { .. } => {
+            let trial = (timing.warm_up + timing.measured) / 2 + millis(100);
+            trial * (RATE_TRIALS + 1) + timing.warm_up + timing.measured + millis(100)
+        }
         Scenario::Spread => millis(500),
+        Scenario::Longest => millis(700),
         Scenario::Scale { .. } => timing.measured + millis(6000),
     };
     join + cell.scenarios.iter().map(measure).sum::<Duration>()

@@ -54,8 +54,15 @@ pub enum Scenario {
         /// How many.
         count: u64,
     },
+    /// As many packets a second as arrive but for 1 %, between the first guests.
+    Rate {
+        /// Packets of one size, without a rate of their own.
+        load: Load,
+    },
     /// What becomes of many flows on the wire.
     Spread,
+    /// The longest packet that crosses in one piece.
+    Longest,
 }
 
 /// How long a run is.
@@ -85,7 +92,11 @@ impl Scenario {
             Self::Load { pairs, load } => format!("{pairs}x{load}"),
             Self::Scale { axis: Axis::Megaflows, count } => format!("flows-{count}"),
             Self::Scale { axis: Axis::Endpoints, count } => format!("endpoints-{count}"),
+            Self::Rate { load } => {
+                format!("packet_rate-{}B-{}i", load.size_bytes(), load.connections())
+            }
             Self::Spread => "spread".to_owned(),
+            Self::Longest => "longest-packet".to_owned(),
         }
     }
 
@@ -106,7 +117,9 @@ impl Scenario {
     ) -> Result<Figures> {
         match *self {
             Self::Load { pairs, load } => Run { pairs, load }.run(lab, attachment, timing),
+            Self::Rate { load } => highest_rate(load, lab, attachment, timing),
             Self::Spread => super::entropy::spread(lab, attachment),
+            Self::Longest => super::longest::longest(lab, attachment),
             Self::Scale { .. } => Err(Error::Traffic("this joins the guests itself".into())),
         }
     }
@@ -131,6 +144,43 @@ impl Scenario {
             ..Figures::default()
         })
     }
+}
+
+/// The part of the packets that has to arrive, and of those that are to be sent.
+const ARRIVES: f64 = 0.99;
+const KEEPS_PACE: f64 = 0.95;
+/// Rates that are tried: the last is within 1/32 of the highest.
+pub(super) const RATE_TRIALS: u32 = 5;
+
+/// The load of packets at the highest rate that loses no more than 1 %, found by halving (as RFC 2544 section 26.1 does with none).
+fn highest_rate(
+    load: Load,
+    lab: &Lab<'_>,
+    attachment: &mut Attachment,
+    timing: Timing,
+) -> Result<Figures> {
+    let mut run = |load, timing| Run { pairs: 1, load }.run(lab, attachment, timing);
+    let short = Timing { warm_up: timing.warm_up / 2, measured: timing.measured / 2 };
+    let rates =
+        |f: &Figures| (f.sent_per_second.unwrap_or(0.0), f.packets_per_second.unwrap_or(0.0));
+    let at = |packets: f64| load.at_rate(packets * load.size_bytes() as f64 * 8.0);
+    let (sent, received) = rates(&run(load, short)?);
+    if received >= ARRIVES * sent {
+        return run(load, timing);
+    }
+    let (mut low, mut high, mut next) = (0.0, sent, received);
+    for _ in 0..RATE_TRIALS {
+        let (sent, received) = rates(&run(at(next)?, short)?);
+        match received >= ARRIVES * sent && sent >= KEEPS_PACE * next {
+            true => low = next,
+            false => high = next,
+        }
+        next = f64::midpoint(low, high);
+    }
+    if low == 0.0 {
+        return Err(Error::Traffic(format!("more than 1 % is lost even of {high:.0} packets/s")));
+    }
+    run(at(low)?, timing)
 }
 
 /// A load on its way.

@@ -8,7 +8,7 @@ use super::results::{Figures, Results, Sample};
 use super::summary::{Table, tables};
 use crate::lab::{Contender, Profile, Shape};
 use crate::measure::ratio;
-use crate::stats::Estimate;
+use crate::stats::{Estimate, relative_deviation};
 
 /// The first schema of which blocks are those of a whole study.
 const INTERLEAVED: u32 = 2;
@@ -58,6 +58,9 @@ pub(super) struct Ratio {
     pub(super) unsteady: Option<String>,
 }
 
+/// What two series have in each block, and why that says nothing, if so.
+type Pairs = (Vec<(f64, f64)>, Option<String>);
+
 impl<'p> Pick<'p> {
     pub(super) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
         let (profile, guest_mtu, checksum) = (None, None, None);
@@ -106,16 +109,49 @@ impl<'p> Pick<'p> {
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Ratio> {
+        let (pairs, unsteady) = self.pairs(base, evidence, of)?;
+        let ratios: Vec<f64> = pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect();
+        Some(Ratio { estimate: Estimate::of(&ratios)?, unsteady })
+    }
+
+    /// The standard deviation of these over that of those, each in parts of its mean; of three blocks or more.
+    pub(super) fn scatter_over(
+        &self,
+        base: &Pick<'_>,
+        evidence: &Evidence<'_>,
+        of: impl Fn(&Figures) -> Option<f64>,
+    ) -> Option<Ratio> {
+        let (pairs, unsteady) = self.pairs(base, evidence, of)?;
+        if pairs.len() < 3 {
+            return None;
+        }
+        let (mine, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+        let estimate = Estimate::bootstrap(mine.len(), |drawn| {
+            let of = |values: &[f64]| {
+                let drawn = drawn.iter().filter_map(|&run| values.get(run).copied());
+                relative_deviation(&drawn.collect::<Vec<_>>())
+            };
+            ratio(of(&mine)?, of(&theirs)?)
+        })?;
+        Some(Ratio { estimate, unsteady })
+    }
+
+    /// `of` of these and of those in the same block, and why they say nothing, where the machine did not hold still.
+    fn pairs(
+        &self,
+        base: &Pick<'_>,
+        evidence: &Evidence<'_>,
+        of: impl Fn(&Figures) -> Option<f64>,
+    ) -> Option<Pairs> {
         let (mine, here) = self.series(evidence, &of)?;
         let (theirs, there) = base.series(evidence, &of)?;
-        let ratios: Vec<f64> =
-            mine.iter().filter_map(|(block, value)| ratio(*value, *theirs.get(block)?)).collect();
         let unsteady = if here.shape != there.shape && evidence.results.schema < INTERLEAVED {
             Some("these two were not measured in the same blocks".to_owned())
         } else {
             [here, there].into_iter().find(|table| !table.converged()).map(noise)
         };
-        Some(Ratio { estimate: Estimate::of(&ratios)?, unsteady })
+        let both = |(block, value): (&usize, &f64)| Some((*value, *theirs.get(block)?));
+        Some((mine.iter().filter_map(both).collect(), unsteady))
     }
 }
 
@@ -159,7 +195,7 @@ mod tests {
                 (Contender::KERNEL_VXLAN, Profile::None, false, 4.0),
             ] {
                 // A machine that slows down: ratios of the same block do not see it.
-                let gbps = Some(gbps / f64::from(block as u32 + 1));
+                let gbps = Some(gbps / f64::from(1_u32 << block));
                 results.samples.push(Sample {
                     study: Study::JumboFrames.name().to_owned(),
                     scenario: "s".to_owned(),

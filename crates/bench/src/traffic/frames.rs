@@ -71,6 +71,16 @@ impl<'a> Frame<'a> {
         Self(bytes)
     }
 
+    /// Makes the packet of a UDP template in `bytes` as long as `ip_len`, which is at least 28 bytes, with zeros, and forbids that it
+    /// is fragmented (RFC 791 section 3.1).
+    pub fn set_length(bytes: &mut Vec<u8>, ip_len: u16) {
+        bytes.resize(IP + usize::from(ip_len.max(28)), 0);
+        bytes[IP + 2..][..2].copy_from_slice(&ip_len.to_be_bytes());
+        bytes[IP + 6] = 0x40;
+        bytes[TRANSPORT + 4..][..2].copy_from_slice(&(ip_len - IP_LEN as u16).to_be_bytes());
+        Frame::of(bytes).update_checksum();
+    }
+
     /// Sets both MAC addresses.
     pub fn set_macs(&mut self, from: MacAddr, to: MacAddr) {
         self.0[ETHERNET..][..6].copy_from_slice(&to.0);
@@ -82,6 +92,11 @@ impl<'a> Frame<'a> {
         let header = &mut self.0[IP..][..IP_LEN];
         header[12..16].copy_from_slice(&from.octets());
         header[16..20].copy_from_slice(&to.octets());
+        self.update_checksum();
+    }
+
+    fn update_checksum(&mut self) {
+        let header = &mut self.0[IP..][..IP_LEN];
         header[10..12].fill(0);
         let sum = checksum(header);
         header[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -141,5 +156,17 @@ mod tests {
             };
             assert_eq!(ports, (7, 9));
         }
+    }
+
+    #[test]
+    fn packet_is_valid_when_it_is_made_longer() {
+        let at = (A, Ipv4Addr::new(10, 0, 0, 1));
+        let mut bytes = Frame::udp_template(at, at);
+        Frame::set_length(&mut bytes, 9001);
+        let ethernet = EthernetPacket::new_checked(&bytes[VNET_LEN..]).unwrap();
+        let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+        assert!(ip.verify_checksum());
+        let udp = UdpPacket::new_checked(ip.payload()).unwrap();
+        assert_eq!((bytes.len() - VNET_LEN, udp.payload().len()), (9015, 8973));
     }
 }
