@@ -386,12 +386,19 @@ static __always_inline int take_off(struct __sk_buff *skb, const struct weft_key
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET, other = 0;
 	bool is_ip6 = key->port & WEFT_TUNNEL6;
-	__u8 ethernet[ETH_LEN];
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u8 ethernet[ETH_LEN] __attribute__((aligned(8)));
 	__u16 type;
 
-	if (bpf_skb_load_bytes(skb, offset, ethernet, ETH_LEN))
+	/* It has been read there. */
+	forget(offset, MAX_OFFSET);
+	data += offset;
+	if (data + ETH_LEN > end)
 		return TAKE_OFF_REFUSED;
-	type = ethernet[12] << 8 | ethernet[13];
+	*(any64 *)ethernet = *(const any64 *)data;
+	*(any32 *)(ethernet + 8) = *(const any32 *)(data + 8);
+	*(any16 *)(ethernet + 12) = *(const any16 *)(data + 12);
+	type = be16(ethernet + 12);
 	if (is_ip6 && type == ETHERTYPE_IP4)
 		other = BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
 	if (!is_ip6 && type == ETHERTYPE_IP6)

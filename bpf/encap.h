@@ -244,53 +244,89 @@ struct owed {
 	__u32 field;	/* and where it goes */
 };
 
-/* Says whether a checksum is owed. Offsets count from the Ethernet header. */
+/* Of a struct sk_buff, from the byte with `ip_summed` on, as far as `mac_header`: 60 bytes and more. */
+#define OWED_SPAN 88
+
+#define field_info(member, what) __builtin_preserve_field_info(((struct sk_buff *)0)->member, what)
+#define offset_of_summed(member) \
+	(field_info(member, BPF_FIELD_BYTE_OFFSET) - field_info(ip_summed, BPF_FIELD_BYTE_OFFSET))
+
+/*
+ * Says whether a checksum is owed. Offsets count from the Ethernet header. All is read at once, for
+ * what reading takes is mostly the call. Of a kernel that has it in another order, a checksum is never
+ * known to be owed.
+ */
 static __always_inline bool is_owed(struct __sk_buff *ctx, struct owed *owed)
 {
-	struct sk_buff *skb = (void *)ctx;
-	__u16 start = 0, offset = 0, mac = 0;
+	__u32 start = offset_of_summed(csum_start), offset = offset_of_summed(csum_offset);
+	__u32 mac = offset_of_summed(mac_header);
+	__u8 part[OWED_SPAN] __attribute__((aligned(8)));
+	__u64 summed;
 
-	if (BPF_CORE_READ_BITFIELD_PROBED(skb, ip_summed) != CHECKSUM_PARTIAL)
+	if (start > OWED_SPAN - 2 || offset > OWED_SPAN - 2 || mac > OWED_SPAN - 2)
 		return false;
-	bpf_core_read(&start, sizeof(start), &skb->csum_start);
-	bpf_core_read(&offset, sizeof(offset), &skb->csum_offset);
-	bpf_core_read(&mac, sizeof(mac), &skb->mac_header);
-	owed->start = start - mac;
-	owed->field = owed->start + offset;
+	if (bpf_probe_read_kernel(part, (mac > offset ? mac : offset) + 2,
+				  (void *)ctx + field_info(ip_summed, BPF_FIELD_BYTE_OFFSET)))
+		return false;
+	summed = *(const any64 *)part << field_info(ip_summed, BPF_FIELD_LSHIFT_U64) >>
+		 field_info(ip_summed, BPF_FIELD_RSHIFT_U64);
+	if (summed != CHECKSUM_PARTIAL)
+		return false;
+	owed->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
+	owed->field = owed->start + *(const any16 *)(part + offset);
 	return true;
 }
 
 /* An IP header with its options, or an IPv6 header with some extension headers. */
 #define MAX_SUMMED 80
 
-/*
- * The sum of what stands behind the inner Ethernet header once the checksum that is owed has been
- * made, as a number that is not folded. False when that cannot be told.
- */
-__weak int sum_of_owed(struct __sk_buff *skb, __u64 *sum)
+/* The sum of the bytes from `l3` to `end` of the packet, as helpers read them. */
+static __always_inline bool sum_by_helpers(struct __sk_buff *skb, __u32 l3, __u32 end, __u64 *sum)
 {
-	struct owed owed = {};
 	__be32 word;
-	__be16 field;
-	__u32 l3, i;
+	__u32 i;
 
-	if (!sum || !is_owed(skb, &owed))
+	if (end - l3 > MAX_SUMMED || (end - l3) % 4)
 		return false;
-	l3 = l3_offset(skb);
-	if (!l3 || owed.start < l3 || owed.start - l3 > MAX_SUMMED || (owed.start - l3) % 4)
-		return false;
-	*sum = 0;
 #pragma clang loop unroll(disable)
 	for (i = 0; i < MAX_SUMMED; i += 4) {
-		if (l3 + i >= owed.start)
+		if (l3 + i >= end)
 			break;
 		if (bpf_skb_load_bytes(skb, l3 + i, &word, sizeof(word)))
 			return false;
 		*sum += word;
 	}
+	return true;
+}
+
+/*
+ * The sum of what stands behind the inner Ethernet header once the checksum that is owed has been
+ * made, as a number that is not folded; layer 3 is at `l3`. False when that cannot be told.
+ */
+__weak int sum_of_owed(struct __sk_buff *skb, __u32 l3, __u64 *sum)
+{
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct owed owed = {};
+	const __be32 *ip;
+	__be16 field;
+	__u64 total = 0;
+	__u32 i;
+
+	if (!sum || !l3 || l3 > MAX_L3_OFFSET || !is_owed(skb, &owed) || owed.start < l3)
+		return false;
+	forget(l3, MAX_L3_OFFSET);
+	ip = data + l3;
+	/* Almost always it is an IPv4 header without options, and it is in the linear part. */
+	if (owed.start - l3 == IP4_LEN && (const void *)ip + IP4_LEN <= end) {
+#pragma clang loop unroll(full)
+		for (i = 0; i < IP4_LEN / 4; i++)
+			total += ip[i];
+	} else if (!sum_by_helpers(skb, l3, owed.start, &total)) {
+		return false;
+	}
 	if (bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
 		return false;
-	*sum += (__u16)~field;
+	*sum = total + (__u16)~field;
 	return true;
 }
 

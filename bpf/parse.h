@@ -39,6 +39,8 @@
 #define MAX_EXTENSIONS 12
 /* Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes take less. */
 #define MAX_L4_OFFSET 0x7fff
+/* Ethernet and four tags take less. */
+#define MAX_L3_OFFSET 0x1f
 /*
  * More than any sender puts into a solicitation or advertisement; a packet with more goes to
  * userspace.

@@ -109,14 +109,14 @@ static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key,
 		if (!endpoint)
 			return hand_over(skb, port);
 		has_sum = class->flags & WEFT_CLASS_CHECKSUM && !skb->gso_size;
-		if (has_sum && !sum_of_owed(skb, &sum))
+		if (has_sum && !sum_of_owed(skb, ETH_LEN + tags - (bytes - skb->len), &sum))
 			return hand_over(skb, port);
 		if (count > 1) {
 			if (change_all(skb, key, list))
 				return lost(port, flow, bytes);
 			/* It may be another one now. */
 			if (has_sum)
-				sum_of_owed(skb, &sum);
+				sum_of_owed(skb, l3_offset(skb), &sum);
 		}
 		sent = frame_bytes(skb);
 		switch (encap(skb, key, last, endpoint, sum)) {
