@@ -117,6 +117,64 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+#[test]
+fn list_says_what_root_adds_when_somebody_else_asks() {
+    require_root!();
+    let place = std::env::temp_dir().join(format!("weft-list-{}", std::process::id()));
+    std::fs::copy(WEFT, &place).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
+        .arg(&place)
+        .args(["bench", "list"])
+        .output()
+        .unwrap();
+    std::fs::remove_file(&place).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("kernel-vxlan         skipped: not known without root"), "{text}");
+    assert!(text.contains("As root, `weft bench run` can measure"), "{text}");
+    assert!(!text.contains("this kernel has no such devices"), "{text}");
+}
+
+/// The processes that `parent` has started.
+fn children(parent: u32) -> Vec<u32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn emulator_and_its_files_are_gone_when_exact_is_interrupted() {
+    require_vm!();
+    let mut child = Command::new(WEFT)
+        .args(["bench", "exact", "--contender", "bridge", "--kernel", KERNEL])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    wait_until("no emulator starts", || !children(pid).is_empty());
+    let emulator = children(pid);
+    kill(Pid::from_raw(pid as i32), Signal::SIGINT).unwrap();
+    wait_until("it does not end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let alive = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+    assert!(!emulator.iter().any(alive), "the emulator has outlived it");
+    let ours = format!("weft-{pid}-");
+    let left = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.starts_with(&ours)), "{left:?}");
+}
+
 /// Starts a run of some seconds, as soon as no other lab holds the machine, and waits until it has kept three measurements.
 fn start_a_long_run(directory: &Path) -> (Child, Value) {
     let results = directory.join("results.json");

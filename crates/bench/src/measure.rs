@@ -1,5 +1,6 @@
 //! What a run cost: the machine's processors and the frames on the underlay, as differences of two snapshots.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use netdev::cpu::{CpuTimes, ticks_per_second};
@@ -87,9 +88,11 @@ impl Usage {
     }
 }
 
-/// Processors that this process may use, at least 1.
-pub fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// The numbers of the processors that this process could use when it first asked, in order, at least one: a thread that is pinned
+/// later does not change them.
+pub fn processors() -> &'static [usize] {
+    static ALL: OnceLock<Vec<usize>> = OnceLock::new();
+    ALL.get_or_init(|| netdev::cpu::usable().ok().filter(|a| !a.is_empty()).unwrap_or(vec![0]))
 }
 
 /// `a / b`, or `None` where that is not a number to be shown.

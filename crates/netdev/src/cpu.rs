@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::Sub;
 
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::{Error, Result};
@@ -95,6 +95,16 @@ pub fn ticks_per_second() -> u64 {
     // SAFETY: sysconf takes a number and touches no memory of ours.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
+}
+
+/// The numbers of the processors that the calling thread may use, in order. They need neither begin at 0 nor follow one another.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn usable() -> Result<Vec<usize>> {
+    let what = "ask which processors this thread may use";
+    let set = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| Error::os(what, errno))?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
 /// Keeps the calling thread, and threads that it starts from now on, on the processor `cpu` (counted from 0).
@@ -195,6 +205,7 @@ mod tests {
                 std::thread::yield_now();
                 assert_eq!(current(), cpu);
             }
+            assert_eq!(usable().unwrap(), [cpu]);
         })
         .join()
         .unwrap();

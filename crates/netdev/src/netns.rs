@@ -215,12 +215,12 @@ impl Netns {
             .map_err(|error| Error::os(format!("set {key} to {value} in namespace {self}"), error))
     }
 
-    /// Lets the receive queues of `link` spread their flows over processors (receive packet steering): those of which `cpus` has the
-    /// bit. 0 switches it off.
+    /// Lets the receive queues of `link` spread their flows over processors (receive packet steering): those of
+    /// `cpus`; none switches it off.
     ///
     /// # Errors
     /// There is no such link, or the kernel has no steering.
-    pub fn steer_packets(&self, link: &str, cpus: u32) -> Result<()> {
+    pub fn steer_packets(&self, link: &str, cpus: &crate::CpuMask) -> Result<()> {
         crate::check_link_name(link)?;
         let what = || format!("steer the packets of {link} in namespace {self}");
         self.run_in(|| -> io::Result<()> {
@@ -232,7 +232,7 @@ impl Netns {
             for queue in fs::read_dir(format!("/sys/class/net/{link}/queues"))? {
                 let file = queue?.path().join("rps_cpus");
                 if file.exists() {
-                    fs::write(file, format!("{cpus:x}"))?;
+                    fs::write(file, cpus.to_string())?;
                 }
             }
             Ok(())

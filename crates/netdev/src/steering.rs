@@ -34,6 +34,19 @@ impl CpuMask {
         Self((0..count.div_ceil(32).max(1)).map(word).collect())
     }
 
+    /// These processors.
+    pub fn of(cpus: impl IntoIterator<Item = usize>) -> Self {
+        let mut words = vec![0];
+        for cpu in cpus {
+            let word = cpu / 32;
+            if word >= words.len() {
+                words.resize(word + 1, 0);
+            }
+            words[word] |= 1 << (cpu % 32);
+        }
+        Self(words)
+    }
+
     /// How many processors it has.
     pub fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()

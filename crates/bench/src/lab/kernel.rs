@@ -125,7 +125,10 @@ pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
         };
         Ok(netlink.create(&LinkSpec::new("tun0"), &kind).map(drop)?)
     };
-    probe().err().map(|error| format!("this kernel has no such devices ({error})"))
+    match super::check_privileges() {
+        Err(_) => Some("not known without root, which makes such a device to find out".to_owned()),
+        Ok(()) => probe().err().map(|error| format!("this kernel has no such devices ({error})")),
+    }
 }
 
 /// One veth pair from each guest to its counterpart, hosts left out.

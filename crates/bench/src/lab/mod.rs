@@ -23,7 +23,9 @@ mod weft;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use netdev::{Dad, Ethtool, Ifindex, IpPrefix, LinkKind, LinkSpec, Netlink, Netns, OwnedNetns};
+use netdev::{
+    CpuMask, Dad, Ethtool, Ifindex, IpPrefix, LinkKind, LinkSpec, Netlink, Netns, OwnedNetns,
+};
 use wire::MacAddr;
 
 use crate::measure::{WireCounters, processors};
@@ -137,7 +139,7 @@ impl Guest {
     /// The core to which its traffic is pinned: guests of one host share a core, so that sender and receiver never do
     /// (on a machine with more than one).
     pub fn cpu(&self) -> usize {
-        self.host % processors()
+        cpu_of(self.host, processors())
     }
 
     /// Runs `work` in its namespace.
@@ -311,8 +313,8 @@ impl<'s> Lab<'s> {
             switch(&ethtool, UPLINK, &self.shape.profile.features_off(), false)?;
             switch(&ethtool, UPLINK, self.shape.profile.features_on(), true)?;
             if self.shape.steering {
-                let all = u32::MAX >> (32 - processors().clamp(1, 32));
-                host.netns.steer_packets(UPLINK, all)?;
+                let all = CpuMask::of(processors().iter().copied());
+                host.netns.steer_packets(UPLINK, &all)?;
             }
             let features = ethtool.features(UPLINK)?;
             flags = Profile::reported_features()
@@ -321,6 +323,11 @@ impl<'s> Lab<'s> {
         }
         Ok(flags)
     }
+}
+
+/// The one of `processors`, of which there is one, that guests of host `host` share.
+fn cpu_of(host: usize, processors: &[usize]) -> usize {
+    processors.get(host % processors.len().max(1)).copied().unwrap_or(0)
 }
 
 /// Switches `features` of `link` on or off. One that this kernel does not know is as good as off.
@@ -357,4 +364,16 @@ fn add_address(netlink: &Netlink, index: Ifindex, address: IpAddr, prefix_len: u
     let prefix = IpPrefix::new(address, prefix_len)
         .ok_or_else(|| Error::Traffic(format!("{address}/{prefix_len} is no prefix")))?;
     Ok(netlink.add_address(index, prefix, Dad::Skip)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_are_pinned_to_processors_that_there_are() {
+        assert_eq!([0, 1].map(|host| cpu_of(host, &[0, 1])), [0, 1]);
+        assert_eq!([0, 1].map(|host| cpu_of(host, &[2, 5, 7])), [2, 5]);
+        assert_eq!([0, 1].map(|host| cpu_of(host, &[3])), [3, 3]);
+    }
 }

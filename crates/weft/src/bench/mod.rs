@@ -4,7 +4,7 @@ mod count;
 mod remote;
 
 use crate::Failure;
-use ::bench::lab::{Contender, Family, Profile};
+use ::bench::lab::{Contender, Family, Profile, check_privileges};
 use ::bench::study::{self, Milestone, Options, Results, Study};
 use ::bench::{Error, Stop, crosscheck};
 use anyhow::Context;
@@ -178,6 +178,11 @@ fn list() -> Result<(), Failure> {
             .unavailable(&weft)
             .map_or("found".to_owned(), |why| format!("skipped: {why}"));
         println!("  {:20} {why}", contender.id());
+    }
+    if let Err(why) = check_privileges() {
+        println!(
+            "  As root, `weft bench run` can measure them, and this list knows of all of them: {why}"
+        );
     }
     println!("Underlay profiles:\n  {}", Profile::ALL.map(|profile| profile.to_string()).join(" "));
     Ok(())
