@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 /// Outer source ports per tunnel address: 64 flows' worth of paths, each a socket.
-const ENTROPY_PORTS: u16 = 64;
+pub const ENTROPY_PORTS: u16 = 64;
 const ENTROPY_BASE: u16 = 49_152;
 /// Megaflows at most.
 pub const MEGAFLOWS: usize = 200_000;

@@ -1,7 +1,7 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{Control, default_path};
-use crate::daemon::{Choice, Daemon, Ready};
+use crate::daemon::{Choice, Daemon, Means, Ready};
 use crate::{Failure, logging, sentence};
 use datapath::user::Workers;
 use netdev::epoll::{Epoll, Events};
@@ -39,6 +39,10 @@ pub struct Args {
     /// that time, and lets others on its processor go first. 0 saves processor time, and a round trip takes longer
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(0..=1000))]
     busy_poll: u16,
+    /// How many outer source ports tell the flows of guests apart in VXLAN, Geneve and STT, 1 to 1024, rounded up to a power of two;
+    /// 1 leaves cards and routers on the way nothing to spread them by
+    #[arg(long, value_name = "N", default_value_t = crate::plan::ENTROPY_PORTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    source_ports: u16,
     /// The network file
     network: PathBuf,
 }
@@ -47,7 +51,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     logging::init();
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
-    let ready = Ready::load(&args.host, &args.network, workers)?;
+    let means = Means { workers, source_ports: args.source_ports };
+    let ready = Ready::load(&args.host, &args.network, means)?;
     // Blocked before any thread starts, so that every thread has them blocked.
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));

@@ -10,6 +10,9 @@ use super::contender::{KernelTunnel, LAB_INNER_VLAN, LAB_VNI};
 use super::{GUEST_DEVICE, Guest, Host, Lab, UPLINK, session};
 use crate::{Error, Result};
 
+/// The source port of a tunnel whose flows are not told apart.
+const ONE_PORT: u16 = 49_152;
+
 /// Makes `eth0` of `guest` one end of a veth pair whose other end, `g1` or `g2`, is on its host.
 pub(super) fn veth_guest(
     lab: &Lab<'_>,
@@ -86,6 +89,7 @@ fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'st
             underlay: Some(uplink),
             udp_checksum,
             udp_zero_checksum6: !udp_checksum,
+            source_ports: shape.one_source_port.then_some((ONE_PORT, ONE_PORT + 1)),
             ..VxlanSpec::new(vni)
         }),
         KernelTunnel::Geneve => {

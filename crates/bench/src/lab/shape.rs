@@ -70,6 +70,9 @@ pub struct Shape {
     /// The uplinks spread received flows over all processors (receive packet steering).
     #[serde(default)]
     pub steering: bool,
+    /// Tunnels over UDP send all flows from one source port, where they can be told to.
+    #[serde(default)]
+    pub one_source_port: bool,
     /// weft has access control lists and a router, as in the demo.
     pub policy: bool,
 }
@@ -84,6 +87,7 @@ impl Default for Shape {
             guests_per_host: 2,
             outer_checksum: None,
             steering: false,
+            one_source_port: false,
             policy: false,
         }
     }

@@ -122,6 +122,9 @@ fn attach_with(lab: &Lab<'_>, datapath: Datapath, text: &str, weft: &Path) -> Re
         if datapath == Datapath::Kernel {
             command.args([DATAPATH, datapath.name()]);
         }
+        if lab.shape().one_source_port {
+            command.args(["--source-ports", "1"]);
+        }
         let name = format!("weft run --host {}", host.name());
         processes.push(Process::spawn(name, host.netns().command(command))?);
         controls.push(control);

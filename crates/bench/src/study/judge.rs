@@ -80,10 +80,11 @@ pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     match claim.id {
         "C4" => small_packets(claim, evidence),
         "C12" => {
-            let mut finding = untestable(
-                "the underlay is a veth pair, which has no hash and one queue; `weft doctor` asks a real card",
-            );
-            finding.evidence = super::select::spread(evidence.results);
+            let by = "RPS as the substitute: eight streams with it over without it, Gb/s, 1.05 or more, with outer source ports that differ \
+                      and with one for all. What a card's own hash does cannot be tested on a veth pair, which has none: `weft doctor` \
+                      asks a real card";
+            let mut finding = combine(claim, by, &steering(evidence));
+            finding.evidence.extend(super::select::spread(evidence.results));
             finding
         }
         "C17" => untestable(
@@ -313,6 +314,25 @@ fn geneve(
                 what: format!("{geneve} over {vxlan}, {}", table.scenario),
                 found: pick(geneve).over(&pick(vxlan), evidence, of),
                 range,
+            });
+        }
+    }
+    checks
+}
+
+fn steering(evidence: &Evidence<'_>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for contender in ["vxlan", "geneve", "gre", "stt"].iter().flat_map(|t| evidence.subjects(t)) {
+        let pick = Pick::new(Study::Entropy, contender, "tcp_stream-131072B-8i");
+        for (pick, ports) in [(pick, ""), (pick.one_source_port(), ", one outer source port")] {
+            checks.push(Check {
+                what: format!("{contender}{ports}, with RPS over without"),
+                found: pick.steering(true).over(
+                    &pick.steering(false),
+                    evidence,
+                    Figures::throughput,
+                ),
+                range: (1.05, UP),
             });
         }
     }

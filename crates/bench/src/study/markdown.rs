@@ -74,6 +74,9 @@ pub(super) fn place(table: &Table) -> String {
     if let Some(checksum) = shape.outer_checksum {
         let _ = write!(text, ", outer checksum {}", if checksum { "on" } else { "off" });
     }
+    if shape.one_source_port {
+        text += ", all flows from one outer source port";
+    }
     if shape.steering {
         text += ", received flows steered to all processors";
     }

@@ -149,8 +149,8 @@ impl Scenario {
 /// The part of the packets that has to arrive, and of those that are to be sent.
 const ARRIVES: f64 = 0.99;
 const KEEPS_PACE: f64 = 0.95;
-/// Rates that are tried: the last is within 1/32 of the highest.
-pub(super) const RATE_TRIALS: u32 = 5;
+/// Rates that are tried: the last is within 1/16 of the highest.
+pub(super) const RATE_TRIALS: u32 = 4;
 
 /// The load of packets at the highest rate that loses no more than 1 %, found by halving (as RFC 2544 section 26.1 does with none).
 fn highest_rate(

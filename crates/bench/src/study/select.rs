@@ -49,6 +49,8 @@ pub(super) struct Pick<'a> {
     profile: Option<Profile>,
     guest_mtu: Option<u16>,
     checksum: Option<bool>,
+    steering: Option<bool>,
+    one_source_port: bool,
 }
 
 /// A ratio of two series.
@@ -63,8 +65,9 @@ type Pairs = (Vec<(f64, f64)>, Option<String>);
 
 impl<'p> Pick<'p> {
     pub(super) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
-        let (profile, guest_mtu, checksum) = (None, None, None);
-        Self { study, contender, scenario, profile, guest_mtu, checksum }
+        let (profile, guest_mtu, checksum, steering) = (None, None, None, None);
+        let one_source_port = false;
+        Self { study, contender, scenario, profile, guest_mtu, checksum, steering, one_source_port }
     }
 
     pub(super) const fn profile(self, profile: Profile) -> Self {
@@ -79,6 +82,14 @@ impl<'p> Pick<'p> {
         Self { checksum: Some(sent), ..self }
     }
 
+    pub(super) const fn steering(self, on: bool) -> Self {
+        Self { steering: Some(on), ..self }
+    }
+
+    pub(super) const fn one_source_port(self) -> Self {
+        Self { one_source_port: true, ..self }
+    }
+
     pub(super) const fn scenario(self, name: &'p str) -> Self {
         Self { scenario: name, ..self }
     }
@@ -87,6 +98,8 @@ impl<'p> Pick<'p> {
         self.profile.is_none_or(|profile| shape.profile == profile)
             && self.guest_mtu.is_none_or(|mtu| shape.guest_mtu == Some(mtu))
             && self.checksum.is_none_or(|checksum| shape.outer_checksum == Some(checksum))
+            && self.steering.is_none_or(|steering| shape.steering == steering)
+            && shape.one_source_port == self.one_source_port
     }
 
     /// `of` by block, and the table that these runs are in.
@@ -165,8 +178,9 @@ pub(super) fn spread(results: &Results) -> Vec<String> {
         .filter_map(|sample| {
             let more = &sample.figures.as_ref()?.more;
             let (paths, busiest) = (more.get("outer_flows")?, more.get("busiest_queue_share")?);
+            let one = if sample.shape.one_source_port { ", one outer source port" } else { "" };
             Some(format!(
-                "{}: {} flows are {paths} on the wire; of 8 queues the busiest has {:.0} %",
+                "{}{one}: {} flows are {paths} on the wire; of 8 queues the busiest has {:.0} %",
                 sample.contender,
                 more.get("inner_flows")?,
                 busiest * 100.0

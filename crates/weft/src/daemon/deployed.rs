@@ -23,12 +23,21 @@ pub struct Deployed {
     hosts: HashMap<IpAddr, String>,
 }
 
+/// What a switch has to work with; that is the command line's to say, not the network file's.
+#[derive(Debug, Clone, Copy)]
+pub struct Means {
+    /// Threads that forward.
+    pub workers: Workers,
+    /// Outer source ports that tell the flows of guests apart.
+    pub source_ports: u16,
+}
+
 impl Deployed {
-    /// Reads and checks a network file, for a switch with these threads to forward. What has a number in `numbers` keeps it.
+    /// Reads and checks a network file, for a switch with these means. What has a number in `numbers` keeps it.
     pub fn load(
         file: &Path,
         host: &str,
-        workers: Workers,
+        means: Means,
         mut numbers: Numbers,
     ) -> Result<(Self, Program), Failure> {
         let network = Network::load(file).map_err(Failure::input)?;
@@ -36,7 +45,8 @@ impl Deployed {
         let host = find_host(&network, host, &name)?;
         let Plan { config, program } =
             plan::plan(&network, host, &name, &mut numbers).map_err(Failure::Input)?;
-        let config = Config { workers, ..config };
+        let Means { workers, source_ports } = means;
+        let config = Config { workers, entropy_ports: source_ports, ..config };
         check_rights(&config).map_err(Failure::Input)?;
         limits::check(&config).map_err(Failure::Input)?;
         let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
@@ -44,6 +54,11 @@ impl Deployed {
             |host: &Host| Some((host.underlay(network.underlay_family())?, host.name.clone()));
         let hosts = network.hosts().iter().filter_map(address).collect();
         Ok((Self { network, config, numbers, port_names, hosts }, program))
+    }
+
+    /// What it was loaded with.
+    pub fn means(&self) -> Means {
+        Means { workers: self.config.workers, source_ports: self.config.entropy_ports }
     }
 
     /// What a port of the datapath is called.

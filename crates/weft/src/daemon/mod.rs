@@ -15,8 +15,8 @@ use crate::control::answers::Reloaded;
 use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
-use datapath::user::Workers;
 use deployed::Deployed;
+pub use deployed::Means;
 pub use forwarding::Choice;
 use forwarding::Forwarding;
 use probe::Probes;
@@ -48,12 +48,12 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Reads and checks the network file for a switch with these threads to forward; nothing is made yet.
+    /// Reads and checks the network file for a switch with these means; nothing is made yet.
     ///
     /// # Errors
     /// Bad input, missing rights, too few open files.
-    pub fn load(host: &str, file: &Path, workers: Workers) -> Result<Self, Failure> {
-        let (deployed, program) = Deployed::load(file, host, workers, Default::default())?;
+    pub fn load(host: &str, file: &Path, means: Means) -> Result<Self, Failure> {
+        let (deployed, program) = Deployed::load(file, host, means, Default::default())?;
         Ok(Self { host: host.to_owned(), file: file.to_owned(), deployed, program })
     }
 

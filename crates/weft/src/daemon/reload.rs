@@ -26,8 +26,7 @@ impl Daemon {
     pub(super) fn reload_from(&self, file: &Path) -> Result<Reloaded, Failure> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.in_use();
-        let (new, program) =
-            Deployed::load(file, &self.host, old.config.workers, old.numbers.clone())?;
+        let (new, program) = Deployed::load(file, &self.host, old.means(), old.numbers.clone())?;
         refuse(&old, &new).map_err(Failure::Input)?;
         let steps = Steps::between(&old.config, &new.config);
         let old_program = self.switch.program();

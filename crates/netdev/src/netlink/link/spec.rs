@@ -122,6 +122,8 @@ pub struct VxlanSpec {
     pub remote: Option<IpAddr>,
     /// UDP destination port, and the port listened on.
     pub port: u16,
+    /// The first UDP source port of those that tell inner flows apart, and the one behind the last; `None` leaves them to the kernel.
+    pub source_ports: Option<(u16, u16)>,
     /// Learn the end point of each source address.
     pub learning: bool,
     /// Send outer UDP checksums over IPv4.
@@ -149,6 +151,7 @@ impl VxlanSpec {
             local: None,
             remote: None,
             port: Self::PORT,
+            source_ports: None,
             learning: false,
             udp_checksum: true,
             udp_zero_checksum6: false,
@@ -166,6 +169,7 @@ impl VxlanSpec {
             Some(vni) => InfoVxlan::Id(vni.value()),
             None => InfoVxlan::CollectMetadata(true),
         });
+        attributes.extend(self.source_ports.map(InfoVxlan::PortRange));
         attributes.extend(self.local.map(|local| match local {
             IpAddr::V4(address) => InfoVxlan::Local(address),
             IpAddr::V6(address) => InfoVxlan::Local6(address),
