@@ -343,6 +343,8 @@ const LOOK: &str = "<script>addEventListener('load', () => {
     for (const cell of document.querySelectorAll('td, th, p, li, h1, h2, h3')) {
         if (cell.scrollWidth > cell.clientWidth + 1 && !cell.closest('.scroll')) found.push('cut off: ' + cell.textContent.slice(0, 60));
     }
+    const last = document.querySelector('.claims tr:last-child').getBoundingClientRect().bottom;
+    if (innerWidth > 1000 && last > innerHeight) found.push('verdicts end at ' + last + ', the first screen at ' + innerHeight);
     document.body.dataset.looked = found.length ? found.join('; ') : 'nothing overflows';
 });</script>";
 

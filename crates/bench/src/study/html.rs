@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::catalogue::Study;
 use super::chart::{Chart, escape};
 use super::claims::{Finding, Verdict, verdicts};
-use super::markdown::{environment, how, noise, number, place};
+use super::markdown::{environment, how, noise, number, place, tally};
 use super::published::{Published, published};
 use super::results::Results;
 use super::select::spread;
@@ -60,27 +60,25 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
 }
 
 fn write_verdicts(out: &mut String, findings: &[Finding]) -> fmt::Result {
+    writeln!(out, "<p>{}</p>", escape(&tally(findings)))?;
     writeln!(
         out,
         "<table class=\"text claims\"><thead><tr><th></th><th>claim</th><th>here</th></tr></thead><tbody>"
     )?;
     for Finding { claim, verdict, why, evidence } in findings {
-        write!(
-            out,
-            "<tr><td>{}</td><td>{}<details><summary>why</summary>{}",
-            claim.id,
-            escape(claim.text),
-            escape(&why.replace('`', ""))
-        )?;
-        if !evidence.is_empty() {
-            write!(out, "<ul>")?;
+        let (text, why) = (escape(claim.text), escape(&why.replace('`', "")));
+        write!(out, "<tr><td>{}</td><td>", claim.id)?;
+        if evidence.is_empty() {
+            write!(out, "{text}<br><small>{why}</small>")?;
+        } else {
+            write!(out, "<details><summary>{text}</summary>{why}<ul>")?;
             for line in evidence {
                 write!(out, "<li>{}</li>", escape(line))?;
             }
-            write!(out, "</ul>")?;
+            write!(out, "</ul></details>")?;
         }
         let (class, words) = (class(*verdict), verdict.words());
-        writeln!(out, "</details></td><td class=\"verdict {class}\">{words}</td></tr>")?;
+        writeln!(out, "</td><td class=\"verdict {class}\">{words}</td></tr>")?;
     }
     writeln!(out, "</tbody></table>")
 }

@@ -3,10 +3,10 @@
 use std::fmt::{self, Write};
 
 use super::catalogue::Study;
-use super::claims::{Finding, verdicts};
+use super::claims::{Finding, Verdict, verdicts};
 use super::published;
 use super::results::Results;
-use super::select::spread;
+use super::select::{INTERLEAVED, spread};
 use super::summary::{AGREEMENT, Row, Table, tables};
 use crate::stats::Estimate;
 
@@ -49,14 +49,38 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
     write_environment(out, results)
 }
 
+/// How many claims have which verdict, in a sentence.
+pub(super) fn tally(findings: &[Finding]) -> String {
+    let mut counts: Vec<(Verdict, usize)> = Vec::new();
+    for Finding { verdict, .. } in findings {
+        match counts.iter_mut().find(|(known, _)| known == verdict) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((*verdict, 1)),
+        }
+    }
+    let parts: Vec<_> =
+        counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.words())).collect();
+    format!(
+        "{} claims: {}. A claim opens to what it was judged by.",
+        findings.len(),
+        parts.join(", ")
+    )
+}
+
 /// How the run was made, in a sentence.
 pub(super) fn how(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
+    let blocks = if results.schema < INTERLEAVED {
+        format!("{blocks} blocks on each underlay, in each of which everybody is measured")
+    } else {
+        format!(
+            "{blocks} blocks of each study, in each of which everybody is measured on every underlay"
+        )
+    };
     format!(
-        "{}. Each measurement lasts {seconds} s; {blocks} blocks of each study, in each of which everybody is measured on every underlay in random \
-         order, and the bridge twice. Ratios are taken within blocks; figures are medians with bootstrap 95 % intervals, and \
-         the number of runs that they stand on.{quick}",
+        "{}. Each measurement lasts {seconds} s; {blocks} in random order, and the bridge twice. Ratios are taken within blocks; \
+         figures are medians with bootstrap 95 % intervals, and the number of runs that they stand on.{quick}",
         results.environment
     )
 }

@@ -11,7 +11,7 @@ use crate::measure::ratio;
 use crate::stats::{Estimate, relative_deviation};
 
 /// The first schema of which blocks are those of a whole study.
-const INTERLEAVED: u32 = 2;
+pub(super) const INTERLEAVED: u32 = 2;
 
 /// What verdicts are made of.
 pub(super) struct Evidence<'a> {
