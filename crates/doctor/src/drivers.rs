@@ -12,8 +12,6 @@ pub struct Driver {
     pub segments_two_tags: Option<bool>,
     /// The tunnels of which receive-side scaling hashes the inner headers.
     pub hashes_inside: &'static [TunnelType],
-    /// It sums TCP and UDP inside tunnels, although it has no generic checksums and no tunnel segmentation.
-    pub sums_inner: bool,
     /// Where that is written.
     pub source: &'static str,
 }
@@ -26,13 +24,7 @@ impl Driver {
 }
 
 const fn driver(name: &'static str, segments_two_tags: bool, source: &'static str) -> Driver {
-    Driver {
-        name,
-        segments_two_tags: Some(segments_two_tags),
-        hashes_inside: &[],
-        sums_inner: false,
-        source,
-    }
+    Driver { name, segments_two_tags: Some(segments_two_tags), hashes_inside: &[], source }
 }
 
 /// Sources are files of the Linux kernel, and commits to it.

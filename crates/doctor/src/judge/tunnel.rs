@@ -118,7 +118,7 @@ pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdic
         tunnel,
         segmentation,
         kernel_segmentation,
-        checksum: checksum(&nic.features, tunnel, outer, driver),
+        checksum: checksum(&nic.features, tunnel, outer),
         gro: gro(&nic.features, tunnel),
         spreading: spreading(nic, tunnel, outer, driver),
         cost,
@@ -209,13 +209,8 @@ fn tagged_segmentation(
     }
 }
 
-/// A device sums what is inside other headers when it has generic checksums, or when its driver says so by segmenting it.
-fn checksum(
-    features: &Features,
-    tunnel: TunnelType,
-    outer: Outer,
-    driver: Option<&Driver>,
-) -> Verdict {
+/// A device sums what is inside other headers when it has generic checksums, or when it says so by segmenting it.
+fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Verdict {
     const GENERIC: &str = "tx-checksum-ip-generic";
     if features.on(GENERIC) {
         return by_features(features, &[GENERIC]);
@@ -229,10 +224,9 @@ fn checksum(
                 TunnelType::Gre => ("tx-gre-segmentation", "tx-gre-csum-segmentation"),
                 _ => ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"),
             };
-            let known = driver.is_some_and(|driver| driver.sums_inner);
             if plain.outcome != Outcome::Yes {
                 plain
-            } else if known || features.on(tunnel_feature) || features.on(csum_feature) {
+            } else if features.on(tunnel_feature) || features.on(csum_feature) {
                 Verdict::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
             } else {
                 Verdict::new(Outcome::InSoftware, "the device sums plain packets only")
