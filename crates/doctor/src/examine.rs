@@ -1,6 +1,6 @@
 //! The whole examination: reads the facts, judges them, and writes the report.
 
-use crate::facts::{self, HostFacts, NicFacts, Ports, Ruleset, TUNNEL_PORTS};
+use crate::facts::{self, HostFacts, NicFacts, Ports, Ruleset, TUNNEL_PORTS, Uplink};
 use crate::finding::{Finding, Mend};
 use crate::judge::reach::{self, Received};
 use crate::judge::{host, mtu, nic, tunnel};
@@ -39,15 +39,11 @@ impl Subject<'_> {
             report.findings.extend(nic::findings(nic, &facts, &tunnels));
         }
         report.findings.extend(host::findings(&facts, &nics));
-        let received = self.received(&tunnels, names.first().map_or("", String::as_str));
-        let rules = match Ruleset::read() {
-            Ok(rules) => Some(rules),
-            Err(error) if error.is_permission() => None,
-            // A kernel without nftables has no rules.
-            Err(_) => Some(Ruleset::default()),
-        };
+        let links = Netlink::open()?.links()?;
+        let uplinks: Vec<_> = names.iter().filter_map(|name| Uplink::find(&links, name)).collect();
+        let received = self.received(&tunnels, &uplinks);
         report.findings.extend(reach::old_firewall(&facts.old_tables));
-        report.findings.extend(reach::firewall(rules.as_ref(), &received));
+        report.findings.extend(reach::firewall(&Ruleset::read(), &received));
         let numbers: Vec<u16> =
             received.iter().map(|tunnel| tunnel.port).chain(TUNNEL_PORTS).collect();
         report.findings.extend(reach::ports(&Ports::read(&numbers)?, &received));
@@ -91,8 +87,8 @@ impl Subject<'_> {
         TunnelType::ALL.into_iter().filter(|tunnel| used.contains(tunnel.name())).collect()
     }
 
-    fn received(&self, tunnels: &[TunnelType], device: &str) -> Vec<Received> {
-        let standard = |tunnel: &TunnelType| Received::standard(*tunnel, device);
+    fn received(&self, tunnels: &[TunnelType], uplinks: &[Uplink]) -> Vec<Received> {
+        let standard = |tunnel: &TunnelType| Received::standard(*tunnel, uplinks);
         let mut received: Vec<_> = tunnels.iter().filter_map(standard).collect();
         let Some((network, host)) = self.network else { return received };
         let (family, options) = (network.underlay_family(), network.options());

@@ -1,10 +1,11 @@
 //! Rules of nft and iptables on a host of its own: what the doctor says of a tunnel's packets, beside what becomes of them.
 
-use doctor::facts::Ruleset;
-use doctor::judge::firewall::{Direction, Fate, Packet, fate};
+use doctor::facts::{Device, Ruleset, Uplink};
+use doctor::judge::firewall::{Direction, Fate, Firewall, Packet};
 use doctor::judge::reach::{Received, firewall};
 use doctor::{Level, Mend};
 use flow::TunnelType;
+use netdev::{LinkKind, LinkSpec};
 use std::net::{IpAddr, UdpSocket};
 use std::process::Stdio;
 use std::time::Duration;
@@ -59,6 +60,12 @@ impl Lab {
         receiver.recv_from(&mut [0; 16]).is_ok()
     }
 
+    fn uplink(&self) -> Uplink {
+        let (name, index) = (self.end.name.clone(), self.end.index);
+        let device = Device { name, index, kind: Some("veth".to_owned()) };
+        Uplink { device, below: Vec::new() }
+    }
+
     fn packet(&self, v6: bool, port: u16) -> Packet {
         let ends = if v6 {
             (IpAddr::from(self.far_end.ip6), IpAddr::from(self.end.ip6))
@@ -71,9 +78,13 @@ impl Lab {
             port: Some(port),
             source: Some(ends.0),
             destination: Some(ends.1),
-            device: self.end.name.clone(),
+            uplink: Some(self.uplink()),
         }
     }
+}
+
+fn fate(rules: &Ruleset, packet: &Packet, direction: Direction) -> Fate {
+    Firewall::new(rules).fate(packet, direction)
 }
 
 /// Rules, and whether datagrams over IPv4 to the ports 4789 and 6081, and over IPv6 to 4789, pass.
@@ -158,6 +169,39 @@ const RULES: &[(&str, [bool; 3])] = &[
         "table inet f { chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; ip saddr 10.0.0.0/8 accept; } }",
         [true, true, false],
     ),
+    // Behind a chain that was gone to comes what is behind the one that went there: here the policy.
+    (
+        "table inet f { chain j { udp dport 6081 accept; } chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; meta l4proto udp goto j; udp dport 4789 accept; } }",
+        [false, true, false],
+    ),
+    (
+        "table inet f { chain k { return; } chain j { udp dport 4789 goto k; accept; } chain i { type filter hook input priority 0; meta l4proto udp jump j; udp dport 4789 drop; } }",
+        [false, true, false],
+    ),
+    (
+        "table inet f { chain j { udp dport 4789 drop; } chain i { type filter hook input priority 0; meta nfproto vmap { ipv4 : jump j, ipv6 : accept }; udp dport 6081 drop; } }",
+        [false, false, true],
+    ),
+    (
+        "table inet f { chain j { udp dport 4789 accept; } chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; udp dport vmap { 4789 : goto j, 6081 : return } } }",
+        [true, false, true],
+    ),
+    (
+        "table inet f { chain i { type filter hook input priority 0; iif vmap { \"lo\" : accept, \"eth0\" : drop } } }",
+        [false, false, false],
+    ),
+    (
+        "table inet f { chain i { type filter hook input priority 0; iif != \"eth0\" drop; oifname \"eth0\" drop; iifname \"eth*\" udp dport 4789 drop; } }",
+        [false, true, false],
+    ),
+    (
+        "table inet f { chain i { type filter hook input priority 0; ip saddr . udp dport { 10.0.0.0/8 . 4000-5000, 192.0.2.0/24 . 6000-7000 } drop; } }",
+        [false, true, true],
+    ),
+    (
+        "table inet f { chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; ct state established,related accept; ct status dnat accept; meta pkttype { broadcast, multicast } accept; udp dport 6081 accept; } }",
+        [false, true, false],
+    ),
 ];
 
 #[test]
@@ -204,6 +248,160 @@ fn fate_is_open_when_it_depends_on_an_unknown_sender() {
     assert!(matches!(fate(&lab.rules(), &packet, Direction::Out), Fate::Drops(_)));
 }
 
+/// Rules that a sound judge must not be sure of, whatever becomes of a packet to port 4789.
+const OPEN: &[&str] = &[
+    "table inet f { chain i { type filter hook input priority 0; meta mark & 1 == 1 drop; } }",
+    "table inet f { chain i { type filter hook input priority 0; meta cpu vmap { 0 : drop, 1 : accept }; } }",
+    "table inet f { chain j { drop; } chain i { type filter hook input priority 0; meta cpu vmap { 0 : goto j, 1 : return }; } }",
+    "table inet f { chain j { meta cpu 0 return; drop; } chain i { type filter hook input priority 0; jump j; } }",
+    "table inet f { chain p { type nat hook prerouting priority -100; udp dport 4789 redirect to :9; } }",
+    "table inet f { chain p { type filter hook prerouting priority -300; udp dport set 4790; } chain i { type filter hook input priority 0; udp dport 4790 drop; } }",
+    "table inet f { chain p { type filter hook prerouting priority -300; notrack; } chain i { type filter hook input priority 0; ct state new drop; } }",
+    "table inet f { chain p { type filter hook prerouting priority -300; ct state new drop; } }",
+    "table inet f { chain i { type filter hook input priority 0; udp sport & 1 == 1 drop; } }",
+];
+
+#[test]
+fn fate_is_open_when_it_depends_on_what_is_not_known() {
+    require_root!();
+    require_program!("nft", "nftables");
+    let lab = Lab::new();
+    for rules in OPEN {
+        lab.nft(rules);
+        let (read, packet) = (lab.rules(), lab.packet(false, 4789));
+        let said = fate(&read, &packet, Direction::In);
+        assert!(matches!(said, Fate::MayDrop(_)), "{rules}: {said:?} {read:#?}");
+        let tunnel = Received {
+            local: packet.destination,
+            remotes: vec![packet.source.unwrap()],
+            ..Received::standard(TunnelType::Vxlan, &[lab.uplink()]).unwrap()
+        };
+        let findings = firewall(&Ok(read), &[tunnel]);
+        assert!(findings.iter().all(|finding| finding.level == Level::Warn), "{findings:#?}");
+    }
+}
+
+/// Random rules: numbers that are not quite random, the same ones every time.
+struct Dice(u32);
+
+impl Dice {
+    fn roll(&mut self, sides: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        self.0 % sides
+    }
+
+    /// A chain that may lead to those of higher numbers.
+    fn chain(&mut self, number: u32, chains: u32) -> String {
+        let conditions = [
+            "",
+            "udp dport 4789",
+            "udp dport 6081",
+            "meta nfproto ipv4",
+            "iif eth0",
+            "iifname \"eth1\"",
+            "udp dport { 4000-5000 }",
+            "ip saddr 10.0.0.0/8",
+        ];
+        let mut rules = String::new();
+        for _ in 0..=self.roll(3) {
+            let next = number + 1 + self.roll(chains);
+            let verdict = |dice: &mut Self| match (dice.roll(6), next < chains) {
+                (0, _) => "accept".to_owned(),
+                (1, _) => "drop".to_owned(),
+                (2, _) => "return".to_owned(),
+                (3, true) => format!("goto c{next}"),
+                (_, true) => format!("jump c{next}"),
+                _ => "continue".to_owned(),
+            };
+            rules += &match self.roll(4) {
+                0 => format!(
+                    "udp dport vmap {{ 4789 : {}, 6081 : {} }}; ",
+                    verdict(self),
+                    verdict(self)
+                ),
+                _ => {
+                    let condition = conditions[self.roll(conditions.len() as u32) as usize];
+                    format!("{condition} {}; ", verdict(self))
+                }
+            };
+        }
+        rules
+    }
+}
+
+#[test]
+fn fate_is_what_becomes_of_a_packet_whatever_the_rules() {
+    require_root!();
+    require_program!("nft", "nftables");
+    let lab = Lab::new();
+    assert!(lab.receives(false, 9));
+    let mut dice = Dice(7);
+    let mut dropped = 0;
+    for _ in 0..60 {
+        let mut text = "table inet f {\n".to_owned();
+        for number in (0..4).rev() {
+            let policy = if dice.roll(4) == 0 { "drop" } else { "accept" };
+            let hook = format!("type filter hook input priority 0; policy {policy}; ");
+            let hook = if number == 0 { hook } else { String::new() };
+            text += &format!("chain c{number} {{ {hook}{}}}\n", dice.chain(number, 4));
+        }
+        text += "}";
+        lab.nft(&text);
+        let arrives = lab.receives(false, 4789);
+        let said = fate(&lab.rules(), &lab.packet(false, 4789), Direction::In);
+        let agrees = matches!((&said, arrives), (Fate::Passes, true) | (Fate::Drops(_), false));
+        assert!(agrees, "{text}: arrives {arrives}, said {said:?}");
+        dropped += u32::from(!arrives);
+    }
+    assert!((10..50).contains(&dropped), "{dropped} of 60");
+}
+
+#[test]
+fn rules_that_cannot_be_read_are_no_rules_that_let_pass() {
+    let refused =
+        |errno| Err(netdev::Error::os("list rules", std::io::Error::from_raw_os_error(errno)));
+    for (errno, said) in
+        [(1, "its rules are shown to root only"), (12, "its rules could not be read: list rules")]
+    {
+        let findings = firewall(&refused(errno), &[]);
+        assert_eq!((findings.len(), findings[0].level), (1, Level::Warn));
+        assert!(findings[0].seen.starts_with(said), "{findings:?}");
+    }
+}
+
+#[test]
+fn rules_of_a_bridge_are_seen_when_it_is_the_uplink() {
+    require_root!();
+    require_program!("nft", "nftables");
+    let lab = Lab::new();
+    let host = lab.host.netlink();
+    let bridge = host.create(&LinkSpec::new("br0").up(), &LinkKind::Bridge).unwrap();
+    host.set_master(lab.end.index, Some(bridge)).unwrap();
+    lab.run(
+        "sh",
+        &["-c", &format!("ip addr flush dev eth0; ip addr add {}/24 dev br0", lab.end.ip4)],
+    );
+    assert!(lab.receives(false, 9));
+    let links = host.links().unwrap();
+    let uplink = Uplink::find(&links, "br0");
+    assert!(uplink.as_ref().is_some_and(|uplink| uplink.device.is_bridge()));
+    let packet = Packet { uplink, ..lab.packet(false, 4789) };
+    for (chain, passes) in [
+        ("type filter hook input priority 0; meta protocol ip udp dport 4789 drop;", false),
+        ("type filter hook prerouting priority 0; udp dport 4789 drop;", false),
+        ("type filter hook forward priority 0; udp dport 4789 drop;", true),
+        ("type filter hook input priority 0; udp dport 6081 drop;", true),
+    ] {
+        lab.nft(&format!("table bridge f {{ chain i {{ {chain} }} }}"));
+        assert_eq!(lab.receives(false, 4789), passes, "{chain}");
+        let said = fate(&lab.rules(), &packet, Direction::In);
+        assert_eq!(matches!(said, Fate::Drops(_)), !passes, "{chain}: {said:?}");
+        assert_eq!(fate(&lab.rules(), &lab.packet(false, 4789), Direction::In), Fate::Passes);
+    }
+}
+
 #[test]
 fn command_mends_it_when_the_firewall_drops_a_tunnel() {
     require_root!();
@@ -212,10 +410,10 @@ fn command_mends_it_when_the_firewall_drops_a_tunnel() {
     assert!(lab.receives(false, 9));
     let tunnels: Vec<_> = TunnelType::ALL
         .into_iter()
-        .filter_map(|tunnel| Received::standard(tunnel, &lab.end.name))
+        .filter_map(|tunnel| Received::standard(tunnel, &[lab.uplink()]))
         .collect();
     lab.nft("table inet f { chain i { type filter hook input priority 0; policy drop; udp dport 6081 accept; meta l4proto { tcp, gre } accept; } }");
-    let findings = firewall(Some(&lab.rules()), &tunnels);
+    let findings = firewall(&Ok(lab.rules()), &tunnels);
     let [finding] = findings.as_slice() else { panic!("{findings:#?}") };
     assert_eq!((finding.level, finding.subject.as_str()), (Level::Fail, "vxlan"));
     let Some(Mend::Command(command)) = &finding.mend else { panic!() };
@@ -223,7 +421,7 @@ fn command_mends_it_when_the_firewall_drops_a_tunnel() {
     assert!(!lab.receives(false, 4789));
     lab.run("sh", &["-c", command]);
     assert!(lab.receives(false, 4789));
-    let mended = firewall(Some(&lab.rules()), &tunnels);
+    let mended = firewall(&Ok(lab.rules()), &tunnels);
     assert!(mended.iter().all(|finding| finding.level == Level::Pass), "{mended:#?}");
 }
 

@@ -215,8 +215,8 @@ fn cable_that_is_not_there_is_a_failure() {
 
 #[test]
 fn whoever_has_the_port_of_a_tunnel_is_named() {
-    let vxlan = Received::standard(TunnelType::Vxlan, "eth0").unwrap();
-    let gre = Received::standard(TunnelType::Gre, "eth0").unwrap();
+    let vxlan = Received::standard(TunnelType::Vxlan, &[]).unwrap();
+    let gre = Received::standard(TunnelType::Gre, &[]).unwrap();
     let said = |held: &Ports, tunnel: &Received| {
         let found = ports(held, std::slice::from_ref(tunnel)).remove(0);
         (found.level, found.seen, found.mend.map(|mend| mend.command()))

@@ -6,9 +6,9 @@ mod expression;
 
 pub use expression::{Comparison, Expression, Register, Verdict};
 
-use crate::Result;
 use crate::attributes::{AttributeBuf, Attributes};
 use crate::request::{Requester, Scope};
+use crate::{Error, Result};
 
 const NETLINK_NETFILTER: isize = 12;
 const SUBSYSTEM: u16 = 10 << 8;
@@ -31,7 +31,9 @@ pub enum Family {
     Ip6,
     /// Frames of a device, before anything else sees them.
     Netdev,
-    /// ARP, bridged frames, and what is not known here.
+    /// Frames that pass a Linux bridge, or end at it.
+    Bridge,
+    /// ARP, and what is not known here.
     Other(u8),
 }
 
@@ -42,16 +44,19 @@ impl Family {
             2 => Self::Ip,
             10 => Self::Ip6,
             5 => Self::Netdev,
+            7 => Self::Bridge,
             other => Self::Other(other),
         }
     }
 
-    const fn number(self) -> u8 {
+    /// Its number (NFPROTO_*), which rules see as `meta nfproto`.
+    pub const fn number(self) -> u8 {
         match self {
             Self::Inet => 1,
             Self::Ip => 2,
             Self::Ip6 => 10,
             Self::Netdev => 5,
+            Self::Bridge => 7,
             Self::Other(other) => other,
         }
     }
@@ -63,8 +68,8 @@ impl Family {
             Self::Ip => "ip",
             Self::Ip6 => "ip6",
             Self::Netdev => "netdev",
+            Self::Bridge => "bridge",
             Self::Other(3) => "arp",
-            Self::Other(7) => "bridge",
             Self::Other(_) => "unknown",
         }
     }
@@ -78,7 +83,7 @@ pub struct Hook {
     pub number: u32,
     /// Lower ones are earlier.
     pub priority: i32,
-    /// The devices that it is for; none for all.
+    /// The devices that it is for, `eth*` for all whose names begin so; none for all.
     pub devices: Vec<String>,
 }
 
@@ -125,6 +130,8 @@ pub struct Set {
     pub is_interval: bool,
     /// Values of several fields.
     pub is_concatenation: bool,
+    /// Of such values, how many bytes each field has; each begins at a multiple of four.
+    pub field_lens: Vec<usize>,
     /// Its elements, as the kernel lists them.
     pub elements: Vec<Element>,
 }
@@ -156,19 +163,31 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
-    /// Reads the rules of the calling thread's namespace. Tables that are asleep are left out.
+    /// Reads the rules of the calling thread's namespace. Tables that are asleep are left out; a kernel without nftables has no rules.
     ///
     /// # Errors
-    /// [`Error::is_permission`](crate::Error::is_permission) without CAP_NET_ADMIN.
+    /// [`Error::is_permission`] without CAP_NET_ADMIN; [`Error::Malformed`] when any of it cannot be understood: rules of which a part is
+    /// missing would tell something else.
     pub fn read() -> Result<Self> {
-        let socket = Socket(Requester::open(NETLINK_NETFILTER)?);
-        let asleep: Vec<_> = socket.all("list tables", GET_TABLE)?.filter_map(asleep).collect();
-        let awake = |family, table: &String| !asleep.contains(&(family, table.clone()));
-        let mut chains: Vec<_> = socket.all("list chains", GET_CHAIN)?.filter_map(chain).collect();
+        let socket = match Requester::open(NETLINK_NETFILTER) {
+            Err(error) if error.errno() == Some(libc::EPROTONOSUPPORT) => {
+                return Ok(Self::default());
+            }
+            opened => Socket(opened?),
+        };
+        let asleep = match socket.all("list tables", GET_TABLE, table) {
+            // That is what netfilter answers for a subsystem that it does not have.
+            Err(error) if error.errno() == Some(libc::EINVAL) => return Ok(Self::default()),
+            tables => tables?,
+        };
+        let awake = |family, table: &str| {
+            !asleep.iter().any(|known| known.2 && known.0 == family && known.1 == table)
+        };
+        let mut chains = socket.all("list chains", GET_CHAIN, chain)?;
         chains.retain(|chain| awake(chain.family, &chain.table));
-        let mut rules: Vec<_> = socket.all("list rules", GET_RULE)?.filter_map(rule).collect();
+        let mut rules = socket.all("list rules", GET_RULE, rule)?;
         rules.retain(|rule| awake(rule.family, &rule.table));
-        let mut sets: Vec<_> = socket.all("list sets", GET_SET)?.filter_map(set).collect();
+        let mut sets = socket.all("list sets", GET_SET, set)?;
         sets.retain(|set| awake(set.family, &set.table));
         for set in &mut sets {
             set.elements = socket.elements(set)?;
@@ -180,9 +199,21 @@ impl Ruleset {
 struct Socket(Requester);
 
 impl Socket {
-    /// All objects of a kind: family and attributes.
-    fn all(&self, what: &str, kind: u16) -> Result<impl Iterator<Item = (Family, Vec<u8>)>> {
-        self.ask(what, kind, Family::Other(0), AttributeBuf::default())
+    /// All objects of a kind, each as `parse` understands its family and attributes.
+    fn all<T>(
+        &self,
+        what: &'static str,
+        kind: u16,
+        parse: impl Fn(Family, Attributes<'_>) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let answers = self.ask(what, kind, Family::Other(0), AttributeBuf::default())?;
+        let parsed = answers.iter().map(|answer| {
+            parse(
+                Family::from_number(*answer.first()?),
+                Attributes::new(answer.get(HEADER_BYTES..)?),
+            )
+        });
+        parsed.collect::<Option<_>>().ok_or_else(|| Error::malformed(what, "one without its name"))
     }
 
     fn ask(
@@ -191,14 +222,10 @@ impl Socket {
         kind: u16,
         family: Family,
         attributes: AttributeBuf,
-    ) -> Result<impl Iterator<Item = (Family, Vec<u8>)>> {
+    ) -> Result<Vec<Vec<u8>>> {
         let mut payload = vec![family.number(), 0, 0, 0];
         payload.extend(attributes.into_bytes());
-        let answers = self.0.ask(what, SUBSYSTEM | kind, Scope::All, &payload)?;
-        Ok(answers.into_iter().filter_map(|answer| {
-            let family = Family::from_number(*answer.first()?);
-            Some((family, answer.get(HEADER_BYTES..)?.to_vec()))
-        }))
+        self.0.ask(what, SUBSYSTEM | kind, Scope::All, &payload)
     }
 
     fn elements(&self, set: &Set) -> Result<Vec<Element>> {
@@ -208,30 +235,32 @@ impl Socket {
         let what = format!("list the elements of set {}", set.name);
         let answers = self.ask(&what, GET_ELEMENTS, set.family, which)?;
         let mut elements = Vec::new();
-        for (_, bytes) in answers {
-            let list = Attributes::new(&bytes).nested(LIST).unwrap_or_default();
+        for answer in answers {
+            let attributes = Attributes::new(answer.get(HEADER_BYTES..).unwrap_or_default());
+            let list = attributes.nested(LIST).unwrap_or_default();
             elements.extend(list.all(LIST_ELEMENT).map(element));
         }
         Ok(elements)
     }
 }
 
-fn asleep((family, bytes): (Family, Vec<u8>)) -> Option<(Family, String)> {
-    const FLAG: u32 = 1;
-    let attributes = Attributes::new(&bytes);
-    let flags = attributes.be32(2).unwrap_or(0);
-    (flags & FLAG != 0).then(|| Some((family, attributes.text(1)?))).flatten()
+/// Family and name of a table, and whether it is asleep.
+fn table(family: Family, attributes: Attributes<'_>) -> Option<(Family, String, bool)> {
+    const ASLEEP: u32 = 1;
+    Some((family, attributes.text(1)?, attributes.be32(2).unwrap_or(0) & ASLEEP != 0))
 }
 
-fn chain((family, bytes): (Family, Vec<u8>)) -> Option<Chain> {
+fn chain(family: Family, attributes: Attributes<'_>) -> Option<Chain> {
     const DROP: u32 = 0;
-    let attributes = Attributes::new(&bytes);
+    /// A name of which only the beginning counts (Linux 6.16).
+    const PREFIX: u16 = 2;
     let hook = attributes.nested(4).and_then(|hook| {
         let mut devices: Vec<_> = hook.text(3).into_iter().collect();
         let names = hook.nested(4).unwrap_or_default();
-        devices.extend(names.iter().map(|(_, name)| {
+        devices.extend(names.iter().map(|(kind, name)| {
             let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
-            String::from_utf8_lossy(text).into_owned()
+            let rest = if kind == PREFIX { "*" } else { "" };
+            format!("{}{rest}", String::from_utf8_lossy(text))
         }));
         devices.dedup();
         let priority = hook.be32(2)?.cast_signed();
@@ -246,8 +275,7 @@ fn chain((family, bytes): (Family, Vec<u8>)) -> Option<Chain> {
     })
 }
 
-fn rule((family, bytes): (Family, Vec<u8>)) -> Option<Rule> {
-    let attributes = Attributes::new(&bytes);
+fn rule(family: Family, attributes: Attributes<'_>) -> Option<Rule> {
     let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
     let list = attributes.nested(4).unwrap_or_default();
     Some(Rule {
@@ -259,17 +287,18 @@ fn rule((family, bytes): (Family, Vec<u8>)) -> Option<Rule> {
     })
 }
 
-fn set((family, bytes): (Family, Vec<u8>)) -> Option<Set> {
+fn set(family: Family, attributes: Attributes<'_>) -> Option<Set> {
     const INTERVAL: u32 = 0x4;
     const CONCATENATION: u32 = 0x80;
-    let attributes = Attributes::new(&bytes);
     let flags = attributes.be32(3).unwrap_or(0);
+    let fields = attributes.nested(9).and_then(|size| size.nested(2)).unwrap_or_default();
     Some(Set {
         family,
         table: attributes.text(1)?,
         name: attributes.text(2)?,
         is_interval: flags & INTERVAL != 0,
         is_concatenation: flags & CONCATENATION != 0,
+        field_lens: fields.all(1).filter_map(|field| Some(field.be32(1)? as usize)).collect(),
         elements: Vec::new(),
     })
 }

@@ -5,6 +5,7 @@ mod kernel;
 pub mod mtu;
 mod nic;
 mod ports;
+mod uplink;
 
 pub use host::{HostFacts, Memlock};
 pub use kernel::{Kernel, KernelVersion};
@@ -12,3 +13,4 @@ pub use mtu::{Place, PlaceKind, SwitchMtu};
 pub use netdev::nftables::Ruleset;
 pub use nic::{Feature, Features, NicFacts, Rss};
 pub use ports::{Ports, Socket, TUNNEL_PORTS, TunnelDevice};
+pub use uplink::{Device, Uplink};

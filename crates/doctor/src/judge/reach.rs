@@ -1,7 +1,7 @@
 //! Whether tunnel packets reach weft: the firewall, and who else has their ports.
 
-use super::firewall::{Direction, Fate, Packet, Place, fate};
-use crate::facts::Ports;
+use super::firewall::{Direction, Fate, Firewall, Packet, Place};
+use crate::facts::{Ports, Uplink};
 use crate::finding::{Finding, Level, Mend};
 use flow::TunnelType;
 use netdev::nftables::Ruleset;
@@ -20,13 +20,13 @@ pub struct Received {
     pub local: Option<IpAddr>,
     /// The other hosts, as far as they are known.
     pub remotes: Vec<IpAddr>,
-    /// The uplink.
-    pub device: String,
+    /// The devices that lead to them; none when they are not known.
+    pub uplinks: Vec<Uplink>,
 }
 
 impl Received {
-    /// A tunnel type by its registered port, at any address of a device.
-    pub fn standard(tunnel: TunnelType, device: &str) -> Option<Self> {
+    /// A tunnel type by its registered port, at any address of these devices.
+    pub fn standard(tunnel: TunnelType, uplinks: &[Uplink]) -> Option<Self> {
         let port = match tunnel {
             TunnelType::Vxlan => 4789,
             TunnelType::Geneve => 6081,
@@ -34,8 +34,8 @@ impl Received {
             TunnelType::Gre => 0,
             TunnelType::Vlan | TunnelType::QinQ => return None,
         };
-        let (device, remotes) = (device.to_owned(), Vec::new());
-        Some(Self { tunnel, port, v6: false, local: None, remotes, device })
+        let (uplinks, remotes) = (uplinks.to_vec(), Vec::new());
+        Some(Self { tunnel, port, v6: false, local: None, remotes, uplinks })
     }
 
     fn protocol(&self) -> u8 {
@@ -76,18 +76,30 @@ pub fn old_firewall(tables: &[String]) -> Option<Finding> {
     Some(finding.worse(Level::Warn, Mend::Command(mend.to_owned())))
 }
 
-/// What the firewall does with tunnels; `None` rules could not be read.
-pub fn firewall(rules: Option<&Ruleset>, tunnels: &[Received]) -> Vec<Finding> {
+/// What the firewall does with tunnels.
+///
+/// `rules` are as they could be read: what could not be read may drop anything.
+pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[Received]) -> Vec<Finding> {
     let why = "tunnel packets that the firewall drops are lost without a word to anybody";
-    let Some(rules) = rules else {
-        let seen = "its rules are shown to root only";
+    let unread = |seen: String, mend: &str| {
         let finding = Finding::pass("firewall", "host", seen, why);
-        return vec![finding.worse(Level::Warn, Mend::Command("sudo weft doctor".to_owned()))];
+        vec![finding.worse(Level::Warn, Mend::Command(mend.to_owned()))]
     };
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(error) if error.is_permission() => {
+            return unread("its rules are shown to root only".to_owned(), "sudo weft doctor");
+        }
+        Err(error) => {
+            let mend = "look with nft list ruleset whether rules drop what tunnels need";
+            return unread(format!("its rules could not be read: {error}"), mend);
+        }
+    };
+    let firewall = Firewall::new(rules);
     let mut findings = Vec::new();
     for tunnel in tunnels {
         for direction in [Direction::In, Direction::Out] {
-            findings.extend(of_tunnel(rules, tunnel, direction));
+            findings.extend(of_tunnel(&firewall, tunnel, direction));
         }
     }
     if findings.is_empty() {
@@ -98,8 +110,8 @@ pub fn firewall(rules: Option<&Ruleset>, tunnels: &[Received]) -> Vec<Finding> {
     findings
 }
 
-fn of_tunnel(rules: &Ruleset, tunnel: &Received, direction: Direction) -> Option<Finding> {
-    let packet = |remote: Option<IpAddr>| {
+fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -> Option<Finding> {
+    let packet = |remote: Option<IpAddr>, uplink: Option<&Uplink>| {
         let (source, destination) = match direction {
             Direction::In => (remote, tunnel.local),
             Direction::Out => (tunnel.local, remote),
@@ -110,27 +122,36 @@ fn of_tunnel(rules: &Ruleset, tunnel: &Received, direction: Direction) -> Option
             port: (tunnel.port != 0).then_some(tunnel.port),
             source,
             destination,
-            device: tunnel.device.clone(),
+            uplink: uplink.cloned(),
         }
     };
-    let remotes: Vec<_> = if tunnel.remotes.is_empty() {
-        vec![None]
-    } else {
-        tunnel.remotes.iter().copied().map(Some).collect()
-    };
-    let fates = remotes.into_iter().map(|remote| fate(rules, &packet(remote), direction));
-    let (is_sure, place) = fates.fold(None, |worst: Option<(bool, Place)>, fate| match fate {
-        Fate::Drops(place) => Some((true, place)),
-        Fate::MayDrop(place) => worst.or(Some((false, place))),
-        Fate::Passes => worst,
-    })?;
+    let uplinks = or_unknown(&tunnel.uplinks);
+    let mut worst: Option<(bool, Place)> = None;
+    for remote in or_unknown(&tunnel.remotes) {
+        let fates = uplinks
+            .iter()
+            .map(|uplink| firewall.fate(&packet(remote.copied(), uplink.as_deref()), direction));
+        let fates: Vec<_> = fates.collect();
+        // By which of several devices its packets come is not known.
+        let is_sure = fates.iter().all(|fate| matches!(fate, Fate::Drops(_)));
+        let places = fates.into_iter().filter_map(|fate| match fate {
+            Fate::Drops(place) | Fate::MayDrop(place) => Some(place),
+            Fate::Passes => None,
+        });
+        let found = places.map(|place| (is_sure, place)).next();
+        if worst.as_ref().is_none_or(|(was_sure, _)| !was_sure && is_sure) {
+            worst = found.or(worst);
+        }
+    }
+    let (is_sure, place) = worst?;
     let way = match direction {
         Direction::In => "received",
         Direction::Out => "sent",
     };
     let passes = tunnel.passes_the_firewall(direction);
     let level = if is_sure && passes { Level::Fail } else { Level::Warn };
-    let certainty = if is_sure { "dropped" } else { "perhaps dropped, depending on the sender" };
+    let certainty =
+        if is_sure { "dropped" } else { "perhaps dropped, depending on what is not known here" };
     let Place { chain, by } = &place;
     let seen = format!("{}, {way}: {certainty} in {chain} by {by}", tunnel.condition());
     let why = if passes {
@@ -141,6 +162,11 @@ fn of_tunnel(rules: &Ruleset, tunnel: &Received, direction: Direction) -> Option
     let mend = Mend::Command(format!("nft insert rule {chain} {} accept", tunnel.condition()));
     let subject = tunnel.tunnel.name();
     Some(Finding::pass("firewall", subject, seen, why).worse(level, mend))
+}
+
+/// Each of them, or one that is not known where there is none.
+fn or_unknown<T>(known: &[T]) -> Vec<Option<&T>> {
+    if known.is_empty() { vec![None] } else { known.iter().map(Some).collect() }
 }
 
 /// Who else has the ports and protocols of tunnels.

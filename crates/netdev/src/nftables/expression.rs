@@ -55,7 +55,9 @@ impl Verdict {
             -4 => Self::Goto(chain()),
             -5 => Self::Return,
             code if code & 0xff == 3 => Self::Queue,
-            _ => Self::Continue,
+            // NFT_CONTINUE, NFT_BREAK
+            -1 | -2 => Self::Continue,
+            _ => return None,
         })
     }
 }
@@ -119,7 +121,7 @@ pub enum Expression {
         /// The ones are turned.
         xor: Vec<u8>,
     },
-    /// Goes on only if a value is in a set; of a map, takes over its verdict.
+    /// Goes on only if a value is in a set; of a map of verdicts, takes over its verdict.
     Lookup {
         /// Of what.
         from: Register,
@@ -132,9 +134,15 @@ pub enum Expression {
     Verdict(Verdict),
     /// Drops, and says so to the sender.
     Reject,
-    /// Decides nothing: counters, logs, marks.
+    /// Decides nothing, and writes to registers at most what no condition reads: counters, logs, marks.
     Neutral,
-    /// What is not known here: it may go on, or not.
+    /// Goes on with a packet whose bytes are not what they were.
+    Alters,
+    /// Goes on with a packet that belongs to no connection.
+    Untracked,
+    /// Gives the packet another destination, or to somebody else, who may drop it.
+    Diverts,
+    /// What is not known here: it may go on, or not, and may write to any register.
     Unknown(String),
 }
 
@@ -154,7 +162,7 @@ impl Expression {
             "meta" | "ct" if data.get(1).is_none() => Self::Neutral,
             "meta" => Self::Meta { key: data.be32(2)?, to: register(1)? },
             "ct" => Self::Connection { key: data.be32(2)?, to: register(1)? },
-            "payload" if data.get(1).is_none() => Self::Neutral,
+            "payload" if data.get(1).is_none() => Self::Alters,
             "payload" => Self::Payload {
                 base: data.be32(2)?,
                 offset: number(3)?,
@@ -178,19 +186,44 @@ impl Expression {
                 mask: value(4)?,
                 xor: value(5)?,
             },
-            "lookup" => Self::Lookup {
+            // Of a map of values, what is found goes into a register other than that of verdicts.
+            "lookup" if data.be32(3).unwrap_or(0) == 0 => Self::Lookup {
                 from: register(2)?,
                 set: data.text(1)?,
                 inverted: data.be32(5).unwrap_or(0) & 1 == 1,
             },
-            "immediate" => match data.nested(2).and_then(Verdict::parse) {
-                Some(verdict) => Self::Verdict(verdict),
+            "immediate" => match data.nested(2)?.nested(2) {
+                Some(_) => Self::Verdict(Verdict::parse(data.nested(2)?)?),
                 None => Self::Neutral,
             },
             "reject" => Self::Reject,
-            "counter" | "log" | "notrack" | "nat" | "masq" => Self::Neutral,
+            "queue" => Self::Verdict(Verdict::Queue),
+            "counter" | "log" | "last" | "dup" => Self::Neutral,
+            "exthdr" if data.get(1).is_none() => Self::Alters,
+            "notrack" => Self::Untracked,
+            // Another sender is no reason to drop; another receiver may be.
+            "nat" if data.be32(1)? == 0 => Self::Verdict(Verdict::Accept),
+            "masq" => Self::Verdict(Verdict::Accept),
+            "nat" | "redir" | "tproxy" | "fwd" | "synproxy" => Self::Diverts,
+            "target" => target(&data.text(1)?),
             _ => return None,
         })
+    }
+}
+
+/// A target of iptables that nft does not say in its own words.
+fn target(name: &str) -> Expression {
+    match name {
+        "REJECT" => Expression::Reject,
+        "NFQUEUE" => Expression::Verdict(Verdict::Queue),
+        "SNAT" | "MASQUERADE" => Expression::Verdict(Verdict::Accept),
+        "LOG" | "NFLOG" | "ULOG" | "MARK" | "CONNMARK" | "CLASSIFY" | "TRACE" | "SECMARK"
+        | "CONNSECMARK" | "AUDIT" => Expression::Neutral,
+        "CT" | "NOTRACK" => Expression::Untracked,
+        "TCPMSS" | "TCPOPTSTRIP" | "DSCP" | "TOS" | "TTL" | "HL" | "CHECKSUM" | "ECN" => {
+            Expression::Alters
+        }
+        _ => Expression::Diverts,
     }
 }
 
@@ -221,9 +254,36 @@ mod tests {
     }
 
     #[test]
+    fn expressions_that_decide_elsewhere_are_not_taken_for_conditions() {
+        let parse = |name: &str, data: &AttributeBuf| {
+            let bytes = AttributeBuf::default().text(1, name).nest(2, data).into_bytes();
+            Expression::parse(Attributes::new(&bytes))
+        };
+        let number = |number: u32| AttributeBuf::default().push(1, &number.to_be_bytes());
+        assert_eq!(parse("queue", &number(7)), Expression::Verdict(Verdict::Queue));
+        assert_eq!(parse("nat", &number(0)), Expression::Verdict(Verdict::Accept));
+        assert_eq!(parse("nat", &number(1)), Expression::Diverts);
+        for (target, expected) in [
+            ("REJECT", Expression::Reject),
+            ("CT", Expression::Untracked),
+            ("LOG", Expression::Neutral),
+            ("TPROXY", Expression::Diverts),
+        ] {
+            assert_eq!(parse("target", &AttributeBuf::default().text(1, target)), expected);
+        }
+        // A map of values writes to a register; only one of verdicts decides.
+        let lookup = |to: u32| {
+            let data = AttributeBuf::default().text(1, "s").push(2, &1u32.to_be_bytes());
+            parse("lookup", &data.push(3, &to.to_be_bytes()))
+        };
+        assert!(matches!(lookup(0), Expression::Lookup { .. }));
+        assert!(matches!(lookup(1), Expression::Unknown(_)));
+    }
+
+    #[test]
     fn expression_is_unknown_when_a_part_is_missing() {
         let data = AttributeBuf::default().push(1, &1u32.to_be_bytes());
-        for name in ["meta", "payload", "cmp", "lookup", "range", "fib"] {
+        for name in ["meta", "payload", "cmp", "lookup", "range", "fib", "immediate"] {
             let bytes = AttributeBuf::default().text(1, name).nest(2, &data).into_bytes();
             let expected = Expression::Unknown(name.to_owned());
             assert_eq!(Expression::parse(Attributes::new(&bytes)), expected);

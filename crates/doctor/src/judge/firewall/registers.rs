@@ -1,0 +1,115 @@
+//! Values of which some bits are known.
+
+use netdev::nftables::{Comparison, Register};
+
+/// A byte, and which of its bits are known.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Byte {
+    value: u8,
+    known: u8,
+}
+
+impl Byte {
+    /// Nothing is known of it.
+    pub(super) const UNKNOWN: Self = Self { value: 0, known: 0 };
+
+    pub(super) const fn known(value: u8) -> Self {
+        Self { value, known: u8::MAX }
+    }
+
+    /// Only that these bits are zero.
+    pub(super) const fn without(bits: u8) -> Self {
+        Self { value: 0, known: bits }
+    }
+
+    const fn may_be(self, value: u8) -> bool {
+        (self.value ^ value) & self.known == 0
+    }
+}
+
+/// Bytes that are known.
+pub(super) fn known(bytes: &[u8]) -> Vec<Byte> {
+    bytes.iter().copied().map(Byte::known).collect()
+}
+
+/// The values themselves, where every bit is known.
+pub(super) fn values(bytes: &[Byte]) -> Option<Vec<u8>> {
+    bytes.iter().map(|byte| (byte.known == u8::MAX).then_some(byte.value)).collect()
+}
+
+/// Whether they may be `values`.
+pub(super) fn may_be(bytes: &[Byte], values: &[u8]) -> bool {
+    bytes.iter().zip(values).all(|(byte, value)| byte.may_be(*value))
+}
+
+/// What expressions of a rule keep for those behind them.
+pub(super) struct Registers([Byte; 64]);
+
+impl Registers {
+    /// Nothing is known.
+    pub(super) const fn new() -> Self {
+        Self([Byte::UNKNOWN; 64])
+    }
+
+    /// Words of four bytes are filled up with zeros.
+    pub(super) fn load(&mut self, to: Register, mut bytes: Vec<Byte>) {
+        bytes.resize(bytes.len().next_multiple_of(4), Byte::known(0));
+        for (slot, byte) in self.0.iter_mut().skip(to.0).zip(bytes) {
+            *slot = byte;
+        }
+    }
+
+    /// `len` bytes, if there are so many.
+    pub(super) fn bytes(&self, from: Register, len: usize) -> Option<&[Byte]> {
+        self.0.get(from.0..from.0.checked_add(len)?)
+    }
+
+    /// `(value & mask) ^ xor`.
+    pub(super) fn combine(&mut self, from: Register, to: Register, mask: &[u8], xor: &[u8]) {
+        let bytes = self.bytes(from, mask.len()).unwrap_or_default().iter();
+        let combined = bytes.zip(mask.iter().zip(xor)).map(|(byte, (mask, xor))| Byte {
+            value: byte.value & mask ^ xor,
+            known: byte.known | !mask,
+        });
+        let combined: Vec<_> = combined.collect();
+        self.load(to, combined);
+    }
+}
+
+/// `None` when it depends on bits that are not known.
+pub(super) fn compare(bytes: Option<&[Byte]>, how: Comparison, value: &[u8]) -> Option<bool> {
+    let bytes = bytes?;
+    let differs = !may_be(bytes, value);
+    match (how, values(bytes)) {
+        (Comparison::Equal, None) => differs.then_some(false),
+        (Comparison::NotEqual, None) => differs.then_some(true),
+        (_, None) => None,
+        (how, Some(bytes)) => Some(match (how, bytes.as_slice().cmp(value)) {
+            (Comparison::Equal, order) => order.is_eq(),
+            (Comparison::NotEqual, order) => order.is_ne(),
+            (Comparison::Less, order) => order.is_lt(),
+            (Comparison::LessOrEqual, order) => order.is_le(),
+            (Comparison::Greater, order) => order.is_gt(),
+            (Comparison::GreaterOrEqual, order) => order.is_ge(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_that_a_mask_takes_away_need_not_be_known() {
+        let mut registers = Registers::new();
+        registers.load(Register(0), vec![Byte::without(0x20), Byte::known(7), Byte::UNKNOWN]);
+        registers.combine(Register(0), Register(0), &[0x20, 1, 0], &[0; 3]);
+        assert_eq!(values(registers.bytes(Register(0), 4).unwrap()), Some(vec![0, 1, 0, 0]));
+        registers.load(Register(0), vec![Byte::without(0x20)]);
+        registers.combine(Register(0), Register(0), &[0x30], &[0]);
+        let byte = registers.bytes(Register(0), 1);
+        assert_eq!(compare(byte, Comparison::Equal, &[0x20]), Some(false));
+        assert_eq!(compare(byte, Comparison::NotEqual, &[0x10]), None);
+        assert_eq!(compare(registers.bytes(Register(60), 8), Comparison::Equal, &[0]), None);
+    }
+}

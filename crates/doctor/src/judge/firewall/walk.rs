@@ -1,0 +1,391 @@
+//! Follows rules from chain to chain.
+
+use super::registers::{Byte, Registers, compare, known, may_be, values};
+use super::{Direction, Firewall, Packet, View, path};
+use netdev::nftables::{Chain, Element, Expression, Register, Rule, Set, Verdict};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Chains inside each other at most; the kernel refuses more.
+const DEPTH: usize = 16;
+
+/// The ways in which a chain may end, of which it takes one.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Ends {
+    /// The packet is accepted.
+    pub(super) accepts: bool,
+    /// No rule decides.
+    falls: bool,
+    /// It is dropped, first by this rule.
+    pub(super) drops: Option<String>,
+}
+
+impl Ends {
+    fn drop(&mut self, by: &str) {
+        self.drops.get_or_insert_with(|| by.to_owned());
+    }
+
+    fn join(&mut self, other: Self) {
+        self.accepts |= other.accepts;
+        self.falls |= other.falls;
+        self.drops = self.drops.take().or(other.drops);
+    }
+}
+
+/// What a condition is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Truth {
+    True,
+    False,
+    Either,
+}
+
+impl Truth {
+    fn of(value: Option<bool>) -> Self {
+        match value {
+            Some(true) => Self::True,
+            Some(false) => Self::False,
+            None => Self::Either,
+        }
+    }
+}
+
+/// What rules may have done to the packet by now.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Done {
+    /// Its bytes may not be what they were.
+    altered: bool,
+    /// It may belong to no connection.
+    untracked: bool,
+}
+
+/// A packet on its way through the chains.
+pub(super) struct Walk<'a> {
+    firewall: &'a Firewall<'a>,
+    packet: &'a Packet,
+    direction: Direction,
+    view: View,
+    done: Done,
+    /// What is known of the chains of this base chain, so that none is followed twice.
+    walked: HashMap<(*const Chain, Done), (Ends, Done)>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        firewall: &'a Firewall<'a>,
+        packet: &'a Packet,
+        direction: Direction,
+    ) -> Self {
+        let view = View {
+            stage: 0,
+            priority: 0,
+            device: None,
+            is_sure: false,
+            nfproto: 0,
+            is_tracked: false,
+        };
+        let (done, walked) = (Done::default(), HashMap::new());
+        Self { firewall, packet, direction, view, done, walked }
+    }
+
+    /// How a chain at which packets arrive ends: its policy decides what no rule does.
+    pub(super) fn base(&mut self, chain: &'a Chain, view: View) -> Ends {
+        self.view = view;
+        self.walked.clear();
+        let mut ends = self.chain(chain, 0);
+        if ends.falls && chain.drops {
+            ends.drop("its policy");
+        }
+        ends.accepts |= ends.falls && !chain.drops || !self.view.is_sure;
+        ends
+    }
+
+    fn chain(&mut self, chain: &'a Chain, depth: usize) -> Ends {
+        let before = (std::ptr::from_ref(chain), self.done);
+        if let Some((ends, done)) = self.walked.get(&before) {
+            self.done = *done;
+            return ends.clone();
+        }
+        let ends = self.rules(chain, depth);
+        self.walked.insert(before, (ends.clone(), self.done));
+        ends
+    }
+
+    fn rules(&mut self, chain: &'a Chain, depth: usize) -> Ends {
+        let mut ends = Ends::default();
+        let name = (chain.family, chain.table.as_str(), chain.name.as_str());
+        for rule in self.firewall.rules.get(&name).into_iter().flatten() {
+            let by = format!("handle {} of {}", rule.handle, path(chain));
+            let mut goes_on = false;
+            for verdict in self.rule(rule) {
+                match verdict {
+                    Verdict::Continue => goes_on = true,
+                    Verdict::Accept => ends.accepts = true,
+                    Verdict::Drop => ends.drop(&by),
+                    // Whoever gets it decides.
+                    Verdict::Queue => {
+                        ends.accepts = true;
+                        ends.drop(&by);
+                    }
+                    Verdict::Return => ends.falls = true,
+                    Verdict::Jump(name) => {
+                        let inner = self.named(chain, &name, &by, depth);
+                        goes_on |= inner.falls;
+                        ends.join(Ends { falls: false, ..inner });
+                    }
+                    // Behind a chain that was gone to comes what is behind this one.
+                    Verdict::Goto(name) => ends.join(self.named(chain, &name, &by, depth)),
+                }
+            }
+            if !goes_on {
+                return ends;
+            }
+        }
+        ends.falls = true;
+        ends
+    }
+
+    /// The chain of that name beside `chain`. Of one that cannot be followed nothing is known.
+    fn named(&mut self, chain: &Chain, name: &str, by: &str, depth: usize) -> Ends {
+        let found = self.firewall.chains.get(&(chain.family, chain.table.as_str(), name));
+        match found {
+            Some(next) if depth < DEPTH => self.chain(next, depth + 1),
+            _ => Ends { accepts: true, falls: true, drops: Some(by.to_owned()) },
+        }
+    }
+
+    /// What a rule may do.
+    fn rule(&mut self, rule: &Rule) -> Vec<Verdict> {
+        let mut registers = Registers::new();
+        let mut may = Vec::new();
+        for expression in &rule.expressions {
+            let truth = match expression {
+                Expression::Meta { key, to } => {
+                    registers.load(*to, self.meta(*key));
+                    continue;
+                }
+                Expression::Payload { base, offset, len, to } => {
+                    registers.load(*to, self.payload(*base, *offset, *len));
+                    continue;
+                }
+                Expression::Connection { key, to } => {
+                    registers.load(*to, self.connection(*key));
+                    continue;
+                }
+                Expression::Bitwise { from, to, mask, xor } => {
+                    registers.combine(*from, *to, mask, xor);
+                    continue;
+                }
+                Expression::Neutral => {
+                    registers = Registers::new();
+                    continue;
+                }
+                Expression::Alters => {
+                    self.done.altered = true;
+                    continue;
+                }
+                Expression::Untracked => {
+                    self.done.untracked = true;
+                    continue;
+                }
+                Expression::Diverts => {
+                    self.done.altered = true;
+                    may.extend([Verdict::Queue, Verdict::Continue]);
+                    continue;
+                }
+                Expression::Verdict(verdict) => {
+                    may.push(verdict.clone());
+                    return may;
+                }
+                Expression::Reject => {
+                    may.push(Verdict::Drop);
+                    return may;
+                }
+                Expression::Compare { from, how, value } => {
+                    Truth::of(compare(registers.bytes(*from, value.len()), *how, value))
+                }
+                Expression::Range { from, inverted, first, last } => {
+                    let value = registers.bytes(*from, first.len()).and_then(values);
+                    Truth::of(value.map(|value| (&value >= first && &value <= last) != *inverted))
+                }
+                Expression::Lookup { from, set, inverted } => {
+                    let (truth, verdicts) = self.look_up(rule, *from, set, *inverted, &registers);
+                    if !verdicts.is_empty() {
+                        may.extend(verdicts);
+                        may.extend((truth != Truth::True).then_some(Verdict::Continue));
+                        return may;
+                    }
+                    truth
+                }
+                Expression::Unknown(_) => {
+                    registers = Registers::new();
+                    Truth::Either
+                }
+            };
+            match truth {
+                Truth::False => break,
+                Truth::Either => may.push(Verdict::Continue),
+                Truth::True => {}
+            }
+        }
+        may.push(Verdict::Continue);
+        may
+    }
+
+    /// NFT_META_*, as far as it is known.
+    fn meta(&self, key: u32) -> Vec<Byte> {
+        const PROTOCOL: u32 = 1;
+        const IIF: u32 = 4;
+        const OIF: u32 = 5;
+        const IIFNAME: u32 = 6;
+        const OIFNAME: u32 = 7;
+        const NFPROTO: u32 = 15;
+        const L4PROTO: u32 = 16;
+        const PKTTYPE: u32 = 19;
+        let is_in = self.direction == Direction::In;
+        let device = self.view.device.as_ref();
+        match key {
+            // No device for the other direction.
+            IIF | OIF if is_in != (key == IIF) => known(&[0; 4]),
+            IIFNAME | OIFNAME if is_in != (key == IIFNAME) => known(&[0; 16]),
+            IIF | OIF => {
+                device.map_or(vec![Byte::UNKNOWN; 4], |(_, index)| known(&index.to_ne_bytes()))
+            }
+            IIFNAME | OIFNAME => device.map_or(vec![Byte::UNKNOWN; 16], |(name, _)| {
+                let mut bytes = name.as_bytes().to_vec();
+                bytes.resize(16, 0);
+                known(&bytes)
+            }),
+            NFPROTO => known(&[self.view.nfproto]),
+            L4PROTO => known(&[self.packet.protocol]),
+            PROTOCOL => {
+                let ethertype: u16 = if self.packet.v6 { 0x86dd } else { 0x0800 };
+                known(&ethertype.to_be_bytes())
+            }
+            // Tunnels send to one host.
+            PKTTYPE if is_in => known(&[0]),
+            _ => vec![Byte::UNKNOWN; 16],
+        }
+    }
+
+    fn payload(&self, base: u32, offset: usize, len: usize) -> Vec<Byte> {
+        const NETWORK: u32 = 1;
+        const TRANSPORT: u32 = 2;
+        let mut header = vec![Byte::UNKNOWN; 64];
+        let mut put = |at: usize, bytes: &[u8]| {
+            for (slot, byte) in header.iter_mut().skip(at).zip(bytes) {
+                *slot = Byte::known(*byte);
+            }
+        };
+        let address = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let Packet { v6, protocol, port, source, destination, .. } = self.packet;
+        match (base, v6) {
+            _ if self.done.altered => {}
+            (NETWORK, false) => {
+                // Version 4, no options.
+                put(0, &[0x45]);
+                put(9, &[*protocol]);
+                source.iter().for_each(|ip| put(12, &address(*ip)));
+                destination.iter().for_each(|ip| put(16, &address(*ip)));
+            }
+            (NETWORK, true) => {
+                put(6, &[*protocol]);
+                source.iter().for_each(|ip| put(8, &address(*ip)));
+                destination.iter().for_each(|ip| put(24, &address(*ip)));
+            }
+            (TRANSPORT, _) => port.iter().for_each(|port| put(2, &port.to_be_bytes())),
+            _ => {}
+        }
+        header.into_iter().skip(offset).chain(std::iter::repeat(Byte::UNKNOWN)).take(len).collect()
+    }
+
+    /// NFT_CT_*: every packet of a tunnel over UDP may be the first of a connection, because answers come from other ports. GRE and
+    /// STT may look like answers to what was sent.
+    fn connection(&self, key: u32) -> Vec<Byte> {
+        const UDP: u8 = 17;
+        const STATE: u32 = 0;
+        const NEW: u32 = 8;
+        const STATUS: u32 = 2;
+        /// Sent to somebody else than its sender meant (IPS_DST_NAT).
+        const DIVERTED: u8 = 0x20;
+        match key {
+            _ if self.done.untracked || !self.view.is_tracked => vec![Byte::UNKNOWN; 16],
+            STATE if self.packet.protocol == UDP => known(&NEW.to_ne_bytes()),
+            STATUS if !self.done.altered => {
+                let mut status = vec![Byte::UNKNOWN; 4];
+                status[if cfg!(target_endian = "little") { 0 } else { 3 }] =
+                    Byte::without(DIVERTED);
+                status
+            }
+            _ => vec![Byte::UNKNOWN; 16],
+        }
+    }
+
+    /// Whether a value is in a set, and the verdicts that a map may have for it.
+    fn look_up(
+        &self,
+        rule: &Rule,
+        from: Register,
+        name: &str,
+        inverted: bool,
+        registers: &Registers,
+    ) -> (Truth, Vec<Verdict>) {
+        let found = self.firewall.sets.get(&(rule.family, rule.table.as_str(), name));
+        // Of one that is not there nothing is known.
+        let Some(set) = found else { return (Truth::Either, vec![Verdict::Queue]) };
+        let len = set.elements.iter().map(|element| element.key.len()).max().unwrap_or(0);
+        let Some(bytes) = registers.bytes(from, len) else { return (Truth::Either, Vec::new()) };
+        match values(bytes).map(|value| find(set, &value)) {
+            Some(Some(element)) => {
+                (Truth::of(Some(!inverted)), element.verdict.iter().cloned().collect())
+            }
+            Some(None) => (Truth::of(Some(inverted)), Vec::new()),
+            None => {
+                let is_plain = |element: &Element| {
+                    !set.is_interval && !element.is_catch_all && element.key_end.is_none()
+                };
+                let may_match =
+                    |element: &&Element| !is_plain(element) || may_be(bytes, &element.key);
+                let verdicts =
+                    set.elements.iter().filter(may_match).filter_map(|e| e.verdict.clone());
+                match set.elements.iter().any(|element| may_match(&element)) {
+                    true => (Truth::Either, verdicts.collect()),
+                    false => (Truth::of(Some(inverted)), Vec::new()),
+                }
+            }
+        }
+    }
+}
+
+/// The element of a set that has a value.
+fn find<'a>(set: &'a Set, value: &Vec<u8>) -> Option<&'a Element> {
+    let catch_all = || set.elements.iter().find(|element| element.is_catch_all);
+    let mut plain = set.elements.iter().filter(|element| !element.is_catch_all);
+    if set.is_interval && !set.is_concatenation {
+        // The nearest boundary at or below the value tells; where a range ends and another begins, the beginning counts.
+        let below = plain.filter(|element| element.key <= *value);
+        let nearest = below.max_by_key(|element| (&element.key, !element.ends_interval));
+        return nearest.filter(|element| !element.ends_interval).or_else(catch_all);
+    }
+    let holds = |element: &&Element| match &element.key_end {
+        None => element.key == *value,
+        Some(last) => is_between(&set.field_lens, &element.key, value, last),
+    };
+    plain.find(holds).or_else(catch_all)
+}
+
+/// Every field by itself.
+fn is_between(field_lens: &[usize], first: &[u8], value: &[u8], last: &[u8]) -> bool {
+    let whole = [value.len()];
+    let lens = if field_lens.is_empty() { &whole } else { field_lens };
+    let mut at = 0;
+    lens.iter().all(|&len| {
+        let field = at..at + len;
+        at = field.end.next_multiple_of(4);
+        let parts = [first, value, last].map(|bytes| bytes.get(field.clone()));
+        parts[1].is_some() && parts[0] <= parts[1] && parts[1] <= parts[2]
+    })
+}
