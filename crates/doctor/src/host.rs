@@ -113,7 +113,9 @@ pub fn chosen(nic: &NicFacts, tunnels: &[TunnelType], by_kernel: bool) -> Vec<Ch
                 Outcome::Unknown => format!("{device} or the kernel cuts them"),
             };
             let keeps = match cost.filter(|_| segmentation.outcome == Outcome::InSoftware) {
-                Some(cost) => format!("; that leaves {:.2} of the throughput", cost.ratio),
+                Some(cost) => {
+                    format!("; that leaves at least {:.2} of the throughput", cost.at_least)
+                }
                 None => String::new(),
             };
             let why = format!("{who}: {}{keeps}", segmentation.why);

@@ -219,7 +219,7 @@ fn write_nic(nic: &NicReport, out: &mut String) -> fmt::Result {
             verdict.checksum.outcome.name().to_owned(),
             verdict.gro.outcome.name().to_owned(),
             verdict.spreading.outcome.name().to_owned(),
-            verdict.cost.map_or("-".to_owned(), |cost| format!("{:.2}", cost.ratio)),
+            verdict.cost.map_or("-".to_owned(), |cost| format!(">={:.2}", cost.at_least)),
             verdict.guest_mtu.to_string(),
         ]
     });

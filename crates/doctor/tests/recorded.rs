@@ -148,7 +148,7 @@ fn virtual_function_without_udp_segmentation_is_right_for_the_kernel_datapath_an
     ];
     assert_eq!(segmentation(&nic), expected);
     let cost = verdict(&nic, TunnelType::Vxlan, Outer::DEFAULT).cost.unwrap();
-    assert_eq!(cost.ratio, 0.45);
+    assert_eq!(cost.at_least, 0.45);
     assert_eq!(wrong(&eight_queues(nic, AND_PORTS))[..1], ["rx_gro"]);
 }
 

@@ -169,7 +169,7 @@ fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType]) -> String {
         let lacks = verdict.segmentation.lacks.contains(&offload.feature)
             || kernel.is_some_and(|verdict| verdict.lacks.contains(&offload.feature));
         if let Some(cost) = verdict.cost.filter(|_| lacks) {
-            costs.push(format!("{tunnel} keeps {:.2} of its throughput", cost.ratio));
+            costs.push(format!("{tunnel} keeps at least {:.2} of its throughput", cost.at_least));
         }
     }
     if costs.is_empty() { String::new() } else { format!(" (measured: {})", costs.join(", ")) }
