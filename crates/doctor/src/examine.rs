@@ -1,13 +1,14 @@
 //! The whole examination: reads the facts, judges them, and writes the report.
 
-use crate::facts::{self, HostFacts, NicFacts, Ports, Ruleset, TUNNEL_PORTS, Uplink};
-use crate::finding::{Finding, Mend};
+use crate::facts::{self, Device, HostFacts, NicFacts, Ports, Ruleset, TUNNEL_PORTS, Uplink};
+use crate::finding::{Finding, Level, Mend};
 use crate::judge::reach::{self, Received};
+use crate::judge::tunnel::Outer;
 use crate::judge::{host, mtu, nic, tunnel};
 use crate::mend::Action;
 use crate::report::{Fixed, NicReport, Report};
 use flow::TunnelType;
-use netdev::{Link, Netlink, Result};
+use netdev::{Error, Link, Netlink, Result};
 use network::{Host, Network};
 use std::collections::BTreeSet;
 
@@ -21,36 +22,47 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Examines it in the network namespace of the calling thread.
+    /// Examines it in the network namespace of the calling thread. What cannot be looked at is a finding of its own.
     ///
     /// # Errors
-    /// A device that is not there, or a kernel that does not answer.
+    /// A device in `nics` that is not there, or a kernel that does not answer netlink.
     pub fn examine(&self) -> Result<Report> {
-        let names = self.devices()?;
-        let tunnels = self.tunnels();
+        let links = Netlink::open()?.links()?;
         let mut report = Report::default();
-        let mut nics = Vec::new();
-        for name in &names {
-            nics.push(NicFacts::read(name)?);
+        let mut uplinks = Vec::new();
+        for name in self.devices(&links) {
+            match (Uplink::find(&links, &name), self.network) {
+                (Some(uplink), _) => uplinks.push(uplink),
+                (None, Some((_, host))) if self.nics.is_empty() => {
+                    report.findings.push(no_uplink(&name, &host.name));
+                }
+                (None, _) => return Err(Error::not_found(format!("look up link {name}"), "link")),
+            }
         }
-        let facts = HostFacts::read(&names)?;
+        let (tunnels, outer) = (self.tunnels(), self.outer());
+        let (nics, unread) = cards(&uplinks);
+        report.findings.extend(unread);
+        let names: Vec<_> = nics.iter().map(|nic| nic.name.clone()).collect();
+        let facts = HostFacts::read(&names, &links);
         for nic in &nics {
-            report.nics.push(NicReport::new(nic, tunnel::verdicts(nic)));
-            report.findings.extend(nic::findings(nic, &facts, &tunnels));
+            report.nics.push(NicReport::new(nic, tunnel::verdicts(nic, outer)));
+            report.findings.extend(nic::findings(nic, &facts, &tunnels, outer));
         }
         report.findings.extend(host::findings(&facts, &nics));
-        let links = Netlink::open()?.links()?;
-        let uplinks: Vec<_> = names.iter().filter_map(|name| Uplink::find(&links, name)).collect();
         let received = self.received(&tunnels, &uplinks);
         report.findings.extend(reach::old_firewall(&facts.old_tables));
         report.findings.extend(reach::firewall(&Ruleset::read(), &received));
         let numbers: Vec<u16> =
             received.iter().map(|tunnel| tunnel.port).chain(TUNNEL_PORTS).collect();
-        report.findings.extend(reach::ports(&Ports::read(&numbers)?, &received));
+        report.findings.extend(match Ports::read(&numbers) {
+            Ok(ports) => reach::ports(&ports, &received),
+            Err(error) => vec![unexamined("port", "host", &error, "ss -lunpt; ip -d link")],
+        });
         if let Some((network, host)) = self.network {
-            for switch in facts::mtu::read(network, host.index)? {
-                report.findings.extend(mtu::findings(&switch));
-            }
+            report.findings.extend(match facts::mtu::read(network, host.index) {
+                Ok(switches) => switches.iter().flat_map(mtu::findings).collect(),
+                Err(error) => vec![unexamined("mtu", "host", &error, "ip link")],
+            });
         }
         Ok(report)
     }
@@ -64,16 +76,25 @@ impl Subject<'_> {
         Ok(Report { fixed, ..self.examine()? })
     }
 
-    fn devices(&self) -> Result<Vec<String>> {
+    fn devices(&self, links: &[Link]) -> Vec<String> {
         if !self.nics.is_empty() {
-            return Ok(self.nics.clone());
+            return self.nics.clone();
         }
         if let Some((_, host)) = self.network {
-            return Ok(vec![host.uplink.clone()]);
+            return vec![host.uplink.clone()];
         }
-        let leads = |link: &Link| link.up && link.kind.is_none() && link.name != "lo";
-        let links = Netlink::open()?.links()?;
-        Ok(links.into_iter().filter(leads).map(|link| link.name).collect())
+        // Of a bond, its ports are found below it.
+        let is_bond = |link: &Link| matches!(link.kind.as_deref(), Some("bond" | "team"));
+        let leads = |link: &&Link| {
+            let is_port =
+                links.iter().any(|other| link.master == Some(other.index) && is_bond(other));
+            link.up && link.name != "lo" && (is_bond(link) || link.kind.is_none() && !is_port)
+        };
+        links.iter().filter(leads).map(|link| link.name.clone()).collect()
+    }
+
+    fn outer(&self) -> Outer {
+        self.network.map_or(Outer::DEFAULT, |(network, _)| Outer::of(network.underlay_family()))
     }
 
     /// The tunnel types by which this host's switches reach others; all where nothing says which.
@@ -107,6 +128,38 @@ impl Subject<'_> {
         }
         received
     }
+}
+
+/// What is known of these devices and of all below them, each once, and what of that could not be read.
+fn cards(uplinks: &[Uplink]) -> (Vec<NicFacts>, Vec<Finding>) {
+    let (mut nics, mut unread) = (Vec::<NicFacts>::new(), Vec::new());
+    let devices =
+        uplinks.iter().flat_map(|uplink| std::iter::once(&uplink.device).chain(&uplink.below));
+    for Device { name, .. } in devices {
+        if nics.iter().any(|known| known.name == *name) {
+            continue;
+        }
+        match NicFacts::read(name) {
+            Ok(nic) => nics.push(nic),
+            Err(error) => {
+                unread.push(unexamined("nic", name, &error, &format!("ip -d link show {name}")))
+            }
+        }
+    }
+    (nics, unread)
+}
+
+fn unexamined(check: &'static str, subject: &str, error: &Error, look: &str) -> Finding {
+    Finding::unexamined(check, subject, error, Mend::Command(look.to_owned()))
+}
+
+fn no_uplink(name: &str, host: &str) -> Finding {
+    let why = "no tunnel leaves this host without it";
+    let mend = format!(
+        "ip -br link; then write the device that leads to other hosts as uplink of {host} in network.toml"
+    );
+    let finding = Finding::pass("link", name, "there is no such device", why);
+    finding.worse(Level::Fail, Mend::Command(mend))
 }
 
 /// Mends what of these findings is safe to mend, in the namespace of the calling thread.

@@ -2,6 +2,7 @@
 
 use crate::mend::Action;
 use serde::{Serialize, Serializer};
+use std::fmt;
 
 /// How bad it is, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -109,6 +110,18 @@ impl Finding {
             why: why.into(),
             mend: None,
         }
+    }
+
+    /// Something that could not be looked at, and how somebody else may look.
+    pub fn unexamined(
+        check: &'static str,
+        subject: &str,
+        error: &impl fmt::Display,
+        mend: Mend,
+    ) -> Self {
+        let why = "whatever is wrong there is not told here";
+        let seen = format!("could not be examined: {error}");
+        Self::pass(check, subject, seen, why).worse(Level::Warn, mend)
     }
 
     /// The same, as bad as `level` says, and mended by `mend`.

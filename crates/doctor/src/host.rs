@@ -3,7 +3,7 @@
 use crate::facts::{HostFacts, KernelVersion, NicFacts};
 use crate::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
 use flow::TunnelType;
-use netdev::Result;
+use netdev::{Netlink, Result};
 use serde::{Deserialize, Serialize};
 
 /// The first kernel whose verifier takes weft's programs: loops, and helpers that they call (5.10 is the oldest tried by others).
@@ -33,7 +33,7 @@ impl Capabilities {
     /// # Errors
     /// The kernel does not answer netlink.
     pub fn probe() -> Result<Self> {
-        Ok(Self::of(&HostFacts::read(&[])?))
+        Ok(Self::of(&HostFacts::read(&[], &Netlink::open()?.links()?)))
     }
 
     /// Of a host that was looked at.
@@ -87,12 +87,17 @@ pub struct Chosen {
 
 /// How super-packets of these tunnels are sent through a device: by the user datapath, or by the kernel datapath, which leaves to the
 /// user's what it cannot send.
-pub fn chosen(nic: &NicFacts, tunnels: &[TunnelType], by_kernel: bool) -> Vec<Chosen> {
+pub fn chosen(
+    nic: &NicFacts,
+    tunnels: &[TunnelType],
+    outer: Outer,
+    by_kernel: bool,
+) -> Vec<Chosen> {
     tunnels
         .iter()
         .map(|&tunnel| {
             let TunnelVerdict { segmentation, kernel_segmentation, cost, .. } =
-                verdict(nic, tunnel, Outer::DEFAULT);
+                verdict(nic, tunnel, outer);
             let kernel = kernel_segmentation.filter(|_| by_kernel);
             let in_kernel = kernel.is_some();
             let segmentation = kernel.unwrap_or(segmentation);

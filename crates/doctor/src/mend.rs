@@ -104,7 +104,7 @@ mod tests {
         let rps = Action::Rps {
             link: "eth0".to_owned(),
             queue: 0,
-            cpus: CpuMask::first(33),
+            cpus: (0..33).collect(),
             was: CpuMask::default(),
         };
         let table = [

@@ -184,8 +184,10 @@ fn what_is_safe_is_mended_and_can_be_undone() {
     require_root!();
     require_program!("ethtool", "ethtool");
     let lab = Lab::new();
-    lab.sh("ethtool -K eth0 tx-udp-segmentation off rx-gro off; sysctl -qw net.ipv4.conf.eth0.rp_filter=1");
-    let faults = ["tx_udp", "rx_gro", "rp_filter"];
+    lab.sh(
+        "ethtool -K eth0 tx-udp-segmentation off rx-gro off; sysctl -qw net.ipv4.ip_no_pmtu_disc=1",
+    );
+    let faults = ["tx_udp", "rx_gro", "path_mtu_discovery"];
     assert_eq!(lab.wrong().iter().map(|f| f.check).collect::<Vec<_>>(), faults);
     // The machine's own settings are left as they are.
     let mend = |subject: &Subject<'_>| {

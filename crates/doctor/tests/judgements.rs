@@ -1,15 +1,16 @@
 //! Faults that a test cannot make on the machine it runs on: the facts of such a host, and what is said of them.
 
 use doctor::facts::{
-    Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Ports, Socket,
+    Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Ports, Rss, Socket,
     TunnelDevice,
 };
 use doctor::judge::reach::{Received, old_firewall, ports};
+use doctor::judge::tunnel::Outer;
 use doctor::judge::{host, nic};
 use doctor::{Finding, Level};
 use flow::TunnelType;
-use netdev::ethtool::hardware::Channels;
-use netdev::{CpuMask, RxQueue, Steering};
+use netdev::ethtool::hardware::{Channels, FlowType, HashFields};
+use netdev::{RxQueue, Steering, XdpMode};
 
 /// A host with nothing wrong.
 fn healthy() -> HostFacts {
@@ -31,7 +32,7 @@ fn healthy() -> HostFacts {
     ];
     let pairs = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
     HostFacts {
-        cpus: 4,
+        cpus: (0..4).collect(),
         kernel: Kernel {
             release: "6.12.1".to_owned(),
             version: KernelVersion::new(6, 12),
@@ -70,7 +71,7 @@ fn card() -> NicFacts {
 
 fn wrong(facts: &HostFacts, card: &NicFacts) -> Vec<Finding> {
     let mut findings = host::findings(facts, std::slice::from_ref(card));
-    findings.extend(nic::findings(card, facts, &[TunnelType::Vlan]));
+    findings.extend(nic::findings(card, facts, &[TunnelType::Vlan], Outer::DEFAULT));
     findings.extend(old_firewall(&facts.old_tables));
     findings.into_iter().filter(|finding| finding.level > Level::Pass).collect()
 }
@@ -184,7 +185,7 @@ fn locked_memory_counts_on_kernels_that_count_it() {
 #[test]
 fn processors_that_receive_nothing_are_found() {
     let steering = |masks: &[usize]| {
-        let queue = |cpus: &usize| RxQueue { rps_cpus: CpuMask::first(*cpus), rps_flows: 0 };
+        let queue = |cpus: &usize| RxQueue { rps_cpus: (0..*cpus).collect(), rps_flows: 0 };
         Some(Steering { rx: masks.iter().map(queue).collect(), tx: Vec::new() })
     };
     // All four queues handed to one processor.
@@ -198,10 +199,56 @@ fn processors_that_receive_nothing_are_found() {
     );
     assert_eq!(wrong(&healthy(), &NicFacts { steering: steering(&[4, 4, 4, 4]), ..card() }), []);
     // One processor has nobody to share with; a veth receives where it is sent.
-    let alone = HostFacts { cpus: 1, ..healthy() };
+    let alone = HostFacts { cpus: [0].into_iter().collect(), ..healthy() };
     assert_eq!(wrong(&alone, &crowded), []);
     let veth = NicFacts { kind: Some("veth".to_owned()), channels: None, rx_queues: 1, ..card() };
     assert_eq!(wrong(&healthy(), &veth), []);
+}
+
+#[test]
+fn cards_over_ipv6_are_judged_as_such() {
+    let fields = |udp4, udp6| {
+        let of = |bits| HashFields(bits);
+        [(FlowType::Udp4, of(udp4)), (FlowType::Udp6, of(udp6))].into()
+    };
+    let rss = |fields| Some(Rss { table: vec![0, 1, 2, 3], fields });
+    let outer = Outer::of(network::Family::V6);
+    let tunnels = [TunnelType::Geneve];
+    let said = |card: &NicFacts, outer| {
+        let findings = nic::findings(card, &healthy(), &tunnels, outer);
+        let worse = findings.into_iter().find(|finding| finding.level > Level::Pass);
+        worse.map(|finding| finding.mend.unwrap().command())
+    };
+    let crowded = NicFacts { rss: rss(fields(0xf0, 0x30)), ..card() };
+    assert_eq!(said(&crowded, Outer::DEFAULT), None);
+    assert_eq!(said(&crowded, outer).as_deref(), Some("ethtool -N eth0 rx-flow-hash udp6 sdfn"));
+    let spread = NicFacts { rss: rss(fields(0x30, 0xf0)), ..card() };
+    assert_eq!(said(&spread, outer), None);
+}
+
+#[test]
+fn what_could_not_be_read_of_a_card_is_said_and_the_rest_is_judged() {
+    let unread = vec![("-g", "measure the rings of link 3: Input/output error".to_owned())];
+    let found = wrong(&healthy(), &NicFacts { unread, carrier: false, ..card() });
+    assert_eq!(found.iter().map(|f| f.check).collect::<Vec<_>>(), ["link", "nic"]);
+    assert!(found[1].seen.starts_with("could not be examined: measure the rings"), "{found:#?}");
+    assert_eq!(found[1].mend.as_ref().unwrap().command(), "ethtool -g eth0");
+}
+
+#[test]
+fn program_at_xdp_is_named() {
+    let found = wrong(&healthy(), &NicFacts { xdp_program: Some(XdpMode::Generic), ..card() });
+    let [finding] = found.as_slice() else { panic!("{found:#?}") };
+    assert_eq!((finding.check, finding.level), ("xdp", Level::Warn));
+    assert!(
+        finding.mend.as_ref().unwrap().command().ends_with("ip link set dev eth0 xdpgeneric off")
+    );
+}
+
+#[test]
+fn port_of_a_bond_without_cable_is_no_failure() {
+    let found = wrong(&healthy(), &NicFacts { carrier: false, is_bonded: true, ..card() });
+    assert_eq!((found[0].check, found[0].level, found.len()), ("link", Level::Warn, 1));
 }
 
 #[test]
@@ -235,9 +282,16 @@ fn whoever_has_the_port_of_a_tunnel_is_named() {
     };
     assert_eq!(said(&Ports::default(), &vxlan).1, "UDP port 4789 is free");
     let (level, seen, mend) = said(&by("ovs-vswitchd"), &vxlan);
-    assert_eq!((level, mend.as_deref()), (Level::Fail, Some("kill 42")));
+    let look = "ps -o user=,args= -p 42; another udp_port in network.toml, or end that program by its own means";
+    assert_eq!((level, mend.as_deref()), (Level::Fail, Some(look)));
     assert_eq!(seen, "UDP port 4789 is taken by ovs-vswitchd (process 42)");
     assert_eq!(said(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
+    // Without a privilege weft's own looks like anybody's.
+    let unseen = |sees_all| Ports { sockets: vec![socket(7)], sees_all, ..Ports::default() };
+    let (level, seen, mend) = said(&unseen(false), &vxlan);
+    assert_eq!((level, mend.as_deref()), (Level::Warn, Some("sudo weft doctor")), "{seen}");
+    let (level, seen, mend) = said(&unseen(true), &vxlan);
+    assert!(level == Level::Warn && mend.unwrap().starts_with("ss -lunpt"), "{seen}");
     let kernel = Ports { sockets: vec![socket(0)], ..Ports::default() };
     assert_eq!(said(&kernel, &vxlan).0, Level::Fail);
     let ovs =

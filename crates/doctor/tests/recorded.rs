@@ -1,6 +1,6 @@
 //! Cards that somebody described in public, judged by the code that judges live ones. Each file in `recorded/` says where it comes from.
 //!
-//! Of ice, i40e (but for a virtual function) and bnxt no whole answer of `ethtool -k` was found in public.
+//! Of i40e (but for a virtual function) and bnxt no whole answer of `ethtool -k` was found in public.
 
 use doctor::Level;
 use doctor::facts::{Feature, Features, HostFacts, NicFacts, Rss};
@@ -76,8 +76,8 @@ fn segmentation(nic: &NicFacts) -> Vec<(Outcome, Option<Outcome>)> {
 
 /// The checks that are worse than PASS, for all tunnels.
 fn wrong(nic: &NicFacts) -> Vec<&'static str> {
-    let host = HostFacts { cpus: 8, ..HostFacts::default() };
-    let findings = findings(nic, &host, &TunnelType::ALL);
+    let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
+    let findings = findings(nic, &host, &TunnelType::ALL, Outer::DEFAULT);
     findings.iter().filter(|f| f.level > Level::Pass).map(|f| f.check).collect()
 }
 
@@ -107,14 +107,18 @@ fn ixgbe_does_everything_and_puts_udp_of_a_host_into_one_queue() {
     let spreads = |tunnel| verdict(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
     assert_eq!(spreads(TunnelType::Vxlan), Outcome::No);
     assert_eq!(spreads(TunnelType::Stt), YES, "it looks like TCP");
-    let host = HostFacts { cpus: 8, ..HostFacts::default() };
-    let found = findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve]);
+    let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
+    let found = findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve], Outer::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
     assert_eq!(crowded.check, "rx_spreading");
     let command = crowded.mend.as_ref().unwrap().command();
     assert_eq!(command, "ethtool -N em1 rx-flow-hash udp4 sdfn");
     let mended = eight_queues(nic, AND_PORTS);
-    assert!(findings(&mended, &host, &[TunnelType::Vxlan]).iter().all(|f| f.level == Level::Pass));
+    assert!(
+        findings(&mended, &host, &[TunnelType::Vxlan], Outer::DEFAULT)
+            .iter()
+            .all(|f| f.level == Level::Pass)
+    );
 }
 
 #[test]
@@ -153,12 +157,33 @@ fn virtual_function_without_udp_segmentation_is_right_for_the_kernel_datapath_an
 }
 
 #[test]
+fn ice_does_everything_with_checksums_of_its_own_and_behind_two_tags() {
+    let nic = recorded(include_str!("recorded/ice.txt"));
+    let expected = [
+        (YES, Some(YES)),
+        (YES, Some(YES)),
+        (Outcome::No, Some(YES)),
+        (YES, None),
+        (YES, Some(YES)),
+        (YES, Some(YES)),
+    ];
+    assert_eq!(segmentation(&nic), expected);
+    for tunnel in TunnelType::ALL {
+        for v6 in [false, true] {
+            let checksum = verdict(&nic, tunnel, Outer { v6, checksum: false }).checksum;
+            assert_eq!(checksum.outcome, YES, "{tunnel}: {checksum:?}");
+        }
+    }
+    assert_eq!(wrong(&eight_queues(nic, ADDRESSES)), ["rx_spreading"]);
+}
+
+#[test]
 fn one_queue_is_mended_by_rps() {
     let mut nic = recorded(include_str!("recorded/ixgbe.txt"));
     nic.steering = Some(Steering { rx: vec![RxQueue::default()], tx: Vec::new() });
     nic.rx_queues = 1;
-    let host = HostFacts { cpus: 8, ..HostFacts::default() };
-    let found = findings(&nic, &host, &[TunnelType::Stt]);
+    let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
+    let found = findings(&nic, &host, &[TunnelType::Stt], Outer::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
     let command = crowded.mend.as_ref().unwrap().command();
     assert_eq!(command, "echo ff > /sys/class/net/em1/queues/rx-0/rps_cpus");

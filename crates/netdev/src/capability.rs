@@ -18,6 +18,8 @@ impl Capability {
     pub const NET_RAW: Self = Self { name: "CAP_NET_RAW", bit: 13 };
     /// To make network namespaces and to enter them.
     pub const SYS_ADMIN: Self = Self { name: "CAP_SYS_ADMIN", bit: 21 };
+    /// To look at processes of others.
+    pub const SYS_PTRACE: Self = Self { name: "CAP_SYS_PTRACE", bit: 19 };
     /// To load programs that see packets into the kernel, together with CAP_NET_ADMIN; part of CAP_SYS_ADMIN before
     /// Linux 5.8.
     pub const BPF: Self = Self { name: "CAP_BPF", bit: 39 };

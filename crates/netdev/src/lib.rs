@@ -36,7 +36,7 @@ pub use ethtool::Ethtool;
 pub use netlink::{
     Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind,
     LinkSpec, LinkStats, LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath,
-    SizeLimits, VlanSpec, VxlanEntry, VxlanSpec, check_link_name,
+    SizeLimits, VlanSpec, VxlanEntry, VxlanSpec, XdpMode, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};
 pub use quiet::keep_quiet;

@@ -31,7 +31,8 @@ use crate::{Error, Result};
 pub use address::{Address, Dad, IpPrefix, IpPrefixError};
 pub use encapsulation::{GeneveSpec, GreSpec, VlanSpec};
 pub use link::{
-    Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, VxlanSpec, check_link_name,
+    Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, VxlanSpec, XdpMode,
+    check_link_name,
 };
 pub use monitor::{Event, Monitor};
 pub use neighbour::{Neighbour, NeighbourState, VxlanEntry};

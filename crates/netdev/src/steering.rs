@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, unshare};
+use nix::unistd::Pid;
 
 use crate::netns::on_thread;
 use crate::{Error, Link, Netns, Result};
@@ -25,13 +26,14 @@ impl CpuMask {
         words.collect::<Option<Vec<_>>>().map(Self)
     }
 
-    /// The processors from 0 to `count` - 1.
-    pub fn first(count: usize) -> Self {
-        let word = |at: usize| match count.saturating_sub(at * 32) {
-            bits @ 0..32 => (1u32 << bits) - 1,
-            _ => u32::MAX,
-        };
-        Self((0..count.div_ceil(32).max(1)).map(word).collect())
+    /// The processors that this process may use: those that are online, without those that are set aside for others.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn allowed() -> Result<Self> {
+        let what = "list the processors of this process";
+        let set = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| Error::os(what, errno))?;
+        Ok((0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect())
     }
 
     /// These processors.
@@ -57,6 +59,19 @@ impl CpuMask {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
             (0..32).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 32 + bit)
         })
+    }
+}
+
+impl FromIterator<usize> for CpuMask {
+    fn from_iter<I: IntoIterator<Item = usize>>(cpus: I) -> Self {
+        let mut words = Vec::new();
+        for cpu in cpus {
+            words.resize(words.len().max(cpu / 32 + 1), 0u32);
+            if let Some(word) = words.get_mut(cpu / 32) {
+                *word |= 1 << (cpu % 32);
+            }
+        }
+        Self(words)
     }
 }
 
@@ -171,8 +186,21 @@ mod tests {
     }
 
     #[test]
-    fn first_processors_fill_words() {
-        let shown = [0, 1, 2, 32, 33].map(|count| CpuMask::first(count).to_string());
+    fn processors_fill_words() {
+        let shown = [0, 1, 2, 32, 33].map(|count| (0..count).collect::<CpuMask>().to_string());
         assert_eq!(shown, ["0", "1", "3", "ffffffff", "1,ffffffff"]);
+        assert_eq!([1, 3, 40].into_iter().collect::<CpuMask>().to_string(), "100,0000000a");
+    }
+
+    #[test]
+    fn processors_of_this_process_are_those_it_is_kept_on() {
+        let all = CpuMask::allowed().unwrap();
+        let last = all.iter().last().unwrap();
+        std::thread::spawn(move || {
+            crate::cpu::pin_current_thread(last).unwrap();
+            assert_eq!(CpuMask::allowed().unwrap(), [last].into_iter().collect());
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Kernel;
 use netdev::capability::{self, Capability};
-use netdev::{Netlink, Result};
+use netdev::{CpuMask, Link};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -19,8 +19,8 @@ pub struct Memlock {
 /// What is known of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostFacts {
-    /// Processors.
-    pub cpus: usize,
+    /// Processors that may be given work.
+    pub cpus: CpuMask,
     /// The kernel.
     pub kernel: Kernel,
     /// The privileges that `weft run` needs and this process lacks.
@@ -56,26 +56,23 @@ const SYSCTLS: [&str; 10] = [
 ];
 
 impl HostFacts {
-    /// Reads the facts of the calling thread's namespace; `nics` are the devices whose settings are of interest. What may not be
-    /// read without a privilege is left out.
-    ///
-    /// # Errors
-    /// The kernel answers neither netlink nor `/proc`.
-    pub fn read(nics: &[String]) -> Result<Self> {
+    /// Reads the facts of the calling thread's namespace, which has the devices `links`; `nics` are those whose settings are of
+    /// interest. What may not be read is left out.
+    pub fn read(nics: &[String], links: &[Link]) -> Self {
         let of_nics = nics.iter().map(|nic| format!("net/ipv4/conf/{nic}/rp_filter"));
         let keys = SYSCTLS.iter().map(ToString::to_string).chain(of_nics);
         let sysctls = keys.filter_map(|key| {
             let value = fs::read_to_string(Path::new("/proc/sys").join(&key)).ok()?;
             Some((key, value.trim_end().to_owned()))
         });
-        let links = Netlink::open()?.links()?;
         let needed = [Capability::NET_ADMIN, Capability::NET_RAW, Capability::SYS_ADMIN];
         let lacks = |capability: Capability| capability::missing(&[capability]).is_some();
         let missing = needed.into_iter().filter(|capability| lacks(*capability));
         let may_load = !lacks(Capability::NET_ADMIN)
             && (!lacks(Capability::BPF) || !lacks(Capability::SYS_ADMIN));
-        Ok(Self {
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        Self {
+            // Where that is not told, nobody is told to spread packets over several.
+            cpus: CpuMask::allowed().unwrap_or_default(),
             kernel: Kernel::read(),
             missing: missing.map(|capability| capability.name).collect(),
             may_load_programs: may_load,
@@ -87,11 +84,11 @@ impl HostFacts {
             backlog_drops: backlog_drops(),
             old_tables: old_tables(),
             bridges: links
-                .into_iter()
+                .iter()
                 .filter(|link| link.kind.as_deref() == Some("bridge"))
-                .map(|link| link.name)
+                .map(|link| link.name.clone())
                 .collect(),
-        })
+        }
     }
 
     /// The number in a sysctl.

@@ -2,9 +2,9 @@
 
 use netdev::ethtool::DriverInfo;
 use netdev::ethtool::hardware::{
-    Channels, FlowType, Hardware, HashFields, Rings, TunnelTable, XdpFeatures,
+    Channels, FlowType, Hardware, HashFields, Rings, Spreading, TunnelTable, XdpFeatures,
 };
-use netdev::{Error, Ethtool, Netlink, Result, Steering};
+use netdev::{Error, Ethtool, Link, Netlink, Result, Steering, XdpMode};
 use std::collections::BTreeMap;
 
 /// An offload.
@@ -94,23 +94,45 @@ pub struct NicFacts {
     pub steering: Option<Steering>,
     /// What it can do with XDP; `None` when the kernel does not say.
     pub xdp: Option<XdpFeatures>,
+    /// How a program is attached to it by XDP; `None` without.
+    pub xdp_program: Option<XdpMode>,
+    /// It is one of the ports of a bond or team.
+    pub is_bonded: bool,
+    /// What could not be read: the option of ethtool that shows it, and the error.
+    pub unread: Vec<(&'static str, String)>,
+}
+
+/// What was read, or nothing with a note that it could not be.
+fn note<T: Default>(
+    unread: &mut Vec<(&'static str, String)>,
+    option: &'static str,
+    read: Result<T>,
+) -> T {
+    read.unwrap_or_else(|error| {
+        unread.push((option, error.to_string()));
+        T::default()
+    })
 }
 
 impl NicFacts {
     /// Reads the facts of the device `name` in the namespace of the calling thread. Needs no privilege.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is no such device.
+    /// [`Error::is_not_found`] when there is no such device; others when neither netlink nor ethtool answers at all. What else fails
+    /// is in `unread`.
     pub fn read(name: &str) -> Result<Self> {
-        let link = Netlink::open()?.link(name)?;
+        let netlink = Netlink::open()?;
+        let link = netlink.link(name)?;
+        let is_bond = |master: Link| matches!(master.kind.as_deref(), Some("bond" | "team"));
+        let mut unread = Vec::new();
         let ethtool = Ethtool::open()?;
         let unsupported = |error: &Error| error.errno() == Some(95);
         let driver = match ethtool.driver(name) {
-            Ok(driver) => driver,
             Err(error) if unsupported(&error) => DriverInfo::default(),
-            Err(error) => return Err(error),
+            driver => note(&mut unread, "-i", driver),
         };
-        let features = ethtool.features(name)?.into_iter().map(|(name, feature)| {
+        let features = note(&mut unread, "-k", ethtool.features(name)).into_iter();
+        let features = features.map(|(name, feature)| {
             let fixed = !feature.available || feature.never_changed;
             (name, Feature { on: feature.active, fixed, wanted: feature.requested })
         });
@@ -125,26 +147,25 @@ impl NicFacts {
             features: Features(features.collect()),
             rx_queues: link.rx_queues,
             steering: Steering::read(&link).ok(),
+            xdp_program: link.xdp,
+            is_bonded: link
+                .master
+                .and_then(|master| netlink.link_by_index(master).ok())
+                .is_some_and(is_bond),
             ..Self::default()
         };
         // Kernels before 5.6 do not have it: then the rest stays unknown.
         if let Ok(hardware) = Hardware::open() {
-            facts.speed_mbps = hardware.speed_mbps(link.index)?;
-            facts.channels = hardware.channels(link.index)?;
-            facts.rings = hardware.rings(link.index)?;
-            facts.tunnel_tables = hardware.tunnel_tables(link.index)?;
-            facts.xdp = hardware.xdp(link.index)?;
-            if let Some(table) = hardware.indirection(link.index)? {
-                let mut fields = BTreeMap::new();
-                for flow in FlowType::ALL {
-                    if let Some(hashed) = hardware.hash_fields(name, flow)? {
-                        fields.insert(flow, hashed);
-                    }
-                }
-                facts.rss = Some(Rss { table, fields });
-            }
+            facts.speed_mbps = note(&mut unread, "", hardware.speed_mbps(link.index));
+            facts.channels = note(&mut unread, "-l", hardware.channels(link.index));
+            facts.rings = note(&mut unread, "-g", hardware.rings(link.index));
+            facts.tunnel_tables =
+                note(&mut unread, "--show-tunnels", hardware.tunnel_tables(link.index));
+            facts.xdp = note(&mut unread, "-i", hardware.xdp(link.index));
+            let spread = note(&mut unread, "-x", hardware.spreading(link.index, name));
+            facts.rss = spread.map(|Spreading { table, fields }| Rss { table, fields });
         }
-        Ok(facts)
+        Ok(Self { unread, ..facts })
     }
 
     /// True when it is software: a veth, a bridge, a TAP.

@@ -1,5 +1,6 @@
 //! Who has the ports and protocols that tunnels are received by.
 
+use netdev::capability::{self, Capability};
 use netdev::{Link, Netlink, Result};
 use std::fs;
 use std::path::Path;
@@ -37,6 +38,8 @@ pub struct Ports {
     pub devices: Vec<TunnelDevice>,
     /// The programs of the sockets in question: inode, process number, name. Those of other users are only seen with a privilege.
     pub programs: Vec<(u64, u32, String)>,
+    /// This process may see whose all sockets are.
+    pub sees_all: bool,
 }
 
 /// The ports that are of interest.
@@ -62,7 +65,8 @@ impl Ports {
         });
         let devices = Netlink::open()?.links()?.into_iter().filter_map(device).collect();
         let inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
-        Ok(Self { sockets, devices, programs: programs(&inodes) })
+        let sees_all = capability::missing(&[Capability::SYS_PTRACE]).is_none();
+        Ok(Self { sockets, devices, programs: programs(&inodes), sees_all })
     }
 
     /// The program that holds a socket: its process and name.

@@ -119,7 +119,8 @@ fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
             return Some(finding);
         }
         let action = Action::Sysctl { key, value: "2".to_owned(), was: own.to_string() };
-        Some(finding.worse(Level::Warn, Mend::safe(action)))
+        // It keeps out forged senders: whoever relies on that has to say so.
+        Some(finding.worse(Level::Warn, Mend::for_somebody_to_decide(vec![action])))
     };
     nics.iter().filter_map(finding).collect()
 }

@@ -5,15 +5,27 @@ use crate::facts::{HostFacts, NicFacts};
 use crate::finding::{Finding, Level, Mend};
 use crate::mend::Action;
 use flow::TunnelType;
-use netdev::CpuMask;
+use netdev::XdpMode;
+use netdev::ethtool::hardware::FlowType;
 
-/// Everything that is to be said of a device whose tunnels are `tunnels`.
-pub fn findings(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType]) -> Vec<Finding> {
+/// Everything that is to be said of a device whose tunnels are `tunnels`, with these outer headers.
+pub fn findings(
+    nic: &NicFacts,
+    host: &HostFacts,
+    tunnels: &[TunnelType],
+    outer: Outer,
+) -> Vec<Finding> {
     let mut findings = vec![link(nic)];
-    findings.extend(offloads(nic, tunnels));
+    findings.extend(offloads(nic, tunnels, outer));
     findings.push(gro(nic));
     findings.push(lro(nic));
-    findings.push(spreading(nic, host, tunnels));
+    findings.push(xdp(nic));
+    findings.push(spreading(nic, host, tunnels, outer));
+    let unread = |(what, error): &(&str, String)| {
+        let look = Mend::Command(format!("ethtool {what} {}", nic.name));
+        Finding::unexamined("nic", &nic.name, error, look)
+    };
+    findings.extend(nic.unread.iter().map(unread));
     findings
 }
 
@@ -26,15 +38,15 @@ fn link(nic: &NicFacts) -> Finding {
     };
     let seen = format!("{state}{speed}, MTU {}", nic.mtu);
     let finding = Finding::pass("link", &nic.name, seen, "tunnels need a link that is up");
+    // Of several ports of a bond the others carry on.
+    let level = if nic.is_bonded { Level::Warn } else { Level::Fail };
     match (nic.up, nic.carrier) {
         (true, true) => finding,
         (true, false) => finding.worse(
-            Level::Fail,
+            level,
             Mend::Command(format!("look at the cable and the switch; ethtool {}", nic.name)),
         ),
-        (false, _) => {
-            finding.worse(Level::Fail, Mend::Command(format!("ip link set {} up", nic.name)))
-        }
+        (false, _) => finding.worse(level, Mend::Command(format!("ip link set {} up", nic.name))),
     }
 }
 
@@ -137,7 +149,7 @@ const OFFLOADS: &[Offload] = &[
 
 /// The offloads that somebody has switched off, each for itself. What the device never had is no fault of this host: the verdict
 /// on its tunnels says so.
-fn offloads(nic: &NicFacts, tunnels: &[TunnelType]) -> Vec<Finding> {
+fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding> {
     let used = |offload: &&Offload| offload.tunnels.iter().any(|tunnel| tunnels.contains(tunnel));
     let off = |offload: &&Offload| nic.features.switched_off(offload.feature);
     let mut findings: Vec<_> = OFFLOADS
@@ -145,7 +157,7 @@ fn offloads(nic: &NicFacts, tunnels: &[TunnelType]) -> Vec<Finding> {
         .filter(used)
         .filter(off)
         .map(|offload| {
-            let cost = costs(nic, offload, tunnels);
+            let cost = costs(nic, offload, tunnels, outer);
             let seen = format!("{} off", offload.feature);
             Finding::pass(offload.check, &nic.name, seen, format!("{}{cost}", offload.why))
                 .worse(Level::Warn, switch(nic, offload.feature, true))
@@ -161,10 +173,10 @@ fn offloads(nic: &NicFacts, tunnels: &[TunnelType]) -> Vec<Finding> {
 }
 
 /// What the tunnels in use lose by an offload that is off.
-fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType]) -> String {
+fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType], outer: Outer) -> String {
     let mut costs: Vec<String> = Vec::new();
     for &tunnel in offload.tunnels.iter().filter(|tunnel| tunnels.contains(tunnel)) {
-        let verdict = verdict(nic, tunnel, Outer::DEFAULT);
+        let verdict = verdict(nic, tunnel, outer);
         let kernel = verdict.kernel_segmentation.as_ref();
         let lacks = verdict.segmentation.lacks.contains(&offload.feature)
             || kernel.is_some_and(|verdict| verdict.lacks.contains(&offload.feature));
@@ -201,12 +213,32 @@ fn lro(nic: &NicFacts) -> Finding {
     Finding::pass("rx_lro", &nic.name, "rx-lro off", why)
 }
 
+/// A program that sees packets before anybody else, and may keep them.
+fn xdp(nic: &NicFacts) -> Finding {
+    let pass = |seen: &str| {
+        let why = "a program at XDP sees tunnel packets before weft does, and may drop them or send them elsewhere";
+        Finding::pass("xdp", &nic.name, seen, why)
+    };
+    let (seen, off) = match nic.xdp_program {
+        None => return pass("no program attached"),
+        Some(XdpMode::Native) => ("a native program is attached", "xdpdrv off"),
+        Some(XdpMode::Offloaded) => ("a program is attached to the card", "xdpoffload off"),
+        Some(XdpMode::Several) => ("several programs are attached", "xdpdrv off"),
+        Some(XdpMode::Generic) => {
+            ("a generic program is attached, before which frames are copied", "xdpgeneric off")
+        }
+    };
+    let mend =
+        format!("bpftool net show dev {0}; if it may go: ip link set dev {0} {off}", nic.name);
+    pass(seen).worse(Level::Warn, Mend::Command(mend))
+}
+
 /// Whether more than one processor receives.
-fn spreading(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType]) -> Finding {
+fn spreading(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: Outer) -> Finding {
     let (queues, rps) = (nic.active_rx_queues(), nic.rps_cpus());
     let seen = format!("{queues} receive queue(s) in use, RPS to {rps} processor(s)");
     let pass = |why: &str| Finding::pass("rx_spreading", &nic.name, seen.clone(), why);
-    if host.cpus < 2 {
+    if host.cpus.count() < 2 {
         return pass("this host has one processor");
     }
     if nic.is_virtual() && rps == 0 {
@@ -219,16 +251,16 @@ fn spreading(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType]) -> Findin
         )
         .worse(Level::Warn, spread(nic, host));
     }
-    let alone = |tunnel: &&TunnelType| {
-        verdict(nic, **tunnel, Outer::DEFAULT).spreading.outcome == Outcome::No
-    };
+    let alone =
+        |tunnel: &&TunnelType| verdict(nic, **tunnel, outer).spreading.outcome == Outcome::No;
     let crowded: Vec<_> = tunnels.iter().filter(alone).copied().collect();
     if crowded.is_empty() {
         return pass("flows are spread over processors");
     }
     let names: Vec<_> = crowded.iter().map(ToString::to_string).collect();
     let mend = if crowded.iter().all(|tunnel| UDP_TUNNELS.contains(tunnel)) {
-        Mend::Command(format!("ethtool -N {} rx-flow-hash udp4 sdfn", nic.name))
+        let flow = if outer.v6 { FlowType::Udp6 } else { FlowType::Udp4 };
+        Mend::Command(format!("ethtool -N {} rx-flow-hash {} sdfn", nic.name, flow.name()))
     } else {
         spread(nic, host)
     };
@@ -239,14 +271,14 @@ fn spreading(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType]) -> Findin
 
 /// RPS over all processors, for every queue that does not have it.
 fn spread(nic: &NicFacts, host: &HostFacts) -> Mend {
-    let all = CpuMask::first(host.cpus);
+    let all = &host.cpus;
     let Some(steering) = nic.steering.as_ref().filter(|steering| !steering.rx.is_empty()) else {
         return Mend::Command(format!(
             "echo {all} > /sys/class/net/{}/queues/rx-0/rps_cpus",
             nic.name
         ));
     };
-    let actions = steering.rx.iter().enumerate().filter(|(_, queue)| queue.rps_cpus != all);
+    let actions = steering.rx.iter().enumerate().filter(|(_, queue)| queue.rps_cpus != *all);
     Mend::Safe(
         actions
             .map(|(queue, state)| Action::Rps {

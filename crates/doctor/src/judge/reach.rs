@@ -150,16 +150,21 @@ fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -
     };
     let passes = tunnel.passes_the_firewall(direction);
     let level = if is_sure && passes { Level::Fail } else { Level::Warn };
-    let certainty =
-        if is_sure { "dropped" } else { "perhaps dropped, depending on what is not known here" };
     let Place { chain, by } = &place;
-    let seen = format!("{}, {way}: {certainty} in {chain} by {by}", tunnel.condition());
+    let condition = tunnel.condition();
+    let seen = if is_sure {
+        format!("{condition}, {way}: dropped in {chain} by {by}")
+    } else {
+        format!(
+            "{condition}, {way}: perhaps dropped in {chain} by {by}, depending on what is not known here"
+        )
+    };
     let why = if passes {
         "tunnel packets that the firewall drops are lost without a word to anybody"
     } else {
         "weft itself takes these past the firewall, but the kernel's tunnels and other programs do not"
     };
-    let mend = Mend::Command(format!("nft insert rule {chain} {} accept", tunnel.condition()));
+    let mend = Mend::Command(format!("nft insert rule {chain} {condition} accept"));
     let subject = tunnel.tunnel.name();
     Some(Finding::pass("firewall", subject, seen, why).worse(level, mend))
 }
@@ -207,16 +212,26 @@ fn taken(ports: &Ports, tunnel: &Received) -> Finding {
             && (tunnel.port != 0 || ports.program(socket.inode).is_some_and(|(_, name)| name == "weft"))
     });
     let Some(socket) = held else { return free(format!("{what} is free")) };
+    // What it is has to be looked at before it may be ended; another port is always to be had.
+    let look = |look: &str| {
+        let key = if tunnel.protocol() == 6 { "tcp_port" } else { "udp_port" };
+        let other =
+            format!("; another {key} in network.toml, or end that program by its own means");
+        Mend::Command(format!("{look}{}", if tunnel.port == 0 { "" } else { &other }))
+    };
+    let list = format!("ss -lunpt 'sport = :{}'", tunnel.port);
     match ports.program(socket.inode) {
         Some((pid, "weft")) => free(format!("{what} is weft's own (process {pid})")),
         Some((pid, program)) => free(format!("{what} is taken by {program} (process {pid})"))
-            .worse(Level::Fail, Mend::Command(format!("kill {pid}"))),
+            .worse(Level::Fail, look(&format!("ps -o user=,args= -p {pid}"))),
         None if socket.inode == 0 => free(format!("{what} is taken by the kernel"))
-            .worse(
-                Level::Fail,
-                Mend::Command("ip -d link show type vxlan; ip -d link show type geneve: delete the device on that port".to_owned()),
-            ),
-        None => free(format!("{what} is taken by another program"))
-            .worse(Level::Fail, Mend::Command(format!("ss -lpn 'sport = :{}'", tunnel.port))),
+            .worse(Level::Fail, look("ip -d link show type vxlan; ip -d link show type geneve")),
+        // weft's own looks the same to whoever may not look at its process.
+        None if ports.sees_all => {
+            free(format!("{what} is taken by a program that is not seen here"))
+                .worse(Level::Warn, look(&list))
+        }
+        None => free(format!("{what} is taken, and only root sees by whom"))
+            .worse(Level::Warn, Mend::Command("sudo weft doctor".to_owned())),
     }
 }

@@ -95,6 +95,11 @@ pub struct Outer {
 impl Outer {
     /// What the kernel datapath sends over IPv4: it cannot ask for outer checksums of super-packets.
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
+
+    /// The same over that family.
+    pub fn of(family: Family) -> Self {
+        Self { v6: family == Family::V6, ..Self::DEFAULT }
+    }
 }
 
 /// What a device does for a tunnel type.
@@ -126,9 +131,9 @@ pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdic
     }
 }
 
-/// The verdicts for all tunnel types over IPv4.
-pub fn verdicts(nic: &NicFacts) -> Vec<TunnelVerdict> {
-    TunnelType::ALL.into_iter().map(|tunnel| verdict(nic, tunnel, Outer::DEFAULT)).collect()
+/// The verdicts for all tunnel types.
+pub fn verdicts(nic: &NicFacts, outer: Outer) -> Vec<TunnelVerdict> {
+    TunnelType::ALL.into_iter().map(|tunnel| verdict(nic, tunnel, outer)).collect()
 }
 
 /// Yes when all of `needed` are on, else in software.

@@ -8,6 +8,7 @@ use crate::attributes::{AttributeBuf, Attributes};
 use crate::genetlink::Family;
 use crate::request::Scope;
 use crate::{Error, Ifindex, Result};
+use std::collections::BTreeMap;
 
 const LINKMODES_GET: u8 = 4;
 const RINGS_GET: u8 = 15;
@@ -102,6 +103,18 @@ impl FlowType {
         }
     }
 
+    /// The attribute that has its fields (ETHTOOL_A_FLOW_*).
+    const fn attribute(self) -> u16 {
+        match self {
+            Self::Ip4 => 2,
+            Self::Ip6 => 3,
+            Self::Tcp4 => 4,
+            Self::Tcp6 => 5,
+            Self::Udp4 => 6,
+            Self::Udp6 => 7,
+        }
+    }
+
     /// Its number in linux/ethtool.h.
     const fn number(self) -> u32 {
         match self {
@@ -129,6 +142,15 @@ impl HashFields {
     pub const fn has_ports(self) -> bool {
         self.0 & 0b1100_0000 == 0b1100_0000
     }
+}
+
+/// Receive-side scaling: which queue gets a packet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spreading {
+    /// The queue for each value of the hash.
+    pub table: Vec<u32>,
+    /// The fields that are hashed, for the kinds of packets of which the driver says it.
+    pub fields: BTreeMap<FlowType, HashFields>,
 }
 
 /// What a driver can do with XDP (enum netdev_xdp_act).
@@ -205,20 +227,26 @@ impl Hardware {
         Ok(answer.map(|bytes| tunnel_tables(Attributes::new(&bytes))))
     }
 
-    /// The receive queue for each value of the hash; `None` without receive-side scaling.
-    pub fn indirection(&self, link: Ifindex) -> Result<Option<Vec<u32>>> {
-        const INDIRECTION: u16 = 4;
+    /// Receive-side scaling; `None` without. `name` is the device, for kernels before 6.17, which tell the fields by ioctl only.
+    pub fn spreading(&self, link: Ifindex, name: &str) -> Result<Option<Spreading>> {
         let answer = self.one("read the hash table of", RSS_GET, link)?;
-        let table = answer.and_then(|bytes| {
-            let table = Attributes::new(&bytes).get(INDIRECTION)?;
-            let words = table.chunks_exact(4).filter_map(|word| word.try_into().ok());
-            Some(words.map(u32::from_ne_bytes).collect::<Vec<_>>())
-        });
-        Ok(table.filter(|table| !table.is_empty()))
+        let Some((table, fields)) = answer.and_then(|bytes| rss(Attributes::new(&bytes))) else {
+            return Ok(None);
+        };
+        if let Some(fields) = fields {
+            return Ok(Some(Spreading { table, fields }));
+        }
+        let mut fields = BTreeMap::new();
+        for flow in FlowType::ALL {
+            if let Some(hashed) = self.hash_fields(name, flow)? {
+                fields.insert(flow, hashed);
+            }
+        }
+        Ok(Some(Spreading { table, fields }))
     }
 
     /// The fields that receive-side scaling hashes; `None` when the driver does not say. `name` is the device.
-    pub fn hash_fields(&self, name: &str, flow: FlowType) -> Result<Option<HashFields>> {
+    fn hash_fields(&self, name: &str, flow: FlowType) -> Result<Option<HashFields>> {
         let mut words = vec![0; RXNFC_WORDS];
         words[0] = ETHTOOL_GRXFH;
         words[1] = flow.number();
@@ -259,6 +287,21 @@ impl Hardware {
             Err(error) => Err(error),
         }
     }
+}
+
+type Fields = BTreeMap<FlowType, HashFields>;
+
+/// The queue for each value of the hash, and the hashed fields, where the kernel tells them here (Linux 6.17).
+fn rss(answer: Attributes<'_>) -> Option<(Vec<u32>, Option<Fields>)> {
+    const INDIRECTION: u16 = 4;
+    const FLOW_HASH: u16 = 8;
+    let words = answer.get(INDIRECTION)?.chunks_exact(4).filter_map(|word| word.try_into().ok());
+    let table: Vec<u32> = words.map(u32::from_ne_bytes).collect();
+    let fields = answer.nested(FLOW_HASH).map(|flows| {
+        let of = |flow: FlowType| Some((flow, HashFields(flows.number(flow.attribute())?)));
+        FlowType::ALL.into_iter().filter_map(of).collect()
+    });
+    (!table.is_empty()).then_some((table, fields))
 }
 
 /// The driver, or this kernel, does not know the question.
@@ -313,10 +356,28 @@ mod tests {
         let lo = Ifindex(1);
         assert_eq!(hardware.speed_mbps(lo).unwrap(), None);
         assert_eq!(hardware.tunnel_tables(lo).unwrap(), None);
-        assert_eq!(hardware.indirection(lo).unwrap(), None);
+        assert_eq!(hardware.spreading(lo, "lo").unwrap(), None);
         assert_eq!(hardware.hash_fields("lo", FlowType::Udp4).unwrap(), None);
         assert!(!hardware.xdp(lo).unwrap().unwrap_or_default().is_native());
         assert!(hardware.channels(Ifindex(u32::MAX >> 1)).unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn hashed_fields_are_read_with_the_table_where_the_kernel_sends_them() {
+        let table = [0u32, 1, 0, 1].map(u32::to_ne_bytes).concat();
+        let flows = AttributeBuf::default()
+            .push(4, &0xf0u32.to_ne_bytes())
+            .push(6, &0x30u64.to_ne_bytes())
+            .push(20, &[0; 4]);
+        let bytes = AttributeBuf::default().push(4, &table).nest(8, &flows).into_bytes();
+        let (queues, fields) = rss(Attributes::new(&bytes)).unwrap();
+        assert_eq!(queues, [0, 1, 0, 1]);
+        let fields = fields.unwrap();
+        assert!(fields[&FlowType::Tcp4].has_ports() && !fields[&FlowType::Udp4].has_ports());
+        assert_eq!(fields.len(), 2);
+        let before = AttributeBuf::default().push(4, &table).into_bytes();
+        assert_eq!(rss(Attributes::new(&before)), Some((vec![0, 1, 0, 1], None)));
+        assert_eq!(rss(Attributes::new(&[])), None);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    XdpAttached,
 };
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use wire::MacAddr;
@@ -60,6 +61,8 @@ pub struct Link {
     pub tunnel_port: Option<u16>,
     /// The link that it belongs with: the other end of a veth pair, the link that a VLAN is on.
     pub lower: Option<LowerLink>,
+    /// How a program is attached by XDP; `None` without one.
+    pub xdp: Option<XdpMode>,
     /// How long super-packets may be.
     pub limits: SizeLimits,
     /// The longest super-packet that the driver's TCP segmentation takes, in bytes; 0 when the kernel does not say.
@@ -72,6 +75,19 @@ pub struct Link {
     pub rx_queues: u32,
     /// Counters since the device was made.
     pub stats: LinkStats,
+}
+
+/// How a program is attached to a link by XDP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XdpMode {
+    /// The driver runs it.
+    Native,
+    /// The kernel runs it, on copies in one piece where it has to.
+    Generic,
+    /// The card runs it.
+    Offloaded,
+    /// There are programs in more than one of these ways.
+    Several,
 }
 
 /// The link that another belongs with.
@@ -341,6 +357,7 @@ impl Link {
             master: None,
             tunnel_port: None,
             lower: None,
+            xdp: None,
             limits: SizeLimits::default(),
             tso_max_size: 0,
             tx_queue_len: 0,
@@ -390,6 +407,7 @@ impl Link {
                 });
                 self.tunnel_port = infos.iter().find_map(tunnel_port);
             }
+            LinkAttribute::Xdp(parts) => self.xdp = parts.iter().find_map(xdp_mode),
             LinkAttribute::Stats64(stats) => {
                 self.stats = LinkStats {
                     rx_packets: stats.rx_packets,
@@ -420,6 +438,16 @@ pub fn check_link_name(name: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+fn xdp_mode(part: &LinkXdp) -> Option<XdpMode> {
+    match part {
+        LinkXdp::Attached(XdpAttached::Driver) => Some(XdpMode::Native),
+        LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(XdpMode::Generic),
+        LinkXdp::Attached(XdpAttached::Hardware) => Some(XdpMode::Offloaded),
+        LinkXdp::Attached(XdpAttached::Multiple) => Some(XdpMode::Several),
+        _ => None,
+    }
 }
 
 /// The UDP port in the options of a tunnel device.
@@ -465,5 +493,17 @@ mod tests {
         message.attributes.push(LinkAttribute::Address(vec![10, 0, 0, 1]));
         let link = Link::from_message(message);
         assert_eq!((link.index, link.mac), (Ifindex(3), MacAddr::ZERO));
+    }
+
+    #[test]
+    fn link_has_a_program_when_the_kernel_says_how_it_is_attached() {
+        let of = |parts| {
+            let mut message = of_index(Ifindex(3));
+            message.attributes.push(LinkAttribute::Xdp(parts));
+            Link::from_message(message).xdp
+        };
+        assert_eq!(of(vec![LinkXdp::Attached(XdpAttached::None)]), None);
+        let generic = vec![LinkXdp::Attached(XdpAttached::SocketBuffer), LinkXdp::ProgId(7)];
+        assert_eq!(of(generic), Some(XdpMode::Generic));
     }
 }

@@ -4,6 +4,7 @@ use super::Daemon;
 use datapath::user::Underlay;
 use doctor::facts::NicFacts;
 use doctor::host::{Chosen, chosen};
+use doctor::judge::tunnel::Outer;
 use flow::TunnelType;
 
 impl Daemon {
@@ -26,7 +27,8 @@ impl Daemon {
             how: how.to_owned(),
             why: self.forwarding.why.clone(),
         };
-        let tunnels = chosen(&NicFacts::read(&in_use.config.uplink)?, &used, by_kernel);
+        let outer = Outer::of(in_use.network.underlay_family());
+        let tunnels = chosen(&NicFacts::read(&in_use.config.uplink)?, &used, outer, by_kernel);
         Ok([vec![datapath], tunnels].concat())
     }
 }
