@@ -2,9 +2,11 @@
 
 use doctor::Level;
 use doctor::examine::Subject;
-use netdev::{LinkKind, LinkSpec};
+use doctor::facts::Uplink;
+use netdev::{Ifindex, Link, LinkKind, LinkSpec, LowerLink, Netlink};
+use network::Network;
 use std::time::{Duration, Instant};
-use testkit::host::TestHost;
+use testkit::host::{TestHost, pair};
 use testkit::require_root;
 
 const LIMIT: Duration = Duration::from_secs(2);
@@ -37,6 +39,76 @@ fn bridge_is_examined_as_any_device() {
     assert_eq!((report.nics[0].name.as_str(), report.nics[0].driver.as_str()), ("br0", "bridge"));
     assert_eq!(report.nics[0].tunnels.len(), 6);
     assert!(report.nics[0].features.contains_key("tx-udp_tnl-segmentation"));
+}
+
+#[test]
+fn devices_below_an_uplink_are_found_whatever_it_is_made_of() {
+    let links = Netlink::open().unwrap().links().unwrap();
+    let link = |name: &str, index: u32, kind: Option<&str>, master: u32, lower: u32| Link {
+        name: name.to_owned(),
+        index: Ifindex(index),
+        kind: kind.map(str::to_owned),
+        master: (master != 0).then_some(Ifindex(master)),
+        lower: (lower != 0).then_some(LowerLink { index: Ifindex(lower), netns: None }),
+        ..links[0].clone()
+    };
+    let links = [
+        link("card0", 1, None, 4, 0),
+        link("card1", 2, None, 4, 0),
+        link("card2", 3, None, 7, 0),
+        link("bond0", 4, Some("bond"), 0, 0),
+        link("bond0.7", 5, Some("vlan"), 0, 4),
+        link("tap0", 6, Some("tun"), 7, 0),
+        link("br0", 7, Some("bridge"), 0, 0),
+        link("veth0", 8, Some("veth"), 0, 1),
+    ];
+    for (uplink, below) in [
+        ("bond0.7", vec!["bond0", "card0", "card1"]),
+        ("bond0", vec!["card0", "card1"]),
+        ("br0", vec!["card2"]),
+        ("veth0", vec![]),
+        ("card0", vec![]),
+    ] {
+        let found = Uplink::find(&links, uplink).unwrap().below;
+        let names: Vec<_> = found.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, below, "{uplink}");
+    }
+    assert_eq!(Uplink::find(&links, "eth9"), None);
+}
+
+#[test]
+fn card_below_an_uplink_is_examined_too() {
+    require_root!();
+    let (host, far) = (TestHost::new("host"), TestHost::new("far"));
+    let (end, _) = pair(&host, &far);
+    let mut ip = host.program("ip");
+    let made = ip.args(["link", "add", "link", &end.name, "name", "m0", "up", "type", "macvlan"]);
+    assert!(made.status().expect("ip").success());
+    let subject = Subject { nics: vec!["m0".to_owned()], network: None };
+    let report = host.run(|| subject.examine()).unwrap();
+    let names: Vec<_> = report.nics.iter().map(|nic| nic.name.as_str()).collect();
+    assert_eq!(names, ["m0", end.name.as_str()]);
+    // The veth below merges nothing unless told to, and that is its fault alone.
+    let gro: Vec<_> = report.findings.iter().filter(|f| f.check == "rx_gro").collect();
+    assert_eq!(gro.len(), 2);
+    let below = gro.iter().find(|f| f.subject == end.name).unwrap();
+    assert_eq!(below.level, Level::Warn);
+}
+
+#[test]
+fn uplink_that_is_not_there_is_a_failure_and_the_rest_is_examined() {
+    let text = "tunnel = \"geneve\"\n\
+         [[host]]\nname = \"h1\"\nuplink = \"no-such-nic\"\nunderlay = [\"192.0.2.1\"]\n\
+         [[host]]\nname = \"h2\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.2\"]\n\
+         [[logical_switch]]\nname = \"blue\"\nvni = 7\n\
+         [[logical_switch.port]]\nname = \"a\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:01\"\ndevice = { tap = \"t\" }\n";
+    let network = Network::parse(text, "network.toml").expect("the network is right");
+    let host = network.host("h1").unwrap();
+    let subject = Subject { nics: Vec::new(), network: Some((&network, host)) };
+    let report = subject.examine().unwrap();
+    let failed: Vec<_> = report.findings.iter().filter(|f| f.level == Level::Fail).collect();
+    assert_eq!((failed[0].check, failed[0].subject.as_str()), ("link", "no-such-nic"));
+    assert!(report.findings.iter().any(|f| f.check == "kernel"), "{report:#?}");
 }
 
 #[test]
