@@ -241,3 +241,103 @@ fn exit_code_is_that_of_the_worst_finding() {
     let missing = doctor(&["--nic", "no-such-nic"]);
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
 }
+
+/// Where a test makes something narrow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Where {
+    Near,
+    Guest,
+    Far,
+    Router,
+}
+
+/// How each place is made too narrow and put right again, and what is said then: the check and a part of what was seen.
+const PLACES: &[(Where, &str, &str, &str, &str)] = &[
+    (Where::Guest, "tap0 mtu 1300", "tap0 mtu 1442", "mtu_guest", "MTU 1300 of tap0, and 1442 fit"),
+    (
+        Where::Guest,
+        "tap0 mtu 1500",
+        "tap0 mtu 1442",
+        "mtu_guest",
+        "MTU 1500 of tap0, needed at most 1442",
+    ),
+    (
+        Where::Near,
+        "tap0 mtu 1300",
+        "tap0 mtu 1442",
+        "mtu_vif",
+        "MTU 1300 of tap0, needed at least 1442",
+    ),
+    (
+        Where::Near,
+        "eth0 mtu 1400",
+        "eth0 mtu 1500",
+        "path_mtu",
+        "this host's uplink eth0 has MTU 1400",
+    ),
+    (
+        Where::Far,
+        "eth0 mtu 1400",
+        "eth0 mtu 1500",
+        "path_mtu",
+        "the uplink eth0 of h2 has MTU 1400",
+    ),
+    (Where::Far, "tap0 mtu 1300", "tap0 mtu 1442", "mtu_remote", "an interface of a guest there"),
+    (Where::Router, "eth1 mtu 1400", "eth1 mtu 1500", "path_mtu", "toward h2: packets of 14"),
+];
+
+#[test]
+fn narrow_place_is_named_alone_at_each_of_the_five() {
+    require_root!();
+    require_program!("nft", "nftables");
+    let path = Path::new("geneve");
+    let guest = TestHost::new("guest");
+    let red = format!(
+        "[[logical_switch]]\nname = \"red\"\nvni = 8\n\
+         [[logical_switch.port]]\nname = \"p3\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:03\"\ndevice = {{ tap = \"tap0\", netns = \"{}\" }}\n\
+         [[logical_switch.port]]\nname = \"p4\"\nhost = \"h2\"\nmac = \"02:00:00:00:00:04\"\ndevice = {{ tap = \"tap1\" }}\n",
+        *guest
+    );
+    std::fs::write(path.folder.join("network.toml"), path.network("geneve") + &red).unwrap();
+    let daemons = [path.start(0), path.start(1)];
+    let set = |place: Where, link: &str| {
+        let on = match place {
+            Where::Near => &path.hosts[0].netns,
+            Where::Guest => &guest,
+            Where::Far => &path.hosts[1].netns,
+            Where::Router => &path.router,
+        };
+        let (name, mtu) = link.split_once(" mtu ").expect("a link and its MTU");
+        let netlink = on.netlink();
+        netlink.set_mtu(netlink.index_of(name).unwrap(), mtu.parse().unwrap()).unwrap();
+    };
+    let clean = || wait_until(LIMIT, "nothing is wrong", || path.ask().1 == 0);
+    clean();
+    path.sh(
+        "nft add table inet f; nft add chain inet f o '{ type filter hook output priority 0; }'",
+    );
+    path.sh("nft add rule inet f o icmp type destination-unreachable drop");
+    for icmp in [false, true] {
+        if icmp {
+            path.sh("nft flush ruleset");
+        }
+        for (place, narrow, right, check, said) in PLACES {
+            set(*place, narrow);
+            // What the other host knows of itself it looks up once a second.
+            let mut report = Value::Null;
+            wait_until(LIMIT, &format!("{place:?} {narrow}, ICMP {icmp}: {said}"), || {
+                report = path.ask().0;
+                wrong(&report).iter().any(|seen| seen.contains(said))
+            });
+            let findings = report["findings"].as_array().unwrap().iter();
+            let named = findings.filter(|f| f["level"] != "pass").all(|f| f["check"] == *check);
+            assert!(named, "{place:?} {narrow}, ICMP {icmp}: {report:#}");
+            set(*place, right);
+            // What a router has said is heeded for ten minutes.
+            if !(icmp && *place == Where::Router) {
+                clean();
+            }
+        }
+    }
+    daemons.into_iter().for_each(Daemon::stop);
+}

@@ -1,5 +1,6 @@
 //! How long packets may be on the way between two hosts, found out by sending some.
 
+use crate::facts::SwitchMtu;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -49,6 +50,14 @@ pub struct PathFacts {
     pub forward: Way,
     /// Back.
     pub back: Way,
+    /// This host's uplink, and its MTU in bytes; `None` when it could not be looked at.
+    pub uplink: Option<(String, u32)>,
+    /// The other host's uplink, and its MTU in bytes, as it says.
+    pub remote_uplink: Option<(String, u16)>,
+    /// An interface of a guest of the other host has an MTU that does not fit, as that host says.
+    pub remote_misfit: bool,
+    /// The places on this host where the MTU has to be right.
+    pub switches: Vec<SwitchMtu>,
 }
 
 /// The longest length from `low`, which is known to get through, to `high` that does. `ask` tries lengths and returns those that got

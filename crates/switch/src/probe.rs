@@ -17,11 +17,15 @@
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |                     number of the question                    |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  reply: MTU that a router said, or 0          |  reserved     |
+//! |  reply: MTU that a router said |  reply: MTU of that uplink    |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |  that router's address, 128 bits, IPv4 mapped (RFC 4291)      |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//! |  reserved   |G|
+//! +-+-+-+-+-+-+-+-+
 //! ```
+//!
+//! An MTU is 0 where there is none to tell. G is 1 in a reply from a host where an interface of a guest has an MTU that does not fit.
 
 use datapath::upcall::{Upcall, UpcallReason};
 use flow::{Field, PortNo, tun_flags};
@@ -51,11 +55,28 @@ pub struct Probe {
     pub number: u32,
     /// In an answer: what a router has said about the way back, and which.
     pub told: Option<(u16, IpAddr)>,
+    /// In an answer: the MTU of the uplink of the host that answers, in bytes; 0 when that is not known.
+    pub uplink_mtu: u16,
+    /// In an answer: some interface of a guest of that host has an MTU that does not fit.
+    pub has_misfit: bool,
 }
 
 impl Probe {
     /// The shortest frame of a probe.
     pub const MIN_FRAME: usize = 60;
+
+    /// A question, whose answer is to have `reply_len` bytes.
+    pub const fn question(token: u64, number: u32, reply_len: u16) -> Self {
+        Self {
+            is_reply: false,
+            reply_len,
+            token,
+            number,
+            told: None,
+            uplink_mtu: 0,
+            has_misfit: false,
+        }
+    }
 
     /// A frame of `len` bytes, but at least [`Probe::MIN_FRAME`].
     pub fn emit(&self, len: usize) -> Vec<u8> {
@@ -70,12 +91,13 @@ impl Probe {
         frame.extend(self.number.to_be_bytes());
         let (mtu, router) = self.told.unwrap_or((0, Ipv6Addr::UNSPECIFIED.into()));
         frame.extend(mtu.to_be_bytes());
-        frame.extend([0; 2]);
+        frame.extend(self.uplink_mtu.to_be_bytes());
         let router = match router {
             IpAddr::V4(router) => router.to_ipv6_mapped(),
             IpAddr::V6(router) => router,
         };
         frame.extend(router.octets());
+        frame.push(u8::from(self.has_misfit));
         frame.resize(len.max(Self::MIN_FRAME), 0);
         frame
     }
@@ -83,7 +105,7 @@ impl Probe {
     /// Reads the start of a frame; `None` when it is no probe.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let rest = frame.get(ETHERNET..)?.strip_prefix(&MAGIC)?;
-        let bytes = rest.first_chunk::<36>()?;
+        let bytes = rest.first_chunk::<37>()?;
         let [version, kind, len_high, len_low, rest @ ..] = bytes;
         let is_reply = match (version, kind) {
             (&VERSION, &ASK) => false,
@@ -93,7 +115,9 @@ impl Probe {
         let (token, rest) = rest.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (mtu, rest) = rest.split_first_chunk()?;
-        let router = Ipv6Addr::from(*rest.get(2..)?.first_chunk::<16>()?);
+        let (uplink_mtu, rest) = rest.split_first_chunk()?;
+        let (router, flags) = rest.split_first_chunk::<16>()?;
+        let router = Ipv6Addr::from(*router);
         let mtu = u16::from_be_bytes(*mtu);
         let router = router.to_ipv4_mapped().map_or(IpAddr::V6(router), IpAddr::V4);
         Some(Self {
@@ -102,6 +126,8 @@ impl Probe {
             token: u64::from_be_bytes(*token),
             number: u32::from_be_bytes(*number),
             told: (mtu != 0).then_some((mtu, router)),
+            uplink_mtu: u16::from_be_bytes(*uplink_mtu),
+            has_misfit: flags.first().is_some_and(|flags| flags & 1 != 0),
         })
     }
 }
@@ -140,7 +166,7 @@ mod tests {
     use super::*;
 
     fn probe() -> Probe {
-        Probe { is_reply: true, reply_len: 1400, token: 7, number: 9, told: None }
+        Probe { is_reply: true, ..Probe::question(7, 9, 1400) }
     }
 
     #[test]
@@ -148,7 +174,8 @@ mod tests {
         let told = |router: &str| Some((1400, router.parse().unwrap()));
         for told in [None, told("192.0.2.1"), told("2001:db8::1")] {
             for is_reply in [false, true] {
-                let probe = Probe { told, is_reply, ..probe() };
+                let has_misfit = is_reply && told.is_none();
+                let probe = Probe { told, is_reply, uplink_mtu: 9000, has_misfit, ..probe() };
                 for len in [0, 60, 1500] {
                     let frame = probe.emit(len);
                     assert_eq!((frame.len(), Probe::parse(&frame)), (len.max(60), Some(probe)));
@@ -160,7 +187,7 @@ mod tests {
     #[test]
     fn frame_is_no_probe_when_cut_or_strange() {
         let frame = probe().emit(60);
-        for len in 0..ETHERNET + 40 {
+        for len in 0..ETHERNET + 41 {
             assert_eq!(Probe::parse(&frame[..len]), None, "{len}");
         }
         for (at, byte) in [(14, b'W'), (18, 2), (19, 3)] {

@@ -3,13 +3,14 @@
 
 use netdev::{Ifindex, Link, Netlink, Netns, Result};
 use network::{Device, HostIndex, LogicalSwitch, Network, Port};
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Namespaces in which the far end of a veth pair is looked for.
 const NAMESPACES: usize = 256;
 
 /// One of the five.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum PlaceKind {
     /// The guest's own interface.
     Guest,
@@ -24,7 +25,7 @@ pub enum PlaceKind {
 }
 
 /// A place.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// Which of the five.
     pub kind: PlaceKind,
@@ -38,13 +39,28 @@ pub struct Place {
     pub needed: u32,
 }
 
+impl Place {
+    /// It is too narrow, or a guest has it too wide.
+    pub fn is_wrong(&self) -> bool {
+        match self.kind {
+            PlaceKind::Guest => self.mtu != self.needed,
+            _ => self.mtu < self.needed,
+        }
+    }
+
+    /// It is between a guest and the switch.
+    pub const fn is_of_a_guest(&self) -> bool {
+        matches!(self.kind, PlaceKind::Guest | PlaceKind::Vif | PlaceKind::Bridge)
+    }
+}
+
 /// The places of one logical switch on a host.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SwitchMtu {
     /// Its name.
     pub switch: String,
     /// Its tunnel, by name.
-    pub tunnel: &'static str,
+    pub tunnel: String,
     /// What the tunnel adds to a guest's packet, in bytes.
     pub overhead: u16,
     /// The MTU that its guests are to have.
@@ -94,7 +110,7 @@ fn of_switch(
     }
     SwitchMtu {
         switch: switch.name.clone(),
-        tunnel: switch.tunnel.name(),
+        tunnel: switch.tunnel.name().to_owned(),
         overhead,
         guest: switch.mtu,
         underlay: network.underlay_mtu(),

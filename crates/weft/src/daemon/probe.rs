@@ -6,6 +6,7 @@
 use super::deployed::Deployed;
 use datapath::Datapath;
 use datapath::user::EndpointConfig;
+use doctor::facts::{self, SwitchMtu};
 use doctor::path::{PathFacts, Told, Way, search};
 use flow::{Action, DatapathKey, TunnelKey};
 use netdev::Netlink;
@@ -28,6 +29,8 @@ pub const QUEUE: usize = 256;
 const ANSWERS_PER_SECOND: u32 = 1_000;
 /// How long what a router said is told on.
 const TOLD_AGE: Duration = Duration::from_secs(30);
+/// How long what this host has looked up about itself is told on.
+const OWN_AGE: Duration = Duration::from_secs(1);
 /// How often the first question is asked, and how long its answer is waited for.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(300);
@@ -93,7 +96,8 @@ impl Probes {
         let Some(endpoint) = in_use.config.underlay.endpoints.iter().find(is_asker) else { return };
         let told = ears.told(&in_use.config.uplink, endpoint.local, endpoint.remote);
         let told = told.and_then(|told| Some((told.mtu, told.router?)));
-        let reply = Probe { is_reply: true, told, ..arrived.probe };
+        let (uplink_mtu, has_misfit) = ears.own(&in_use);
+        let reply = Probe { is_reply: true, told, uplink_mtu, has_misfit, ..arrived.probe };
         self.send(&in_use, endpoint, &reply, arrived.probe.reply_len.into());
     }
 
@@ -146,14 +150,43 @@ fn is_gre(endpoint: &EndpointConfig) -> bool {
     endpoint.spec.tunnel == flow::TunnelType::Gre
 }
 
+fn uplink_mtu(in_use: &Deployed) -> Option<u32> {
+    let link = Netlink::open().and_then(|netlink| netlink.link(&in_use.config.uplink));
+    link.ok().map(|link| link.mtu)
+}
+
+/// Where the MTU has to be right on this host; nothing where that could not be looked at.
+fn mtu_places(in_use: &Deployed) -> Vec<SwitchMtu> {
+    let host = in_use.network.host(&in_use.config.host);
+    host.and_then(|host| facts::mtu::read(&in_use.network, host.index).ok()).unwrap_or_default()
+}
+
 /// What routers have said, heard by whoever has asked for it once.
 #[derive(Default)]
 struct Ears {
     sockets: HashMap<IpAddr, TooBigSocket>,
     said: HashMap<(IpAddr, IpAddr), (Told, Instant)>,
+    /// What this host has looked up about itself, and when.
+    own: Option<(Instant, u16, bool)>,
 }
 
 impl Ears {
+    /// The MTU of this host's uplink, and whether that of an interface of a guest does not fit.
+    fn own(&mut self, in_use: &Deployed) -> (u16, bool) {
+        if let Some((_, uplink_mtu, has_misfit)) =
+            self.own.filter(|(looked, ..)| looked.elapsed() < OWN_AGE)
+        {
+            return (uplink_mtu, has_misfit);
+        }
+        // Of the longest ones 65,535 bytes are told.
+        let mtu = uplink_mtu(in_use).map_or(0, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+        let switches = mtu_places(in_use);
+        let mut places = switches.iter().flat_map(|switch| &switch.places);
+        let has_misfit = places.any(|place| place.is_of_a_guest() && place.is_wrong());
+        self.own = Some((Instant::now(), mtu, has_misfit));
+        (mtu, has_misfit)
+    }
+
     /// What was said last about the way from one address to another.
     fn told(&mut self, uplink: &str, local: IpAddr, remote: IpAddr) -> Option<Told> {
         let socket = match self.sockets.entry(local) {
@@ -189,6 +222,8 @@ struct Asker<'a> {
     number: u32,
     wait: Duration,
     ears: Ears,
+    /// The last answer.
+    answer: Option<Probe>,
     /// What the other host was told about the way back.
     told_back: Option<Told>,
 }
@@ -202,7 +237,8 @@ impl<'a> Asker<'a> {
         replies: Receiver<Probe>,
     ) -> Self {
         let (ears, wait) = (Ears::default(), FIRST_WAIT);
-        Self { probes, in_use, endpoint, token, replies, number: 0, wait, ears, told_back: None }
+        let (answer, told_back) = (None, None);
+        Self { probes, in_use, endpoint, token, replies, number: 0, wait, ears, answer, told_back }
     }
 
     fn find(&mut self, host: &str) -> PathFacts {
@@ -229,6 +265,10 @@ impl<'a> Asker<'a> {
             rtt_us: tries.and_then(|_| u64::try_from(rtt.as_micros()).ok()),
             forward: Way::default(),
             back: Way::default(),
+            uplink: uplink_mtu(self.in_use).map(|mtu| (self.in_use.config.uplink.clone(), mtu)),
+            remote_uplink: None,
+            remote_misfit: false,
+            switches: mtu_places(self.in_use),
         };
         if tries.is_some() {
             facts.forward.mtu = Some(self.longest(needed, Direction::Forward));
@@ -238,6 +278,11 @@ impl<'a> Asker<'a> {
         }
         facts.forward.told = self.told().or_else(|| self.learnt());
         facts.back.told = self.told_back;
+        if let Some(answer) = self.answer {
+            let there = self.in_use.network.host(host).filter(|_| answer.uplink_mtu != 0);
+            facts.remote_uplink = there.map(|there| (there.uplink.clone(), answer.uplink_mtu));
+            facts.remote_misfit = answer.has_misfit;
+        }
         facts
     }
 
@@ -273,7 +318,7 @@ impl<'a> Asker<'a> {
                     Direction::Back => (0, len),
                 };
                 let (token, number) = (self.token, self.number);
-                let probe = Probe { is_reply: false, reply_len, token, number, told: None };
+                let probe = Probe::question(token, number, reply_len);
                 self.probes.send(self.in_use, self.endpoint, &probe, len.into());
             }
             let end = Instant::now() + self.wait;
@@ -284,6 +329,7 @@ impl<'a> Asker<'a> {
                             .told
                             .map(|(mtu, router)| Told { mtu, router: Some(router) })
                             .or(self.told_back);
+                        self.answer = Some(reply);
                         let len = open.remove(&reply.number);
                         arrived.extend(len.filter(|len| !arrived.contains(len)));
                     }
