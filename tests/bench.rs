@@ -113,7 +113,7 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
     assert!(failed.is_empty(), "{failed:?}");
     assert!(samples.iter().any(|s| s["contender"] == "weft-user-stt" && s["figures"]["gbps"].as_f64() > Some(0.0)));
     for name in ["report.html", "report.md"] {
-        assert!(read(name).contains("weft stt"), "{name}");
+        assert!(read(name).contains("weft user stt"), "{name}");
     }
     let verdicts = results["verdicts"].as_array().unwrap();
     assert_eq!(verdicts.len(), 17);

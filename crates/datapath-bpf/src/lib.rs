@@ -30,7 +30,7 @@ mod tables;
 
 pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
 pub use list::{List, SetField, Step};
-pub use load::{Room, Unsupported};
+pub use load::{Room, Unsupported, check};
 pub use pieces::Pieces;
 pub use provider::{KernelDatapath, StartError};
 pub use tables::{

@@ -6,7 +6,9 @@ use flow::EntropySeed;
 use generated::DatapathSkelBuilder;
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use netdev::capability::{self, Capability};
 use std::mem::MaybeUninit;
+use std::path::Path;
 
 /// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
 #[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
@@ -65,6 +67,16 @@ pub struct Unsupported {
 /// The oldest kernel that the programs are tried with.
 const OLDEST: (u32, u32) = (6, 1);
 const EPERM: i32 = 1;
+/// By these libbpf fits programs to the running kernel.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
+/// Whether this host can have the kernel datapath: its programs are loaded, for nothing but that, and go again.
+///
+/// # Errors
+/// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
+pub fn check() -> Result<(), Unsupported> {
+    load(Room::new(1, 0), &EntropySeed::random()).map(drop)
+}
 
 /// Loads the programs; nothing stays when that fails, or when what is returned is dropped.
 ///
@@ -83,12 +95,27 @@ pub(crate) fn load(room: Room, entropy: &EntropySeed) -> Result<Pieces, Unsuppor
             .and_then(|source| source.downcast_ref::<std::io::Error>())
             .is_some_and(|source| source.raw_os_error() == Some(EPERM));
         let why = if is_denied || error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
-            "loading BPF programs needs CAP_BPF and CAP_NET_ADMIN, and a kernel that is not locked down".to_owned()
+            denied()
+        } else if !Path::new(KERNEL_TYPES).exists() {
+            format!("the kernel does not tell its types: there is no {KERNEL_TYPES}")
         } else {
             format!("the kernel does not take the BPF programs: {error:#}")
         };
         Unsupported { why }
     })
+}
+
+/// Why this process may not load programs.
+fn denied() -> String {
+    let lacks = |one| capability::missing(&[one]).map(|capability| capability.name);
+    // Who may administer the system may do what CAP_BPF and CAP_PERFMON allow.
+    let is_admin = lacks(Capability::SYS_ADMIN).is_none();
+    let needed = [Capability::BPF, Capability::PERFMON, Capability::NET_ADMIN];
+    let may = |one: &Capability| is_admin && *one != Capability::NET_ADMIN;
+    match needed.into_iter().filter(|one| !may(one)).find_map(lacks) {
+        Some(name) => format!("loading its programs needs the privilege {name}"),
+        None => "the kernel forbids loading programs in spite of all privileges (user namespace, lockdown, seccomp)".to_owned(),
+    }
 }
 
 fn try_load(room: Room, entropy: &EntropySeed) -> Result<Pieces, libbpf_rs::Error> {

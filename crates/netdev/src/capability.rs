@@ -23,6 +23,9 @@ impl Capability {
     /// To load programs that see packets into the kernel, together with CAP_NET_ADMIN; part of CAP_SYS_ADMIN before
     /// Linux 5.8.
     pub const BPF: Self = Self { name: "CAP_BPF", bit: 39 };
+    /// To load programs of which the verifier does not ask what it asks of those of strangers; part of CAP_SYS_ADMIN before
+    /// Linux 5.8.
+    pub const PERFMON: Self = Self { name: "CAP_PERFMON", bit: 38 };
 }
 
 /// The first of `needed` that this process lacks; `None` when it has them all, and where the kernel does not tell (no `/proc`):

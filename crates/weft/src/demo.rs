@@ -1,4 +1,4 @@
-//! `weft demo`: all six tunnels in namespaces on this machine, beside the Linux bridge, in one table.
+//! `weft demo`: all six tunnels with both datapaths in namespaces on this machine, beside the Linux bridge, in one table.
 
 use crate::Failure;
 use ::bench::demo::{self, DemoOptions};
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Carry real traffic through all six tunnels between two hosts made of namespaces, and print one table.
 ///
-/// For every tunnel type two daemons are started, guests ping each other over IPv4 and IPv6 and send TCP streams; the same
-/// runs through a Linux bridge without tunnel, kernel VXLAN, and Open vSwitch where it is installed. weft's guests stand behind
+/// For every tunnel type and datapath two daemons are started, guests ping each other over IPv4 and IPv6 and send TCP streams;
+/// the same runs through a Linux bridge without tunnel, kernel VXLAN, and Open vSwitch where it is installed. weft's guests stand behind
 /// access control lists; others are reached through its router, and a list refuses connections. Everything is removed
 /// afterwards, also after a failure and after Ctrl-C. Needs root.
 #[derive(clap::Args)]

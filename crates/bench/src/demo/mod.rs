@@ -19,7 +19,7 @@ use std::time::Duration;
 use network::TunnelType;
 
 use crate::environment::Environment;
-use crate::lab::{Contender, DEFAULT_UPLINK_MTU, OffloadFlags, Profile, Session};
+use crate::lab::{Contender, DEFAULT_UPLINK_MTU, Datapath, OffloadFlags, Profile, Session};
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
 
@@ -58,9 +58,10 @@ pub struct DemoOptions {
 }
 
 impl DemoOptions {
-    /// The usual demo: 2 s a run, profile `full`, one block, all six tunnels, kernel VXLAN and Open vSwitch.
+    /// The usual demo: 2 s a run, profile `full`, one block, all six tunnels with both datapaths, kernel VXLAN and Open vSwitch.
     pub fn new(weft: impl Into<PathBuf>) -> Self {
-        let mut contenders: Vec<_> = TunnelType::ALL.into_iter().map(Contender::weft).collect();
+        let both = |tunnel| [Datapath::Kernel, Datapath::User].map(|d| Contender::Weft(d, tunnel));
+        let mut contenders: Vec<_> = TunnelType::ALL.into_iter().flat_map(both).collect();
         contenders.extend([Contender::KERNEL_VXLAN, Contender::OVS_VXLAN]);
         Self {
             weft: weft.into(),

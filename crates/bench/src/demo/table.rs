@@ -3,9 +3,11 @@
 use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
+use network::TunnelType;
 
 use super::policy::{PolicyReport, RoutedPings};
 use super::report::{DemoReport, Noise, ProfileReport, Row};
+use crate::lab::{Contender, Datapath};
 
 const HEADER: [&str; 10] = [
     "",
@@ -21,6 +23,8 @@ const HEADER: [&str; 10] = [
 ];
 /// How far the base may be from itself.
 const STEADY: f64 = 0.05;
+/// From which ratio on, as it is printed, a contender stands no lower than the base.
+const LEVEL: f64 = 0.995;
 /// The share of the machine's time from which on its reader is told that somebody else had it.
 const NOTABLE_STEAL: f64 = 0.01;
 /// Shown where there is nothing to show.
@@ -74,6 +78,7 @@ impl fmt::Display for ProfileReport {
         if let Some(noise) = self.noise {
             writeln!(f, "{noise}")?;
         }
+        write_standing(&self.rows, f)?;
         write_policy(self, f)?;
         if self.cpu_steal >= NOTABLE_STEAL {
             let percent = self.cpu_steal * 100.0;
@@ -90,6 +95,38 @@ impl fmt::Display for ProfileReport {
         }
         Ok(())
     }
+}
+
+/// Where weft's kernel datapath stands beside the bridge, which is what the demo is asked first.
+fn write_standing(rows: &[Row], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let kernel = rows.iter().filter_map(|row| match row.contender {
+        Contender::Weft(Datapath::Kernel, tunnel) => {
+            Some((tunnel, row.one_ratio?, row.eight_ratio?))
+        }
+        _ => None,
+    });
+    let (above, below): (Vec<_>, Vec<_>) =
+        kernel.partition(|&(_, one, eight)| one.min(eight) >= LEVEL);
+    let names = |standing: &[(TunnelType, f64, f64)]| {
+        let all =
+            standing.iter().map(|(tunnel, one, eight)| format!("{tunnel} {one:.2} and {eight:.2}"));
+        all.collect::<Vec<_>>().join(", ")
+    };
+    if !above.is_empty() {
+        writeln!(
+            f,
+            "weft kernel, at or above the bridge (Gb/s of 1 and 8 connections beside it): {}.",
+            names(&above)
+        )?;
+    }
+    if !below.is_empty() {
+        writeln!(
+            f,
+            "weft kernel, BELOW the bridge (Gb/s of 1 and 8 connections beside it): {}.",
+            names(&below)
+        )?;
+    }
+    Ok(())
 }
 
 /// What the router and the lists did in all trials that came to them.
@@ -189,7 +226,6 @@ mod tests {
     use super::super::report::tests::{STT, report, trial};
     use super::*;
     use crate::demo::DemoOptions;
-    use crate::lab::Contender;
 
     #[test]
     fn thousands_are_marked_when_there_are_any() {
@@ -214,7 +250,10 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join(" ")
         };
-        assert_eq!(line("weft stt"), "weft stt 1450 50 50 22.00 22.00 50 0.045 0.55 1 000");
+        assert_eq!(
+            line("weft user stt"),
+            "weft user stt 1450 50 50 22.00 22.00 50 0.045 0.55 1 000"
+        );
         assert_eq!(line("kernel vxlan FAIL"), "kernel vxlan FAIL - - - - - - - - -");
         assert_eq!(line("kernel vxlan:"), "kernel vxlan: FAIL: no answer from 10.77.0.21");
         assert_eq!(line("OVS user vxlan:"), "OVS user vxlan: left out: not installed");
@@ -225,6 +264,35 @@ mod tests {
         assert_eq!(line("Off on"), "Off on the underlay: nothing.");
         assert!(line("The guests'").contains("senders to core 0"));
         assert!(!text.contains("hypervisor"), "nothing was stolen:\n{text}");
+    }
+
+    #[test]
+    fn reader_is_told_when_the_kernel_datapath_is_below_the_bridge() {
+        let kernel = |tunnel| Contender::Weft(Datapath::Kernel, tunnel);
+        let slower = |trial: Trial, gbps: f64| {
+            let mut trial = trial;
+            trial.eight.as_mut().expect("a stream").usage.gbps = gbps;
+            trial
+        };
+        let text = report(vec![
+            trial(Contender::LinuxBridge, 0, false, 40.0),
+            trial(kernel(TunnelType::Vlan), 0, false, 39.9),
+            slower(trial(kernel(TunnelType::Vxlan), 0, false, 44.0), 30.0),
+            trial(kernel(TunnelType::Gre), 0, false, 20.0),
+            // The user datapath is another matter.
+            trial(STT, 0, false, 10.0),
+        ])
+        .to_string();
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with("weft kernel,")).collect();
+        let beside = "the bridge (Gb/s of 1 and 8 connections beside it)";
+        assert_eq!(
+            lines,
+            [
+                format!("weft kernel, at or above {beside}: vlan 1.00 and 1.00."),
+                format!("weft kernel, BELOW {beside}: vxlan 1.10 and 0.75, gre 0.50 and 0.50."),
+            ]
+        );
+        assert!(!report(vec![trial(STT, 0, false, 1.0)]).to_string().contains("weft kernel,"));
     }
 
     #[test]

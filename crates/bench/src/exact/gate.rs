@@ -133,7 +133,7 @@ mod tests {
         assert!(before.excesses(&baseline(500.0, Rounds::FULL)).unwrap().is_empty());
         let excesses = before.excesses(&baseline(1020.0, Rounds::FULL)).unwrap();
         let lines: Vec<_> = excesses.iter().map(ToString::to_string).collect();
-        assert_eq!(lines, ["weft geneve, tcp: 1020 instructions, 2.0 % more than 1000"]);
+        assert_eq!(lines, ["weft user geneve, tcp: 1020 instructions, 2.0 % more than 1000"]);
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         assert!(before.excesses(&streaming(1000.0, 104.0, Rounds::FULL)).unwrap().is_empty());
         let excesses = before.excesses(&streaming(1000.0, 107.0, Rounds::FULL)).unwrap();
         let lines: Vec<_> = excesses.iter().map(ToString::to_string).collect();
-        assert_eq!(lines, ["weft geneve, stream: 107 instructions, 7.0 % more than 100"]);
+        assert_eq!(lines, ["weft user geneve, stream: 107 instructions, 7.0 % more than 100"]);
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         let mut before = now.clone();
         before.rows.clear();
         let error = before.excesses(&now).unwrap_err().to_string();
-        assert!(error.contains("has no weft geneve"), "{error}");
+        assert!(error.contains("has no weft user geneve"), "{error}");
     }
 
     #[test]

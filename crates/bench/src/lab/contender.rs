@@ -194,8 +194,7 @@ impl Contender {
 impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Weft(Datapath::User, tunnel) => write!(f, "weft {tunnel}"),
-            Self::Weft(Datapath::Kernel, tunnel) => write!(f, "weft kernel {tunnel}"),
+            Self::Weft(datapath, tunnel) => write!(f, "weft {} {tunnel}", datapath.name()),
             Self::LinuxBridge => f.write_str("Linux bridge"),
             Self::Kernel(tunnel) => write!(f, "kernel {}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => write!(f, "OVS {} {}", datapath.name(), tunnel.name()),

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
+use datapath_bpf::Unsupported;
 use network::{Network, TunnelType};
 
 use super::attachment::Attachment;
@@ -16,6 +18,9 @@ use crate::{Error, Result};
 
 /// The option of `weft run` that says where it forwards.
 const DATAPATH: &str = "--datapath";
+/// Asked once, for all tunnels.
+static CAN_FORWARD_IN_KERNEL: LazyLock<std::result::Result<(), Unsupported>> =
+    LazyLock::new(datapath_bpf::check);
 
 /// The network file of `lab` with `tunnel` between the hosts: both hosts, one logical switch, all four guests.
 pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
@@ -78,7 +83,13 @@ pub(super) fn unavailable(datapath: Datapath, tunnel: TunnelType, weft: &Path) -
         return None;
     }
     if tunnel == TunnelType::Stt {
-        return Some("no program of the kernel can send STT".to_owned());
+        return Some(
+            "no program of the kernel can send STT; the user datapath carries it for both"
+                .to_owned(),
+        );
+    }
+    if let Err(why) = CAN_FORWARD_IN_KERNEL.as_ref() {
+        return Some(format!("this host cannot have the kernel datapath: {why}"));
     }
     let help = Command::new(weft).args(["run", "--help"]).output();
     let knows = help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains(DATAPATH));
@@ -119,9 +130,7 @@ fn attach_with(lab: &Lab<'_>, datapath: Datapath, text: &str, weft: &Path) -> Re
         let control = scratch.path().join(format!("{}.sock", host.name()));
         let mut command = Command::new(weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(&control).arg(&file);
-        if datapath == Datapath::Kernel {
-            command.args([DATAPATH, datapath.name()]);
-        }
+        command.args([DATAPATH, datapath.name()]);
         if lab.shape().one_source_port {
             command.args(["--source-ports", "1"]);
         }

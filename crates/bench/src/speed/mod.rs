@@ -64,7 +64,7 @@ impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(contender) => contender.fmt(f),
-            Self::Lists(tunnel) => write!(f, "weft {tunnel}, lists"),
+            Self::Lists(tunnel) => write!(f, "weft user {tunnel}, lists"),
         }
     }
 }

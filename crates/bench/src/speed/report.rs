@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(report.ratio((weft, false), OVS, UDP), Some(2.0));
         assert_eq!(report.ratio((weft, false), OVS, RR), None);
         let text = report.to_string();
-        assert!(text.contains("weft stt, 64 B of OVS: aim 2, got 2.00"), "{text}");
+        assert!(text.contains("weft user stt, 64 B of OVS: aim 2, got 2.00"), "{text}");
         assert!(text.contains("The bridge against itself, 64 B: 1.00; the machine held still."));
     }
 }
