@@ -95,7 +95,7 @@ impl Ports {
     pub(crate) fn remove(&mut self, port: PortNo) -> Result<(), TableError> {
         self.unplug(port)?;
         self.known.remove(&port);
-        Ok(())
+        self.forget_drops(port)
     }
 
     /// The device of a port is like this, or not there.

@@ -6,8 +6,8 @@ use flow::TunnelType;
 use netdev::{Netlink, Result};
 use serde::{Deserialize, Serialize};
 
-/// The first kernel whose verifier takes weft's programs: loops, and helpers that they call (5.10 is the oldest tried by others).
-const OLDEST: KernelVersion = KernelVersion::new(5, 10);
+/// The oldest kernel that weft's programs are tried with; the kernel datapath refuses older ones.
+const OLDEST: KernelVersion = KernelVersion::new(6, 1);
 
 /// What a datapath in the kernel needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct Capabilities {
     pub jit: Option<bool>,
     /// Programs attach to devices by tcx.
     pub tcx: bool,
-    /// Programs attach to devices by a clsact queueing discipline.
+    /// Programs attach to devices by a clsact queueing discipline, built in or in a module.
     pub clsact: bool,
     /// This process may load programs that see packets (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN before Linux 5.8).
     pub may_load: bool,

@@ -4,6 +4,7 @@ use crate::control::{Control, default_path};
 use crate::daemon::{Choice, Daemon, Means, Ready};
 use crate::{Failure, logging, sentence};
 use datapath::user::Workers;
+use datapath_bpf::Unsupported;
 use netdev::epoll::{Epoll, Events};
 use netdev::signal::{Signal, Signals};
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Who forwards: the kernel's datapath does so in BPF programs, and what these cannot do in the threads of the user's
-    #[arg(long, value_enum, default_value_t = Choice::User)]
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
     datapath: Choice,
     /// Threads that forward, 1 to 64; each packet is forwarded by one of them, chosen by its inner flow
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -57,7 +58,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let daemon = Arc::new(ready.start(args.datapath)?);
+    let daemon = ready.start(args.datapath).map_err(|error| match error.is::<Unsupported>() {
+        true => Failure::Input(error),
+        false => Failure::Work(error),
+    })?;
+    let daemon = Arc::new(daemon);
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&daemon);
     let served = control.serve(move |request, client| asked.answer(request, client));

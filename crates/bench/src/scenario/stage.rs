@@ -70,6 +70,8 @@ impl<'a> Stage<'a> {
         let host = &self.lab.hosts()[host];
         let mut command = Command::new(self.weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(control).arg(&self.network);
+        // What is tried is how its threads bear it.
+        command.args(["--datapath", "user"]);
         let name = format!("weft run --host {}", host.name());
         let process = Process::spawn(name, host.netns().command(command))?;
         self.daemons[usize::from(host.name() != "h1")] = Some(process);

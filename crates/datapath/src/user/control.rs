@@ -106,7 +106,6 @@ impl Control {
         self.workers = workers;
         let hand_over = self.open_hand_over()?;
         let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
-        self.tell_programs(|programs| programs.uplink(Some(&uplink)));
         self.set_underlay(underlay)?;
         self.resolver.begin(&underlay.endpoints);
         self.tell_resolved();
@@ -114,8 +113,13 @@ impl Control {
             let ours = self.ports.values().filter_map(Port::pair_name).collect::<Vec<_>>();
             pair::remove_others(&ours)?;
         }
-        self.open_ports();
+        // What programs hand over is lost unless the workers know its port and there is a device to hand it over by.
+        let opened = self.open_devices();
         self.tell_programs(|programs| programs.hand_over(hand_over));
+        self.tell_programs(|programs| programs.uplink(Some(&uplink)));
+        for (port, link) in opened {
+            self.tell_programs(|programs| programs.port(port, link.as_ref()));
+        }
         Ok(())
     }
 
@@ -283,23 +287,37 @@ impl Control {
     }
 
     fn open_ports(&mut self) {
-        let ports: Vec<PortNo> = self.ports.keys().copied().collect();
-        ports.into_iter().for_each(|port| self.open_port(port));
+        for (port, link) in self.open_devices() {
+            self.tell_programs(|programs| programs.port(port, link.as_ref()));
+        }
     }
 
-    /// Opens the device of a port if it is not open and can be.
+    /// Opens the device of a port if it is not open and can be, and has programs stand at it.
     fn open_port(&mut self, port: PortNo) {
+        if let Some(link) = self.open_device(port) {
+            self.tell_programs(|programs| programs.port(port, link.as_ref()));
+        }
+    }
+
+    /// The ports whose devices were not open and are now; programs are to be told.
+    fn open_devices(&mut self) -> Vec<(PortNo, Option<Link>)> {
+        let ports: Vec<PortNo> = self.ports.keys().copied().collect();
+        ports.into_iter().filter_map(|port| Some((port, self.open_device(port)?))).collect()
+    }
+
+    /// Opens the device of a port for the workers; `None` when it is open, or cannot be.
+    fn open_device(&mut self, port: PortNo) -> Option<Option<Link>> {
         let count = self.workers.len();
         let mode = self.programs.as_ref().map_or(Mode::Receive, |programs| Mode::HandOver {
             udp_segmentation: programs.udp_segmentation,
         });
         let opened = self.ports.get_mut(&port).and_then(|port| port.try_open(count, mode));
-        let Some((queues, link)) = opened else { return };
+        let (queues, link) = opened?;
         for (worker, device) in self.workers.iter().zip(queues) {
             // One that has ended needs none.
             let _ = worker.send(Request::Plug(port, device));
         }
-        self.tell_programs(|programs| programs.port(port, link.as_ref()));
+        Some(link)
     }
 
     fn tick(&mut self) {

@@ -45,7 +45,7 @@ pub struct Kernel {
     pub jit: Option<bool>,
     /// Programs attach to a device by tcx (Linux 6.6).
     pub tcx: bool,
-    /// The older way: a clsact queueing discipline, built in.
+    /// The older way: a clsact queueing discipline, built in or a module that is loaded when it is asked for.
     pub clsact: bool,
     /// The functions that programs may call which weft has a use for, and whether they are there.
     pub kfuncs: Vec<(&'static str, bool)>,
@@ -70,12 +70,31 @@ impl Kernel {
             btf: !types.is_empty(),
             jit: jit.map(|text| text.trim() != "0"),
             tcx: names.has("tcx_prog_attach"),
-            clsact: names.has("clsact_init"),
+            clsact: names.has("clsact_init") || has_module("sch_ingress", &release),
             kfuncs: KFUNCS.map(|name| (name, names.has(name))).to_vec(),
             tun_tunnel_gso: netdev::tap::takes_tunnel_segmentation().ok(),
             release,
         }
     }
+}
+
+/// True when the module is loaded, or there is a file to load it from.
+fn has_module(name: &str, release: &str) -> bool {
+    let is_loaded = fs::exists(format!("/sys/module/{name}")).unwrap_or(false);
+    is_loaded || {
+        let files = fs::read_to_string(format!("/lib/modules/{release}/modules.dep"));
+        has_file(&files.unwrap_or_default(), name)
+    }
+}
+
+/// True when modules.dep, which has a line for each file of a module with those that it needs, has one for this.
+fn has_file(modules: &str, name: &str) -> bool {
+    let of_line = |line: &str| {
+        let path = line.split(':').next().unwrap_or_default();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        file.split('.').next() == Some(name)
+    };
+    modules.lines().any(of_line)
 }
 
 /// The names in BTF: its strings end with zeros, and functions that were compiled out have none.
@@ -119,6 +138,15 @@ mod tests {
             let expected = version.map(|(major, minor)| KernelVersion::new(major, minor));
             assert_eq!(KernelVersion::parse(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn modules_are_found_by_the_names_of_their_files() {
+        let modules = "kernel/net/sched/sch_ingress.ko.xz:\nkernel/net/sched/cls_bpf.ko: kernel/a/sch_fq.ko\n";
+        assert!(has_file(modules, "sch_ingress") && has_file(modules, "cls_bpf"));
+        assert!(
+            !has_file(modules, "sch_fq") && !has_file(modules, "ingress") && !has_file("", "x")
+        );
     }
 
     #[test]

@@ -47,17 +47,19 @@ impl Forwarding {
         }
         match KernelDatapath::start(config.clone()) {
             Ok(kernel) => {
-                tracing::info!("the kernel datapath forwards");
                 let why = match choice {
                     Choice::Auto => "this host can have it",
                     Choice::Kernel | Choice::User => "as --datapath says",
                 };
+                tracing::info!(why, "the kernel datapath forwards");
                 Ok(Self { provider: Provider::Kernel(Arc::new(kernel)), why: why.to_owned() })
             }
             Err(StartError::Unsupported(why)) if choice == Choice::Auto => {
                 Self::start_user(config, because(&why))
             }
-            Err(StartError::Unsupported(why)) => anyhow::bail!(because(&why)),
+            Err(StartError::Unsupported(why)) => {
+                Err(why).context("this host cannot have the kernel datapath")
+            }
             Err(error) => Err(error).context("start the kernel datapath"),
         }
     }
