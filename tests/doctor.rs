@@ -72,7 +72,7 @@ impl Path {
 
     fn start(&self, host: usize) -> Daemon {
         let network = self.folder.join("network.toml");
-        let daemon = Daemon::spawn(&self.hosts[host], &network, &self.control(host));
+        let daemon = Daemon::spawn(&self.hosts[host], &network, &self.control(host), &[]);
         daemon.wait_ready();
         daemon
     }

@@ -7,10 +7,10 @@ use common::frames::{FrameSocket, count, note};
 use common::outer::Outer;
 use common::{Attachment, Daemon, GUEST_DEVICE, Lab, Setup, VNI, traffic};
 use peers::capture::{Capture, dissect};
-use peers::{MTU, carry_wire_frames_between, guests_talk, kernel, nothing_was_refused};
+use peers::{MTU, carry_wire_frames_between, guests_talk, kernel, nothing_was_refused, tried};
 use std::net::Ipv4Addr;
 use std::time::Duration;
-use testkit::{report, require_program, require_root};
+use testkit::{require_program, require_root};
 use wire::MacAddr;
 
 /// Both ends with or without outer UDP checksums.
@@ -33,13 +33,11 @@ fn guests_talk_over(family: u8, checksums: Checksums) {
     let (lab, daemon) = start(family, checksums);
     guests_talk(&lab);
     nothing_was_refused(&daemon);
-    daemon.stop();
     let said = |on| if on { "with" } else { "without" };
     let (weft, kernel) = (said(checksums.weft), said(checksums.kernel));
-    report::peer(
-        "Linux kernel VXLAN",
-        &format!("over IPv{family}, weft {weft} and kernel {kernel} outer UDP checksum"),
-    );
+    let what = format!("over IPv{family}, weft {weft} and kernel {kernel} outer UDP checksum");
+    tried(&daemon, "Linux kernel VXLAN", &what);
+    daemon.stop();
 }
 
 #[test]
@@ -68,9 +66,9 @@ fn guests_talk_when_the_wire_to_kernel_vxlan_has_no_offloads() {
         carry_wire_frames_between(&lab.hosts);
         guests_talk(&lab);
         nothing_was_refused(&daemon);
-        daemon.stop();
         let what = format!("over IPv{family}, every segment and checksum made by the sender");
-        report::peer("Linux kernel VXLAN", &what);
+        tried(&daemon, "Linux kernel VXLAN", &what);
+        daemon.stop();
     }
 }
 
@@ -100,6 +98,8 @@ fn guests_talk_when_everybody_is_a_multicast_group() {
         }
         let file = capture.stop();
         nothing_was_refused(&daemon);
+        let what = format!("by a multicast group of an IPv{family} underlay");
+        tried(&daemon, "Linux kernel VXLAN", &what);
         daemon.stop();
         let (destination, ttl) =
             if family == 4 { ("ip.dst", "ip.ttl") } else { ("ipv6.dst", "ipv6.hlim") };
@@ -113,10 +113,6 @@ fn guests_talk_when_everybody_is_a_multicast_group() {
         // What goes to one guest goes to its host.
         let rows = dissect(&file, &[], "vxlan && icmp", &[destination]);
         assert!(rows.len() >= 4 && rows.iter().all(|row| row[0][0] != group), "IPv{family}");
-        report::peer(
-            "Linux kernel VXLAN",
-            &format!("by a multicast group of an IPv{family} underlay"),
-        );
     }
 }
 
@@ -173,6 +169,6 @@ fn guests_talk_when_weft_reaches_its_guest_by_an_interface() {
     let daemon = lab.start(0);
     guests_talk(&lab);
     nothing_was_refused(&daemon);
+    tried(&daemon, "Linux kernel VXLAN", "weft's guest behind a veth pair");
     daemon.stop();
-    report::peer("Linux kernel VXLAN", "weft's guest behind a veth pair");
 }

@@ -77,7 +77,7 @@ fn guest_is_attached_when_its_name_is_free_again() {
     let taken = LinkSpec::new(GUEST_DEVICE);
     let taken = guest.netlink().create(&taken, &LinkKind::Veth { peer }).expect("a veth pair");
     let events = lab.hosts[1].netns.monitor().expect("a monitor");
-    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
+    let daemon = lab.spawn(1);
     daemon.wait_says("has a link of that name already");
     // Some attempts later, it has been said once and no TAP has been made in vain.
     std::thread::sleep(Duration::from_secs(2));
@@ -107,7 +107,7 @@ fn port_is_down_when_the_link_of_its_interface_is() {
     let netlink = b.netns.netlink();
     let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
     netlink.set_down(index).expect("it can be set down");
-    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
+    let daemon = lab.spawn(1);
     daemon.wait_says("port is down: link is down");
     for round in 1..=2 {
         wait_port(&daemon, "g2", "down", |port| port.state == "down: link is down");

@@ -3,10 +3,10 @@
 mod common;
 mod peers;
 
-use common::{Lab, Setup};
+use common::{Datapath, Lab, Setup};
 use peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
-use peers::{MTU, guests_talk, nothing_was_refused};
-use testkit::{report, require_program, require_root};
+use peers::{MTU, guests_talk, nothing_was_refused, tried};
+use testkit::{require_program, require_root};
 
 /// Traffic in both directions, and all that Open vSwitch took out of the tunnel had the right key and logical ports.
 fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
@@ -21,8 +21,8 @@ fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     assert!(unicast > 1000, "only {unicast} packets for the guest had the right keys");
     assert!(flood > 0, "ARP requests and neighbour solicitations had other keys");
     assert_eq!(unexpected, 0, "packets with other keys arrived");
+    tried(&daemon, "Open vSwitch", what);
     daemon.stop();
-    report::peer("Open vSwitch", what);
 }
 
 /// A test about Open vSwitch.
@@ -33,7 +33,8 @@ macro_rules! require_open_vswitch {
     };
 }
 
-const PLAIN: Tunnel<'static> = Tunnel { kind: "vxlan", options: &[], logical_ports: false };
+const PLAIN: Tunnel<'static> =
+    Tunnel { kind: "vxlan", options: &[], logical_ports: false, datapath: Datapath::User };
 const CHECKSUM: &[&str] = &["options:csum=true"];
 
 #[test]
@@ -42,7 +43,7 @@ fn guests_talk_when_ovs_maps_the_geneve_option() {
     for family in [4, 6] {
         guests_talk_with(
             Setup::new("geneve").family(family),
-            Tunnel { kind: "geneve", options: CHECKSUM, logical_ports: true },
+            Tunnel { kind: "geneve", options: CHECKSUM, logical_ports: true, ..PLAIN },
             &format!("Geneve over IPv{family} with the logical-port option, set and matched"),
         );
     }
@@ -69,7 +70,7 @@ fn guests_talk_when_ovs_speaks_gre_with_a_key() {
     ] {
         guests_talk_with(
             Setup::new("gre").options(options),
-            Tunnel { kind: "gre", options: tunnel, logical_ports: false },
+            Tunnel { kind: "gre", options: tunnel, ..PLAIN },
             &format!("GRE with a key{what}"),
         );
     }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::daemon::{WEFT, no_answer, wait_port};
-use common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use netdev::{Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -68,7 +68,7 @@ fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
     let late = lab.guests.remove(1);
     let (name, address) = (late.netns.name().expect("a name").to_owned(), late.ip(6));
     drop(late);
-    let daemon = Daemon::spawn(&lab.hosts[1], &lab.network_file(), &lab.control(1));
+    let daemon = lab.spawn(1);
     daemon.wait_says("port is down, will retry");
     let near = lab.start(0);
     let _late = OwnedNetns::create(&name).expect("a namespace can be made");
@@ -186,7 +186,7 @@ fn daemon_starts_at_once_when_it_was_killed() {
 fn refused(lab: &Lab, code: i32) -> String {
     let before = all_links(lab);
     let control = lab.dir.path().join("refused.sock");
-    let mut daemon = Daemon::spawn(&lab.hosts[0], &lab.network_file(), &control);
+    let mut daemon = lab.spawn_at(0, &control);
     let status = daemon.wait_end(PATIENCE);
     let said = daemon.stderr();
     assert_eq!(status.code(), Some(code), "{said}");
@@ -208,7 +208,7 @@ fn second_daemon_is_refused_when_the_first_runs() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     let daemons = lab.start_both();
-    let mut second = Daemon::spawn(&lab.hosts[0], &lab.network_file(), &lab.control(0));
+    let mut second = lab.spawn(0);
     assert_eq!(second.wait_end(PATIENCE).code(), Some(1));
     let said = second.stderr();
     assert!(said.contains("a daemon is already running"), "{said}");
@@ -314,6 +314,113 @@ fn one_sentence_says_so_when_rights_are_missing() {
     assert_eq!(all_links(&lab), before);
 }
 
+/// A host that cannot have the kernel datapath: what `weft run` is started by, and what it lacks.
+const WITHOUT_PROGRAMS: [(&[&str], &str); 2] = [
+    (&["setpriv", "--bounding-set", "-bpf,-sys_admin,-perfmon"], "CAP_BPF"),
+    (
+        &[
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"",
+            "sh",
+        ],
+        "does not tell its types",
+    ),
+];
+
+/// `weft run` on `h1`, started by `by`.
+fn run_by(lab: &Lab, by: &[&str], datapath: &str) -> Command {
+    let (program, arguments) = by.split_first().expect("a program");
+    let mut command = lab.hosts[0].netns.program(program);
+    command.args(arguments).args([
+        WEFT,
+        "run",
+        "--host",
+        "h1",
+        "--datapath",
+        datapath,
+        "--control",
+    ]);
+    command.arg(lab.control(0)).arg(lab.network_file());
+    command
+}
+
+#[test]
+fn kernel_datapath_is_refused_with_what_lacks_when_the_host_cannot_have_it() {
+    require_root!();
+    for (by, lacks) in WITHOUT_PROGRAMS {
+        // To make devices in other namespaces needs a privilege that includes CAP_BPF.
+        let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
+        let before = all_links(&lab);
+        let output = run_by(&lab, by, "kernel").output().expect("it can be started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let sentence = said.trim_end().lines().last().expect("it says something");
+        assert!(sentence.contains("this host cannot have the kernel datapath: "), "{said}");
+        assert!(sentence.contains(lacks), "{said}");
+        assert_eq!(all_links(&lab), before, "links are left behind");
+    }
+}
+
+#[test]
+fn user_datapath_forwards_and_says_why_when_the_host_cannot_have_the_kernels() {
+    require_root!();
+    for (by, lacks) in WITHOUT_PROGRAMS {
+        let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
+        let file = lab.dir.path().join("said");
+        let mut command = run_by(&lab, by, "auto");
+        command.stderr(fs::File::create(&file).expect("a file can be made"));
+        let _guard = Guard(command.spawn().expect("it can be started"));
+        let shown = || {
+            let show = Command::new(WEFT).args(["show", "--control"]).arg(lab.control(0)).output();
+            let show = show.expect("weft can be started");
+            show.status.success().then(|| String::from_utf8_lossy(&show.stdout).into_owned())
+        };
+        let said = || fs::read_to_string(&file).expect("a text");
+        wait_until(PATIENCE, &format!("the switch runs: {}", said()), || shown().is_some());
+        let other = lab.start(1);
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        traffic::tcp(a, b, 4, 1 << 20);
+        let shown = shown().expect("it runs");
+        assert!(shown.contains("user datapath"), "{shown}");
+        for text in [shown, said()] {
+            let has = |line: &&str| {
+                line.contains("cannot have the kernel datapath: ") && line.contains(lacks)
+            };
+            assert!(text.lines().any(|line| has(&line)), "{lacks}: {text}");
+        }
+        other.stop();
+    }
+}
+
+#[test]
+fn show_says_which_datapath_forwards_and_why() {
+    require_root!();
+    for (datapath, why) in [
+        (Some(Datapath::User), "datapath: threads; as --datapath says"),
+        (
+            Some(Datapath::Kernel),
+            "datapath: programs in the kernel, and threads for what they cannot do; as --datapath says",
+        ),
+        (None, "; this host can have it"),
+    ] {
+        let setup = Setup::new("vxlan");
+        let lab = Lab::new(match datapath {
+            Some(datapath) => setup.datapath(datapath),
+            None => setup,
+        });
+        let daemon = lab.start(0);
+        let show = Command::new(WEFT).args(["show", "--control"]).arg(lab.control(0)).output();
+        let shown = String::from_utf8(show.expect("weft can be started").stdout).expect("UTF-8");
+        assert!(shown.lines().any(|line| line.ends_with(why)), "{why:?} in {shown}");
+        assert!(daemon.stderr().contains("datapath forwards"), "{}", daemon.stderr());
+        daemon.stop();
+    }
+}
+
 #[test]
 fn show_says_how_to_start_a_daemon_when_none_runs() {
     let output = Command::new(WEFT).args(["show", "--control", "/nowhere/weft.sock"]).output();
@@ -351,6 +458,16 @@ fn daemon_ends_at_once_when_clients_are_slow() {
     other.stop();
 }
 
+/// Not left behind when the test fails.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// `weft run` on `h1` under a limit of open files, set by the shell's `ulimit` with `flag`.
 fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
     let mut command = lab.hosts[0].netns.program("sh");
@@ -374,14 +491,6 @@ fn limit_of_open_files_is_raised_when_it_may_be_and_reported_when_not() {
     assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
     assert_eq!(all_links(&lab), before, "links are left behind");
 
-    /// Not left behind when the test fails.
-    struct Guard(Child);
-    impl Drop for Guard {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
     let mut guard = Guard(limited(&lab, "-Sn", FILES).spawn().expect("sh can be started"));
     let child = &mut guard.0;
     let mut ended = None;

@@ -52,8 +52,7 @@ fn boot(lab: &Lab, guest: &Guest) -> Vm {
 
 /// Starts both daemons; those of hosts with a machine that does not run yet are ready but for its port.
 fn start_without_machines(lab: &Lab) -> [Daemon; 2] {
-    let daemons =
-        [0, 1].map(|host| Daemon::spawn(&lab.hosts[host], &lab.network_file(), &lab.control(host)));
+    let daemons = [0, 1].map(|host| lab.spawn(host));
     daemons[0].wait_answers();
     wait_port(&daemons[0], "g1", "without carrier", |port| port.state.contains("link is down"));
     daemons

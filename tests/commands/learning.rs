@@ -138,7 +138,10 @@ fn machines_behind_a_bridge_are_reached_learnt_and_followed() {
         assert_eq!(count(&at_second.until_note("nobody"), "known"), 0, "{tunnel}");
         assert_eq!(count(&at_first.until_note("nobody"), "known"), 10, "{tunnel}");
 
-        // The machine goes over to another port.
+        // The machine goes over to another port, and speaks from there alone.
+        let inside = nested[0].netns.netlink();
+        let index = inside.index_of(GUEST_DEVICE).expect("the device of the machine");
+        inside.set_down(index).expect("a link can be set down");
         at_second.send(&note(near.mac, known, "moved"));
         from.until_note("moved");
         wait_learnt(&net.control(1), known, ("g3", Some("h2")));

@@ -5,6 +5,7 @@ mod common;
 
 mod call;
 mod capture;
+mod counters;
 mod faults;
 mod learning;
 mod monitor;

@@ -29,14 +29,15 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon of `host`.
-    pub fn spawn(host: &Host, network: &Path, control: &Path) -> Self {
+    /// Starts the daemon of `host` with these arguments beside those that say what to run.
+    pub fn spawn(host: &Host, network: &Path, control: &Path, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
         let stderr = control.with_extension(format!("stderr-{unique}"));
         let file = File::create(&stderr).expect("a file can be made");
         let mut command = host.netns.program(WEFT);
         command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
+        command.args(arguments);
         command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let child = command.spawn().expect("weft can be started");
         Self { host: host.name, child, control: control.to_owned(), stderr }

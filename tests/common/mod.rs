@@ -41,6 +41,35 @@ pub enum Attachment {
     Veth,
 }
 
+/// Who forwards, as `weft run --datapath` has it. The kernel's is what a host that can have it gets when nothing is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Datapath {
+    /// Threads alone.
+    User,
+    /// Programs in the kernel, with threads behind them.
+    Kernel,
+}
+
+impl Datapath {
+    /// Both, for tests that are about either.
+    pub const BOTH: [Self; 2] = [Self::User, Self::Kernel];
+
+    /// Its name on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    /// The one that all tests are run with that ask for none: `WEFT_TEST_DATAPATH`.
+    fn of_this_run() -> Option<Self> {
+        let name = std::env::var("WEFT_TEST_DATAPATH").ok()?;
+        let named = Self::BOTH.into_iter().find(|datapath| datapath.name() == name);
+        Some(named.expect("WEFT_TEST_DATAPATH is user or kernel"))
+    }
+}
+
 /// What a [`Lab`] is made from: one logical switch `blue` stretched over hosts `h1` and `h2`.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -54,6 +83,7 @@ pub struct Setup {
     vms: usize,
     keyed: bool,
     more: String,
+    datapath: Option<Datapath>,
 }
 
 impl Setup {
@@ -70,7 +100,13 @@ impl Setup {
             vms: 0,
             keyed: true,
             more: String::new(),
+            datapath: Datapath::of_this_run(),
         }
+    }
+
+    /// With this datapath on both hosts, and no other.
+    pub fn datapath(self, datapath: Datapath) -> Self {
+        Self { datapath: Some(datapath), ..self }
     }
 
     /// With this IP version of the outer header, 4 or 6.
@@ -297,16 +333,26 @@ impl Lab {
 
     /// Starts the daemon of one host and waits until its ports are up.
     pub fn start(&self, host: usize) -> Daemon {
-        let daemon = Daemon::spawn(&self.hosts[host], &self.network_file(), &self.control(host));
+        let daemon = self.spawn(host);
         daemon.wait_ready();
         daemon
     }
 
+    /// Starts the daemon of one host.
+    pub fn spawn(&self, host: usize) -> Daemon {
+        self.spawn_at(host, &self.control(host))
+    }
+
+    /// The same with another control socket.
+    pub fn spawn_at(&self, host: usize, control: &Path) -> Daemon {
+        let datapath = self.setup.datapath.map(|datapath| ["--datapath", datapath.name()]);
+        let arguments = datapath.as_ref().map_or(&[][..], |arguments| arguments);
+        Daemon::spawn(&self.hosts[host], &self.network_file(), control, arguments)
+    }
+
     /// Starts both daemons and waits until frames can cross: ports up, end points resolved.
     pub fn start_both(&self) -> [Daemon; 2] {
-        let daemons = [0, 1].map(|host| {
-            Daemon::spawn(&self.hosts[host], &self.network_file(), &self.control(host))
-        });
+        let daemons = [0, 1].map(|host| self.spawn(host));
         daemons.iter().for_each(Daemon::wait_ready);
         for daemon in &daemons {
             wait_until(PATIENCE, "the end points are resolved", || {

@@ -1,7 +1,8 @@
-//! The kernel's VXLAN as the switch of `h2`: a bridge with the guest's device and a tunnel device as ports.
+//! The kernel as the switch of `h2`: a bridge with the guest's device and a tunnel device as ports.
 
+use super::MTU;
 use crate::common::{Lab, VNI};
-use netdev::{LinkKind, LinkSpec, VxlanSpec};
+use netdev::{GeneveSpec, GreSpec, LinkKind, LinkSpec, VxlanSpec};
 use std::net::IpAddr;
 use wire::Vni;
 
@@ -18,22 +19,45 @@ pub fn attach(lab: &Lab, checksum: bool) {
 /// joins.
 pub fn attach_to(lab: &Lab, checksum: bool, remote: IpAddr) {
     let h2 = &lab.hosts[1];
+    bridge(
+        lab,
+        LinkKind::Vxlan(VxlanSpec {
+            local: Some(h2.underlay(lab.family())),
+            remote: Some(remote),
+            learning: true,
+            udp_checksum: checksum,
+            udp_zero_checksum6: !checksum && lab.family() == 6,
+            underlay: Some(h2.uplink.index),
+            ..VxlanSpec::new(vni())
+        }),
+    );
+}
+
+/// As [`attach`], with a Geneve device, which takes no critical options, so no logical ports.
+pub fn attach_geneve(lab: &Lab, udp_checksum: bool) {
+    let remote = lab.hosts[0].underlay(lab.family());
+    bridge(lab, LinkKind::Geneve(GeneveSpec { vni: vni(), remote, udp_checksum }));
+}
+
+/// As [`attach`], with a GRE device over IPv4, with a key.
+pub fn attach_gre(lab: &Lab) {
+    let [remote, local] = [&lab.hosts[0], &lab.hosts[1]].map(|host| host.uplink.ip4);
+    bridge(lab, LinkKind::Gre(GreSpec { local, remote, key: VNI }));
+}
+
+fn vni() -> Vni {
+    Vni::new(VNI).expect("the VNI of the lab is one")
+}
+
+/// Makes the bridge of `h2`.
+fn bridge(lab: &Lab, tunnel: LinkKind<'_>) {
+    let netlink = lab.hosts[1].netns.netlink();
     let (_, guest) = lab.ends();
-    let netlink = h2.netns.netlink();
     let bridge = netlink
         .create(&LinkSpec::new("br0").up(), &LinkKind::Bridge)
         .expect("a bridge can be made");
-    let spec = VxlanSpec {
-        local: Some(h2.underlay(lab.family())),
-        remote: Some(remote),
-        learning: true,
-        udp_checksum: checksum,
-        udp_zero_checksum6: !checksum && lab.family() == 6,
-        underlay: Some(h2.uplink.index),
-        ..VxlanSpec::new(Vni::new(VNI).expect("the VNI of the lab is one"))
-    };
-    let port = LinkSpec::new("vxlan0").master(bridge).up();
-    netlink.create(&port, &LinkKind::Vxlan(spec)).expect("a VXLAN device can be made");
+    let port = LinkSpec::new("tun0").mtu(MTU.into()).master(bridge).up();
+    netlink.create(&port, &tunnel).expect("a tunnel device can be made");
     let device = netlink.index_of(&guest.host_device()).expect("the guest's device is there");
     netlink.set_master(device, Some(bridge)).expect("a bridge takes a device");
 }

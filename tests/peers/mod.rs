@@ -11,6 +11,7 @@ pub mod open_vswitch;
 use crate::common::{Daemon, Host, Lab, traffic};
 use netdev::Netns;
 pub use testkit::program;
+use testkit::report;
 
 /// The MTU of the guests: what fits in every tunnel, over IPv6 too. Weft sets that of its guests, the peer's needs one.
 pub const MTU: u16 = 1400;
@@ -47,16 +48,26 @@ pub fn carry_wire_frames_between(hosts: &[Host; 2]) {
 /// Pings and streams of [`TRANSFER_LEN`] bytes, every byte compared, in both directions and both IP versions, between a
 /// guest of weft on `h1` and one of a peer on `h2`.
 pub fn guests_talk(lab: &Lab) {
+    guests_exchange(lab, TRANSFER_LEN);
+}
+
+/// The same with streams of `len` bytes.
+pub fn guests_exchange(lab: &Lab, len: usize) {
     let (near, far) = lab.ends();
     for (from, to) in [(near, far), (far, near)] {
         for family in [4, 6] {
             traffic::ping(&from.netns, to.ip(family));
         }
     }
-    traffic::tcp(near, far, 4, TRANSFER_LEN);
-    traffic::tcp(far, near, 4, TRANSFER_LEN);
-    traffic::tcp(near, far, 6, TRANSFER_LEN / 10);
-    traffic::tcp(far, near, 6, TRANSFER_LEN / 10);
+    traffic::tcp(near, far, 4, len);
+    traffic::tcp(far, near, 4, len);
+    traffic::tcp(near, far, 6, len / 10);
+    traffic::tcp(far, near, 6, len / 10);
+}
+
+/// Notes for the report of the tests what a peer was tried with, and with which datapath.
+pub fn tried(daemon: &Daemon, peer: &str, what: &str) {
+    report::peer(peer, &format!("{what}; {} datapath", daemon.show().datapath));
 }
 
 /// Nothing that the peer sent was refused. Queues that overflow while the machine is busy are no refusals; TCP repeats.

@@ -1,12 +1,12 @@
-//! Open vSwitch with its userspace datapath as the switch of `h2`: an instance with a directory of its own, so that one
+//! Open vSwitch as the switch of `h2`, with its userspace datapath or its module of the kernel: an instance with a directory of its own, so that one
 //! that runs on the machine is left alone.
 //!
-//! `br-phy` owns the uplink and the underlay addresses, `br-int` the guest's device and the tunnel port: the
-//! arrangement that its documentation gives for userspace tunnelling.
+//! `br-int` has the guest's device and the tunnel port. With the userspace datapath `br-phy` owns the uplink and the underlay
+//! addresses, the arrangement that its documentation gives for userspace tunnelling; with the module they stay the host's.
 
 use super::program::{Running, command, run};
 use super::{MTU, carry_wire_frames, carry_wire_frames_between};
-use crate::common::{GUEST_DEVICE, Guest, Host, Lab, PATIENCE, VNI};
+use crate::common::{Datapath, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, VNI};
 use netdev::{Dad, IpPrefix};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,17 +48,21 @@ pub struct Tunnel<'a> {
     pub options: &'a [&'a str],
     /// Whether OVN's Geneve option is mapped to a register, set on what is sent and demanded on what is received.
     pub logical_ports: bool,
+    /// Where it forwards.
+    pub datapath: Datapath,
 }
 
 impl OpenVswitch {
-    /// Starts it on `h2`, with a tunnel to `h1` and the guest of `h2` attached. Makes the wire between the hosts carry
-    /// frames as a wire does: see [`carry_wire_frames`].
+    /// Starts it on `h2`, with a tunnel to `h1` and the guest of `h2` attached. For the userspace datapath the wire between the
+    /// hosts carries frames as a wire does: see [`carry_wire_frames`].
     pub fn start(lab: &Lab, tunnel: Tunnel<'_>) -> Self {
         let [h1, h2] = &lab.hosts;
         let (near, far) = lab.ends();
         far.attach(h2, MTU);
-        carry_wire_frames(&far.netns, GUEST_DEVICE);
-        carry_wire_frames_between(&lab.hosts);
+        if tunnel.datapath == Datapath::User {
+            carry_wire_frames(&far.netns, GUEST_DEVICE);
+            carry_wire_frames_between(&lab.hosts);
+        }
         let directory = lab.dir.path().join("ovs");
         std::fs::create_dir(&directory).expect("a directory can be made");
         run(with_args(tool(h2, &directory, "ovsdb-tool"), &["create", "conf.db", SCHEMA]), b"");
@@ -82,16 +86,24 @@ impl OpenVswitch {
         );
         let this = Self { directory, _switch: switch, _database: database };
         this.make_bridges(h1, h2, far, lab.family(), tunnel);
-        this.move_underlay(h2);
+        if tunnel.datapath == Datapath::User {
+            this.move_underlay(h2);
+        }
         this.make_flows(h2, near, far, tunnel.logical_ports);
         this
     }
 
     fn make_bridges(&self, h1: &Host, h2: &Host, far: &Guest, family: u8, tunnel: Tunnel<'_>) {
         let (uplink, device, kind) = (&h2.uplink.name, far.host_device(), tunnel.kind);
+        let (underlay, type_) = match tunnel.datapath {
+            Datapath::User => {
+                let bridge = "add-br br-phy -- set bridge br-phy datapath_type=netdev";
+                (format!("{bridge} -- add-port br-phy {uplink} --"), "netdev")
+            }
+            Datapath::Kernel => (String::new(), "system"),
+        };
         let script = format!(
-            "add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy {uplink} \
-             -- add-br br-int -- set bridge br-int datapath_type=netdev fail_mode=secure \
+            "{underlay} add-br br-int -- set bridge br-int datapath_type={type_} fail_mode=secure \
              -- set interface br-int mtu_request={MTU} \
              -- add-port br-int {device} -- set interface {device} ofport_request={GUEST_PORT} \
              -- add-port br-int tun0 -- set interface tun0 ofport_request={TUNNEL_PORT} \

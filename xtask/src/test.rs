@@ -34,6 +34,9 @@ impl Options {
     }
 }
 
+/// The programs of end-to-end tests that are run with the user datapath as well: those about what packets become.
+const WITH_BOTH: [&str; 6] = ["overlay", "kernel_vxlan", "ovs", "dissect", "refusals", "commands"];
+
 /// How many tests there were. `passed` does not count the skipped ones, although the test harness does.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -109,6 +112,14 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     }
     let mut end = run_counted(&mut command, counts);
     if options.arguments.is_empty() {
+        // The first run was with whatever this host gets when nothing is said: the kernel datapath, where it can have it.
+        let mut with_user = cargo(&["test", "--no-fail-fast", "-p", "weft"]);
+        WITH_BOTH.iter().for_each(|program| _ = with_user.args(["--test", program]));
+        with_user.env("WEFT_TEST_REPORT", &report_path).env("WEFT_TEST_DATAPATH", "user");
+        if root == Root::BySudo {
+            with_user.env(runner_variable()?, "sudo --preserve-env");
+        }
+        end = end.and(run_counted(&mut with_user, counts));
         let mut seeds = cargo(&["test", fuzz::MANIFEST, "--target-dir"]);
         end = end.and(run_counted(seeds.arg(fuzz::target_dir()), counts));
     }

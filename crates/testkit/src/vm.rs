@@ -20,6 +20,7 @@
 
 use crate::host::TestHost;
 use crate::report;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -80,6 +81,20 @@ pub fn lacks_kernel(test: &str) -> bool {
     lacks
 }
 
+/// What a machine has beside busybox.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Extra<'a> {
+    /// Programs of this host with what they are linked with, each with its path in the machine.
+    pub programs: &'a [(&'a str, &'a Path)],
+    /// Files of this host, which have the same path in the machine.
+    pub files: &'a [&'a str],
+    /// Modules of the kernel, behind those that they need.
+    pub modules: &'a [&'a str],
+}
+
+/// Where [`Vm::counting`] puts its program.
+const PROGRAM_NAME: &str = "/bin/program";
+
 /// A running machine with one network card, `eth0`, that is down. Ended when dropped; then what its kernel wrote is printed
 /// if a test fails.
 #[derive(Debug)]
@@ -100,7 +115,7 @@ impl Vm {
         let netdev = format!("tap,id=net0,ifname={tap},script=no,downscript=no");
         let device = format!("virtio-net-pci,netdev=net0,mac={mac},host_mtu={mtu},romfile=");
         let network = ["-netdev", netdev.as_str(), "-device", device.as_str()];
-        Self::boot(host, &root_file_system(None), &network, PATIENCE)
+        Self::boot(host, &root_file_system(&Extra::default()), &network, PATIENCE)
     }
 
     /// Boots a machine with one CPU, whose clock counts that CPU's instructions, one a nanosecond: what is measured there repeats
@@ -109,8 +124,19 @@ impl Vm {
     /// # Panics
     /// As [`Vm::start`].
     pub fn counting(host: &TestHost, program: &Path) -> Self {
-        let counting = ["-icount", "shift=0,sleep=off", "-smp", "1", "-m", "1024"];
-        Self::boot(host, &root_file_system(Some(program)), &counting, 4 * PATIENCE)
+        Self::counting_with(
+            host,
+            &Extra { programs: &[(PROGRAM_NAME, program)], ..Extra::default() },
+        )
+    }
+
+    /// The same with all this in it. What waits by a clock there waits for so many instructions, however busy this host is.
+    ///
+    /// # Panics
+    /// As [`Vm::start`].
+    pub fn counting_with(host: &TestHost, extra: &Extra<'_>) -> Self {
+        let counting = ["-icount", "shift=0,sleep=off", "-smp", "1", "-m", "2048"];
+        Self::boot(host, &root_file_system(extra), &counting, 8 * PATIENCE)
     }
 
     fn boot(host: &TestHost, root_bytes: &[u8], arguments: &[&str], patience: Duration) -> Self {
@@ -224,34 +250,30 @@ fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
     Some((code, String::from_utf8_lossy(&bytes[..end]).into_owned()))
 }
 
-/// An archive that the kernel unpacks: busybox, the modules, the first process, and perhaps a program of this host.
-fn root_file_system(program: Option<&Path>) -> Vec<u8> {
+/// An archive that the kernel unpacks: busybox, the modules, the first process, and what else there is to be.
+fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
     let kernel = Path::new(KERNEL);
     let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut archive = Archive::default();
-    for directory in ["bin", "dev", "lib", "proc", "sys", "tmp"] {
-        archive.add(directory, DIRECTORY, &[]);
+    for directory in ["bin", "dev", "lib", "proc", "run", "sys", "tmp"] {
+        archive.directory(directory);
     }
     let busybox = report::find_program("busybox").expect("busybox is installed");
-    archive.add("bin/busybox", PROGRAM, &read(&busybox));
-    archive.add("init", PROGRAM, INIT.as_bytes());
-    let modules = read(&kernel.join("modules"));
-    archive.add("lib/modules", PROGRAM, &modules);
-    for module in String::from_utf8_lossy(&modules).split_whitespace() {
+    archive.file("bin/busybox", &read(&busybox));
+    archive.file("init", INIT.as_bytes());
+    let of_a_card = String::from_utf8(read(&kernel.join("modules"))).expect("names of modules");
+    let modules: Vec<&str> =
+        of_a_card.split_whitespace().chain(extra.modules.iter().copied()).collect();
+    archive.file("lib/modules", modules.join(" ").as_bytes());
+    for module in modules {
         let file = format!("{module}.ko");
-        archive.add(&format!("lib/{file}"), PROGRAM, &read(&kernel.join(file)));
+        archive.file(&format!("lib/{file}"), &read(&kernel.join(&file)));
     }
-    if let Some(program) = program {
-        archive.add("bin/program", PROGRAM, &read(program));
-        archive.add("lib64", DIRECTORY, &[]);
-        for library in libraries(program) {
-            let name = library.trim_start_matches('/');
-            if let Some((directory, _)) = name.rsplit_once('/').filter(|(d, _)| d.contains('/')) {
-                archive.add(directory, DIRECTORY, &[]);
-            }
-            archive.add(name, PROGRAM, &read(Path::new(&library)));
-        }
+    for (name, program) in extra.programs {
+        archive.file(name, &read(program));
+        libraries(program).iter().for_each(|path| archive.file(path, &read(Path::new(path))));
     }
+    extra.files.iter().for_each(|path| archive.file(path, &read(Path::new(path))));
     archive.end()
 }
 
@@ -271,32 +293,56 @@ const PROGRAM: u32 = 0o100_755;
 
 /// A cpio archive in the format "newc" (the kernel's Documentation/driver-api/early-userspace/buffer-format.rst).
 #[derive(Default)]
-struct Archive(Vec<u8>);
+struct Archive {
+    bytes: Vec<u8>,
+    names: BTreeSet<String>,
+}
 
 impl Archive {
+    /// Adds a file that can be run, and the directories that it is in; the first of a name stays.
+    fn file(&mut self, path: &str, content: &[u8]) {
+        let path = path.trim_start_matches('/');
+        if let Some((directory, _)) = path.rsplit_once('/') {
+            self.directory(directory);
+        }
+        if self.names.insert(path.to_owned()) {
+            self.add(path, PROGRAM, content);
+        }
+    }
+
+    /// Adds a directory, and those that it is in.
+    fn directory(&mut self, path: &str) {
+        if let Some((parent, _)) = path.rsplit_once('/') {
+            self.directory(parent);
+        }
+        if self.names.insert(path.to_owned()) {
+            self.add(path, DIRECTORY, &[]);
+        }
+    }
+
     fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
-        let number = u32::try_from(self.0.len()).expect("an archive is below 4 GiB");
+        let number = u32::try_from(self.bytes.len()).expect("an archive is below 4 GiB");
         let size = u32::try_from(content.len()).expect("a file is below 4 GiB");
         let name_size = u32::try_from(name.len() + 1).expect("a name is short");
-        self.0.extend_from_slice(b"070701");
+        self.bytes.extend_from_slice(b"070701");
         // Inode, mode, user, group, links, time, size, device and what it stands for, length of the name, no checksum.
         for field in [number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
-            self.0.extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
         }
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.push(0);
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
         self.pad();
-        self.0.extend_from_slice(content);
+        self.bytes.extend_from_slice(content);
         self.pad();
     }
 
     fn pad(&mut self) {
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
     fn end(mut self) -> Vec<u8> {
         self.add("TRAILER!!!", 0, &[]);
-        self.0
+        self.bytes
     }
 }
 

@@ -1,0 +1,188 @@
+//! Under the kernel of Debian 12 in an emulated machine: older than the kernels of most hosts that this is developed on, without tcx, so
+//! that programs are attached by clsact, and with modules to meet that other kernels may lack: Geneve, GRE, Open vSwitch's.
+//!
+//! The tests that are ignored run in the machine; the others boot it and have it run them. Its clock counts instructions: what is waited
+//! for there does not depend on how busy this host is.
+
+mod common;
+mod peers;
+
+use common::daemon::WEFT;
+use common::{Daemon, Datapath, Host, Lab, Setup, traffic};
+use peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
+use peers::{MTU, guests_exchange, kernel, nothing_was_refused, tried};
+use std::path::Path;
+use std::time::Duration;
+use testkit::host::TestHost;
+use testkit::vm::{Extra, Vm};
+use testkit::{report, require_program, require_vm};
+
+/// Bytes of a stream, which are several super-packets.
+const LEN: usize = 1 << 20;
+
+/// What hosts made of namespaces and the kernel datapath need.
+const SWITCH: &[&str] = &["veth", "tun", "sch_ingress", "cls_bpf"];
+/// Tunnel devices.
+const TUNNELS: &[&str] =
+    &["bridge", "udp_tunnel", "ip6_udp_tunnel", "vxlan", "geneve", "ip_tunnel", "gre", "ip_gre"];
+/// Open vSwitch's.
+const OVS: &[&str] = &[
+    "crc32c_generic",
+    "libcrc32c",
+    "nsh",
+    "nf_defrag_ipv4",
+    "nf_defrag_ipv6",
+    "nf_conntrack",
+    "nf_nat",
+    "nf_conncount",
+    "nfnetlink",
+    "nf_conntrack_netlink",
+    "openvswitch",
+    "vport-geneve",
+    "vport-gre",
+    "vport-vxlan",
+];
+const OVS_PROGRAMS: [&str; 6] =
+    ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"];
+const OVS_SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// Runs one of the ignored tests in a machine with these modules; what it tells of peers goes into the report of this run.
+fn in_the_machine(test: &str, modules: &[&str], programs: &[(&str, &Path)], files: &[&str]) {
+    let host = TestHost::new("debian");
+    let this = std::env::current_exe().expect("this program has a path");
+    let programs =
+        [&[("/bin/program", this.as_path()), (WEFT, Path::new(WEFT))], programs].concat();
+    let modules = [SWITCH, modules].concat();
+    let mut vm = Vm::counting_with(&host, &Extra { programs: &programs, files, modules: &modules });
+    vm.run("mount -t tmpfs run /run");
+    let release = vm.run("uname -r");
+    let (code, printed) =
+        vm.try_run(&format!("/bin/program --ignored --exact {test} --nocapture --test-threads 1"));
+    println!("Linux {release}{printed}");
+    assert!(code == 0 && printed.contains("1 passed"), "{test} failed under Linux {release}");
+    // The first line of a test begins with what the harness says.
+    for line in printed.lines().filter_map(|line| line.split_once("PEER ").map(|(_, line)| line)) {
+        let (name, what) = line.split_once(": ").expect("a peer and what was exchanged");
+        report::peer(name, &format!("{what}; Linux {}", release.trim()));
+    }
+}
+
+/// Packets that programs have not served, but handed over to the threads.
+fn handed_over(host: &Host, daemon: &Daemon) -> u64 {
+    let device = format!("weft-up{}", daemon.pid());
+    let link =
+        host.netns.netlink().link(&device).expect("the device by which they are handed over");
+    link.stats.tx_packets
+}
+
+#[test]
+fn programs_forward_under_debians_kernel() {
+    require_vm!();
+    in_the_machine("programs_forward", &[], &[], &[]);
+}
+
+/// Between two hosts with the kernel datapath. What a super-packet of the wire holds is not counted, so there are few packets.
+#[test]
+#[ignore = "runs in the machine with Debian's kernel"]
+fn programs_forward() {
+    for (tunnel, family) in [("vxlan", 4), ("vxlan", 6)] {
+        let what = format!("{tunnel} over IPv{family}");
+        // No datapath is asked for: this kernel gets the kernel's.
+        let lab = Lab::new(Setup::new(tunnel).family(family).mtu(MTU).guests(2, 1));
+        let daemons = lab.start_both();
+        for daemon in &daemons {
+            assert_eq!(daemon.show().datapath, "kernel");
+            assert!(daemon.stderr().contains("by clsact"), "{what}: {}", daemon.stderr());
+        }
+        let drops = daemons.each_ref().map(Daemon::drops);
+        guests_exchange(&lab, LEN);
+        let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
+            .map(|(host, daemon)| {
+                let before = handed_over(host, daemon);
+                let rx = || daemon.show().ports.iter().map(|port| port.rx.packets).sum::<u64>();
+                let (a, b) = lab.ends();
+                let counted = rx();
+                traffic::tcp(a, b, 4, LEN);
+                let (all, handed) = (rx() - counted, handed_over(host, daemon) - before);
+                println!("{what}: {all} packets of guests, {handed} handed over");
+                all.saturating_sub(handed)
+            })
+            .collect();
+        // Over IPv6 every segment needs an outer UDP checksum, and no program can ask for those of super-packets: h1's are handed over.
+        let first = usize::from(family == 6);
+        let few = served[first..].iter().any(|&served| served <= 10);
+        assert!(!few, "{what}: programs served {served:?}");
+        // Between guests of one host there is no tunnel.
+        traffic::tcp(&lab.guests[0], &lab.guests[1], 6, LEN);
+        assert_eq!(daemons.each_ref().map(Daemon::drops), drops, "{what}: something was dropped");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn guests_talk_when_the_peers_are_tunnel_devices_of_debians_kernel() {
+    require_vm!();
+    in_the_machine("guests_talk_when_the_peers_are_tunnel_devices", TUNNELS, &[], &[]);
+}
+
+#[test]
+#[ignore = "runs in the machine with Debian's kernel"]
+fn guests_talk_when_the_peers_are_tunnel_devices() {
+    let all = [("vxlan", 4), ("vxlan", 6), ("geneve", 4), ("geneve", 6), ("gre", 4)];
+    for ((tunnel, family), datapath) in
+        all.into_iter().flat_map(|peer| Datapath::BOTH.map(|datapath| (peer, datapath)))
+    {
+        let setup = Setup::new(tunnel).family(family).mtu(MTU).datapath(datapath);
+        let setup = if tunnel == "geneve" { setup.options("logical_ports = false") } else { setup };
+        let lab = Lab::new(setup);
+        lab.ends().1.attach(&lab.hosts[1], MTU);
+        match tunnel {
+            "vxlan" => kernel::attach(&lab, true),
+            "geneve" => kernel::attach_geneve(&lab, true),
+            _ => kernel::attach_gre(&lab),
+        }
+        let daemon = lab.start(0);
+        guests_exchange(&lab, LEN);
+        nothing_was_refused(&daemon);
+        tried(&daemon, &format!("Linux kernel {tunnel}"), &format!("over IPv{family}"));
+        daemon.stop();
+    }
+}
+
+#[test]
+fn guests_talk_when_the_peer_is_ovs_with_its_kernel_module() {
+    require_vm!();
+    require_program!("ovs-vswitchd", "openvswitch-switch");
+    let found =
+        OVS_PROGRAMS.map(|name| report::find_program(name).expect("all come with one package"));
+    let programs: Vec<(&str, &Path)> =
+        found.iter().map(|path| (path.to_str().expect("ASCII"), path.as_path())).collect();
+    let modules = [TUNNELS, OVS].concat();
+    in_the_machine("guests_talk_when_the_peer_is_ovs", &modules, &programs, &[OVS_SCHEMA]);
+}
+
+#[test]
+#[ignore = "runs in the machine with Debian's kernel"]
+fn guests_talk_when_the_peer_is_ovs() {
+    // Open vSwitch 3.1 believes that a machine has no processor until it has been up for ten seconds.
+    std::thread::sleep(Duration::from_secs(12));
+    let plain = Tunnel {
+        kind: "",
+        options: &["options:csum=true"],
+        logical_ports: false,
+        datapath: Datapath::Kernel,
+    };
+    for (kind, family) in [("geneve", 4), ("geneve", 6), ("vxlan", 4), ("vxlan", 6)] {
+        let setup = Setup::new(kind).family(family).mtu(MTU).datapath(Datapath::Kernel);
+        let lab = Lab::new(setup);
+        let tunnel = Tunnel { kind, logical_ports: kind == "geneve", ..plain };
+        let peer = OpenVswitch::start(&lab, tunnel);
+        let daemon = lab.start(0);
+        guests_exchange(&lab, LEN);
+        nothing_was_refused(&daemon);
+        assert!(peer.packets(&lab, Counted::Unicast) > 10, "few packets had the right keys");
+        assert_eq!(peer.packets(&lab, Counted::Unexpected), 0, "packets with other keys arrived");
+        tried(&daemon, "Open vSwitch's kernel module", &format!("{kind} over IPv{family}"));
+        daemon.stop();
+    }
+}
