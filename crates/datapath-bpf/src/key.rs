@@ -204,15 +204,20 @@ impl KernelMatch {
             if bits == 0 {
                 continue;
             }
+            let is_set = key.words()[word] & bits != 0;
             match shape.place(word) {
+                // Beside the port, a flow key has a mark, which is 0 in every frame that comes.
+                Place::Own(layout::PORT) if key.words()[word] & bits & !IN_PORT != 0 => {
+                    return Err(NotHeld(Field::PktMark));
+                }
                 Place::Own(at) => words[at] |= bits,
                 Place::Shared { at, bits: shape } => {
                     words[at] |= bits;
                     of_shape |= shape;
                 }
-                // No frame has both: this key was not made of one, and what is left out would be asked of none.
-                Place::Absent { .. } if key.words()[word] & bits != 0 => {
-                    return Err(NotHeld(field_of(word)));
+                // No frame has it: this key was not made of one, and what is left out would be asked of none.
+                Place::Absent { .. } | Place::Register if is_set => {
+                    return Err(NotHeld(field_of(word, key.words()[word] & bits)));
                 }
                 Place::Absent { bits: shape } => of_shape |= shape,
                 Place::Register => {}
@@ -251,10 +256,12 @@ impl KernelMatch {
     }
 }
 
-/// A field that is in this word of a flow key.
-fn field_of(word: usize) -> Field {
+/// A field that has some of these bits of a flow key's word.
+fn field_of(word: usize, bits: u64) -> Field {
     let is_in = |field: &&Field| {
-        (field.word()..=field.word() + usize::from(field.width() > 64)).contains(&word)
+        let mut mask = FlowMask::default();
+        mask.add(**field);
+        mask.words()[word] & bits != 0
     };
     Field::ALL.iter().find(is_in).copied().unwrap_or(Field::InPort)
 }
@@ -393,6 +400,20 @@ mod tests {
                 matches!(field, Field::TunMetadata1 | Field::TunMetadata2 | Field::TunMetadata3);
             let expected = if refused { Some(NotHeld(field)) } else { None };
             assert_eq!(KernelMatch::new(&FlowKey::default(), &mask).err(), expected, "{field}");
+        }
+    }
+
+    #[test]
+    fn condition_is_refused_when_no_frame_that_comes_can_meet_it() {
+        for &field in Field::ALL.iter().filter(|field| field.is_register()) {
+            let mut mask = FlowMask::default();
+            mask.add(field);
+            let mut key = FlowKey::default();
+            assert!(KernelMatch::new(&key, &mask).is_ok(), "{field} is 0 in every frame");
+            key.set(field, field.all_ones() ^ field.all_ones() >> 1);
+            let refused = KernelMatch::of(&Match::new(&key, mask.clone()), None);
+            assert_eq!(refused, Err(NotHeld(field)), "{field}");
+            assert_eq!(KernelMatch::new(&key, &mask), Err(NotHeld(field)), "{field}");
         }
     }
 
