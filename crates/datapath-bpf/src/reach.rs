@@ -112,8 +112,15 @@ impl Reach {
         };
         let gone: Vec<Known> =
             self.endpoints.values().filter(|known| !stays(known)).copied().collect();
-        self.hops.retain(|id, _| wanted.contains_key(id));
-        self.path_mtus.retain(|id, _| wanted.contains_key(id));
+        // A number that is used again is another end point's, to which the way is another. It is told anew.
+        let stay: HashSet<EndpointId> = self
+            .endpoints
+            .values()
+            .filter(|known| stays(known))
+            .map(|known| known.config.id)
+            .collect();
+        self.hops.retain(|id, _| stay.contains(id));
+        self.path_mtus.retain(|id, _| stay.contains(id));
         self.remove(&gone)?;
         let links: HashSet<(PortNo, TagLink)> = links(underlay);
         for &(_, link) in self.links.difference(&links) {

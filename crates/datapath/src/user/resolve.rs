@@ -139,12 +139,19 @@ impl Resolver {
     pub(super) fn follow_endpoints(&mut self, endpoints: &[EndpointConfig]) {
         let known: HashMap<EndpointId, Target> =
             self.targets.drain(..).map(|target| (target.id, target)).collect();
+        // The way to whoever had the number of another end point before is not the way to this one.
+        let mut news = Vec::new();
         self.targets.extend(targets(endpoints, self.whole).map(|target| {
-            let same = known.get(&target.id).filter(|known| known.is_same(&target));
-            same.cloned().unwrap_or(target)
+            match known.get(&target.id) {
+                Some(known) if known.is_same(&target) => return known.clone(),
+                Some(_) => news.push((target.id, None)),
+                None => {}
+            }
+            target
         }));
         let hops = self.targets.iter().filter(|target| target.hop.is_some());
-        self.news = hops.map(|target| (target.id, target.hop)).collect();
+        news.extend(hops.map(|target| (target.id, target.hop)));
+        self.news = news;
         let known = std::mem::take(&mut self.next_hops);
         for (place, target) in self.targets.iter().enumerate() {
             if let Some(ip) = target.next_hop {
