@@ -52,7 +52,7 @@ fn modules(contender: Contender) -> Vec<&'static str> {
             OvsTunnel::Gre => &["nf_conntrack_netlink", "vport-gre"],
         },
         Contender::Weft(Datapath::User, _) => &[],
-        Contender::Weft(Datapath::Kernel, _) => &["sch_ingress", "cls_bpf", "vxlan"],
+        Contender::Weft(Datapath::Kernel, _) => &["sch_ingress", "cls_bpf", "bridge", "vxlan"],
     });
     modules
 }

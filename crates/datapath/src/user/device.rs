@@ -45,7 +45,7 @@ impl Drop for Closing {
             Self::Promiscuous(index) => netlink(&|here| here.set_promiscuous(*index, false)),
             // Unless the machine has it open: then that outlives its switch, and the next one finds it.
             Self::VmTap(name) => Tap::release(name).map(drop),
-            Self::Pair(index) => netlink(&|here| here.delete(*index)),
+            Self::Pair(index) => pair::close(*index),
         };
         // It may be gone already.
         if let Err(error) = closed {

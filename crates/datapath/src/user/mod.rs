@@ -12,7 +12,7 @@
 //! points ([`resolve`]) and what paths carry ([`path_mtu`]), on a thread of its own; [`mailbox`] is how it and others speak to a worker.
 //!
 //! Where programs stand in front of it, they hand over what they do not do themselves ([`hand_over`]), and ports are veth pairs
-//! ([`pair`]).
+//! ([`pair`]), whose frames have room for outer headers ([`headroom`]).
 //!
 //! A worker owns all that a packet touches; there is no lock on its way. Within one port and one tunnel socket frames keep
 //! their order.
@@ -25,6 +25,7 @@ mod cutter;
 mod device;
 mod forward;
 pub mod hand_over;
+mod headroom;
 mod mailbox;
 mod meters;
 mod pair;

@@ -6,7 +6,10 @@
 
 use super::config::GuestConfig;
 use super::device::{configure_guest, refuse_taken};
-use netdev::{Address, Error, Ethtool, IpPrefix, Link, LinkKind, LinkSpec, Netlink, Netns};
+use super::headroom;
+use netdev::{
+    Address, Error, Ethtool, Ifindex, IpPrefix, Link, LinkKind, LinkSpec, Netlink, Netns,
+};
 
 /// How the names of outer ends begin; ten hexadecimal digits follow.
 const PREFIX: &str = "weft-";
@@ -68,6 +71,7 @@ pub(super) fn open(inner: &Inner<'_>) -> Result<Link, Error> {
     match here.link(&name) {
         Ok(link) => {
             if is_as_configured(&link, inner, &there)? {
+                headroom::provide(&here, link.index);
                 return Ok(link);
             }
             delete(&here, &link)?;
@@ -91,6 +95,7 @@ fn make(name: &str, inner: &Inner<'_>, here: &Netlink, there: &Netlink) -> Resul
     };
     let outer = here.create(&LinkSpec::new(name).mtu(mtu), &LinkKind::Veth { peer })?;
     netdev::keep_quiet(name)?;
+    headroom::provide(here, outer);
     let ethtool = inner.guest.map_or_else(Ethtool::open, |(netns, _)| netns.ethtool())?;
     let udp = (!inner.udp_segmentation).then_some(UDP_SEGMENTATION);
     let off: Vec<_> = NOT_OF_TAPS.into_iter().chain(udp).map(|feature| (feature, false)).collect();
@@ -130,6 +135,16 @@ fn is_as_configured(outer: &Link, inner: &Inner<'_>, there: &Netlink) -> Result<
     Ok(link.mac == guest.mac && guest.addresses.iter().all(is_there))
 }
 
+/// Removes the pair of an outer end, unless it is gone with the guest's namespace.
+pub(super) fn close(outer: Ifindex) -> Result<(), Error> {
+    let netlink = Netlink::open()?;
+    match netlink.delete(outer) {
+        Err(error) if error.is_not_found() => {}
+        result => result?,
+    }
+    headroom::tidy(&netlink)
+}
+
 fn delete(netlink: &Netlink, link: &Link) -> Result<(), Error> {
     if !link.is_veth() {
         return Err(Error::invalid(
@@ -144,7 +159,7 @@ fn delete(netlink: &Netlink, link: &Link) -> Result<(), Error> {
 pub(super) fn remove(netns: Option<&str>, inner: &str) -> Result<(), Error> {
     let netlink = Netlink::open()?;
     match netlink.link(&outer_name(netns, inner)) {
-        Ok(link) if link.is_veth() => netlink.delete(link.index),
+        Ok(link) if link.is_veth() => close(link.index),
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
@@ -165,6 +180,7 @@ pub(super) fn remove_others(keep: &[String]) -> Result<usize, Error> {
         tracing::info!(device = %link.name, "removed a port that was left behind");
         removed += 1;
     }
+    headroom::tidy(&netlink)?;
     Ok(removed)
 }
 

@@ -18,7 +18,13 @@ fn device(guest: &TestHost) -> Link {
 
 fn has_pairs(lab: &Lab) -> usize {
     let links = lab.host.netlink().links().unwrap();
-    links.iter().filter(|link| link.name.starts_with("weft-")).count()
+    links.iter().filter(|link| link.name.starts_with("weft-") && link.is_veth()).count()
+}
+
+/// The devices that give frames room for outer headers.
+fn rooms(lab: &Lab) -> Vec<Link> {
+    let links = lab.host.netlink().links().unwrap();
+    links.into_iter().filter(|link| link.name.starts_with("weft-room")).collect()
 }
 
 #[test]
@@ -46,6 +52,12 @@ fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
         lab.host.netlink().link_by_index(outer).unwrap().name
     );
     assert_eq!(lab.host.read_sysctl(&quiet).unwrap(), "1");
+    let rooms_now = rooms(&lab);
+    assert!(rooms_now.iter().all(|room| !room.up), "{rooms_now:?}");
+    let bridge = rooms_now.iter().find(|room| room.name == "weft-room").unwrap();
+    let ports = lab.host.netlink().links().unwrap();
+    let ports = ports.iter().filter(|link| link.master == Some(bridge.index));
+    assert_eq!(ports.filter(|link| link.index == outer || !link.is_veth()).count(), 2);
 
     // The guest takes its device down, and up.
     for up in [false, true] {
@@ -59,7 +71,7 @@ fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
     datapath.remove_port(PortNo(1)).unwrap();
     assert_eq!(programs.port(PortNo(1)), None);
     assert!(guest.netlink().link("eth0").unwrap_err().is_not_found());
-    assert_eq!(has_pairs(&lab), 0);
+    assert_eq!((has_pairs(&lab), rooms(&lab).len()), (0, 0));
 }
 
 fn datapath_add(lab: &Lab, datapath: &dyn Datapath, port: PortConfig) {

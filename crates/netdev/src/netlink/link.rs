@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
-    XdpAttached,
+    InfoBridgePort, InfoData, InfoGeneve, InfoPortData, InfoPortKind, InfoVxlan, LinkAttribute,
+    LinkFlags, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
 };
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use wire::MacAddr;
@@ -268,6 +268,22 @@ impl Netlink {
     pub fn set_master(&self, index: Ifindex, master: Option<Ifindex>) -> Result<()> {
         let attribute = LinkAttribute::Controller(master.map_or(0, |master| master.0));
         self.set("set the bridge of", index, vec![attribute])
+    }
+
+    /// Has the bridge of which a link is a port forward nothing between it and other ports like that.
+    ///
+    /// # Errors
+    /// It is a port of no bridge.
+    pub fn isolate(&self, index: Ifindex) -> Result<()> {
+        let isolated = vec![InfoBridgePort::Isolated(true)];
+        let port = vec![
+            LinkInfo::PortKind(InfoPortKind::Bridge),
+            LinkInfo::PortData(InfoPortData::BridgePort(isolated)),
+        ];
+        let mut message = of_index(index);
+        message.attributes = vec![LinkAttribute::LinkInfo(port)];
+        // SetLink changes links, NewLink what they are.
+        self.change(&format!("isolate link {index}"), RouteNetlinkMessage::NewLink(message), 0)
     }
 
     /// Moves a link to another namespace, where it arrives down and perhaps with another number.
