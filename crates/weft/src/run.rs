@@ -2,6 +2,7 @@
 
 use crate::control::{Control, default_path};
 use crate::daemon::{Choice, Daemon, Means, Ready};
+use crate::plan::MEGAFLOWS;
 use crate::{Failure, logging, sentence};
 use datapath::user::Workers;
 use datapath_bpf::Unsupported;
@@ -44,6 +45,9 @@ pub struct Args {
     /// 1 leaves cards and routers on the way nothing to spread them by
     #[arg(long, value_name = "N", default_value_t = crate::plan::ENTROPY_PORTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
     source_ports: u16,
+    /// Megaflows at most, 1000 to 4000000. The kernel's datapath takes the memory for all of them when it starts
+    #[arg(long, value_name = "N", default_value_t = MEGAFLOWS as u32, value_parser = clap::value_parser!(u32).range(1000..=4_000_000))]
+    megaflows: u32,
     /// The network file
     network: PathBuf,
 }
@@ -52,7 +56,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     logging::init();
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
-    let means = Means { workers, source_ports: args.source_ports };
+        let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
+    let means = Means { workers, source_ports, megaflows };
     let ready = Ready::load(&args.host, &args.network, means)?;
     // Blocked before any thread starts, so that every thread has them blocked.
     let signals = Signals::take()?;

@@ -103,10 +103,11 @@ pub(super) fn attach(
     weft: &Path,
 ) -> Result<Attachment> {
     if !lab.shape().policy {
-        return attach_with(lab, datapath, &network_toml(lab, tunnel), weft);
+        return attach_with(lab, datapath, &network_toml(lab, tunnel), weft, &[]);
     }
     let policy = Policy::create(lab)?;
-    let attachment = attach_with(lab, datapath, &policy.network_toml(lab, tunnel), weft)?;
+    let text = policy.network_toml(lab, tunnel);
+    let attachment = attach_with(lab, datapath, &text, weft, &[])?;
     Ok(attachment.with_policy(policy))
 }
 
@@ -115,10 +116,20 @@ pub(super) fn attach(
 /// # Errors
 /// The file is refused, or a program cannot be started.
 pub fn attach_network(lab: &Lab<'_>, text: &str, weft: &Path) -> Result<Attachment> {
-    attach_with(lab, Datapath::User, text, weft)
+    attach_with(lab, Datapath::User, text, weft, &[])
 }
 
-fn attach_with(lab: &Lab<'_>, datapath: Datapath, text: &str, weft: &Path) -> Result<Attachment> {
+/// The same with either datapath, and more options of `weft run`.
+///
+/// # Errors
+/// As [`attach_network`].
+pub(crate) fn attach_with(
+    lab: &Lab<'_>,
+    datapath: Datapath,
+    text: &str,
+    weft: &Path,
+    options: &[&str],
+) -> Result<Attachment> {
     let scratch = Scratch::create()?;
     let file = scratch.write("network.toml", text)?;
     let network = Network::load(&file)
@@ -134,6 +145,7 @@ fn attach_with(lab: &Lab<'_>, datapath: Datapath, text: &str, weft: &Path) -> Re
         if lab.shape().one_source_port {
             command.args(["--source-ports", "1"]);
         }
+        command.args(options);
         let name = format!("weft run --host {}", host.name());
         processes.push(Process::spawn(name, host.netns().command(command))?);
         controls.push(control);

@@ -14,9 +14,9 @@ use super::{Options, PATIENCE};
 use crate::ask::{Answer, ask};
 use crate::environment::Environment;
 use crate::lab::{
-    Attachment, DEFAULT_UPLINK_MTU, Lab, Session, UPLINK, attach_network, network_toml,
+    Attachment, DEFAULT_UPLINK_MTU, Datapath, Lab, Session, UPLINK, attach_with, network_toml,
 };
-use crate::measure::{median, ratio};
+use crate::measure::{Snapshot, Usage, median, ratio};
 use crate::scenario::attack::{connection_lists, connections};
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::frames::{Frame, scramble, socket};
@@ -29,10 +29,16 @@ const MANY: u64 = 100_000;
 const ENOUGH: f64 = 0.97;
 /// End points that packets go to: as many as a logical switch has ports, nearly.
 const TARGETS: u64 = 30_000;
-/// Until everything is in place: megaflows are set up at 150,000 a second, and none is idle for as long.
-const WARM_UP: Duration = Duration::from_secs(3);
-/// How long a switch may take to load a file with so many hosts.
-const LOADING: Duration = Duration::from_secs(60);
+/// As many megaflows as a port may have of the default of 200,000 without any doubt.
+const PLENTY: u64 = 80_000;
+/// How long packets are sent before any counts: addresses of end points are found out, megaflows are there to stay.
+const WARM_UP: Duration = Duration::from_millis(1500);
+/// When no more megaflows have come for so long, no more will.
+const STALLED: Duration = Duration::from_secs(5);
+/// How often megaflows are counted, which every thread that forwards has to answer.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a switch may take to load a file with so many hosts, or to set up so many megaflows.
+const LOADING: Duration = Duration::from_secs(120);
 /// The addresses of the other hosts.
 const FAR: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
 /// The ports of a logical switch, at most.
@@ -88,29 +94,40 @@ pub fn run(options: &Options, stop: &Stop) -> Result<ScaleReport> {
         demo::shuffle(&mut order);
         for (axis, count) in order {
             eprintln!("block {} of {}: {axis} {count}", block + 1, options.blocks);
-            let packets_per_second = measure(&session, options, axis, count)?;
+            let packets_per_second = measure_in(&session, options, axis, count)?;
             trials.push(Trial { axis, count, block, packets_per_second });
         }
     }
     Ok(ScaleReport { environment, seconds: options.seconds.as_secs_f64(), trials })
 }
 
-fn measure(session: &Session, options: &Options, axis: Axis, count: u64) -> Result<f64> {
+fn measure_in(session: &Session, options: &Options, axis: Axis, count: u64) -> Result<f64> {
     let lab = Lab::build(session, options.profile, DEFAULT_UPLINK_MTU)?;
-    packets_per_second(&lab, &options.weft, options.seconds, axis, count)
+    let weft = (Datapath::User, options.weft.as_path());
+    Ok(measure(&lab, weft, options.seconds, axis, count)?.packets_per_second)
 }
 
-/// Packets of 64 bytes a second with so many megaflows or end points, in a lab whose guests nothing joins yet.
+/// What was seen with so many megaflows or end points.
+pub(crate) struct Seen {
+    /// Packets of 64 bytes.
+    pub(crate) packets_per_second: f64,
+    /// Of the measurement alone.
+    pub(crate) usage: Usage,
+    /// From the start of the daemons until all end points or megaflows are there.
+    pub(crate) ready_seconds: f64,
+}
+
+/// Measures in a lab whose guests nothing joins yet, with a datapath of a program.
 ///
 /// # Errors
 /// The switch fails, or has not so many megaflows.
-pub(crate) fn packets_per_second(
+pub(crate) fn measure(
     lab: &Lab<'_>,
-    weft: &Path,
+    weft: (Datapath, &Path),
     duration: Duration,
     axis: Axis,
     count: u64,
-) -> Result<f64> {
+) -> Result<Seen> {
     match axis {
         Axis::Megaflows => megaflows(lab, weft, duration, count),
         Axis::Endpoints => endpoints(lab, weft, duration, count),
@@ -118,51 +135,91 @@ pub(crate) fn packets_per_second(
 }
 
 /// Packets of `count` connections in turn, none of which has anything in common with the one before.
-fn megaflows(lab: &Lab<'_>, weft: &Path, duration: Duration, count: u64) -> Result<f64> {
+fn megaflows(
+    lab: &Lab<'_>,
+    (datapath, weft): (Datapath, &Path),
+    duration: Duration,
+    count: u64,
+) -> Result<Seen> {
+    let begin = Instant::now();
     let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
-    let mut attachment = attach_network(lab, &text, weft)?;
+    // A port may have as many as are still free besides; and some are there for other reasons.
+    let most = (2 * count + count / 5).to_string();
+    let options: &[&str] = if count > PLENTY { &["--megaflows", &most] } else { &[] };
+    let mut attachment = attach_with(lab, datapath, &text, weft, options)?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
-    demo::first_ping(from, to, &mut attachment, lab.stop())?;
+    wait_until_loaded(lab, &mut attachment)?;
     let sink = Sink::start(to, to.ip4().into())?;
     let (template, mut change) = connections(from, to, sink.port(), 0);
     let in_turn = move |number: u64, bytes: &mut [u8]| change(number % count, bytes);
     let blast = Blast::start(socket(from)?, template, in_turn, Pace::FlatOut, from.cpu())?;
-    let rate = rate(lab, duration, || Ok(sink.received()))?;
-    let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
-    let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;
-    drop(blast);
-    let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
+    let there = wait_for_megaflows(lab, &mut attachment, count)?;
     if (there as f64) < count as f64 * ENOUGH {
         return Err(Error::Traffic(format!("of {count} connections only {there} have a megaflow")));
     }
+    let ready_seconds = begin.elapsed().as_secs_f64();
+    let (packets_per_second, usage) = rate(lab, duration, || Ok(sink.received()))?;
+    drop(blast);
     attachment.check()?;
     attachment.stop()?;
-    Ok(rate)
+    Ok(Seen { packets_per_second, usage, ready_seconds })
+}
+
+/// Waits until as many megaflows as are expected have been there for a while, or no more come; returns how many there are.
+fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) -> Result<u64> {
+    let begin = Instant::now();
+    let (mut most, mut grown) = (0, begin);
+    loop {
+        lab.stop().sleep(LOOK)?;
+        attachment.check()?;
+        let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
+        let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;
+        let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
+        // Some always come and go.
+        if there > most + most / 1000 {
+            (most, grown) = (there, Instant::now());
+        }
+        let enough = there as f64 >= count as f64 * ENOUGH;
+        let settled = if enough { WARM_UP } else { STALLED };
+        if grown.elapsed() >= settled || begin.elapsed() >= LOADING {
+            return Ok(there);
+        }
+    }
 }
 
 /// Packets to some of `count` other hosts in random order. All of them are behind the one that is there.
-fn endpoints(lab: &Lab<'_>, weft: &Path, duration: Duration, count: u64) -> Result<f64> {
-    let [here, there] = lab.hosts() else { return Ok(0.0) };
+fn endpoints(
+    lab: &Lab<'_>,
+    (datapath, weft): (Datapath, &Path),
+    duration: Duration,
+    count: u64,
+) -> Result<Seen> {
+    let [here, there] = lab.hosts() else {
+        return Err(Error::Traffic("a lab has two hosts".into()));
+    };
+    let begin = Instant::now();
     let far = IpPrefix::new(FAR, 10).ok_or_else(|| Error::Traffic("no such prefix".into()))?;
     here.netlink().add_route(&Route::via(far, there.underlay4().into()))?;
     let text = network_toml(lab, TunnelType::Geneve) + &far_hosts(lab, count);
-    let mut attachment = attach_network(lab, &text, weft)?;
+    let mut attachment = attach_with(lab, datapath, &text, weft, &[])?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     wait_until_loaded(lab, &mut attachment)?;
+    let ready_seconds = begin.elapsed().as_secs_f64();
     let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
     let (from_mac, targets) = (from.mac(), count.min(TARGETS));
     let change = move |number: u64, bytes: &mut [u8]| {
         Frame::of(bytes).set_macs(from_mac, far_mac(scramble(number) % targets));
     };
     let blast = Blast::start(socket(from)?, template, change, Pace::FlatOut, from.cpu())?;
-    let rate = rate(lab, duration, || Ok(lab.wire_counters()?.frames))?;
+    lab.stop().sleep(WARM_UP)?;
+    let (packets_per_second, usage) = rate(lab, duration, || Ok(lab.wire_counters()?.frames))?;
     drop(blast);
     attachment.check()?;
     attachment.stop()?;
-    Ok(rate)
+    Ok(Seen { packets_per_second, usage, ready_seconds })
 }
 
-/// Until the guests reach each other: the file of a large network takes a while to load.
+/// Until the guests reach each other: the file of a large network takes a while to load, and so does memory for very many megaflows.
 fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
     let deadline = Instant::now() + LOADING;
     loop {
@@ -173,12 +230,17 @@ fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
     }
 }
 
-/// What `count` grows by in a second, once everything is in place.
-fn rate(lab: &Lab<'_>, duration: Duration, count: impl Fn() -> Result<u64>) -> Result<f64> {
-    lab.stop().sleep(WARM_UP)?;
-    let (start, before) = (Instant::now(), count()?);
+/// What `count` grows by in a second, and what that takes.
+fn rate(
+    lab: &Lab<'_>,
+    duration: Duration,
+    count: impl Fn() -> Result<u64>,
+) -> Result<(f64, Usage)> {
+    let snapshot = || Snapshot::now(lab.wire_counters()?, Vec::new());
+    let (start, before) = (snapshot()?, count()?);
     lab.stop().sleep(duration)?;
-    Ok(count()?.saturating_sub(before) as f64 / start.elapsed().as_secs_f64())
+    let usage = Usage::between(&start, &snapshot()?);
+    Ok((count()?.saturating_sub(before) as f64 / usage.seconds, usage))
 }
 
 /// Other hosts with a port each: those that packets go to on the logical switch of the guests, and the others on more switches, on

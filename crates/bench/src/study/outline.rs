@@ -74,7 +74,8 @@ fn visit(cell: &Cell, contender: Contender, timing: Timing) -> Duration {
         }
         Scenario::Spread => millis(500),
         Scenario::Longest => millis(700),
-        Scenario::Scale { .. } => timing.measured + millis(6000),
+        // So much for each end point or megaflow besides.
+        Scenario::Scale { count, .. } => timing.measured + millis(2500 + count / 12),
     };
     join + cell.scenarios.iter().map(measure).sum::<Duration>()
 }

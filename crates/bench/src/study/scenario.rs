@@ -9,7 +9,7 @@ use super::results::Figures;
 use super::summary::BASE;
 use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Shape};
 use crate::measure::{Snapshot, Usage, ratio};
-use crate::speed::scale::{Axis, packets_per_second};
+use crate::speed::scale::{self, Axis};
 use crate::traffic::load::{
     Client, Connected, Counters, Histogram, Load, Pattern, Placement, Server,
 };
@@ -124,23 +124,30 @@ impl Scenario {
         }
     }
 
-    /// Measures one that joins the guests itself, with weft.
+    /// Measures one that joins the guests itself, by the datapath of a contender that is weft.
     ///
     /// # Errors
     /// As [`Scenario::run`].
-    pub fn run_alone(&self, lab: &Lab<'_>, weft: &Path, timing: Timing) -> Result<Figures> {
-        let Self::Scale { axis, count } = *self else {
+    pub fn run_alone(
+        &self,
+        lab: &Lab<'_>,
+        (contender, weft): (Contender, &Path),
+        timing: Timing,
+    ) -> Result<Figures> {
+        let (Self::Scale { axis, count }, Contender::Weft(datapath, _)) = (*self, contender) else {
             return Err(Error::Traffic("this needs guests that are joined".into()));
         };
-        let snapshot = || Snapshot::now(lab.wire_counters()?, Vec::new());
-        let start = snapshot()?;
-        let rate = packets_per_second(lab, weft, timing.measured, axis, count)?;
-        let usage = Usage::between(&start, &snapshot()?);
+        let seen = scale::measure(lab, (datapath, weft), timing.measured, axis, count)?;
         Ok(Figures {
-            seconds: timing.measured.as_secs_f64(),
-            packets_per_second: Some(rate),
-            cpu_busy: usage.cpu_busy,
-            cpu_steal: usage.cpu_steal,
+            seconds: seen.usage.seconds,
+            packets_per_second: Some(seen.packets_per_second),
+            cpu_busy: seen.usage.cpu_busy,
+            cpu_steal: seen.usage.cpu_steal,
+            cpu_us_each: ratio(
+                seen.usage.cpu_seconds * 1e6,
+                seen.packets_per_second * seen.usage.seconds,
+            ),
+            more: BTreeMap::from([("ready_seconds".to_owned(), seen.ready_seconds)]),
             ..Figures::default()
         })
     }

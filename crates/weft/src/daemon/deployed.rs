@@ -30,6 +30,8 @@ pub struct Means {
     pub workers: Workers,
     /// Outer source ports that tell the flows of guests apart.
     pub source_ports: u16,
+    /// Megaflows, at most.
+    pub megaflows: usize,
 }
 
 impl Deployed {
@@ -45,8 +47,8 @@ impl Deployed {
         let host = find_host(&network, host, &name)?;
         let Plan { config, program } =
             plan::plan(&network, host, &name, &mut numbers).map_err(Failure::Input)?;
-        let Means { workers, source_ports } = means;
-        let config = Config { workers, entropy_ports: source_ports, ..config };
+        let Means { workers, source_ports, megaflows } = means;
+        let config = Config { workers, entropy_ports: source_ports, megaflows, ..config };
         check_rights(&config).map_err(Failure::Input)?;
         limits::check(&config).map_err(Failure::Input)?;
         let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
@@ -58,7 +60,8 @@ impl Deployed {
 
     /// What it was loaded with.
     pub fn means(&self) -> Means {
-        Means { workers: self.config.workers, source_ports: self.config.entropy_ports }
+        let Config { workers, entropy_ports: source_ports, megaflows, .. } = self.config;
+        Means { workers, source_ports, megaflows }
     }
 
     /// What a port of the datapath is called.

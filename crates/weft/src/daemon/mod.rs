@@ -63,7 +63,9 @@ impl Ready {
         let forwarding = Forwarding::start(choice, &deployed.config)
             .with_context(|| format!("cannot run the switch of {host}"))?;
         let datapath = forwarding.datapath();
-        let switch = Switch::start(Arc::clone(&datapath), program, &switch::Config::default())
+        let limits = switch::Limits { megaflows: deployed.config.megaflows, ..Default::default() };
+        let config = switch::Config { limits, ..Default::default() };
+        let switch = Switch::start(Arc::clone(&datapath), program, &config)
             .context("start the threads of the switch")?;
         let in_use = Arc::new(RwLock::new(Arc::new(deployed)));
         let (sender, receiver) = sync_channel(probe::QUEUE);
