@@ -10,12 +10,12 @@ use bench::demo::{self, DemoOptions};
 use bench::lab::{
     Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Policy, Profile, Session, remove_stale,
 };
+use bench::traffic::between::{Flow, Traffic};
 use bench::traffic::blast::{Blast, Pace};
 use bench::traffic::frames::{self, Frame};
+use bench::traffic::load::{Load, Pattern};
 use bench::traffic::ping::Pinger;
-use bench::traffic::rr;
 use bench::traffic::sink::Sink;
-use bench::traffic::tcp::{Route, Streams};
 use bench::{Error, Process, Stop};
 use netdev::Netns;
 use network::{Network, TunnelType};
@@ -50,11 +50,11 @@ fn exercise(contender: Contender, profile: Profile) {
             }
         }
     }
-    let routes = [0, 1].map(|number| {
+    let flows = [0, 1, 0, 1].map(|number| {
         let (from, to) = (lab.guest(0, number), lab.guest(1, number));
-        Route { from, to, address: to.ip4().into(), connections: 2 }
+        Flow::stream(from, to, to.ip4().into()).unwrap()
     });
-    let streams = Streams::start(&routes, stop).unwrap();
+    let streams = Traffic::start(&flows, stop).unwrap();
     stop.wait_for("a megabyte on each connection", LIMIT, || {
         streams.check()?;
         Ok(streams.received().iter().all(|&bytes| bytes > 1 << 20).then_some(()))
@@ -95,10 +95,15 @@ fn small_packets_and_transactions_are_counted_when_guests_are_joined() {
     stop.wait_for("200 packets", LIMIT, || Ok((sink.received() >= 200).then_some(()))).unwrap();
     assert!(blast.finish() >= 200);
 
-    let second = Duration::from_secs(1);
-    let transactions = rr::run((from, to), to.ip4().into(), 2, second, stop).unwrap();
-    assert!(transactions.per_second > 10.0, "{transactions:?}");
-    assert!(transactions.p50_us <= transactions.p99_us, "{transactions:?}");
+    let load = Load::new(Pattern::TcpRr, 1, 2).unwrap();
+    let flow = Flow { from, to, address: to.ip4().into(), load };
+    let traffic = Traffic::start(&[flow], stop).unwrap();
+    traffic.begin_measuring();
+    let some = || Ok((traffic.counts()[0].transactions > 100).then_some(()));
+    stop.wait_for("100 transactions", LIMIT, some).unwrap();
+    let times = traffic.finish().unwrap();
+    assert!(times.total() > 10, "{times:?}");
+    assert!(times.percentile_us(0.5) <= times.percentile_us(0.99), "{times:?}");
 }
 
 #[test]
@@ -222,9 +227,9 @@ fn connection_fails_with_a_reason_when_the_guests_are_not_joined() {
     let _attachment = Contender::Direct.attach(&lab, Path::new(NO_WEFT)).unwrap();
     // The first guest of one host and the second of the other have no wire in common.
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 1));
-    let route = Route { from, to, address: to.ip4().into(), connections: 1 };
-    let error = Streams::start(&[route], session.stop()).unwrap_err();
-    assert!(error.to_string().starts_with("connect from h1g1 to 10.77.0.22: "), "{error}");
+    let flow = Flow::stream(from, to, to.ip4().into()).unwrap();
+    let error = Traffic::start(&[flow], session.stop()).unwrap_err();
+    assert!(error.to_string().starts_with("h1g1 to h2g2: connect to 10.77.0.22:"), "{error}");
 
     let mut pinger = from.run(|| Pinger::open(to.ip4().into())).unwrap().unwrap();
     let error = pinger.wait_for_answer(Duration::from_millis(100), session.stop()).unwrap_err();

@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     logging::init();
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
-        let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
+    let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
     let means = Means { workers, source_ports, megaflows };
     let ready = Ready::load(&args.host, &args.network, means)?;
     // Blocked before any thread starts, so that every thread has them blocked.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::policy;
 use super::report::{StreamReport, Trial};
 use crate::lab::{Attachment, Contender, GUEST_DEVICE, Guest, Lab, OffloadFlags, Profile, Session};
-use crate::measure::{Snapshot, Usage};
+use crate::measure::{Snapshot, Usage, retransmitted};
 use crate::progress::Progress;
+use crate::traffic::between::{Flow, Traffic};
 use crate::traffic::ping::{PingReport, Pinger};
-use crate::traffic::tcp::{Route, Streams, retransmitted};
 use crate::{Error, Result, Stop};
 
 /// How long the first ping may take, the start of daemons included.
@@ -94,16 +94,16 @@ impl Plan<'_> {
         }
 
         self.step(contender, "TCP, 1 connection");
-        let one = [route4(lab, 0, 1)];
+        let one = streams4(lab, 0, 1)?;
         let one = trial.one.insert(self.stream(lab, attachment, &one, self.seconds)?);
         not_stalled(one)?;
         self.step(contender, "TCP, 8 connections over both pairs of guests");
-        let eight = [route4(lab, 0, 4), route4(lab, 1, 4)];
+        let eight = [streams4(lab, 0, 4)?, streams4(lab, 1, 4)?].concat();
         let eight = trial.eight.insert(self.stream(lab, attachment, &eight, self.seconds)?);
         not_stalled(eight)?;
         self.step(contender, "TCP over IPv6, back");
         let (from, to) = (lab.guest(1, 1), lab.guest(0, 1));
-        let back = [Route { from, to, address: to.ip6().into(), connections: 1 }];
+        let back = [Flow::stream(from, to, to.ip6().into())?];
         self.stream(lab, attachment, &back, BACKWARD)?;
         // Last: megaflows have handed on by now what they counted.
         let streams = [&trial.one, &trial.eight].into_iter().flatten();
@@ -114,20 +114,19 @@ impl Plan<'_> {
             .map_or(Ok(()), |policy| policy::count(policy, bytes, attachment, stop))
     }
 
-    /// Runs TCP over `routes` and measures it for `seconds`.
+    /// Runs TCP, the `flows`, and measures it for `seconds`.
     fn stream(
         &self,
         lab: &Lab<'_>,
         attachment: &mut Attachment,
-        routes: &[Route<'_>],
+        flows: &[Flow<'_>],
         seconds: Duration,
     ) -> Result<StreamReport> {
         let stop = self.session.stop();
-        let retransmits = || -> Result<u64> {
-            routes.iter().map(|route| retransmitted(route.from)).sum::<Result<u64>>()
-        };
+        let retransmits =
+            || -> Result<u64> { lab.guests().iter().map(retransmitted).sum::<Result<u64>>() };
         let before = retransmits()?;
-        let streams = Streams::start(routes, stop)?;
+        let streams = Traffic::start(flows, stop)?;
         let mut run_for = |duration| {
             let end = Instant::now() + duration;
             while Instant::now() < end {
@@ -156,10 +155,10 @@ impl Plan<'_> {
     }
 }
 
-/// IPv4 from guest `number` of the first host to that of the second.
-fn route4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Route<'a> {
+/// Over IPv4 from guest `number` of the first host to that of the second.
+fn streams4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Result<Vec<Flow<'a>>> {
     let (from, to) = (lab.guest(0, number), lab.guest(1, number));
-    Route { from, to, address: to.ip4().into(), connections }
+    Ok(vec![Flow::stream(from, to, to.ip4().into())?; connections])
 }
 
 /// Waits until `from` has a device and `to` answers, as long as the contender's processes run.

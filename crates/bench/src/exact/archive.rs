@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Error, Result};
-
 /// Modes of files, as stat(2) has them.
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
@@ -14,53 +12,48 @@ const FILE: u32 = 0o100_755;
 pub(super) struct Archive {
     bytes: Vec<u8>,
     names: BTreeSet<String>,
+    too_long: Option<String>,
 }
 
 impl Archive {
-    /// Adds a file at an absolute path, with the directories above it, unless it is there.
-    ///
-    /// # Errors
-    /// It does not fit the format, which has 32 bits for lengths.
-    pub(super) fn file(&mut self, path: &str, content: &[u8]) -> Result<()> {
+    /// Adds a file that may be executed at an absolute path, with the directories above it, unless it is there.
+    pub(super) fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_matches('/');
         if let Some((directory, _)) = path.rsplit_once('/') {
-            self.directory(directory)?;
+            self.directory(directory);
         }
         if self.names.insert(path.to_owned()) {
-            self.entry(path, FILE, content)?;
+            self.entry(path, FILE, content);
         }
-        Ok(())
     }
 
     /// Adds a directory and those above it, unless they are there.
-    ///
-    /// # Errors
-    /// As [`Archive::file`].
-    pub(super) fn directory(&mut self, path: &str) -> Result<()> {
+    pub(super) fn directory(&mut self, path: &str) {
         let path = path.trim_matches('/');
         for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
             let part = path.get(..end).unwrap_or(path);
             if self.names.insert(part.to_owned()) {
-                self.entry(part, DIRECTORY, &[])?;
+                self.entry(part, DIRECTORY, &[]);
             }
         }
-        Ok(())
     }
 
     /// The whole archive.
     ///
     /// # Errors
-    /// As [`Archive::file`].
-    pub(super) fn end(mut self) -> Result<Vec<u8>> {
-        self.entry("TRAILER!!!", 0, &[])?;
-        Ok(self.bytes)
+    /// The name of what does not fit the format, which has 32 bits for lengths.
+    pub(super) fn end(mut self) -> Result<Vec<u8>, String> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.too_long.map_or(Ok(self.bytes), Err)
     }
 
-    fn entry(&mut self, name: &str, mode: u32, content: &[u8]) -> Result<()> {
-        let long = |_| Error::Traffic(format!("{name} is too long for an archive"));
-        let number = u32::try_from(self.names.len()).map_err(long)?;
-        let size = u32::try_from(content.len()).map_err(long)?;
-        let name_size = u32::try_from(name.len() + 1).map_err(long)?;
+    fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
+        let number = |length: usize| u32::try_from(length).ok();
+        let numbers = (number(self.names.len()), number(content.len()), number(name.len() + 1));
+        let (Some(number), Some(size), Some(name_size)) = numbers else {
+            self.too_long.get_or_insert_with(|| name.to_owned());
+            return;
+        };
         self.bytes.extend_from_slice(b"070701");
         // Inode, mode, user, group, links, time, size, device and what it stands for, length of the name, no checksum.
         for field in [number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
@@ -71,7 +64,6 @@ impl Archive {
         self.pad();
         self.bytes.extend_from_slice(content);
         self.pad();
-        Ok(())
     }
 
     fn pad(&mut self) {
@@ -86,9 +78,9 @@ mod tests {
     #[test]
     fn directories_come_once_and_before_what_is_in_them() {
         let mut archive = Archive::default();
-        archive.file("/a/b/c", b"text").unwrap();
-        archive.file("a/b/d", b"").unwrap();
-        archive.file("a/b/c", b"again").unwrap();
+        archive.file("/a/b/c", b"text");
+        archive.file("a/b/d", b"");
+        archive.file("a/b/c", b"again");
         let bytes = archive.end().unwrap();
         let text = String::from_utf8(bytes).unwrap();
         let names: Vec<_> =

@@ -69,21 +69,21 @@ pub(super) fn root_file_system(
 ) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for directory in ["bin", "dev", "lib", "proc", "run", "sys", "tmp", "etc"] {
-        archive.directory(directory)?;
+        archive.directory(directory);
     }
-    archive.file("init", INIT.as_bytes())?;
-    archive.file("measure", arguments.as_bytes())?;
+    archive.file("init", INIT.as_bytes());
+    archive.file("measure", arguments.as_bytes());
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(Path::new);
     let busybox = busybox.into_iter().find(|path| path.exists()).ok_or_else(|| Error::Missing {
         what: "the emulated machine needs busybox".into(),
         how: "install Debian's package busybox-static".into(),
     })?;
-    archive.file("bin/busybox", &read(busybox)?)?;
+    archive.file("bin/busybox", &read(busybox)?);
     program(&mut archive, "bin/weft", weft)?;
     if let Contender::Ovs(..) = contender {
         for path in OVS {
             if path.ends_with("schema") {
-                archive.file(path, &read(Path::new(path))?)?;
+                archive.file(path, &read(Path::new(path))?);
             } else {
                 program(&mut archive, path, Path::new(path))?;
             }
@@ -94,8 +94,8 @@ pub(super) fn root_file_system(
         add_module(&mut archive, kernel, name, &mut loaded)?;
     }
     // The first two are what a libcrc32c asks for by name; a lab has no program that could load it then.
-    archive.file("lib/modules", loaded.join("\n").as_bytes())?;
-    archive.end()
+    archive.file("lib/modules", loaded.join("\n").as_bytes());
+    archive.end().map_err(|name| Error::Traffic(format!("{name} is too long for an archive")))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -104,14 +104,14 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Adds a program and the libraries that it is linked with.
 fn program(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
-    archive.file(name, &read(file)?)?;
+    archive.file(name, &read(file)?);
     let what = format!("find the libraries of {}", file.display());
     let output = Command::new("ldd").arg(file).output().map_err(Error::io(what))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let libraries: BTreeSet<_> =
         text.split_whitespace().filter(|word| word.starts_with('/')).collect();
     for library in libraries {
-        archive.file(library, &read(&PathBuf::from(library))?)?;
+        archive.file(library, &read(&PathBuf::from(library))?);
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn add_module(
     for needed in needed_by(&bytes) {
         add_module(archive, kernel, &needed, loaded)?;
     }
-    archive.file(&format!("lib/{name}.ko"), &bytes)?;
+    archive.file(&format!("lib/{name}.ko"), &bytes);
     loaded.push(name.to_owned());
     Ok(())
 }

@@ -14,10 +14,10 @@ use super::attack::{Attack, connections};
 use super::report::{Outcome, Verdict};
 use super::stage::{Footprint, Stage, number};
 use crate::lab::Guest;
+use crate::traffic::between::{Flow, Traffic};
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
-use crate::traffic::tcp::{Route, Streams};
 use crate::{Error, Result};
 
 /// B's packets a second, of one connection.
@@ -236,12 +236,12 @@ fn tcp(
     duration: Duration,
     peak: &mut Peak,
 ) -> Result<f64> {
-    let route = Route { from, to, address: to.ip4().into(), connections: 1 };
+    let flow = Flow::stream(from, to, to.ip4().into())?;
     let stop = stage.stop_flag();
     // Of a machine with more to do than it can, any packet may be lost once; how much B gets is judged, not this.
     let mut refusal = String::new();
     let streams = stop.wait_for("a TCP connection of B", CONNECT_LIMIT, || {
-        match Streams::start(&[route], stop) {
+        match Traffic::start(&[flow], stop) {
             Ok(streams) => Ok(Some(streams)),
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {

@@ -7,6 +7,9 @@ use super::summary::{Table, tables};
 use crate::lab::Contender;
 use crate::stats::Estimate;
 
+/// Runs of which an interval says something: of three, one may be wrong.
+const ENOUGH: usize = 3;
+
 /// One contender in one scenario of two runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Change {
@@ -36,10 +39,11 @@ impl Change {
         self.after.median / self.before.median - 1.0
     }
 
-    /// True when the two intervals have nothing in common, and there are intervals.
-    pub fn is_certain(&self) -> bool {
+    /// True when the two intervals have nothing in common; `None` where either stands on less than [`ENOUGH`] runs, of which no
+    /// interval says anything.
+    pub fn is_certain(&self) -> Option<bool> {
         let apart = self.after.low > self.before.high || self.after.high < self.before.low;
-        apart && self.after.runs > 1 && self.before.runs > 1
+        (self.after.runs.min(self.before.runs) >= ENOUGH).then_some(apart)
     }
 }
 
@@ -75,14 +79,21 @@ impl fmt::Display for Comparison {
         if self.changes.is_empty() {
             return write!(f, "The two runs have no scenario in common.");
         }
-        writeln!(f, "Ratios to the bridge of the same block; * where the intervals lie apart.")?;
+        writeln!(
+            f,
+            "Ratios to the bridge of the same block; * where the intervals lie apart, ? with fewer than {ENOUGH} runs, which cannot tell."
+        )?;
         let mut last = "";
         for change in &self.changes {
             if change.scenario != last {
                 writeln!(f, "{}", change.scenario)?;
                 last = &change.scenario;
             }
-            let mark = if change.is_certain() { "*" } else { " " };
+            let mark = match change.is_certain() {
+                Some(true) => "*",
+                Some(false) => " ",
+                None => "?",
+            };
             writeln!(
                 f,
                 "  {:20} {:6.2} -> {:6.2}  {:+6.1} % {mark}  ({} and {} runs)",

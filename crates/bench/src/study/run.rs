@@ -335,7 +335,11 @@ impl Runner<'_> {
     fn alone(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
         for scenario in &visit.cell.scenarios {
             let measured = self.lab(visit, record).and_then(|lab| {
-                scenario.run_alone(&lab, (visit.contender, &self.options.weft), self.options.timing())
+                scenario.run_alone(
+                    &lab,
+                    (visit.contender, &self.options.weft),
+                    self.options.timing(),
+                )
             });
             let sample = visit.sample(scenario);
             match measured {

@@ -1,19 +1,16 @@
 //! A scenario: a load between pairs of guests, and its measurement.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use super::results::Figures;
 use super::summary::BASE;
-use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Shape};
-use crate::measure::{Snapshot, Usage, ratio};
+use crate::lab::{Attachment, Contender, Lab, Shape};
+use crate::measure::{Snapshot, Usage, ratio, retransmitted};
 use crate::speed::scale::{self, Axis};
-use crate::traffic::load::{
-    Client, Connected, Counters, Histogram, Load, Pattern, Placement, Server,
-};
-use crate::traffic::tcp::retransmitted;
+use crate::traffic::between::{Counts, Flow, Traffic};
+use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};
 
 /// How often a contender's processes and the connections are looked at during a run.
@@ -198,12 +195,12 @@ struct Run {
 
 impl Run {
     fn run(self, lab: &Lab<'_>, attachment: &mut Attachment, timing: Timing) -> Result<Figures> {
-        // All connections of all pairs first: a load would keep a later one from being established.
-        let pairs = (0..self.pairs).map(|number| Pair::open(lab, number, &self.load));
-        let pairs = pairs.collect::<Result<Vec<_>>>()?;
-        let begin =
-            |(client, server): (Connected, Server)| Ok(Pair { client: client.begin()?, server });
-        let pairs = Pairs(pairs.into_iter().map(begin).collect::<Result<_>>()?);
+        let flow = |number: usize| {
+            let (from, to) = (lab.guest(0, number), lab.guest(1, number));
+            Flow { from, to, address: to.ip4().into(), load: self.load }
+        };
+        let flows: Vec<_> = (0..self.pairs).map(flow).collect();
+        let traffic = Traffic::start(&flows, lab.stop())?;
         let senders =
             || -> Result<u64> { lab.guests().iter().map(retransmitted).sum::<Result<u64>>() };
         let mut wait = |duration: Duration| -> Result<()> {
@@ -213,18 +210,18 @@ impl Run {
                 lab.stop().sleep(step)?;
                 left -= step;
                 attachment.check()?;
-                pairs.0.iter().try_for_each(|pair| pair.client.check())?;
+                traffic.check()?;
             }
             Ok(())
         };
         wait(timing.warm_up)?;
-        pairs.0.iter().for_each(|pair| pair.client.begin_measuring());
+        traffic.begin_measuring();
         let resent = senders()?;
-        let start = Moment::now(lab, &pairs.0)?;
+        let start = Moment::now(lab, &traffic)?;
         wait(timing.measured)?;
-        let end = Moment::now(lab, &pairs.0)?;
+        let end = Moment::now(lab, &traffic)?;
         let resent = senders()?.saturating_sub(resent);
-        let times = pairs.finish()?;
+        let times = traffic.finish()?;
         self.figures((&start, &end), &times, resent, attachment.guest_mtu())
     }
 
@@ -269,97 +266,19 @@ impl Run {
     }
 }
 
-/// A pair of guests under load. The client is dropped first.
-struct Pair {
-    client: Client,
-    server: Server,
-}
-
-/// All of them. They are told to end before any is waited for: those that run on would keep it from ending.
-struct Pairs(Vec<Pair>);
-
-impl Pairs {
-    fn finish(mut self) -> Result<Histogram> {
-        let failed = self.0.iter().map(|pair| pair.client.check()).fold(Ok(()), Result::and);
-        self.end_soon();
-        let mut times = Histogram::default();
-        for Pair { client, server: _server } in self.0.drain(..) {
-            times.merge(&client.finish()?);
-        }
-        failed.map(|()| times)
-    }
-
-    fn end_soon(&self) {
-        for Pair { client, server } in &self.0 {
-            client.end_soon();
-            server.end_soon();
-        }
-    }
-}
-
-impl Drop for Pairs {
-    fn drop(&mut self) {
-        self.end_soon();
-    }
-}
-
-impl Pair {
-    fn open(lab: &Lab<'_>, number: usize, load: &Load) -> Result<(Connected, Server)> {
-        let (from, to) = (lab.guest(0, number), lab.guest(1, number));
-        let at = SocketAddr::new(to.ip4().into(), 0);
-        let server = to.run(|| Server::start(at, placement(to)))??;
-        let address = server.address();
-        let stop = lab.stop();
-        let client = from.run(|| Connected::open(load, address, placement(from), stop))??;
-        Ok((client, server))
-    }
-}
-
-fn placement(guest: &Guest) -> Placement {
-    Placement { cpu: Some(guest.cpu()), congestion_control: Some(CONGESTION_CONTROL) }
-}
-
 /// All counters at one moment.
 struct Moment {
     snapshot: Snapshot,
+    /// Of all pairs together.
     counts: Counts,
 }
 
-/// Of all pairs together.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    transactions: u64,
-    lost: u64,
-    sent_messages: u64,
-    received_messages: u64,
-}
-
-impl std::ops::Sub for Counts {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            transactions: self.transactions.saturating_sub(earlier.transactions),
-            lost: self.lost.saturating_sub(earlier.lost),
-            sent_messages: self.sent_messages.saturating_sub(earlier.sent_messages),
-            received_messages: self.received_messages.saturating_sub(earlier.received_messages),
-        }
-    }
-}
-
 impl Moment {
-    fn now(lab: &Lab<'_>, pairs: &[Pair]) -> Result<Self> {
-        let (mut counts, mut bytes) = (Counts::default(), Vec::with_capacity(pairs.len()));
-        for pair in pairs {
-            let Counters { received_bytes, transactions, lost, sent_messages } =
-                pair.client.counters();
-            let (there, messages) = pair.server.received();
-            bytes.push(received_bytes + there);
-            counts.transactions += transactions;
-            counts.lost += lost;
-            counts.sent_messages += sent_messages;
-            counts.received_messages += messages;
-        }
+    fn now(lab: &Lab<'_>, traffic: &Traffic) -> Result<Self> {
+        let each = traffic.counts();
+        let bytes = each.iter().map(|counts| counts.bytes).collect();
+        let mut counts = Counts::default();
+        each.into_iter().for_each(|more| counts += more);
         Ok(Self { snapshot: Snapshot::now(lab.wire_counters()?, bytes)?, counts })
     }
 }

@@ -140,6 +140,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub fn bench(args: Bench) -> Result<(), Failure> {
     crate::logging::init();
+    // Many connections of a load are as many files. Where it is not allowed, they fail for that reason.
+    if let Err(error) = netdev::limits::raise_open_files() {
+        tracing::warn!("{error}");
+    }
     match args.task {
         Task::List => list(),
         Task::Run(args) => run(args),

@@ -79,8 +79,8 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 pub fn serve(args: &Serve) -> Result<(), Failure> {
+    let placement = placement(args.cpu)?;
     let stop = Stop::on_signals()?;
-    let placement = Placement { cpu: args.cpu, ..Placement::default() };
     let server = Server::start(SocketAddr::new(args.address, args.port), placement)?;
     eprintln!("weft bench serves at {}", server.address());
     loop {
@@ -101,10 +101,10 @@ pub fn client(args: &Client) -> Result<(), Failure> {
     let load = Load::new(args.pattern, size, args.connections);
     let load = load.and_then(|load| args.rate.map_or(Ok(load), |rate| load.at_rate(rate)));
     let load = load.map_err(Failure::input)?;
-    let server = resolve(&args.host, args.port)?;
+    let placement = placement(args.cpu)?;
+    let addresses = resolve(&args.host, args.port)?;
     let stop = Stop::on_signals()?;
-    let placement = Placement { cpu: args.cpu, ..Placement::default() };
-    let mut peer = Peer::connect(server)?;
+    let (server, mut peer) = connect(&addresses)?;
     let client = load::Client::start(&load, server, placement, &stop)?;
     let wait = |duration: Duration| -> Result<(), Error> {
         let end = Instant::now() + duration;
@@ -163,10 +163,35 @@ pub fn client(args: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+/// # Errors
+/// This machine has no such processor.
+fn placement(cpu: Option<usize>) -> Result<Placement, Failure> {
+    if let Some(cpu) = cpu {
+        // On a thread of its own: this one stays where it is.
+        let tried = std::thread::spawn(move || netdev::cpu::pin_current_thread(cpu));
+        let tried = tried.join().map_err(|_| anyhow::anyhow!("a thread has panicked"))?;
+        tried.map_err(Failure::input)?;
+    }
+    Ok(Placement { cpu, ..Placement::default() })
+}
+
+/// The first of `addresses` at which weft bench serve answers.
+fn connect(addresses: &[SocketAddr]) -> Result<(SocketAddr, Peer<'static>), Failure> {
+    let mut failure = None;
+    for &address in addresses {
+        match Peer::connect(address) {
+            Ok(peer) => return Ok((address, peer)),
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.map_or_else(|| anyhow::anyhow!("no address").into(), Failure::from))
+}
+
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
     let what = |why: String| Failure::input(anyhow::anyhow!("{host}: {why}"));
-    let mut found = (host, port).to_socket_addrs().map_err(|error| what(error.to_string()))?;
-    found.next().ok_or_else(|| what("has no address".to_owned()))
+    let found = (host, port).to_socket_addrs().map_err(|error| what(error.to_string()))?;
+    let found: Vec<_> = found.collect();
+    if found.is_empty() { Err(what("has no address".to_owned())) } else { Ok(found) }
 }
 
 #[cfg(test)]

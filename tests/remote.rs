@@ -1,0 +1,262 @@
+//! `weft bench serve` and `weft bench client` as real processes on two hosts, and what becomes of one when the other dies, freezes or
+//! cannot be reached any more.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+use testkit::host::{TestHost, pair, wait_until};
+use testkit::require_root;
+
+const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+const PORT: &str = "7070";
+/// Far beyond any bound of the programs, on a busy machine: it is not a time that is tested, but that there is an end.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two hosts with a wire between them.
+struct Hosts {
+    near: TestHost,
+    far: TestHost,
+    far_ip: String,
+    far_ip6: String,
+    link: netdev::Ifindex,
+}
+
+/// A process that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until(LIMIT, "the end of a process", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+fn hosts() -> Hosts {
+    let (near, far) = (TestHost::new("near"), TestHost::new("far"));
+    let (_, end) = pair(&near, &far);
+    let (far_ip, far_ip6) = (end.ip4.to_string(), end.ip6.to_string());
+    Hosts { near, far, far_ip, far_ip6, link: end.index }
+}
+
+fn weft(host: &TestHost, arguments: &[&str]) -> Command {
+    let mut command = host.program(WEFT);
+    command.arg("bench").args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Hosts {
+    fn serve(&self, more: &[&str]) -> Running {
+        let arguments = [&["serve", "--port", PORT], more].concat();
+        let server = Running(weft(&self.far, &arguments).stderr(Stdio::null()).spawn().unwrap());
+        let at = format!("{}:{PORT}", self.far_ip).parse().unwrap();
+        let near: &netdev::Netns = &self.near;
+        wait_until(LIMIT, "a server", || {
+            near.run_in(|| TcpStream::connect_timeout(&at, Duration::from_secs(1)).is_ok()).unwrap()
+        });
+        server
+    }
+
+    fn client(&self, more: &[&str]) -> Output {
+        let arguments = [&["client", &self.far_ip, "--port", PORT], more].concat();
+        weft(&self.near, &arguments).output().unwrap()
+    }
+
+    /// The exit code and the message of a client with this pattern, to whose server `what` is done in the middle of the run.
+    fn disturbed(
+        &self,
+        pattern: &str,
+        server: &mut Running,
+        what: fn(&Self, &mut Running),
+    ) -> (i32, String) {
+        let arguments =
+            ["client", &self.far_ip, "--port", PORT, "--pattern", pattern, "--seconds", "2"];
+        let mut client = Running(weft(&self.near, &arguments).spawn().unwrap());
+        std::thread::sleep(Duration::from_millis(1000));
+        what(self, server);
+        let code = client.wait().code().expect("it ends by itself");
+        let mut said = String::new();
+        client.0.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+        (code, said)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_pattern_is_measured_when_two_hosts_are_joined() {
+    require_root!();
+    let hosts = hosts();
+    let _server = hosts.serve(&[]);
+    for (pattern, figure) in [
+        ("tcp_stream", "gbps"),
+        ("tcp_reverse", "gbps"),
+        ("tcp_bidirec", "gbps"),
+        ("tcp_rr", "transactions_per_second"),
+        ("tcp_crr", "transactions_per_second"),
+        ("udp_rr", "transactions_per_second"),
+        ("udp_stream", "received_per_second"),
+    ] {
+        for address in [&hosts.far_ip, &hosts.far_ip6] {
+            let output = weft(
+                &hosts.near,
+                &[
+                    "client",
+                    address,
+                    "--pattern",
+                    pattern,
+                    "--connections",
+                    "3",
+                    "--seconds",
+                    "0.3",
+                    "--json",
+                ],
+            )
+            .output()
+            .unwrap();
+            assert!(output.status.success(), "{pattern}: {}", text(&output.stderr));
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(said[figure].as_f64() > Some(0.0), "{pattern} to {address}: {said}");
+        }
+    }
+}
+
+#[test]
+fn client_fails_with_a_reason_when_its_server_dies() {
+    require_root!();
+    let hosts = hosts();
+    for pattern in ["tcp_stream", "tcp_rr", "tcp_crr", "udp_rr", "udp_stream"] {
+        let mut server = hosts.serve(&[]);
+        let kill = |_: &Hosts, server: &mut Running| server.signal("-KILL");
+        let (code, said) = hosts.disturbed(pattern, &mut server, kill);
+        assert_eq!(code, 1, "{pattern}: {said}");
+        assert!(said.starts_with("weft: ") && said.lines().count() == 1, "{pattern}: {said}");
+    }
+}
+
+#[test]
+fn client_ends_with_a_reason_when_its_server_freezes_or_the_path_breaks() {
+    require_root!();
+    let hosts = hosts();
+    for pattern in ["tcp_stream", "tcp_rr", "udp_rr", "udp_stream"] {
+        let mut server = hosts.serve(&[]);
+        let stop = |_: &Hosts, server: &mut Running| server.signal("-STOP");
+        let (code, said) = hosts.disturbed(pattern, &mut server, stop);
+        assert_eq!(code, 1, "{pattern}: {said}");
+        assert!(said.starts_with("weft: "), "{pattern}: {said}");
+    }
+    let mut server = hosts.serve(&[]);
+    let cut = |hosts: &Hosts, _: &mut Running| hosts.far.netlink().set_down(hosts.link).unwrap();
+    let (code, said) = hosts.disturbed("tcp_rr", &mut server, cut);
+    assert_eq!(code, 1, "{said}");
+}
+
+#[test]
+fn server_serves_the_next_when_a_client_dies() {
+    require_root!();
+    let hosts = hosts();
+    let _server = hosts.serve(&[]);
+    for pattern in ["tcp_bidirec", "tcp_crr", "udp_rr"] {
+        let arguments = [
+            "client",
+            &hosts.far_ip,
+            "--pattern",
+            pattern,
+            "--connections",
+            "100",
+            "--seconds",
+            "20",
+        ];
+        let mut client = Running(weft(&hosts.near, &arguments).spawn().unwrap());
+        std::thread::sleep(Duration::from_millis(800));
+        client.0.kill().unwrap();
+        client.wait();
+        let output = hosts.client(&["--pattern", pattern, "--seconds", "0.3"]);
+        assert!(output.status.success(), "{pattern}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn more_connections_than_a_server_takes_are_refused_with_the_number() {
+    require_root!();
+    netdev::limits::raise_open_files().unwrap();
+    let hosts = hosts();
+    let _server = hosts.serve(&[]);
+    let at: SocketAddr = format!("{}:{PORT}", hosts.far_ip).parse().unwrap();
+    let near: &netdev::Netns = &hosts.near;
+    // Clients that never begin.
+    let idle = |_| {
+        let mut stream = TcpStream::connect_timeout(&at, LIMIT).unwrap();
+        stream.write_all(b"weft-bench 2 tcp_rr 1 0\n").unwrap();
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *b"ok 0\n");
+        stream
+    };
+    let _idle: Vec<_> = near.run_in(|| (0..1300).map(idle).collect()).unwrap();
+    let output = hosts.client(&["--pattern", "tcp_rr", "--seconds", "0.1"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("refuses: 1300 connections are open"), "{said}");
+}
+
+#[test]
+fn both_ends_work_when_there_is_one_processor() {
+    require_root!();
+    let hosts = hosts();
+    let one = |host: &TestHost, arguments: &[&str]| {
+        let mut command = host.program("taskset");
+        command.args(["-c", "0", WEFT, "bench"]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    };
+    let _server = Running(one(&hosts.far, &["serve"]).spawn().unwrap());
+    wait_until(LIMIT, "a measurement", || {
+        let arguments = [
+            "client",
+            &hosts.far_ip,
+            "--pattern",
+            "udp_rr",
+            "--connections",
+            "4",
+            "--seconds",
+            "0.3",
+            "--cpu",
+            "0",
+        ];
+        one(&hosts.near, &arguments).status().unwrap().success()
+    });
+}
+
+#[test]
+fn processor_that_is_not_there_is_bad_input() {
+    for arguments in
+        [&["bench", "serve", "--cpu", "1000"][..], &["bench", "client", "::1", "--cpu", "1000"]]
+    {
+        let output = Command::new(Path::new(WEFT)).args(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("processor 1000"), "{said}");
+    }
+}
