@@ -245,7 +245,7 @@ fn programs_are_told_in_order_and_of_all_end_points() {
         endpoints: vec![endpoint(4, lab.far.ip4.into()), endpoint(5, [203, 0, 113, 1].into())],
         ..Underlay::default()
     };
-    let datapath = lab.start_with(&programs, vec![guest_port(1, &guest)], underlay);
+    let datapath = lab.start_with(&programs, vec![guest_port(1, &guest)], underlay.clone());
     let told = programs.told();
     let place = |told: &[Told], what: &dyn Fn(&Told) -> bool| told.iter().position(what);
     let uplink = place(&told, &|it| *it == Told::Uplink(Some(lab.uplink.index))).unwrap();
@@ -257,6 +257,12 @@ fn programs_are_told_in_order_and_of_all_end_points() {
     wait_until(PATIENCE, "it is resolved", || programs.told().contains(&resolved));
     let of_nowhere = |it: &Told| matches!(it, Told::Resolved((EndpointId(5), _)));
     assert!(!programs.told().iter().any(of_nowhere));
+
+    // Their numbers change hands.
+    let endpoints = vec![endpoint(5, lab.far.ip4.into()), endpoint(4, [203, 0, 113, 1].into())];
+    datapath.set_underlay(Underlay { endpoints, ..underlay.clone() }).unwrap();
+    assert!(programs.told().contains(&Told::Resolved((EndpointId(4), None))), "it was another's");
+    datapath.set_underlay(underlay).unwrap();
 
     // The uplink goes, and so do the others.
     let mac = wire::MacAddr([2, 9, 9, 9, 9, 9]);
