@@ -87,10 +87,12 @@ struct {
 #define WEFT_LISTS 1024
 #define WEFT_PORTS 1024
 #define WEFT_DEVICES 65536
+/* Places in a row where a device may be. */
+#define WEFT_DEVICE_PROBES 4
 #define WEFT_CLASSES 64
 #define WEFT_ENDPOINTS 1024
 #define WEFT_LINKS 1024
-#define WEFT_DROPS 4096
+#define WEFT_DROPS 16384
 
 /* By their numbers; the first, WEFT_LIST_HAND_OVER, is never read. */
 struct {
@@ -166,6 +168,7 @@ struct {
 	__uint(max_entries, WEFT_LINKS);
 } weft_links __weak SEC(".maps");
 
+/* Userspace puts in those of the uplink, see count_drop(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__type(key, struct weft_drop);

@@ -107,6 +107,7 @@ struct __sk_buff {
 /* A packet, as the kernel has it: what the context of programs does not tell. */
 struct sk_buff {
 	__u8 ip_summed : 2;
+	__u8 encapsulation : 1;
 	__u16 csum_start;
 	__u16 csum_offset;
 	__u16 mac_header;

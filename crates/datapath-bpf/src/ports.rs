@@ -1,21 +1,25 @@
 //! [`Ports`]: the devices that programs stand at, and what they count there.
 
 use crate::attach::Attached;
-use crate::layout::{weft_bucket, weft_device, weft_port};
+use crate::layout::{weft_bucket, weft_device, weft_drop, weft_port};
 use crate::pieces::Pieces;
 use crate::record::record;
 use crate::tables::{TableError, sums};
 use datapath::stats::Count;
+use datapath::user::MAX_PORT;
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use wire::MacAddr;
 
 const ETHERNET_LEN: u32 = 14;
 const PEER: u32 = 1;
 const WATCHED: u32 = 2;
+/// Places in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
+const DEVICES: u32 = 1 << 16;
+const PROBES: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +32,7 @@ pub(crate) struct Ports {
     drops: MapHandle,
     vif: OwnedFd,
     uplink_program: OwnedFd,
+    places: Places,
     known: BTreeMap<PortNo, Port>,
     uplink: Option<(Ifindex, Attached)>,
 }
@@ -48,6 +53,7 @@ struct Port {
 #[derive(Debug)]
 struct Device {
     ifindex: Ifindex,
+    place: Place,
     max_len: u32,
     is_peer: bool,
     is_usable: bool,
@@ -73,9 +79,20 @@ impl Ports {
             drops: pieces.map("weft_drops")?,
             vif: pieces.own_program("weft_vif")?,
             uplink_program: pieces.own_program("weft_uplink")?,
+            places: Places::default(),
             known: BTreeMap::new(),
             uplink: None,
         })
+    }
+
+    /// There is always a place for what is dropped at the uplink, so that what finds the table full is counted there.
+    pub(crate) fn count_for(&self, uplink: PortNo) -> Result<(), TableError> {
+        let cpus = libbpf_rs::num_possible_cpus()?;
+        for &reason in DropReason::ALL {
+            let key = record!(weft_drop { port_reason: u64::from(uplink.0) << 8 | reason as u64 });
+            self.drops.update_percpu(&key, &vec![vec![0; 8]; cpus], MapFlags::ANY)?;
+        }
+        Ok(())
     }
 
     /// There is a port, whose guest has this address if it is known.
@@ -91,11 +108,11 @@ impl Ports {
         self.known.contains_key(&port)
     }
 
-    /// There is no such port any more.
+    /// There is no such port any more, even when the kernel refuses something.
     pub(crate) fn remove(&mut self, port: PortNo) -> Result<(), TableError> {
-        self.unplug(port)?;
+        let unplugged = self.unplug(port);
         self.known.remove(&port);
-        self.forget_drops(port)
+        unplugged.and(self.forget_drops(port))
     }
 
     /// The device of a port is like this, or not there.
@@ -111,15 +128,27 @@ impl Ports {
         }
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         if port.device.is_none() {
-            let place = (link.index.0 & 0xffff).to_ne_bytes();
+            let Some(place) = self.places.take(link.index) else {
+                let text = format!(
+                    "the number {} of {} is too like those of other ports' devices",
+                    link.index, link.name
+                );
+                tracing::error!(port = number.0, "{text}");
+                port.trouble = Some(text);
+                return Ok(());
+            };
             let entry = record!(weft_device { ifindex: link.index.0, port: number.0 });
-            self.devices.update(&place, &entry, MapFlags::ANY)?;
+            if let Err(error) = self.devices.update(&place.key(), &entry, MapFlags::ANY) {
+                self.places.give_back(place);
+                return Err(error.into());
+            }
             match Attached::new(self.vif.as_fd(), link.index.0) {
                 Ok(attached) => {
                     tracing::info!(port = number.0, device = %link.name, "a program stands at the device, by {attached}");
                     port.trouble = None;
                     port.device = Some(Device {
                         ifindex: link.index,
+                        place,
                         max_len: 0,
                         is_peer: false,
                         is_usable: false,
@@ -130,7 +159,7 @@ impl Ports {
                     let text = format!("cannot attach a program to {}: {error}", link.name);
                     tracing::error!(port = number.0, "{text}");
                     port.trouble = Some(text);
-                    return Ok(());
+                    return self.clear(place);
                 }
             }
         }
@@ -204,8 +233,12 @@ impl Ports {
             let Some((port, reason)) = read_key(&key) else { continue };
             let counted = self.drops.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
             let total: u64 = counted.iter().map(|cpu| crate::record::u64_at(cpu, 0)).sum();
-            let counts = ports.get_mut(&port).unwrap_or(&mut uplink);
-            counts.drops.add(reason, total);
+            match ports.get_mut(&port) {
+                Some(counts) => counts.drops.add(reason, total),
+                // Of a port that there was: gone with it.
+                None if (1..=MAX_PORT.0).contains(&port.0) => {}
+                None => uplink.drops.add(reason, total),
+            }
         }
         Ok((ports, uplink))
     }
@@ -226,9 +259,21 @@ impl Ports {
     fn unplug(&mut self, number: PortNo) -> Result<(), TableError> {
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         let Some(device) = port.device.take() else { return Ok(()) };
-        self.ports.update(&key(number), &record!(weft_port {}), MapFlags::ANY)?;
-        let place = (device.ifindex.0 & 0xffff).to_ne_bytes();
-        Ok(self.devices.update(&place, &record!(weft_device {}), MapFlags::ANY)?)
+        let silenced = self.ports.update(&key(number), &record!(weft_port {}), MapFlags::ANY);
+        let Device { place, _attached: attached, .. } = device;
+        // The program first: without a place it does not know whose the device is.
+        drop(attached);
+        self.clear(place)?;
+        Ok(silenced?)
+    }
+
+    /// A device has gone from its place.
+    fn clear(&mut self, place: Place) -> Result<(), TableError> {
+        let cleared = self.devices.update(&place.key(), &record!(weft_device {}), MapFlags::ANY);
+        if cleared.is_ok() {
+            self.places.give_back(place);
+        }
+        Ok(cleared?)
     }
 
     fn write(&self, number: PortNo) -> Result<(), TableError> {
@@ -245,6 +290,32 @@ impl Ports {
             eth_dst: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
         });
         Ok(self.ports.update(&key(number), &entry, MapFlags::ANY)?)
+    }
+}
+
+/// A place in the table of devices, which one device has.
+#[derive(Debug, PartialEq, Eq)]
+struct Place(u32);
+
+impl Place {
+    fn key(&self) -> [u8; 4] {
+        self.0.to_ne_bytes()
+    }
+}
+
+/// Who has which place.
+#[derive(Debug, Default)]
+struct Places(HashSet<u32>);
+
+impl Places {
+    /// One of those where a program looks for a device: see `device_of()` in `bpf/vif.bpf.c`.
+    fn take(&mut self, device: Ifindex) -> Option<Place> {
+        let mut places = (0..PROBES).map(|probe| device.0.wrapping_add(probe) % DEVICES);
+        places.find(|&place| self.0.insert(place)).map(Place)
+    }
+
+    fn give_back(&mut self, place: Place) {
+        self.0.remove(&place.0);
     }
 }
 
@@ -269,4 +340,22 @@ fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
     let word = u64::from_ne_bytes(*key.first_chunk()?);
     let reason = DropReason::ALL.get((word & 0xff) as usize)?;
     Some((PortNo(u32::try_from(word >> 8).ok()?), *reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_have_places_of_their_own_when_their_numbers_end_alike() {
+        let mut places = Places::default();
+        let of = |number: u32| Ifindex(7 + number * DEVICES);
+        let taken: Vec<_> = (0..PROBES).map(|number| places.take(of(number))).collect();
+        assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(Place(place))));
+        assert_eq!(places.take(of(PROBES)), None, "that would be another's");
+        places.give_back(Place(8));
+        assert_eq!(places.take(of(PROBES)), Some(Place(8)));
+        assert_eq!(places.take(Ifindex(u32::MAX)), Some(Place(DEVICES - 1)), "the last");
+        assert_eq!(places.take(Ifindex(DEVICES - 1)), Some(Place(0)), "behind the last");
+    }
 }
