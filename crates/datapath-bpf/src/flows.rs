@@ -21,6 +21,8 @@ pub(crate) struct Flows {
     entries: Vec<Option<Entry>>,
     /// The masks of megaflows, each once.
     masks: HashSet<Arc<FlowMask>>,
+    /// Those that are to be gone and could not be taken out.
+    doomed: HashSet<MegaflowId>,
 }
 
 /// A megaflow that programs have.
@@ -105,54 +107,56 @@ impl Flows {
             numbers: HashMap::new(),
             entries,
             masks: HashSet::new(),
+            doomed: HashSet::new(),
         })
     }
 
-    /// Puts a megaflow, in the place of the one with the same condition. What does not fit, or what programs cannot tell from
-    /// others, is not put: its packets are handed over.
-    /// `example` is the key of a packet that it is for, if one is known.
+    /// Puts a megaflow, in the place of the one with the same condition. What programs cannot tell from others is not put: its packets
+    /// are handed over. `example` is the key of a packet that it is for, if one is known.
+    ///
+    /// # Errors
+    /// [`TableError::is_full`]: perhaps there is room when something has been [reclaimed](Flows::reclaim). With any error, the megaflow
+    /// is not there, whatever its actions were before.
     pub(crate) fn put(
         &mut self,
         megaflow: &Megaflow,
         example: Option<&FlowKey>,
     ) -> Result<(), TableError> {
-        let known = self.numbers.get(&megaflow.id).copied();
-        if let Some(number) = known {
-            return self.replace(number, megaflow);
+        self.doomed.remove(&megaflow.id);
+        let put = match self.numbers.get(&megaflow.id).copied() {
+            Some(number) => self.replace(number, megaflow),
+            None => self.insert(megaflow, example),
+        };
+        if put.is_err() {
+            self.discard(megaflow.id);
         }
+        put
+    }
+
+    fn insert(&mut self, megaflow: &Megaflow, example: Option<&FlowKey>) -> Result<(), TableError> {
         let mask = megaflow.condition.mask();
         let Ok(matched) = KernelMatch::of(&megaflow.condition, example) else { return Ok(()) };
         let list = self.list(megaflow)?;
-        let number = match self.tables.put(&matched, list) {
-            Ok(number) => number,
-            Err(error) => {
-                self.lists.release(list);
-                return match error {
-                    TableError::FlowsFull | TableError::MasksFull | TableError::ChainFull => Ok(()),
-                    error => Err(error),
-                };
-            }
-        };
-        let base = self.tables.served(number)?;
+        let number = self.tables.put(&matched, list).inspect_err(|_| self.lists.release(list))?;
         let mask = match self.masks.get(mask) {
             Some(known) => Arc::clone(known),
             None => Arc::new(mask.clone()),
         };
         self.masks.insert(Arc::clone(&mask));
         self.numbers.insert(megaflow.id, number);
-        if let Some(place) = self.entries.get_mut(number.0 as usize) {
-            *place = Some(Entry {
-                id: megaflow.id,
-                mask,
-                values: values(&megaflow.condition),
-                actions: Arc::clone(&megaflow.actions),
-                list,
-                base,
-                seen: 0,
-                used_ms: 0,
-                sorted: 0,
-            });
-        }
+        let entry = self.entries.get_mut(number.0 as usize).ok_or(TableError::FlowsFull)?;
+        let entry = entry.insert(Entry {
+            id: megaflow.id,
+            mask,
+            values: values(&megaflow.condition),
+            actions: Arc::clone(&megaflow.actions),
+            list,
+            base: Served::default(),
+            seen: 0,
+            used_ms: 0,
+            sorted: 0,
+        });
+        entry.base = self.tables.served(number)?;
         Ok(())
     }
 
@@ -167,13 +171,36 @@ impl Flows {
         let Some(entry) = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
-        entry.actions = Arc::clone(&megaflow.actions);
-        let had = std::mem::replace(&mut entry.list, list);
-        if had != list {
-            self.tables.set_list(number, list)?;
+        if entry.list != list {
+            self.tables.set_list(number, list).inspect_err(|_| self.lists.release(list))?;
         }
-        self.lists.release(had);
+        entry.actions = Arc::clone(&megaflow.actions);
+        self.lists.release(std::mem::replace(&mut entry.list, list));
         Ok(())
+    }
+
+    /// Takes a megaflow out, with what it has counted: its packets are handed over. If not even that can be done, it stays as it is, is
+    /// seen to be there, and [`Flows::discard_doomed`] tries again.
+    fn discard(&mut self, id: MegaflowId) {
+        if self.take_out(id).is_err() {
+            self.doomed.insert(id);
+        }
+    }
+
+    /// Tries again to take out what could not be.
+    pub(crate) fn discard_doomed(&mut self) {
+        std::mem::take(&mut self.doomed).into_iter().for_each(|id| self.discard(id));
+    }
+
+    /// Takes a megaflow out of the tables, if it is there. Programs may still be executing it.
+    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, Entry)>, TableError> {
+        let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
+        self.tables.delete(number)?;
+        self.numbers.remove(&id);
+        let entry = self.entries.get_mut(number.0 as usize).and_then(Option::take);
+        let Some(entry) = entry else { return Ok(None) };
+        self.lists.release(entry.list);
+        Ok(Some((number, entry)))
     }
 
     fn entry(&self, number: FlowNo) -> Option<&Entry> {
@@ -189,18 +216,36 @@ impl Flows {
         }
     }
 
-    /// Takes megaflows out. When a grace period has passed, [`Flows::finish`] says what they have counted.
-    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> Result<Deleted, TableError> {
-        let mut entries = Vec::new();
-        for id in ids {
-            let Some(number) = self.numbers.remove(id) else { continue };
-            self.tables.delete(number)?;
-            if let Some(entry) = self.entries.get_mut(number.0 as usize).and_then(Option::take) {
-                self.lists.release(entry.list);
-                entries.push((number, entry));
+    /// Takes megaflows out. When a grace period has passed, [`Flows::finish`] says what they have counted. The first error, beside what
+    /// could be done all the same; what could not be taken out is there still.
+    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (Deleted, Result<(), TableError>) {
+        let (mut entries, mut result) = (Vec::new(), Ok(()));
+        for &id in ids {
+            match self.take_out(id) {
+                Ok(entry) => {
+                    self.doomed.remove(&id);
+                    entries.extend(entry);
+                }
+                Err(error) => {
+                    self.doomed.insert(id);
+                    result = result.and(Err(error));
+                }
             }
         }
-        Ok(Deleted { entries, tables: self.tables.retire(), lists: self.lists.retire() })
+        (Deleted { entries, tables: self.tables.retire(), lists: self.lists.retire() }, result)
+    }
+
+    /// What has to be waited for until there is room again, if there is anything.
+    pub(crate) fn reclaim(&mut self) -> Result<Deleted, TableError> {
+        let tables = self.tables.retire_and_sort(|_| 0)?;
+        Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
+    }
+
+    /// No grace period could be waited for: what was deleted stays so, and is given back another time.
+    pub(crate) fn put_off(&mut self, deleted: Deleted) {
+        let Deleted { entries: _, tables, lists } = deleted;
+        self.tables.put_off(tables);
+        self.lists.put_off(lists);
     }
 
     /// What is to be done now and then: masks are tried in the order in which they have been hit since the last time, and what
@@ -234,19 +279,19 @@ impl Flows {
         now_ms: u64,
     ) -> Result<Vec<(MegaflowId, Usage)>, TableError> {
         let Deleted { entries, tables, lists } = deleted;
-        let mut counted = Vec::with_capacity(entries.len());
-        for (number, mut entry) in entries {
+        let count = |(number, mut entry): (FlowNo, Entry)| {
             let served = self.tables.served(number)?;
-            counted.push((entry.id, entry.usage(served, now_ms)));
-        }
+            Ok((entry.id, entry.usage(served, now_ms)))
+        };
+        let counted = entries.into_iter().map(count).collect();
         self.tables.give_back(tables);
         self.lists.give_back(lists);
-        Ok(counted)
+        counted
     }
 
     /// Those of these that there are.
-    pub(crate) fn get(&self, ids: &[MegaflowId]) -> Vec<Megaflow> {
-        let entries = ids.iter().filter_map(|id| self.entry(*self.numbers.get(id)?));
+    pub(crate) fn get(&self, ids: impl IntoIterator<Item = MegaflowId>) -> Vec<Megaflow> {
+        let entries = ids.into_iter().filter_map(|id| self.entry(*self.numbers.get(&id)?));
         entries.map(Entry::megaflow).collect()
     }
 
@@ -283,5 +328,61 @@ impl Flows {
         let served = self.tables.served_from(FlowNo(0), self.tables.end().0)?;
         let packets = served.iter().map(|served| served.packets).sum();
         Ok((packets, self.tables.lookups()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Room, load};
+    use flow::{EntropySeed, Field};
+
+    const UPLINK: PortNo = PortNo(0);
+
+    fn loaded(megaflows: usize) -> Pieces {
+        load(Room::new(megaflows, 1), &EntropySeed::random()).expect("the programs can be loaded")
+    }
+
+    /// What comes in by a port goes out by another.
+    fn from_to(from: u32, to: u32) -> Megaflow {
+        let mut condition = Match::any();
+        assert!(condition.require(Field::InPort, from.into(), Field::InPort.all_ones()));
+        Megaflow::new(condition, [Action::Output(PortNo(to))].into())
+    }
+
+    #[test]
+    fn megaflow_is_absent_when_its_new_actions_cannot_be_put() {
+        testkit::require_root!();
+        let pieces = loaded(100);
+        let mut flows = Flows::new(&pieces, UPLINK).unwrap();
+        for from in [1, 2] {
+            flows.put(&from_to(from, 2), None).unwrap();
+        }
+        pieces.map("weft_lists").unwrap().freeze().unwrap();
+        let (known, new) = (from_to(3, 2), from_to(1, 9));
+        assert!(flows.put(&new, None).is_err(), "there is no list for it");
+        assert!(flows.get([new.id]).is_empty(), "it would be executed with its old actions");
+        assert_eq!(flows.tables.mask_of(FlowNo(1)), None, "it is out of the tables");
+        flows.put(&known, None).expect("its list is there");
+        assert_eq!(flows.get([known.id]), [known]);
+    }
+
+    #[test]
+    fn others_are_put_and_deleted_when_one_cannot_be() {
+        testkit::require_root!();
+        let pieces = loaded(100);
+        let mut flows = Flows::new(&pieces, UPLINK).unwrap();
+        let [a, b, c] = [1, 2, 3].map(|from| from_to(from, 9));
+        for megaflow in [&a, &b, &c] {
+            flows.put(megaflow, None).unwrap();
+        }
+        // As if the kernel had refused it.
+        let number = flows.numbers[&b.id];
+        flows.tables.delete(number).unwrap();
+        let (deleted, result) = flows.delete(&[a.id, b.id, c.id]);
+        assert!(matches!(result, Err(TableError::NoSuchFlow(_))), "{result:?}");
+        let gone: Vec<_> = deleted.entries.iter().map(|(_, entry)| entry.id).collect();
+        assert_eq!(gone, [a.id, c.id]);
+        assert_eq!(flows.get([a.id, b.id, c.id]), [b], "what could not be deleted is seen");
     }
 }

@@ -1,6 +1,6 @@
 //! [`Front`]: everything that the programs have, written by one thread at a time, and told by the user datapath what changes.
 
-use crate::flows::Flows;
+use crate::flows::{Deleted, Flows};
 use crate::layout::weft_config;
 use crate::pieces::Pieces;
 use crate::ports::Ports;
@@ -16,7 +16,6 @@ use netdev::{Ifindex, Link};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-use wire::MacAddr;
 
 /// A port's misses in one second, unless it has been quiet, and at once: more than userspace can answer.
 const MISSES_PER_SECOND: u64 = 50_000;
@@ -75,6 +74,7 @@ impl Front {
             is_closed: false,
         };
         state.write_config()?;
+        state.ports.count_for(config.uplink_port)?;
         Ok(Self(Mutex::new(state)))
     }
 
@@ -83,21 +83,79 @@ impl Front {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes megaflows out; when this returns, no program executes them any more.
+    /// Puts what fits, each with the key of a packet that it is for, if one is known. What cannot be put is not there afterwards, and
+    /// its packets are handed over; the others are put all the same. The first error.
+    pub(crate) fn put<'m>(
+        &self,
+        megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
+    ) -> Result<(), TableError> {
+        let mut result = Ok(());
+        let mut left = Vec::new();
+        {
+            let mut state = self.lock();
+            for (megaflow, key) in megaflows {
+                match state.flows.put(megaflow, key) {
+                    Ok(()) => {}
+                    Err(error) if error.is_full() => left.push((megaflow, key)),
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
+        }
+        if left.is_empty() || !self.make_room()? {
+            return result;
+        }
+        let mut state = self.lock();
+        for (megaflow, key) in left {
+            match state.flows.put(megaflow, key) {
+                Err(error) if !error.is_full() => result = result.and(Err(error)),
+                _ => {}
+            }
+        }
+        result
+    }
+
+    /// Waits until what was deleted makes room; false when that is nothing.
+    fn make_room(&self) -> Result<bool, TableError> {
+        let deleted = self.lock().flows.reclaim()?;
+        if deleted.is_empty() {
+            return Ok(false);
+        }
+        self.finish(deleted, 0).map(|_| true)
+    }
+
+    /// Takes megaflows out; when this returns, no program executes them any more. What they have counted, and the first error: what could
+    /// not be taken out is there still.
     pub(crate) fn delete(
         &self,
         ids: &[MegaflowId],
         now_ms: u64,
-    ) -> Result<Vec<(MegaflowId, Usage)>, TableError> {
-        let (deleted, grace) = {
-            let mut state = self.lock();
-            (state.flows.delete(ids)?, state.flows.grace())
-        };
+    ) -> (Vec<(MegaflowId, Usage)>, Result<(), TableError>) {
+        let (deleted, result) = self.lock().flows.delete(ids);
         if deleted.is_empty() {
-            return Ok(Vec::new());
+            return (Vec::new(), result);
         }
-        grace.wait()?;
-        self.lock().flows.finish(deleted, now_ms)
+        match self.finish(deleted, now_ms) {
+            Ok(counted) => (counted, result),
+            Err(error) => (Vec::new(), result.and(Err(error))),
+        }
+    }
+
+    /// Gives back what was deleted, after a grace period for which nobody else has to wait.
+    fn finish(
+        &self,
+        deleted: Deleted,
+        now_ms: u64,
+    ) -> Result<Vec<(MegaflowId, Usage)>, TableError> {
+        let grace = self.lock().flows.grace();
+        let waited = grace.wait();
+        let mut state = self.lock();
+        match waited {
+            Ok(()) => state.flows.finish(deleted, now_ms),
+            Err(error) => {
+                state.flows.put_off(deleted);
+                Err(error)
+            }
+        }
     }
 
     /// Forgets what another underlay does not have; when this returns, no program uses it any more.
@@ -121,19 +179,19 @@ impl Front {
 
     /// What is to be done now and then; `thoroughly` less often.
     pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), TableError> {
-        let (deleted, grace) = {
+        let deleted = {
             let mut state = self.lock();
             state.tidy_watchers()?;
+            state.flows.discard_doomed();
             if !thoroughly {
                 return Ok(());
             }
-            (state.flows.maintain()?, state.flows.grace())
+            state.flows.maintain()?
         };
         if deleted.is_empty() {
             return Ok(());
         }
-        grace.wait()?;
-        self.lock().flows.finish(deleted, 0).map(drop)
+        self.finish(deleted, 0).map(drop)
     }
 
     /// Detaches the programs.
@@ -172,15 +230,6 @@ impl State {
         if self.config == had { Ok(()) } else { self.write_config() }
     }
 
-    /// There is a port, whose guest has this address if it is known.
-    pub(crate) fn add_port(
-        &mut self,
-        port: PortNo,
-        mac: Option<MacAddr>,
-    ) -> Result<(), TableError> {
-        if self.ports.has(port) { Ok(()) } else { self.ports.add(port, mac) }
-    }
-
     /// What is dropped is handed over as long as somebody has what the weak reference refers to.
     pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), TableError> {
         self.drops.push(watcher);
@@ -213,14 +262,6 @@ impl State {
             self.ports.watch(port, is_watched)?;
         }
         Ok(())
-    }
-
-    /// Puts what fits, each with the key of a packet that it is for, if one is known.
-    pub(crate) fn put<'m>(
-        &mut self,
-        megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
-    ) -> Result<(), TableError> {
-        megaflows.into_iter().try_for_each(|(megaflow, key)| self.flows.put(megaflow, key))
     }
 }
 

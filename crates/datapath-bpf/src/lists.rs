@@ -82,6 +82,11 @@ impl Lists {
         std::mem::take(&mut self.unused)
     }
 
+    /// No grace period could be waited for: they are retired once more the next time.
+    pub fn put_off(&mut self, mut retired: Vec<ListNo>) {
+        self.unused.append(&mut retired);
+    }
+
     /// Makes free what nobody can be executing any more.
     pub fn give_back(&mut self, mut retired: Vec<ListNo>) {
         self.free.append(&mut retired);
@@ -108,25 +113,39 @@ fn bytes(list: &List) -> Vec<u8> {
     bytes
 }
 
-/// A `struct weft_action`, by `enum weft_action_kind`.
+/// `enum weft_action_kind` of `bpf/intf.h`.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Kind {
+    Output = 1,
+    Uplink = 2,
+    Encap = 3,
+    Drop = 4,
+    PushVlan = 5,
+    PopVlan = 6,
+    Set = 7,
+}
+
+/// A `struct weft_action`.
 fn action(step: &Step) -> Vec<u8> {
     match *step {
-        Step::Output(port) => record!(weft_action { kind: 1, number: port.0 }),
-        Step::Uplink => record!(weft_action { kind: 2 }),
+        Step::Output(port) => record!(weft_action { kind: Kind::Output as u8, number: port.0 }),
+        Step::Uplink => record!(weft_action { kind: Kind::Uplink as u8 }),
         Step::Encap { endpoint, key, ports } => record!(weft_action {
-            kind: 3,
+            kind: Kind::Encap as u8,
             has_ports: ports.is_some().into(),
             number: endpoint.0,
             value: u64::from(key) << 32 | u64::from(ports.unwrap_or(0)),
         }),
-        Step::Drop(reason) => record!(weft_action { kind: 4, field: reason as u8 }),
+        Step::Drop(reason) => record!(weft_action { kind: Kind::Drop as u8, field: reason as u8 }),
         Step::PushVlan(tag) => record!(weft_action {
-            kind: 5,
+            kind: Kind::PushVlan as u8,
             value: u64::from(tag.tpid.0) << 16 | u64::from(tag.tci()),
         }),
-        Step::PopVlan => record!(weft_action { kind: 6 }),
+        Step::PopVlan => record!(weft_action { kind: Kind::PopVlan as u8 }),
         Step::Set { field, bits, value } => {
-            record!(weft_action { kind: 7, field: field as u8, number: bits, value: value })
+            let kind = Kind::Set as u8;
+            record!(weft_action { kind: kind, field: field as u8, number: bits, value: value })
         }
     }
 }

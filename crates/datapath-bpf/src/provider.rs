@@ -10,15 +10,18 @@ use datapath::upcall::{Answer, Upcall};
 use datapath::user::cache::Cursor;
 use datapath::user::hand_over::HandOver;
 use datapath::user::{
-    Config, DeviceConfig, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
+    Config, DeviceConfig, MAX_PORT, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
 };
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
 use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
 use packet::PacketBuf;
-use std::sync::{Arc, Weak};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use wire::MacAddr;
 
+/// The TAP by which programs hand packets over; the kernel finds a number that nobody in the namespace has.
+const HAND_OVER_DEVICE: &str = "weft-up%d";
 /// How often it is looked whether anybody still watches.
 const TICK: Duration = Duration::from_millis(250);
 /// Ticks between two times that masks are put in order.
@@ -31,6 +34,8 @@ pub struct KernelDatapath {
     front: Arc<Front>,
     /// How many workers the user datapath has; the programs' table is one more.
     workers: usize,
+    /// Held while ports or the underlay change, which are two steps: before and behind the programs.
+    changing: Mutex<()>,
 }
 
 /// A kernel datapath that cannot be made.
@@ -54,21 +59,25 @@ impl KernelDatapath {
     /// # Errors
     /// [`StartError::Unsupported`] before anything is opened; otherwise as [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
+        let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
+        if let Some(port) = config.ports.iter().find(wrong) {
+            return Err(SetupError::PortNumber(port.port).into());
+        }
         let room = Room::new(config.megaflows, config.underlay.endpoints.len());
         let entropy = EntropySeed::random();
         let pieces = load(room, &entropy)?;
         let front = Arc::new(Front::new(&pieces, &config)?);
         for port in &config.ports {
-            front.lock().add_port(port.port, guest_mac(port))?;
+            front.lock().ports.add(port.port, guest_mac(port))?;
         }
         let underlay = config.underlay.clone();
         let workers = config.workers.count.clamp(1, MAX_WORKERS);
         let programs = Arc::clone(&front);
-        let hand_over = HandOver { device: hand_over_device(), entropy, programs };
+        let hand_over = HandOver { device: HAND_OVER_DEVICE.to_owned(), entropy, programs };
         let user = UserDatapath::start(Config { hand_over: Some(hand_over), ..config })?;
         front.add_reach(&underlay)?;
         maintain(&front)?;
-        Ok(Self { user, front, workers })
+        Ok(Self { user, front, workers, changing: Mutex::default() })
     }
 
     /// True when a thread has ended: the datapath does not forward any more.
@@ -83,6 +92,10 @@ impl KernelDatapath {
     pub fn join(&self) -> Result<(), netdev::Error> {
         self.front.close();
         self.user.join()
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add_counts(&self, snapshot: &mut Snapshot) -> Result<(), TableError> {
@@ -146,7 +159,7 @@ impl KernelDatapath {
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
     ) {
-        if let Err(error) = self.front.lock().put(megaflows) {
+        if let Err(error) = self.front.put(megaflows) {
             // Their packets are handed over, and served all the same.
             tracing::error!("cannot put megaflows into the programs' tables: {error}");
         }
@@ -167,15 +180,9 @@ fn guest_mac(port: &PortConfig) -> Option<MacAddr> {
     }
 }
 
-/// The TAP by which programs hand packets over: one for each process.
-fn hand_over_device() -> String {
-    format!("weft-up{}", std::process::id())
-}
-
 /// What the tables do not do as they should.
-fn failed(error: &TableError) -> DatapathError {
-    tracing::error!("the programs' tables: {error}");
-    DatapathError::Stopped
+fn failed(error: TableError) -> DatapathError {
+    DatapathError::Programs(error.to_string())
 }
 
 /// The thread that looks after the programs, until nobody has them any more.
@@ -197,52 +204,56 @@ fn maintain(front: &Arc<Front>) -> Result<(), SetupError> {
 impl Datapath for KernelDatapath {
     fn add_port(&self, config: PortConfig) -> Result<(), DatapathError> {
         let (port, mac) = (config.port, guest_mac(&config));
-        let is_new = !self.front.lock().ports.has(port);
-        if is_new {
-            self.front.lock().add_port(port, mac).map_err(|error| failed(&error))?;
+        let _changing = self.changing();
+        if !(1..=MAX_PORT.0).contains(&port.0) {
+            return Err(DatapathError::PortNumber(port));
         }
+        if self.front.lock().ports.has(port) {
+            return Err(DatapathError::PortTaken(port));
+        }
+        self.front.lock().ports.add(port, mac).map_err(failed)?;
         let added = self.user.add_port(config);
-        if added.is_err() && is_new {
-            self.front.lock().ports.remove(port).map_err(|error| failed(&error))?;
+        if added.is_err() {
+            self.front.lock().ports.remove(port).map_err(failed)?;
         }
         added
     }
 
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
+        let _changing = self.changing();
         self.user.remove_port(port)?;
-        self.front.lock().ports.remove(port).map_err(|error| failed(&error))
+        self.front.lock().ports.remove(port).map_err(failed)
     }
 
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
         let failed = |error: TableError| DatapathError::Underlay(error.to_string());
+        let _changing = self.changing();
         self.front.forget_reach(&underlay).map_err(failed)?;
         self.user.set_underlay(underlay.clone())?;
         self.front.add_reach(&underlay).map_err(failed)
     }
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
-        self.user.put(megaflows.clone())?;
         self.put_in_tables(megaflows.iter().map(|megaflow| (megaflow, None)));
-        Ok(())
+        self.user.put(megaflows)
     }
 
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,
     ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
-        let counted = self.front.delete(&megaflows, self.now_ms());
-        let mut counted = counted.map_err(|error| failed(&error))?;
+        let (mut counted, deleted) = self.front.delete(&megaflows, self.now_ms());
         counted.extend(self.user.delete(megaflows)?);
-        Ok(counted)
+        deleted.map_err(failed).map(|()| counted)
     }
 
     fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError> {
-        let mut found = self.user.get(megaflows.clone())?;
-        let mut others = megaflows;
-        others.sort_unstable();
-        others.dedup();
-        others.retain(|id| found.iter().all(|megaflow| megaflow.id != *id));
-        found.extend(self.front.lock().flows.get(&others));
+        let mut others: BTreeSet<MegaflowId> = megaflows.iter().copied().collect();
+        let mut found = self.user.get(megaflows)?;
+        for megaflow in &found {
+            others.remove(&megaflow.id);
+        }
+        found.extend(self.front.lock().flows.get(others));
         Ok(found)
     }
 
@@ -256,7 +267,7 @@ impl Datapath for KernelDatapath {
         };
         let now = self.now_ms();
         let portion = self.front.lock().flows.portion(at, most, now, |_, megaflow| megaflow());
-        let (portion, next) = portion.map_err(|error| failed(&error))?;
+        let (portion, next) = portion.map_err(failed)?;
         Ok((portion, self.cursor(next)))
     }
 
@@ -270,7 +281,7 @@ impl Datapath for KernelDatapath {
         };
         let now = self.now_ms();
         let portion = self.front.lock().flows.portion(at, most, now, |id, _| id);
-        let (portion, next) = portion.map_err(|error| failed(&error))?;
+        let (portion, next) = portion.map_err(failed)?;
         Ok((portion, self.cursor(next)))
     }
 
@@ -297,14 +308,14 @@ impl Datapath for KernelDatapath {
 
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
         let mut snapshot = self.user.snapshot()?;
-        self.add_counts(&mut snapshot).map_err(|error| failed(&error))?;
+        self.add_counts(&mut snapshot).map_err(failed)?;
         Ok(snapshot)
     }
 
     fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
         let watching = self.user.watch_drops()?;
         let watched = self.front.lock().watch_drops(watching.token());
-        watched.map_err(|error| failed(&error))?;
+        watched.map_err(failed)?;
         Ok(watching)
     }
 
@@ -315,7 +326,7 @@ impl Datapath for KernelDatapath {
     ) -> Result<Watching<CapturedFrame>, DatapathError> {
         let watching = self.user.watch_frames(port, snap_bytes)?;
         let watched = self.front.lock().watch_frames(port, watching.token());
-        watched.map_err(|error| failed(&error))?;
+        watched.map_err(failed)?;
         Ok(watching)
     }
 

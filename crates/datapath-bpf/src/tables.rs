@@ -141,6 +141,13 @@ pub enum TableError {
     Kernel(#[from] libbpf_rs::Error),
 }
 
+impl TableError {
+    /// There is no room, for now or at all.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::FlowsFull | Self::MasksFull | Self::ChainFull)
+    }
+}
+
 const E2BIG: i32 = -7;
 
 /// The tables of an object that `control.bpf.c` is a part of, written by one thread.
@@ -166,6 +173,8 @@ pub struct Tables {
     in_use: u32,
     /// The other one may still be read.
     flipped: bool,
+    /// What could not be waited for.
+    late: Retired,
 }
 
 /// Waits until no program runs any more that runs now, without the tables: those may be written meanwhile.
@@ -257,17 +266,16 @@ impl Tables {
             order: Vec::new(),
             in_use: 0,
             flipped: false,
+            late: Retired::default(),
         })
     }
 
     /// Installs a megaflow. It must not be there already: the programs find the one that was put last.
     ///
     /// # Errors
-    /// [`TableError::FlowsFull`], [`TableError::MasksFull`], [`TableError::ChainFull`]; the megaflow is not there then.
+    /// [`TableError::FlowsFull`], [`TableError::MasksFull`], both until something is [reclaimed](Tables::reclaim), or
+    /// [`TableError::ChainFull`]; the megaflow is not there then.
     pub fn put(&mut self, megaflow: &KernelMatch, list: ListNo) -> Result<FlowNo, TableError> {
-        if self.flows.free.is_empty() && !self.flows.deleted.is_empty() {
-            self.reclaim()?;
-        }
         let flow = *self.flows.free.last().ok_or(TableError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
         self.flows.generation += 1;
@@ -306,14 +314,14 @@ impl Tables {
     /// Takes a megaflow out: no lookup that begins later finds it, not in an exact-match cache either.
     ///
     /// # Errors
-    /// [`TableError::NoSuchFlow`].
+    /// [`TableError::NoSuchFlow`]; with any other error, it is still there.
     pub fn delete(&mut self, flow: FlowNo) -> Result<(), TableError> {
-        let mask = self.flows.masks.get_mut(flow.0 as usize).and_then(Option::take);
-        let mask = mask.ok_or(TableError::NoSuchFlow(flow))?;
+        let mask = self.mask_of(flow).ok_or(TableError::NoSuchFlow(flow))?;
         match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ListNo::HAND_OVER))? {
             0 => {}
             other => return Err(TableError::Refused(other)),
         }
+        self.flows.masks[flow.0 as usize] = None;
         self.flows.deleted.push(flow);
         if let Some(users) = &mut self.users[mask.0 as usize] {
             *users -= 1;
@@ -328,9 +336,12 @@ impl Tables {
     /// When the kernel refuses it.
     pub fn reclaim_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<(), TableError> {
         let retired = self.retire_and_sort(hits)?;
-        self.grace.wait()?;
-        self.give_back(retired);
-        Ok(())
+        let waited = self.grace.wait();
+        match &waited {
+            Ok(()) => self.give_back(retired),
+            Err(_) => self.put_off(retired),
+        }
+        waited
     }
 
     /// What waits for a grace period.
@@ -340,7 +351,17 @@ impl Tables {
 
     /// What has been deleted. When a grace period has passed that began later, it is to be [given back](Tables::give_back).
     pub fn retire(&mut self) -> Retired {
-        Retired { flows: std::mem::take(&mut self.flows.deleted), ..Retired::default() }
+        let mut retired = std::mem::take(&mut self.late);
+        retired.flows.append(&mut self.flows.deleted);
+        retired
+    }
+
+    /// No grace period could be waited for: it is retired once more the next time.
+    pub fn put_off(&mut self, retired: Retired) {
+        let Retired { mut flows, mut masks, flipped } = retired;
+        self.late.flows.append(&mut flows);
+        self.late.masks.append(&mut masks);
+        self.late.flipped |= flipped;
     }
 
     /// The same, and the masks that nobody uses any more; the others are tried in the order of `hits`.
@@ -348,15 +369,14 @@ impl Tables {
     /// # Errors
     /// When the kernel refuses it.
     pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, TableError> {
-        let mut retired = self.retire();
         if self.flipped {
-            return Ok(retired);
+            return Ok(self.retire());
         }
         let mut order = self.order.clone();
         order.retain(|&mask| self.users(mask) != Some(0));
         order.sort_by_key(|&mask| std::cmp::Reverse(hits(mask)));
         if order == self.order {
-            return Ok(retired);
+            return Ok(self.retire());
         }
         self.mask_lists.update(
             &(self.in_use ^ 1).to_ne_bytes(),
@@ -365,8 +385,9 @@ impl Tables {
         )?;
         run(&self.masks_flip, Vec::new())?;
         self.in_use ^= 1;
+        let mut retired = self.retire();
         let had = std::mem::replace(&mut self.order, order);
-        retired.masks = had.into_iter().filter(|mask| self.users(*mask) == Some(0)).collect();
+        retired.masks.extend(had.into_iter().filter(|mask| self.users(*mask) == Some(0)));
         // From now on another megaflow of such a mask gets a new number: this one is not tried.
         self.numbers.retain(|_, number| !retired.masks.contains(number));
         (self.flipped, retired.flipped) = (true, true);
@@ -444,11 +465,7 @@ impl Tables {
         if let Some(&number) = self.numbers.get(mask) {
             return Ok(number);
         }
-        let free = |users: &[Option<u32>]| users.iter().position(Option::is_none);
-        if free(&self.users).is_none() && self.users.contains(&Some(0)) {
-            self.reclaim()?;
-        }
-        let free = free(&self.users).ok_or(TableError::MasksFull)?;
+        let free = self.users.iter().position(Option::is_none).ok_or(TableError::MasksFull)?;
         let number = MaskNo(free as u32);
         self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
         match run(&self.mask_append, control(&[0; WORDS], 0, FlowNo(0), number, ListNo::HAND_OVER))?

@@ -31,6 +31,9 @@ pub enum DatapathError {
     /// What another underlay needs cannot be opened.
     #[error("{0}")]
     Underlay(String),
+    /// Programs in front of the datapath cannot be told something; the datapath goes on, and it may be tried again.
+    #[error("the programs' tables: {0}")]
+    Programs(String),
 }
 
 /// Where a [`Datapath::dump`] goes on; to begin with, before the first.
@@ -73,7 +76,7 @@ pub trait Datapath: Send + Sync {
     /// Adds a port. Its device may be there already or not: it is opened when it can be, and opened again when it was gone.
     ///
     /// # Errors
-    /// [`DatapathError::PortTaken`], or the datapath has ended.
+    /// [`DatapathError::PortTaken`], [`DatapathError::PortNumber`], [`DatapathError::Programs`], or the datapath has ended.
     fn add_port(&self, config: PortConfig) -> Result<(), DatapathError>;
 
     /// Removes a port, and with it the device if the datapath made it; when this returns, the device is closed. No such port is
@@ -101,7 +104,7 @@ pub trait Datapath: Send + Sync {
     /// Deletes megaflows; returns what each has counted. One that is not there counts for nothing.
     ///
     /// # Errors
-    /// The datapath has ended.
+    /// [`DatapathError::Programs`]: those that could not be deleted are there still, and seen to be. Or the datapath has ended.
     fn delete(&self, megaflows: Vec<MegaflowId>)
     -> Result<Vec<(MegaflowId, Usage)>, DatapathError>;
 

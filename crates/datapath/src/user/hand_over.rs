@@ -28,8 +28,8 @@ const READ_HEADROOM: usize = PacketBuf::HEADROOM - ethernet::HEADER_LEN - TAG_LE
 /// Programs stand in front of the datapath.
 #[derive(Clone, Debug)]
 pub struct HandOver {
-    /// The name of the TAP by which frames are handed over. The datapath makes it, with a queue for each worker; it goes with the
-    /// process.
+    /// The name of the TAP by which frames are handed over; where it has `%d`, the kernel finds a free number. The datapath makes it, with
+    /// a queue for each worker; it goes with the process.
     pub device: String,
     /// How programs choose outer source ports, too.
     pub entropy: EntropySeed,
@@ -50,8 +50,7 @@ pub type PathMtu = (EndpointId, Option<u16>);
 /// namespace than the devices are. All of it is told while the datapath is locked: whoever is told must not call it. Nothing is
 /// told any more once it has been asked to stop.
 pub trait FastPath: Send + Sync + Debug {
-    /// Frames can be handed over by the TAP of this number; with `None`, by none. All ports that can be open are when the first is
-    /// told.
+    /// Frames can be handed over by the TAP of this number; with `None`, by none. The first is told before any port is.
     fn hand_over(&self, device: Option<Ifindex>);
 
     /// The uplink is there and like this, or it is gone. Frames can be sent while it is [usable](Link::is_usable).
@@ -74,6 +73,7 @@ pub trait FastPath: Send + Sync + Debug {
 /// that protocol it also looks once more at super-packets that it did not make itself, those of virtual machines.
 pub(super) fn open(name: &str, queues: usize) -> Result<(Vec<Tap>, Ifindex), Error> {
     let taps = Tap::open_queues(name, queues)?;
+    let name = &taps.iter().take(1).map(Tap::name).collect::<Result<String, Error>>()?;
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
     netdev::keep_quiet(name)?;
@@ -90,7 +90,8 @@ pub(super) fn recv(tap: &Tap, packet: &mut PacketBuf) -> netdev::io_error::IoRes
 }
 
 /// Takes the header off a frame that was handed over, and says by which port it came in. A tag that the kernel had beside the bytes
-/// of the frame, and has put behind the addresses of this header, goes where it belongs. `None`: it has no such header.
+/// of the frame, and has put behind the addresses of this header, goes where it belongs. A frame that was too long for the header has
+/// two tags that say it instead: `WEFT_HAND_OVER_ETHERTYPE` in `bpf/intf.h`. `None`: it has neither.
 pub(super) fn take_off(packet: &mut PacketBuf) -> Option<PortNo> {
     let head = packet.head();
     let port = PortNo(u32::from_be_bytes(*head.first_chunk()?));
@@ -104,6 +105,7 @@ pub(super) fn take_off(packet: &mut PacketBuf) -> Option<PortNo> {
         EtherType::VLAN | EtherType::QINQ if type_at(16)? == ETHERTYPE => {
             Some(Tag::from_tci(tpid, tci.0))
         }
+        EtherType::QINQ if type_at(16)? == EtherType::VLAN => return take_off_tags(packet),
         _ => return None,
     };
     let len = ethernet::HEADER_LEN + if tag.is_some() { TAG_LEN } else { 0 };
@@ -117,6 +119,13 @@ pub(super) fn take_off(packet: &mut PacketBuf) -> Option<PortNo> {
         Some(tag) => flow::push_vlan(packet, tag).ok().map(|()| port),
         None => Some(port),
     }
+}
+
+/// The port that the two outermost tags of a frame say.
+fn take_off_tags(packet: &mut PacketBuf) -> Option<PortNo> {
+    let high = flow::pop_vlan(packet)?.tci();
+    let low = flow::pop_vlan(packet)?.tci();
+    Some(PortNo(u32::from(high) << 16 | u32::from(low)))
 }
 
 #[cfg(test)]
@@ -154,6 +163,22 @@ mod tests {
             assert_eq!(packet.to_vec(), [&FRAME[..12], &tag, &FRAME[12..]].concat());
             assert_eq!(packet.offload.checksum, Checksum::Partial { start: 4 + 34, offset: 16 });
         }
+    }
+
+    #[test]
+    fn port_is_in_two_tags_when_the_frame_is_too_long_for_a_header() {
+        let tags = [0x88, 0xa8, 0xf2, 0x34, 0x81, 0, 0xff, 0xff];
+        let own = [0x88, 0xa8, 0, 7];
+        for own in [&[][..], &own] {
+            let frame = [&FRAME[..12], own, &FRAME[12..]].concat();
+            let mut packet = handed_over(&[&frame[..12], &tags].concat(), &frame[12..]);
+            packet.offload.checksum = Checksum::Partial { start: 8 + 34, offset: 16 };
+            assert_eq!(take_off(&mut packet), Some(PortNo(0xf234_ffff)));
+            assert_eq!(packet.to_vec(), frame);
+            assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
+        }
+        let mut short = handed_over(&FRAME[..12], &tags[..6]);
+        assert_eq!(take_off(&mut short), None, "half a tag");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::random::Random;
 use datapath::DatapathError;
 use datapath::megaflow::Megaflow;
 use datapath::upcall::UpcallLimits;
+use datapath::user::MAX_PORT;
 use flow::{Action, DropReason, Field, Match, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
@@ -120,6 +121,9 @@ pub fn ports_come_and_go(provider: Provider<'_>) {
     bench.put(vec![megaflow]);
     let again = bench.lab.datapath.add_port(port_config(TO));
     assert_eq!(again, Err(DatapathError::PortTaken(TO)));
+    let beyond = PortNo(MAX_PORT.0 + 1);
+    let added = bench.lab.datapath.add_port(port_config(beyond));
+    assert_eq!(added, Err(DatapathError::PortNumber(beyond)));
     for there in [true, false, true] {
         if !there {
             bench.lab.datapath.remove_port(TO).expect("the provider runs");
