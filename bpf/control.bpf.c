@@ -58,6 +58,7 @@ int flow_put(struct weft_control *control)
 	flow->mask = control->mask;
 	flow->sections = sections(&key);
 	flow->list = control->list;
+	flow->aside = 0;
 	flow->next = *bucket;
 	flow->generation = control->generation;
 	/* Ordered after what the entry says. */

@@ -235,6 +235,12 @@ __weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arriv
 	key->port = (__u64)class->in_port << 32 | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {
+		/*
+		 * Without a checksum over IPv6, only where both ends have agreed on that (RFC 6935
+		 * section 5): userspace's socket refuses the others.
+		 */
+		if (is_ip6 && class->flags & WEFT_CLASS_CHECKSUM && !be16(ip.l4 + 6))
+			return ARRIVED_ODD;
 		header = read_over_udp(tunnel, end, class->tunnel, key);
 	} else {
 		if (class->tunnel != WEFT_GRE)
@@ -313,11 +319,11 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 	arrival->place.is_bare = true;
 	arrival->tags = 2;
 	arrival->place.skip = TAG_LEN;
-	link = type == 0x8100 ? link_of(tpid, tci, type, be16(at)) : 0;
+	link = type == ETHERTYPE_VLAN ? link_of(tpid, tci, type, be16(at)) : 0;
 	if (!link) {
 		arrival->tags = 1;
 		arrival->place.skip = 0;
-		link = tpid == 0x8100 ? link_of(tpid, tci, 0, 0) : 0;
+		link = tpid == ETHERTYPE_VLAN ? link_of(tpid, tci, 0, 0) : 0;
 	}
 	if (!link)
 		return ARRIVED_OTHER_LINK;

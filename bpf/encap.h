@@ -40,6 +40,12 @@
 
 #include "rewrite.h"
 
+/*
+ * Helpers make frames that are no super-packets longer only up to what is allocated in one piece:
+ * four pages, of which some is not for bytes.
+ */
+#define LONGEST_PLAIN 15000
+
 /* Bytes of the Geneve option for logical ports, and its header: class, type, length in words. */
 #define OPTION_LEN 8
 #define OPTION 0x01028001
@@ -275,6 +281,14 @@ static __always_inline bool is_owed(struct __sk_buff *ctx, struct owed *owed)
 	owed->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
 	owed->field = owed->start + *(const any16 *)(part + offset);
 	return true;
+}
+
+/* The kernel takes it for a packet in a tunnel: the guest has one of its own. */
+static __always_inline bool is_encapsulated(struct __sk_buff *ctx)
+{
+	struct sk_buff *skb = (void *)ctx;
+
+	return BPF_CORE_READ_BITFIELD_PROBED(skb, encapsulation);
 }
 
 /* An IP header with its options, or an IPv6 header with some extension headers. */

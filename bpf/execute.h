@@ -10,6 +10,48 @@
 
 #define PACKET_HOST 0
 
+/*
+ * Packets of a flow must not overtake one another. Whether a program can do all of a list depends on
+ * the packet, too: on its length, on its headers, on being a super-packet. The packets behind one
+ * that was handed over take the same way, until there has been none of that kind for a second:
+ * whatever was handed over is out of userspace's queues by then.
+ */
+#define ASIDE_SHIFT 20
+#define ASIDE_LAST (1000000000 >> ASIDE_SHIFT)
+
+/* The packet at hand, of this megaflow, goes to userspace. */
+__weak int set_aside(__u32 number)
+{
+	__u32 now = bpf_ktime_get_ns() >> ASIDE_SHIFT;
+	struct weft_flow *flow = flow_at(number);
+
+	if (flow)
+		*(volatile __u32 *)&flow->aside = now ? now : 1;
+	return 0;
+}
+
+/* Whether one did a short while ago. */
+__weak int is_still_aside(struct weft_flow *flow)
+{
+	__u32 now = bpf_ktime_get_ns() >> ASIDE_SHIFT, at;
+
+	if (!flow)
+		return false;
+	at = *(volatile __u32 *)&flow->aside;
+	/* Another CPU may have seen a later time than this one. */
+	if ((__s32)(now - at) <= ASIDE_LAST)
+		return true;
+	/* Unless another CPU sets one aside just now. */
+	__sync_val_compare_and_swap(&flow->aside, at, 0);
+	return false;
+}
+
+/* A packet has to go where an earlier one of its megaflow has gone. */
+static __always_inline bool is_aside(struct weft_flow *flow)
+{
+	return flow->aside && is_still_aside(flow);
+}
+
 static __always_inline struct weft_port *port_at(__u32 number)
 {
 	return bpf_map_lookup_elem(&weft_ports, &number);
@@ -86,12 +128,19 @@ static __always_inline bool can_output(const struct weft_port *out, __u32 untagg
 	       untagged <= out->max_len;
 }
 
+/* A frame, or a segment, of this length can go out by the uplink with the tags that there are. */
+static __always_inline bool can_uplink(__u32 wire_len)
+{
+	return weft_config.uplink_ifindex &&
+	       (!weft_config.uplink_max_len || wire_len <= weft_config.uplink_max_len);
+}
+
 /*
  * An action that is not the last can be executed; `extensions` is what has_extensions() says. Global,
  * so that the verifier goes through it once.
  */
 __weak int can_do(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
-		  bool extensions)
+		  __u32 wire_len, bool extensions)
 {
 	if (!key || !action)
 		return false;
@@ -99,7 +148,8 @@ __weak int can_do(const struct weft_key *key, const struct weft_action *action, 
 	case WEFT_ACTION_OUTPUT:
 		return can_output(port_at(action->number), untagged);
 	case WEFT_ACTION_UPLINK:
-		return weft_config.uplink_ifindex != 0;
+		/* No list changes tags and makes copies, too. */
+		return can_uplink(wire_len);
 	case WEFT_ACTION_PUSH_VLAN:
 		return true;
 	case WEFT_ACTION_POP_VLAN:
@@ -116,23 +166,25 @@ __weak int can_do(const struct weft_key *key, const struct weft_action *action, 
 }
 
 /*
- * All actions of a list but the last can be executed. `l3` is where layer 3 is in the skb. Rarely
- * called: most lists have one action.
+ * All actions of a list but the last can be executed. `l3` is where layer 3 is in the skb,
+ * `wire_len` the length of the frame or, if anybody asks, of the longest segment. Rarely called: most
+ * lists have one action.
  */
 __weak int can_change(struct __sk_buff *skb, const struct weft_key *key,
-		      const struct weft_list *list, __u32 l3, __u32 untagged)
+		      const struct weft_list *list, __u32 l3, __u32 wire_len)
 {
-	__u32 i, count, extensions;
+	__u32 i, count, extensions, untagged;
 
 	if (!key || !list)
 		return false;
 	count = list->count;
+	untagged = skb->gso_size ? 0 : wire_len - tag_count(key) * TAG_LEN;
 	extensions = has_extensions(skb, key, l3);
 #pragma clang loop unroll(disable)
 	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
 		if (i + 1 >= count)
 			return true;
-		if (!can_do(key, &list->actions[i], untagged, extensions))
+		if (!can_do(key, &list->actions[i], untagged, wire_len, extensions))
 			return false;
 	}
 	return true;

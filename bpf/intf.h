@@ -70,7 +70,7 @@ struct weft_flow {
 	__u16 mask;		/* its number in the map of masks */
 	__u16 sections;		/* WEFT_L3_LONG, .._ND, .._TUNNEL: where `key` is not 0 */
 	__u32 list;		/* of actions */
-	__u32 pad;
+	__u32 aside;		/* when a packet was last set aside (see execute.h), or 0 */
 };
 
 /* An entry of the exact-match cache. */
@@ -202,7 +202,7 @@ struct weft_port {
 /* Somebody looks on: what comes from it or would go to it is handed over. */
 #define WEFT_PORT_WATCHED 2
 
-/* By the lowest 16 bits of its index: which port a device is. */
+/* By the lowest 16 bits of its index, or a little behind them: which port a device is. */
 struct weft_device {
 	__u32 ifindex;		/* 0: none */
 	__u32 port;
@@ -347,5 +347,8 @@ struct weft_config {
  * In front of a frame that is handed over: an Ethernet header from nobody, with the port in the
  * first four bytes of the destination, in network order. A tag that was in the skb's metadata
  * stands behind the addresses of this header.
+ *
+ * Frames that cannot be given that header have two more tags instead, in front of their own: one of
+ * 0x88a8 with the upper half of the port and one of 0x8100 with the lower half, both as TCI.
  */
 #define WEFT_HAND_OVER_ETHERTYPE 0x88b5

@@ -12,21 +12,38 @@
 enum {
 	DROP_HEADROOM = 25,
 	DROP_QUEUE_FULL = 22,
+	DROP_NO_SUCH_PORT = 24,
 	DROP_UPCALL_QUEUE_FULL = 43,
 };
 
-/* Counts a packet that came in by `port`. */
+/* Counts a packet that came in by `port`; for the uplink, when there is no room for one more port. */
 __weak int count_drop(__u32 port, __u32 reason)
 {
 	struct weft_drop drop = { .port_reason = (__u64)port << 8 | (reason & 0xff) };
 	__u64 *count = bpf_map_lookup_elem(&weft_drops, &drop);
 	__u64 one = 1;
 
+	if (!count) {
+		if (!bpf_map_update_elem(&weft_drops, &drop, &one, 0))
+			return TC_ACT_SHOT;
+		drop.port_reason = (__u64)weft_config.uplink_port << 8 | (reason & 0xff);
+		count = bpf_map_lookup_elem(&weft_drops, &drop);
+	}
 	if (count)
 		*count += 1;
-	else
-		bpf_map_update_elem(&weft_drops, &drop, &one, 0);
 	return TC_ACT_SHOT;
+}
+
+/*
+ * Longer frames that are no super-packets cannot be given a header: helpers make them longer only up
+ * to what is allocated in one piece. Tags they can be given, see WEFT_HAND_OVER_ETHERTYPE.
+ */
+static __noinline int hand_over_tagged(struct __sk_buff *skb, __u32 port, __u32 ifindex)
+{
+	if (bpf_skb_vlan_push(skb, bpf_htons(ETHERTYPE_VLAN), port & 0xffff) ||
+	    bpf_skb_vlan_push(skb, bpf_htons(ETHERTYPE_QINQ), port >> 16))
+		return count_drop(port, DROP_HEADROOM);
+	return bpf_redirect(ifindex, 0);
 }
 
 /* See WEFT_HAND_OVER_ETHERTYPE. */
@@ -45,8 +62,9 @@ __weak int hand_over(struct __sk_buff *skb, __u32 port)
 
 	if (!ifindex)
 		return count_drop(port, DROP_UPCALL_QUEUE_FULL);
-	if (bpf_skb_change_head(skb, ETH_LEN, 0) ||
-	    bpf_skb_store_bytes(skb, 0, &header, ETH_LEN, 0))
+	if (bpf_skb_change_head(skb, ETH_LEN, 0))
+		return hand_over_tagged(skb, port, ifindex);
+	if (bpf_skb_store_bytes(skb, 0, &header, ETH_LEN, 0))
 		return count_drop(port, DROP_HEADROOM);
 	return bpf_redirect(ifindex, 0);
 }

@@ -21,6 +21,8 @@
 #define ETHERTYPE_ARP 0x0806
 #define ETHERTYPE_RARP 0x8035
 #define ETHERTYPE_IP6 0x86dd
+#define ETHERTYPE_VLAN 0x8100
+#define ETHERTYPE_QINQ 0x88a8
 
 #define IP4_LEN 20
 #define IP4_OFFSET 0x1fff
@@ -119,7 +121,7 @@ static __always_inline int missing(const struct frame *frame, const void *at)
 
 static __always_inline bool is_tpid(__u16 type)
 {
-	return type == 0x8100 || type == 0x88a8 || type == 0x9100;
+	return type == ETHERTYPE_VLAN || type == ETHERTYPE_QINQ || type == 0x9100;
 }
 
 /* An option of neighbour discovery, of which 8 bytes are there, has the length of its type. */

@@ -30,16 +30,46 @@ static __noinline int other_link(struct __sk_buff *skb)
 	if (!has_token(weft_config.uplink_port))
 		return TC_ACT_OK;
 	skb->mark = OTHER_LINK_MARK;
-	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS)) {
+		/* The host comes first: it is its frame. */
+		skb->mark = 0;
+		return TC_ACT_OK;
+	}
 	skb->mark = 0;
 	return hand_over(skb, weft_config.uplink_port);
+}
+
+/* Where a frame of this key has its ECN field. */
+#define ECN_FIELD(key) (l3_shape(key) == WEFT_L3_IP6 ? WEFT_SET_IP6_TOS : WEFT_SET_IP4_TOS)
+
+/* A frame out of a tunnel or of a link, and the megaflow that it belongs to. */
+struct received {
+	const struct arrival *by;
+	__u32 number;		/* of the megaflow */
+	const struct weft_list *list;
+	const struct weft_action *last;
+	__u32 bytes;		/* of the frame, with its tags */
+	__u32 l3;		/* where layer 3 is in the skb */
+};
+
+/* A frame of a tunnel, which has outer headers; that of a link has tags. */
+static __always_inline bool is_tunnelled(const struct arrival *arrival)
+{
+	return arrival->endpoint != WEFT_NO_ENDPOINT;
+}
+
+/* This packet has to go to userspace, and those behind it take the same way. */
+static __always_inline int leave_aside(struct __sk_buff *skb, const struct received *it)
+{
+	set_aside(it->number);
+	return leave(skb, it->by);
 }
 
 /* Takes off what brought the frame. */
 static __always_inline int decap(struct __sk_buff *skb, struct weft_key *key,
 				 const struct arrival *arrival, bool *has_protocol)
 {
-	if (arrival->endpoint != WEFT_NO_ENDPOINT)
+	if (is_tunnelled(arrival))
 		return take_off(skb, key, arrival->place.offset, has_protocol);
 	*has_protocol = true;
 	if (bpf_skb_vlan_pop(skb) || (arrival->tags == 2 && bpf_skb_vlan_pop(skb)))
@@ -48,20 +78,20 @@ static __always_inline int decap(struct __sk_buff *skb, struct weft_key *key,
 }
 
 /* A packet that will be delivered, or that ends here. */
-static __always_inline void finish(__u32 flow, __u32 bytes, const struct arrival *arrival)
+static __always_inline void finish(const struct received *it)
 {
-	__u32 number = arrival->endpoint;
+	__u32 number = it->by->endpoint;
 	struct weft_endpoint *endpoint;
 
-	serve(flow, bytes);
-	if (number == WEFT_NO_ENDPOINT) {
-		count_rx(uplink_count(), bytes + arrival->tags * TAG_LEN);
+	serve(it->number, it->bytes);
+	if (!is_tunnelled(it->by)) {
+		count_rx(uplink_count(), it->bytes + it->by->tags * TAG_LEN);
 		return;
 	}
 	endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
 	if (endpoint) {
 		__sync_fetch_and_add(&endpoint->rx_packets, 1);
-		__sync_fetch_and_add(&endpoint->rx_bytes, bytes);
+		__sync_fetch_and_add(&endpoint->rx_bytes, it->bytes);
 	}
 }
 
@@ -78,72 +108,117 @@ static __always_inline bool can_deliver_whole(const struct weft_key *key,
 	return out->flags & WEFT_PORT_PEER;
 }
 
-/* `ecn`: the frame is to get the ECN field that the key has. */
-static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key,
-				   const struct weft_list *list, __u32 flow,
-				   const struct arrival *arrival, int ecn)
+/* The frame can be taken off what brought it, and all actions but the last can be executed. */
+static __always_inline bool can_begin(struct __sk_buff *skb, const struct weft_key *key,
+				      const struct received *it)
 {
-	__u32 count = list->count, tags = key->vlan ? tag_count(key) * TAG_LEN : 0, l3, wire_len;
-	__u32 bytes = skb->len - arrival->place.offset - arrival->place.skip, untagged;
-	const struct weft_action *last;
-	struct weft_port *out = 0;
-	bool has_protocol;
+	__u32 outer = it->by->place.offset + it->by->place.skip, wire_len = it->bytes;
 
-	if (!count) {
-		finish(flow, bytes, arrival);
-		return TC_ACT_SHOT;
-	}
-	last = last_of(list);
-	if (!last)
-		return leave(skb, arrival);
 	/* Or outer headers cannot be taken off: a whole header of their kind has to stay. */
-	if (arrival->endpoint != WEFT_NO_ENDPOINT &&
-	    bytes < ETH_LEN + (key->port & WEFT_TUNNEL6 ? IP6_LEN : IP4_LEN))
-		return leave(skb, arrival);
-	l3 = arrival->place.offset + arrival->place.skip + ETH_LEN + tags;
-	untagged = skb->gso_size ? 0 : bytes - tags;
-	wire_len = bytes;
+	if (is_tunnelled(it->by) &&
+	    it->bytes < ETH_LEN + (key->port & WEFT_TUNNEL6 ? IP6_LEN : IP4_LEN))
+		return false;
 	if (skb->gso_size) {
-		if (arrival->endpoint != WEFT_NO_ENDPOINT && !is_one_packet(skb, key, l3))
-			return leave(skb, arrival);
-		if (list->max_len) {
-			wire_len = segment_len(skb, key, l3);
+		if (is_tunnelled(it->by) && !is_one_packet(skb, key, it->l3))
+			return false;
+		if (it->list->max_len || (weft_config.uplink_max_len && it->list->count > 1)) {
+			wire_len = segment_len(skb, key, it->l3);
 			if (!wire_len)
-				return leave(skb, arrival);
-			wire_len -= arrival->place.offset + arrival->place.skip;
+				return false;
+			wire_len -= outer;
 		}
 	}
-	if (list->max_len && wire_len > list->max_len)
-		return leave(skb, arrival);
-	if (count > 1 && !can_change(skb, key, list, l3, untagged))
-		return leave(skb, arrival);
-	if (last->kind == WEFT_ACTION_OUTPUT) {
-		out = port_at(last->number);
-		if (!can_output(out, untagged) ||
-		    (skb->gso_size && arrival->endpoint != WEFT_NO_ENDPOINT &&
-		     !can_deliver_whole(key, out, count)))
-			return leave(skb, arrival);
-	} else if (last->kind != WEFT_ACTION_DROP || weft_config.watch_drops) {
-		return leave(skb, arrival);
-	}
-	if (count > 1 || out) {
-		int taken = decap(skb, key, arrival, &has_protocol);
+	if (it->list->max_len && wire_len > it->list->max_len)
+		return false;
+	return it->list->count == 1 || can_change(skb, key, it->list, it->l3, wire_len);
+}
 
-		if (taken == TAKE_OFF_REFUSED)
-			return leave(skb, arrival);
-		finish(flow, bytes, arrival);
-		if (taken != TAKEN_OFF ||
-		    (ecn && set_field(skb, key, WEFT_SET_IP4_TOS, key->ip >> 48, 3)) ||
-		    (count > 1 && change_all(skb, key, list)))
-			return count_drop(key->port >> 32, DROP_HEADROOM);
-	} else {
-		finish(flow, bytes, arrival);
-	}
-	if (out) {
-		count_tx(count_of(last->number), frame_bytes(skb));
+/*
+ * Takes off what brought the frame, and executes all actions but the last; `ecn`: the frame is to get
+ * the ECN field that the key has. An enum taken_off.
+ */
+static __always_inline int begin(struct __sk_buff *skb, struct weft_key *key,
+				 const struct received *it, int ecn, bool *has_protocol)
+{
+	int taken = decap(skb, key, it->by, has_protocol);
+
+	if (taken == TAKE_OFF_REFUSED)
+		return taken;
+	finish(it);
+	if (taken != TAKEN_OFF || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)) ||
+	    (it->list->count > 1 && change_all(skb, key, it->list)))
+		return TAKE_OFF_LOST;
+	return TAKEN_OFF;
+}
+
+static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
+				   const struct received *it, __u32 tags, int ecn)
+{
+	struct weft_port *out = port_at(it->last->number);
+	bool has_protocol;
+
+	if (!can_output(out, skb->gso_size ? 0 : it->bytes - tags) ||
+	    (skb->gso_size && is_tunnelled(it->by) &&
+	     !can_deliver_whole(key, out, it->list->count)))
+		return leave_aside(skb, it);
+	switch (begin(skb, key, it, ecn, &has_protocol)) {
+	case TAKEN_OFF:
+		count_tx(count_of(it->last->number), frame_bytes(skb));
 		return deliver(skb, key, out, has_protocol);
+	case TAKE_OFF_REFUSED:
+		return leave_aside(skb, it);
+	default:
+		return count_drop(key->port >> 32, DROP_HEADROOM);
 	}
-	return count_drop(key->port >> 32, last->field);
+}
+
+static __always_inline int to_nobody(struct __sk_buff *skb, struct weft_key *key,
+				     const struct received *it, int ecn)
+{
+	bool has_protocol;
+
+	if (weft_config.watch_drops)
+		return leave(skb, it->by);
+	if (it->list->count == 1) {
+		finish(it);
+		return count_drop(key->port >> 32, it->last->field);
+	}
+	/* There are copies. */
+	switch (begin(skb, key, it, ecn, &has_protocol)) {
+	case TAKEN_OFF:
+		return count_drop(key->port >> 32, it->last->field);
+	case TAKE_OFF_REFUSED:
+		return leave_aside(skb, it);
+	default:
+		return count_drop(key->port >> 32, DROP_HEADROOM);
+	}
+}
+
+static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key,
+				   struct received *it, int ecn)
+{
+	__u32 tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
+	__u32 outer = it->by->place.offset + it->by->place.skip;
+
+	it->bytes = skb->len - outer;
+	it->l3 = outer + ETH_LEN + tags;
+	if (!it->list->count) {
+		finish(it);
+		return TC_ACT_SHOT;
+	}
+	it->last = last_of(it->list);
+	if (!it->last)
+		return leave(skb, it->by);
+	if (!can_begin(skb, key, it))
+		return leave_aside(skb, it);
+	switch (it->last->kind) {
+	case WEFT_ACTION_OUTPUT:
+		return to_port(skb, key, it, tags, ecn);
+	case WEFT_ACTION_DROP:
+		return to_nobody(skb, key, it, ecn);
+	default:
+		return leave(skb, it->by);
+	}
 }
 
 /* Ethernet, IPv6, UDP, Geneve and OVN's option. */
@@ -175,21 +250,22 @@ SEC("tc")
 int weft_uplink(struct __sk_buff *skb)
 {
 	struct arrival arrival = {};
+	struct received frame = {};
 	struct weft_key key = {};
 	struct weft_list *list;
 	struct weft_flow *flow;
 	__u32 number, at;
-	int arrived, ecn;
+	int found, ecn;
 
 	if (skb->vlan_present || is_tpid(bpf_ntohs(skb->protocol)))
-		arrived = read_link(skb, &key, &arrival);
+		found = read_link(skb, &key, &arrival);
 	else
-		arrived = arrive(skb, &key, &arrival);
-	if (arrived == ARRIVED_NOT_OURS)
+		found = arrive(skb, &key, &arrival);
+	if (found == ARRIVED_NOT_OURS)
 		return TC_ACT_OK;
-	if (arrived == ARRIVED_OTHER_LINK)
+	if (found == ARRIVED_OTHER_LINK)
 		return other_link(skb);
-	if (arrived == ARRIVED_ODD || parse_inner(skb, &key, &arrival.place) != WEFT_PARSED)
+	if (found == ARRIVED_ODD || parse_inner(skb, &key, &arrival.place) != WEFT_PARSED)
 		return leave(skb, &arrival);
 	ecn = join_ecn(&key, arrival.tos);
 	if (ecn < 0)
@@ -200,9 +276,12 @@ int weft_uplink(struct __sk_buff *skb)
 		return leave(skb, &arrival);
 	at = flow->list;
 	list = bpf_map_lookup_elem(&weft_lists, &at);
-	if (at == WEFT_LIST_HAND_OVER || !list)
+	if (at == WEFT_LIST_HAND_OVER || !list || is_aside(flow))
 		return leave(skb, &arrival);
-	return execute(skb, &key, list, number, &arrival, ecn);
+	frame.by = &arrival;
+	frame.number = number;
+	frame.list = list;
+	return execute(skb, &key, &frame, ecn);
 }
 
 char _license[] SEC("license") __weak = "Dual BSD/GPL";

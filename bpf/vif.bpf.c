@@ -2,14 +2,52 @@
 /* From a guest: at the tc ingress hook of the device that is a port's end on the host. */
 #include "execute.h"
 
-/* The end point of a list that ends in encapsulation, if a frame of `wire_len` can go there. */
+/* A frame that a guest has sent, and the megaflow that it belongs to. */
+struct sent {
+	__u32 port;
+	__u32 number;		/* of the megaflow */
+	const struct weft_list *list;
+	const struct weft_action *last;
+	__u32 bytes;		/* with its tags */
+	__u32 wire_len;		/* of the frame, or where it matters of the longest of its segments */
+};
+
+/* Where layer 3 begins in the skb, whose outermost tag may be in the metadata. */
+static __always_inline __u32 sent_l3(struct __sk_buff *skb, const struct weft_key *key,
+				     const struct sent *sent)
+{
+	return ETH_LEN + tag_count(key) * TAG_LEN - (sent->bytes - skb->len);
+}
+
+/* This packet has to go to userspace, and those behind it take the same way. */
+static __always_inline int put_aside(struct __sk_buff *skb, const struct sent *sent)
+{
+	set_aside(sent->number);
+	return hand_over(skb, sent->port);
+}
+
+/* Counts a packet that ends here. */
+static __always_inline void finish(const struct sent *sent)
+{
+	count_rx(count_of(sent->port), sent->bytes);
+	serve(sent->number, sent->bytes);
+}
+
+/* A packet that could not be changed after it had begun. */
+static __always_inline int lost(const struct sent *sent)
+{
+	finish(sent);
+	return count_drop(sent->port, DROP_HEADROOM);
+}
+
+/* The end point of a list that ends in encapsulation, if the frame can go there. */
 static __always_inline struct weft_endpoint *can_encap(struct __sk_buff *skb,
 						       const struct weft_key *key,
-						       const struct weft_list *list,
-						       const struct weft_action *last,
-						       __u32 wire_len, struct weft_class **found)
+						       const struct sent *sent,
+						       struct weft_class **found)
 {
 	const __u32 ready = WEFT_ENDPOINT_PRESENT | WEFT_ENDPOINT_RESOLVED;
+	const struct weft_list *list = sent->list;
 	struct weft_endpoint *endpoint;
 	__u32 number = list->endpoint, limit;
 	struct weft_class *class;
@@ -22,12 +60,9 @@ static __always_inline struct weft_endpoint *can_encap(struct __sk_buff *skb,
 	if (!class)
 		return 0;
 	limit = endpoint->max_len;
-	if (class->tunnel == WEFT_GENEVE && last->has_ports)
+	if (class->tunnel == WEFT_GENEVE && sent->last->has_ports)
 		limit -= OPTION_LEN;
-	if (!wire_len || (__s32)(wire_len + list->grows) > (__s32)limit)
-		return 0;
-	if (class->flags & WEFT_CLASS_CLAMP_MSS && ip_proto(key) == PROTO_TCP &&
-	    key->transport & 0x02 << 16)
+	if ((__s32)(sent->wire_len + list->grows) > (__s32)limit)
 		return 0;
 	/* Two tags can be put into the bytes of the frame. */
 	if ((key->vlan || list->grows) &&
@@ -40,133 +75,195 @@ static __always_inline struct weft_endpoint *can_encap(struct __sk_buff *skb,
 		if ((class->flags & refused) == refused ||
 		    skb->len + list->grows + TAG_LEN + class->len + OPTION_LEN > 0xffff)
 			return 0;
+		/* Helpers refuse a tunnel in a tunnel, which is too late once the frame is changed. */
+		if ((list->count > 1 || key->vlan) && is_encapsulated(skb))
+			return 0;
+	} else if (skb->len > LONGEST_PLAIN) {
+		return 0;
 	}
 	*found = class;
 	return endpoint;
 }
 
-/* Counts a packet that ends here. */
-static __always_inline void finish(__u32 port, __u32 flow, __u32 bytes)
+static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
+				   const struct sent *sent, __u32 tags)
 {
-	count_rx(count_of(port), bytes);
-	serve(flow, bytes);
+	struct weft_port *out = port_at(sent->last->number);
+
+	if (!can_output(out, skb->gso_size ? 0 : sent->bytes - tags))
+		return put_aside(skb, sent);
+	if (sent->list->count > 1 && change_all(skb, key, sent->list))
+		return lost(sent);
+	finish(sent);
+	count_tx(count_of(sent->last->number), frame_bytes(skb));
+	return deliver(skb, key, out, true);
 }
 
-/* A packet that could not be changed after it had begun. */
-static __noinline int lost(__u32 port, __u32 flow, __u32 bytes)
+static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *key,
+				       const struct sent *sent)
 {
-	finish(port, flow, bytes);
-	return count_drop(port, DROP_HEADROOM);
-}
-
-static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key,
-				   const struct weft_list *list, __u32 port, __u32 flow)
-{
-	__u32 count = list->count, bytes = frame_bytes(skb), wire_len = bytes, tags, untagged;
-	const struct weft_action *last;
+	__u32 uplink = weft_config.uplink_ifindex, bytes;
 	struct weft_endpoint *endpoint;
 	struct weft_class *class;
-	struct weft_port *out;
 	bool has_sum;
 	__u64 sum = 0;
-	__u32 sent;
 
-	if (!count) {
-		finish(port, flow, bytes);
+	endpoint = can_encap(skb, key, sent, &class);
+	if (!endpoint || !uplink)
+		return put_aside(skb, sent);
+	/* Its MSS is lowered there. What follows it waits for an answer. */
+	if (class->flags & WEFT_CLASS_CLAMP_MSS && ip_proto(key) == PROTO_TCP &&
+	    key->transport & 0x02 << 16)
+		return hand_over(skb, sent->port);
+	has_sum = class->flags & WEFT_CLASS_CHECKSUM && !skb->gso_size;
+	if (has_sum && !sum_of_owed(skb, sent_l3(skb, key, sent), &sum))
+		return put_aside(skb, sent);
+	if (sent->list->count > 1) {
+		if (change_all(skb, key, sent->list))
+			return lost(sent);
+		/* It may be another one now. */
+		if (has_sum)
+			sum_of_owed(skb, l3_offset(skb), &sum);
+	}
+	bytes = frame_bytes(skb);
+	switch (encap(skb, key, sent->last, endpoint, sum)) {
+	case ENCAPPED:
+		break;
+	case ENCAP_REFUSED:
+		if (sent->list->count == 1)
+			return put_aside(skb, sent);
+		/* fall through */
+	default:
+		return lost(sent);
+	}
+	finish(sent);
+	__sync_fetch_and_add(&endpoint->tx_packets, 1);
+	__sync_fetch_and_add(&endpoint->tx_bytes, bytes);
+	return bpf_redirect(uplink, 0);
+}
+
+static __always_inline int to_uplink(struct __sk_buff *skb, struct weft_key *key,
+				     const struct sent *sent)
+{
+	__u32 uplink = weft_config.uplink_ifindex;
+
+	if (!can_uplink(sent->wire_len + sent->list->grows))
+		return put_aside(skb, sent);
+	if (sent->list->count > 1 && change_all(skb, key, sent->list))
+		return lost(sent);
+	finish(sent);
+	count_tx(uplink_count(), frame_bytes(skb));
+	return bpf_redirect(uplink, 0);
+}
+
+/* Whether somebody asks how long the segments of a super-packet are. */
+static __always_inline bool asks_len(const struct sent *sent)
+{
+	__u8 kind = sent->last->kind;
+
+	return sent->list->max_len || kind == WEFT_ACTION_ENCAP ||
+	       (weft_config.uplink_max_len &&
+		(kind == WEFT_ACTION_UPLINK || sent->list->count > 1));
+}
+
+static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key, struct sent *sent)
+{
+	__u32 stripped, tags;
+
+	sent->bytes = frame_bytes(skb);
+	sent->wire_len = sent->bytes;
+	if (!sent->list->count) {
+		finish(sent);
 		return TC_ACT_SHOT;
 	}
-	last = last_of(list);
-	if (!last)
-		return hand_over(skb, port);
+	sent->last = last_of(sent->list);
+	if (!sent->last)
+		return hand_over(skb, sent->port);
 	tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
-	untagged = skb->gso_size ? 0 : bytes - tags;
-	if (skb->gso_size && (list->max_len || last->kind == WEFT_ACTION_ENCAP ||
-			      (last->kind == WEFT_ACTION_UPLINK && weft_config.uplink_max_len))) {
-		__u32 stripped = bytes - skb->len;
-
-		wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
-		if (!wire_len)
-			return hand_over(skb, port);
-		wire_len += stripped;
+	stripped = sent->bytes - skb->len;
+	if (skb->gso_size && asks_len(sent)) {
+		sent->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
+		if (!sent->wire_len)
+			return put_aside(skb, sent);
+		sent->wire_len += stripped;
 	}
-	if (list->max_len && wire_len > list->max_len)
-		return hand_over(skb, port);
-	if (count > 1 &&
-	    !can_change(skb, key, list, ETH_LEN + tags - (bytes - skb->len), untagged))
-		return hand_over(skb, port);
-	switch (last->kind) {
+	if (sent->list->max_len && sent->wire_len > sent->list->max_len)
+		return put_aside(skb, sent);
+	if (sent->list->count > 1 &&
+	    !can_change(skb, key, sent->list, ETH_LEN + tags - stripped, sent->wire_len))
+		return put_aside(skb, sent);
+	switch (sent->last->kind) {
 	case WEFT_ACTION_OUTPUT:
-		out = port_at(last->number);
-		if (!can_output(out, untagged))
-			return hand_over(skb, port);
-		if (count > 1 && change_all(skb, key, list))
-			return lost(port, flow, bytes);
-		finish(port, flow, bytes);
-		count_tx(count_of(last->number), frame_bytes(skb));
-		return deliver(skb, key, out, true);
+		return to_port(skb, key, sent, tags);
 	case WEFT_ACTION_ENCAP:
-		endpoint = can_encap(skb, key, list, last, wire_len, &class);
-		if (!endpoint)
-			return hand_over(skb, port);
-		has_sum = class->flags & WEFT_CLASS_CHECKSUM && !skb->gso_size;
-		if (has_sum && !sum_of_owed(skb, ETH_LEN + tags - (bytes - skb->len), &sum))
-			return hand_over(skb, port);
-		if (count > 1) {
-			if (change_all(skb, key, list))
-				return lost(port, flow, bytes);
-			/* It may be another one now. */
-			if (has_sum)
-				sum_of_owed(skb, l3_offset(skb), &sum);
-		}
-		sent = frame_bytes(skb);
-		switch (encap(skb, key, last, endpoint, sum)) {
-		case ENCAPPED:
-			break;
-		case ENCAP_REFUSED:
-			if (count == 1)
-				return hand_over(skb, port);
-			/* fall through */
-		default:
-			return lost(port, flow, bytes);
-		}
-		finish(port, flow, bytes);
-		__sync_fetch_and_add(&endpoint->tx_packets, 1);
-		__sync_fetch_and_add(&endpoint->tx_bytes, sent);
-		return bpf_redirect(weft_config.uplink_ifindex, 0);
+		return to_endpoint(skb, key, sent);
 	case WEFT_ACTION_UPLINK:
-		if (!weft_config.uplink_ifindex ||
-		    (weft_config.uplink_max_len &&
-		     wire_len + list->grows > weft_config.uplink_max_len))
-			return hand_over(skb, port);
-		if (count > 1 && change_all(skb, key, list))
-			return lost(port, flow, bytes);
-		finish(port, flow, bytes);
-		count_tx(uplink_count(), frame_bytes(skb));
-		return bpf_redirect(weft_config.uplink_ifindex, 0);
+		return to_uplink(skb, key, sent);
 	case WEFT_ACTION_DROP:
 		if (weft_config.watch_drops)
-			return hand_over(skb, port);
-		if (count > 1)
-			change_all(skb, key, list);
-		finish(port, flow, bytes);
-		return count_drop(port, last->field);
+			return hand_over(skb, sent->port);
+		if (sent->list->count > 1)
+			change_all(skb, key, sent->list);
+		finish(sent);
+		return count_drop(sent->port, sent->last->field);
 	default:
-		return hand_over(skb, port);
+		return hand_over(skb, sent->port);
 	}
+}
+
+static __always_inline struct weft_device *device_at(__u32 place)
+{
+	place &= WEFT_DEVICES - 1;
+	return bpf_map_lookup_elem(&weft_devices, &place);
+}
+
+/* One that is not in the first place for its number: another device has that. */
+static __noinline struct weft_device *find_device(__u32 ifindex)
+{
+	struct weft_device *device;
+	int i;
+
+#pragma clang loop unroll(disable)
+	for (i = 1; i < WEFT_DEVICE_PROBES; i++) {
+		device = device_at(ifindex + i);
+		if (device && device->ifindex == ifindex)
+			return device;
+	}
+	return 0;
+}
+
+/* The port that a device is. */
+static __always_inline struct weft_device *device_of(__u32 ifindex)
+{
+	struct weft_device *device = device_at(ifindex);
+
+	if (device && device->ifindex == ifindex)
+		return device;
+	return find_device(ifindex);
+}
+
+/*
+ * A device of ours that is no port any more, or not yet: what its guest sends is not for the host's
+ * own network stack.
+ */
+static __noinline int no_port(void)
+{
+	return count_drop(weft_config.uplink_port, DROP_NO_SUCH_PORT);
 }
 
 SEC("tc")
 int weft_vif(struct __sk_buff *skb)
 {
-	__u32 at = skb->ifindex & (WEFT_DEVICES - 1), port, number;
-	struct weft_device *device = bpf_map_lookup_elem(&weft_devices, &at);
+	struct weft_device *device = device_of(skb->ifindex);
+	__u32 at, port, number;
+	struct sent sent = {};
 	struct weft_list *list;
 	struct weft_flow *flow;
 	struct weft_port *from;
 	struct weft_key key;
 
-	if (!device || device->ifindex != skb->ifindex)
-		return TC_ACT_OK;
+	if (!device)
+		return no_port();
 	port = device->port;
 	from = port_at(port);
 	if (!from || from->flags & WEFT_PORT_WATCHED)
@@ -179,9 +276,12 @@ int weft_vif(struct __sk_buff *skb)
 		return miss(skb, port);
 	at = flow->list;
 	list = bpf_map_lookup_elem(&weft_lists, &at);
-	if (at == WEFT_LIST_HAND_OVER || !list)
+	if (at == WEFT_LIST_HAND_OVER || !list || is_aside(flow))
 		return hand_over(skb, port);
-	return execute(skb, &key, list, port, number);
+	sent.port = port;
+	sent.number = number;
+	sent.list = list;
+	return execute(skb, &key, &sent);
 }
 
 char _license[] SEC("license") __weak = "Dual BSD/GPL";

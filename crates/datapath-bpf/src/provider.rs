@@ -294,6 +294,11 @@ impl Datapath for KernelDatapath {
             .iter()
             .filter_map(|answer| Some((answer.megaflow.as_deref()?, Some(&answer.upcall.key))));
         self.put_in_tables(made);
+        if self.workers > 1 {
+            // What is set aside goes to any worker, not only to the one that has asked.
+            let made = answers.iter().filter_map(|answer| answer.megaflow.as_deref().cloned());
+            self.user.put(made.collect())?;
+        }
         self.user.answer(answers)
     }
 

@@ -2,16 +2,18 @@
 
 mod common;
 
-use common::encode::{self, Bytes};
+use common::encode;
 use common::frames::tcp4;
 use common::switch::{DROPPED, PASSED, REDIRECTED, Ran, Switch, offsets};
 use common::tunnels::{self, Tunnel};
 use datapath_bpf::{ListNo, Served};
 use flow::{
-    Action, DatapathKey, DropReason, FlowKey, LogicalPorts, PortKey, TunnelKey, TunnelSpec,
+    Action, DatapathKey, DropReason, FlowKey, LogicalPorts, PortKey, PortNo, TunnelKey, TunnelSpec,
     TunnelType, extract,
 };
 use packet::PacketBuf;
+use std::time::Duration;
+use testkit::host::wait_until;
 use testkit::random::Random;
 
 const ALL: TunnelKey = TunnelKey { datapath: DatapathKey(5), ports: None };
@@ -146,8 +148,116 @@ fn ports_that_cannot_be_used_or_are_watched_get_nothing_from_programs() {
     switch.set_port(Switch::DEVICE, 1, 0, 0);
     switch.set_port(Switch::VIF, 1, encode::WATCHED, 0);
     assert!(is_handed_over(&switch.vif(&frame), &frame), "a port that is watched");
-    switch.update("weft_devices", 1, &Bytes::new().u32(0).u32(0));
-    assert_eq!(switch.vif(&frame), Ran { verdict: PASSED, bytes: frame }, "no port of ours");
+}
+
+#[test]
+fn devices_are_the_ports_that_they_are_said_to_be() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let frame = tcp4();
+    switch.put(&key(&frame), &[Action::Output(Switch::DEVICE)], 0);
+    assert_eq!(switch.vif(&frame).verdict, REDIRECTED);
+    // The number of all frames' device is 1.
+    let other = 1 + 65_536;
+    switch.set_device_at(1, other, Switch::PEER);
+    switch.set_device_at(4, 1, Switch::VIF);
+    assert_eq!(switch.vif(&frame).verdict, REDIRECTED, "found behind another's place");
+    switch.set_device_at(4, other, Switch::PEER);
+    assert_eq!(switch.vif(&frame).verdict, DROPPED, "it is no port, and not for the host either");
+    assert_eq!(switch.drops(Switch::UPLINK, DropReason::NoSuchPort), 1);
+    assert_eq!(switch.counts(Switch::VIF)[0], 2);
+}
+
+#[test]
+fn drops_are_counted_for_the_uplink_when_there_is_no_room_for_more() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let frame = tcp4();
+    switch.put(&key(&frame), &[Action::Drop(DropReason::FlowDrop)], 0);
+    switch.expect_drops(Switch::UPLINK, DropReason::FlowDrop);
+    let others = (1 << 20..).map(PortNo);
+    let fits = others.take_while(|port| switch.expect_drops(*port, DropReason::FlowDrop)).count();
+    assert!(fits > 10_000, "{fits}");
+    assert_eq!(switch.vif(&frame).verdict, DROPPED);
+    assert_eq!(switch.drops(Switch::VIF, DropReason::FlowDrop), 0);
+    assert_eq!(switch.drops(Switch::UPLINK, DropReason::FlowDrop), 1);
+}
+
+/// What a program may serve goes where the packet in front of it has gone, until that is a while ago.
+#[test]
+fn packets_of_a_megaflow_do_not_overtake_one_another() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let random = &mut Random::new(1);
+    let tunnel = tunnels::add_all(&mut switch)[0];
+    let frame = tcp4();
+    let mut long = frame.clone();
+    long.push(0);
+    let output = [Action::Output(Switch::DEVICE)];
+    switch.put(&key(&frame), &output, frame.len() as u32);
+    let tunnel_key = tunnel.key(random);
+    let (outer, of_tunnel) = tunnels::arrival(&tunnel, &frame, &tunnel_key);
+    let (long_outer, _) = tunnels::arrival(&tunnel, &long, &tunnel_key);
+    switch.put(&of_tunnel, &output, frame.len() as u32);
+    let is_left =
+        |outer: &[u8]| switch.uplink(outer) == Ran { verdict: PASSED, bytes: outer.to_vec() };
+
+    assert!(!is_handed_over(&switch.vif(&frame), &frame) && !is_left(&outer));
+    assert!(is_handed_over(&switch.vif(&long), &long) && is_left(&long_outer));
+    assert!(is_handed_over(&switch.vif(&frame), &frame), "the longer one is in front of it");
+    assert!(is_left(&outer), "the longer one is in front of it");
+    let patience = Duration::from_secs(10);
+    wait_until(patience, "it is a while ago", || !is_handed_over(&switch.vif(&frame), &frame));
+    wait_until(patience, "it is a while ago", || !is_left(&outer));
+}
+
+#[test]
+fn nothing_counts_as_sent_without_an_uplink() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let tunnel = tunnels::add_all(&mut switch)[0];
+    let frame = tcp4();
+    let encap = Action::Encap { endpoint: tunnel.id, key: ALL };
+    let flow = switch.put(&key(&frame), &[encap], 0);
+    switch.configure(offsets::UPLINK_IFINDEX, &0_u32.to_ne_bytes());
+    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    assert_eq!(switch.endpoint_counts(tunnel.id), [0; 4]);
+    assert_eq!(switch.tables.served(flow).expect("it is there"), Served::default());
+}
+
+#[test]
+fn copies_by_the_uplink_are_handed_over_when_they_are_too_long() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let frame = tcp4();
+    let copies = [Action::Output(Switch::UPLINK), Action::Output(Switch::DEVICE)];
+    for (extra, goes) in [(0, true), (1, false)] {
+        let flow = switch.put(&key(&frame), &copies, 0);
+        let max_len = frame.len() as u32 - extra;
+        switch.configure(offsets::UPLINK_MAX_LEN, &max_len.to_ne_bytes());
+        assert_eq!(is_handed_over(&switch.vif(&frame), &frame), !goes, "{extra} too long");
+        switch.tables.delete(flow).expect("it is there");
+    }
+}
+
+/// RFC 8200 section 8.1: only where both ends have said so.
+#[test]
+fn packets_without_a_checksum_are_left_when_their_tunnel_has_checksums_over_ip6() {
+    testkit::require_root!();
+    for (is_checked, goes) in [(false, true), (true, false)] {
+        let mut switch = Switch::load();
+        let spec = TunnelSpec { checksum: is_checked, ..tunnels::spec(TunnelType::Vxlan) };
+        let [local, remote] = ["fd01::1", "fd01::2"].map(|text| text.parse().expect("an address"));
+        let tunnel = tunnels::add(&mut switch, &spec, 0, local, remote);
+        let (mut outer, key) = tunnels::arrival(&tunnel, &tcp4(), &ALL);
+        switch.put(&key, &[Action::Output(Switch::DEVICE)], 0);
+        let sum = 14 + 40 + 6..14 + 40 + 8;
+        assert_eq!(outer[sum.clone()] == [0, 0], !is_checked);
+        assert_eq!(switch.uplink(&outer), Ran { verdict: REDIRECTED, bytes: tcp4() });
+        outer[sum].fill(0);
+        let is_left = switch.uplink(&outer) == Ran { verdict: PASSED, bytes: outer };
+        assert_eq!(is_left, !goes, "checksums: {is_checked}");
+    }
 }
 
 #[test]

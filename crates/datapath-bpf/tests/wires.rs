@@ -242,6 +242,44 @@ fn may_be_handed_over(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: 
         || ends_in_tunnel && (no_checksum || has_many_tags || is_long)
 }
 
+/// The port and the frame of one that was too long for a header.
+fn handed_over_by_tags(packet: &PacketBuf) -> (PortNo, PacketBuf) {
+    let mut packet = packet.clone();
+    let [high, low] = [(); 2].map(|()| flow::pop_vlan(&mut packet).expect("it has a tag"));
+    assert_eq!([high.tpid, low.tpid], [EtherType::QINQ, EtherType::VLAN]);
+    (PortNo(u32::from(high.tci()) << 16 | u32::from(low.tci())), packet)
+}
+
+/// Helpers make a frame longer up to about 16 KB, unless it is a super-packet.
+#[test]
+fn frames_of_any_length_are_handed_over() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    let tunnel = add_tunnels(&mut lab.switch)[0];
+    for tag in [None, Some(Tag::from_tci(EtherType::VLAN, 7))] {
+        let mut frame = PacketBuf::from_bytes(&common::frames::tcp4());
+        frame.append(&vec![0x5a; 40_000]);
+        if let Some(tag) = tag {
+            flow::push_vlan(&mut frame, tag).expect("there is headroom");
+        }
+        let key = extract(&frame, Switch::VIF, None).expect("it is whole");
+        let rewrite = Action::Set { field: Field::EthSrc, value: 1, mask: (1 << 48) - 1 };
+        let tunnel_key = TunnelKey { datapath: flow::DatapathKey(5), ports: None };
+        let encap = Action::Encap { endpoint: tunnel.id, key: tunnel_key };
+        for actions in [None, Some(vec![rewrite, encap])] {
+            let flow = actions.map(|actions| lab.switch.put(&key, &actions, 0));
+            lab.send(Wire::Vif, &frame);
+            let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+            assert_eq!(wire, Wire::HandOver);
+            let (port, seen) = handed_over_by_tags(&seen);
+            assert_eq!((port, comparable(&seen)), (Switch::VIF, comparable(&frame)));
+            if let Some(flow) = flow {
+                lab.switch.tables.delete(flow).expect("it is there");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_guests_send_leaves_as_the_reference_says() {
     testkit::require_root!();

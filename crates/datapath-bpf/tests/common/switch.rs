@@ -103,7 +103,11 @@ impl Switch {
     }
 
     pub fn set_device(&self, ifindex: u32, port: PortNo) {
-        self.update("weft_devices", ifindex & 0xffff, &Bytes::new().u32(ifindex).u32(port.0));
+        self.set_device_at(ifindex & 0xffff, ifindex, port);
+    }
+
+    pub fn set_device_at(&self, place: u32, ifindex: u32, port: PortNo) {
+        self.update("weft_devices", place, &Bytes::new().u32(ifindex).u32(port.0));
     }
 
     /// `mac` as in a key; `flags` as the programs have them.
@@ -177,7 +181,13 @@ impl Switch {
             mask.set(field, 0);
         }
         let megaflow = KernelMatch::new(key, &mask).expect("the key holds it");
-        self.tables.put(&megaflow, list).expect("there is room")
+        match self.tables.put(&megaflow, list) {
+            Err(error) if error.is_full() => {
+                self.tables.reclaim().expect("a grace period ends");
+                self.tables.put(&megaflow, list).expect("there is room again")
+            }
+            put => put.expect("there is room"),
+        }
     }
 
     pub fn vif(&self, frame: &[u8]) -> Ran {
@@ -206,6 +216,14 @@ impl Switch {
         sum_words(&cpus.expect("can be read").unwrap_or_default(), 0)
     }
 
+    /// Makes room for drops of a port under a reason; false when there is none.
+    pub fn expect_drops(&self, port: PortNo, reason: flow::DropReason) -> bool {
+        let cpus = libbpf_rs::num_possible_cpus().expect("there are some");
+        let key = Bytes::new().u64(u64::from(port.0) << 8 | reason as u64);
+        let nothing = vec![vec![0; 8]; cpus];
+        self.map("weft_drops").update_percpu(key.as_slice(), &nothing, MapFlags::ANY).is_ok()
+    }
+
     /// Received packets and bytes, sent packets and bytes.
     pub fn counts(&self, port: PortNo) -> [u64; 4] {
         let cpus = self.map("weft_port_counts").lookup_percpu(&port.0.to_ne_bytes(), MapFlags::ANY);
@@ -229,6 +247,7 @@ pub mod offsets {
 
     const CONFIG: usize = offset_of!(bss, weft_config);
     pub const UPLINK_IFINDEX: usize = CONFIG + offset_of!(weft_config, uplink_ifindex);
+    pub const UPLINK_MAX_LEN: usize = CONFIG + offset_of!(weft_config, uplink_max_len);
     pub const HAND_OVER_IFINDEX: usize = CONFIG + offset_of!(weft_config, hand_over_ifindex);
     pub const WATCH_DROPS: usize = CONFIG + offset_of!(weft_config, watch_drops);
     pub const MISS_NS: usize = CONFIG + offset_of!(weft_config, miss_ns);

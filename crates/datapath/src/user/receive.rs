@@ -69,7 +69,7 @@ struct Batch {
 impl Receiver {
     /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them, and those to a group
     /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged. With
-    /// `handed_over`, programs hand over what would be received by packet sockets.
+    /// `handed_over`, programs hand over what would be received by packet sockets, and see each datagram before a socket does.
     pub(super) fn open_group(
         tunnel: &TunnelConfig,
         uplink: Ifindex,
@@ -92,6 +92,8 @@ impl Receiver {
             }
             _ => {
                 let options = UdpOptions {
+                    // Trains that the kernel has joined would go round the programs, and single packets would overtake them.
+                    gro: !handed_over,
                     // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
                     zero_checksum_v6: !spec.checksum,
                     device: Some(uplink),
