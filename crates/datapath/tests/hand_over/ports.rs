@@ -251,7 +251,7 @@ fn programs_are_told_in_order_and_of_all_end_points() {
     let uplink = place(&told, &|it| *it == Told::Uplink(Some(lab.uplink.index))).unwrap();
     let port = place(&told, &|it| matches!(it, Told::Port(PortNo(1), Some(_)))).unwrap();
     let hand_over = place(&told, &|it| *it == Told::HandOver(true)).unwrap();
-    assert!(uplink < port && port < hand_over, "{told:?}");
+    assert!(hand_over < uplink && uplink < port, "{told:?}");
     let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
     let resolved = Told::Resolved((EndpointId(4), Some(hop)));
     wait_until(PATIENCE, "it is resolved", || programs.told().contains(&resolved));
