@@ -331,16 +331,14 @@ struct weft_link {
 /* What may change at any time. */
 struct weft_config {
 	__u32 uplink_ifindex;
-	__u32 hand_over_ifindex;	/* of the TAP; 0: nobody reads */
 	__u32 uplink_port;
 	__u32 watch_drops;		/* what would be dropped is handed over */
+	__u32 has_links;		/* userspace wants to know of tagged frames of other links */
 	__u64 miss_ns;			/* one more of a port's misses in so many nanoseconds; 0: no limit */
 	__u64 miss_burst;		/* and so many at once */
 	__u16 entropy_base;
 	__u16 entropy_mask;		/* ports of the range - 1 */
 	__u32 uplink_max_len;		/* of tagged frames by the uplink, tags included; 0: no limit */
-	__u32 has_links;		/* userspace wants to know of tagged frames of other links */
-	__u32 pad;
 };
 
 /*

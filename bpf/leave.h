@@ -14,6 +14,7 @@ enum {
 	DROP_QUEUE_FULL = 22,
 	DROP_NO_SUCH_PORT = 24,
 	DROP_UPCALL_QUEUE_FULL = 43,
+	DROP_NO_DAEMON = 46,
 };
 
 /* Counts a packet that came in by `port`; for the uplink, when there is no room for one more port. */
@@ -49,7 +50,7 @@ static __noinline int hand_over_tagged(struct __sk_buff *skb, __u32 port, __u32 
 /* See WEFT_HAND_OVER_ETHERTYPE. */
 __weak int hand_over(struct __sk_buff *skb, __u32 port)
 {
-	__u32 ifindex = weft_config.hand_over_ifindex;
+	__u32 first = 0, *found = bpf_map_lookup_elem(&weft_hand_over, &first), ifindex;
 	struct {
 		__be32 port;
 		__u32 nobody[2];
@@ -60,8 +61,9 @@ __weak int hand_over(struct __sk_buff *skb, __u32 port)
 		.type = bpf_htons(WEFT_HAND_OVER_ETHERTYPE),
 	};
 
-	if (!ifindex)
-		return count_drop(port, DROP_UPCALL_QUEUE_FULL);
+	if (!found)
+		return count_drop(port, DROP_NO_DAEMON);
+	ifindex = *found;
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
 		return hand_over_tagged(skb, port, ifindex);
 	if (bpf_skb_store_bytes(skb, 0, &header, ETH_LEN, 0))

@@ -11,6 +11,7 @@
  *	weft_served, weft_lookups, weft_port_counts,
  *	weft_uplink_count, weft_drops		counters
  *	weft_misses				the token buckets of misses, by port
+ *	weft_hand_over				the TAP by which packets are handed over
  *	weft_config, mask_list_in_use		variables that may change at any time
  *	cache_shift, bucket_shift,
  *	hash_factors, entropy_factors		constants, set before loading
@@ -183,6 +184,18 @@ struct {
 	__type(value, struct weft_port_count);
 	__uint(max_entries, 1);
 } weft_uplink_count __weak SEC(".maps");
+
+/*
+ * The index of the TAP by which packets are handed over; nothing when nobody reads. Programs outlive
+ * the daemon, whose TAP goes with it, and its index may become that of another device: from a map of
+ * this type the kernel takes a device out when it goes.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} weft_hand_over __weak SEC(".maps");
 
 /*
  * Never read. An update of a map of maps returns when no program runs any more that ran when it

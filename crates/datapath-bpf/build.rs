@@ -3,8 +3,9 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
 
@@ -24,6 +25,7 @@ const OBJECTS: [(&str, &[&str]); 4] = [
 fn main() -> Result<()> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
     println!("cargo:rerun-if-changed={}", sources.display());
+    println!("cargo:rustc-env=WEFT_LAYOUT={:016x}", layout(&sources)?);
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
     for (name, parts) in OBJECTS {
         let object = out.join(format!("{name}.bpf.o"));
@@ -43,4 +45,23 @@ fn main() -> Result<()> {
         SkeletonBuilder::new().obj(&object).generate(out.join(format!("{name}.skel.rs")))?;
     }
     Ok(())
+}
+
+/// A number for all layouts that programs and daemon share, whatever comments say: FNV-1a of their source.
+fn layout(sources: &Path) -> Result<u64> {
+    let preprocessed = Command::new(CLANG)
+        .args(["-E", "-P", "-include"])
+        .arg(sources.join("vmlinux.h"))
+        .arg(sources.join("intf.h"))
+        .output()
+        .with_context(|| format!("cannot run {CLANG}"))?;
+    ensure!(preprocessed.status.success(), "{}", String::from_utf8_lossy(&preprocessed.stderr));
+    let constants = std::fs::read_to_string(sources.join("intf.h"))?;
+    let constants = constants.lines().filter(|line| line.starts_with("#define"));
+    let constants =
+        constants.flat_map(|line| line.split("/*").next().unwrap_or("").split_whitespace());
+    let text = String::from_utf8_lossy(&preprocessed.stdout);
+    let words = text.split_whitespace().chain(constants);
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    Ok(words.flat_map(|word| word.bytes().chain([b' '])).fold(0xcbf2_9ce4_8422_2325, hash))
 }

@@ -278,6 +278,12 @@ impl Lab {
         std::fs::write(self.network_file(), self.network_toml()).expect("a file can be written");
     }
 
+    /// Has the daemons that are started from now on run the network of the setup as it is now.
+    pub fn change_setup(&mut self, change: impl FnOnce(Setup) -> Setup) {
+        self.setup = change(self.setup.clone());
+        self.write_network();
+    }
+
     /// Has the daemons that are started from now on use another tunnel type.
     pub fn change_tunnel(&mut self, tunnel: &str) {
         self.setup.tunnel = tunnel.to_owned();

@@ -3,6 +3,7 @@
 use crate::flows::{Deleted, Flows};
 use crate::layout::weft_config;
 use crate::pieces::Pieces;
+use crate::pin::Pins;
 use crate::ports::Ports;
 use crate::reach::Reach;
 use crate::record::record;
@@ -12,10 +13,12 @@ use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::user::hand_over::{FastPath, PathMtu, Resolved};
 use datapath::user::{Config, Underlay};
 use flow::{FlowKey, PortNo};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A port's misses in one second, unless it has been quiet, and at once: more than userspace can answer.
 const MISSES_PER_SECOND: u64 = 50_000;
@@ -33,6 +36,7 @@ pub(crate) struct State {
     pub(crate) ports: Ports,
     config: Words,
     config_put: OwnedFd,
+    hand_over: MapHandle,
     /// Who watches drops, as long as they live.
     drops: Vec<Weak<()>>,
     /// Who watches ports.
@@ -46,7 +50,6 @@ pub(crate) struct State {
 struct Words {
     uplink_ifindex: u32,
     uplink_max_len: u32,
-    hand_over_ifindex: u32,
     uplink_port: u32,
     watch_drops: bool,
     has_links: bool,
@@ -55,8 +58,13 @@ struct Words {
 }
 
 impl Front {
-    /// For freshly loaded programs, which do nothing yet.
-    pub(crate) fn new(pieces: &Pieces, config: &Config) -> Result<Self, TableError> {
+    /// For freshly loaded programs, which do nothing yet; with `waits` until they [take over](Front::take_over).
+    pub(crate) fn new(
+        pieces: &Pieces,
+        config: &Config,
+        pins: Option<Arc<Pins>>,
+        waits: bool,
+    ) -> Result<Self, TableError> {
         let words = Words {
             uplink_port: config.uplink_port.0,
             entropy_base: config.entropy_base,
@@ -66,9 +74,10 @@ impl Front {
         let state = State {
             flows: Flows::new(pieces, config.uplink_port)?,
             reach: Reach::new(pieces)?,
-            ports: Ports::new(pieces)?,
+            ports: Ports::new(pieces, pins, waits)?,
             config: words,
             config_put: pieces.own_program("config_put")?,
+            hand_over: pieces.map("weft_hand_over")?,
             drops: Vec::new(),
             frames: HashMap::new(),
             is_closed: false,
@@ -183,6 +192,9 @@ impl Front {
             let mut state = self.lock();
             state.tidy_watchers()?;
             state.flows.discard_doomed();
+            if !state.is_closed {
+                state.ports.attach_missing();
+            }
             if !thoroughly {
                 return Ok(());
             }
@@ -192,6 +204,12 @@ impl Front {
             return Ok(());
         }
         self.finish(deleted, 0).map(drop)
+    }
+
+    /// Has programs stand everywhere, in the place of those of another process.
+    pub(crate) fn take_over(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.is_closed { Ok(()) } else { state.ports.take_over() }
     }
 
     /// Detaches the programs.
@@ -204,11 +222,9 @@ impl Front {
 
 impl State {
     fn write_config(&self) -> Result<(), TableError> {
-        let Words { uplink_ifindex, uplink_max_len, hand_over_ifindex, uplink_port, .. } =
-            self.config;
+        let Words { uplink_ifindex, uplink_max_len, uplink_port, .. } = self.config;
         let mut bytes = record!(weft_config {
             uplink_ifindex: uplink_ifindex,
-            hand_over_ifindex: hand_over_ifindex,
             uplink_port: uplink_port,
             watch_drops: u32::from(self.config.watch_drops),
             miss_ns: 1_000_000_000 / MISSES_PER_SECOND,
@@ -274,9 +290,12 @@ fn say(what: &str, result: Result<(), TableError>) {
 
 impl FastPath for Front {
     fn hand_over(&self, device: Option<Ifindex>) {
-        let index = device.map_or(0, |device| device.0);
-        let told = self.lock().configure(|words| words.hand_over_ifindex = index);
-        say("where packets are handed over", told);
+        let (state, first) = (self.lock(), 0_u32.to_ne_bytes());
+        let told = match device {
+            Some(device) => state.hand_over.update(&first, &device.0.to_ne_bytes(), MapFlags::ANY),
+            None => state.hand_over.delete(&first),
+        };
+        say("where packets are handed over", told.map_err(TableError::from));
     }
 
     fn uplink(&self, link: Option<&Link>) {

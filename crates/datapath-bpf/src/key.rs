@@ -240,6 +240,36 @@ impl KernelMatch {
         }
     }
 
+    /// A megaflow that programs have had, by its key and mask.
+    pub fn from_parts(key: KernelKey, mask: KernelMask) -> Self {
+        Self { key: mask.apply(&key), mask }
+    }
+
+    /// All that is known of the frames that the megaflow serves: the flow key of each meets this condition. What it was made of says
+    /// no more.
+    pub fn condition(&self) -> Match {
+        let shape = Shape(self.key.0[layout::PORT]);
+        let of_shape = self.mask.0[layout::PORT] & !IN_PORT;
+        let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
+        for word in 0..FLOW_WORDS {
+            let (value, bits) = match shape.place(word) {
+                Place::Own(at) => (self.key.0[at], self.mask.0[at]),
+                Place::Shared { at, bits } if of_shape & bits == bits => {
+                    (self.key.0[at], self.mask.0[at])
+                }
+                Place::Absent { bits } if of_shape & bits == bits => (0, u64::MAX),
+                Place::Register => (0, u64::MAX),
+                Place::Shared { .. } | Place::Absent { .. } | Place::NotHeld(_) => (0, 0),
+            };
+            // In the place of the shape a flow key has what begins as 0.
+            let (value, bits) =
+                if word == 0 { (value & IN_PORT, bits | !IN_PORT) } else { (value, bits) };
+            key.words_mut()[word] = value;
+            mask.words_mut()[word] = bits;
+        }
+        Match::new(&key, mask)
+    }
+
     /// The values, 0 outside the mask.
     pub const fn key(&self) -> &KernelKey {
         &self.key
@@ -351,6 +381,26 @@ mod tests {
             for other in keys.iter().filter(|other| megaflow.matches(&KernelKey::from(*other))) {
                 served += 1;
                 assert!(mask.agree(of, other), "{mask:?} of {of:?} serves {other:?}");
+            }
+        }
+        assert!(served > 10_000, "only {served} pairs say anything");
+    }
+
+    #[test]
+    fn condition_of_a_megaflow_is_met_by_all_frames_that_it_serves_and_says_all_of_its_mask() {
+        let mut random = Random::new(4);
+        let keys: Vec<_> = (0..300).map(|_| random_key(&mut random)).collect();
+        let mut served = 0;
+        for _ in 0..3000 {
+            let (of, mask) = (&keys[random.below(keys.len())], random_mask(&mut random));
+            let megaflow = KernelMatch::new(of, &mask).expect("bits that the key holds");
+            let again = KernelMatch::from_parts(*megaflow.key(), *megaflow.mask());
+            assert_eq!(again, megaflow);
+            let condition = megaflow.condition();
+            assert!(condition.mask().covers(&mask), "{condition:?} for {mask:?} of {of:?}");
+            for other in keys.iter().filter(|other| megaflow.matches(&KernelKey::from(*other))) {
+                served += 1;
+                assert!(condition.matches(other), "{megaflow:?} serves {other:?}: {condition:?}");
             }
         }
         assert!(served > 10_000, "only {served} pairs say anything");

@@ -13,6 +13,7 @@ pub(crate) use generated::types::{
     weft_list, weft_lookups, weft_mask_list, weft_port, weft_served, weft_tags,
 };
 
+use flow::Field;
 use std::mem::{offset_of, size_of};
 
 /// 64-bit words in a key.
@@ -43,3 +44,19 @@ pub(crate) const TUN_ADDR: usize = word(offset_of!(weft_key, tun_addr));
 
 // Every member is one of the above, so that none can be added to the C side alone.
 const _: () = assert!(WORDS == 20 && TUN_ADDR == WORDS - 4);
+
+/// What tells the maps of one version of weft from those of another that have other layouts: all that `bpf/intf.h` says, and where
+/// keys have their fields.
+pub(crate) const LAYOUT: u64 = {
+    let Ok(mut hash) = u64::from_str_radix(env!("WEFT_LAYOUT"), 16) else { panic!() };
+    let mut at = 0;
+    while at < Field::ALL.len() {
+        let field = Field::ALL[at];
+        let place =
+            (field.word() << 16 | (field.shift() as usize) << 8 | field.width() as usize) as u64;
+        // FNV-1a, a place at a time.
+        hash = (hash ^ place).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    hash
+};

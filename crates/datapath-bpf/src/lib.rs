@@ -12,6 +12,7 @@
 //! that stands behind the programs: together they are the [`KernelDatapath`] (docs/adr/0011).
 #![deny(unsafe_code)]
 
+mod adopt;
 mod attach;
 mod flows;
 mod front;
@@ -21,8 +22,10 @@ mod list;
 mod lists;
 mod load;
 mod pieces;
+mod pin;
 mod ports;
 mod provider;
+mod purge;
 mod reach;
 mod record;
 mod sys;
@@ -32,7 +35,9 @@ pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
 pub use list::{List, SetField, Step};
 pub use load::{Room, Unsupported, check};
 pub use pieces::Pieces;
-pub use provider::{KernelDatapath, StartError};
+pub use pin::{PinError, Pins};
+pub use provider::{KernelDatapath, StartError, TakenOver};
+pub use purge::{Purged, purge};
 pub use tables::{
     FlowNo, Grace, ListNo, Lookups, MaskNo, Retired, Served, Sizes, TableError, Tables,
 };

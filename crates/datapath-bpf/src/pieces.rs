@@ -31,6 +31,12 @@ impl Pieces {
         Ok(pieces)
     }
 
+    /// All of them by their names, maps and programs.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
+        let maps = self.maps.iter().map(|(name, map)| (name.as_str(), map.as_fd()));
+        maps.chain(self.programs.iter().map(|(name, program)| (name.as_str(), program.as_fd())))
+    }
+
     /// A handle to a map.
     ///
     /// # Errors

@@ -1,8 +1,9 @@
 //! [`Ports`]: the devices that programs stand at, and what they count there.
 
-use crate::attach::Attached;
+use crate::attach::{Attached, remove_filters};
 use crate::layout::{weft_bucket, weft_device, weft_drop, weft_port};
 use crate::pieces::Pieces;
+use crate::pin::Pins;
 use crate::record::record;
 use crate::tables::{TableError, sums};
 use datapath::stats::Count;
@@ -11,13 +12,15 @@ use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use wire::MacAddr;
 
 const ETHERNET_LEN: u32 = 14;
 const PEER: u32 = 1;
 const WATCHED: u32 = 2;
-/// Places in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
+/// Slots in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
 const DEVICES: u32 = 1 << 16;
 const PROBES: u32 = 4;
 
@@ -32,9 +35,12 @@ pub(crate) struct Ports {
     drops: MapHandle,
     vif: OwnedFd,
     uplink_program: OwnedFd,
-    places: Places,
+    slots: Slots,
+    pins: Option<Arc<Pins>>,
+    /// Programs of another process forward still: none of ours stands anywhere.
+    waits: bool,
     known: BTreeMap<PortNo, Port>,
-    uplink: Option<(Ifindex, Attached)>,
+    uplink: Option<Place>,
 }
 
 /// What is known of a port, whether its device is there or not.
@@ -44,7 +50,7 @@ struct Port {
     mac: Option<MacAddr>,
     is_watched: bool,
     device: Option<Device>,
-    /// Why no program stands at its device.
+    /// Why its device has no slot.
     trouble: Option<String>,
     /// What has been counted of other ports of this number.
     base: [Count; 2],
@@ -52,12 +58,47 @@ struct Port {
 
 #[derive(Debug)]
 struct Device {
-    ifindex: Ifindex,
+    slot: Slot,
     place: Place,
     max_len: u32,
     is_peer: bool,
     is_usable: bool,
-    _attached: Attached,
+}
+
+/// Where a program is to stand.
+#[derive(Debug)]
+struct Place {
+    link: Link,
+    attached: Option<Attached>,
+    /// Why none does.
+    trouble: Option<String>,
+}
+
+impl Place {
+    fn new(link: Link) -> Self {
+        Self { link, attached: None, trouble: None }
+    }
+
+    /// Has the program stand there if none does. What goes wrong is said once, and tried again.
+    fn attach(&mut self, program: BorrowedFd<'_>, pins: Option<&Arc<Pins>>) {
+        if self.attached.is_some() {
+            return;
+        }
+        let device = &self.link.name;
+        match Attached::new(program, &self.link, pins) {
+            Ok(attached) => {
+                tracing::info!(%device, "a program stands at the device, by {attached}");
+                (self.attached, self.trouble) = (Some(attached), None);
+            }
+            Err(error) => {
+                let text = format!("cannot attach a program to {device}: {error}");
+                if self.trouble.as_ref() != Some(&text) {
+                    tracing::error!("{text}; will retry");
+                }
+                self.trouble = Some(text);
+            }
+        }
+    }
 }
 
 /// What programs have counted of a port, or of the uplink.
@@ -69,7 +110,12 @@ pub(crate) struct PortCounts {
 }
 
 impl Ports {
-    pub(crate) fn new(pieces: &Pieces) -> Result<Self, TableError> {
+    /// Those of freshly loaded programs, which stand nowhere; with `waits` until they [take over](Ports::take_over).
+    pub(crate) fn new(
+        pieces: &Pieces,
+        pins: Option<Arc<Pins>>,
+        waits: bool,
+    ) -> Result<Self, TableError> {
         Ok(Self {
             ports: pieces.map("weft_ports")?,
             devices: pieces.map("weft_devices")?,
@@ -79,7 +125,9 @@ impl Ports {
             drops: pieces.map("weft_drops")?,
             vif: pieces.own_program("weft_vif")?,
             uplink_program: pieces.own_program("weft_uplink")?,
-            places: Places::default(),
+            slots: Slots::default(),
+            pins,
+            waits,
             known: BTreeMap::new(),
             uplink: None,
         })
@@ -123,12 +171,12 @@ impl Ports {
     ) -> Result<(), TableError> {
         let Some(link) = link else { return self.unplug(number) };
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
-        if port.device.as_ref().is_some_and(|device| device.ifindex != link.index) {
+        if port.device.as_ref().is_some_and(|device| device.place.link.index != link.index) {
             self.unplug(number)?;
         }
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         if port.device.is_none() {
-            let Some(place) = self.places.take(link.index) else {
+            let Some(slot) = self.slots.take(link.index) else {
                 let text = format!(
                     "the number {} of {} is too like those of other ports' devices",
                     link.index, link.name
@@ -138,37 +186,68 @@ impl Ports {
                 return Ok(());
             };
             let entry = record!(weft_device { ifindex: link.index.0, port: number.0 });
-            if let Err(error) = self.devices.update(&place.key(), &entry, MapFlags::ANY) {
-                self.places.give_back(place);
+            if let Err(error) = self.devices.update(&slot.key(), &entry, MapFlags::ANY) {
+                self.slots.give_back(slot);
                 return Err(error.into());
             }
-            match Attached::new(self.vif.as_fd(), link.index.0) {
-                Ok(attached) => {
-                    tracing::info!(port = number.0, device = %link.name, "a program stands at the device, by {attached}");
-                    port.trouble = None;
-                    port.device = Some(Device {
-                        ifindex: link.index,
-                        place,
-                        max_len: 0,
-                        is_peer: false,
-                        is_usable: false,
-                        _attached: attached,
-                    });
-                }
-                Err(error) => {
-                    let text = format!("cannot attach a program to {}: {error}", link.name);
-                    tracing::error!(port = number.0, "{text}");
-                    port.trouble = Some(text);
-                    return self.clear(place);
-                }
-            }
+            port.trouble = None;
+            let place = Place::new(link.clone());
+            let (max_len, is_peer, is_usable) = (0, false, false);
+            port.device = Some(Device { slot, place, max_len, is_peer, is_usable });
         }
-        if let Some(device) = &mut port.device {
-            device.max_len = link.mtu + ETHERNET_LEN;
-            device.is_peer = link.leads_elsewhere();
-            device.is_usable = link.is_usable();
+        let Some(device) = &mut port.device else { return Ok(()) };
+        device.max_len = link.mtu + ETHERNET_LEN;
+        device.is_peer = link.leads_elsewhere();
+        device.is_usable = link.is_usable();
+        self.write(number)?;
+        self.attach_missing();
+        Ok(())
+    }
+
+    /// Has programs stand where they are to, as far as they can.
+    pub(crate) fn attach_missing(&mut self) {
+        if self.waits {
+            return;
         }
-        self.write(number)
+        let pins = self.pins.as_ref();
+        for device in self.known.values_mut().filter_map(|port| port.device.as_mut()) {
+            device.place.attach(self.vif.as_fd(), pins);
+        }
+        if let Some(uplink) = &mut self.uplink {
+            uplink.attach(self.uplink_program.as_fd(), pins);
+        }
+    }
+
+    /// Has programs stand everywhere, each in the place of the one that another process has left there; of those, none is left
+    /// elsewhere.
+    pub(crate) fn take_over(&mut self) -> io::Result<()> {
+        self.waits = false;
+        self.attach_missing();
+        let Some(pins) = &self.pins else { return Ok(()) };
+        let devices = self.known.values().filter_map(|port| port.device.as_ref());
+        let places = devices.map(|device| &device.place).chain(&self.uplink);
+        let devices: Vec<Ifindex> = places.map(|place| place.link.index).collect();
+        remove_filters(Some(pins), &devices)?;
+        pins.remove_links(&devices.iter().map(|index| index.0).collect::<Vec<_>>())?;
+        Ok(())
+    }
+
+    /// The port at a device.
+    pub(crate) fn port_at(&self, ifindex: Ifindex) -> Option<PortNo> {
+        let is_there = |port: &Port| {
+            port.device.as_ref().is_some_and(|device| device.place.link.index == ifindex)
+        };
+        self.known.iter().find_map(|(number, port)| is_there(port).then_some(*number))
+    }
+
+    /// Counts what programs have dropped that are not there any more.
+    pub(crate) fn add_missed(&self, port: PortNo, packets: u64) -> Result<(), TableError> {
+        let word = u64::from(port.0) << 8 | DropReason::NoDaemon as u64;
+        let key = record!(weft_drop { port_reason: word });
+        let cpus = libbpf_rs::num_possible_cpus()?;
+        let mut counts = vec![vec![0; 8]; cpus];
+        counts[0] = packets.to_ne_bytes().to_vec();
+        Ok(self.drops.update_percpu(&key, &counts, MapFlags::ANY)?)
     }
 
     /// What comes from it or goes to it is handed over while somebody watches it.
@@ -184,23 +263,22 @@ impl Ports {
 
     /// Why no program stands at its device, although it is there.
     pub(crate) fn trouble(&self, port: PortNo) -> Option<&str> {
-        self.known.get(&port)?.trouble.as_deref()
+        let port = self.known.get(&port)?;
+        let place = port.device.as_ref().and_then(|device| device.place.trouble.as_deref());
+        port.trouble.as_deref().or(place)
+    }
+
+    /// The same of the uplink.
+    pub(crate) fn uplink_trouble(&self) -> Option<&str> {
+        self.uplink.as_ref()?.trouble.as_deref()
     }
 
     /// The uplink is this device, or there is none.
     pub(crate) fn set_uplink(&mut self, link: Option<&Link>) {
-        if self.uplink.as_ref().map(|(ifindex, _)| *ifindex) == link.map(|link| link.index) {
-            return;
+        if self.uplink.as_ref().map(|place| place.link.index) != link.map(|link| link.index) {
+            self.uplink = link.cloned().map(Place::new);
         }
-        self.uplink = None;
-        let Some(link) = link else { return };
-        match Attached::new(self.uplink_program.as_fd(), link.index.0) {
-            Ok(attached) => {
-                tracing::info!(device = %link.name, "a program stands at the uplink, by {attached}");
-                self.uplink = Some((link.index, attached));
-            }
-            Err(error) => tracing::error!("cannot attach a program to {}: {error}", link.name),
-        }
+        self.attach_missing();
     }
 
     /// Detaches all programs.
@@ -260,18 +338,18 @@ impl Ports {
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         let Some(device) = port.device.take() else { return Ok(()) };
         let silenced = self.ports.update(&key(number), &record!(weft_port {}), MapFlags::ANY);
-        let Device { place, _attached: attached, .. } = device;
-        // The program first: without a place it does not know whose the device is.
-        drop(attached);
-        self.clear(place)?;
+        let Device { slot, place, .. } = device;
+        // The program first: without a slot it does not know whose the device is.
+        drop(place);
+        self.clear(slot)?;
         Ok(silenced?)
     }
 
-    /// A device has gone from its place.
-    fn clear(&mut self, place: Place) -> Result<(), TableError> {
-        let cleared = self.devices.update(&place.key(), &record!(weft_device {}), MapFlags::ANY);
+    /// A device has gone from its slot.
+    fn clear(&mut self, slot: Slot) -> Result<(), TableError> {
+        let cleared = self.devices.update(&slot.key(), &record!(weft_device {}), MapFlags::ANY);
         if cleared.is_ok() {
-            self.places.give_back(place);
+            self.slots.give_back(slot);
         }
         Ok(cleared?)
     }
@@ -284,7 +362,7 @@ impl Ports {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         let [a, b, c, d, e, f] = mac.map_or([0; 6], |mac| mac.0);
         let entry = record!(weft_port {
-            ifindex: if device.is_usable { device.ifindex.0 } else { 0 },
+            ifindex: if device.is_usable { device.place.link.index.0 } else { 0 },
             flags: flag(device.is_peer, PEER) | flag(*is_watched, WATCHED),
             max_len: device.max_len,
             eth_dst: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
@@ -293,29 +371,29 @@ impl Ports {
     }
 }
 
-/// A place in the table of devices, which one device has.
+/// A slot in the table of devices, which one device has.
 #[derive(Debug, PartialEq, Eq)]
-struct Place(u32);
+struct Slot(u32);
 
-impl Place {
+impl Slot {
     fn key(&self) -> [u8; 4] {
         self.0.to_ne_bytes()
     }
 }
 
-/// Who has which place.
+/// Who has which slot.
 #[derive(Debug, Default)]
-struct Places(HashSet<u32>);
+struct Slots(HashSet<u32>);
 
-impl Places {
+impl Slots {
     /// One of those where a program looks for a device: see `device_of()` in `bpf/vif.bpf.c`.
-    fn take(&mut self, device: Ifindex) -> Option<Place> {
-        let mut places = (0..PROBES).map(|probe| device.0.wrapping_add(probe) % DEVICES);
-        places.find(|&place| self.0.insert(place)).map(Place)
+    fn take(&mut self, device: Ifindex) -> Option<Slot> {
+        let mut slots = (0..PROBES).map(|probe| device.0.wrapping_add(probe) % DEVICES);
+        slots.find(|&slot| self.0.insert(slot)).map(Slot)
     }
 
-    fn give_back(&mut self, place: Place) {
-        self.0.remove(&place.0);
+    fn give_back(&mut self, slot: Slot) {
+        self.0.remove(&slot.0);
     }
 }
 
@@ -345,17 +423,41 @@ fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::{Room, load};
+    use flow::EntropySeed;
+    use netdev::{LinkKind, LinkSpec};
+    use testkit::host::TestHost;
 
     #[test]
-    fn devices_have_places_of_their_own_when_their_numbers_end_alike() {
-        let mut places = Places::default();
+    fn devices_have_slots_of_their_own_when_their_numbers_end_alike() {
+        let mut slots = Slots::default();
         let of = |number: u32| Ifindex(7 + number * DEVICES);
-        let taken: Vec<_> = (0..PROBES).map(|number| places.take(of(number))).collect();
-        assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(Place(place))));
-        assert_eq!(places.take(of(PROBES)), None, "that would be another's");
-        places.give_back(Place(8));
-        assert_eq!(places.take(of(PROBES)), Some(Place(8)));
-        assert_eq!(places.take(Ifindex(u32::MAX)), Some(Place(DEVICES - 1)), "the last");
-        assert_eq!(places.take(Ifindex(DEVICES - 1)), Some(Place(0)), "behind the last");
+        let taken: Vec<_> = (0..PROBES).map(|number| slots.take(of(number))).collect();
+        assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(Slot(place))));
+        assert_eq!(slots.take(of(PROBES)), None, "that would be another's");
+        slots.give_back(Slot(8));
+        assert_eq!(slots.take(of(PROBES)), Some(Slot(8)));
+        assert_eq!(slots.take(Ifindex(u32::MAX)), Some(Slot(DEVICES - 1)), "the last");
+        assert_eq!(slots.take(Ifindex(DEVICES - 1)), Some(Slot(0)), "behind the last");
+    }
+
+    #[test]
+    fn program_is_attached_later_when_it_could_not_be_at_first() {
+        testkit::require_root!();
+        let host = TestHost::new("retry");
+        let netlink = host.netlink();
+        let index = netlink.create(&LinkSpec::new("d0"), &LinkKind::Bridge).expect("a device");
+        let link = netlink.link_by_index(index).expect("it is there");
+        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let vif = pieces.program("weft_vif").expect("a program");
+        let mut place = Place::new(Link { index: Ifindex(9999), ..link.clone() });
+        host.run(|| {
+            place.attach(vif, None);
+            let trouble = place.trouble.clone().expect("there is no such device");
+            assert!(trouble.starts_with("cannot attach a program to d0: "), "{trouble}");
+            place.link = link;
+            place.attach(vif, None);
+        });
+        assert!(place.attached.is_some() && place.trouble.is_none());
     }
 }

@@ -1,7 +1,10 @@
 //! [`KernelDatapath`]: a user datapath with programs in front of it.
 
+use crate::adopt::Old;
 use crate::front::Front;
 use crate::load::{Room, Unsupported, load};
+use crate::pieces::Pieces;
+use crate::pin::{PinError, Pins, Set};
 use crate::tables::{FlowNo, TableError};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor, Portion};
@@ -13,11 +16,12 @@ use datapath::user::{
     Config, DeviceConfig, MAX_PORT, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
 };
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
+use flow::{Action, DropCounters, EntropySeed, FlowKey, Match, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use wire::MacAddr;
 
 /// The TAP by which programs hand packets over; the kernel finds a number that nobody in the namespace has.
@@ -26,6 +30,9 @@ const HAND_OVER_DEVICE: &str = "weft-up%d";
 const TICK: Duration = Duration::from_millis(250);
 /// Ticks between two times that masks are put in order.
 const SORT_TICKS: u32 = 20;
+/// How long programs of a process that is gone go on at most, until the ways to all end points are known that it knew.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(3);
+const RESOLVE_LOOK: Duration = Duration::from_millis(10);
 
 /// See the module. What the programs serve never reaches the user datapath; everything else does, and is done there.
 #[derive(Debug)]
@@ -36,6 +43,30 @@ pub struct KernelDatapath {
     workers: usize,
     /// Held while ports or the underlay change, which are two steps: before and behind the programs.
     changing: Mutex<()>,
+    pinned: Option<Pinned>,
+}
+
+/// What stays when the process is killed, and what one that was has left.
+#[derive(Debug)]
+struct Pinned {
+    /// The names of these programs go before the folder does. `None` when they could not be pinned.
+    set: Option<Arc<Set>>,
+    pins: Arc<Pins>,
+    old: Mutex<Option<Old>>,
+    taken_over: OnceLock<TakenOver>,
+}
+
+/// What became of what a process had left that was killed, or stopped so that its programs stay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TakenOver {
+    /// Megaflows that it had.
+    pub megaflows: u64,
+    /// Those of them that its successor has, decided anew.
+    pub adopted: u64,
+    /// Those of them that could not be looked at: another version of weft has laid them out.
+    pub unreadable: u64,
+    /// Packets that were dropped in between because no megaflow was for them.
+    pub missed: u64,
 }
 
 /// A kernel datapath that cannot be made.
@@ -50,6 +81,9 @@ pub enum StartError {
     /// The user datapath behind the programs cannot be made.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// Another process forwards for this network namespace, or what one has left cannot be removed.
+    #[error(transparent)]
+    Pins(#[from] PinError),
 }
 
 impl KernelDatapath {
@@ -59,6 +93,30 @@ impl KernelDatapath {
     /// # Errors
     /// [`StartError::Unsupported`] before anything is opened; otherwise as [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, None)
+    }
+
+    /// The same, and what is cached goes on forwarding when the process is killed: it is pinned in the BPF file system that is meant by
+    /// `bpf_fs`. If a process was killed before, its programs stay where they are until [`KernelDatapath::take_over`] is called, and
+    /// this datapath gets nothing from ports and the underlay until then; otherwise that does nothing.
+    ///
+    /// Where nothing can be pinned, that is said, and everything ends with the process.
+    ///
+    /// # Errors
+    /// As [`KernelDatapath::start`]; [`PinError::Taken`].
+    pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
+        let pins = match Pins::open(bpf_fs) {
+            Ok(pins) => Some(Arc::new(pins)),
+            Err(taken @ PinError::Taken(_)) => return Err(taken.into()),
+            Err(error) => {
+                tracing::warn!("{error}; everything that is cached ends with the process");
+                None
+            }
+        };
+        Self::start_with(config, pins)
+    }
+
+    fn start_with(config: Config, pins: Option<Arc<Pins>>) -> Result<Self, StartError> {
         let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
         if let Some(port) = config.ports.iter().find(wrong) {
             return Err(SetupError::PortNumber(port.port).into());
@@ -66,18 +124,92 @@ impl KernelDatapath {
         let room = Room::new(config.megaflows, config.underlay.endpoints.len());
         let entropy = EntropySeed::random();
         let pieces = load(room, &entropy)?;
-        let front = Arc::new(Front::new(&pieces, &config)?);
+        let old = pins.as_ref().map(|pins| Old::read(pins)).filter(|old| !old.is_empty());
+        let front = Front::new(&pieces, &config, pins.clone(), old.is_some())?;
+        let front = Arc::new(front);
         for port in &config.ports {
             front.lock().ports.add(port.port, guest_mac(port))?;
         }
+        let pinned = pins.map(|pins| Pinned::new(&pieces, pins, old));
         let underlay = config.underlay.clone();
         let workers = config.workers.count.clamp(1, MAX_WORKERS);
         let programs = Arc::clone(&front);
         let hand_over = HandOver { device: HAND_OVER_DEVICE.to_owned(), entropy, programs };
         let user = UserDatapath::start(Config { hand_over: Some(hand_over), ..config })?;
         front.add_reach(&underlay)?;
-        maintain(&front)?;
-        Ok(Self { user, front, workers, changing: Mutex::default() })
+        let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
+        maintain(&front, set)?;
+        Ok(Self { user, front, workers, changing: Mutex::default(), pinned })
+    }
+
+    /// The conditions of the megaflows that a process has left which was killed, the oldest first, by the numbers that ports have now.
+    /// Every packet that one of these served meets its condition. Whoever decides them anew puts what comes of it, and then calls
+    /// [`KernelDatapath::take_over`].
+    pub fn inherited(&self) -> Vec<Match> {
+        let Some(pinned) = &self.pinned else { return Vec::new() };
+        let old = pinned.old.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.front.lock();
+        old.as_ref().map_or_else(Vec::new, |old| old.conditions(|index| state.ports.port_at(index)))
+    }
+
+    /// Forwards from now on instead of the programs of a process that was killed, if it has left any. `adopted` of what was
+    /// [inherited](KernelDatapath::inherited) has been put. Each program is replaced at once, so no packet passes without one; before that,
+    /// the ways to end points that are known there are waited for, some seconds at most.
+    ///
+    /// # Errors
+    /// Something that was left behind cannot be removed; packets are forwarded all the same.
+    pub fn take_over(&self, adopted: usize) -> Result<(), StartError> {
+        let Some(pinned) = &self.pinned else { return Ok(()) };
+        let old = pinned.old.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(old) = old else { return Ok(()) };
+        self.wait_resolved(&old);
+        let refused = |error| {
+            let folder = pinned.pins.folder().to_owned();
+            StartError::Pins(PinError::Refused { folder, error })
+        };
+        let taken = self.front.take_over();
+        let missed = {
+            let state = self.front.lock();
+            let missed = old.missed(|index| state.ports.port_at(index));
+            for (port, packets) in &missed {
+                state.ports.add_missed(*port, *packets)?;
+            }
+            missed.values().sum()
+        };
+        let taken_over = TakenOver {
+            megaflows: old.megaflows() as u64 + old.unreadable,
+            adopted: adopted as u64,
+            unreadable: old.unreadable,
+            missed,
+        };
+        taken_over.say();
+        // There is one.
+        let _ = pinned.taken_over.set(taken_over);
+        taken.and_then(|()| old.remove()).map_err(refused)
+    }
+
+    fn wait_resolved(&self, old: &Old) {
+        let (remotes, end) = (old.resolved(), Instant::now() + RESOLVE_LIMIT);
+        loop {
+            let unresolved = self.front.lock().reach.unresolved(&remotes);
+            if unresolved == 0 {
+                return;
+            }
+            if Instant::now() >= end {
+                return tracing::warn!(unresolved, "the ways to some end points are not known yet");
+            }
+            std::thread::sleep(RESOLVE_LOOK);
+        }
+    }
+
+    /// What became of what a process had left, once it has been [taken over](KernelDatapath::take_over).
+    pub fn taken_over(&self) -> Option<TakenOver> {
+        self.pinned.as_ref()?.taken_over.get().copied()
+    }
+
+    /// Where it is pinned what goes on when this process is killed; `None` when nothing does.
+    pub fn pinned_at(&self) -> Option<&Path> {
+        Some(self.pinned.as_ref()?.pins.folder())
     }
 
     /// True when a thread has ended: the datapath does not forward any more.
@@ -91,6 +223,11 @@ impl KernelDatapath {
     /// The first error with which one of the threads had ended.
     pub fn join(&self) -> Result<(), netdev::Error> {
         self.front.close();
+        if let Some(pinned) = &self.pinned
+            && let Err(error) = pinned.pins.remove_all()
+        {
+            tracing::warn!(folder = %pinned.pins.folder().display(), "something stays pinned: {error}");
+        }
         self.user.join()
     }
 
@@ -111,6 +248,9 @@ impl KernelDatapath {
             port.rx += counts.rx;
             port.tx += counts.tx;
             add_drops(&mut port.drops, &counts.drops);
+        }
+        if let Some(trouble) = state.ports.uplink_trouble() {
+            snapshot.uplink.state = format!("{}, but {trouble}", snapshot.uplink.state);
         }
         snapshot.uplink.rx += uplink.rx;
         snapshot.uplink.tx += uplink.tx;
@@ -166,6 +306,34 @@ impl KernelDatapath {
     }
 }
 
+impl Pinned {
+    fn new(pieces: &Pieces, pins: Arc<Pins>, old: Option<Old>) -> Self {
+        let set = pins.add_set(pieces).map(Arc::new);
+        let set = set.inspect_err(|error| {
+            tracing::warn!(folder = %pins.folder().display(), "programs cannot be pinned: {error}; what is cached now nobody takes over");
+        });
+        Self { set: set.ok(), pins, old: Mutex::new(old), taken_over: OnceLock::new() }
+    }
+}
+
+impl TakenOver {
+    fn say(&self) {
+        let Self { megaflows, adopted, unreadable, missed } = self;
+        tracing::info!(
+            megaflows,
+            adopted,
+            unreadable,
+            missed,
+            "took over from the programs that another process had left"
+        );
+        if *unreadable > 0 {
+            tracing::warn!(
+                "{unreadable} megaflows of another version of weft are lost: their packets come up once more"
+            );
+        }
+    }
+}
+
 fn add_drops(sums: &mut Drops, counters: &DropCounters) {
     for (reason, count) in drops(counters) {
         *sums.entry(reason).or_default() += count;
@@ -186,14 +354,20 @@ fn failed(error: TableError) -> DatapathError {
 }
 
 /// The thread that looks after the programs, until nobody has them any more.
-fn maintain(front: &Arc<Front>) -> Result<(), SetupError> {
-    let front = Arc::downgrade(front);
+fn maintain(front: &Arc<Front>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
+    let (front, set) = (Arc::downgrade(front), set.map(Arc::downgrade));
     let run = move || {
         for tick in 1.. {
             std::thread::sleep(TICK);
             let Some(front) = Weak::upgrade(&front) else { return };
             if let Err(error) = front.maintain(tick % SORT_TICKS == 0) {
                 tracing::error!("cannot look after the programs' tables: {error}");
+            }
+            if let Some(set) = set.as_ref().and_then(Weak::upgrade) {
+                let (megaflows, _) = front.lock().flows.len();
+                if let Err(error) = set.note(megaflows as u64) {
+                    tracing::error!("cannot write down how many megaflows there are: {error}");
+                }
             }
         }
     };

@@ -253,6 +253,12 @@ impl Reach {
         Ok(counts)
     }
 
+    /// How many of the end points at these addresses, as they are on the wire, programs cannot reach yet.
+    pub(crate) fn unresolved(&self, remotes: &HashSet<[u32; 4]>) -> usize {
+        let open = self.endpoints.values().filter(|known| known.hop.is_none());
+        open.filter(|known| remotes.contains(&words(known.config.remote))).count()
+    }
+
     fn remove(&mut self, gone: &[Known]) -> Result<(), TableError> {
         for known in gone {
             let EndpointConfig { id, .. } = known.config;

@@ -45,8 +45,14 @@ macro_rules! record {
 
 pub(crate) use record;
 
-/// The field of a structure at `at`; 0 where the bytes end before.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    word.map_or(0, |word| u64::from_ne_bytes(*word))
+macro_rules! at {
+    ($($name:ident $kind:ty)*) => {
+        $(/// The field of a structure at `at`; 0 where the bytes end before.
+        pub(crate) fn $name(bytes: &[u8], at: usize) -> $kind {
+            let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
+            word.map_or(0, |word| <$kind>::from_ne_bytes(*word))
+        })*
+    };
 }
+
+at!(u16_at u16 u32_at u32 u64_at u64);

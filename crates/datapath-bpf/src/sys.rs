@@ -2,11 +2,13 @@
 //! loaded from, and many entries of a map for each CPU at once.
 #![allow(unsafe_code)]
 
-use libbpf_rs::libbpf_sys::{self, BPF_TCX_INGRESS};
+use libbpf_rs::libbpf_sys::{self, BPF_LINK_TYPE_TCX, BPF_TCX_INGRESS};
 use libbpf_rs::{MapCore, MapHandle};
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr;
 
 /// What libbpf returns: at least 0, or an error.
@@ -86,4 +88,86 @@ pub(crate) fn attach_tcx(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<Ow
     })?;
     // SAFETY: the call has just opened it, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// Has a link execute another program from now on; no packet passes without one.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both descriptors are open, and no options are given.
+    result(unsafe {
+        libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), ptr::null())
+    })?;
+    Ok(())
+}
+
+/// The device at whose tc ingress a link has a program, by tcx; `None` when it is gone.
+///
+/// # Errors
+/// It is a link of another kind.
+pub(crate) fn device_of(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut info = libbpf_sys::bpf_link_info::default();
+    let mut len = size_of::<libbpf_sys::bpf_link_info>() as u32;
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `info`, all of which is numbers.
+    result(unsafe {
+        libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len)
+    })?;
+    if info.type_ != BPF_LINK_TYPE_TCX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a link of this type has this member, and any bits are a number.
+    let device = unsafe { info.__bindgen_anon_1.tcx.ifindex };
+    Ok((device != 0).then_some(device))
+}
+
+/// The name of a loaded program, as far as the kernel keeps it: 15 bytes.
+pub(crate) fn program_name(id: u32) -> io::Result<String> {
+    // SAFETY: no pointers.
+    let program = result(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
+    // SAFETY: the call has just opened it, and nobody else knows it.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `info`, all of which is numbers; it asks for no
+    // other memory, because `info` has no pointer.
+    result(unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len)
+    })?;
+    let name = info.name.iter().map(|&byte| byte.cast_unsigned()).take_while(|&byte| byte != 0);
+    Ok(String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned())
+}
+
+/// Gives the queueing discipline clsact to a device; true when it had none.
+pub(crate) fn create_clsact(ifindex: u32) -> io::Result<bool> {
+    let mut hook = libbpf_sys::bpf_tc_hook {
+        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+        ifindex: ifindex.cast_signed(),
+        attach_point: libbpf_sys::BPF_TC_INGRESS,
+        ..Default::default()
+    };
+    // SAFETY: `hook` lives until the call has returned.
+    match result(unsafe { libbpf_sys::bpf_tc_hook_create(&raw mut hook) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Gives a program, map or link a name in the BPF file system.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the descriptor is open, and the path ends with a zero.
+    result(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })?;
+    Ok(())
+}
+
+/// Opens what has this name in the BPF file system.
+pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: the path ends with a zero.
+    let object = result(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
+    // SAFETY: the call has just opened it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(object) })
 }

@@ -11,9 +11,10 @@ use flow::{
     Action, DatapathKey, DropReason, FlowKey, LogicalPorts, PortKey, PortNo, TunnelKey, TunnelSpec,
     TunnelType, extract,
 };
+use netdev::{LinkKind, LinkSpec};
 use packet::PacketBuf;
 use std::time::Duration;
-use testkit::host::wait_until;
+use testkit::host::{TestHost, wait_until};
 use testkit::random::Random;
 
 const ALL: TunnelKey = TunnelKey { datapath: DatapathKey(5), ports: None };
@@ -52,9 +53,28 @@ fn misses_are_handed_over_as_long_as_there_are_tokens() {
 fn what_nobody_reads_is_dropped_and_counted() {
     testkit::require_root!();
     let switch = Switch::load();
-    switch.configure(offsets::HAND_OVER_IFINDEX, &0_u32.to_ne_bytes());
+    switch.hand_over_to(None);
     assert_eq!(switch.vif(&tcp4()).verdict, DROPPED);
-    assert_eq!(switch.drops(Switch::VIF, DropReason::UpcallQueueFull), 1);
+    assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
+}
+
+#[test]
+fn nothing_is_handed_over_to_the_device_that_gets_the_number_of_the_one_that_is_gone() {
+    testkit::require_root!();
+    let (switch, host) = (Switch::load(), TestHost::new("gone"));
+    let (netlink, spec) = (host.netlink(), LinkSpec::new("up"));
+    let index = netlink.create(&spec, &LinkKind::Bridge).expect("a device can be made");
+    host.run(|| switch.hand_over_to(Some(index.0)));
+    let frame = tcp4();
+    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    netlink.delete(index).expect("it can be removed");
+    let again = host.program("ip");
+    let made = { again }
+        .args(["link", "add", "name", "other", "index", &index.to_string(), "type", "bridge"])
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "another gets its number");
+    assert_eq!(switch.vif(&frame).verdict, DROPPED);
+    assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl Lab {
                     inside.run(|| attach(uplink, index));
                 }
                 Wire::HandOver => {
-                    switch.configure(offsets::HAND_OVER_IFINDEX, &index.to_ne_bytes());
+                    inside.run(|| switch.hand_over_to(Some(index)));
                 }
             }
         }

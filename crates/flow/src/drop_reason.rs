@@ -121,6 +121,8 @@ drop_reasons! {
     44 NeighbourAsked "neighbour_asked",
     /// The port's packets have made routers ask for as many neighbours as they may in a second.
     45 SolicitLimit "solicit_limit",
+    /// No cached decision was for the packet, and the daemon was not running.
+    46 NoDaemon "no_daemon",
 }
 
 /// A counter for every reason.

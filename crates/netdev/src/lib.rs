@@ -7,6 +7,7 @@
 pub mod af_packet;
 mod attributes;
 pub mod batch;
+pub mod bpf_fs;
 pub mod capability;
 pub mod cpu;
 pub mod epoll;

@@ -5,6 +5,7 @@
 //! it returns, so reading never waits in practice; a limit of [`ANSWER_TIMEOUT`] holds all the same.
 
 mod address;
+mod classifier;
 mod encapsulation;
 mod link;
 mod monitor;

@@ -103,6 +103,16 @@ impl Netns {
         Ok(Self { handle, name: None })
     }
 
+    /// The number of the calling thread's namespace, which no other has as long as the machine runs (SO_NETNS_COOKIE, Linux 5.14).
+    pub fn current_cookie() -> Result<u64> {
+        const SO_NETNS_COOKIE: libc::c_int = 71;
+        let what = "read the number of the current namespace";
+        let socket = crate::sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)
+            .map_err(|error| Error::os(what, error))?;
+        crate::sys::option(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE)
+            .map_err(|error| Error::os(what, error))
+    }
+
     /// Removes the name. The namespace itself, with every device in it, ends when its last process, socket and
     /// handle are gone, and the kernel does that in the background: the far end of a veth pair goes a little later.
     ///
@@ -384,6 +394,13 @@ mod tests {
         for key in ["", "../kernel/x", "/etc/passwd", "net/../../x"] {
             assert!(matches!(sysctl_path(key), Err(Error::Invalid { .. })), "{key:?}");
         }
+    }
+
+    #[test]
+    fn cookie_is_the_same_when_asked_for_on_another_thread() {
+        let other = thread::spawn(Netns::current_cookie).join().unwrap().unwrap();
+        assert_eq!(Netns::current_cookie().unwrap(), other);
+        assert_ne!(other, 0);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) unsafe trait Plain: Copy {}
 unsafe impl Plain for c_int {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
 // SAFETY: integers of equal size, no padding.
 unsafe impl Plain for [u32; 9] {}
 // SAFETY: two integers of equal size, no padding.

@@ -7,7 +7,7 @@ use crate::records::{Entered, Records, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use flow::{Action, FlowKey, FlowMask, Match};
+use flow::{Action, FlowKey, FlowMask, Match, PortNo};
 use pipeline::{LearntAt, Lesson, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -20,12 +20,12 @@ static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet(
 const MOST_LESSONS: usize = 4;
 
 /// What is done with packets like one of the batch.
-struct Decision<'p> {
+pub(crate) struct Decision<'p> {
     worker: WorkerId,
     candidate: Candidate<'p>,
     actions: Arc<[Action]>,
     /// For the worker; `None` once it has been given away, or refused.
-    megaflow: Option<Box<Megaflow>>,
+    pub(crate) megaflow: Option<Box<Megaflow>>,
     /// How many packets of the batch there are, and their bytes: no megaflow counts them.
     packets: u64,
     bytes: u64,
@@ -33,7 +33,31 @@ struct Decision<'p> {
     recorded: Option<MegaflowId>,
 }
 
-impl Decision<'_> {
+impl<'p> Decision<'p> {
+    /// About packets of this worker, of one with `key`. Lessons that are left were refused.
+    pub(crate) fn new(
+        published: &'p Published,
+        worker: WorkerId,
+        key: &FlowKey,
+        translation: Translation<'p>,
+    ) -> Self {
+        let Translation { mask, actions, dependencies, lessons, teacher, flows } = translation;
+        let refused = Refused::new(lessons, teacher);
+        let actions: Arc<[Action]> = actions.into();
+        let condition = Match::new(key, mask);
+        // Of all packets of the megaflow, or two workers with one each would have two origins for it.
+        let key = condition.key();
+        Decision {
+            worker,
+            candidate: Candidate::new(published.number, flows, &dependencies, refused, key),
+            megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
+            actions,
+            packets: 0,
+            bytes: 0,
+            recorded: None,
+        }
+    }
+
     /// True for packets of which the same is to be done.
     fn is_for(&self, upcall: &Upcall) -> bool {
         let megaflow = self.megaflow.as_deref();
@@ -86,8 +110,9 @@ impl Engine {
         let answers = decided.into_iter().filter_map(|(upcall, at)| {
             let decision = decisions.get_mut(at)?;
             let megaflow = decision.megaflow.take();
-            let megaflow =
-                megaflow.and_then(|new| self.enter(&mut records, decision, new, &upcall, created));
+            let megaflow = megaflow.and_then(|new| {
+                self.enter(&mut records, decision, new, (upcall.port, &upcall.key), created)
+            });
             let actions = Arc::clone(&decision.actions);
             Some(Answer { upcall, actions, megaflow, decided_by: decision.recorded })
         });
@@ -105,23 +130,8 @@ impl Engine {
     }
 
     fn decide<'p>(&self, published: &'p Published, upcall: &Upcall, now: Instant) -> Decision<'p> {
-        // Lessons that are left were refused.
-        let Translation { mask, actions, dependencies, lessons, teacher, flows } =
-            self.translate_and_learn(published, &upcall.key, now);
-        let refused = Refused::new(lessons, teacher);
-        let actions: Arc<[Action]> = actions.into();
-        let condition = Match::new(&upcall.key, mask);
-        // Of all packets of the megaflow, or two workers with one each would have two origins for it.
-        let key = condition.key();
-        Decision {
-            worker: upcall.worker,
-            candidate: Candidate::new(published.number, flows, &dependencies, refused, key),
-            megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
-            actions,
-            packets: 0,
-            bytes: 0,
-            recorded: None,
-        }
+        let translation = self.translate_and_learn(published, &upcall.key, now);
+        Decision::new(published, upcall.worker, &upcall.key, translation)
     }
 
     /// Translates; again when the packet has taught something, because what is done with it now is what is to be done with those
@@ -147,7 +157,7 @@ impl Engine {
     }
 
     /// Learns, and says how much: what is refused is not learnt.
-    fn learn(&self, lessons: &[Lesson], teacher: LearntAt, now: Instant) -> usize {
+    pub(crate) fn learn(&self, lessons: &[Lesson], teacher: LearntAt, now: Instant) -> usize {
         let learnt = {
             let mut learned = self.learned_mut();
             let learnt = lessons.iter().filter(|l| learned.learn(**l, teacher, now).is_ok());
@@ -160,25 +170,25 @@ impl Engine {
         learnt
     }
 
-    /// Puts the megaflow of a decision on record; `first` is the first of its packets. `None` when the datapath is not to have it.
-    fn enter(
+    /// Puts the megaflow of a decision on record; port and key are those of the first of its packets. `None` when the datapath is not to have it.
+    pub(crate) fn enter(
         &self,
         records: &mut Records,
         decision: &mut Decision<'_>,
         mut megaflow: Box<Megaflow>,
-        first: &Upcall,
+        (port, key): (PortNo, &FlowKey),
         now: Tenths,
     ) -> Option<Box<Megaflow>> {
         let mut mask = Some(MaskNo::of(megaflow.condition.mask()));
-        if !mask.is_some_and(|mask| records.takes_mask(first.port, mask)) {
+        if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
             self.counters.mask_limited.add(1);
             mask = None;
-            let condition = Match::new(&first.key, EXACT.clone());
+            let condition = Match::new(key, EXACT.clone());
             *megaflow = Megaflow::new(condition, Arc::clone(&decision.actions));
         }
         let candidate = &decision.candidate;
         let (packets, bytes) = (decision.packets, decision.bytes);
-        match records.enter(megaflow.id, (first.port, mask), candidate, now) {
+        match records.enter(megaflow.id, (port, mask), candidate, now) {
             Entered::Here(origin) => {
                 origin.add(packets, bytes);
                 self.counters.put.add(1);

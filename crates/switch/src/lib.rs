@@ -19,6 +19,7 @@
 //! [`Engine`] is all of this without threads and clock; [`Switch`] is the engine on threads of its own.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod alarm;
 mod config;
 mod engine;

@@ -22,6 +22,7 @@ mod reload;
 mod rights;
 mod run;
 mod show;
+mod stop;
 mod table;
 mod text;
 mod trace;
@@ -50,6 +51,7 @@ Examples:
   weft monitor --drops --host h1         what is not delivered, as it happens, and why
   weft capture vm1 --host h1 -w -        the frames of a guest, for tcpdump
   weft reload network.toml --host h1     another network, without a restart
+  weft stop --host h1                    end it; in the kernel, what is cached goes on
   weft flows --logical network.toml      what the network becomes, in OVN's language
   weft check --expr -                    is this a match of a logical flow?
   weft trace network.toml PACKET         what the switch does with a packet, and why
@@ -67,6 +69,7 @@ enum Command {
     Monitor(monitor::Args),
     Capture(capture::Args),
     Reload(reload::Args),
+    Stop(stop::Args),
     Check(check::Args),
     Trace(trace::Args),
     Demo(demo::Args),
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::Monitor(args) => monitor::monitor(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Reload(args) => reload::reload(&args),
+        Command::Stop(args) => stop::stop(&args),
         Command::Check(args) => check::check(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Demo(args) => demo::demo(args),

@@ -1,7 +1,7 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{Control, default_path};
-use crate::daemon::{Choice, Daemon, Means, Ready};
+use crate::daemon::{Choice, Daemon, End, Means, Ready};
 use crate::plan::MEGAFLOWS;
 use crate::{Failure, logging, sentence};
 use datapath::user::Workers;
@@ -19,7 +19,8 @@ const ENDED_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// Reads the network file, opens the underlay, makes the TAP devices of this host's ports (in their namespaces where the
 /// file says so) and forwards. Devices that do not exist yet are waited for. SIGHUP reads the file again, as `weft reload` does.
-/// Everything it made is gone when it ends.
+/// Everything it made is gone when it ends by SIGTERM or SIGINT, unless --keep is given. In the kernel's datapath, what is cached goes on
+/// forwarding when the daemon is killed or ended with `weft stop`: the next one takes it over, `weft stop --purge` removes it.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  weft run --host h1 network.toml\n\nWEFT_LOG=debug shows more messages."
@@ -48,6 +49,12 @@ pub struct Args {
     /// Megaflows at most, 1000 to 4000000. The kernel's datapath takes the memory for all of them when it starts
     #[arg(long, value_name = "N", default_value_t = MEGAFLOWS as u32, value_parser = clap::value_parser!(u32).range(1000..=4_000_000))]
     megaflows: u32,
+    /// SIGTERM and SIGINT end the daemon as `weft stop` does: what is cached in the kernel goes on forwarding
+    #[arg(long)]
+    keep: bool,
+    /// The BPF file system, in which the kernel's datapath is pinned so that it outlives the daemon; mounted if it is not there
+    #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::USUAL)]
+    bpf_fs: PathBuf,
     /// The network file
     network: PathBuf,
 }
@@ -63,27 +70,39 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let daemon = ready.start(args.datapath).map_err(|error| match error.is::<Unsupported>() {
-        true => Failure::Input(error),
-        false => Failure::Work(error),
+    let daemon = ready.start(args.datapath, &args.bpf_fs).map_err(|error| {
+        match error.is::<Unsupported>() {
+            true => Failure::Input(error),
+            false => Failure::Work(error),
+        }
     })?;
     let daemon = Arc::new(daemon);
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&daemon);
     let served = control.serve(move |request, client| asked.answer(request, client));
     let waited = served.and_then(|()| wait_for_end(&signals, &daemon));
+    let by_signal = if args.keep { End::Leaving } else { End::Whole };
+    let end = daemon.asked_to_end().unwrap_or(by_signal);
+    if end == End::Leaving && waited.is_ok() && daemon.can_leave() {
+        daemon.leave();
+        tracing::info!("stopped; what is cached in the kernel goes on forwarding");
+        drop(control);
+        // What would be done for an orderly end is what is not to be done.
+        std::process::exit(0);
+    }
     daemon.stop()?;
     waited?;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Waits until a signal says stop, or the daemon has ended.
+/// Waits until a signal or a client says stop, or the daemon has ended.
 fn wait_for_end(signals: &Signals, daemon: &Daemon) -> Result<(), anyhow::Error> {
     let epoll = Epoll::new()?;
     epoll.add(signals, 0)?;
+    epoll.add(daemon.end_waker(), 1)?;
     let mut events = Events::new();
-    while !daemon.has_ended() {
+    while !daemon.has_ended() && daemon.asked_to_end().is_none() {
         epoll.wait(&mut events, Some(ENDED_INTERVAL))?;
         match signals.read()? {
             Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),

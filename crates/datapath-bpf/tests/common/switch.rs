@@ -80,7 +80,6 @@ impl Switch {
         let config =
             &mut open.maps.bss_data.as_deref_mut().expect("there are variables").weft_config;
         config.uplink_ifindex = 1;
-        config.hand_over_ifindex = 1;
         config.uplink_port = Self::UPLINK.0;
         config.entropy_base = Self::ENTROPY_BASE;
         config.entropy_mask = Self::ENTROPY_PORTS - 1;
@@ -91,7 +90,18 @@ impl Switch {
         let tables = Tables::new(&pieces).expect("the object has the tables");
         let switch = Self { skel, tables, list: 0, endpoints };
         switch.put_ports();
+        switch.hand_over_to(Some(1));
         switch
+    }
+
+    /// By which device frames are handed over.
+    pub fn hand_over_to(&self, ifindex: Option<u32>) {
+        let (map, first) = (self.map("weft_hand_over"), 0_u32.to_ne_bytes());
+        let told = match ifindex {
+            Some(ifindex) => map.update(&first, &ifindex.to_ne_bytes(), MapFlags::ANY),
+            None => map.delete(&first),
+        };
+        told.expect("can be written");
     }
 
     /// Everything is the loopback device.
@@ -248,7 +258,6 @@ pub mod offsets {
     const CONFIG: usize = offset_of!(bss, weft_config);
     pub const UPLINK_IFINDEX: usize = CONFIG + offset_of!(weft_config, uplink_ifindex);
     pub const UPLINK_MAX_LEN: usize = CONFIG + offset_of!(weft_config, uplink_max_len);
-    pub const HAND_OVER_IFINDEX: usize = CONFIG + offset_of!(weft_config, hand_over_ifindex);
     pub const WATCH_DROPS: usize = CONFIG + offset_of!(weft_config, watch_drops);
     pub const MISS_NS: usize = CONFIG + offset_of!(weft_config, miss_ns);
     pub const MISS_BURST: usize = CONFIG + offset_of!(weft_config, miss_burst);

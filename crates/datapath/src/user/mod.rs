@@ -80,6 +80,14 @@ pub const MAX_PORT: PortNo = PortNo(0xffff);
 /// The most forwarding threads.
 pub const MAX_WORKERS: usize = 64;
 
+/// Removes the devices of ports that a process has left in this thread's network namespace which was killed; how many there were.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn remove_pairs() -> Result<usize, Error> {
+    pair::remove_others(&[])
+}
+
 /// What a worker tells the control thread.
 #[derive(Debug)]
 enum Notice {

@@ -1,8 +1,8 @@
 //! A port as a veth pair: the inner end is the guest's, programs stand at the outer one.
 //!
-//! What programs serve goes on when the process is killed, so a pair outlives it: the next one finds the outer end by its name, which
-//! depends on the guest's namespace and device alone, and takes it over if it is as configured. At an orderly end, or when its port
-//! is removed, the pair goes.
+//! What programs serve goes on when the process is killed if they are pinned, as a filter of clsact always is; so a pair outlives the
+//! process: the next one finds the outer end by its name, which depends on the guest's namespace and device alone, and takes it over if
+//! it is as configured. At an orderly end, or when its port is removed, the pair goes.
 
 use super::config::GuestConfig;
 use super::device::{configure_guest, refuse_taken};

@@ -1,5 +1,6 @@
 //! The switch over a datapath in memory.
 
+mod adopting;
 mod counting;
 mod fake;
 mod guests;

@@ -36,6 +36,17 @@ impl From<&Flow> for FlowRef {
     }
 }
 
+/// A daemon that ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stopping {
+    /// Its host.
+    pub host: String,
+    /// Where it is pinned what goes on forwarding; `None` when nothing does.
+    pub pinned: Option<PathBuf>,
+    /// The megaflows that go on.
+    pub megaflows: u64,
+}
+
 /// A megaflow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FlowRow {

@@ -84,6 +84,12 @@ pub enum Request {
         /// Its absolute path.
         network: PathBuf,
     },
+    /// Ends: [`answers::Stopping`]. The daemon hangs up when it has.
+    Stop {
+        /// Nothing goes on forwarding.
+        #[serde(default)]
+        purge: bool,
+    },
 }
 
 /// Where the daemon of `host` listens unless told otherwise.
@@ -131,6 +137,8 @@ mod tests {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
         }
+        let stop: Request = serde_json::from_str(r#"{"command":"stop"}"#).unwrap();
+        assert_eq!(stop, Request::Stop { purge: false });
         let short: Request = serde_json::from_str(r#"{"command":"flows"}"#).unwrap();
         assert_eq!(short, Request::Flows { port: None, min_packets: 0 });
     }
@@ -138,7 +146,7 @@ mod tests {
     #[test]
     fn faults_of_requests_are_named() {
         let table = [
-            (r#"{"command":"stop"}"#, "unknown variant `stop`"),
+            (r#"{"command":"halt"}"#, "unknown variant `halt`"),
             (r#"{"command":"flows","prot":"a"}"#, "unknown field `prot`"),
             (r#"{"command":"forget","mac":"x"}"#, "`x`"),
             (r#"{"command":"capture","port":"a"}"#, "missing field `snap_bytes`"),

@@ -336,7 +336,7 @@ mod tests {
         let path = folder.0.join("weft.sock");
         let control = Control::listen(&path).unwrap();
         control.serve(|_, client| client.ok(&"an answer")).unwrap();
-        for request in ["\n", "{}\n", "{\"command\":\"stop\"}\n", "{\"command\":\"show\"\n"] {
+        for request in ["\n", "{}\n", "{\"command\":\"halt\"}\n", "{\"command\":\"show\"\n"] {
             let mut stream = UnixStream::connect(&path).unwrap();
             stream.set_read_timeout(Some(5 * ASK_LIMIT)).unwrap();
             stream.write_all(request.as_bytes()).unwrap();

@@ -2,6 +2,7 @@
 
 use super::Daemon;
 use datapath::user::Underlay;
+use datapath_bpf::TakenOver;
 use doctor::facts::NicFacts;
 use doctor::host::{Chosen, chosen};
 use doctor::judge::tunnel::Outer;
@@ -27,8 +28,23 @@ impl Daemon {
             how: how.to_owned(),
             why: self.forwarding.why.clone(),
         };
+        let restart = self.forwarding.taken_over().map(|it| took_over(&it));
+        let mut all = Vec::from_iter([datapath].into_iter().chain(restart));
         let outer = Outer::of(in_use.network.underlay_family());
-        let tunnels = chosen(&NicFacts::read(&in_use.config.uplink)?, &used, outer, by_kernel);
-        Ok([vec![datapath], tunnels].concat())
+        all.extend(chosen(&NicFacts::read(&in_use.config.uplink)?, &used, outer, by_kernel));
+        Ok(all)
+    }
+}
+
+/// What a daemon that was killed or stopped has left to this one.
+fn took_over(TakenOver { megaflows, adopted, unreadable, missed }: &TakenOver) -> Chosen {
+    let why = match unreadable {
+        0 => "those that the network file of now decides alike for all their packets".to_owned(),
+        lost => format!("{lost} were lost, another version of weft has laid them out"),
+    };
+    Chosen {
+        what: "restart".to_owned(),
+        how: format!("{adopted} of {megaflows} megaflows taken over, {missed} packets missed"),
+        why,
     }
 }

@@ -3,10 +3,13 @@
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::user::{Config, UserDatapath};
-use datapath_bpf::{KernelDatapath, StartError};
+use datapath_bpf::{KernelDatapath, Purged, StartError, TakenOver, purge};
 use doctor::host::Capabilities;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
+use switch::Switch;
 
 /// Which datapath is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -32,10 +35,11 @@ enum Provider {
 }
 
 impl Forwarding {
-    /// Starts it. Nothing is left behind when this fails.
-    pub fn start(choice: Choice, config: &Config) -> Result<Self> {
+    /// Starts it. Nothing is left behind when this fails. What is to outlive the process is pinned in the BPF file system meant by
+    /// `bpf_fs`.
+    pub fn start(choice: Choice, config: &Config, bpf_fs: &Path) -> Result<Self> {
         if choice == Choice::User {
-            return Self::start_user(config, "as --datapath says".to_owned());
+            return Self::start_user(config, bpf_fs, "as --datapath says".to_owned());
         }
         let because =
             |why: &dyn fmt::Display| format!("this host cannot have the kernel datapath: {why}");
@@ -43,9 +47,9 @@ impl Forwarding {
         if choice == Choice::Auto
             && let Err(why) = Capabilities::probe()?.kernel_datapath()
         {
-            return Self::start_user(config, because(&why));
+            return Self::start_user(config, bpf_fs, because(&why));
         }
-        match KernelDatapath::start(config.clone()) {
+        match KernelDatapath::start_pinned(config.clone(), bpf_fs) {
             Ok(kernel) => {
                 let why = match choice {
                     Choice::Auto => "this host can have it",
@@ -55,7 +59,7 @@ impl Forwarding {
                 Ok(Self { provider: Provider::Kernel(Arc::new(kernel)), why: why.to_owned() })
             }
             Err(StartError::Unsupported(why)) if choice == Choice::Auto => {
-                Self::start_user(config, because(&why))
+                Self::start_user(config, bpf_fs, because(&why))
             }
             Err(StartError::Unsupported(why)) => {
                 Err(why).context("this host cannot have the kernel datapath")
@@ -64,10 +68,45 @@ impl Forwarding {
         }
     }
 
-    fn start_user(config: &Config, why: String) -> Result<Self> {
+    fn start_user(config: &Config, bpf_fs: &Path, why: String) -> Result<Self> {
+        // Programs of a daemon that was killed would take packets away.
+        match purge(bpf_fs) {
+            Ok(purged) if purged == Purged::default() => {}
+            Ok(purged) => tracing::info!(?purged, "removed what a daemon has left"),
+            Err(error) => tracing::warn!("cannot look for what a daemon has left: {error}"),
+        }
         let user = UserDatapath::start(config.clone())?;
         tracing::info!(why, "the user datapath forwards");
         Ok(Self { provider: Provider::User(Arc::new(user)), why })
+    }
+
+    /// Has it go on with what a daemon has left that was killed or stopped, as the switch decides now.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    pub fn take_over(&self, switch: &Switch) -> Result<()> {
+        let Provider::Kernel(kernel) = &self.provider else { return Ok(()) };
+        let adopted = switch.adopt(&kernel.inherited(), Instant::now())?;
+        if let Err(error) = kernel.take_over(adopted) {
+            tracing::warn!("something is left of the daemon before: {error}");
+        }
+        Ok(())
+    }
+
+    /// What became of what a daemon had left.
+    pub fn taken_over(&self) -> Option<TakenOver> {
+        match &self.provider {
+            Provider::User(_) => None,
+            Provider::Kernel(kernel) => kernel.taken_over(),
+        }
+    }
+
+    /// Where it is pinned what goes on when the process ends without [`Forwarding::join`]; `None` when nothing does.
+    pub fn pinned_at(&self) -> Option<&Path> {
+        match &self.provider {
+            Provider::User(_) => None,
+            Provider::Kernel(kernel) => kernel.pinned_at(),
+        }
     }
 
     /// It, as whoever uses it sees it.

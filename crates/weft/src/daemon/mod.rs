@@ -11,7 +11,7 @@ mod underlay;
 mod watch;
 
 use crate::Failure;
-use crate::control::answers::Reloaded;
+use crate::control::answers::{Reloaded, Stopping};
 use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
@@ -19,11 +19,12 @@ use deployed::Deployed;
 pub use deployed::Means;
 pub use forwarding::Choice;
 use forwarding::Forwarding;
+use netdev::epoll::Waker;
 use probe::Probes;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use switch::Switch;
 
 /// See the module.
@@ -37,6 +38,28 @@ pub struct Daemon {
     in_use: Arc<RwLock<Arc<Deployed>>>,
     /// One reload at a time.
     reloading: Mutex<()>,
+    end: Asked,
+}
+
+/// Somebody has asked by the control socket that the daemon ends.
+struct Asked {
+    how: OnceLock<End>,
+    waker: Waker,
+}
+
+impl Asked {
+    fn new() -> Result<Self> {
+        Ok(Self { how: OnceLock::new(), waker: Waker::new()? })
+    }
+}
+
+/// How a daemon ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Nothing is left of it.
+    Whole,
+    /// What is cached in the kernel goes on forwarding, for the next daemon to take over.
+    Leaving,
 }
 
 /// A switch that can be started: everything that could be wrong with its network file has been looked at.
@@ -57,23 +80,25 @@ impl Ready {
         Ok(Self { host: host.to_owned(), file: file.to_owned(), deployed, program })
     }
 
-    /// Starts it. Nothing is left behind when this fails.
-    pub fn start(self, choice: Choice) -> Result<Daemon> {
+    /// Starts it; in the kernel, what a daemon has left that was killed or stopped is taken over. Nothing is left behind when this
+    /// fails. `bpf_fs` is the BPF file system.
+    pub fn start(self, choice: Choice, bpf_fs: &Path) -> Result<Daemon> {
         let Self { host, file, deployed, program } = self;
-        let forwarding = Forwarding::start(choice, &deployed.config)
+        let forwarding = Forwarding::start(choice, &deployed.config, bpf_fs)
             .with_context(|| format!("cannot run the switch of {host}"))?;
         let datapath = forwarding.datapath();
         let limits = switch::Limits { megaflows: deployed.config.megaflows, ..Default::default() };
         let config = switch::Config { limits, ..Default::default() };
         let switch = Switch::start(Arc::clone(&datapath), program, &config)
             .context("start the threads of the switch")?;
+        forwarding.take_over(&switch)?;
         let in_use = Arc::new(RwLock::new(Arc::new(deployed)));
         let (sender, receiver) = sync_channel(probe::QUEUE);
         switch.give_probes_to(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&in_use), receiver)
             .context("start the thread that answers probes")?;
-        let reloading = Mutex::default();
-        Ok(Daemon { host, file, datapath, forwarding, switch, probes, in_use, reloading })
+        let (reloading, end) = (Mutex::default(), Asked::new()?);
+        Ok(Daemon { host, file, datapath, forwarding, switch, probes, in_use, reloading, end })
     }
 }
 
@@ -81,6 +106,26 @@ impl Daemon {
     /// True when it does not forward any more.
     pub fn has_ended(&self) -> bool {
         self.forwarding.has_ended()
+    }
+
+    /// Readable when somebody has asked that it ends; see [`Daemon::asked_to_end`].
+    pub fn end_waker(&self) -> &Waker {
+        &self.end.waker
+    }
+
+    /// Whether somebody has asked that it ends, and how.
+    pub fn asked_to_end(&self) -> Option<End> {
+        self.end.how.get().copied()
+    }
+
+    /// Whether something goes on forwarding when the process ends without [`Daemon::stop`].
+    pub fn can_leave(&self) -> bool {
+        self.forwarding.pinned_at().is_some()
+    }
+
+    /// Ends what decides; what is cached in the kernel goes on when the process ends then and there.
+    pub fn leave(&self) {
+        self.switch.stop();
     }
 
     /// Ends it; devices that were made are gone when this returns.
@@ -137,6 +182,7 @@ impl Daemon {
                 Ok(path) => client.ok(&path),
                 Err(error) => client.refuse(&error),
             },
+            Request::Stop { purge } => self.answer_stop(purge, client),
             Request::Reload { network } => match self.reload_from(&network) {
                 Ok(reloaded) => client.ok(&reloaded),
                 Err(Failure::Input(error)) => client.refuse(&crate::sentence(&error)),
@@ -144,6 +190,25 @@ impl Daemon {
                 Err(Failure::Unread | Failure::Found(_)) => Ok(()),
             },
         }
+    }
+
+    /// Says what becomes of what is cached, has the daemon end, and keeps the client until it has.
+    fn answer_stop(&self, purge: bool, client: &mut Client) -> io::Result<()> {
+        let pinned = self.forwarding.pinned_at().filter(|_| !purge).map(Path::to_owned);
+        let megaflows = match (&pinned, self.datapath.snapshot()) {
+            (Some(_), Ok(snapshot)) => snapshot.megaflows.megaflows,
+            _ => 0,
+        };
+        let end = if pinned.is_some() { End::Leaving } else { End::Whole };
+        client.ok(&Stopping { host: self.host.clone(), pinned, megaflows })?;
+        client.flush()?;
+        // The first who asks decides.
+        let _ = self.end.how.set(end);
+        self.end.waker.wake();
+        while !client.has_hung_up() {
+            std::thread::sleep(watch::LOOK);
+        }
+        Ok(())
     }
 
     /// What it is made from at this moment.

@@ -1,0 +1,318 @@
+//! A daemon of the kernel's datapath is killed, stopped, started again: what it had cached goes on forwarding, its successor takes that
+//! over as its own network file decides, and `weft stop --purge` leaves nothing.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod flows;
+
+use common::daemon::WEFT;
+use common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use flows::{Flows, Streams};
+use libbpf_rs::query::LinkInfoIter;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use testkit::host::wait_until;
+use testkit::require_root;
+
+/// Two hosts, and a BPF file system of their own.
+struct Pinning {
+    lab: Lab,
+    bpf_fs: PathBuf,
+}
+
+impl Pinning {
+    fn new(setup: Setup) -> Self {
+        let lab = Lab::new(setup);
+        let bpf_fs = lab.dir.path().join("bpf");
+        fs::create_dir(&bpf_fs).expect("a directory can be made");
+        // Or every packet would wait for the answer that nobody gives while there is no daemon.
+        let (a, b) = lab.ends();
+        for (guest, other) in [(a, b), (b, a)] {
+            let (ip, mac) = (other.ip4.to_string(), other.mac.to_string());
+            let script = format!("ip neigh replace {ip} lladdr {mac} dev eth0 nud permanent");
+            fs::write(lab.dir.path().join(format!("{}.sh", guest.name)), script).expect("a file");
+        }
+        Self { lab, bpf_fs }
+    }
+
+    fn spawn(&self, host: usize, more: &[&str]) -> Daemon {
+        let bpf_fs = self.bpf_fs.to_str().expect("a path");
+        let options = [&["--datapath", "kernel", "--bpf-fs", bpf_fs], more].concat();
+        let (host, control) = (&self.lab.hosts[host], self.lab.control(host));
+        Daemon::spawn(host, &self.lab.network_file(), &control, &options)
+    }
+
+    fn start(&self, host: usize) -> Daemon {
+        let daemon = self.spawn(host, &[]);
+        daemon.wait_ready();
+        daemon
+    }
+
+    fn start_both(&self) -> [Daemon; 2] {
+        let daemons = [0, 1].map(|host| self.start(host));
+        let (a, b) = self.lab.ends();
+        for guest in [a, b] {
+            let script = self.lab.dir.path().join(format!("{}.sh", guest.name));
+            let done = guest.netns.program("sh").arg(script).status();
+            assert!(done.expect("sh can be started").success(), "a neighbour can be set");
+        }
+        daemons
+    }
+
+    /// What is pinned of both hosts.
+    fn pinned(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.bpf_fs.join("weft")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                if is_folder { &mut folders } else { &mut found }.push(entry.path());
+            }
+        }
+        found
+    }
+
+    /// The numbers of the links that are pinned.
+    fn links(&self) -> Vec<u32> {
+        let pinned = self.pinned();
+        let links =
+            pinned.iter().filter(|path| path.parent().is_some_and(|p| p.ends_with("links")));
+        let id = |path: &PathBuf| Link::open(path).expect("a link").info().expect("its state").id;
+        links.map(id).collect()
+    }
+
+    /// `weft stop` for a host, and what it says.
+    fn stop(&self, host: usize, options: &[&str]) -> String {
+        let mut command = self.lab.hosts[host].netns.program(WEFT);
+        command.args(["stop", "--control"]).arg(self.lab.control(host));
+        let output = command.args(options).output().expect("weft can be started");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}{errors}");
+        said
+    }
+
+    fn purge(&self, host: usize) -> String {
+        self.stop(host, &["--purge", "--bpf-fs", self.bpf_fs.to_str().expect("a path")])
+    }
+
+    /// The devices of a host's namespace that weft has made.
+    fn devices(&self, host: usize) -> Vec<String> {
+        let links = self.lab.hosts[host].netns.netlink().links().expect("the links");
+        links.into_iter().map(|link| link.name).filter(|name| name.starts_with("weft")).collect()
+    }
+
+    fn show(&self, host: usize) -> String {
+        let mut command = Command::new(WEFT);
+        command.args(["show", "--control"]).arg(self.lab.control(host));
+        let output = command.output().expect("weft can be started");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Pinning {
+    fn drop(&mut self) {
+        for host in [0, 1] {
+            if !self.pinned().is_empty() {
+                let mut command = self.lab.hosts[host].netns.program(WEFT);
+                command.args(["stop", "--purge", "--control", "/nonexistent", "--bpf-fs"]);
+                let _ = command.arg(&self.bpf_fs).output();
+            }
+        }
+        let _ = Command::new("umount").arg("--lazy").arg(&self.bpf_fs).status();
+    }
+}
+
+fn kill(mut daemon: Daemon) {
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait_end(PATIENCE);
+}
+
+fn is_loaded(links: &[u32]) -> bool {
+    LinkInfoIter::default().any(|link| links.contains(&link.id))
+}
+
+#[test]
+fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_again() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan").more(&flows::policy()));
+    let [first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    let streams = Streams::start(a, b);
+    let [there, back] = [Flows::start(a, b), Flows::start(b, a)];
+    for flows in [&there, &back] {
+        flows.wait_established();
+    }
+    wait_until(PATIENCE, "programs serve all flows", || {
+        [&first, &second].iter().all(|daemon| daemon.show().megaflows.megaflows >= flows::COUNT)
+    });
+    let before = [there.mark(), back.mark()];
+    let retransmitted =
+        || [a, b].map(|guest| flows::retransmitted(&guest.netns)).iter().sum::<u64>();
+    let had_retransmitted = retransmitted();
+    kill(first);
+    std::thread::sleep(Duration::from_secs(3));
+    let dead = [there.since(&before[0]), back.since(&before[1])];
+    let first = pinning.start(0);
+    std::thread::sleep(Duration::from_secs(3));
+    let said = first.stderr();
+    let fates = [there.stop(&before[0]), back.stop(&before[1])];
+    let retransmitted = retransmitted() - had_retransmitted;
+    println!("3 s without a daemon: {dead:?}");
+    println!("and until 3 s after the next has begun: {fates:?}");
+    println!("{} bytes of 8 TCP streams, {retransmitted} segments retransmitted", streams.stop());
+    let lines = said.lines().filter(|line| line.contains("took over"));
+    lines.for_each(|line| println!("{line}"));
+    assert!(said.contains("took over"), "{said}");
+    for fate in fates {
+        assert_eq!(fate.unheard, fate.overflown, "{fate:?}");
+    }
+    first.stop();
+    second.stop();
+    assert_eq!(pinning.pinned(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn nothing_is_left_when_a_killed_daemon_is_purged() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan"));
+    let [first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    traffic::udp_echo(a, b, 4, 100);
+    let links = pinning.links();
+    assert_eq!((links.len(), is_loaded(&links)), (4, true), "a port and the uplink of each host");
+    kill(first);
+    kill(second);
+    assert!(is_loaded(&links) && !pinning.pinned().is_empty());
+    for host in [0, 1] {
+        assert!(!pinning.devices(host).is_empty());
+        let said = pinning.purge(host);
+        assert!(
+            said.contains("programs at 2 devices") && said.contains("1 devices of guests"),
+            "{said}"
+        );
+        assert_eq!(pinning.devices(host), Vec::<String>::new());
+    }
+    assert_eq!(pinning.pinned(), Vec::<PathBuf>::new());
+    assert!(!pinning.bpf_fs.join("weft").exists());
+    wait_until(PATIENCE, "the links are gone", || !is_loaded(&links));
+    assert_eq!(pinning.purge(0), "nothing was left behind\n");
+}
+
+#[test]
+fn flow_is_not_forwarded_after_a_restart_when_the_network_file_forbids_it_by_then() {
+    require_root!();
+    let mut pinning = Pinning::new(Setup::new("vxlan"));
+    let [first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    let senders = [9, 10].map(|port| (port, traffic::udp_socket(a, 4)));
+    let to = b.ip4;
+    let receivers = [9, 10].map(|port| {
+        let socket = b.netns.run(|| UdpSocket::bind((to, port))).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a limit");
+        socket
+    });
+    let send = |count: u32| {
+        for (port, socket) in (0..count).flat_map(|_| &senders) {
+            socket.send_to(&[7; 100], (to, *port)).expect("a datagram is sent");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let receive = || {
+        receivers.each_ref().map(|socket| {
+            let mut bytes = [0; 200];
+            std::iter::from_fn(|| socket.recv(&mut bytes).ok()).count() as u32
+        })
+    };
+    send(100);
+    assert_eq!(receive(), [100, 100]);
+    kill(first);
+    send(100);
+    assert_eq!(receive(), [100, 100], "without a daemon");
+    pinning.lab.change_setup(|setup| setup.more(
+        "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\nmatch = 'udp.dst == 9'\naction = \"drop\"\n",
+    ));
+    let first = pinning.start(0);
+    assert!(first.stderr().contains("took over"), "{}", first.stderr());
+    send(100);
+    assert_eq!(receive(), [0, 100], "{}", pinning.show(0));
+    let dropped = first.show().ports[0].drops.get("flow_drop").copied();
+    assert_eq!(dropped, Some(100), "{}", pinning.show(0));
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn loss_is_stated_when_another_version_has_laid_out_what_is_left() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan"));
+    let [first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    traffic::udp_echo(a, b, 4, 100);
+    // That the number of megaflows is written down takes a moment.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = pinning.pinned();
+    kill(first);
+    let host = before.iter().filter(|path| path.ends_with("state"));
+    for state in host {
+        fake_layout(state);
+    }
+    let first = pinning.start(0);
+    let said = pinning.show(0);
+    assert!(said.contains("were lost, another version of weft has laid them out"), "{said}");
+    assert!(
+        first.stderr().contains("megaflows of another version of weft are lost"),
+        "{}",
+        first.stderr()
+    );
+    traffic::udp_echo(a, b, 4, 100);
+    first.stop();
+    second.stop();
+}
+
+fn fake_layout(state: &Path) {
+    let map = MapHandle::from_pinned_path(state).expect("a map");
+    let first = 0_u32.to_ne_bytes();
+    let mut value = map.lookup(&first, MapFlags::ANY).expect("readable").expect("there");
+    value[0] ^= 1;
+    map.update(&first, &value, MapFlags::ANY).expect("writable");
+}
+
+#[test]
+fn stop_says_what_stays_and_the_next_daemon_takes_it_over() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("geneve"));
+    let [mut first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    traffic::udp_echo(a, b, 4, 100);
+    let near = traffic::udp_socket(a, 4);
+    let far = traffic::udp_socket(b, 4);
+    let send = |text: &[u8]| {
+        near.send_to(text, far.local_addr().expect("an address")).expect("a datagram is sent");
+        let mut bytes = [0; 100];
+        let len = far.recv(&mut bytes).expect("it arrives");
+        assert_eq!(&bytes[..len], text);
+    };
+    send(b"with a daemon");
+    let said = pinning.stop(0, &[]);
+    assert!(said.contains("go on forwarding in the kernel, pinned at"), "{said}");
+    assert!(first.wait_end(PATIENCE).success());
+    send(b"without a daemon");
+    let first = pinning.start(0);
+    assert!(first.stderr().contains("took over"), "{}", first.stderr());
+    send(b"with another daemon");
+    let refused = pinning.spawn(0, &["--control", "/nonexistent/other.sock"]);
+    drop(refused);
+    first.stop();
+    let said = pinning.stop(1, &["--purge", "--bpf-fs", pinning.bpf_fs.to_str().expect("a path")]);
+    assert!(said.contains("the switch of h2 has ended"), "{said}");
+    drop(second);
+    assert_eq!(pinning.pinned(), Vec::<PathBuf>::new(), "nothing stays");
+    assert_eq!(pinning.devices(0), Vec::<String>::new());
+    assert_eq!(pinning.devices(1), Vec::<String>::new());
+}
