@@ -15,7 +15,7 @@ const LASTING: &str = "/proc/1/root/sys/fs/bpf";
 const MOUNTS_OF_FIRST: &str = "/proc/1/ns/mnt";
 
 /// The way to the BPF file system that is meant by `path`; mounts it where none is mounted yet. By [`USUAL`] the one is meant that the
-/// first process has there, whatever this process sees.
+/// first process has there, whatever this process sees; in a container that may not look there, the one that is here.
 ///
 /// # Errors
 /// There is none, and it cannot be mounted.
@@ -24,7 +24,9 @@ pub fn open(path: &Path) -> Result<PathBuf> {
         mount_at(path)?;
         return Ok(path.to_owned());
     }
-    if !is_there(Path::new(LASTING)) {
+    if !is_first_seen() {
+        mount_at(Path::new(USUAL))?;
+    } else if !is_there(Path::new(LASTING)) {
         // On a thread of its own, which alone goes there.
         let mounted = std::thread::spawn(|| {
             let what = || format!("mount the BPF file system at {USUAL}");
@@ -44,7 +46,12 @@ pub fn open(path: &Path) -> Result<PathBuf> {
 pub fn usual() -> PathBuf {
     let device = |path: &str| fs::metadata(path).map(|found| found.dev()).ok();
     let is_same = device(USUAL).is_some() && device(USUAL) == device(LASTING);
-    PathBuf::from(if is_same { USUAL } else { LASTING })
+    PathBuf::from(if is_same || !is_first_seen() { USUAL } else { LASTING })
+}
+
+/// False where another process's mounts are none of ours to see.
+fn is_first_seen() -> bool {
+    fs::metadata("/proc/1/root/").is_ok() && File::open(MOUNTS_OF_FIRST).is_ok()
 }
 
 /// True when a BPF file system is mounted there.
