@@ -9,7 +9,8 @@ use std::net::Ipv4Addr;
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// Two ports and ten end points have to fit. To load programs, the kernel's types are read, which takes some megabytes for a moment.
+/// Two ports and ten end points have to fit. The kernel datapath has all of the user datapath behind it, and reads the kernel's types to
+/// load its programs, which leaves it at some 39 MB.
 const LIMITS_KB: [(Datapath, u64); 2] = [(Datapath::User, 32 << 10), (Datapath::Kernel, 48 << 10)];
 const ENDPOINTS: u8 = 10;
 

@@ -119,23 +119,26 @@ fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
 }
 
 /// Removes our filters from all devices of this thread's network namespace but those of `keep`, and the queueing disciplines that were
-/// made for them. Those of tcx go with the names of their links. Returns the devices.
+/// made for them. Those of tcx go with the names of their links. Returns the devices. What the kernel refuses for one device is said when
+/// all others are done.
 pub(crate) fn remove_filters(pins: Option<&Pins>, keep: &[Ifindex]) -> io::Result<Vec<Ifindex>> {
     let netlink = Netlink::open().map_err(io::Error::other)?;
     let links = netlink.links().map_err(io::Error::other)?;
-    let mut removed = Vec::new();
+    let (mut removed, mut refused) = (Vec::new(), None);
     for link in links.iter().filter(|link| !keep.contains(&link.index)) {
         // One that is gone by now has none.
-        if netlink.filters(link.index).is_ok_and(|filters| filters > 0)
-            && remove_filter(link.index)?
-        {
-            removed.push(link.index);
+        if netlink.filters(link.index).is_ok_and(|filters| filters > 0) {
+            match remove_filter(link.index) {
+                Ok(true) => removed.push(link.index),
+                Ok(false) => {}
+                Err(error) => refused = Some(error),
+            }
         }
-        if let Some(pins) = pins {
-            remove_clsact(link.index, pins)?;
+        if let Some(Err(error)) = pins.map(|pins| remove_clsact(link.index, pins)) {
+            refused = Some(error);
         }
     }
-    Ok(removed)
+    refused.map_or(Ok(removed), Err)
 }
 
 impl Drop for Attached {

@@ -19,6 +19,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The folder of one network namespace. As long as a process has it, no other can: it is locked.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub enum PinError {
 
 const FOLDER: &str = "weft";
 const STATE: &str = "state";
+/// For how long a process that starts elsewhere may have a folder, to see whether its network namespace is gone.
+const LOOKED_AT: Duration = Duration::from_millis(500);
 
 impl Pins {
     /// Takes the folder of this thread's network namespace, in the BPF file system that is meant by `path`, which is mounted if need be.
@@ -63,10 +67,18 @@ impl Pins {
         let root = path.join(FOLDER);
         let folder = root.join(Netns::current_cookie()?.to_string());
         let refused = |error| PinError::Refused { folder: folder.clone(), error };
+        let end = Instant::now() + LOOKED_AT;
         loop {
             fs::create_dir_all(&folder).map_err(refused)?;
-            let Some(lock) = lock(&folder).map_err(refused)? else {
-                return Err(PinError::Taken(folder));
+            let lock = match lock(&folder) {
+                Ok(Some(lock)) => lock,
+                Ok(None) if Instant::now() < end => {
+                    thread::sleep(LOOKED_AT / 20);
+                    continue;
+                }
+                Ok(None) => return Err(PinError::Taken(folder)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(refused(error)),
             };
             // Whoever had it may have removed it before.
             let is_there = |meta: fs::Metadata| {
@@ -137,13 +149,14 @@ impl Pins {
         self.folder.join("clsact").join(ifindex.to_string())
     }
 
-    /// Removes the links of all devices but these: their programs are detached. How many there were.
+    /// Removes the links of all devices but these: their programs are detached. How many there were. One that cannot be removed does not
+    /// keep the others.
     pub(crate) fn remove_links(&self, keep: &[u32]) -> io::Result<usize> {
         let others = numbered(&self.folder.join("links"));
         let others: Vec<_> =
             others.into_iter().filter(|(index, _)| !keep.contains(index)).collect();
-        others.iter().try_for_each(|(_, path)| fs::remove_file(path))?;
-        Ok(others.len())
+        let removed = others.iter().map(|(_, path)| fs::remove_file(path));
+        removed.fold(Ok(()), io::Result::and).map(|()| others.len())
     }
 
     /// Those of processes that are gone, the oldest first.

@@ -223,13 +223,14 @@ impl Ports {
     pub(crate) fn take_over(&mut self) -> io::Result<()> {
         self.waits = false;
         self.attach_missing();
-        let Some(pins) = &self.pins else { return Ok(()) };
         let devices = self.known.values().filter_map(|port| port.device.as_ref());
         let places = devices.map(|device| &device.place).chain(&self.uplink);
         let devices: Vec<Ifindex> = places.map(|place| place.link.index).collect();
-        remove_filters(Some(pins), &devices)?;
-        pins.remove_links(&devices.iter().map(|index| index.0).collect::<Vec<_>>())?;
-        Ok(())
+        let pins = self.pins.as_deref();
+        let filters = remove_filters(pins, &devices);
+        let keep: Vec<_> = devices.iter().map(|index| index.0).collect();
+        let links = pins.map_or(Ok(0), |pins| pins.remove_links(&keep));
+        filters.and(links).map(drop)
     }
 
     /// The port at a device.

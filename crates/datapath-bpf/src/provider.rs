@@ -159,20 +159,24 @@ impl KernelDatapath {
     /// # Errors
     /// Something that was left behind cannot be removed; packets are forwarded all the same.
     pub fn take_over(&self, adopted: usize) -> Result<(), StartError> {
-        let Some(pinned) = &self.pinned else { return Ok(()) };
-        let old = pinned.old.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(old) = old else { return Ok(()) };
-        self.wait_resolved(&old);
         let refused = |error| {
-            let folder = pinned.pins.folder().to_owned();
-            StartError::Pins(PinError::Refused { folder, error })
+            let folder = self.pinned.as_ref().map(|pinned| pinned.pins.folder().to_owned());
+            StartError::Pins(PinError::Refused { folder: folder.unwrap_or_default(), error })
         };
+        let old = self.pinned.as_ref().and_then(|pinned| {
+            Some((pinned, pinned.old.lock().unwrap_or_else(PoisonError::into_inner).take()?))
+        });
+        // Programs may stand somewhere of which nothing is left to be read.
+        let Some((pinned, old)) = old else { return self.front.take_over().map_err(refused) };
+        self.wait_resolved(&old);
         let taken = self.front.take_over();
         let missed = {
             let state = self.front.lock();
             let missed = old.missed(|index| state.ports.port_at(index));
             for (port, packets) in &missed {
-                state.ports.add_missed(*port, *packets)?;
+                if let Err(error) = state.ports.add_missed(*port, *packets) {
+                    tracing::warn!(port = port.0, packets, "cannot count what was missed: {error}");
+                }
             }
             missed.values().sum()
         };
@@ -185,7 +189,8 @@ impl KernelDatapath {
         taken_over.say();
         // There is one.
         let _ = pinned.taken_over.set(taken_over);
-        taken.and_then(|()| old.remove()).map_err(refused)
+        let removed = old.remove();
+        taken.and(removed).map_err(refused)
     }
 
     fn wait_resolved(&self, old: &Old) {
@@ -209,7 +214,8 @@ impl KernelDatapath {
 
     /// Where it is pinned what goes on when this process is killed; `None` when nothing does.
     pub fn pinned_at(&self) -> Option<&Path> {
-        Some(self.pinned.as_ref()?.pins.folder())
+        let pinned = self.pinned.as_ref()?;
+        pinned.set.as_ref().map(|_| pinned.pins.folder())
     }
 
     /// True when a thread has ended: the datapath does not forward any more.

@@ -4,8 +4,7 @@ use crate::adopt::Old;
 use crate::attach::remove_filters;
 use crate::pin::{PinError, Pins};
 use datapath::user::remove_pairs;
-use netdev::tap::Tap;
-use netdev::{Link, Netlink};
+use netdev::Netlink;
 use std::path::Path;
 
 /// What was removed.
@@ -15,12 +14,13 @@ pub struct Purged {
     pub programs: usize,
     /// Megaflows that could be read.
     pub megaflows: u64,
-    /// Devices of guests.
+    /// Pairs that were made for guests.
     pub devices: usize,
 }
 
-/// Removes what a killed process has left in this thread's network namespace: programs, filters, queueing disciplines, megaflows, devices
-/// that it made for guests; and devices that received all frames no longer do. `bpf_fs` is where it was pinned.
+/// Removes what a killed process has left in this thread's network namespace: programs, filters, queueing disciplines, megaflows, pairs
+/// that it made for guests; and devices that received all frames no longer do. TAPs stay: nothing tells one that was made for a virtual machine
+/// from one that somebody else has made. `bpf_fs` is where it was pinned.
 ///
 /// # Errors
 /// [`PinError::Taken`] when the process runs; nothing was removed then. Otherwise the kernel refuses something.
@@ -37,9 +37,13 @@ pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
         pins.remove_all().map_err(refused)?;
         let vifs = old.devices();
         for &index in &devices {
-            if let Ok(link) = netlink.link_by_index(index) {
-                let is_vif = vifs.contains(&index);
-                purged.devices += usize::from(release(&netlink, &link, is_vif, old.has_links())?);
+            // The uplink was made to receive all frames for the sake of tags alone.
+            if (vifs.contains(&index) || old.has_links())
+                && netlink.link_by_index(index).is_ok_and(|link| link.promiscuous)
+                && let Err(error) = netlink.set_promiscuous(index, false)
+            {
+                // It may be gone by now.
+                tracing::debug!("{error}");
             }
         }
     }
@@ -48,21 +52,4 @@ pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
     purged.programs = devices.len();
     purged.devices += remove_pairs()?;
     Ok(purged)
-}
-
-/// Undoes what was done to a device that is not a pair; true when that removes it.
-fn release(
-    netlink: &Netlink,
-    link: &Link,
-    is_vif: bool,
-    has_links: bool,
-) -> Result<bool, netdev::Error> {
-    if is_vif && link.kind.as_deref() == Some("tun") {
-        return Tap::release(&link.name);
-    }
-    // The uplink was made to receive all frames for the sake of tags alone.
-    if link.promiscuous && (is_vif || has_links) {
-        netlink.set_promiscuous(link.index, false)?;
-    }
-    Ok(false)
 }
