@@ -95,6 +95,8 @@ fn programs_forward() {
         }
         let drops = daemons.each_ref().map(Daemon::drops);
         guests_exchange(&lab, LEN);
+        // Fragments and the like are handed over, and what follows them in their megaflow for one second.
+        std::thread::sleep(Duration::from_millis(1500));
         let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
             .map(|(host, daemon)| {
                 let before = handed_over(host);
