@@ -2,7 +2,7 @@
 
 use super::policy::PolicyReport;
 use crate::environment::Environment;
-use crate::lab::{Contender, OffloadFlags, Profile};
+use crate::lab::{Contender, Datapath, OffloadFlags, Profile};
 use crate::measure::{Usage, median, ratio};
 use crate::traffic::ping::PingReport;
 
@@ -142,9 +142,13 @@ pub(super) const BASE: Contender = Contender::LinuxBridge;
 
 impl DemoReport {
     /// True when every tunnel of weft, and the bridge that it is compared with, passed in every profile. Other contenders
-    /// are peers on this machine; that one of them fails is shown but is no fault of weft.
+    /// are peers on this machine; that one of them fails is shown but is no fault of weft. Nor is a tunnel that the kernel datapath
+    /// leaves to the user datapath.
     pub fn passed(&self) -> bool {
-        let must_pass = |row: &&Row| row.is_weft || row.contender == BASE;
+        let is_left = |row: &Row| {
+            row.left_out && matches!(row.contender, Contender::Weft(Datapath::Kernel, _))
+        };
+        let must_pass = |row: &&Row| (row.is_weft && !is_left(row)) || row.contender == BASE;
         let rows = || self.profiles.iter().flat_map(|profile| &profile.rows).filter(must_pass);
         rows().next().is_some() && rows().all(|row| row.failure.is_none())
     }
@@ -332,6 +336,12 @@ pub(super) mod tests {
             (Some(15.0), Some(0.5), Some(Noise { farthest: 1.0, pairs: 2 }))
         );
         assert!(report.passed(), "a peer that is left out is no failure");
+        let mut report = report;
+        let stt = |datapath| Row::left_out(Contender::Weft(datapath, TunnelType::Stt), "no");
+        report.profiles[0].rows.push(stt(Datapath::Kernel));
+        assert!(report.passed(), "the user datapath carries it");
+        report.profiles[0].rows.push(stt(Datapath::User));
+        assert!(!report.passed(), "nothing else carries it");
     }
 
     #[test]
