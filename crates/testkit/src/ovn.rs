@@ -8,8 +8,7 @@
 //! let said = ovn.tracer(0).trace("sw0", "inport == \"vm1\" && eth.type == 0x88cc");
 //! ```
 
-use crate::host::wait_until;
-use crate::program::{Running, command, run};
+use crate::program::{Running, command, run, wait_for_server};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -57,9 +56,7 @@ impl Ovn {
         let at = directory.0.as_path();
         let databases = ["nb", "sb"].map(|database| start_database(at, database));
         for (program, database) in [("ovn-nbctl", "nb"), ("ovn-sbctl", "sb")] {
-            wait_until(PATIENCE, "a database listens", || {
-                at.join(format!("{database}.sock")).exists()
-            });
+            wait_for_server(&at.join(format!("{database}.sock")));
             run(with_args(tool(at, program), &[&socket(at, database, "--db="), "init"]), b"");
         }
         let northd = with_args(
@@ -128,7 +125,7 @@ impl Ovn {
             ],
         );
         run(call, b"");
-        wait_until(PATIENCE, "ovn-trace listens", || control.exists());
+        wait_for_server(&control);
         let stream = UnixStream::connect(&control).expect("ovn-trace listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has timeouts");
         Tracer { stream }

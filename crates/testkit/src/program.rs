@@ -1,9 +1,11 @@
 //! Programs of others: run to their end, or kept running until dropped. Every wait is bounded.
 
+use crate::host::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -19,6 +21,15 @@ pub const LIMIT: Duration = Duration::from_secs(40);
 /// A command for the program `name`, which may be in a directory of system programs that `PATH` lacks.
 pub fn command(name: &str) -> Command {
     Command::new(crate::report::find_program(name).unwrap_or_else(|| name.into()))
+}
+
+/// Waits until a server listens on the Unix socket `path`, which exists a moment before it does.
+///
+/// # Panics
+/// When none does within [`LIMIT`].
+pub fn wait_for_server(path: &Path) {
+    let what = format!("a server listens on {}", path.display());
+    wait_until(LIMIT, &what, || UnixStream::connect(path).is_ok());
 }
 
 /// Runs `command` to its end with `input` on its standard input, and returns its standard output.

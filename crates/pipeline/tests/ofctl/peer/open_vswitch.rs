@@ -4,12 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 use testkit::program::{self, Running};
 
 /// Where Debian puts the schema of its database.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory that is removed when dropped.
 struct Directory(PathBuf);
@@ -54,7 +52,7 @@ impl OpenVswitch {
             ),
             path,
         );
-        wait_for(&path.join("db.sock"));
+        program::wait_for_server(&path.join("db.sock"));
         tool(path, "ovs-vsctl", &["--db=unix:db.sock", "--no-wait", "init"]);
         let switch = Running::start(
             "ovs-vswitchd",
@@ -72,7 +70,7 @@ impl OpenVswitch {
             ),
             path,
         );
-        wait_for(&path.join("switch.ctl"));
+        program::wait_for_server(&path.join("switch.ctl"));
         let mut script =
             "--db=unix:db.sock --timeout 20 set Open_vSwitch . other_config:vlan-limit=2 \
                           -- add-br br0 -- set bridge br0 datapath_type=dummy fail_mode=secure"
@@ -129,14 +127,6 @@ fn canonical_in(version: &str, line: &str) -> Result<String, String> {
         // In front of it is the kind of message.
         Some(flow) => Ok(flow.split_once("): ").map_or(flow, |(_, flow)| flow).to_owned()),
         None => Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))),
-    }
-}
-
-fn wait_for(socket: &Path) {
-    let deadline = Instant::now() + PATIENCE;
-    while !socket.exists() {
-        assert!(Instant::now() < deadline, "{} does not appear", socket.display());
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
