@@ -4,6 +4,7 @@
 //! On each host `br-int` has the guests and the tunnel port. With the userspace datapath, `br-phy` owns the uplink and the
 //! underlay address, the usual arrangement for userspace tunnelling; with the kernel's they stay the host's.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -103,8 +104,9 @@ impl<'a> Instance<'a> {
             .arg(format!("--unixctl={}", self.file("db.ctl").display()))
             .args(["-vconsole:warn", "-vsyslog:off"]);
         let database = Process::spawn(name("ovsdb-server"), database)?;
-        self.stop.wait_for("the socket of ovsdb-server", STEP_LIMIT, || {
-            Ok(self.file("db.sock").exists().then_some(()))
+        // Its socket has a name before it listens.
+        self.stop.wait_for("ovsdb-server that listens", STEP_LIMIT, || {
+            Ok(UnixStream::connect(self.file("db.sock")).ok().map(drop))
         })?;
         self.vsctl(&["--no-wait", "init"])?;
         let mut switch = self.command("ovs-vswitchd");
