@@ -20,7 +20,7 @@
 
 use crate::host::TestHost;
 use crate::report;
-use std::collections::BTreeSet;
+use initramfs::Archive;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -270,80 +270,10 @@ fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
         archive.file(&format!("lib/{file}"), &read(&kernel.join(&file)));
     }
     for (name, program) in extra.programs {
-        archive.file(name, &read(program));
-        libraries(program).iter().for_each(|path| archive.file(path, &read(Path::new(path))));
+        archive.program(name, program).unwrap_or_else(|error| panic!("{error}"));
     }
     extra.files.iter().for_each(|path| archive.file(path, &read(Path::new(path))));
-    archive.end()
-}
-
-/// The files of the libraries that a program is linked with.
-fn libraries(program: &Path) -> Vec<String> {
-    let output = process::Command::new("ldd").arg(program).output().expect("ldd can be started");
-    String::from_utf8_lossy(&output.stdout)
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-        .map(str::to_owned)
-        .collect()
-}
-
-/// Modes of files, as stat(2) has them.
-const DIRECTORY: u32 = 0o040_755;
-const PROGRAM: u32 = 0o100_755;
-
-/// A cpio archive in the format "newc" (the kernel's Documentation/driver-api/early-userspace/buffer-format.rst).
-#[derive(Default)]
-struct Archive {
-    bytes: Vec<u8>,
-    names: BTreeSet<String>,
-}
-
-impl Archive {
-    /// Adds a file that can be run, and the directories that it is in; the first of a name stays.
-    fn file(&mut self, path: &str, content: &[u8]) {
-        let path = path.trim_start_matches('/');
-        if let Some((directory, _)) = path.rsplit_once('/') {
-            self.directory(directory);
-        }
-        if self.names.insert(path.to_owned()) {
-            self.add(path, PROGRAM, content);
-        }
-    }
-
-    /// Adds a directory, and those that it is in.
-    fn directory(&mut self, path: &str) {
-        if let Some((parent, _)) = path.rsplit_once('/') {
-            self.directory(parent);
-        }
-        if self.names.insert(path.to_owned()) {
-            self.add(path, DIRECTORY, &[]);
-        }
-    }
-
-    fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
-        let number = u32::try_from(self.bytes.len()).expect("an archive is below 4 GiB");
-        let size = u32::try_from(content.len()).expect("a file is below 4 GiB");
-        let name_size = u32::try_from(name.len() + 1).expect("a name is short");
-        self.bytes.extend_from_slice(b"070701");
-        // Inode, mode, user, group, links, time, size, device and what it stands for, length of the name, no checksum.
-        for field in [number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
-        }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend_from_slice(content);
-        self.pad();
-    }
-
-    fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.add("TRAILER!!!", 0, &[]);
-        self.bytes
-    }
+    archive.end().expect("an archive is below 4 GiB")
 }
 
 #[cfg(test)]

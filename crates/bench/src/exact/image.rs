@@ -1,11 +1,10 @@
 //! What the emulated machine boots: busybox, this program, the kernel modules of a contender, and Open vSwitch where that is one.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use super::archive::Archive;
+use initramfs::Archive;
+
 use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel};
 use crate::{Error, Result};
 
@@ -102,18 +101,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(Error::io(format!("read {}", path.display())))
 }
 
-/// Adds a program and the libraries that it is linked with.
+/// Adds a program with what it is linked with.
 fn program(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
-    archive.file(name, &read(file)?);
-    let what = format!("find the libraries of {}", file.display());
-    let output = Command::new("ldd").arg(file).output().map_err(Error::io(what))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let libraries: BTreeSet<_> =
-        text.split_whitespace().filter(|word| word.starts_with('/')).collect();
-    for library in libraries {
-        archive.file(library, &read(&PathBuf::from(library))?);
-    }
-    Ok(())
+    let what = format!("put {} into the emulated machine", file.display());
+    archive.program(name, file).map_err(Error::io(what))
 }
 
 /// Adds a module behind those that it needs.

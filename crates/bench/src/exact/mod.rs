@@ -14,7 +14,6 @@
 //! modules loaded: some modules, such as Open vSwitch's, make the wire itself dearer. What *switching* costs is the
 //! difference. An emulated instruction is one nanosecond whatever it does, so copies weigh less here than on silicon.
 
-mod archive;
 mod gate;
 mod image;
 mod inside;

@@ -1,7 +1,11 @@
-//! A cpio archive in the format "newc" (the kernel's Documentation/driver-api/early-userspace/buffer-format.rst), which the kernel
-//! unpacks as its root file system.
+//! What a virtual machine boots: a cpio archive in the format "newc" (the kernel's
+//! Documentation/driver-api/early-userspace/buffer-format.rst), which the kernel unpacks as its root file system.
+#![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::process::Command;
 
 /// Modes of files, as stat(2) has them.
 const DIRECTORY: u32 = 0o040_755;
@@ -9,7 +13,7 @@ const FILE: u32 = 0o100_755;
 
 /// An archive that grows. The same files in the same order give the same bytes.
 #[derive(Debug, Default)]
-pub(super) struct Archive {
+pub struct Archive {
     bytes: Vec<u8>,
     names: BTreeSet<String>,
     too_long: Option<String>,
@@ -17,7 +21,7 @@ pub(super) struct Archive {
 
 impl Archive {
     /// Adds a file that may be executed at an absolute path, with the directories above it, unless it is there.
-    pub(super) fn file(&mut self, path: &str, content: &[u8]) {
+    pub fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_matches('/');
         if let Some((directory, _)) = path.rsplit_once('/') {
             self.directory(directory);
@@ -28,7 +32,7 @@ impl Archive {
     }
 
     /// Adds a directory and those above it, unless they are there.
-    pub(super) fn directory(&mut self, path: &str) {
+    pub fn directory(&mut self, path: &str) {
         let path = path.trim_matches('/');
         for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
             let part = path.get(..end).unwrap_or(path);
@@ -38,11 +42,30 @@ impl Archive {
         }
     }
 
+    /// Adds a program of this host, and the libraries that it is linked with at the paths that they have here.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or there is no `ldd`; the message names it.
+    pub fn program(&mut self, path: &str, program: &Path) -> io::Result<()> {
+        self.file(path, &read(program)?);
+        let libraries = Command::new("ldd").arg(program).output().map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("find the libraries of {}: {error}", program.display()),
+            )
+        })?;
+        let text = String::from_utf8_lossy(&libraries.stdout);
+        for library in text.split_whitespace().filter(|word| word.starts_with('/')) {
+            self.file(library, &read(Path::new(library))?);
+        }
+        Ok(())
+    }
+
     /// The whole archive.
     ///
     /// # Errors
     /// The name of what does not fit the format, which has 32 bits for lengths.
-    pub(super) fn end(mut self) -> Result<Vec<u8>, String> {
+    pub fn end(mut self) -> Result<Vec<u8>, String> {
         self.entry("TRAILER!!!", 0, &[]);
         self.too_long.map_or(Ok(self.bytes), Err)
     }
@@ -71,6 +94,12 @@ impl Archive {
     }
 }
 
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    std::fs::read(path).map_err(named)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +116,18 @@ mod tests {
             text.split("070701").skip(1).map(|e| e[104..].split('\0').next().unwrap()).collect();
         assert_eq!(names, ["a", "a/b", "a/b/c", "a/b/d", "TRAILER!!!"]);
         assert!(text.contains("text") && !text.contains("again") && text.len().is_multiple_of(4));
+    }
+
+    #[test]
+    fn program_comes_with_what_it_is_linked_with() {
+        let mut archive = Archive::default();
+        archive.program("bin/sh", Path::new("/bin/sh")).unwrap();
+        let names: Vec<_> = archive.names.iter().map(String::as_str).collect();
+        assert!(
+            names.contains(&"bin/sh") && names.iter().any(|n| n.contains("libc.so")),
+            "{names:?}"
+        );
+        let error = archive.program("x", Path::new("/no/such")).unwrap_err().to_string();
+        assert!(error.starts_with("/no/such: "), "{error}");
     }
 }
