@@ -9,6 +9,7 @@ mod attributes;
 pub mod batch;
 pub mod bpf_fs;
 pub mod capability;
+pub mod child;
 pub mod cpu;
 pub mod epoll;
 mod error;

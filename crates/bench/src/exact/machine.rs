@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use netdev::child::killed_with_parent;
+
 use crate::lab::scratch::Scratch;
 use crate::process::Process;
 use crate::{Error, Result, Stop};
@@ -89,7 +91,7 @@ impl Kernel {
             .arg(format!("file:{}", file("kernel.log").display()))
             .arg("-serial")
             .arg(format!("file:{}", file("output.log").display()));
-        let ended = Process::spawn(QEMU, command)?.finish(LIMIT, stop);
+        let ended = Process::spawn(QEMU, killed_with_parent(command))?.finish(LIMIT, stop);
         let read =
             |name| fs::read(file(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let (output, log) =

@@ -1,0 +1,46 @@
+//! What becomes of a child process when the one that started it does not live to end it.
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The same command, with the kernel killing the child (SIGKILL) when the thread that spawned it ends, however that ends. The
+/// thread therefore has to outlive the child.
+#[must_use = "the command has yet to be spawned"]
+pub fn killed_with_parent(mut command: Command) -> Command {
+    let parent = Pid::this();
+    let follow = move || {
+        set_pdeathsig(Signal::SIGKILL)?;
+        // It may have ended already: then there is nobody whose end the kernel could notice.
+        if getppid() == parent { Ok(()) } else { Err(io::Error::from(nix::errno::Errno::ESRCH)) }
+    };
+    // SAFETY: between fork and exec the closure does two system calls; it neither allocates nor takes a lock, also on failure
+    // (an `io::Error` made from an error number is a plain value).
+    unsafe { command.pre_exec(follow) };
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::Stdio;
+
+    #[test]
+    fn child_is_killed_when_the_thread_that_spawned_it_has_ended() {
+        let spawn = || {
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdout(Stdio::piped());
+            killed_with_parent(command).spawn().unwrap()
+        };
+        let mut child = std::thread::spawn(spawn).join().unwrap();
+        // The end of its output is the end of the child: were it not killed, this would last.
+        let mut output = Vec::new();
+        child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+}
