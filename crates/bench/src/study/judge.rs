@@ -1,20 +1,19 @@
-//! Whether a claim holds here: what it is measured by, and what that comes to.
+//! Whether a claim holds here: what its checks come to.
 
 use super::catalogue::Study;
+use super::checks::{checks, steering};
 use super::claims::{Claim, Finding, Verdict};
-use super::results::{Figures, Sample};
-use super::select::{Evidence, Pick, Ratio};
+use super::select::{Evidence, Ratio};
 use super::summary::Metric;
-use crate::lab::{Contender, Family, Profile};
 use crate::stats::Estimate;
 
 /// One measurement that speaks for or against a claim.
-struct Check {
-    what: String,
+pub(super) struct Check {
+    pub(super) what: String,
     /// `None` when it was not measured.
-    found: Option<Ratio>,
+    pub(super) found: Option<Ratio>,
     /// What it has to lie between.
-    range: (f64, f64),
+    pub(super) range: (f64, f64),
 }
 
 impl Check {
@@ -57,9 +56,6 @@ impl Check {
     }
 }
 
-const UP: f64 = f64::INFINITY;
-const DOWN: f64 = f64::NEG_INFINITY;
-
 /// What became of `claim` by what was measured.
 pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     let untestable = |why: &str| Finding {
@@ -98,59 +94,6 @@ pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     }
 }
 
-/// What a claim is judged by, and the measurements.
-fn checks(id: &str, evidence: &Evidence<'_>) -> (&'static str, Vec<Check>) {
-    match id {
-        "C1" => (
-            "throughput and processor time for a gigabit beside the bridge, 5 % tolerated",
-            right_protocol(evidence),
-        ),
-        "C2" => (
-            "GRE without segmentation (`none`) beside the bridge with it (`full`): at most half",
-            wrong_protocol(evidence),
-        ),
-        "C3" => (
-            "packets a second to very many end points, over those to one: at least 0.9",
-            many(evidence, Study::Endpoints, "endpoints-100000", "endpoints-1"),
-        ),
-        "C5" => ("VXLAN without offload (`none`) beside no tunnel (`full`)", jumbo_vxlan(evidence)),
-        "C6" => (
-            "VXLAN with offload, and with large frames, over VXLAN with neither",
-            offload(evidence),
-        ),
-        "C7" => ("four streams over one, without offload", streams(evidence)),
-        "C8" => (
-            "MTU of the underlay less the longest packet that crosses it in one piece, sent by a guest whose own MTU is too large; of \
-             the five places guest, switch, end point and underlay are here",
-            overhead(evidence),
-        ),
-        "C9" => (
-            "processor time for a gigabit, Geneve over VXLAN of the same switch, each stream (there is no line rate here)",
-            geneve(evidence, Metric::Gbps, Figures::stream_cost, (DOWN, 1.0)),
-        ),
-        "C10" => (
-            "transactions a second, Geneve over VXLAN of the same switch, each kind of round trip",
-            geneve(evidence, Metric::Transactions, Figures::transactions, (1.0, UP)),
-        ),
-        "C11" => {
-            ("processor time for a gigabit with the checksum over that without", checksum(evidence))
-        }
-        "C14" => (
-            "QinQ (`full`: plain segmentation does for it) over VXLAN and Geneve in `none`, one stream: 1.6 or more",
-            qinq(evidence, "tcp_stream-131072B-1i", Figures::throughput, (1.6, UP)),
-        ),
-        "C16" => (
-            "standard deviation over the runs without offload, of VXLAN and Geneve over that of QinQ: twice or more; of three runs \
-             or more",
-            scatter(evidence),
-        ),
-        _ => (
-            "processor time for a gigabit at the fixed rate, QinQ over VXLAN and Geneve",
-            qinq(evidence, "5xtcp_stream-131072B-128i-400M", Figures::stream_cost, (DOWN, 0.5)),
-        ),
-    }
-}
-
 fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
     let verdicts: Vec<Verdict> = checks.iter().filter_map(Check::verdict).collect();
     let count = |verdict| verdicts.iter().filter(|v| **v == verdict).count();
@@ -172,216 +115,6 @@ fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
     };
     let evidence = checks.iter().filter_map(Check::line).collect();
     Finding { claim, verdict, why, evidence }
-}
-
-fn right_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for contender in evidence.subjects("stt") {
-        for scenario in ["tcp_stream-32768B-1i", "4xtcp_bidirec-32768B-1i"] {
-            let pick = |contender| {
-                Pick::new(Study::SoftwareTunnelling, contender, scenario).profile(Profile::Full)
-            };
-            let (a, b) = (pick(contender), pick(Contender::LinuxBridge));
-            let line = |what: &str| format!("{contender}, {scenario}, {what} beside the bridge");
-            checks.push(Check {
-                what: line("Gb/s"),
-                found: a.over(&b, evidence, Figures::throughput),
-                range: (0.95, UP),
-            });
-            checks.push(Check {
-                what: line("CPU for a gigabit"),
-                found: a.over(&b, evidence, Figures::stream_cost),
-                range: (DOWN, 1.05),
-            });
-        }
-    }
-    checks
-}
-
-fn wrong_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
-    let pick = |contender| Pick::new(Study::SoftwareTunnelling, contender, "tcp_stream-32768B-1i");
-    let base = pick(Contender::LinuxBridge).profile(Profile::Full);
-    let check = |contender| Check {
-        what: format!("{contender} beside the bridge, Gb/s"),
-        found: pick(contender).profile(Profile::None).over(&base, evidence, Figures::throughput),
-        range: (DOWN, 0.5),
-    };
-    evidence.subjects("gre").into_iter().map(check).collect()
-}
-
-fn many(evidence: &Evidence<'_>, study: Study, many: &str, one: &str) -> Vec<Check> {
-    let check = |contender| {
-        let pick = |scenario| Pick::new(study, contender, scenario);
-        Check {
-            what: format!("{contender}, {many} over {one}, packets/s"),
-            found: pick(many).over(&pick(one), evidence, |f| f.packets_per_second),
-            range: (0.9, UP),
-        }
-    };
-    evidence.subjects("").into_iter().map(check).collect()
-}
-
-fn jumbo(contender: Contender, profile: Profile, guest_mtu: u16) -> Pick<'static> {
-    Pick::new(Study::JumboFrames, contender, "tcp_stream-131072B-1i")
-        .profile(profile)
-        .guest_mtu(guest_mtu)
-}
-
-fn jumbo_vxlan(evidence: &Evidence<'_>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for contender in evidence.subjects("vxlan") {
-        for (mtu, range) in [(1500, (0.5, 0.7)), (8900, (0.95, UP))] {
-            let base = jumbo(Contender::LinuxBridge, Profile::Full, mtu);
-            let mine = jumbo(contender, Profile::None, mtu);
-            checks.push(Check {
-                what: format!("{contender}, guests with MTU {mtu}, Gb/s beside no tunnel"),
-                found: mine.over(&base, evidence, Figures::throughput),
-                range,
-            });
-        }
-    }
-    checks
-}
-
-fn offload(evidence: &Evidence<'_>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for contender in evidence.subjects("vxlan") {
-        let neither = jumbo(contender, Profile::None, 1500);
-        let offload = jumbo(contender, Profile::Full, 1500);
-        let large = jumbo(contender, Profile::None, 8900);
-        checks.push(Check {
-            what: format!("{contender}, offload at MTU 1500 over neither, Gb/s"),
-            found: offload.over(&neither, evidence, Figures::throughput),
-            range: (1.1, 1.25),
-        });
-        checks.push(Check {
-            what: format!("{contender}, MTU 8900 without offload over offload at MTU 1500, Gb/s"),
-            found: large.over(&offload, evidence, Figures::throughput),
-            range: (1.0, UP),
-        });
-    }
-    checks
-}
-
-fn streams(evidence: &Evidence<'_>) -> Vec<Check> {
-    let check = |contender| {
-        let one = jumbo(contender, Profile::None, 1500);
-        let four = one.scenario("tcp_stream-131072B-4i");
-        Check {
-            what: format!("{contender}, four streams over one, Gb/s"),
-            found: four.over(&one, evidence, Figures::throughput),
-            range: (DOWN, 1.05),
-        }
-    };
-    evidence.subjects("vxlan").into_iter().map(check).collect()
-}
-
-fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
-    let check = |contender| {
-        let is = |s: &&Sample| s.contender == contender && s.shape.family == Family::V4 && !s.again;
-        let bytes = |s: &Sample| {
-            let longest = s.figures.as_ref()?.more.get("longest_packet")?;
-            Some(f64::from(s.shape.uplink_mtu) - longest)
-        };
-        let samples = evidence.results.samples.iter();
-        let found: Vec<f64> = samples.filter(is).filter_map(bytes).collect();
-        // Bytes are counted, not timed: no noise of the machine is in them.
-        let exact = |estimate| Ratio { estimate, unsteady: None };
-        Check {
-            what: format!("{contender}, bytes"),
-            found: Estimate::of(&found).map(exact),
-            range: (50.0, 50.0),
-        }
-    };
-    evidence.subjects("vxlan").into_iter().map(check).collect()
-}
-
-/// Geneve over VXLAN of the same switch, in each scenario of which `metric` is the rate.
-fn geneve(
-    evidence: &Evidence<'_>,
-    metric: Metric,
-    of: fn(&Figures) -> Option<f64>,
-    range: (f64, f64),
-) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for geneve in evidence.subjects("geneve") {
-        let Ok(vxlan) = geneve.id().replace("geneve", "vxlan").parse::<Contender>() else {
-            continue;
-        };
-        for table in evidence.of_study(Study::GeneveVsVxlan).filter(|t| t.metric == metric) {
-            let pick = |contender| Pick::new(Study::GeneveVsVxlan, contender, &table.scenario);
-            checks.push(Check {
-                what: format!("{geneve} over {vxlan}, {}", table.scenario),
-                found: pick(geneve).over(&pick(vxlan), evidence, of),
-                range,
-            });
-        }
-    }
-    checks
-}
-
-fn steering(evidence: &Evidence<'_>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for contender in ["vxlan", "geneve", "gre", "stt"].iter().flat_map(|t| evidence.subjects(t)) {
-        let pick = Pick::new(Study::Entropy, contender, "tcp_stream-131072B-8i");
-        for (pick, ports) in [(pick, ""), (pick.one_source_port(), ", one outer source port")] {
-            checks.push(Check {
-                what: format!("{contender}{ports}, with RPS over without"),
-                found: pick.steering(true).over(
-                    &pick.steering(false),
-                    evidence,
-                    Figures::throughput,
-                ),
-                range: (1.05, UP),
-            });
-        }
-    }
-    checks
-}
-
-fn checksum(evidence: &Evidence<'_>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for tunnel in ["vxlan", "geneve"] {
-        for contender in evidence.subjects(tunnel) {
-            for profile in [Profile::Full, Profile::None] {
-                let pick = |on| {
-                    Pick::new(Study::OuterChecksum, contender, "tcp_stream-131072B-1i")
-                        .profile(profile)
-                        .checksum(on)
-                };
-                checks.push(Check {
-                    what: format!("{contender}, profile {profile}, with over without"),
-                    found: pick(true).over(&pick(false), evidence, Figures::stream_cost),
-                    range: (DOWN, 1.0),
-                });
-            }
-        }
-    }
-    checks
-}
-
-fn qinq(
-    evidence: &Evidence<'_>,
-    scenario: &str,
-    of: fn(&Figures) -> Option<f64>,
-    range: (f64, f64),
-) -> Vec<Check> {
-    let pick = |contender| Pick::new(Study::Qinq, contender, scenario);
-    let mut checks = Vec::new();
-    for qinq in evidence.subjects("qinq") {
-        for tunnel in ["vxlan", "geneve"] {
-            let Ok(other) = qinq.id().replace("qinq", tunnel).parse::<Contender>() else {
-                continue;
-            };
-            let slow = pick(other).profile(Profile::None);
-            checks.push(Check {
-                what: format!("{qinq} over {other}, {scenario}"),
-                found: pick(qinq).profile(Profile::Full).over(&slow, evidence, of),
-                range,
-            });
-        }
-    }
-    checks
 }
 
 /// A question: each line of the answer is one figure, with its interval.
@@ -424,58 +157,17 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     Finding { claim, verdict, why: why.to_owned(), evidence: lines }
 }
 
-/// Standard deviations over the runs, of tunnels over UDP beside those of QinQ of the same switch.
-fn scatter(evidence: &Evidence<'_>) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for qinq in evidence.subjects("qinq") {
-        for tunnel in ["vxlan", "geneve"] {
-            let Ok(other) = qinq.id().replace("qinq", tunnel).parse::<Contender>() else {
-                continue;
-            };
-            let tables = evidence.of_study(Study::Qinq);
-            let unlimited = |name: &str| name.contains("tcp_stream") && !name.ends_with('M');
-            for table in
-                tables.filter(|t| t.shape.profile == Profile::None && unlimited(&t.scenario))
-            {
-                let pick = |contender| {
-                    Pick::new(Study::Qinq, contender, &table.scenario).profile(Profile::None)
-                };
-                checks.push(Check {
-                    what: format!("{other} over {qinq}, {}", table.scenario),
-                    found: pick(other).scatter_over(&pick(qinq), evidence, Figures::throughput),
-                    range: (2.0, UP),
-                });
-            }
-        }
-    }
-    checks
-}
-
-impl Figures {
-    fn throughput(&self) -> Option<f64> {
-        self.gbps
-    }
-
-    fn stream_cost(&self) -> Option<f64> {
-        self.cpu_seconds_per_gbit
-    }
-
-    fn transactions(&self) -> Option<f64> {
-        self.transactions_per_second
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::results::Results;
+    use super::super::results::{Figures, Results, Sample};
     use super::*;
-    use crate::lab::Shape;
+    use crate::lab::{Contender, Profile, Shape};
 
     fn check(low: f64, high: f64, runs: usize, unsteady: Option<&str>) -> Check {
         let estimate = Estimate { median: 1.0, low, high, runs };
         let unsteady = unsteady.map(str::to_owned);
         let found = Some(Ratio { estimate, unsteady });
-        Check { what: String::new(), found, range: (0.95, UP) }
+        Check { what: String::new(), found, range: (0.95, f64::INFINITY) }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod catalogue;
 mod chart;
+mod checks;
 mod claims;
 mod compare;
 mod entropy;
