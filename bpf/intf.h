@@ -87,6 +87,13 @@ struct weft_served {
 	__u64 bytes;
 };
 
+/* Of so many, side by side: the kernel takes memory for each element of a map by itself, which for every megaflow takes half a second. */
+#define WEFT_SERVED_PAGE 64
+
+struct weft_served_page {
+	struct weft_served of[WEFT_SERVED_PAGE];
+};
+
 /* What the lookups of one CPU came to that were not hits in the exact-match cache. */
 struct weft_lookups {
 	__u64 hits;		/* found by a mask */

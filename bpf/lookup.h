@@ -252,9 +252,12 @@ static __always_inline __u32 lookup(const struct weft_key *key)
 /* A packet of `bytes` ends here as its megaflow says. What is handed over is counted there. */
 static __always_inline void serve(__u32 number, __u32 bytes)
 {
-	struct weft_served *served = bpf_map_lookup_elem(&weft_served, &number);
+	__u32 at = number / WEFT_SERVED_PAGE;
+	struct weft_served_page *page = bpf_map_lookup_elem(&weft_served, &at);
 
-	if (served) {
+	if (page) {
+		struct weft_served *served = &page->of[number % WEFT_SERVED_PAGE];
+
 		served->packets++;
 		served->bytes += bytes;
 	}

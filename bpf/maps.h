@@ -47,11 +47,11 @@ struct {
 	__uint(max_entries, WEFT_FLOWS);
 } weft_flows __weak SEC(".maps");
 
-/* As many. */
+/* As many, in pages. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_served);
+	__type(value, struct weft_served_page);
 	__uint(max_entries, WEFT_FLOWS);
 } weft_served __weak SEC(".maps");
 

@@ -7,6 +7,7 @@
 use crate::key::{KernelMask, KernelMatch};
 use crate::layout::{
     WORDS, weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
+    weft_served_page,
 };
 use crate::pieces::Pieces;
 use crate::sys;
@@ -47,6 +48,11 @@ impl Sizes {
     /// Masks.
     pub const MASKS: usize = (size_of::<weft_mask_list>() - 4) / 4;
 
+    /// Entries, with the one that is none.
+    fn places(self) -> u32 {
+        self.flows.clamp(1, 1 << 30) + 1
+    }
+
     fn buckets(self) -> u32 {
         self.flows.clamp(2, 1 << 30).next_power_of_two()
     }
@@ -78,7 +84,8 @@ impl Sizes {
     pub fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
-                Some("weft_flows" | "weft_served") => self.flows.clamp(1, 1 << 30) + 1,
+                Some("weft_flows") => self.places(),
+                Some("weft_served") => self.places().div_ceil(PAGE),
                 Some("weft_buckets") => self.buckets(),
                 Some("weft_cache") => self.cached(),
                 _ => continue,
@@ -427,8 +434,15 @@ impl Tables {
     /// # Errors
     /// When the kernel refuses it.
     pub fn served_from(&self, first: FlowNo, most: u32) -> Result<Vec<Served>, TableError> {
-        let entries = sums(&self.served, first.0, most)?;
-        Ok(entries.into_iter().map(|[packets, bytes]| Served { packets, bytes }).collect())
+        let most = most.min((self.capacity() as u32).saturating_sub(first.0));
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        let pages = (first.0 / PAGE, (first.0 + most).div_ceil(PAGE));
+        let words: Vec<[u64; PAGE_WORDS]> = sums(&self.served, pages.0, pages.1 - pages.0)?;
+        let served = words.as_flattened().as_chunks().0.iter();
+        let served = served.map(|&[packets, bytes]| Served { packets, bytes });
+        Ok(served.skip((first.0 % PAGE) as usize).take(most as usize).collect())
     }
 
     /// As many entries as there are, with the one that is none.
@@ -480,10 +494,15 @@ impl Tables {
     }
 }
 
+/// Entries whose counters are side by side, and the words of these.
+const PAGE: u32 = (size_of::<weft_served_page>() / size_of::<weft_served>()) as u32;
+const PAGE_WORDS: usize = size_of::<weft_served_page>() / 8;
+
 // What `sums` takes for words in this order.
 const _: () = assert!(
     offset_of!(weft_served, packets) == 0
         && offset_of!(weft_served, bytes) == 8
+        && size_of::<weft_served>() == 16
         && offset_of!(weft_lookups, hits) == 0
         && offset_of!(weft_lookups, misses) == 8
         && offset_of!(weft_lookups, masks) == 16
