@@ -49,6 +49,9 @@ pub struct Args {
     /// Megaflows at most, 1000 to 4000000. The kernel's datapath takes the memory for all of them when it starts
     #[arg(long, value_name = "N", default_value_t = MEGAFLOWS as u32, value_parser = clap::value_parser!(u32).range(1000..=4_000_000))]
     megaflows: u32,
+    /// Seconds without a packet after which a megaflow is deleted, 1 to 3600; after 1 s when nearly all that there may be are there
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    idle: u16,
     /// SIGTERM and SIGINT end the daemon as `weft stop` does: what is cached in the kernel goes on forwarding
     #[arg(long)]
     keep: bool,
@@ -70,11 +73,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
-    let daemon = ready.start(args.datapath, &args.bpf_fs).map_err(|error| {
-        match error.is::<Unsupported>() {
-            true => Failure::Input(error),
-            false => Failure::Work(error),
-        }
+    let idle = Duration::from_secs(args.idle.into());
+    let daemon = ready.start(args.datapath, &args.bpf_fs, idle).map_err(|error| match error
+        .is::<Unsupported>(
+    ) {
+        true => Failure::Input(error),
+        false => Failure::Work(error),
     })?;
     let daemon = Arc::new(daemon);
     tracing::info!(host = %args.host, control = %path.display(), "running");

@@ -145,7 +145,10 @@ fn megaflows(
     let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
     // A port may have as many as are still free besides; and some are there for other reasons.
     let most = (2 * count + count / 5).to_string();
-    let options: &[&str] = if count > PLENTY { &["--megaflows", &most] } else { &[] };
+    // Setting them all up takes longer than one may otherwise be idle.
+    let idle = LOADING.as_secs().to_string();
+    let many: &[&str] = &["--megaflows", &most, "--idle", &idle];
+    let options = if count > PLENTY { many } else { &[] };
     let mut attachment = attach_with(lab, datapath, &text, weft, options)?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     wait_until_loaded(lab, &mut attachment)?;

@@ -25,6 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 use switch::Switch;
 
 /// See the module.
@@ -81,13 +82,14 @@ impl Ready {
     }
 
     /// Starts it; in the kernel, what a daemon has left that was killed or stopped is taken over. Nothing is left behind when this
-    /// fails. `bpf_fs` is the BPF file system.
-    pub fn start(self, choice: Choice, bpf_fs: &Path) -> Result<Daemon> {
+    /// fails. `bpf_fs` is the BPF file system; megaflows that no packet has used for `idle` are deleted.
+    pub fn start(self, choice: Choice, bpf_fs: &Path, idle: Duration) -> Result<Daemon> {
         let Self { host, file, deployed, program } = self;
         let forwarding = Forwarding::start(choice, &deployed.config, bpf_fs)
             .with_context(|| format!("cannot run the switch of {host}"))?;
         let datapath = forwarding.datapath();
-        let limits = switch::Limits { megaflows: deployed.config.megaflows, ..Default::default() };
+        let megaflows = deployed.config.megaflows;
+        let limits = switch::Limits { megaflows, idle, ..Default::default() };
         let config = switch::Config { limits, ..Default::default() };
         let switch = Switch::start(Arc::clone(&datapath), program, &config)
             .context("start the threads of the switch")?;
