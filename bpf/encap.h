@@ -26,11 +26,10 @@
  *
  * Checksums
  * ---------
- * The outer UDP checksum of a frame whose own checksum is still owed follows from the headers alone:
- * the part of the packet that the owed checksum covers will have the sum that makes it right. Of
- * others it would have to be summed: they are handed over. No helper can ask for the outer checksum of
- * a super-packet's segments. They go without one over IPv4, where it is optional, and are handed
- * over with IPv6, where receivers refuse that (RFC 8200 section 8.1).
+ * The outer UDP checksum of a frame whose own checksum is still owed follows from the headers alone, see
+ * sum.h; the others are summed. No helper can ask for the outer checksum of a super-packet's segments.
+ * They go without one over IPv4, where it is optional, and are handed over with IPv6, where receivers
+ * refuse that (RFC 8200 section 8.1).
  */
 #pragma once
 
@@ -39,21 +38,11 @@
 #include <bpf/bpf_core_read.h>
 
 #include "rewrite.h"
-
-/*
- * Helpers make frames that are no super-packets longer only up to what is allocated in one piece:
- * four pages, of which some is not for bytes.
- */
-#define LONGEST_PLAIN 15000
+#include "sum.h"
 
 /* Bytes of the Geneve option for logical ports, and its header: class, type, length in words. */
 #define OPTION_LEN 8
 #define OPTION 0x01028001
-
-/* Numbers of any length in a header: the compiler must not take them for different memory. */
-typedef __u16 __attribute__((may_alias)) any16;
-typedef __u32 __attribute__((may_alias)) any32;
-typedef __u64 __attribute__((may_alias)) any64;
 
 /*
  * The outer header, and what is written of the inner one: addresses, tags, EtherType. It begins 2
@@ -244,104 +233,12 @@ static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2])
 	return count;
 }
 
-/* What the kernel knows of a packet and does not tell in the context. */
-struct owed {
-	__u32 start;	/* from where the checksum is owed that a device is to make */
-	__u32 field;	/* and where it goes */
-};
-
-/* Of a struct sk_buff, from the byte with `ip_summed` on, as far as `mac_header`: 60 bytes and more. */
-#define OWED_SPAN 88
-
-#define field_info(member, what) __builtin_preserve_field_info(((struct sk_buff *)0)->member, what)
-#define offset_of_summed(member) \
-	(field_info(member, BPF_FIELD_BYTE_OFFSET) - field_info(ip_summed, BPF_FIELD_BYTE_OFFSET))
-
-/*
- * Says whether a checksum is owed. Offsets count from the Ethernet header. All is read at once, for
- * what reading takes is mostly the call. Of a kernel that has it in another order, a checksum is never
- * known to be owed.
- */
-static __always_inline bool is_owed(struct __sk_buff *ctx, struct owed *owed)
-{
-	__u32 start = offset_of_summed(csum_start), offset = offset_of_summed(csum_offset);
-	__u32 mac = offset_of_summed(mac_header);
-	__u8 part[OWED_SPAN] __attribute__((aligned(8)));
-	__u64 summed;
-
-	if (start > OWED_SPAN - 2 || offset > OWED_SPAN - 2 || mac > OWED_SPAN - 2)
-		return false;
-	if (bpf_probe_read_kernel(part, (mac > offset ? mac : offset) + 2,
-				  (void *)ctx + field_info(ip_summed, BPF_FIELD_BYTE_OFFSET)))
-		return false;
-	summed = *(const any64 *)part << field_info(ip_summed, BPF_FIELD_LSHIFT_U64) >>
-		 field_info(ip_summed, BPF_FIELD_RSHIFT_U64);
-	if (summed != CHECKSUM_PARTIAL)
-		return false;
-	owed->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
-	owed->field = owed->start + *(const any16 *)(part + offset);
-	return true;
-}
-
 /* The kernel takes it for a packet in a tunnel: the guest has one of its own. */
 static __always_inline bool is_encapsulated(struct __sk_buff *ctx)
 {
 	struct sk_buff *skb = (void *)ctx;
 
 	return BPF_CORE_READ_BITFIELD_PROBED(skb, encapsulation);
-}
-
-/* An IP header with its options, or an IPv6 header with some extension headers. */
-#define MAX_SUMMED 80
-
-/* The sum of the bytes from `l3` to `end` of the packet, as helpers read them. */
-static __always_inline bool sum_by_helpers(struct __sk_buff *skb, __u32 l3, __u32 end, __u64 *sum)
-{
-	__be32 word;
-	__u32 i;
-
-	if (end - l3 > MAX_SUMMED || (end - l3) % 4)
-		return false;
-#pragma clang loop unroll(disable)
-	for (i = 0; i < MAX_SUMMED; i += 4) {
-		if (l3 + i >= end)
-			break;
-		if (bpf_skb_load_bytes(skb, l3 + i, &word, sizeof(word)))
-			return false;
-		*sum += word;
-	}
-	return true;
-}
-
-/*
- * The sum of what stands behind the inner Ethernet header once the checksum that is owed has been
- * made, as a number that is not folded; layer 3 is at `l3`. False when that cannot be told.
- */
-__weak int sum_of_owed(struct __sk_buff *skb, __u32 l3, __u64 *sum)
-{
-	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct owed owed = {};
-	const __be32 *ip;
-	__be16 field;
-	__u64 total = 0;
-	__u32 i;
-
-	if (!sum || !l3 || l3 > MAX_L3_OFFSET || !is_owed(skb, &owed) || owed.start < l3)
-		return false;
-	forget(l3, MAX_L3_OFFSET);
-	ip = data + l3;
-	/* Almost always it is an IPv4 header without options, and it is in the linear part. */
-	if (owed.start - l3 == IP4_LEN && (const void *)ip + IP4_LEN <= end) {
-#pragma clang loop unroll(full)
-		for (i = 0; i < IP4_LEN / 4; i++)
-			total += ip[i];
-	} else if (!sum_by_helpers(skb, l3, owed.start, &total)) {
-		return false;
-	}
-	if (bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
-		return false;
-	*sum = total + (__u16)~field;
-	return true;
 }
 
 /* The outer UDP checksum, from the sum of what stands behind the inner Ethernet header. */
@@ -371,7 +268,7 @@ static __always_inline void fill_checksum(struct outer *outer, bool is_ip6, __u6
 
 /* Addresses, tags and EtherType of the frame, behind the outer header. */
 static __always_inline void fill_inner(struct outer *outer, const struct weft_key *key, __u32 at,
-				       const __u32 tags[2], __u32 count)
+				       const __u32 tags[2], __u32 count, __be16 type)
 {
 	*at32(outer, at) = bpf_htonl(key->eth_dst >> 32);
 	*at16(outer, at + 4) = bpf_htons(key->eth_dst >> 16);
@@ -381,7 +278,7 @@ static __always_inline void fill_inner(struct outer *outer, const struct weft_ke
 		*at32(outer, at + 12) = tags[0];
 		*at32(outer, at + 16) = tags[1];
 	}
-	*at16(outer, at + 12 + count * TAG_LEN) = bpf_htons(key->eth_dst);
+	*at16(outer, at + 12 + count * TAG_LEN) = type;
 }
 
 enum encapped {
@@ -417,7 +314,7 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 }
 
 /*
- * Puts the outer header in front of a frame. `sum` is that of sum_of_owed() when the outer header is
+ * Puts the outer header in front of a frame. `sum` is that of sum_of_packet() when the outer header is
  * to have a checksum, otherwise 0. Global, so that the verifier goes through it once.
  */
 __weak int encap(struct __sk_buff *skb, const struct weft_key *key,
@@ -426,6 +323,7 @@ __weak int encap(struct __sk_buff *skb, const struct weft_key *key,
 	__u32 tags[2] = {}, number, len, room, total;
 	const struct weft_class *class;
 	struct outer outer;
+	__be16 type;
 	int count;
 
 	if (!key || !action || !endpoint)
@@ -444,11 +342,16 @@ __weak int encap(struct __sk_buff *skb, const struct weft_key *key,
 	if (count < 0)
 		return ENCAP_LOST;
 	forget(count, 3);
+	type = bpf_htons(key->eth_dst);
+	/* The key does not say what stands there when it is a length. */
+	if (type == bpf_htons(ETHERTYPE_NONE) &&
+	    bpf_skb_load_bytes(skb, ETH_LEN - 2, &type, sizeof(type)))
+		return ENCAP_LOST;
 	__builtin_memset(outer.bytes + WEFT_HEADER_MAX, 0, HEADER_BUFFER - WEFT_HEADER_MAX);
 	room = len + count * TAG_LEN;
 	total = skb->len + room - ETH_LEN;
 	fill(&outer, key, action, endpoint, class, total);
-	fill_inner(&outer, key, (HEADER_AT + len) & 0x7c, tags, count);
+	fill_inner(&outer, key, (HEADER_AT + len) & 0x7c, tags, count, type);
 	if (sum)
 		fill_checksum(&outer, class->flags & WEFT_CLASS_IP6, sum, total);
 	room = make_room(skb, key, class, room, count * TAG_LEN);

@@ -4,141 +4,22 @@
 mod common;
 
 use common::encode;
+use common::lab::{Lab, PATIENCE, Wire, comparable, handed_over, handed_over_by_tags};
 use common::lists::{is_odd, sets};
 use common::reference::reference;
-use common::switch::{Switch, guest, offsets};
+use common::switch::{Switch, guest};
 use common::tunnels::{self, Tunnel};
 use flow::{
-    Action, Field, FlowKey, OuterIp, PortNo, TagLink, TunnelInfo, TunnelKey, TunnelSpec,
-    TunnelType, extract, tun_flags,
+    Action, Field, FlowKey, OuterIp, TagLink, TunnelInfo, TunnelKey, TunnelType, extract, tun_flags,
 };
-use libbpf_rs::{TC_INGRESS, TcHookBuilder};
-use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
-use netdev::{LinkKind, LinkSpec};
-use packet::{Checksum, GsoKind, PacketBuf, complete_checksum};
-use std::os::fd::BorrowedFd;
-use std::thread;
-use std::time::{Duration, Instant};
+use packet::{Checksum, GsoKind, PacketBuf};
+use std::time::Duration;
 use testkit::frames::{self, FrameKinds};
-use testkit::host::TestHost;
 use testkit::random::{Random, environment};
 use wire::vlan::Tag;
-use wire::{EtherType, MacAddr, Protocol, VlanId};
+use wire::{EtherType, Protocol, VlanId};
 
 const KINDS: FrameKinds = FrameKinds { supers: true, malformed: false, max_payload: 1400 };
-const MTU: u32 = 65_535;
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Where a frame may come out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wire {
-    Vif,
-    Peer,
-    Device,
-    Uplink,
-    HandOver,
-}
-
-const WIRES: [(Wire, &str); 5] = [
-    (Wire::Vif, "vif"),
-    (Wire::Peer, "peer"),
-    (Wire::Device, "device"),
-    (Wire::Uplink, "uplink"),
-    (Wire::HandOver, "hand_over"),
-];
-
-struct Lab {
-    switch: Switch,
-    ends: Vec<(Wire, PacketSocket)>,
-    buffer: PacketBuf,
-    /// Removed last.
-    hosts: [TestHost; 2],
-}
-
-impl Lab {
-    fn new() -> Self {
-        let (inside, outside) = (TestHost::new("inside"), TestHost::new("outside"));
-        for host in [&inside, &outside] {
-            host.sysctl("net/ipv6/conf/default/disable_ipv6", "1").expect("a setting");
-        }
-        let switch = Switch::load();
-        let mut ends = Vec::new();
-        for (wire, name) in WIRES {
-            let mac = if wire == Wire::Peer { Switch::GUEST } else { [2, 0, 0, 0, 9, 9] };
-            let peer = LinkSpec::new(name).mac(MacAddr(mac)).mtu(MTU).netns(&outside).up();
-            let own = LinkSpec::new(name).mtu(MTU).up();
-            inside.netlink().create(&own, &LinkKind::Veth { peer }).expect("a veth pair");
-            let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-            let socket = outside.run(|| {
-                PacketSocket::open_name(name, &Filter::everything(), options).expect("a socket")
-            });
-            ends.push((wire, socket));
-            let index = inside.netlink().index_of(name).expect("it is there").0;
-            let [vif, uplink] = switch.programs();
-            match wire {
-                Wire::Vif => {
-                    switch.set_device(index, Switch::VIF);
-                    switch.set_port(Switch::VIF, index, 0, 0);
-                    inside.run(|| attach(vif, index));
-                }
-                Wire::Peer => switch.set_port(Switch::PEER, index, encode::PEER, guest()),
-                // Super-packets out of tunnels go to pairs only.
-                Wire::Device => switch.set_port(Switch::DEVICE, index, encode::PEER, 0),
-                Wire::Uplink => {
-                    switch.configure(offsets::UPLINK_IFINDEX, &index.to_ne_bytes());
-                    inside.run(|| attach(uplink, index));
-                }
-                Wire::HandOver => {
-                    inside.run(|| switch.hand_over_to(Some(index)));
-                }
-            }
-        }
-        let buffer = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
-        Self { switch, ends, buffer, hosts: [inside, outside] }
-    }
-
-    fn send(&self, wire: Wire, packet: &PacketBuf) {
-        let (_, end) = self.ends.iter().find(|(end, _)| *end == wire).expect("it is one of them");
-        end.send(packet).unwrap_or_else(|error| panic!("{error}: {packet:?}"));
-    }
-
-    /// What leaves by the uplink comes back, as if another host had sent it.
-    fn loop_uplink(&self) {
-        let [inside, _] = &self.hosts;
-        let peer = LinkSpec::new("loop1").mtu(MTU).up();
-        let own = LinkSpec::new("loop0").mtu(MTU).up();
-        inside.netlink().create(&own, &LinkKind::Veth { peer }).expect("a veth pair");
-        let [own, peer] = ["loop0", "loop1"].map(|name| inside.netlink().index_of(name));
-        let [own, peer] = [own, peer].map(|index| index.expect("it is there").0);
-        self.switch.configure(offsets::UPLINK_IFINDEX, &own.to_ne_bytes());
-        let [_, uplink] = self.switch.programs();
-        inside.run(|| attach(uplink, peer));
-    }
-
-    /// The next frame that comes out anywhere, with its tags.
-    fn receive(&mut self, patience: Duration) -> Option<(Wire, PacketBuf)> {
-        let deadline = Instant::now() + patience;
-        while Instant::now() < deadline {
-            for (wire, end) in &self.ends {
-                if let Some(received) = end.recv(&mut self.buffer).expect("the wire is there") {
-                    if let Some(tag) = received.vlan {
-                        let tag = Tag::from_tci(EtherType(tag.tpid), tag.tci);
-                        flow::push_vlan(&mut self.buffer, tag).expect("there is headroom");
-                    }
-                    return Some((*wire, self.buffer.clone()));
-                }
-            }
-            thread::sleep(Duration::from_micros(50));
-        }
-        None
-    }
-}
-
-fn attach(program: BorrowedFd<'_>, index: u32) {
-    let mut hook = TcHookBuilder::new(program).ifindex(index.cast_signed()).hook(TC_INGRESS);
-    hook.create().and_then(|mut hook| hook.attach()).expect("the program can be attached");
-}
 
 /// A frame as a guest sends it, and its key.
 fn frame(random: &mut Random) -> (PacketBuf, FlowKey) {
@@ -159,30 +40,6 @@ fn shown(packet: &PacketBuf) -> String {
     format!("{} bytes, {:?}: {:02x?}", bytes.len(), packet.offload, &bytes[..bytes.len().min(160)])
 }
 
-/// What two frames have to have in common.
-fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
-    let mut packet = packet.clone();
-    let gso = packet.offload.gso;
-    if gso.is_none() && packet.offload.checksum != Checksum::Unverified {
-        let _ = complete_checksum(&mut packet);
-    }
-    (packet.to_vec(), gso)
-}
-
-/// The frame of one that was handed over, with the tag that was in its metadata.
-fn handed_over(packet: &PacketBuf) -> (PortNo, PacketBuf) {
-    let mut packet = packet.clone();
-    let tag = flow::pop_vlan(&mut packet);
-    let header: [u8; 14] = *packet.head().first_chunk().expect("it has a header");
-    assert_eq!(header[4..], [0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5]);
-    packet.pull_front(14);
-    if let Some(tag) = tag {
-        flow::push_vlan(&mut packet, tag).expect("there is headroom");
-    }
-    let [a, b, c, d, ..] = header;
-    (PortNo(u32::from_be_bytes([a, b, c, d])), packet)
-}
-
 /// Tags put on and taken off before the output.
 fn tag_changes(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     let tpid = random.pick(&[EtherType::VLAN, EtherType(0x88a8)]);
@@ -195,23 +52,6 @@ fn tag_changes(random: &mut Random, key: &FlowKey) -> Vec<Action> {
         4 if has_one => vec![Action::PopVlan, push],
         _ => Vec::new(),
     }
-}
-
-fn with_checksum(tunnel: TunnelType) -> TunnelSpec {
-    TunnelSpec { checksum: true, ..tunnels::spec(tunnel) }
-}
-
-/// Beside those of [`tunnels::add_all`], some with an outer checksum.
-fn add_tunnels(switch: &mut Switch) -> Vec<Tunnel> {
-    let mut all = tunnels::add_all(switch);
-    for tunnel in [TunnelType::Vxlan, TunnelType::Geneve] {
-        for (local, remote) in [("192.0.2.30", "192.0.2.200"), ("fd01::30", "fd01::200")] {
-            let [local, remote] = [local, remote].map(|text| text.parse().expect("an address"));
-            let class = all.len() as u16;
-            all.push(tunnels::add(switch, &with_checksum(tunnel), class, local, remote));
-        }
-    }
-    all
 }
 
 /// Why a program may hand a frame over to userspace.
@@ -227,9 +67,8 @@ fn may_be_handed_over(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: 
         Checksum::Partial { start, .. } => Some(usize::from(start) - 14 - 4 * own_tags),
         _ => None,
     };
-    let is_partial = ip_len.is_some_and(|len| len <= 80);
-    let (checksum, gso) = (to.spec.checksum, frame.offload.gso);
-    let no_checksum = checksum && if gso.is_some() { to.local.is_ipv6() } else { !is_partial };
+    let gso = frame.offload.gso;
+    let no_checksum = to.spec.checksum && gso.is_some() && to.local.is_ipv6();
     let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
     let pushed = count(|action| matches!(action, Action::PushVlan(_)));
     let popped = count(|action| matches!(action, Action::PopVlan));
@@ -242,20 +81,12 @@ fn may_be_handed_over(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: 
         || ends_in_tunnel && (no_checksum || has_many_tags || is_long)
 }
 
-/// The port and the frame of one that was too long for a header.
-fn handed_over_by_tags(packet: &PacketBuf) -> (PortNo, PacketBuf) {
-    let mut packet = packet.clone();
-    let [high, low] = [(); 2].map(|()| flow::pop_vlan(&mut packet).expect("it has a tag"));
-    assert_eq!([high.tpid, low.tpid], [EtherType::QINQ, EtherType::VLAN]);
-    (PortNo(u32::from(high.tci()) << 16 | u32::from(low.tci())), packet)
-}
-
 /// Helpers make a frame longer up to about 16 KB, unless it is a super-packet.
 #[test]
 fn frames_of_any_length_are_handed_over() {
     testkit::require_root!();
     let mut lab = Lab::new();
-    let tunnel = add_tunnels(&mut lab.switch)[0];
+    let tunnel = tunnels::add_all(&mut lab.switch)[0];
     for tag in [None, Some(Tag::from_tci(EtherType::VLAN, 7))] {
         let mut frame = PacketBuf::from_bytes(&common::frames::tcp4());
         frame.append(&vec![0x5a; 40_000]);
@@ -284,7 +115,7 @@ fn frames_of_any_length_are_handed_over() {
 fn what_guests_send_leaves_as_the_reference_says() {
     testkit::require_root!();
     let mut lab = Lab::new();
-    let tunnels = add_tunnels(&mut lab.switch);
+    let tunnels = tunnels::add_every(&mut lab.switch);
     let seed = environment("WEFT_SEED", 1);
     let mut tally = [0; 4];
     for case in 0..environment("WEFT_CASES", 2000) {
@@ -393,7 +224,7 @@ fn what_one_program_sends_the_other_delivers() {
     testkit::require_root!();
     let mut lab = Lab::new();
     lab.loop_uplink();
-    let tunnels = add_tunnels(&mut lab.switch);
+    let tunnels = tunnels::add_every(&mut lab.switch);
     add_reverse(&mut lab.switch, &tunnels);
     add_links(&lab.switch);
     let seed = environment("WEFT_SEED", 1);

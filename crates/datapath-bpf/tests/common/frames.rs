@@ -242,6 +242,19 @@ pub fn tcp6() -> Vec<u8> {
     tcp(frame)
 }
 
+/// A UDP datagram between the same two; what its checksum says is no matter.
+pub fn udp4(payload: &[u8]) -> Vec<u8> {
+    let mut frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\x45\0".to_vec();
+    let len = 8 + payload.len() as u16;
+    frame.extend((20 + len).to_be_bytes());
+    frame.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([0x9c, 0x40, 0x14, 0x51]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame
+}
+
 fn tcp(mut frame: Vec<u8>) -> Vec<u8> {
     frame.extend([0x9c, 0x40, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x80, 0x10, 1, 0, 0, 0, 0, 0]);
     frame.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1]);

@@ -4,6 +4,7 @@
 pub mod agree;
 pub mod encode;
 pub mod frames;
+pub mod lab;
 pub mod lists;
 pub mod lookup;
 pub mod reference;

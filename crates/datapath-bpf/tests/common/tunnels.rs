@@ -68,6 +68,26 @@ pub fn add_all(switch: &mut Switch) -> Vec<Tunnel> {
     tunnels
 }
 
+/// Adds tunnels with an outer checksum, of each type that can have one and each family, as classes from `class` on.
+pub fn add_checked(switch: &mut Switch, class: u16) -> Vec<Tunnel> {
+    let mut tunnels = Vec::new();
+    for kind in [TunnelType::Vxlan, TunnelType::Geneve] {
+        for (local, remote) in [("192.0.2.30", "192.0.2.200"), ("fd01::30", "fd01::200")] {
+            let [local, remote] = [local, remote].map(|text| text.parse().expect("an address"));
+            let spec = TunnelSpec { checksum: true, ..spec(kind) };
+            tunnels.push(add(switch, &spec, class + tunnels.len() as u16, local, remote));
+        }
+    }
+    tunnels
+}
+
+/// [`add_all`] and [`add_checked`].
+pub fn add_every(switch: &mut Switch) -> Vec<Tunnel> {
+    let mut tunnels = add_all(switch);
+    tunnels.extend(add_checked(switch, tunnels.len() as u16));
+    tunnels
+}
+
 /// Adds one as class `class`.
 pub fn add(
     switch: &mut Switch,

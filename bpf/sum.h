@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The sum of a packet's bytes, of which the outer UDP checksum is made.
+ *
+ * Almost every packet of a guest owes its own checksum: a device is to make it. The part of the packet that
+ * it covers will have the sum that makes it right, so that headers alone tell the whole. Of a packet that
+ * owes none (a ping, a fragment, ARP, what the guest forwards for others) all bytes are summed.
+ */
+#pragma once
+
+#include "vmlinux.h"
+
+#include <bpf/bpf_core_read.h>
+
+#include "parse.h"
+
+/*
+ * Helpers make frames that are no super-packets longer only up to what is allocated in one piece:
+ * four pages, of which some is not for bytes.
+ */
+#define LONGEST_PLAIN 15000
+
+/* Numbers of any length in a header: the compiler must not take them for different memory. */
+typedef __u16 __attribute__((may_alias)) any16;
+typedef __u32 __attribute__((may_alias)) any32;
+typedef __u64 __attribute__((may_alias)) any64;
+
+/* What the kernel knows of a packet and does not tell in the context. */
+struct owed {
+	__u32 start;	/* from where the checksum is owed that a device is to make */
+	__u32 field;	/* and where it goes */
+};
+
+/* Of a struct sk_buff, from the byte with `ip_summed` on, as far as `mac_header`: 60 bytes and more. */
+#define OWED_SPAN 88
+
+#define field_info(member, what) __builtin_preserve_field_info(((struct sk_buff *)0)->member, what)
+#define offset_of_summed(member) \
+	(field_info(member, BPF_FIELD_BYTE_OFFSET) - field_info(ip_summed, BPF_FIELD_BYTE_OFFSET))
+
+enum debt {
+	OWES_NOTHING,
+	/* A checksum of 16 bits over all that follows. */
+	OWES,
+	/* It cannot be told: the kernel has its fields in another order. */
+	OWES_UNKNOWN,
+};
+
+/*
+ * Says whether a checksum is owed. Offsets count from the Ethernet header. All is read at once, for
+ * what reading takes is mostly the call.
+ */
+static __always_inline enum debt debt_of(struct __sk_buff *ctx, struct owed *owed)
+{
+	__u32 start = offset_of_summed(csum_start), offset = offset_of_summed(csum_offset);
+	__u32 mac = offset_of_summed(mac_header);
+	__u8 part[OWED_SPAN] __attribute__((aligned(8)));
+	__u64 summed;
+
+	if (start > OWED_SPAN - 2 || offset > OWED_SPAN - 2 || mac > OWED_SPAN - 2)
+		return OWES_UNKNOWN;
+	if (bpf_probe_read_kernel(part, (mac > offset ? mac : offset) + 2,
+				  (void *)ctx + field_info(ip_summed, BPF_FIELD_BYTE_OFFSET)))
+		return OWES_UNKNOWN;
+	summed = *(const any64 *)part << field_info(ip_summed, BPF_FIELD_LSHIFT_U64) >>
+		 field_info(ip_summed, BPF_FIELD_RSHIFT_U64);
+	if (summed != CHECKSUM_PARTIAL)
+		return OWES_NOTHING;
+	owed->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
+	owed->field = owed->start + *(const any16 *)(part + offset);
+	return OWES;
+}
+
+/* A packet is read in pieces: whole words, and no more bytes than bpf_csum_diff() takes. */
+#define PIECE_LEN 512
+#define PIECES ((LONGEST_PLAIN + PIECE_LEN - 1) / PIECE_LEN)
+
+struct weft_piece {
+	__be32 words[PIECE_LEN / sizeof(__be32)];
+};
+
+/* Where a piece is: not on the stack, where there is no room for it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_piece);
+	__uint(max_entries, 1);
+} weft_piece __weak SEC(".maps");
+
+/* Adds the bytes from `at` to `end` of the packet, wherever they are, to a sum; false when that cannot be done. */
+__weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
+{
+	__u32 none = 0, i, behind, words;
+	struct weft_piece *piece = bpf_map_lookup_elem(&weft_piece, &none);
+	__s64 added;
+
+	if (!sum || !piece)
+		return false;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < PIECES; i++) {
+		if (at >= end)
+			return true;
+		/* Of the piece, behind its first byte: there is one, which the verifier has to see. */
+		behind = end - at - 1;
+		if (behind >= PIECE_LEN)
+			behind = PIECE_LEN - 1;
+		forget(behind, PIECE_LEN - 1);
+		words = behind / sizeof(__be32);
+		/* The last one may not be full. */
+		piece->words[words] = 0;
+		if (bpf_skb_load_bytes(skb, at, piece, behind + 1))
+			return false;
+		added = bpf_csum_diff(0, 0, piece->words, (words + 1) * sizeof(__be32), 0);
+		if (added < 0)
+			return false;
+		*sum += added;
+		at += behind + 1;
+	}
+	return at >= end;
+}
+
+/* Where SCTP has its checksum, which is a CRC and says nothing of sums; no other protocol has one there. */
+#define SCTP_SUM 8
+
+/*
+ * The sum of what stands behind the inner Ethernet header, once a checksum that is owed has been made, as
+ * a number that is not folded and not 0; layer 3 is at `l3`. False when that cannot be told.
+ */
+__weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, __u64 *sum)
+{
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct owed owed = {};
+	const __be32 *ip;
+	__be16 field;
+	/* This says as little as 0, which is for a packet without a sum. */
+	__u64 total = 0xffff;
+	__u32 i;
+
+	if (!sum || !l3 || l3 > MAX_L3_OFFSET)
+		return false;
+	/* Devices put the outermost tag into the metadata. One that stays in the bytes would not be summed. */
+	if (l3 > ETH_LEN && !skb->vlan_present)
+		return false;
+	switch (debt_of(skb, &owed)) {
+	case OWES_NOTHING:
+		if (!sum_bytes(skb, l3, skb->len, &total))
+			return false;
+		*sum = total;
+		return true;
+	case OWES:
+		break;
+	default:
+		return false;
+	}
+	/* What is summed begins and ends at even offsets. */
+	if (owed.start < l3 || (owed.start - l3) % 2 || (owed.field - owed.start) % 2 ||
+	    owed.field - owed.start == SCTP_SUM)
+		return false;
+	forget(l3, MAX_L3_OFFSET);
+	ip = data + l3;
+	/* Almost always it is an IPv4 header without options, and it is in the linear part. */
+	if (owed.start - l3 == IP4_LEN && (const void *)ip + IP4_LEN <= end) {
+#pragma clang loop unroll(full)
+		for (i = 0; i < IP4_LEN / 4; i++)
+			total += ip[i];
+	} else if (!sum_bytes(skb, l3, owed.start, &total)) {
+		return false;
+	}
+	if (bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
+		return false;
+	*sum = total + (__u16)~field;
+	return true;
+}

@@ -1,0 +1,127 @@
+//! Outer UDP checksums of packets that owe none, between veth pairs: longer ones than a test run takes, and those whose bytes stand in
+//! pages.
+
+mod common;
+
+use common::frames::udp4;
+use common::lab::{Lab, PATIENCE, Wire};
+use common::reference::reference;
+use common::switch::Switch;
+use common::tunnels::{self, Tunnel};
+use flow::{Action, DatapathKey, TunnelKey, TunnelSpec, TunnelType, extract};
+use nix::sys::socket::{MsgFlags, send};
+use packet::PacketBuf;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+/// A program does it itself as long as a frame is not longer than this.
+const LONGEST_PLAIN: usize = 15_000;
+const UDP_HEADERS: usize = 14 + 20 + 8;
+/// For `send`: there is more to come. nix has no name for it.
+const MSG_MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
+const KEY: TunnelKey = TunnelKey { datapath: DatapathKey(5), ports: None };
+
+fn add_tunnels(lab: &mut Lab) -> Vec<Tunnel> {
+    let mut tunnels = Vec::new();
+    for (local, remote) in [("192.0.2.1", "192.0.2.2"), ("fd01::1", "fd01::2")] {
+        let [local, remote] = [local, remote].map(|text| text.parse().expect("an address"));
+        let vxlan = tunnels::spec(TunnelType::Vxlan);
+        let spec = TunnelSpec { checksum: true, path_mtu_bytes: 20_000, ..vxlan };
+        let class = tunnels.len() as u16;
+        tunnels.push(tunnels::add(&mut lab.switch, &spec, class, local, remote));
+    }
+    tunnels
+}
+
+fn expected(lab: &mut Lab, tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
+    let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
+    let leaves = reference(&encap, &PacketBuf::from_bytes(frame), &mut lab.switch.endpoints);
+    leaves.frames.first().expect("it leaves").1.to_vec()
+}
+
+/// Has datagrams of [`udp4`] go by a tunnel.
+fn put(lab: &mut Lab, tunnel: &Tunnel) -> datapath_bpf::FlowNo {
+    let key = extract(&PacketBuf::from_bytes(&udp4(&[])), Switch::VIF, None);
+    let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
+    lab.switch.put(&key.expect("it is whole"), &encap, 0)
+}
+
+#[test]
+fn outer_checksums_are_right_when_frames_are_as_long_as_programs_take() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    let noise: Vec<u8> = (0..20_000_u32).map(|at| (at * at / 7 + at) as u8).collect();
+    for tunnel in add_tunnels(&mut lab) {
+        let flow = put(&mut lab, &tunnel);
+        let longest = LONGEST_PLAIN - UDP_HEADERS;
+        for len in [0, 1, 2, 1472, 3000, 8971, 8972, 8973, longest - 1, longest] {
+            let frame = udp4(&noise[..len]);
+            lab.send(Wire::Vif, &PacketBuf::from_bytes(&frame));
+            let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+            assert_eq!(wire, Wire::Uplink, "{len}");
+            assert!(seen.to_vec() == expected(&mut lab, &tunnel, &frame), "{len}: {tunnel:?}");
+        }
+        let long = PacketBuf::from_bytes(&udp4(&noise[..=longest]));
+        lab.send(Wire::Vif, &long);
+        assert_eq!(lab.receive(PATIENCE).expect("it is not lost").0, Wire::HandOver);
+        lab.switch.tables.delete(flow).expect("it is there");
+    }
+}
+
+/// Their sum is 0 or says as little, which is not to be taken for "there is no sum".
+#[test]
+fn outer_checksums_are_there_when_all_bytes_are_alike() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    for tunnel in add_tunnels(&mut lab) {
+        for (ethertype, byte) in [(0x88b6_u16, 0), (0x88b6, 0xff), (0x0040, 0)] {
+            let mut frame = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]].concat();
+            frame.extend(ethertype.to_be_bytes());
+            frame.resize(78, byte);
+            let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
+            let packet = PacketBuf::from_bytes(&frame);
+            let key = extract(&packet, Switch::VIF, None).expect("it is whole");
+            let flow = lab.switch.put(&key, &encap, 0);
+            lab.send(Wire::Vif, &packet);
+            let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+            assert_eq!(wire, Wire::Uplink);
+            assert_eq!(seen.to_vec(), expected(&mut lab, &tunnel, &frame), "{tunnel:?}");
+            lab.switch.tables.delete(flow).expect("it is there");
+        }
+    }
+}
+
+/// What is written in more than one piece the guest's kernel leaves in pages, and sums itself.
+#[test]
+fn outer_checksums_are_right_when_bytes_stand_in_pages() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    let vif = |arguments: &str| {
+        let mut ip = lab.hosts[1].program("ip");
+        assert!(ip.args(arguments.split(' ')).status().expect("there is such a program").success());
+    };
+    vif("link set vif mtu 9000 address 02:00:00:00:00:01");
+    vif("address add 10.0.0.1/24 dev vif");
+    vif("neighbour add 10.0.0.2 lladdr 02:00:00:00:00:02 dev vif");
+    let socket = lab.hosts[1].run(|| UdpSocket::bind("10.0.0.1:40000").expect("a socket"));
+    socket.connect("10.0.0.2:5201").expect("there is a way");
+    let noise: Vec<u8> = (0..9000_u32).map(|at| (at * at / 7 + at) as u8).collect();
+    let write = |len: usize, flags| send(socket.as_raw_fd(), &noise[..len], flags);
+    for tunnel in add_tunnels(&mut lab) {
+        let flow = put(&mut lab, &tunnel);
+        for parts in [[1, 1, 1], [3, 1000, 77], [1, 4095, 4096], [500, 501, 7971], [13, 512, 511]] {
+            let [first, second, last] = parts;
+            write(first, MSG_MORE).expect("it is taken");
+            write(second, MSG_MORE).expect("it is taken");
+            write(last, MsgFlags::empty()).expect("it is sent");
+            let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+            assert_eq!(wire, Wire::Uplink, "{parts:?}");
+            let seen = seen.to_vec();
+            let template = lab.switch.endpoints.get(tunnel.id).expect("it is there").template();
+            let frame = seen[template.as_bytes().len()..].to_vec();
+            assert_eq!(frame.len(), UDP_HEADERS + parts.iter().sum::<usize>());
+            assert!(seen == expected(&mut lab, &tunnel, &frame), "{parts:?}: {tunnel:?}");
+        }
+        lab.switch.tables.delete(flow).expect("it is there");
+    }
+}
