@@ -35,7 +35,7 @@ __weak int is_still_aside(struct weft_flow *flow)
 {
 	__u32 now = bpf_ktime_get_ns() >> ASIDE_SHIFT, at;
 
-	if (!flow)
+	if (!flow || !has_daemon())
 		return false;
 	at = *(volatile __u32 *)&flow->aside;
 	/* Another CPU may have seen a later time than this one. */
@@ -55,6 +55,12 @@ static __always_inline bool is_aside(struct weft_flow *flow)
 static __always_inline struct weft_port *port_at(__u32 number)
 {
 	return bpf_map_lookup_elem(&weft_ports, &number);
+}
+
+/* Somebody looks on who would see nothing of what programs do. */
+static __always_inline bool is_watched(const struct weft_port *port)
+{
+	return port->flags & WEFT_PORT_WATCHED && has_daemon();
 }
 
 /* By the bits that say that there is a tag, so that there is no branch. */
@@ -124,8 +130,7 @@ static __always_inline bool has_extensions(struct __sk_buff *skb, const struct w
  */
 static __always_inline bool can_output(const struct weft_port *out, __u32 untagged)
 {
-	return out && out->ifindex && !(out->flags & WEFT_PORT_WATCHED) &&
-	       untagged <= out->max_len;
+	return out && out->ifindex && untagged <= out->max_len && !is_watched(out);
 }
 
 /* A frame, or a segment, of this length can go out by the uplink with the tags that there are. */

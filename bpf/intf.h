@@ -206,7 +206,7 @@ struct weft_port {
 
 /* The device is one end of a pair whose other end is in another namespace. */
 #define WEFT_PORT_PEER 1
-/* Somebody looks on: what comes from it or would go to it is handed over. */
+/* Somebody looks on: what comes from it or would go to it is handed over while there is a daemon. */
 #define WEFT_PORT_WATCHED 2
 
 /* By the lowest 16 bits of its index, or a little behind them: which port a device is. */

@@ -47,6 +47,17 @@ static __noinline int hand_over_tagged(struct __sk_buff *skb, __u32 port, __u32 
 	return bpf_redirect(ifindex, 0);
 }
 
+/*
+ * Somebody reads what is handed over. While nobody does, what only userspace could see or put in order is
+ * not worth a packet: no port counts as watched, and no megaflow as set aside.
+ */
+__weak int has_daemon(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&weft_hand_over, &first) != 0;
+}
+
 /* See WEFT_HAND_OVER_ETHERTYPE. */
 __weak int hand_over(struct __sk_buff *skb, __u32 port)
 {

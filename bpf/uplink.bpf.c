@@ -7,10 +7,12 @@
 /*
  * A packet that a program does not deliver goes on untouched: to the user datapath's UDP socket, or
  * handed over where that one would have to listen on a packet socket, which sees what programs serve.
+ * When there is no such socket, the host's own stack would tell the sender that there is none: it is
+ * counted instead, as what cannot be handed over is.
  */
 static __noinline int leave(struct __sk_buff *skb, const struct arrival *arrival)
 {
-	if (arrival->proto == PROTO_UDP)
+	if (arrival->proto == PROTO_UDP && has_daemon())
 		return TC_ACT_OK;
 	return hand_over(skb, weft_config.uplink_port);
 }
@@ -177,7 +179,7 @@ static __always_inline int to_nobody(struct __sk_buff *skb, struct weft_key *key
 {
 	bool has_protocol;
 
-	if (weft_config.watch_drops)
+	if (weft_config.watch_drops && has_daemon())
 		return leave(skb, it->by);
 	if (it->list->count == 1) {
 		finish(it);

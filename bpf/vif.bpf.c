@@ -200,7 +200,7 @@ static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key, 
 	case WEFT_ACTION_UPLINK:
 		return to_uplink(skb, key, sent);
 	case WEFT_ACTION_DROP:
-		if (weft_config.watch_drops)
+		if (weft_config.watch_drops && has_daemon())
 			return hand_over(skb, sent->port);
 		if (sent->list->count > 1)
 			change_all(skb, key, sent->list);
@@ -266,7 +266,7 @@ int weft_vif(struct __sk_buff *skb)
 		return no_port();
 	port = device->port;
 	from = port_at(port);
-	if (!from || from->flags & WEFT_PORT_WATCHED)
+	if (!from || is_watched(from))
 		return hand_over(skb, port);
 	if (parse(skb, &key, port, 0) != WEFT_PARSED)
 		return miss(skb, port);

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -99,6 +99,13 @@ impl Pinning {
 
     fn purge(&self, host: usize) -> String {
         self.stop(host, &["--purge", "--bpf-fs", self.bpf_fs.to_str().expect("a path")])
+    }
+
+    /// A command that watches a host's daemon until it is killed.
+    fn watch(&self, host: usize, command: &[&str]) -> Child {
+        let mut watcher = Command::new(WEFT);
+        watcher.args(command).arg("--control").arg(self.lab.control(host));
+        watcher.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("weft can be started")
     }
 
     /// The devices of a host's namespace that weft has made.
@@ -202,6 +209,42 @@ fn nothing_is_left_when_a_killed_daemon_is_purged() {
     assert!(!pinning.bpf_fs.join("weft").exists());
     wait_until(PATIENCE, "the links are gone", || !is_loaded(&links));
     assert_eq!(pinning.purge(0), "nothing was left behind\n");
+}
+
+/// What somebody watches is handed over, and there is nobody any more to whom.
+#[test]
+fn what_is_cached_goes_on_when_a_daemon_is_killed_that_was_watched() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan"));
+    let [first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    let (near, far) = (traffic::udp_socket(a, 4), traffic::udp_socket(b, 4));
+    let cross = |text: &[u8]| {
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            from.send_to(text, to.local_addr().expect("an address")).expect("a datagram is sent");
+            let mut bytes = [0; 100];
+            let len = to.recv(&mut bytes).expect("it arrives");
+            assert_eq!(&bytes[..len], text);
+        }
+    };
+    cross(b"unwatched");
+    let file = pinning.lab.dir.path().join("watched.pcap");
+    let mut watchers = [
+        pinning.watch(0, &["capture", &a.name, "-w", file.to_str().expect("a path")]),
+        pinning.watch(0, &["monitor", "--drops"]),
+    ];
+    // Of what programs serve, nobody sees anything.
+    wait_until(PATIENCE, "the port is watched", || {
+        cross(b"watched");
+        fs::read(&file).is_ok_and(|seen| seen.windows(7).any(|part| part == b"watched"))
+    });
+    kill(first);
+    cross(b"without a daemon");
+    for watcher in &mut watchers {
+        let _ = watcher.kill();
+        watcher.wait().expect("it ends");
+    }
+    second.stop();
 }
 
 #[test]

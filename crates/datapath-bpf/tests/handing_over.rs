@@ -58,6 +58,57 @@ fn what_nobody_reads_is_dropped_and_counted() {
     assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
 }
 
+/// Whoever has asked for these packets is gone.
+#[test]
+fn what_was_watched_or_set_aside_is_served_when_nobody_reads() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let frame = tcp4();
+    let mut long = frame.clone();
+    long.push(0);
+    let output = [Action::Output(Switch::DEVICE)];
+    let flow = switch.put(&key(&frame), &output, frame.len() as u32);
+    let served = Ran { verdict: REDIRECTED, bytes: frame.clone() };
+    let gone_and_back = |switch: &Switch, what: &str| {
+        assert!(is_handed_over(&switch.vif(&frame), &frame), "{what}");
+        switch.hand_over_to(None);
+        assert_eq!(switch.vif(&frame), served, "{what}");
+        switch.hand_over_to(Some(1));
+    };
+    for port in [Switch::VIF, Switch::DEVICE] {
+        switch.set_port(port, 1, encode::WATCHED, 0);
+        gone_and_back(&switch, "a port that is watched");
+        switch.set_port(port, 1, 0, 0);
+    }
+    assert!(is_handed_over(&switch.vif(&long), &long));
+    gone_and_back(&switch, "set aside");
+    switch.tables.delete(flow).expect("it is there");
+    switch.put(&key(&frame), &[Action::Drop(DropReason::FlowDrop)], 0);
+    switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
+    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    switch.hand_over_to(None);
+    assert_eq!(switch.vif(&frame).verdict, DROPPED);
+    let dropped = [DropReason::FlowDrop, DropReason::NoDaemon];
+    assert_eq!(dropped.map(|reason| switch.drops(Switch::VIF, reason)), [1, 0]);
+}
+
+/// It has no business in the host's own stack, which would say that there is no such socket.
+#[test]
+fn packets_of_tunnels_are_counted_when_nobody_reads_what_programs_leave() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    for (number, tunnel) in tunnels::add_all(&mut switch).iter().enumerate() {
+        let tunnel_key = tunnel.key(&mut Random::new(1));
+        let (outer, _) = tunnels::arrival(tunnel, &tcp4(), &tunnel_key);
+        let is_gre = tunnel.spec.tunnel == TunnelType::Gre;
+        assert_eq!(switch.uplink(&outer).verdict, if is_gre { REDIRECTED } else { PASSED });
+        switch.hand_over_to(None);
+        assert_eq!(switch.uplink(&outer).verdict, DROPPED, "{tunnel:?}");
+        assert_eq!(switch.drops(Switch::UPLINK, DropReason::NoDaemon), number as u64 + 1);
+        switch.hand_over_to(Some(1));
+    }
+}
+
 #[test]
 fn nothing_is_handed_over_to_the_device_that_gets_the_number_of_the_one_that_is_gone() {
     testkit::require_root!();
