@@ -114,6 +114,11 @@ impl Error {
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }
+
+    /// True when there is no place left: a bridge has as many ports as it can have.
+    pub fn is_full(&self) -> bool {
+        self.errno() == Some(libc::EXFULL)
+    }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
     assert_eq!(lab.host.read_sysctl(&quiet).unwrap(), "1");
     let rooms_now = rooms(&lab);
     assert!(rooms_now.iter().all(|room| !room.up), "{rooms_now:?}");
-    let bridge = rooms_now.iter().find(|room| room.name == "weft-room").unwrap();
+    let bridge = rooms_now.iter().find(|room| room.kind.as_deref() == Some("bridge")).unwrap();
     let ports = lab.host.netlink().links().unwrap();
     let ports = ports.iter().filter(|link| link.master == Some(bridge.index));
     assert_eq!(ports.filter(|link| link.index == outer || !link.is_veth()).count(), 2);
