@@ -142,16 +142,17 @@ pub fn decap_geneve(bytes: &[u8]) -> Result<Decapped, DropReason> {
 /// Reads a GRE header (RFC 2784 and 2890) and what it carries; the checksum, where there is one, is verified over all of
 /// `bytes`. `keyed` says whether a key is demanded or forbidden; a key is taken as 32 bits.
 ///
-/// `is_super` says that the kernel has merged several packets into this one: it has verified the checksum of each before,
-/// and the one that is left covers the first alone.
+/// `is_sure` says that there is nothing to verify. Either the kernel has merged several packets into this one: it has verified
+/// the checksum of each before, and the one that is left covers the first alone. Or a checksum inside is still owed: then
+/// the packet has been on no wire, and its sum will be right only when that checksum is made.
 ///
 /// # Errors
 /// [`DropReason::GreChecksum`], [`DropReason::GreNoKey`] when a key is missing, [`DropReason::UnknownDatapath`] for one
 /// where there should be none, [`DropReason::TunnelProtocol`] unless it carries Ethernet (Transparent Ethernet Bridging),
 /// [`DropReason::MalformedTunnel`] or [`DropReason::Malformed`].
-pub fn decap_gre(bytes: &[u8], keyed: bool, is_super: bool) -> Result<Decapped, DropReason> {
+pub fn decap_gre(bytes: &[u8], keyed: bool, is_sure: bool) -> Result<Decapped, DropReason> {
     let packet = GrePacket::new_checked(bytes).map_err(refused)?;
-    if !is_super && !packet.verify_checksum() {
+    if !is_sure && !packet.verify_checksum() {
         return Err(DropReason::GreChecksum);
     }
     if packet.protocol() != EtherType::TEB {

@@ -15,7 +15,7 @@ use netdev::filter::Filter;
 use netdev::raw_ip::PROTOCOL_GRE;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
-use packet::{Coalescer, PacketBuf, coalesce_ranges, infer_offload, infer_partial};
+use packet::{Checksum, Coalescer, PacketBuf, coalesce_ranges, infer_offload, infer_partial};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -329,11 +329,11 @@ impl Arrival {
     }
 }
 
-fn decap(arrival: &Arrival, bytes: &[u8], is_super: bool) -> Result<Decapped, DropReason> {
+fn decap(arrival: &Arrival, bytes: &[u8], is_sure: bool) -> Result<Decapped, DropReason> {
     match arrival.tunnel {
         TunnelType::Vxlan => decap_vxlan(bytes),
         TunnelType::Geneve => decap_geneve(bytes),
-        TunnelType::Gre => decap_gre(bytes, arrival.keyed, is_super),
+        TunnelType::Gre => decap_gre(bytes, arrival.keyed, is_sure),
         TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::TunnelProtocol),
     }
 }
@@ -446,7 +446,8 @@ fn take_out(
     endpoints: &EndpointTable,
 ) -> Result<From, DropReason> {
     let endpoint = endpoints.find(arrival.tunnel, arrival.local, arrival.remote)?;
-    let decapped = decap(&arrival, packet.head(), packet.offload.gso.is_some())?;
+    let owes = matches!(packet.offload.checksum, Checksum::Partial { .. });
+    let decapped = decap(&arrival, packet.head(), owes || packet.offload.gso.is_some())?;
     packet.pull_front(decapped.inner);
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
     infer_offload(packet, arrival.max_payload_len.saturating_sub(decapped.inner))
