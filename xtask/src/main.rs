@@ -9,6 +9,7 @@ mod fuzz;
 mod lab;
 mod lint;
 mod packages;
+mod results;
 mod run;
 mod soundness;
 mod test;
@@ -41,6 +42,8 @@ enum Task {
     Scale(lab::Options),
     /// Count instructions of our contenders in an emulated machine; fail if one costs more than 1 % more than the committed baseline
     ExactGate(exact::Options),
+    /// Run every study and count every contender, keep both in docs/results, and write the README's findings
+    Results(results::Options),
     /// Format the code, the fuzz targets included
     Fmt {
         /// Change nothing; fail if something is not formatted
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Task::Speed(options) => lab::run_in_lab("speed", &options),
         Task::Scale(options) => lab::run_in_lab("scale", &options),
         Task::ExactGate(options) => exact::gate(&options),
+        Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),
         Task::Clippy => lint::clippy(),
         Task::Doc => lint::doc(),

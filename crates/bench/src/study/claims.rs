@@ -26,6 +26,16 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All of them, those first that say most.
+    pub const ALL: [Self; 6] = [
+        Self::Holds,
+        Self::HoldsInPart,
+        Self::DoesNotHold,
+        Self::Answered,
+        Self::NotConverged,
+        Self::NotTestable,
+    ];
+
     /// In words.
     pub const fn words(self) -> &'static str {
         match self {

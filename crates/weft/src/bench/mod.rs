@@ -4,6 +4,7 @@ mod count;
 mod remote;
 
 use crate::Failure;
+use ::bench::exact::Baseline;
 use ::bench::lab::{Contender, Family, Profile, check_privileges};
 use ::bench::study::{self, Milestone, Options, Results, Study};
 use ::bench::{Error, Stop, crosscheck};
@@ -41,6 +42,11 @@ enum Task {
         /// The directory for the reports
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
+    },
+    /// Say in three lines of Markdown what a directory has found: results.json, and exact.json of `weft bench exact --json`
+    Findings {
+        /// The directory
+        directory: PathBuf,
     },
     /// Measure the same loads with this program and with iperf3 and sockperf, and print both
     Crosscheck {
@@ -123,7 +129,7 @@ struct Run {
     /// Repetitions [default: 5, quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     blocks: Option<u16>,
-    /// Seconds of each measurement [default: 2, quick 0.25]
+    /// Seconds of each measurement [default: 2, quick 0.2]
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
     /// No progress on standard error
@@ -157,6 +163,7 @@ pub fn bench(args: Bench) -> Result<(), Failure> {
         Task::Report { results, out } => {
             Ok(write_reports(&Results::read(&results).map_err(Failure::input)?, &out)?)
         }
+        Task::Findings { directory } => findings(&directory),
         Task::Crosscheck { blocks, seconds } => crosscheck(blocks.into(), seconds),
         Task::Serve(args) => remote::serve(&args),
         Task::Client(args) => remote::client(&args),
@@ -235,6 +242,13 @@ fn run(args: Run) -> Result<(), Failure> {
     } else {
         Err(anyhow::anyhow!("interrupted: what was measured is kept").into())
     }
+}
+
+fn findings(directory: &Path) -> Result<(), Failure> {
+    let results = Results::read(&directory.join("results.json")).map_err(Failure::input)?;
+    let counted = Baseline::read(&directory.join("exact.json")).map_err(Failure::input)?;
+    study::findings(&results, &counted.rows).iter().for_each(|finding| println!("- {finding}"));
+    Ok(())
 }
 
 fn crosscheck(blocks: usize, seconds: u64) -> Result<(), Failure> {

@@ -1,0 +1,125 @@
+//! What a run has found, in three sentences: for whoever reads no report.
+
+use super::catalogue::Study;
+use super::claims::{Verdict, verdicts};
+use super::markdown;
+use super::results::Results;
+use super::summary::{Row, tables};
+use crate::exact;
+use crate::lab::{Contender, Datapath, OvsTunnel, Profile};
+use network::TunnelType;
+
+/// The scenario by which throughput is told: one stream in plain writes, as published in 2012.
+const STREAM: &str = "tcp_stream-32768B-1i";
+/// Those that are told of.
+const TOLD: [Contender; 6] = [
+    Contender::KERNEL_VXLAN,
+    Contender::OVS_VXLAN,
+    Contender::Ovs(Datapath::Kernel, OvsTunnel::Vxlan),
+    Contender::Weft(Datapath::Kernel, TunnelType::Vxlan),
+    Contender::Weft(Datapath::Kernel, TunnelType::Vlan),
+    Contender::Weft(Datapath::User, TunnelType::Vxlan),
+];
+
+/// What became of the claims, what a stream reaches, and what a message costs, as Markdown.
+pub fn findings(results: &Results, counted: &[exact::Row]) -> [String; 3] {
+    [claims(results), stream(results), message(counted)]
+}
+
+fn claims(results: &Results) -> String {
+    let all = verdicts(results);
+    let of = |verdict: Verdict| {
+        let ids: Vec<_> = all.iter().filter(|f| f.verdict == verdict).map(|f| f.claim.id).collect();
+        (!ids.is_empty()).then(|| format!("{}: {}", verdict.words(), ids.join(", ")))
+    };
+    let lines: Vec<_> = Verdict::ALL.into_iter().filter_map(of).collect();
+    format!("of {} claims, {}", all.len(), lines.join("; "))
+}
+
+fn stream(results: &Results) -> String {
+    let mut tables = tables(results).into_iter();
+    let table = tables.find(|table| {
+        (table.study.as_str(), table.scenario.as_str(), table.shape.profile)
+            == (Study::SoftwareTunnelling.name(), STREAM, Profile::Full)
+    });
+    let Some(table) = table else { return "no stream beside the bridge was measured".to_owned() };
+    let ratio =
+        |row: &Row| Some(format!("{} {}", row.contender, markdown::estimate(Some(row.ratio?))));
+    let told: Vec<_> = TOLD.iter().filter_map(|who| ratio(table.row(*who)?)).collect();
+    let doubt =
+        if table.converged() { "" } else { " (not converged: the bridge differs from itself)" };
+    format!(
+        "one stream of TCP, of what a Linux bridge without a tunnel carries{doubt}: {}",
+        told.join(", ")
+    )
+}
+
+fn message(counted: &[exact::Row]) -> String {
+    let order = [&[Contender::LinuxBridge], &TOLD[..]].concat();
+    let of = |who: Contender| {
+        let row = counted.iter().find(|row| row.contender == who)?;
+        Some(format!("{who} {:.0}", row.switching().tcp))
+    };
+    let told: Vec<_> = order.into_iter().filter_map(of).collect();
+    match told.is_empty() {
+        true => "no instructions were counted".to_owned(),
+        false => {
+            format!("instructions for switching a message over TCP one way: {}", told.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exact::{Baseline, Counts};
+    use crate::lab::Shape;
+    use crate::study::{Figures, Sample};
+    use std::path::Path;
+
+    #[test]
+    fn sentences_say_what_was_measured_and_nothing_else() {
+        let mut results = super::super::run::empty(2);
+        for block in 0..2 {
+            for (contender, again, gbps) in [
+                (Contender::LinuxBridge, false, 10.0),
+                (Contender::LinuxBridge, true, 10.0),
+                (Contender::KERNEL_VXLAN, false, 8.0),
+            ] {
+                results.samples.push(Sample {
+                    study: Study::SoftwareTunnelling.name().to_owned(),
+                    scenario: STREAM.to_owned(),
+                    shape: Shape::default(),
+                    contender,
+                    block,
+                    again,
+                    figures: Some(Figures { gbps: Some(gbps), ..Figures::default() }),
+                    failure: None,
+                });
+            }
+        }
+        let total = Counts { tcp: 900.0, udp: 0.0, stream: 0.0 };
+        let wire = Counts { tcp: 200.0, ..total };
+        let row = exact::Row { contender: Contender::LinuxBridge, total, wire };
+        let [claims, stream, message] = findings(&results, &[row]);
+        assert!(claims.starts_with("of 17 claims, not testable here: C1, C2"), "{claims}");
+        assert!(stream.ends_with("carries: kernel vxlan 0.80 [0.80, 0.80]"), "{stream}");
+        assert!(message.ends_with("one way: Linux bridge 700"), "{message}");
+    }
+
+    /// The README names the run that its findings are from.
+    #[test]
+    fn readme_says_what_the_kept_run_has_found() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+        // As long as no run is kept, it names none.
+        let Some((_, rest)) = readme.split_once("<!-- findings docs/") else { return };
+        let (name, rest) = rest.split_once(" -->\n").unwrap();
+        let directory = format!("docs/{name}");
+        let (section, _) = rest.split_once("<!-- /findings -->").unwrap();
+        let results = Results::read(&root.join(&directory).join("results.json")).unwrap();
+        let counted = Baseline::read(&root.join(&directory).join("exact.json")).unwrap();
+        let lines = findings(&results, &counted.rows).map(|finding| format!("- {finding}\n"));
+        assert_eq!(section, lines.concat(), "cargo xtask results --findings {directory}");
+    }
+}
