@@ -109,7 +109,7 @@ impl Study {
             }
             Self::Flows => {
                 "Every flow needs a megaflow of its own; packets take them in turn, the hardest order. Beyond 80,000, weft is run with \
-                 `--megaflows` as high as needed."
+                 `--megaflows` and `--idle` as high as needed: to set up a million takes longer than one may otherwise be idle."
             }
             Self::OuterChecksum => {
                 "A veth device computes no checksum of its own: what is saved or spent is the software's."
@@ -121,21 +121,22 @@ impl Study {
         }
     }
 
-    /// Its cells; `quick` leaves out what takes minutes. Every cell but those that only weft can have has the base, the bridge.
+    /// Its cells. `quick` leaves out what no claim is judged by, and measures everybody in one study at least, not in each. Every cell
+    /// but those that only weft can have has the base, the bridge.
     ///
     /// # Errors
     /// Never, for what is written here: loads check their numbers.
     pub fn cells(self, quick: bool) -> Result<Vec<Cell>> {
         match self {
-            Self::SoftwareTunnelling => software_tunnelling(),
-            Self::JumboFrames => jumbo_frames(),
-            Self::GeneveVsVxlan => geneve_vs_vxlan(),
-            Self::Qinq => qinq(),
+            Self::SoftwareTunnelling => software_tunnelling(quick),
+            Self::JumboFrames => jumbo_frames(quick),
+            Self::GeneveVsVxlan => geneve_vs_vxlan(quick),
+            Self::Qinq => qinq(quick),
             Self::SmallPackets => small_packets(quick),
             Self::Endpoints => Ok(scale(Axis::Endpoints, quick)),
             Self::Flows => Ok(scale(Axis::Megaflows, quick)),
-            Self::OuterChecksum => outer_checksum(),
-            Self::Entropy => entropy(),
+            Self::OuterChecksum => outer_checksum(quick),
+            Self::Entropy => entropy(quick),
         }
     }
 }
@@ -183,15 +184,21 @@ fn beside(others: [Vec<Contender>; 3]) -> Vec<Contender> {
     [vec![Contender::Direct, Contender::LinuxBridge], others.concat()].concat()
 }
 
+/// Those of whom switching is not told apart from the guests' own work.
+fn without_limit(contenders: Vec<Contender>) -> Vec<Contender> {
+    contenders.into_iter().filter(|contender| *contender != Contender::Direct).collect()
+}
+
 fn load(pattern: Pattern, size: usize, connections: usize) -> Result<Load> {
     Load::new(pattern, size, connections)
 }
 
-fn software_tunnelling() -> Result<Vec<Cell>> {
+fn software_tunnelling(quick: bool) -> Result<Vec<Cell>> {
+    let ours = [TunnelType::Stt, TunnelType::Gre, TunnelType::Geneve, TunnelType::Vxlan];
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
-        ovs(&[OvsTunnel::Vxlan, OvsTunnel::Gre]),
-        weft(&[TunnelType::Stt, TunnelType::Gre, TunnelType::Geneve, TunnelType::Vxlan]),
+        ovs(if quick { &[OvsTunnel::Gre] } else { &[OvsTunnel::Vxlan, OvsTunnel::Gre] }),
+        weft(if quick { &ours[..2] } else { &ours }),
     ]);
     let scenarios = vec![
         Scenario::one_pair(load(Pattern::TcpStream, 32_768, 1)?),
@@ -209,14 +216,23 @@ fn software_tunnelling() -> Result<Vec<Cell>> {
         Vec::new(),
         [TunnelType::Stt, TunnelType::Gre, TunnelType::Vxlan].map(Contender::weft).to_vec(),
     ]);
-    let plain = Cell { contenders: few, scenarios: scenarios[..1].to_vec(), ..cell(Profile::Tso) };
-    Ok(vec![cell(Profile::Full), plain, cell(Profile::None)])
+    let one = scenarios[..1].to_vec();
+    let plain = Cell { contenders: few, scenarios: one.clone(), ..cell(Profile::Tso) };
+    let mut none = cell(Profile::None);
+    if quick {
+        (none.contenders, none.scenarios) = (without_limit(none.contenders), one);
+    }
+    Ok(vec![cell(Profile::Full), plain, none])
 }
 
-fn jumbo_frames() -> Result<Vec<Cell>> {
-    let tunnels = kernel(&[KernelTunnel::Vxlan]);
-    let contenders = beside([tunnels, Vec::new(), weft(&[TunnelType::Vxlan, TunnelType::Vlan])]);
-    let untunnelled = beside([Vec::new(), Vec::new(), weft(&[TunnelType::Vlan])]);
+fn jumbo_frames(quick: bool) -> Result<Vec<Cell>> {
+    let (tunnels, none) = (kernel(&[KernelTunnel::Vxlan]), Vec::new);
+    let ours = [TunnelType::Vxlan, TunnelType::Vlan];
+    let contenders = match quick {
+        true => without_limit(beside([tunnels, none(), weft(&ours[..1])])),
+        false => beside([tunnels, none(), weft(&ours)]),
+    };
+    let untunnelled = beside([none(), none(), weft(&ours[1..])]);
     let scenarios = vec![
         Scenario::one_pair(load(Pattern::TcpStream, 131_072, 1)?),
         Scenario::one_pair(load(Pattern::TcpStream, 131_072, 4)?),
@@ -226,10 +242,14 @@ fn jumbo_frames() -> Result<Vec<Cell>> {
         for (uplink_mtu, guest_mtu) in [(1600, 1500), (9000, 8900)] {
             let guest_mtu = Some(guest_mtu);
             let shape = Shape { profile, uplink_mtu, guest_mtu, ..Shape::default() };
-            let (contenders, scenarios) = (contenders.clone(), scenarios.clone());
+            let (contenders, mut scenarios) = (contenders.clone(), scenarios.clone());
+            if quick && (profile, uplink_mtu) != (Profile::None, 1600) {
+                scenarios.truncate(1);
+            }
             cells.push(Cell { shape, contenders, scenarios });
         }
     }
+    let scenarios = if quick { scenarios[..1].to_vec() } else { scenarios };
     let shape = Shape { uplink_mtu: 9004, guest_mtu: Some(9000), ..Shape::default() };
     cells.push(Cell { shape, contenders: untunnelled, scenarios });
     let contenders = beside([
@@ -238,13 +258,13 @@ fn jumbo_frames() -> Result<Vec<Cell>> {
         weft(&[TunnelType::Vxlan]),
     ]);
     // It is the underlay that counts here, and one veth has none.
-    let contenders = contenders.into_iter().filter(|c| *c != Contender::Direct).collect();
+    let contenders = without_limit(contenders);
     let shape = Shape { uplink_mtu: 9000, ..Shape::default() };
     cells.push(Cell { shape, contenders, scenarios: vec![Scenario::Longest] });
     Ok(cells)
 }
 
-fn geneve_vs_vxlan() -> Result<Vec<Cell>> {
+fn geneve_vs_vxlan(quick: bool) -> Result<Vec<Cell>> {
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve]),
         ovs(&[OvsTunnel::Vxlan, OvsTunnel::Geneve]),
@@ -258,33 +278,44 @@ fn geneve_vs_vxlan() -> Result<Vec<Cell>> {
         (Pattern::UdpRr, [64, 1024]),
     ] {
         for size in sizes {
-            for connections in [8, 64] {
+            for connections in if quick { &[8][..] } else { &[8, 64] }.iter().copied() {
                 scenarios.push(Scenario::one_pair(load(pattern, size, connections)?));
             }
         }
     }
+    let contenders = if quick { without_limit(contenders) } else { contenders };
     Ok(vec![Cell { shape: Shape::default(), contenders, scenarios }])
 }
 
-fn qinq() -> Result<Vec<Cell>> {
+fn qinq(quick: bool) -> Result<Vec<Cell>> {
+    let tags = [kernel(&[KernelTunnel::QinQ]), Vec::new(), weft(&[TunnelType::QinQ])];
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::QinQ]),
-        ovs(&[OvsTunnel::Geneve]),
+        if quick { Vec::new() } else { ovs(&[OvsTunnel::Geneve]) },
         weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::QinQ]),
     ]);
     let many = load(Pattern::TcpStream, 131_072, 128)?;
-    let scenarios = vec![
+    let mut scenarios = vec![
         Scenario::one_pair(load(Pattern::TcpStream, 131_072, 1)?),
+        Scenario::pairs(5, many.at_rate(4e8)?),
         Scenario::pairs(5, load(Pattern::TcpStream, 131_072, 1)?),
         Scenario::pairs(5, many),
-        Scenario::pairs(5, many.at_rate(4e8)?),
     ];
-    let cell = |profile| Cell {
+    if quick {
+        scenarios.truncate(2);
+    }
+    let cell = |profile, contenders: &[Contender]| Cell {
         shape: Shape { profile, guests_per_host: 5, ..Shape::default() },
-        contenders: contenders.clone(),
+        contenders: contenders.to_vec(),
         scenarios: scenarios.clone(),
     };
-    Ok(vec![cell(Profile::None), cell(Profile::Full)])
+    Ok(match quick {
+        true => vec![
+            cell(Profile::None, &without_limit(contenders)),
+            cell(Profile::Full, &without_limit(beside(tags))),
+        ],
+        false => vec![cell(Profile::None, &contenders), cell(Profile::Full, &contenders)],
+    })
 }
 
 /// Packets a second that everybody carries: what one costs is compared at the same rate.
@@ -293,8 +324,8 @@ const SMALL_PACKETS: f64 = 20_000.0;
 fn small_packets(quick: bool) -> Result<Vec<Cell>> {
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::Gre]),
-        ovs(&[OvsTunnel::Vxlan, OvsTunnel::Geneve]),
-        weft(if quick { &TunnelType::ALL[..2] } else { &TunnelType::ALL }),
+        ovs(if quick { &[OvsTunnel::Vxlan] } else { &[OvsTunnel::Vxlan, OvsTunnel::Geneve] }),
+        weft(if quick { &[TunnelType::Geneve] } else { &TunnelType::ALL }),
     ]);
     let packets = load(Pattern::UdpStream, 18, 8)?;
     let scenarios = vec![
@@ -308,24 +339,27 @@ fn small_packets(quick: bool) -> Result<Vec<Cell>> {
 
 /// Of how many there are packets.
 fn scale(axis: Axis, quick: bool) -> Vec<Cell> {
-    let counts: &[u64] = if quick { &[1, 1000, 100_000] } else { &[1, 1000, 100_000, 1_000_000] };
+    let counts: &[u64] = if quick { &[1, 100_000] } else { &[1, 1000, 100_000, 1_000_000] };
     let scenarios = counts.iter().map(|&count| Scenario::Scale { axis, count }).collect();
     let contenders = weft(&[TunnelType::Geneve]);
     vec![Cell { shape: Shape::default(), contenders, scenarios }]
 }
 
-fn outer_checksum() -> Result<Vec<Cell>> {
+fn outer_checksum(quick: bool) -> Result<Vec<Cell>> {
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve]),
         Vec::new(),
-        weft(&[TunnelType::Vxlan, TunnelType::Geneve]),
+        weft(if quick { &[TunnelType::Vxlan] } else { &[TunnelType::Vxlan, TunnelType::Geneve] }),
     ]);
+    let contenders = if quick { without_limit(contenders) } else { contenders };
     let scenarios = vec![
         Scenario::one_pair(load(Pattern::TcpStream, 131_072, 1)?),
         Scenario::one_pair(load(Pattern::UdpRr, 64, 8)?),
     ];
     let mut cells = Vec::new();
-    for profile in [Profile::Full, Profile::None] {
+    let profiles: &[Profile] =
+        if quick { &[Profile::None] } else { &[Profile::Full, Profile::None] };
+    for &profile in profiles {
         for checksum in [true, false] {
             let shape = Shape { profile, outer_checksum: Some(checksum), ..Shape::default() };
             let (contenders, scenarios) = (contenders.clone(), scenarios.clone());
@@ -335,11 +369,12 @@ fn outer_checksum() -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-fn entropy() -> Result<Vec<Cell>> {
+fn entropy(quick: bool) -> Result<Vec<Cell>> {
+    let ours = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
-        ovs(&[OvsTunnel::Vxlan]),
-        weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt]),
+        if quick { Vec::new() } else { ovs(&[OvsTunnel::Vxlan]) },
+        weft(if quick { &ours[..1] } else { &ours }),
     ]);
     let scenarios =
         vec![Scenario::Spread, Scenario::one_pair(load(Pattern::TcpStream, 131_072, 8)?)];
@@ -348,8 +383,7 @@ fn entropy() -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for (one_source_port, contenders) in [(false, contenders), (true, without)] {
         // Without a wire between the hosts nothing spreads on it.
-        let contenders: Vec<_> =
-            contenders.into_iter().filter(|c| *c != Contender::Direct).collect();
+        let contenders = without_limit(contenders);
         for steering in [false, true] {
             let profile = Profile::None;
             let shape = Shape { steering, one_source_port, profile, ..Shape::default() };
@@ -387,14 +421,25 @@ mod tests {
             assert!(all.iter().any(|cell| cell.shape.profile == profile), "{profile}");
         }
         let arm = |cell: &Cell| (cell.shape.one_source_port, cell.shape.steering);
-        let arms: Vec<_> = entropy().unwrap().iter().map(arm).collect();
+        let arms: Vec<_> = entropy(true).unwrap().iter().map(arm).collect();
         assert_eq!(arms, [(false, false), (false, true), (true, false), (true, true)]);
+    }
+
+    #[test]
+    fn everybody_who_is_measured_is_in_a_quick_run_too() {
+        let who = |quick| {
+            let cells = Study::ALL.into_iter().flat_map(|study| study.cells(quick).unwrap());
+            cells.flat_map(|cell| cell.contenders).collect::<Vec<_>>()
+        };
+        let (all, quick) = (who(false), who(true));
+        let lacking: Vec<_> = all.iter().filter(|contender| !quick.contains(contender)).collect();
+        assert!(lacking.is_empty(), "{lacking:?}");
     }
 
     #[test]
     fn scenarios_are_named_as_published() {
         let published = include_str!("../../published/geneve-vs-vxlan.csv");
-        let cells = Study::GeneveVsVxlan.cells(true).unwrap();
+        let cells = Study::GeneveVsVxlan.cells(false).unwrap();
         let names: Vec<_> = cells.iter().flat_map(|c| &c.scenarios).map(Scenario::name).collect();
         let rows = published.lines().filter(|line| !line.starts_with(['#', 's']));
         let rows: Vec<_> = rows.filter_map(|line| line.split(',').next()).collect();

@@ -25,16 +25,24 @@ impl Outline {
         let mut contenders: Vec<Contender> = Vec::new();
         let (mut measurements, mut estimate) = (0, Duration::ZERO);
         for cell in plan.iter().flat_map(|(_, cells)| cells) {
-            for contender in cell.contenders.iter().copied().chain(cell.twice()) {
+            let once = cell.contenders.iter().map(|contender| (*contender, false));
+            for (contender, again) in once.chain(cell.twice().map(|contender| (contender, true))) {
                 if !contenders.contains(&contender) {
                     contenders.push(contender);
                 }
-                measurements += cell.scenarios.len() * blocks;
-                estimate += visit(cell, contender, timing) * blocks as u32;
+                let scenarios = cell.scenarios(again);
+                measurements += scenarios.len() * blocks;
+                estimate += visit(scenarios, contender, timing) * blocks as u32;
             }
         }
         let contenders = contenders.len();
         Self { studies, contenders, blocks, measured: timing.measured, measurements, estimate }
+    }
+
+    /// How long it takes.
+    #[cfg(test)]
+    pub(super) const fn estimate(&self) -> Duration {
+        self.estimate
     }
 
     /// All runs of all scenarios.
@@ -56,18 +64,22 @@ impl fmt::Display for Outline {
     }
 }
 
-/// How long one contender takes for all scenarios of a cell. Besides what the timing says these are durations that were seen on two
+/// How long one contender takes for all scenarios of a visit. Besides what the timing says these are durations that were seen on two
 /// cores; [`run()`](super::run()) notes them at level `debug`.
-fn visit(cell: &Cell, contender: Contender, timing: Timing) -> Duration {
+fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Duration {
     let millis = Duration::from_millis;
     let join = match contender {
-        Contender::Direct | Contender::LinuxBridge | Contender::Kernel(_) => millis(350),
+        Contender::Direct | Contender::LinuxBridge | Contender::Kernel(_) => millis(200),
         Contender::Ovs(..) => millis(1500),
-        Contender::Weft(Datapath::User, _) => millis(600),
-        Contender::Weft(Datapath::Kernel, _) => millis(2000),
+        Contender::Weft(Datapath::User, _) => millis(400),
+        Contender::Weft(Datapath::Kernel, _) => millis(1500),
     };
     let measure = |scenario: &Scenario| match scenario {
-        Scenario::Load { .. } => timing.warm_up + timing.measured + millis(100),
+        // Each connection has two threads of its own.
+        Scenario::Load { pairs, load } => {
+            let connections = (pairs * load.connections()) as u64;
+            timing.warm_up + timing.measured + millis(90 + 2 * connections)
+        }
         Scenario::Rate { .. } => {
             let trial = (timing.warm_up + timing.measured) / 2 + millis(100);
             trial * (RATE_TRIALS + 1) + timing.warm_up + timing.measured + millis(100)
@@ -77,7 +89,7 @@ fn visit(cell: &Cell, contender: Contender, timing: Timing) -> Duration {
         // So much for each end point or megaflow besides.
         Scenario::Scale { count, .. } => timing.measured + millis(2500 + count / 12),
     };
-    join + cell.scenarios.iter().map(measure).sum::<Duration>()
+    join + scenarios.iter().map(measure).sum::<Duration>()
 }
 
 /// `7 min 5 s`.

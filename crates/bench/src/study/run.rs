@@ -73,7 +73,7 @@ impl Options {
     }
 
     fn timing(&self) -> Timing {
-        let (warm_up, measured) = if self.quick { (0.12, 0.25) } else { (0.5, 2.0) };
+        let (warm_up, measured) = if self.quick { (0.1, 0.2) } else { (0.5, 2.0) };
         let measured = self.seconds.unwrap_or(measured);
         Timing {
             warm_up: Duration::from_secs_f64(warm_up),
@@ -217,7 +217,11 @@ struct Visit<'a> {
     again: bool,
 }
 
-impl Visit<'_> {
+impl<'a> Visit<'a> {
+    fn scenarios(&self) -> &'a [Scenario] {
+        self.cell.scenarios(self.again)
+    }
+
     fn sample(&self, scenario: &Scenario) -> Sample {
         Sample {
             study: self.study.name().to_owned(),
@@ -271,7 +275,7 @@ impl Record<'_> {
             other => other.err().map(|error| error.to_string()),
         };
         let done = self.results.samples.len() - before;
-        let left = visit.cell.scenarios.get(done..).unwrap_or_default();
+        let left = visit.scenarios().get(done..).unwrap_or_default();
         if let (Some(failure), []) = (&failure, left) {
             tracing::warn!(contender = %visit.contender, failure, "after its last scenario");
         }
@@ -306,7 +310,7 @@ impl Runner<'_> {
         let what = format!("{study} · {profile} · block {} of {blocks} · {contender}", block + 1);
         self.progress.trial(&what);
         self.progress.step(&what);
-        if cell.scenarios.iter().any(Scenario::joins_guests) {
+        if visit.scenarios().iter().any(Scenario::joins_guests) {
             return self.alone(visit, record);
         }
         let begin = Instant::now();
@@ -314,7 +318,7 @@ impl Runner<'_> {
         let mut attachment = contender.attach(&lab, &self.options.weft)?;
         self.wait_until_joined(&lab, &mut attachment)?;
         tracing::debug!(took = ?begin.elapsed(), "guests joined");
-        for scenario in &cell.scenarios {
+        for scenario in visit.scenarios() {
             let begin = Instant::now();
             let sample = visit.sample(scenario);
             match scenario.run(&lab, &mut attachment, self.options.timing()) {
@@ -333,7 +337,7 @@ impl Runner<'_> {
 
     /// Scenarios that need a lab each.
     fn alone(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
-        for scenario in &visit.cell.scenarios {
+        for scenario in visit.scenarios() {
             let measured = self.lab(visit, record).and_then(|lab| {
                 scenario.run_alone(
                     &lab,
@@ -388,7 +392,34 @@ pub(super) fn empty(blocks: usize) -> Results {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::{Datapath, KernelTunnel};
     use crate::traffic::load::{Load, Pattern};
+    use network::TunnelType;
+
+    /// On a machine with Open vSwitch in userspace and, of the kernel's tunnels, VXLAN.
+    #[test]
+    fn quick_run_of_everything_is_planned_for_less_than_ten_minutes() {
+        let takes_part = |contender: &Contender| match contender {
+            Contender::Kernel(tunnel) => *tunnel == KernelTunnel::Vxlan,
+            Contender::Ovs(datapath, _) => *datapath == Datapath::User,
+            Contender::Weft(datapath, tunnel) => {
+                (*datapath, *tunnel) != (Datapath::Kernel, TunnelType::Stt)
+            }
+            Contender::Direct | Contender::LinuxBridge => true,
+        };
+        let options = Options { quick: true, ..Options::new("weft".into(), Study::ALL.to_vec()) };
+        let of =
+            |plan: &[(Study, Vec<Cell>)]| Outline::of(plan, options.blocks(), options.timing());
+        let (mut plan, mut each) = (Vec::new(), String::new());
+        for &study in &options.studies {
+            let mut cells = options.cells(study).unwrap();
+            cells.iter_mut().for_each(|cell| cell.contenders.retain(takes_part));
+            each += &format!("{study}: {}\n", of(&[(study, cells.clone())]));
+            plan.push((study, cells));
+        }
+        let outline = of(&plan);
+        assert!(outline.estimate() < Duration::from_secs(570), "{each}{outline}");
+    }
 
     fn cell() -> Cell {
         let scenario = |size| Scenario::one_pair(Load::new(Pattern::TcpRr, size, 1).unwrap());

@@ -28,9 +28,18 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Who is measured twice in each block, for the A/A check: the base, or without it the first.
+    /// Who is measured twice in each block, for the A/A check: the base, or without it the first. Where each scenario has a lab of its own
+    /// only the first, which takes least, is measured twice: what the others are compared with.
     pub(super) fn twice(&self) -> Option<Contender> {
         self.contenders.iter().find(|c| **c == BASE).or(self.contenders.first()).copied()
+    }
+
+    /// What is measured in a visit, which may be the second of [`Cell::twice`].
+    pub(super) fn scenarios(&self, again: bool) -> &[Scenario] {
+        match &self.scenarios[..] {
+            [first, ..] if again && first.joins_guests() => std::slice::from_ref(first),
+            all => all,
+        }
     }
 }
 

@@ -161,7 +161,11 @@ impl<'p> Pick<'p> {
         let unsteady = if here.shape != there.shape && evidence.results.schema < INTERLEAVED {
             Some("these two were not measured in the same blocks".to_owned())
         } else {
-            [here, there].into_iter().find(|table| !table.converged()).map(noise)
+            // Where only one of the two was measured twice, in the same blocks, that has to do for both.
+            let both = [here, there];
+            let twice = both.into_iter().any(|table| table.noise.is_some());
+            let doubtful = |table: &&Table| !table.converged() && (table.noise.is_some() || !twice);
+            both.into_iter().find(doubtful).map(noise)
         };
         let both = |(block, value): (&usize, &f64)| Some((*value, *theirs.get(block)?));
         Some((mine.iter().filter_map(both).collect(), unsteady))
