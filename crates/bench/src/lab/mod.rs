@@ -37,7 +37,7 @@ pub use policy::{Policy, RoutedGuest};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
 pub use shape::{Family, Shape};
-pub(crate) use weft::attach_with;
+pub(crate) use weft::{attach_large, attach_with};
 pub use weft::{attach_network, network_toml};
 
 /// The device that joins the hosts, on either of them.

@@ -14,7 +14,8 @@ use super::{Options, PATIENCE};
 use crate::ask::{Answer, ask};
 use crate::environment::Environment;
 use crate::lab::{
-    Attachment, DEFAULT_UPLINK_MTU, Datapath, Lab, Session, UPLINK, attach_with, network_toml,
+    Attachment, DEFAULT_UPLINK_MTU, Datapath, Lab, Session, UPLINK, attach_large, attach_with,
+    network_toml,
 };
 use crate::measure::{Snapshot, Usage, median, ratio};
 use crate::scenario::attack::{connection_lists, connections};
@@ -37,8 +38,9 @@ const WARM_UP: Duration = Duration::from_millis(1500);
 const STALLED: Duration = Duration::from_secs(5);
 /// How often megaflows are counted, which every thread that forwards has to answer.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a switch may take to load a file with so many hosts, or to set up so many megaflows.
-const LOADING: Duration = Duration::from_secs(120);
+/// How long a switch may take to load a file with so many hosts, or to set up so many megaflows: of a million hosts two at once take
+/// a minute and a half.
+const LOADING: Duration = Duration::from_secs(300);
 /// The addresses of the other hosts.
 const FAR: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
 /// The ports of a logical switch, at most.
@@ -203,8 +205,8 @@ fn endpoints(
     let begin = Instant::now();
     let far = IpPrefix::new(FAR, 10).ok_or_else(|| Error::Traffic("no such prefix".into()))?;
     here.netlink().add_route(&Route::via(far, there.underlay4().into()))?;
-    let text = network_toml(lab, TunnelType::Geneve) + &far_hosts(lab, count);
-    let mut attachment = attach_with(lab, datapath, &text, weft, &[])?;
+    let (own, far) = (network_toml(lab, TunnelType::Geneve), far_hosts(lab, count));
+    let mut attachment = attach_large(lab, datapath, [&own, &far], weft, &[])?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     wait_until_loaded(lab, &mut attachment)?;
     let ready_seconds = begin.elapsed().as_secs_f64();
