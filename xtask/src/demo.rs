@@ -28,16 +28,24 @@ pub fn demo(options: &Options) -> Result<()> {
 /// Builds weft; returns the command that runs its demo, by sudo for a user who has it.
 pub fn prepare(arguments: &[String]) -> Result<Command> {
     packages::ensure(&packages::BUILD)?;
-    let mut build = cargo(&["build", "--release", "--package", "weft"]);
-    if let Some(commit) = commit() {
-        // For the report: a figure without its commit cannot be repeated.
-        build.env("WEFT_COMMIT", commit);
-    }
-    run(&mut build)?;
+    build_released(&["weft"])?;
     let weft = target_dir().join("release/weft");
     let mut command = as_root(weft);
     command.arg("demo").args(arguments);
     Ok(command)
+}
+
+/// Builds these packages as they are released. The same for all tasks: what one has built is not built again by the next.
+pub fn build_released(packages: &[&str]) -> Result<()> {
+    let mut build = cargo(&["build", "--release"]);
+    for package in packages {
+        build.args(["--package", package]);
+    }
+    if let Some(commit) = commit() {
+        // For the report: a figure without its commit cannot be repeated.
+        build.env("WEFT_COMMIT", commit);
+    }
+    run(&mut build)
 }
 
 /// The command that runs `program` as root, by sudo for a user who has it. Without any root, the program itself says what is
@@ -54,7 +62,7 @@ pub fn as_root(program: PathBuf) -> Command {
 }
 
 /// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a repository.
-pub fn commit() -> Option<String> {
+fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
     let output = Command::new("git").args(describe).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

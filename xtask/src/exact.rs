@@ -5,8 +5,9 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
+use crate::demo::build_released;
 use crate::packages::{self, GUEST_KERNEL};
-use crate::run::{cargo, run, target_dir};
+use crate::run::{run, target_dir};
 
 /// What our contenders cost, as committed.
 const BASELINE: &str = "docs/results/exact-baseline.json";
@@ -43,7 +44,7 @@ impl Options {
 pub fn gate(options: &Options) -> Result<()> {
     packages::ensure(&packages::all())?;
     packages::fetch_guest_kernel()?;
-    run(&mut cargo(&["build", "--release", "--package", "weft"]))?;
+    build_released(&["weft"])?;
     let mut command = Command::new(target_dir().join("release/weft"));
     command.args(["bench", "exact", "--short", "--kernel", GUEST_KERNEL]);
     let contenders: &[&str] = if options.short { &SHORT } else { &OURS };

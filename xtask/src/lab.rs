@@ -5,9 +5,9 @@ use std::os::unix::process::CommandExt;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::demo::{as_root, commit};
+use crate::demo::{as_root, build_released};
 use crate::packages;
-use crate::run::{cargo, run, target_dir};
+use crate::run::target_dir;
 
 /// Everything is handed to `weft-lab`.
 #[derive(Args)]
@@ -20,12 +20,7 @@ pub struct Options {
 /// Builds weft and the lab, and replaces this process by `task` of the lab, so that Ctrl-C and the exit code are its own.
 pub fn run_in_lab(task: &str, options: &Options) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
-    let mut build = cargo(&["build", "--release", "--package", "weft", "--package", "bench"]);
-    if let Some(commit) = commit() {
-        // For the report: a figure without its commit cannot be repeated.
-        build.env("WEFT_COMMIT", commit);
-    }
-    run(&mut build)?;
+    build_released(&["weft", "bench"])?;
     let programs = target_dir().join("release");
     let mut command = as_root(programs.join("weft-lab"));
     command.arg(task).arg("--weft").arg(programs.join("weft")).args(&options.arguments);

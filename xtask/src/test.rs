@@ -120,7 +120,8 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     let mut end = run_twice(command, counts, &mut unsteady);
     if options.arguments.is_empty() {
         // The first run was with whatever this host gets when nothing is said: the kernel datapath, where it can have it.
-        let mut with_user = cargo(&["test", "--no-fail-fast", "-p", "weft"]);
+        // Of the whole workspace, as the first run: with fewer packages the dependencies would have other features, and be compiled once more.
+        let mut with_user = cargo(&["test", "--no-fail-fast", "--workspace"]);
         WITH_BOTH.iter().for_each(|program| _ = with_user.args(["--test", program]));
         with_user.env("WEFT_TEST_REPORT", &report_path).env("WEFT_TEST_DATAPATH", "user");
         if root == Root::BySudo {

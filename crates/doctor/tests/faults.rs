@@ -38,11 +38,23 @@ impl Lab {
              [[logical_switch]]\nname = \"blue\"\nvni = 7\nmtu = 1400\n\
              [[logical_switch.port]]\nname = \"a\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:01\"\ndevice = {{ interface = \"{}\" }}\n\
              [[logical_switch.port]]\nname = \"b\"\nhost = \"h2\"\nmac = \"02:00:00:00:00:02\"\ndevice = {{ tap = \"t\" }}\n\
-             [[logical_switch]]\nname = \"red\"\ntunnel = \"gre\"\nvni = 8\nmtu = 1400\n\
-             [[logical_switch.port]]\nname = \"c\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:03\"\ndevice = {{ tap = \"u\" }}\n\
-             [[logical_switch.port]]\nname = \"d\"\nhost = \"h2\"\nmac = \"02:00:00:00:00:04\"\ndevice = {{ tap = \"u\" }}\n",
+",
             uplink.name, uplink.ip4, far_end.ip4, vif.name
         );
+        // One switch for each of the other tunnels that are received by a port or a protocol.
+        let others = (8..).zip(["gre", "vxlan", "stt"]).map(|(vni, tunnel)| {
+            let port = |host: u8| {
+                format!(
+                    "[[logical_switch.port]]\nname = \"{tunnel}{host}\"\nhost = \"h{host}\"\nmac = \"02:00:00:00:{host:02}:{vni:02}\"\n\
+                     device = {{ tap = \"{tunnel}\" }}\n"
+                )
+            };
+            let switch = format!(
+                "[[logical_switch]]\nname = \"by-{tunnel}\"\ntunnel = \"{tunnel}\"\nvni = {vni}\nmtu = 1400\n"
+            );
+            switch + &port(1) + &port(2)
+        });
+        let text = text + &others.collect::<String>();
         let network = Network::parse(&text, "network.toml").expect("the network is right");
         let lab = Self { host, _far: far, guest, uplink, vif, network };
         lab.host.netlink().set_mtu(lab.vif.index, 1400).unwrap();
@@ -52,9 +64,12 @@ impl Lab {
         lab
     }
 
+    /// As root would type it on the host, whose `/sys` shows its own devices.
     fn sh(&self, command: &str) {
-        let mut shell = self.host.program("sh");
-        let output = shell.args(["-c", command]).stdin(Stdio::null()).output().expect("sh");
+        const ON_ITS_OWN: &str = "mount -t sysfs sysfs /sys && exec sh -c \"$0\"";
+        let mut shell = self.host.program("unshare");
+        let shell = shell.args(["--mount", "sh", "-c", ON_ITS_OWN, command]);
+        let output = shell.stdin(Stdio::null()).output().expect("unshare");
         assert!(output.status.success(), "{command}: {output:?}");
     }
 
@@ -72,6 +87,17 @@ impl Lab {
     fn wrong(&self) -> Vec<Finding> {
         wrong(&self.examine())
     }
+}
+
+/// A chain of the firewall at a hook, and the beginning of a rule in it.
+macro_rules! firewall {
+    ($hook:literal) => {
+        concat!(
+            "nft add table inet f; nft add chain inet f c '{ type filter hook ",
+            $hook,
+            " priority 0; }'; nft add rule inet f c "
+        )
+    };
 }
 
 fn wrong(report: &Report) -> Vec<Finding> {
@@ -94,33 +120,48 @@ const FAULTS: &[(&str, &str, Level)] = &[
     ("ethtool -K eth0 tx-generic-segmentation off", "tx_gso", Level::Warn),
     ("ethtool -K eth0 rx-checksum off", "rx_checksum", Level::Warn),
     ("ethtool -K eth0 rx-gro off", "rx_gro", Level::Warn),
+    ("echo 1 >/sys/class/net/eth0/queues/rx-0/rps_cpus", "rx_spreading", Level::Warn),
     ("sysctl -qw net.ipv4.conf.eth0.rp_filter=1", "rp_filter", Level::Warn),
     ("sysctl -qw net.ipv4.conf.all.rp_filter=1", "rp_filter", Level::Warn),
     ("sysctl -qw net.ipv4.ip_no_pmtu_disc=1", "path_mtu_discovery", Level::Warn),
     ("sysctl -qw net.ipv4.tcp_congestion_control=bbr", "congestion_control", Level::Warn),
     (
-        "nft add table inet f; nft add chain inet f i '{ type filter hook input priority 0; }'; nft add rule inet f i udp dport 6081 drop",
-        "firewall",
-        Level::Fail,
-    ),
-    (
-        "nft add table inet f; nft add chain inet f o '{ type filter hook output priority 0; }'; nft add rule inet f o meta l4proto gre drop",
-        "firewall",
-        Level::Fail,
-    ),
-    (
-        "nft add table inet f; nft add chain inet f i '{ type filter hook input priority 0; }'; nft add rule inet f i meta l4proto gre drop",
-        "firewall",
+        "ip link add br7 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=1",
+        "bridge_filter",
         Level::Warn,
     ),
+    (
+        "ip link add br7 type bridge; sysctl -qw net.bridge.bridge-nf-call-ip6tables=1",
+        "bridge_filter",
+        Level::Warn,
+    ),
+    (concat!(firewall!("input"), "udp dport 6081 drop"), "firewall", Level::Fail),
+    (concat!(firewall!("output"), "udp dport 6081 drop"), "firewall", Level::Fail),
+    (concat!(firewall!("input"), "udp dport 4789 drop"), "firewall", Level::Fail),
+    (concat!(firewall!("prerouting"), "udp dport 4789 drop"), "firewall", Level::Fail),
+    (concat!(firewall!("output"), "meta l4proto gre drop"), "firewall", Level::Fail),
+    // weft takes these past the firewall.
+    (concat!(firewall!("input"), "meta l4proto gre drop"), "firewall", Level::Warn),
+    (concat!(firewall!("input"), "tcp dport 7471 drop"), "firewall", Level::Warn),
+    (concat!(firewall!("output"), "tcp dport 7471 drop"), "firewall", Level::Warn),
     ("ip link set dev eth0 mtu 1450", "mtu_uplink", Level::Fail),
     ("ip link set dev eth1 mtu 1300", "mtu_vif", Level::Fail),
+    ("ip link set dev eth0 down", "link", Level::Fail),
     (
         "ip link add vxlan9 type vxlan external dstport 6081; ip link set vxlan9 up",
         "port",
         Level::Fail,
     ),
+    (
+        "ip link add vxlan9 type vxlan id 9 dstport 4789 dev eth0; ip link set vxlan9 up",
+        "port",
+        Level::Fail,
+    ),
 ];
+
+/// What is taken back behind each fault, because no command that mends it does.
+const AFTER: &str = "nft flush ruleset; ip link del br7 2>/dev/null; sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0 \
+                     net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0";
 
 #[test]
 fn single_fault_is_named_alone_and_its_command_mends_it() {
@@ -128,13 +169,14 @@ fn single_fault_is_named_alone_and_its_command_mends_it() {
     require_program!("ethtool", "ethtool");
     require_program!("nft", "nftables");
     let lab = Lab::new();
+    lab.sh(AFTER);
     assert_eq!(lab.wrong(), [], "nothing is wrong to begin with");
     for (fault, check, level) in FAULTS {
         lab.sh(fault);
         let begun = Instant::now();
         let wrong = lab.wrong();
         assert!(begun.elapsed() < LIMIT, "{fault}: {:?}", begun.elapsed());
-        // Both switches send through the one uplink.
+        // All switches send through the one uplink.
         let named = wrong.iter().filter(|finding| finding.check == *check).count();
         assert!(named >= 1 && named == wrong.len(), "{fault}: {wrong:#?}");
         assert_eq!(wrong[0].level, *level, "{fault}");
@@ -142,8 +184,42 @@ fn single_fault_is_named_alone_and_its_command_mends_it() {
             lab.sh(&finding.mend.expect("there is a command").command());
         }
         assert_eq!(lab.wrong(), [], "{fault} is mended");
-        lab.sh("nft flush ruleset; sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0");
+        lab.sh(AFTER);
     }
+}
+
+#[test]
+fn port_that_somebody_else_has_is_named_alone() {
+    require_root!();
+    let lab = Lab::new();
+    // As Open vSwitch's module makes its tunnel ports: they go by its own means only.
+    lab.sh("ip link add vxlan_sys_4789 type vxlan external dstport 4789; ip link set vxlan_sys_4789 up");
+    let wrong = lab.wrong();
+    let [finding] = wrong.as_slice() else { panic!("{wrong:#?}") };
+    assert_eq!((finding.check, finding.level), ("port", Level::Fail));
+    assert_eq!(finding.seen, "UDP port 4789 is taken by the vxlan device vxlan_sys_4789");
+    let mend = finding.mend.as_ref().expect("there is a command").command();
+    assert!(mend.starts_with("ovs-vsctl del-port"), "{mend}");
+    lab.sh("ip link del vxlan_sys_4789");
+    assert_eq!(lab.wrong(), []);
+    // A program: Open vSwitch's userspace datapath, or another weft's.
+    let any = |port: u16| std::net::SocketAddr::from(([0, 0, 0, 0], port));
+    let process = std::process::id();
+    let udp =
+        |port| lab.host.run(|| std::net::UdpSocket::bind(any(port)).expect("the port is free"));
+    let sockets = [udp(4789), udp(6081)];
+    let stt = lab.host.run(|| std::net::TcpListener::bind(any(7471)).expect("the port is free"));
+    let wrong = lab.wrong();
+    assert_eq!(wrong.len(), 3, "{wrong:#?}");
+    for finding in wrong {
+        assert_eq!((finding.check, finding.level), ("port", Level::Fail));
+        assert!(finding.seen.ends_with(&format!("(process {process})")), "{finding:#?}");
+        let look = format!("ps -o user=,args= -p {process}");
+        assert!(finding.mend.expect("there is a command").command().starts_with(&look));
+        lab.sh(&look);
+    }
+    drop((sockets, stt));
+    assert_eq!(lab.wrong(), []);
 }
 
 #[test]
@@ -176,7 +252,7 @@ fn fault_elsewhere_than_on_the_host_is_named() {
     // A route that is narrower than the uplink.
     let far = lab.network.host("h2").unwrap().underlay4.unwrap();
     lab.sh(&format!("ip route add {far} dev {} mtu 1420", lab.uplink.name));
-    assert_eq!(checks(), [("mtu_path", Level::Fail), ("mtu_path", Level::Fail)]);
+    assert_eq!(checks(), [("mtu_path", Level::Fail); 4]);
 }
 
 #[test]
