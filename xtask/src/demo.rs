@@ -62,7 +62,7 @@ pub fn as_root(program: PathBuf) -> Command {
 }
 
 /// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a repository.
-fn commit() -> Option<String> {
+pub fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
     let output = Command::new("git").args(describe).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
