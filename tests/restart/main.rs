@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod flows;
+mod second;
 
 use common::daemon::WEFT;
 use common::{Daemon, Lab, PATIENCE, Setup, traffic};

@@ -228,14 +228,15 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let vif = pieces.program("weft_vif").unwrap();
         host.run(|| {
-            // Any file system will do where nothing is pinned.
-            let pins = Arc::new(Pins::at(&folder).unwrap());
+            let pins = Arc::new(Pins::open(&folder).unwrap());
             let attach = || Attached::clsact(vif, index, Some(Arc::clone(&pins))).unwrap();
             drop(attach());
             assert!(sys::create_clsact(index.0).unwrap(), "it was gone");
             drop(attach());
             assert!(!sys::create_clsact(index.0).unwrap(), "it was somebody else's");
         });
-        std::fs::remove_dir_all(&folder).unwrap();
+        let unmounted = std::process::Command::new("umount").arg(&folder).status().unwrap();
+        assert!(unmounted.success());
+        std::fs::remove_dir(&folder).unwrap();
     }
 }

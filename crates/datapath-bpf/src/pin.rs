@@ -1,7 +1,8 @@
 //! [`Pins`]: what stays in the kernel when the process is gone, by its names in the BPF file system (docs/adr/0012).
 //!
 //! ```text
-//! /sys/fs/bpf/weft/COOKIE/          of one network namespace; its process has it locked
+//! /sys/fs/bpf/weft/COOKIE/          of one network namespace
+//!     namespace                     whether it is there: a map of its loopback, out of which the kernel takes a device that goes
 //!     links/IFINDEX                 a program at a device, by tcx
 //!     clsact/IFINDEX/               this device has got its queueing discipline from us
 //!     sets/N/MAP, PROGRAM           all that belongs to the programs that were loaded by one process
@@ -12,7 +13,7 @@ use crate::layout::LAYOUT;
 use crate::pieces::Pieces;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use netdev::{Ifindex, Netns, bpf_fs};
+use netdev::{Claim, Ifindex, Netns, bpf_fs};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,24 +23,49 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The folder of one network namespace. As long as a process has it, no other can: it is locked.
+/// The folder of one network namespace, by whoever has its [`Namespace`].
 #[derive(Debug)]
 pub struct Pins {
     folder: PathBuf,
+    /// So that a process which starts in another namespace does not take it for one that nobody has any more.
     lock: File,
 }
 
-/// Nothing can be pinned.
+/// This thread's network namespace, whose kernel datapath is this process's affair alone: there can be one, which takes over every pair
+/// that it finds.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    _claim: Claim,
+}
+
+impl Namespace {
+    /// # Errors
+    /// [`PinError::Taken`].
+    pub(crate) fn claim() -> Result<Self, PinError> {
+        let end = Instant::now() + ENDING;
+        loop {
+            if let Some(claim) = Claim::take(CLAIM)? {
+                return Ok(Self { _claim: claim });
+            }
+            if Instant::now() >= end {
+                return Err(PinError::Taken(Claim::holder(CLAIM)));
+            }
+            thread::sleep(ENDING / 20);
+        }
+    }
+}
+
+/// What is to outlive a process cannot be had, or what has cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// Another process has what is pinned for this network namespace.
-    #[error("another weft forwards in the kernel for this network namespace: it holds {}", .0.display())]
-    Taken(PathBuf),
+    /// Another process, of this number if it is to be seen from here, has the kernel datapath of this network namespace.
+    #[error("another weft{} forwards in the kernel for this network namespace", .0.map(|number| format!(" (process {number})")).unwrap_or_default())]
+    Taken(Option<u32>),
     /// The kernel refuses something.
-    #[error("nothing can be pinned: {0}")]
+    #[error(transparent)]
     Device(#[from] netdev::Error),
     /// The file system refuses something.
-    #[error("nothing can be pinned at {}: {error}", .folder.display())]
+    #[error("what is pinned at {}: {error}", .folder.display())]
     Refused {
         /// Where.
         folder: PathBuf,
@@ -50,6 +76,14 @@ pub enum PinError {
 
 const FOLDER: &str = "weft";
 const STATE: &str = "state";
+const NAMESPACE: &str = "namespace";
+/// The number of this device is the same in all network namespaces.
+const LOOPBACK: u32 = 1;
+/// The key of the only entry of a map.
+const FIRST: [u8; 4] = [0; 4];
+const CLAIM: &str = "weft-kernel-datapath";
+/// How long a process may take to end that has said so already.
+const ENDING: Duration = Duration::from_millis(500);
 /// For how long a process that starts elsewhere may have a folder, to see whether its network namespace is gone.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 
@@ -66,7 +100,8 @@ impl Pins {
     pub(crate) fn at(path: &Path) -> Result<Self, PinError> {
         let root = path.join(FOLDER);
         let folder = root.join(Netns::current_cookie()?.to_string());
-        let refused = |error| PinError::Refused { folder: folder.clone(), error };
+        let refused_at = |folder: &Path, error| PinError::Refused { folder: folder.to_owned(), error };
+        let refused = |error| refused_at(&folder, error);
         let end = Instant::now() + LOOKED_AT;
         loop {
             fs::create_dir_all(&folder).map_err(refused)?;
@@ -76,7 +111,7 @@ impl Pins {
                     thread::sleep(LOOKED_AT / 20);
                     continue;
                 }
-                Ok(None) => return Err(PinError::Taken(folder)),
+                Ok(None) => return Err(refused(io::ErrorKind::ResourceBusy.into())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(refused(error)),
             };
@@ -87,7 +122,9 @@ impl Pins {
             };
             if fs::metadata(&folder).is_ok_and(is_there) {
                 remove_dead(&root, &folder);
-                return Ok(Self { folder, lock });
+                let pins = Self { folder, lock };
+                pins.note_namespace().map_err(|error| refused_at(&pins.folder, error))?;
+                return Ok(pins);
             }
         }
     }
@@ -104,6 +141,17 @@ impl Pins {
             return Ok(None);
         }
         Self::at(&path).map(Some)
+    }
+
+    /// Has it be known afterwards whether this network namespace is gone.
+    fn note_namespace(&self) -> io::Result<()> {
+        let path = self.folder.join(NAMESPACE);
+        if MapHandle::from_pinned_path(&path).is_ok() {
+            return Ok(());
+        }
+        let map = new_map(MapType::Devmap, "weft_namespace", 4)?;
+        map.update(&FIRST, &LOOPBACK.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)?;
+        Self::pin_anew(map.as_fd(), &path)
     }
 
     /// Where it is.
@@ -176,7 +224,7 @@ impl Pins {
             // The file system takes no dot.
             sys::pin(object, &set.folder.join(name.replace('.', "_")))?;
         }
-        let state = new_state()?;
+        let state = new_map(MapType::Array, "weft_state", 16)?;
         write_state(&state, &State { layout: LAYOUT, megaflows: 0 })?;
         sys::pin(state.as_fd(), &set.folder.join(STATE))?;
         set.state = Some(Mutex::new((state, 0)));
@@ -185,24 +233,13 @@ impl Pins {
 
     /// Removes everything: programs are detached. Nothing is left of the folder, unless the kernel refuses something.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
-        self.remove_links(&[])?;
-        self.sets().iter().try_for_each(|set| remove_folder(set))?;
-        for (_, clsact) in numbered(&self.folder.join("clsact")) {
-            fs::remove_dir(clsact)?;
-        }
-        self.remove_if_empty();
-        Ok(())
-    }
-
-    /// Removes the folder if there is nothing in it.
-    pub(crate) fn remove_if_empty(&self) {
-        remove_empty(&self.folder);
+        remove_all(&self.folder)
     }
 }
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        self.remove_if_empty();
+        remove_empty(&self.folder);
         // Unlocked last.
         let _ = self.lock.unlock();
     }
@@ -210,9 +247,12 @@ impl Drop for Pins {
 
 /// Removes the folder of a namespace, and that of all, if there is nothing in them.
 fn remove_empty(folder: &Path) {
-    for inner in ["links", "clsact", "sets"] {
-        let _ = fs::remove_dir(folder.join(inner));
+    let inner = ["links", "clsact", "sets"].map(|inner| folder.join(inner));
+    inner.iter().for_each(|inner| drop(fs::remove_dir(inner)));
+    if inner.iter().any(|inner| inner.exists()) {
+        return;
     }
+    let _ = fs::remove_file(folder.join(NAMESPACE));
     if fs::remove_dir(folder).is_ok()
         && let Some(root) = folder.parent()
     {
@@ -229,30 +269,33 @@ fn lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes what is pinned of network namespaces that are gone: there are links, and none has a device any more.
+/// Removes what is pinned of network namespaces that are gone.
 fn remove_dead(root: &Path, ours: &Path) {
     for (_, folder) in numbered(root).into_iter().filter(|(_, folder)| folder != ours) {
         let Ok(Some(_lock)) = lock(&folder) else { continue };
-        let links = numbered(&folder.join("links"));
-        let is_dead = |(_, link): &(u32, PathBuf)| {
-            sys::pinned(link)
-                .is_ok_and(|link| sys::device_of(link.as_fd()).is_ok_and(|d| d.is_none()))
-        };
-        if !links.is_empty() && links.iter().all(is_dead) {
+        if is_dead(&folder) {
             tracing::info!(folder = %folder.display(), "removes what is pinned of a network namespace that is gone");
-            let inner = links.iter().try_for_each(|(_, link)| fs::remove_file(link));
-            let sets = numbered(&folder.join("sets"));
-            let removed =
-                inner.and_then(|()| sets.iter().try_for_each(|(_, set)| remove_folder(set)));
-            if let Err(error) = removed {
+            if let Err(error) = remove_all(&folder) {
                 tracing::debug!("{error}");
             }
-            for (_, clsact) in numbered(&folder.join("clsact")) {
-                let _ = fs::remove_dir(clsact);
-            }
-            remove_empty(&folder);
         }
     }
+}
+
+/// Whether a network namespace is gone; false as well where that is not to be known.
+fn is_dead(folder: &Path) -> bool {
+    MapHandle::from_pinned_path(folder.join(NAMESPACE))
+        .is_ok_and(|map| map.lookup(&FIRST, MapFlags::ANY).is_ok_and(|device| device.is_none()))
+}
+
+/// Removes all that is pinned of a network namespace.
+fn remove_all(folder: &Path) -> io::Result<()> {
+    let inner = |name: &str| numbered(&folder.join(name)).into_iter().map(|(_, path)| path);
+    inner("links").try_for_each(fs::remove_file)?;
+    inner("sets").try_for_each(|set| remove_folder(&set))?;
+    inner("clsact").try_for_each(fs::remove_dir)?;
+    remove_empty(folder);
+    Ok(())
 }
 
 /// What is in a folder under a number, in their order; nothing when it is not there.
@@ -316,24 +359,76 @@ pub(crate) struct State {
     pub(crate) megaflows: u64,
 }
 
-fn new_state() -> io::Result<MapHandle> {
+/// A map of one entry.
+fn new_map(kind: MapType, name: &str, value_len: u32) -> io::Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    MapHandle::create(MapType::Array, Some("weft_state"), 4, 16, 1, &options)
-        .map_err(io::Error::other)
+    MapHandle::create(kind, Some(name), 4, value_len, 1, &options).map_err(io::Error::other)
 }
 
 fn write_state(map: &MapHandle, state: &State) -> io::Result<()> {
     let bytes = [state.layout.to_ne_bytes(), state.megaflows.to_ne_bytes()].concat();
-    map.update(&0_u32.to_ne_bytes(), &bytes, MapFlags::ANY).map_err(io::Error::other)
+    map.update(&FIRST, &bytes, MapFlags::ANY).map_err(io::Error::other)
 }
 
 /// What a set says about itself; `None` when it does not, because whoever made it was interrupted.
 pub(crate) fn read_state(set: &Path) -> Option<State> {
     let map = MapHandle::from_pinned_path(set.join(STATE)).ok()?;
-    let bytes = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let bytes = map.lookup(&FIRST, MapFlags::ANY).ok()??;
     let &[layout, megaflows] = bytes.as_chunks().0 else { return None };
     Some(State { layout: u64::from_ne_bytes(layout), megaflows: u64::from_ne_bytes(megaflows) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Room, load};
+    use flow::EntropySeed;
+    use std::process::Command;
+    use testkit::host::{TestHost, wait_until};
+
+    /// A BPF file system.
+    struct BpfFs(PathBuf);
+
+    impl BpfFs {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("weft-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            bpf_fs::open(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for BpfFs {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+            let _ = fs::remove_dir(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_pinned_goes_with_its_namespace_when_no_link_says_that_it_is_gone() {
+        testkit::require_root!();
+        let bpf_fs = BpfFs::new("dead");
+        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let (host, other) = (TestHost::new("dead"), TestHost::new("next"));
+        let folder = host.run(|| {
+            let pins = Pins::at(&bpf_fs.0).unwrap();
+            // As a process does that is killed where programs are filters.
+            std::mem::forget(pins.add_set(&pieces).unwrap());
+            pins.note_clsact(7).unwrap();
+            pins.folder().to_owned()
+        });
+        let start_elsewhere = || other.run(|| drop(Pins::at(&bpf_fs.0).unwrap()));
+        start_elsewhere();
+        assert!(folder.join("sets/0/state").exists(), "the namespace is there");
+        drop(host);
+        wait_until(Duration::from_secs(10), "it is removed", || {
+            start_elsewhere();
+            !folder.exists()
+        });
+        assert!(!bpf_fs.0.join(FOLDER).exists(), "nothing is left");
+    }
 }

@@ -4,7 +4,7 @@ use crate::adopt::Old;
 use crate::front::Front;
 use crate::load::{Room, Unsupported, load};
 use crate::pieces::Pieces;
-use crate::pin::{PinError, Pins, Set};
+use crate::pin::{Namespace, PinError, Pins, Set};
 use crate::tables::{FlowNo, TableError};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor, Portion};
@@ -44,6 +44,8 @@ pub struct KernelDatapath {
     /// Held while ports or the underlay change, which are two steps: before and behind the programs.
     changing: Mutex<()>,
     pinned: Option<Pinned>,
+    /// Given back last.
+    _namespace: Namespace,
 }
 
 /// What stays when the process is killed, and what one that was has left.
@@ -91,9 +93,9 @@ impl KernelDatapath {
     /// thread's network namespace. Nothing is left behind when this fails.
     ///
     /// # Errors
-    /// [`StartError::Unsupported`] before anything is opened; otherwise as [`UserDatapath::start`].
+    /// [`StartError::Unsupported`] before anything is opened; [`PinError::Taken`]; otherwise as [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with(config, None)
+        Self::start_with(config, Namespace::claim()?, None)
     }
 
     /// The same, and what is cached goes on forwarding when the process is killed: it is pinned in the BPF file system that is meant by
@@ -103,20 +105,20 @@ impl KernelDatapath {
     /// Where nothing can be pinned, that is said, and everything ends with the process.
     ///
     /// # Errors
-    /// As [`KernelDatapath::start`]; [`PinError::Taken`].
+    /// As [`KernelDatapath::start`].
     pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
-        let pins = match Pins::open(bpf_fs) {
-            Ok(pins) => Some(Arc::new(pins)),
-            Err(taken @ PinError::Taken(_)) => return Err(taken.into()),
-            Err(error) => {
-                tracing::warn!("{error}; everything that is cached ends with the process");
-                None
-            }
-        };
-        Self::start_with(config, pins)
+        let namespace = Namespace::claim()?;
+        let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
+            tracing::warn!("nothing can be pinned: {error}; everything that is cached ends with the process");
+        });
+        Self::start_with(config, namespace, pins.ok())
     }
 
-    fn start_with(config: Config, pins: Option<Arc<Pins>>) -> Result<Self, StartError> {
+    fn start_with(
+        config: Config,
+        namespace: Namespace,
+        pins: Option<Arc<Pins>>,
+    ) -> Result<Self, StartError> {
         let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
         if let Some(port) = config.ports.iter().find(wrong) {
             return Err(SetupError::PortNumber(port.port).into());
@@ -139,7 +141,8 @@ impl KernelDatapath {
         front.add_reach(&underlay)?;
         let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
         maintain(&front, set)?;
-        Ok(Self { user, front, workers, changing: Mutex::default(), pinned })
+        let changing = Mutex::default();
+        Ok(Self { user, front, workers, changing, pinned, _namespace: namespace })
     }
 
     /// The conditions of the megaflows that a process has left which was killed, the oldest first, by the numbers that ports have now.

@@ -2,7 +2,7 @@
 
 use crate::adopt::Old;
 use crate::attach::remove_filters;
-use crate::pin::{PinError, Pins};
+use crate::pin::{Namespace, PinError, Pins};
 use datapath::user::remove_pairs;
 use netdev::Netlink;
 use std::path::Path;
@@ -25,6 +25,7 @@ pub struct Purged {
 /// # Errors
 /// [`PinError::Taken`] when the process runs; nothing was removed then. Otherwise the kernel refuses something.
 pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
+    let _namespace = Namespace::claim()?;
     let pins = Pins::find(bpf_fs)?;
     let mut purged = Purged::default();
     let netlink = Netlink::open()?;

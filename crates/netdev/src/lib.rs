@@ -10,6 +10,7 @@ pub mod batch;
 pub mod bpf_fs;
 pub mod capability;
 pub mod child;
+mod claim;
 pub mod cpu;
 pub mod epoll;
 mod error;
@@ -33,6 +34,7 @@ mod sys;
 pub mod tap;
 pub mod udp;
 
+pub use claim::Claim;
 pub use error::{Error, Result};
 pub use ethtool::Ethtool;
 pub use netlink::{

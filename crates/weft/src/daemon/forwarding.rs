@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::user::{Config, UserDatapath};
-use datapath_bpf::{KernelDatapath, Purged, StartError, TakenOver, purge};
+use datapath_bpf::{KernelDatapath, PinError, Purged, StartError, TakenOver, purge};
 use doctor::host::Capabilities;
 use std::fmt;
 use std::path::Path;
@@ -73,6 +73,7 @@ impl Forwarding {
         match purge(bpf_fs) {
             Ok(purged) if purged == Purged::default() => {}
             Ok(purged) => tracing::info!(?purged, "removed what a daemon has left"),
+            Err(taken @ PinError::Taken(_)) => return Err(taken).context("start the user datapath"),
             Err(error) => tracing::warn!("cannot look for what a daemon has left: {error}"),
         }
         let user = UserDatapath::start(config.clone())?;

@@ -1,0 +1,43 @@
+//! A second daemon in the network namespace of one that runs, and `weft stop --purge` there.
+
+use crate::Pinning;
+use crate::common::daemon::WEFT;
+use crate::common::{Daemon, PATIENCE, Setup, traffic};
+use std::fs;
+use testkit::require_root;
+
+#[test]
+fn running_daemon_keeps_its_devices_when_others_start_or_clean_up_beside_it() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan"));
+    let daemons = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    let devices = pinning.devices(0);
+    assert!(devices.iter().any(|name| name.starts_with("weft-")), "{devices:?}");
+    // Where nothing of it is pinned, nothing there says that it runs.
+    let elsewhere = pinning.lab.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory can be made");
+    let elsewhere = elsewhere.to_str().expect("a path");
+    let whom = format!(
+        "another weft (process {}) forwards in the kernel for this network namespace",
+        daemons[0].pid()
+    );
+    let host = &pinning.lab.hosts[0];
+    let mut purge = host.netns.program(WEFT);
+    purge.args(["stop", "--purge", "--control", "/nonexistent", "--bpf-fs", elsewhere]);
+    let output = purge.output().expect("weft can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains(&whom), "{said}");
+    let other = pinning.lab.dir.path().join("other.sock");
+    for datapath in ["user", "kernel", "auto"] {
+        let options = ["--datapath", datapath, "--bpf-fs", elsewhere];
+        let mut second = Daemon::spawn(host, &pinning.lab.network_file(), &other, &options);
+        assert!(!second.wait_end(PATIENCE).success(), "{datapath}");
+        let said = second.stderr();
+        assert!(said.contains(&whom), "{datapath}: {said}");
+    }
+    assert_eq!(pinning.devices(0), devices);
+    traffic::udp_echo(a, b, 4, 100);
+    daemons.into_iter().for_each(Daemon::stop);
+    let _ = std::process::Command::new("umount").arg("--lazy").arg(elsewhere).status();
+}
