@@ -208,6 +208,12 @@ struct weft_port {
 #define WEFT_PORT_PEER 1
 /* Somebody looks on: what comes from it or would go to it is handed over while there is a daemon. */
 #define WEFT_PORT_WATCHED 2
+/*
+ * For a daemon that finds the port of one that was killed: the device was made to receive all frames,
+ * or is a TAP that was made for a virtual machine.
+ */
+#define WEFT_PORT_PROMISCUOUS 4
+#define WEFT_PORT_VM_TAP 8
 
 /* By the lowest 16 bits of its index, or a little behind them: which port a device is. */
 struct weft_device {

@@ -13,7 +13,7 @@ use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -315,6 +315,35 @@ fn loss_is_stated_when_another_version_has_laid_out_what_is_left() {
         first.stderr()
     );
     traffic::udp_echo(a, b, 4, 100);
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn what_was_missed_is_counted_once_when_there_are_two_restarts() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan"));
+    let [mut first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    traffic::udp_echo(a, b, 4, 100);
+    // It asks everybody for an address that nobody has, which is never for programs alone.
+    let ask = || {
+        let [x, y, z, _] = a.ip4.octets();
+        let script = format!("ping -c 2 -W 1 {}", Ipv4Addr::new(x, y, z, 77));
+        let _ = a.netns.program("sh").args(["-c", &script]).output();
+    };
+    for missed in [true, false] {
+        kill(first);
+        if missed {
+            ask();
+        }
+        first = pinning.start(0);
+        let said = pinning.show(0);
+        let line = said.lines().find(|line| line.contains("packets missed")).expect("a line");
+        assert_eq!(line.contains(" 0 packets missed"), !missed, "{said}");
+        let counted = first.show().ports[0].drops.get("no_daemon").copied().unwrap_or_default();
+        assert_eq!(counted > 0, missed, "{said}");
+    }
     first.stop();
     second.stop();
 }

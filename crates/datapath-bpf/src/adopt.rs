@@ -1,17 +1,23 @@
 //! [`Old`]: what is left of a process that is gone, and goes on forwarding: read, to be decided again (docs/adr/0012).
 
 use crate::key::{KernelKey, KernelMask, KernelMatch};
-use crate::layout::{LAYOUT, WORDS, weft_drop, weft_endpoint, weft_flow, weft_key, weft_port};
+use crate::layout::{
+    LAYOUT, WORDS, weft_device, weft_drop, weft_endpoint, weft_flow, weft_key, weft_port,
+};
 use crate::pin::{Pins, read_state, remove_set};
+use crate::ports::Upkeep;
 use crate::record::{u16_at, u32_at, u64_at};
 use crate::sys;
-use flow::{DropReason, Field, Match, PortNo};
+use flow::{DropReason, Field, Match, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use netdev::Ifindex;
+use netdev::tap::Tap;
+use netdev::{Ifindex, Netlink};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use wire::MacAddr;
 
 /// Entries that are read by one call.
 const PORTION: u32 = 4096;
@@ -23,20 +29,68 @@ const RESOLVED: u32 = 2;
 pub(crate) struct Old {
     sets: Vec<PathBuf>,
     /// Those of which all is known.
-    read: Vec<Set>,
+    read: Vec<OldSet>,
     /// Megaflows of those that this version cannot read.
     pub(crate) unreadable: u64,
 }
 
-/// The programs of one process, and their maps.
+/// The programs of one process, and their maps. Of a million megaflows only the numbers are here: the rest stays where it is.
 #[derive(Debug)]
-struct Set {
-    /// The newest last; ports are numbered as that process had them.
-    megaflows: Vec<Match>,
-    devices: HashMap<PortNo, Ifindex>,
-    resolved: HashSet<[u32; 4]>,
+struct OldSet {
+    /// Generations and numbers of megaflows, the newest last.
+    megaflows: Vec<(u64, u32)>,
+    masks: Vec<KernelMask>,
+    flows: MapHandle,
+    /// Ports are numbered as that process had them.
+    devices: HashMap<PortNo, OldDevice>,
+    hops: HashMap<[u32; 4], NextHop>,
     drops: MapHandle,
     links: MapHandle,
+}
+
+/// The device of a port.
+#[derive(Clone, Copy, Debug)]
+struct OldDevice {
+    index: Ifindex,
+    upkeep: Upkeep,
+}
+
+/// The port at each device, as they are numbered now.
+pub(crate) type PortsNow = HashMap<Ifindex, PortNo>;
+
+/// The conditions of megaflows that a process has left, the oldest first; see [`crate::KernelDatapath::inherited`].
+#[derive(Clone, Debug, Default)]
+pub struct Inherited {
+    left: Option<(Arc<Old>, Arc<PortsNow>)>,
+    /// Set and megaflow of the next.
+    at: (usize, usize),
+}
+
+impl Inherited {
+    pub(crate) fn new(old: Arc<Old>, now: PortsNow) -> Self {
+        Self { left: Some((old, Arc::new(now))), at: (0, 0) }
+    }
+}
+
+impl Iterator for Inherited {
+    type Item = Match;
+
+    fn next(&mut self) -> Option<Match> {
+        let (old, now) = self.left.as_ref()?;
+        loop {
+            let (set, megaflow) = self.at;
+            let set = old.read.get(set)?;
+            match set.megaflows.get(megaflow) {
+                None => self.at = (self.at.0 + 1, 0),
+                Some(&which) => {
+                    self.at.1 += 1;
+                    if let Some(condition) = set.condition(which, now) {
+                        return Some(condition);
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Old {
@@ -45,7 +99,7 @@ impl Old {
         let mut old = Self { sets: pins.sets(), ..Self::default() };
         for folder in &old.sets {
             match read_state(folder) {
-                Some(state) if state.layout == LAYOUT => match Set::read(folder) {
+                Some(state) if state.layout == LAYOUT => match OldSet::read(folder) {
                     Ok(set) => old.read.push(set),
                     Err(error) => {
                         tracing::warn!(set = %folder.display(), "cannot be read: {error}");
@@ -70,48 +124,33 @@ impl Old {
         self.read.iter().map(|set| set.megaflows.len()).sum()
     }
 
-    /// The conditions of megaflows, the oldest first, for ports as they are numbered now: `port_at` says which is at a device. One whose
-    /// port is gone is left out.
-    pub(crate) fn conditions(&self, port_at: impl Fn(Ifindex) -> Option<PortNo>) -> Vec<Match> {
-        let mut conditions = Vec::with_capacity(self.megaflows());
-        for set in &self.read {
-            let now = |condition: &Match| {
-                let port = PortNo(condition.key().get(Field::InPort) as u32);
-                if port > datapath::user::MAX_PORT || port.0 == 0 {
-                    // Not of a device: these are numbered by the kind of tunnel.
-                    return Some(condition.clone());
-                }
-                let now = port_at(*set.devices.get(&port)?)?;
-                let mut key = condition.key().clone();
-                key.set(Field::InPort, now.0.into());
-                Some(Match::new(&key, condition.mask().clone()))
-            };
-            conditions.extend(set.megaflows.iter().filter_map(now));
+    /// Leaves the devices of ports as an orderly end would have left them, but those that are to `stay`; and the uplink, which is the one
+    /// of those where programs `stood` that was no port's. Pairs are removed by whoever makes them.
+    pub(crate) fn close_devices(&self, stood: &[Ifindex], stay: &HashSet<Ifindex>) {
+        let ports = || self.read.iter().flat_map(|set| set.devices.values());
+        let vifs: HashSet<Ifindex> = ports().map(|device| device.index).collect();
+        // It was made to receive all frames for the sake of tags alone.
+        let has_links = self.read.iter().any(|set| set.links.keys().next().is_some());
+        let uplinks = stood.iter().filter(|index| has_links && !vifs.contains(index));
+        let uplinks = uplinks.map(|&index| OldDevice { index, upkeep: Upkeep::Promiscuous });
+        for OldDevice { index, upkeep } in ports().copied().chain(uplinks) {
+            if !stay.contains(&index)
+                && let Err(error) = close(index, upkeep)
+            {
+                // It may be gone by now.
+                tracing::debug!("{error}");
+            }
         }
-        conditions
     }
 
-    /// The devices of ports.
-    pub(crate) fn devices(&self) -> HashSet<Ifindex> {
-        self.read.iter().flat_map(|set| set.devices.values().copied()).collect()
-    }
-
-    /// Whether there were logical links of the uplink.
-    pub(crate) fn has_links(&self) -> bool {
-        self.read.iter().any(|set| set.links.keys().next().is_some())
-    }
-
-    /// The addresses of end points to which the way was known, as they are on the wire.
-    pub(crate) fn resolved(&self) -> HashSet<[u32; 4]> {
-        self.read.iter().flat_map(|set| set.resolved.iter().copied()).collect()
+    /// The ways that were known to end points, by their addresses as they are on the wire.
+    pub(crate) fn hops(&self) -> HashMap<[u32; 4], NextHop> {
+        self.read.iter().flat_map(|set| &set.hops).map(|(remote, hop)| (*remote, *hop)).collect()
     }
 
     /// What was dropped because nobody was there, by ports as they are numbered now. What came from no device, or from one that is gone,
     /// is the uplink's, 0.
-    pub(crate) fn missed(
-        &self,
-        port_at: impl Fn(Ifindex) -> Option<PortNo>,
-    ) -> HashMap<PortNo, u64> {
+    pub(crate) fn missed(&self, now: &PortsNow) -> HashMap<PortNo, u64> {
         let mut missed = HashMap::new();
         for set in &self.read {
             for key in set.drops.keys() {
@@ -121,7 +160,7 @@ impl Old {
                 }
                 let Ok(Some(cpus)) = set.drops.lookup_percpu(&key, MapFlags::ANY) else { continue };
                 let port = u32::try_from(word >> 8).ok().map(PortNo);
-                let port = port.and_then(|port| port_at(*set.devices.get(&port)?));
+                let port = port.and_then(|port| now.get(&set.devices.get(&port)?.index).copied());
                 let count: u64 = cpus.iter().map(|cpu| u64_at(cpu, 0)).sum();
                 *missed.entry(port.unwrap_or(PortNo(0))).or_default() += count;
             }
@@ -130,13 +169,9 @@ impl Old {
     }
 
     /// Removes it: nothing executes it any more.
-    pub(crate) fn remove(self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         self.sets.iter().try_for_each(|set| remove_set(set))
     }
-}
-
-fn map(set: &Path, name: &str) -> Result<MapHandle, libbpf_rs::Error> {
-    MapHandle::from_pinned_path(set.join(name))
 }
 
 /// Calls `take` with the number and the bytes of every entry of an array.
@@ -155,44 +190,187 @@ fn each(map: &MapHandle, mut take: impl FnMut(u32, &[u8])) -> io::Result<()> {
     Ok(())
 }
 
-impl Set {
+/// Does to a device what an orderly end does.
+fn close(index: Ifindex, upkeep: Upkeep) -> Result<(), netdev::Error> {
+    let netlink = Netlink::open()?;
+    match upkeep {
+        Upkeep::None => Ok(()),
+        Upkeep::Promiscuous if !netlink.link_by_index(index)?.promiscuous => Ok(()),
+        Upkeep::Promiscuous => netlink.set_promiscuous(index, false),
+        // Unless a machine has it open.
+        Upkeep::VmTap => Tap::release(&netlink.link_by_index(index)?.name).map(drop),
+    }
+}
+
+impl OldSet {
     fn read(set: &Path) -> Result<Self, libbpf_rs::Error> {
+        Self::from_maps(|name| MapHandle::from_pinned_path(set.join(name)))
+    }
+
+    fn from_maps(
+        map: impl Fn(&'static str) -> Result<MapHandle, libbpf_rs::Error>,
+    ) -> Result<Self, libbpf_rs::Error> {
         let mut masks = Vec::new();
-        each(&map(set, "weft_masks")?, |_, entry| {
-            masks.push(KernelMask::from_words(words(entry)))
-        })?;
+        each(&map("weft_masks")?, |_, entry| masks.push(KernelMask::from_words(words(entry))))?;
         let mut megaflows = Vec::new();
-        each(&map(set, "weft_flows")?, |_, entry| {
+        let flows = map("weft_flows")?;
+        each(&flows, |number, entry| {
             let generation = u64_at(entry, offset_of!(weft_flow, generation));
-            let mask = masks.get(usize::from(u16_at(entry, offset_of!(weft_flow, mask))));
-            if let (1.., Some(mask)) = (generation, mask) {
-                let key = KernelKey::from_words(words(&entry[offset_of!(weft_flow, key)..]));
-                megaflows.push((generation, KernelMatch::from_parts(key, *mask).condition()));
+            if generation != 0 {
+                megaflows.push((generation, number));
             }
         })?;
-        megaflows.sort_unstable_by_key(|(generation, _)| *generation);
+        megaflows.sort_unstable();
+        let mut upkeeps = HashMap::new();
+        each(&map("weft_ports")?, |port, entry| {
+            let upkeep = Upkeep::of_flags(u32_at(entry, offset_of!(weft_port, flags)));
+            if upkeep != Upkeep::None {
+                upkeeps.insert(PortNo(port), upkeep);
+            }
+        })?;
+        // Not by what frames to ports leave by: of a device without a carrier, that is nothing.
         let mut devices = HashMap::new();
-        each(&map(set, "weft_ports")?, |port, entry| {
-            let ifindex = u32_at(entry, offset_of!(weft_port, ifindex));
-            if ifindex != 0 {
-                devices.insert(PortNo(port), Ifindex(ifindex));
+        each(&map("weft_devices")?, |_, entry| {
+            let index = Ifindex(u32_at(entry, offset_of!(weft_device, ifindex)));
+            if index.0 != 0 {
+                let port = PortNo(u32_at(entry, offset_of!(weft_device, port)));
+                let upkeep = upkeeps.get(&port).copied().unwrap_or_default();
+                devices.insert(port, OldDevice { index, upkeep });
             }
         })?;
-        let mut resolved = HashSet::new();
-        each(&map(set, "weft_endpoints")?, |_, entry| {
+        let mut hops = HashMap::new();
+        each(&map("weft_endpoints")?, |_, entry| {
             let flags = u32_at(entry, offset_of!(weft_endpoint, flags));
             if flags & (PRESENT | RESOLVED) == PRESENT | RESOLVED {
                 let at = offset_of!(weft_endpoint, remote);
-                resolved.insert(std::array::from_fn(|word| u32_at(entry, at + 4 * word)));
+                let remote = std::array::from_fn(|word| u32_at(entry, at + 4 * word));
+                let mac = |at: usize| MacAddr(std::array::from_fn(|byte| entry[at + byte]));
+                let hop = NextHop {
+                    destination: mac(offset_of!(weft_endpoint, eth_dst)),
+                    source: mac(offset_of!(weft_endpoint, eth_src)),
+                };
+                hops.insert(remote, hop);
             }
         })?;
-        let megaflows = megaflows.into_iter().map(|(_, condition)| condition).collect();
-        let (drops, links) = (map(set, "weft_drops")?, map(set, "weft_links")?);
-        Ok(Self { megaflows, devices, resolved, drops, links })
+        let (drops, links) = (map("weft_drops")?, map("weft_links")?);
+        Ok(Self { megaflows, masks, flows, devices, hops, drops, links })
+    }
+
+    /// The condition of a megaflow, for ports as they are numbered now; `None` when its port is gone.
+    fn condition(&self, (generation, number): (u64, u32), now: &PortsNow) -> Option<Match> {
+        let entry = self.flows.lookup(&number.to_ne_bytes(), MapFlags::ANY).ok()??;
+        if u64_at(&entry, offset_of!(weft_flow, generation)) != generation {
+            return None;
+        }
+        let mask = self.masks.get(usize::from(u16_at(&entry, offset_of!(weft_flow, mask))))?;
+        let key = KernelKey::from_words(words(entry.get(offset_of!(weft_flow, key)..)?));
+        let condition = KernelMatch::from_parts(key, *mask).condition();
+        let port = PortNo(condition.key().get(Field::InPort) as u32);
+        if port > datapath::user::MAX_PORT || port.0 == 0 {
+            // Not of a device: these are numbered by the kind of tunnel.
+            return Some(condition);
+        }
+        let now = now.get(&self.devices.get(&port)?.index)?;
+        let mut key = condition.key().clone();
+        key.set(Field::InPort, now.0.into());
+        Some(Match::new(&key, condition.mask().clone()))
     }
 }
 
 fn words(entry: &[u8]) -> [u64; WORDS] {
     const _: () = assert!(size_of::<weft_key>() == 8 * WORDS);
     std::array::from_fn(|at| u64_at(entry, 8 * at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flows::Flows;
+    use crate::load::{Room, load};
+    use crate::pieces::Pieces;
+    use crate::ports::Ports;
+    use datapath::megaflow::Megaflow;
+    use datapath::user::{DeviceConfig, PortConfig};
+    use flow::{Action, EntropySeed};
+    use netdev::{Link, LinkKind, LinkSpec};
+    use testkit::host::TestHost;
+
+    /// What programs have, as it would be pinned.
+    fn set(pieces: &Pieces) -> OldSet {
+        OldSet::from_maps(|name| pieces.map(name).map_err(|error| io::Error::other(error).into()))
+            .expect("all maps are there")
+    }
+
+    fn port(number: u32, device: DeviceConfig) -> PortConfig {
+        let (name, logical_switch) = (format!("p{number}"), "blue".to_owned());
+        PortConfig { port: PortNo(number), name, logical_switch, device }
+    }
+
+    fn bridge(host: &TestHost, name: &str) -> Link {
+        let index = host.netlink().create(&LinkSpec::new(name), &LinkKind::Bridge);
+        host.netlink().link_by_index(index.expect("a device")).expect("it is there")
+    }
+
+    fn from(port: u32) -> Match {
+        let mut condition = Match::any();
+        assert!(condition.require(Field::InPort, port.into(), Field::InPort.all_ones()));
+        condition
+    }
+
+    #[test]
+    fn megaflows_are_inherited_in_their_order_when_their_devices_have_no_carrier() {
+        testkit::require_root!();
+        let host = TestHost::new("carrier");
+        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        // It is down.
+        let link = bridge(&host, "d0");
+        assert!(!link.is_usable());
+        let mut ports = Ports::new(&pieces, None, true).unwrap();
+        let device = DeviceConfig::Interface { name: "d0".to_owned(), mtu: 1500 };
+        ports.add(&port(3, device)).unwrap();
+        ports.observe(PortNo(3), Some(&link)).unwrap();
+        let mut flows = Flows::new(&pieces, PortNo(0)).unwrap();
+        for in_port in [3, 4, 100_000] {
+            flows
+                .put(&Megaflow::new(from(in_port), [Action::Output(PortNo(3))].into()), None)
+                .unwrap();
+        }
+        let old = Old { read: vec![set(&pieces)], ..Old::default() };
+        assert_eq!(old.megaflows(), 3);
+        let inherited = Inherited::new(Arc::new(old), PortsNow::from([(link.index, PortNo(9))]));
+        let again = inherited.clone();
+        let ports = |conditions: Inherited| -> Vec<u128> {
+            conditions.map(|condition| condition.key().get(Field::InPort)).collect()
+        };
+        assert_eq!(ports(inherited), [9, 100_000], "there is no device of port 4");
+        assert_eq!(ports(again), [9, 100_000], "as often as anybody likes");
+    }
+
+    #[test]
+    fn devices_are_left_as_they_were_when_they_are_no_ports_any_more() {
+        testkit::require_root!();
+        let host = TestHost::new("closed");
+        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let links = ["d0", "d1", "d2"].map(|name| bridge(&host, name));
+        host.run(|| Tap::provide("vm0")).expect("a TAP");
+        let tap = host.netlink().link("vm0").expect("it is there");
+        let mut ports = Ports::new(&pieces, None, true).unwrap();
+        for (number, link) in (1..).zip(&links[..2]) {
+            let device = DeviceConfig::Interface { name: link.name.clone(), mtu: 1500 };
+            ports.add(&port(number, device)).unwrap();
+            ports.observe(PortNo(number), Some(link)).unwrap();
+        }
+        ports.add(&port(3, DeviceConfig::Vm { name: "vm0".to_owned(), mtu: 1500 })).unwrap();
+        ports.observe(PortNo(3), Some(&tap)).unwrap();
+        for link in &links {
+            host.netlink().set_promiscuous(link.index, true).unwrap();
+        }
+        let old = Old { read: vec![set(&pieces)], ..Old::default() };
+        host.run(|| old.close_devices(&[], &HashSet::from([links[1].index])));
+        let promiscuous =
+            |link: &Link| host.netlink().link_by_index(link.index).unwrap().promiscuous;
+        // The second is a port still, and the third was none.
+        assert_eq!(links.each_ref().map(promiscuous), [false, true, true]);
+        assert!(host.netlink().link("vm0").is_err_and(|error| error.is_not_found()));
+    }
 }

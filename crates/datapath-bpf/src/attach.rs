@@ -118,6 +118,18 @@ fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
     Ok(())
 }
 
+/// Where programs of ours stand in this thread's network namespace, whichever process has attached them: by links that are pinned, or as
+/// filters.
+pub(crate) fn devices(pins: &Pins) -> Vec<Ifindex> {
+    let links = Netlink::open().and_then(|netlink| netlink.links()).unwrap_or_default();
+    let is_ours = |index: &Ifindex| {
+        let id = hook(io::stdin().as_fd(), *index).query();
+        id.is_ok_and(|id| sys::program_name(id).is_ok_and(|name| PROGRAMS.contains(&&*name)))
+    };
+    let filtered = links.iter().map(|link| link.index).filter(is_ours);
+    pins.linked().into_iter().chain(filtered).collect()
+}
+
 /// Removes our filters from all devices of this thread's network namespace but those of `keep`, and the queueing disciplines that were
 /// made for them. Those of tcx go with the names of their links. Returns the devices. What the kernel refuses for one device is said when
 /// all others are done.

@@ -12,18 +12,22 @@ use crate::tables::TableError;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::user::hand_over::{FastPath, PathMtu, Resolved};
 use datapath::user::{Config, Underlay};
-use flow::{FlowKey, PortNo};
+use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// A port's misses in one second, unless it has been quiet, and at once: more than userspace can answer.
 const MISSES_PER_SECOND: u64 = 50_000;
 const MISS_BURST: u64 = 20_000;
 const ETHERNET_LEN: u32 = 14;
+/// For how long ways to end points are believed that another process has known. Where the kernel knows none by then, the user datapath
+/// has it look for one.
+const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(crate) struct State {
     frames: HashMap<PortNo, Vec<Weak<()>>>,
     /// It has been asked to stop: nothing is attached any more.
     is_closed: bool,
+    /// When the ways to end points are forgotten that another process has known.
+    inherited_until: Option<Instant>,
 }
 
 /// `struct weft_config`.
@@ -81,6 +87,7 @@ impl Front {
             drops: Vec::new(),
             frames: HashMap::new(),
             is_closed: false,
+            inherited_until: None,
         };
         state.write_config()?;
         state.ports.count_for(config.uplink_port)?;
@@ -192,6 +199,10 @@ impl Front {
             let mut state = self.lock();
             state.tidy_watchers()?;
             state.flows.discard_doomed();
+            if state.inherited_until.is_some_and(|until| until <= Instant::now()) {
+                state.inherited_until = None;
+                state.reach.disinherit()?;
+            }
             if !state.is_closed {
                 state.ports.attach_missing();
             }
@@ -244,6 +255,21 @@ impl State {
         let had = self.config;
         change(&mut self.config);
         if self.config == had { Ok(()) } else { self.write_config() }
+    }
+
+    /// Believes in ways to end points that another process has known, by the addresses of these as they are on the wire, as far as they leave
+    /// by the same uplink, until the kernel tells.
+    pub(crate) fn inherit_hops(&mut self, hops: &HashMap<[u32; 4], NextHop>) {
+        let Some(source) = self.ports.uplink().map(|link| link.mac) else { return };
+        let of_uplink = |remote: &[u32; 4]| hops.get(remote).filter(|hop| hop.source == source);
+        say("the way to end points", self.reach.inherit(|remote| of_uplink(remote).copied()));
+        self.inherited_until = Some(Instant::now() + INHERITED_LIMIT);
+    }
+
+    /// The devices that are ports; and the uplink, if it has to receive all frames.
+    pub(crate) fn kept_devices(&self) -> HashSet<Ifindex> {
+        let uplink = self.ports.uplink().filter(|_| self.config.has_links);
+        self.ports.by_device().into_keys().chain(uplink.map(|link| link.index)).collect()
     }
 
     /// What is dropped is handed over as long as somebody has what the weak reference refers to.

@@ -31,6 +31,7 @@ mod record;
 mod sys;
 mod tables;
 
+pub use adopt::Inherited;
 pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
 pub use list::{List, SetField, Step};
 pub use load::{Room, Unsupported, check};

@@ -7,7 +7,7 @@ use crate::pin::Pins;
 use crate::record::record;
 use crate::tables::{TableError, sums};
 use datapath::stats::Count;
-use datapath::user::MAX_PORT;
+use datapath::user::{DeviceConfig, MAX_PORT, PortConfig};
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
@@ -20,6 +20,8 @@ use wire::MacAddr;
 const ETHERNET_LEN: u32 = 14;
 const PEER: u32 = 1;
 const WATCHED: u32 = 2;
+const PROMISCUOUS: u32 = 4;
+const VM_TAP: u32 = 8;
 /// Slots in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
 const DEVICES: u32 = 1 << 16;
 const PROBES: u32 = 4;
@@ -41,6 +43,8 @@ pub(crate) struct Ports {
     waits: bool,
     known: BTreeMap<PortNo, Port>,
     uplink: Option<Place>,
+    /// As of ports.
+    uplink_missed: u64,
 }
 
 /// What is known of a port, whether its device is there or not.
@@ -48,12 +52,50 @@ pub(crate) struct Ports {
 struct Port {
     /// The guest's address, of a device that was made for it.
     mac: Option<MacAddr>,
+    upkeep: Upkeep,
     is_watched: bool,
     device: Option<Device>,
     /// Why its device has no slot.
     trouble: Option<String>,
     /// What has been counted of other ports of this number.
     base: [Count; 2],
+    /// Packets that programs of another process have dropped because nobody was there.
+    missed: u64,
+}
+
+/// What is to be done to the device of a port when that goes, beside what goes with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Upkeep {
+    #[default]
+    None,
+    /// It was made to receive all frames.
+    Promiscuous,
+    /// It was made for a virtual machine.
+    VmTap,
+}
+
+impl Upkeep {
+    fn of(device: &DeviceConfig) -> Self {
+        match device {
+            DeviceConfig::Interface { .. } => Self::Promiscuous,
+            DeviceConfig::Vm { .. } => Self::VmTap,
+            DeviceConfig::Tap { .. } => Self::None,
+        }
+    }
+
+    fn flags(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Promiscuous => PROMISCUOUS,
+            Self::VmTap => VM_TAP,
+        }
+    }
+
+    /// As it is written down with a port.
+    pub(crate) fn of_flags(flags: u32) -> Self {
+        let all = [Self::Promiscuous, Self::VmTap];
+        all.into_iter().find(|upkeep| flags & upkeep.flags() != 0).unwrap_or_default()
+    }
 }
 
 #[derive(Debug)]
@@ -130,6 +172,7 @@ impl Ports {
             waits,
             known: BTreeMap::new(),
             uplink: None,
+            uplink_missed: 0,
         })
     }
 
@@ -143,12 +186,18 @@ impl Ports {
         Ok(())
     }
 
-    /// There is a port, whose guest has this address if it is known.
-    pub(crate) fn add(&mut self, port: PortNo, mac: Option<MacAddr>) -> Result<(), TableError> {
+    /// There is a port.
+    pub(crate) fn add(&mut self, config: &PortConfig) -> Result<(), TableError> {
+        let port = config.port;
+        let mac = match &config.device {
+            DeviceConfig::Tap { guest: Some(guest), .. } => Some(guest.mac),
+            _ => None,
+        };
         let base = self.counted(port)?;
         self.forget_drops(port)?;
         self.misses.update(&key(port), &record!(weft_bucket {}), MapFlags::ANY)?;
-        self.known.insert(port, Port { mac, base, ..Port::default() });
+        let upkeep = Upkeep::of(&config.device);
+        self.known.insert(port, Port { mac, upkeep, base, ..Port::default() });
         Ok(())
     }
 
@@ -233,22 +282,24 @@ impl Ports {
         filters.and(links).map(drop)
     }
 
-    /// The port at a device.
-    pub(crate) fn port_at(&self, ifindex: Ifindex) -> Option<PortNo> {
-        let is_there = |port: &Port| {
-            port.device.as_ref().is_some_and(|device| device.place.link.index == ifindex)
-        };
-        self.known.iter().find_map(|(number, port)| is_there(port).then_some(*number))
+    /// The port at each device.
+    pub(crate) fn by_device(&self) -> HashMap<Ifindex, PortNo> {
+        let device = |port: &Port| port.device.as_ref().map(|device| device.place.link.index);
+        self.known.iter().filter_map(|(number, port)| Some((device(port)?, *number))).collect()
     }
 
-    /// Counts what programs have dropped that are not there any more.
-    pub(crate) fn add_missed(&self, port: PortNo, packets: u64) -> Result<(), TableError> {
-        let word = u64::from(port.0) << 8 | DropReason::NoDaemon as u64;
-        let key = record!(weft_drop { port_reason: word });
-        let cpus = libbpf_rs::num_possible_cpus()?;
-        let mut counts = vec![vec![0; 8]; cpus];
-        counts[0] = packets.to_ne_bytes().to_vec();
-        Ok(self.drops.update_percpu(&key, &counts, MapFlags::ANY)?)
+    /// The uplink.
+    pub(crate) fn uplink(&self) -> Option<&Link> {
+        self.uplink.as_ref().map(|place| &place.link)
+    }
+
+    /// Counts what programs have dropped that are not there any more. Not in the table: whoever takes over from these programs counts what
+    /// they have dropped.
+    pub(crate) fn add_missed(&mut self, port: PortNo, packets: u64) {
+        match self.known.get_mut(&port) {
+            Some(port) => port.missed += packets,
+            None => self.uplink_missed += packets,
+        }
     }
 
     /// What comes from it or goes to it is handed over while somebody watches it.
@@ -297,14 +348,16 @@ impl Ports {
             let Some(&words) = counted.get(number.0 as usize) else { continue };
             let [rx, tx] = count(words);
             let [base_rx, base_tx] = port.base;
-            let counts = PortCounts {
+            let mut counts = PortCounts {
                 rx: since(rx, base_rx),
                 tx: since(tx, base_tx),
                 ..PortCounts::default()
             };
+            counts.drops.add(DropReason::NoDaemon, port.missed);
             ports.insert(number, counts);
         }
         let mut uplink = PortCounts::default();
+        uplink.drops.add(DropReason::NoDaemon, self.uplink_missed);
         if let Some(&words) = sums(&self.uplink_count, 0, 1)?.first() {
             [uplink.rx, uplink.tx] = count(words);
         }
@@ -356,7 +409,8 @@ impl Ports {
     }
 
     fn write(&self, number: PortNo) -> Result<(), TableError> {
-        let Some(Port { mac, is_watched, device: Some(device), .. }) = self.known.get(&number)
+        let Some(Port { mac, upkeep, is_watched, device: Some(device), .. }) =
+            self.known.get(&number)
         else {
             return Ok(());
         };
@@ -364,7 +418,7 @@ impl Ports {
         let [a, b, c, d, e, f] = mac.map_or([0; 6], |mac| mac.0);
         let entry = record!(weft_port {
             ifindex: if device.is_usable { device.place.link.index.0 } else { 0 },
-            flags: flag(device.is_peer, PEER) | flag(*is_watched, WATCHED),
+            flags: flag(device.is_peer, PEER) | flag(*is_watched, WATCHED) | upkeep.flags(),
             max_len: device.max_len,
             eth_dst: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
         });

@@ -1,6 +1,7 @@
 //! [`KernelDatapath`]: a user datapath with programs in front of it.
 
-use crate::adopt::Old;
+use crate::adopt::{Inherited, Old};
+use crate::attach;
 use crate::front::Front;
 use crate::load::{Room, Unsupported, load};
 use crate::pieces::Pieces;
@@ -13,16 +14,15 @@ use datapath::upcall::{Answer, Upcall};
 use datapath::user::cache::Cursor;
 use datapath::user::hand_over::HandOver;
 use datapath::user::{
-    Config, DeviceConfig, MAX_PORT, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
+    Config, MAX_PORT, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
 };
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use flow::{Action, DropCounters, EntropySeed, FlowKey, Match, PortNo};
+use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
-use wire::MacAddr;
+use std::time::Duration;
 
 /// The TAP by which programs hand packets over; the kernel finds a number that nobody in the namespace has.
 const HAND_OVER_DEVICE: &str = "weft-up%d";
@@ -30,9 +30,6 @@ const HAND_OVER_DEVICE: &str = "weft-up%d";
 const TICK: Duration = Duration::from_millis(250);
 /// Ticks between two times that masks are put in order.
 const SORT_TICKS: u32 = 20;
-/// How long programs of a process that is gone go on at most, until the ways to all end points are known that it knew.
-const RESOLVE_LIMIT: Duration = Duration::from_secs(3);
-const RESOLVE_LOOK: Duration = Duration::from_millis(10);
 
 /// See the module. What the programs serve never reaches the user datapath; everything else does, and is done there.
 #[derive(Debug)]
@@ -54,7 +51,7 @@ struct Pinned {
     /// The names of these programs go before the folder does. `None` when they could not be pinned.
     set: Option<Arc<Set>>,
     pins: Arc<Pins>,
-    old: Mutex<Option<Old>>,
+    old: Mutex<Option<Arc<Old>>>,
     taken_over: OnceLock<TakenOver>,
 }
 
@@ -130,7 +127,7 @@ impl KernelDatapath {
         let front = Front::new(&pieces, &config, pins.clone(), old.is_some())?;
         let front = Arc::new(front);
         for port in &config.ports {
-            front.lock().ports.add(port.port, guest_mac(port))?;
+            front.lock().ports.add(port)?;
         }
         let pinned = pins.map(|pins| Pinned::new(&pieces, pins, old));
         let underlay = config.underlay.clone();
@@ -148,16 +145,17 @@ impl KernelDatapath {
     /// The conditions of the megaflows that a process has left which was killed, the oldest first, by the numbers that ports have now.
     /// Every packet that one of these served meets its condition. Whoever decides them anew puts what comes of it, and then calls
     /// [`KernelDatapath::take_over`].
-    pub fn inherited(&self) -> Vec<Match> {
-        let Some(pinned) = &self.pinned else { return Vec::new() };
-        let old = pinned.old.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.front.lock();
-        old.as_ref().map_or_else(Vec::new, |old| old.conditions(|index| state.ports.port_at(index)))
+    pub fn inherited(&self) -> Inherited {
+        let old = self.pinned.as_ref().and_then(|pinned| {
+            pinned.old.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Arc::clone)
+        });
+        let now = || self.front.lock().ports.by_device();
+        old.map(|old| Inherited::new(old, now())).unwrap_or_default()
     }
 
     /// Forwards from now on instead of the programs of a process that was killed, if it has left any. `adopted` of what was
-    /// [inherited](KernelDatapath::inherited) has been put. Each program is replaced at once, so no packet passes without one; before that,
-    /// the ways to end points that are known there are waited for, some seconds at most.
+    /// [inherited](KernelDatapath::inherited) has been put. Each program is replaced at once, so no packet passes without one. End points to
+    /// which the way is not known yet are reached by the way that was known there, for some seconds at most.
     ///
     /// # Errors
     /// Something that was left behind cannot be removed; packets are forwarded all the same.
@@ -171,18 +169,18 @@ impl KernelDatapath {
         });
         // Programs may stand somewhere of which nothing is left to be read.
         let Some((pinned, old)) = old else { return self.front.take_over().map_err(refused) };
-        self.wait_resolved(&old);
+        let stood = attach::devices(&pinned.pins);
+        self.front.lock().inherit_hops(&old.hops());
         let taken = self.front.take_over();
         let missed = {
-            let state = self.front.lock();
-            let missed = old.missed(|index| state.ports.port_at(index));
+            let mut state = self.front.lock();
+            let missed = old.missed(&state.ports.by_device());
             for (port, packets) in &missed {
-                if let Err(error) = state.ports.add_missed(*port, *packets) {
-                    tracing::warn!(port = port.0, packets, "cannot count what was missed: {error}");
-                }
+                state.ports.add_missed(*port, *packets);
             }
             missed.values().sum()
         };
+        old.close_devices(&stood, &self.front.lock().kept_devices());
         let taken_over = TakenOver {
             megaflows: old.megaflows() as u64 + old.unreadable,
             adopted: adopted as u64,
@@ -194,20 +192,6 @@ impl KernelDatapath {
         let _ = pinned.taken_over.set(taken_over);
         let removed = old.remove();
         taken.and(removed).map_err(refused)
-    }
-
-    fn wait_resolved(&self, old: &Old) {
-        let (remotes, end) = (old.resolved(), Instant::now() + RESOLVE_LIMIT);
-        loop {
-            let unresolved = self.front.lock().reach.unresolved(&remotes);
-            if unresolved == 0 {
-                return;
-            }
-            if Instant::now() >= end {
-                return tracing::warn!(unresolved, "the ways to some end points are not known yet");
-            }
-            std::thread::sleep(RESOLVE_LOOK);
-        }
     }
 
     /// What became of what a process had left, once it has been [taken over](KernelDatapath::take_over).
@@ -321,7 +305,7 @@ impl Pinned {
         let set = set.inspect_err(|error| {
             tracing::warn!(folder = %pins.folder().display(), "programs cannot be pinned: {error}; what is cached now nobody takes over");
         });
-        Self { set: set.ok(), pins, old: Mutex::new(old), taken_over: OnceLock::new() }
+        Self { set: set.ok(), pins, old: Mutex::new(old.map(Arc::new)), taken_over: OnceLock::new() }
     }
 }
 
@@ -346,14 +330,6 @@ impl TakenOver {
 fn add_drops(sums: &mut Drops, counters: &DropCounters) {
     for (reason, count) in drops(counters) {
         *sums.entry(reason).or_default() += count;
-    }
-}
-
-/// The guest's address, where the datapath gives it one.
-fn guest_mac(port: &PortConfig) -> Option<MacAddr> {
-    match &port.device {
-        DeviceConfig::Tap { guest: Some(guest), .. } => Some(guest.mac),
-        _ => None,
     }
 }
 
@@ -386,7 +362,7 @@ fn maintain(front: &Arc<Front>, set: Option<&Arc<Set>>) -> Result<(), SetupError
 
 impl Datapath for KernelDatapath {
     fn add_port(&self, config: PortConfig) -> Result<(), DatapathError> {
-        let (port, mac) = (config.port, guest_mac(&config));
+        let port = config.port;
         let _changing = self.changing();
         if !(1..=MAX_PORT.0).contains(&port.0) {
             return Err(DatapathError::PortNumber(port));
@@ -394,7 +370,7 @@ impl Datapath for KernelDatapath {
         if self.front.lock().ports.has(port) {
             return Err(DatapathError::PortTaken(port));
         }
-        self.front.lock().ports.add(port, mac).map_err(failed)?;
+        self.front.lock().ports.add(&config).map_err(failed)?;
         let added = self.user.add_port(config);
         if added.is_err() {
             self.front.lock().ports.remove(port).map_err(failed)?;

@@ -4,7 +4,7 @@ use crate::adopt::Old;
 use crate::attach::remove_filters;
 use crate::pin::{Namespace, PinError, Pins};
 use datapath::user::remove_pairs;
-use netdev::Netlink;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// What was removed.
@@ -19,8 +19,7 @@ pub struct Purged {
 }
 
 /// Removes what a killed process has left in this thread's network namespace: programs, filters, queueing disciplines, megaflows, pairs
-/// that it made for guests; and devices that received all frames no longer do. TAPs stay: nothing tells one that was made for a virtual machine
-/// from one that somebody else has made. `bpf_fs` is where it was pinned.
+/// that it made for guests; and leaves the devices of other ports as an orderly end does. `bpf_fs` is where it was pinned.
 ///
 /// # Errors
 /// [`PinError::Taken`] when the process runs; nothing was removed then. Otherwise the kernel refuses something.
@@ -28,7 +27,6 @@ pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
     let _namespace = Namespace::claim()?;
     let pins = Pins::find(bpf_fs)?;
     let mut purged = Purged::default();
-    let netlink = Netlink::open()?;
     let refused = |error| PinError::Refused { folder: bpf_fs.to_owned(), error };
     let mut devices = remove_filters(pins.as_ref(), &[]).map_err(refused)?;
     if let Some(pins) = &pins {
@@ -36,17 +34,7 @@ pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
         purged.megaflows = old.megaflows() as u64 + old.unreadable;
         devices.extend(pins.linked());
         pins.remove_all().map_err(refused)?;
-        let vifs = old.devices();
-        for &index in &devices {
-            // The uplink was made to receive all frames for the sake of tags alone.
-            if (vifs.contains(&index) || old.has_links())
-                && netlink.link_by_index(index).is_ok_and(|link| link.promiscuous)
-                && let Err(error) = netlink.set_promiscuous(index, false)
-            {
-                // It may be gone by now.
-                tracing::debug!("{error}");
-            }
-        }
+        old.close_devices(&devices, &HashSet::new());
     }
     devices.sort_unstable();
     devices.dedup();

@@ -69,6 +69,8 @@ pub(crate) struct Reach {
     /// What has been heard of those that there are, whether programs know them or not.
     hops: HashMap<EndpointId, NextHop>,
     path_mtus: HashMap<EndpointId, u16>,
+    /// Those to which the way is another process's, and has not been heard of yet.
+    inherited: HashSet<EndpointId>,
 }
 
 /// What is not in use any more, but may be until a grace period has passed.
@@ -93,6 +95,7 @@ impl Reach {
             gre: HashSet::new(),
             hops: HashMap::new(),
             path_mtus: HashMap::new(),
+            inherited: HashSet::new(),
         })
     }
 
@@ -121,6 +124,7 @@ impl Reach {
             .collect();
         self.hops.retain(|id, _| stay.contains(id));
         self.path_mtus.retain(|id, _| stay.contains(id));
+        self.inherited.retain(|id| stay.contains(id));
         self.remove(&gone)?;
         let links: HashSet<(PortNo, TagLink)> = links(underlay);
         for &(_, link) in self.links.difference(&links) {
@@ -200,6 +204,7 @@ impl Reach {
             Some(hop) => drop(self.hops.insert(id, hop)),
             None => drop(self.hops.remove(&id)),
         }
+        self.inherited.remove(&id);
         match self.endpoints.get_mut(&id) {
             Some(known) if known.hop != hop => {
                 known.hop = hop;
@@ -253,10 +258,25 @@ impl Reach {
         Ok(counts)
     }
 
-    /// How many of the end points at these addresses, as they are on the wire, programs cannot reach yet.
-    pub(crate) fn unresolved(&self, remotes: &HashSet<[u32; 4]>) -> usize {
-        let open = self.endpoints.values().filter(|known| known.hop.is_none());
-        open.filter(|known| remotes.contains(&words(known.config.remote))).count()
+    /// Has end points to which the way is not known be reached by the one that `hop` says for their address, as that is on the wire, until
+    /// something is heard of them.
+    pub(crate) fn inherit(
+        &mut self,
+        hop: impl Fn(&[u32; 4]) -> Option<NextHop>,
+    ) -> Result<(), TableError> {
+        let open = self.endpoints.values_mut().filter(|known| known.hop.is_none());
+        let mut inherited = Vec::new();
+        for known in open {
+            known.hop = hop(&words(known.config.remote));
+            inherited.extend(known.hop.map(|_| known.config.id));
+        }
+        self.inherited.extend(&inherited);
+        inherited.into_iter().try_for_each(|id| self.write(id))
+    }
+
+    /// Forgets ways of which nothing has been heard.
+    pub(crate) fn disinherit(&mut self) -> Result<(), TableError> {
+        std::mem::take(&mut self.inherited).into_iter().try_for_each(|id| self.resolve(id, None))
     }
 
     fn remove(&mut self, gone: &[Known]) -> Result<(), TableError> {

@@ -18,24 +18,33 @@ use std::time::Instant;
 const BATCH: usize = 256;
 
 impl Engine {
-    /// Decides about megaflows of which only the conditions are known, the newest last, and puts them. Returns how many were put.
+    /// Decides about megaflows of which only the conditions are known, the newest last, and puts them. Returns how many were put. The
+    /// conditions are gone through twice, a portion of them at a time.
     ///
     /// What their packets taught is learnt first, of all of them: that they were cached shows that somebody sent them, and what is
     /// taught last holds, as ever.
     ///
     /// # Errors
     /// The datapath has ended.
-    pub fn adopt(&self, conditions: &[Match], now: Instant) -> Result<usize, DatapathError> {
+    pub fn adopt(
+        &self,
+        conditions: impl Iterator<Item = Match> + Clone,
+        now: Instant,
+    ) -> Result<usize, DatapathError> {
         let published = self.published();
-        for condition in conditions {
-            if let Some(Translation { lessons, teacher, .. }) = self.decided(&published, condition)
+        for condition in conditions.clone() {
+            if let Some(Translation { lessons, teacher, .. }) = self.decided(&published, &condition)
                 && !lessons.is_empty()
             {
                 self.learn(&lessons, teacher, now);
             }
         }
-        let mut adopted = 0;
-        for some in conditions.chunks(BATCH) {
+        let (mut adopted, mut conditions) = (0, conditions);
+        loop {
+            let some: Vec<Match> = conditions.by_ref().take(BATCH).collect();
+            if some.is_empty() {
+                return Ok(adopted);
+            }
             let decisions = some.iter().filter_map(|condition| {
                 let translation = self.decided(&published, condition)?;
                 // What is still to be learnt was refused, and is for packets to teach.
@@ -59,7 +68,6 @@ impl Engine {
             adopted += megaflows.len();
             self.datapath.put(megaflows)?;
         }
-        Ok(adopted)
     }
 
     /// What is done with all packets that meet a condition; `None` when it takes more to tell.

@@ -20,8 +20,8 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 /// are dropped as `no_daemon`. The next `weft run` in the same network namespace takes it over, decided anew by its network file. A switch
 /// of the user's datapath ends as a whole.
 ///
-/// With --purge nothing stays: programs, filters, what is pinned, the pairs that were made for guests. That works as well when the
-/// daemon was killed; run it in the network namespace in which the daemon was. The TAP of a virtual machine stays when the daemon was killed.
+/// With --purge nothing stays: programs, filters, what is pinned, the pairs that were made for guests, TAPs that no machine has open. That works as well when the
+/// daemon was killed; run it in the network namespace in which the daemon was.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  weft stop --host h1            and `weft run` goes on where it was\n  weft stop --host h1 --purge    nothing is left\n\nExit codes: 0 it has ended, 1 it failed while working or no daemon answers, 2 missing rights."

@@ -25,7 +25,7 @@ fn left(flows: &str, packets: &[(u32, Vec<u8>)]) -> Vec<Match> {
 
 fn adopt(flows: &str, conditions: &[Match]) -> (Rig, usize) {
     let rig = Rig::new(program(flows), &Config::default());
-    let adopted = rig.engine.adopt(conditions, rig.now()).unwrap();
+    let adopted = rig.engine.adopt(conditions.iter().cloned(), rig.now()).unwrap();
     (rig, adopted)
 }
 

@@ -87,7 +87,7 @@ impl Forwarding {
     /// The datapath has ended.
     pub fn take_over(&self, switch: &Switch) -> Result<()> {
         let Provider::Kernel(kernel) = &self.provider else { return Ok(()) };
-        let adopted = switch.adopt(&kernel.inherited(), Instant::now())?;
+        let adopted = switch.adopt(kernel.inherited(), Instant::now())?;
         if let Err(error) = kernel.take_over(adopted) {
             tracing::warn!("something is left of the daemon before: {error}");
         }
