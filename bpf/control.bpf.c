@@ -4,7 +4,7 @@
  * BPF_PROG_TEST_RUN, one at a time. Here a word is written as a whole, which an update by bpf(2)
  * does not promise, and hashes are made by the very code that looks them up.
  */
-#include "lookup.h"
+#include "source.h"
 
 #define ENOENT 2
 #define E2BIG 7
@@ -155,6 +155,105 @@ int endpoint_put(struct weft_endpoint_change *change)
 	/* Ordered after them. */
 	__sync_lock_test_and_set(&endpoint->flags, change->endpoint.flags);
 	return 0;
+}
+
+/* What a walk over end points comes to. */
+struct sources_walk {
+	__u32 first;
+	__s32 result;
+};
+
+/* The chain that an end point belongs to. */
+static __always_inline __u32 *chain_of(const struct weft_endpoint *endpoint)
+{
+	__u32 number = endpoint->class;
+	struct weft_class *class = bpf_map_lookup_elem(&weft_classes, &number);
+
+	if (!class)
+		return 0;
+	return sources_of(endpoint->remote, class->local, class->carrier,
+			  class->flags & WEFT_CLASS_IP6);
+}
+
+static long source_put(__u32 at, struct sources_walk *walk)
+{
+	__u32 number = walk->first + at, other, *head;
+	struct weft_endpoint *endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
+	int i;
+
+	head = endpoint ? chain_of(endpoint) : 0;
+	if (!head) {
+		walk->result = -ENOENT;
+		return 1;
+	}
+	other = *head;
+	for (i = 0; i < MAX_SOURCES && other; i++) {
+		struct weft_endpoint *in_chain;
+
+		other -= 1;
+		in_chain = bpf_map_lookup_elem(&weft_endpoints, &other);
+		if (!in_chain)
+			return 1;
+		other = in_chain->next;
+	}
+	if (i == MAX_SOURCES) {
+		walk->result += 1;
+		return 0;
+	}
+	endpoint->next = *head;
+	/* Ordered after what the entry says. */
+	__sync_lock_test_and_set(head, number + 1);
+	return 0;
+}
+
+/*
+ * Has end points be found when they send, which no chain has led to for a grace period. How many are
+ * not, because too many others have the same hash.
+ */
+SEC("syscall")
+int sources_put(struct weft_endpoints *endpoints)
+{
+	struct sources_walk walk = { .first = endpoints->first };
+
+	bpf_loop(endpoints->count, source_put, &walk, 0);
+	return walk.result;
+}
+
+static long source_delete(__u32 at, struct sources_walk *walk)
+{
+	__u32 number = walk->first + at, *link, other;
+	struct weft_endpoint *endpoint = bpf_map_lookup_elem(&weft_endpoints, &number), *in_chain;
+	int i;
+
+	link = endpoint ? chain_of(endpoint) : 0;
+	if (!link) {
+		walk->result = -ENOENT;
+		return 1;
+	}
+	for (i = 0; i < MAX_SOURCES && *link; i++) {
+		if (*link == number + 1) {
+			*(volatile __u32 *)link = endpoint->next;
+			break;
+		}
+		other = *link - 1;
+		in_chain = bpf_map_lookup_elem(&weft_endpoints, &other);
+		if (!in_chain)
+			return 1;
+		/* As in flow_delete(). */
+		barrier_var(in_chain);
+		link = &in_chain->next;
+	}
+	return 0;
+}
+
+/* Has end points not be found any more. Programs that have found one go on with it for a grace period. */
+SEC("syscall")
+int sources_delete(struct weft_endpoints *endpoints)
+{
+	struct sources_walk walk = { .first = endpoints->first };
+
+	bpf_loop(endpoints->count, source_delete, &walk, 0);
+	return walk.result;
 }
 
 /* Programs see the old words or the new ones. */

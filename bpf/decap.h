@@ -13,6 +13,7 @@
 #pragma once
 
 #include "execute.h"
+#include "source.h"
 
 #define VXLAN_LEN 8
 #define GENEVE_LEN 8
@@ -93,25 +94,35 @@ static __always_inline bool read_ip6(struct __sk_buff *skb, void *data, void *en
 	return true;
 }
 
-/* The number of the end point that sends from there to here, or none. */
-static __always_inline __u32 from_whom(const void *ip, bool is_ip6, __u8 proto, __be16 port)
+/* The class of the end point that sends from there to here, and its number; 0: there is none. */
+static __always_inline struct weft_class *from_whom(const void *ip, bool is_ip6, __u8 proto,
+						    __be16 port, __u32 *number)
 {
-	__u32 *number;
+	const __u32 *remote = ip + (is_ip6 ? 8 : 12), *local = ip + (is_ip6 ? 24 : 16);
+	__u32 by = carrier(is_ip6, proto, port), *head, next, kind;
+	struct weft_endpoint *endpoint;
+	struct weft_class *class;
+	int i;
 
-	if (is_ip6) {
-		struct weft_from6 from = { .proto = proto, .port = port };
-
-		__builtin_memcpy(from.remote, ip + 8, sizeof(from.remote));
-		__builtin_memcpy(from.local, ip + 24, sizeof(from.local));
-		number = bpf_map_lookup_elem(&weft_from6, &from);
-	} else {
-		struct weft_from4 from = { .proto = proto, .port = port };
-
-		from.remote = *(const __u32 *)(ip + 12);
-		from.local = *(const __u32 *)(ip + 16);
-		number = bpf_map_lookup_elem(&weft_from4, &from);
+	head = sources_of(remote, local, by, is_ip6);
+	if (!head)
+		return 0;
+	next = *head;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < MAX_SOURCES && next; i++) {
+		*number = next - 1;
+		endpoint = bpf_map_lookup_elem(&weft_endpoints, number);
+		if (!endpoint)
+			return 0;
+		kind = endpoint->class;
+		class = bpf_map_lookup_elem(&weft_classes, &kind);
+		if (!class)
+			return 0;
+		if (is_from(endpoint, class, remote, local, by, is_ip6))
+			return class;
+		next = endpoint->next;
 	}
-	return number ? *number : WEFT_NO_ENDPOINT;
+	return 0;
 }
 
 enum arrived {
@@ -131,22 +142,18 @@ enum arrived {
 static __always_inline int not_for_programs(const void *data, const void *end, bool is_ip6)
 {
 	const void *ip = data + ETH_LEN;
+	struct weft_gre to = {};
 
 	if (ip + (is_ip6 ? IP6_LEN : IP4_LEN) > end)
 		return ARRIVED_NOT_OURS;
 	if (((const __u8 *)ip)[is_ip6 ? 6 : 9] != PROTO_GRE)
 		return ARRIVED_NOT_OURS;
-	if (is_ip6) {
-		struct weft_from6 from = { .proto = PROTO_GRE };
-
-		__builtin_memcpy(from.local, ip + 24, sizeof(from.local));
-		return bpf_map_lookup_elem(&weft_from6, &from) ? ARRIVED_ODD : ARRIVED_NOT_OURS;
-	} else {
-		struct weft_from4 from = { .proto = PROTO_GRE };
-
-		from.local = *(const __u32 *)(ip + 16);
-		return bpf_map_lookup_elem(&weft_from4, &from) ? ARRIVED_ODD : ARRIVED_NOT_OURS;
-	}
+	to.is_ip6 = is_ip6;
+	if (is_ip6)
+		__builtin_memcpy(to.local, ip + 24, sizeof(to.local));
+	else
+		to.local[0] = *(const __u32 *)(ip + 16);
+	return bpf_map_lookup_elem(&weft_gre, &to) ? ARRIVED_ODD : ARRIVED_NOT_OURS;
 }
 
 /* The header of a tunnel over UDP; 0 or its length, with what it says in the key. */
@@ -200,8 +207,7 @@ __weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arriv
 		       bool is_ip6)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end, *tunnel;
-	__u32 number, header, udp_len = 0;
-	struct weft_endpoint *endpoint;
+	__u32 number = 0, header, udp_len = 0;
 	struct weft_class *class;
 	struct outer_ip ip;
 	__be16 port = 0;
@@ -219,19 +225,12 @@ __weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arriv
 		return ARRIVED_NOT_OURS;
 	}
 	tunnel = ip.l4 + udp_len;
-	number = from_whom(data + ETH_LEN, is_ip6, ip.proto, port);
-	arrival->endpoint = number;
+	class = from_whom(data + ETH_LEN, is_ip6, ip.proto, port, &number);
+	arrival->endpoint = class ? number : WEFT_NO_ENDPOINT;
 	arrival->tos = ip.tos;
 	arrival->proto = ip.proto;
-	if (number == WEFT_NO_ENDPOINT)
-		return not_for_programs(data, end, is_ip6);
-	endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
-	if (!endpoint)
-		return ARRIVED_NOT_OURS;
-	number = endpoint->class;
-	class = bpf_map_lookup_elem(&weft_classes, &number);
 	if (!class)
-		return ARRIVED_NOT_OURS;
+		return not_for_programs(data, end, is_ip6);
 	key->port = (__u64)class->in_port << 32 | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {

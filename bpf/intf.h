@@ -267,7 +267,8 @@ struct weft_class {
 	 */
 	__u16 ip_sum;
 	__u32 in_port;		/* the port by which its packets come in */
-	__u32 pad2;
+	__u32 carrier;		/* what they come by: see source.h */
+	__u32 local[4];		/* where they come to, as on the wire; IPv4: the first */
 };
 
 #define WEFT_CLASS_IP6 1
@@ -288,6 +289,7 @@ struct weft_endpoint {
 	__u16 class;
 	__u16 max_len;		/* of inner frames without Geneve's option, Ethernet header included */
 	__u32 flags;		/* WEFT_ENDPOINT_.. */
+	__u32 next;		/* as in weft_sources */
 	__u64 tx_packets;	/* these are added to atomically */
 	__u64 tx_bytes;
 	__u64 rx_packets;
@@ -306,24 +308,16 @@ struct weft_endpoint_change {
 /* Its Ethernet addresses are known; otherwise packets are handed over. */
 #define WEFT_ENDPOINT_RESOLVED 2
 
-/*
- * From whom and to which of our addresses, as on the wire: found by it is an end point's number. Of
- * GRE, userspace takes all packets to an address for which there is an entry whose remote is 0.
- */
-struct weft_from4 {
-	__u32 remote;
-	__u32 local;
-	__u16 port;		/* the destination's; 0 for GRE */
-	__u8 proto;
-	__u8 pad;
+/* sources_put, sources_delete: of end points with numbers in a row. */
+struct weft_endpoints {
+	__u32 first;
+	__u32 count;
 };
 
-struct weft_from6 {
-	__u32 remote[4];
-	__u32 local[4];
-	__u16 port;
-	__u8 proto;
-	__u8 pad;
+/* An address of ours, as on the wire, to which GRE is for userspace, whoever sends it. */
+struct weft_gre {
+	__u32 local[4];		/* IPv4: the first */
+	__u32 is_ip6;
 };
 
 /* A logical link of the uplink, by its tags: flow::TagLink. */

@@ -7,13 +7,13 @@
  *	weft_masks, weft_mask_lists, weft_grace	the lookup, see lookup.h
  *	weft_lists				what is done with the packets of a megaflow
  *	weft_endpoints, weft_classes		remote end points, by number, and what they share
- *	weft_from4, weft_from6, weft_links	from outer headers to an end point or a logical link
+ *	weft_sources, weft_gre, weft_links	from outer headers to an end point or a logical link
  *	weft_served, weft_lookups, weft_port_counts,
  *	weft_uplink_count, weft_drops		counters
  *	weft_misses				the token buckets of misses, by port
  *	weft_hand_over				the TAP by which packets are handed over
  *	weft_config, mask_list_in_use		variables that may change at any time
- *	cache_shift, bucket_shift,
+ *	cache_shift, bucket_shift, source_shift,
  *	hash_factors, entropy_factors		constants, set before loading
  *
  * Weak, so that every program that uses them has them and they are one when
@@ -92,6 +92,7 @@ struct {
 #define WEFT_DEVICE_PROBES 4
 #define WEFT_CLASSES 64
 #define WEFT_ENDPOINTS 1024
+#define WEFT_GRE_LOCALS 1024
 #define WEFT_LINKS 1024
 #define WEFT_DROPS 16384
 
@@ -148,19 +149,23 @@ struct {
 	__uint(max_entries, WEFT_ENDPOINTS);
 } weft_endpoints __weak SEC(".maps");
 
+/*
+ * By the hash of where packets come from and to, the number of the first end point, plus 1; 0: none. A
+ * power of two, 2 at least, of which `source_shift` knows.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct weft_from4);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
 	__type(value, __u32);
 	__uint(max_entries, WEFT_ENDPOINTS);
-} weft_from4 __weak SEC(".maps");
+} weft_sources __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct weft_from6);
+	__type(key, struct weft_gre);
 	__type(value, __u32);
-	__uint(max_entries, WEFT_ENDPOINTS);
-} weft_from6 __weak SEC(".maps");
+	__uint(max_entries, WEFT_GRE_LOCALS);
+} weft_gre __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -223,6 +228,7 @@ struct weft_config weft_config __weak = {};
 /* Set before loading, and constants from then on. */
 const volatile __u32 cache_shift __weak = 54;
 const volatile __u32 bucket_shift __weak = 54;
+const volatile __u32 source_shift __weak = 54;
 /*
  * Odd and secret: whoever sends frames must not be able to choose their places. The last two are
  * for the number of the mask and for the sum.

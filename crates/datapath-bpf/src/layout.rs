@@ -9,7 +9,7 @@ mod generated {
 
 pub(crate) use generated::types::{
     weft_action, weft_bucket, weft_class, weft_config, weft_control, weft_device, weft_drop,
-    weft_endpoint, weft_endpoint_change, weft_flow, weft_from4, weft_from6, weft_key, weft_link,
+    weft_endpoint, weft_endpoint_change, weft_endpoints, weft_flow, weft_gre, weft_key, weft_link,
     weft_list, weft_lookups, weft_mask_list, weft_port, weft_served, weft_served_page, weft_tags,
 };
 

@@ -39,13 +39,19 @@ impl Room {
         }
     }
 
+    /// Chains by which senders are found: one for each end point that was asked for, about.
+    fn sources(self) -> u32 {
+        (self.endpoints / 2).next_power_of_two().max(2)
+    }
+
     fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
         self.sizes.apply(object)?;
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("weft_lists") => self.lists + 1,
                 Some("weft_ports" | "weft_port_counts" | "weft_misses") => PORTS,
-                Some("weft_endpoints" | "weft_from4" | "weft_from6") => self.endpoints,
+                Some("weft_endpoints") => self.endpoints,
+                Some("weft_sources") => self.sources(),
                 _ => continue,
             };
             map.set_max_entries(entries)?;
@@ -123,6 +129,7 @@ fn try_load(room: Room, entropy: &EntropySeed) -> Result<Pieces, libbpf_rs::Erro
     let mut open = DatapathSkelBuilder::default().open(&mut object)?;
     if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
         constants.bucket_shift = room.sizes.bucket_shift();
+        constants.source_shift = 64 - room.sources().ilog2();
         constants.cache_shift = room.sizes.cache_shift();
         constants.hash_factors = Sizes::hash_factors();
         constants.entropy_factors = *entropy.factors();

@@ -100,7 +100,8 @@ impl Pins {
     pub(crate) fn at(path: &Path) -> Result<Self, PinError> {
         let root = path.join(FOLDER);
         let folder = root.join(Netns::current_cookie()?.to_string());
-        let refused_at = |folder: &Path, error| PinError::Refused { folder: folder.to_owned(), error };
+        let refused_at =
+            |folder: &Path, error| PinError::Refused { folder: folder.to_owned(), error };
         let refused = |error| refused_at(&folder, error);
         let end = Instant::now() + LOOKED_AT;
         loop {

@@ -106,7 +106,9 @@ impl KernelDatapath {
     pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
         let namespace = Namespace::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
-            tracing::warn!("nothing can be pinned: {error}; everything that is cached ends with the process");
+            tracing::warn!(
+                "nothing can be pinned: {error}; everything that is cached ends with the process"
+            );
         });
         Self::start_with(config, namespace, pins.ok())
     }
@@ -305,7 +307,12 @@ impl Pinned {
         let set = set.inspect_err(|error| {
             tracing::warn!(folder = %pins.folder().display(), "programs cannot be pinned: {error}; what is cached now nobody takes over");
         });
-        Self { set: set.ok(), pins, old: Mutex::new(old.map(Arc::new)), taken_over: OnceLock::new() }
+        Self {
+            set: set.ok(),
+            pins,
+            old: Mutex::new(old.map(Arc::new)),
+            taken_over: OnceLock::new(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! there, and packets from it go there.
 
 use crate::layout::{
-    weft_class, weft_endpoint, weft_endpoint_change, weft_from4, weft_from6, weft_link, weft_tags,
+    weft_class, weft_endpoint, weft_endpoint_change, weft_endpoints, weft_gre, weft_link, weft_tags,
 };
 use crate::pieces::Pieces;
 use crate::record::{record, u64_at};
@@ -19,7 +19,7 @@ use flow::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::offset_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use wire::checksum::Sum;
 
@@ -28,8 +28,6 @@ const BATCH: usize = 4096;
 const ETHERNET_LEN: usize = 14;
 const PRESENT: u32 = 1;
 const RESOLVED: u32 = 2;
-/// The number of no end point.
-const NOBODY: u32 = u32::MAX;
 
 /// What end points share that are of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,12 +54,15 @@ pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [Count;
 pub(crate) struct Reach {
     classes_map: MapHandle,
     endpoints_map: MapHandle,
-    from4: MapHandle,
-    from6: MapHandle,
+    gre_map: MapHandle,
     links_map: MapHandle,
     endpoint_put: OwnedFd,
+    sources_put: OwnedFd,
+    sources_delete: OwnedFd,
     /// By number.
     classes: Vec<Option<Class>>,
+    /// Of those, bytes of an outer packet around the inner frame, without its Ethernet header.
+    overheads: Vec<usize>,
     endpoints: BTreeMap<EndpointId, Known>,
     links: HashSet<(PortNo, TagLink)>,
     /// This host's addresses of GRE tunnels.
@@ -84,12 +85,14 @@ impl Reach {
         let classes_map = pieces.map("weft_classes")?;
         Ok(Self {
             classes: vec![None; classes_map.max_entries() as usize],
+            overheads: vec![0; classes_map.max_entries() as usize],
             classes_map,
             endpoints_map: pieces.map("weft_endpoints")?,
-            from4: pieces.map("weft_from4")?,
-            from6: pieces.map("weft_from6")?,
+            gre_map: pieces.map("weft_gre")?,
             links_map: pieces.map("weft_links")?,
             endpoint_put: pieces.own_program("endpoint_put")?,
+            sources_put: pieces.own_program("sources_put")?,
+            sources_delete: pieces.own_program("sources_delete")?,
             endpoints: BTreeMap::new(),
             links: HashSet::new(),
             gre: HashSet::new(),
@@ -133,8 +136,7 @@ impl Reach {
         self.links.retain(|link| links.contains(link));
         let gre = gre(underlay);
         for &local in self.gre.difference(&gre) {
-            let (map, key) = self.key_of_anybody(local);
-            map.delete(&key)?;
+            self.gre_map.delete(&gre_key(local))?;
         }
         self.gre.retain(|local| gre.contains(local));
         Ok(())
@@ -173,8 +175,7 @@ impl Reach {
         }
         self.links = links(underlay);
         for &local in gre(underlay).difference(&self.gre) {
-            let (map, key) = self.key_of_anybody(local);
-            map.update(&key, &NOBODY.to_ne_bytes(), MapFlags::ANY)?;
+            self.gre_map.update(&gre_key(local), &1_u32.to_ne_bytes(), MapFlags::ANY)?;
         }
         self.gre = gre(underlay);
         Ok(())
@@ -280,15 +281,10 @@ impl Reach {
     }
 
     fn remove(&mut self, gone: &[Known]) -> Result<(), TableError> {
+        self.in_rows(gone, &self.sources_delete)?;
         for known in gone {
-            let EndpointConfig { id, .. } = known.config;
-            let (from, key) = self.key_of_end(&known.config);
-            // Another end point may be found there by now.
-            if from.lookup(&key, MapFlags::ANY)?.is_some_and(|had| had == id.0.to_ne_bytes()) {
-                from.delete(&key)?;
-            }
-            self.endpoints.remove(&id);
-            self.put(id, record!(weft_endpoint { flags: 0_u32 }))?;
+            self.endpoints.remove(&known.config.id);
+            self.put(known.config.id, record!(weft_endpoint { flags: 0_u32 }))?;
         }
         Ok(())
     }
@@ -307,22 +303,33 @@ impl Reach {
                 MapFlags::ANY,
                 MapFlags::ANY,
             )?;
-            for v4 in [true, false] {
-                let of_family: Vec<&Known> =
-                    batch.iter().filter(|known| known.config.remote.is_ipv4() == v4).collect();
-                let keys: Vec<u8> =
-                    of_family.iter().flat_map(|known| self.key_of_end(&known.config).1).collect();
-                let numbers: Vec<u8> =
-                    of_family.iter().flat_map(|known| known.config.id.0.to_ne_bytes()).collect();
-                let map = if v4 { &self.from4 } else { &self.from6 };
-                if !of_family.is_empty() {
-                    let count = of_family.len() as u32;
-                    map.update_batch(&keys, &numbers, count, MapFlags::ANY, MapFlags::ANY)?;
-                }
-            }
+        }
+        let unfound = self.in_rows(new, &self.sources_put)?;
+        if unfound > 0 {
+            tracing::warn!(
+                unfound,
+                "too many end points have the same hash: the user datapath takes what some of them send"
+            );
         }
         self.endpoints.extend(new.iter().map(|known| (known.config.id, *known)));
         Ok(())
+    }
+
+    /// Has a program do something with end points, many whose numbers are in a row at once; the sum of what it returns.
+    fn in_rows(&self, endpoints: &[Known], program: &OwnedFd) -> Result<u32, TableError> {
+        let mut sum = 0;
+        for row in endpoints.chunk_by(|one, next| one.config.id.0 + 1 == next.config.id.0) {
+            for part in row.chunks(BATCH) {
+                let (first, count) = (part[0].config.id.0, part.len() as u32);
+                let mut request = record!(weft_endpoints { first: first, count: count });
+                let done = sys::run(program.as_fd(), &mut request);
+                match done.map_err(libbpf_rs::Error::from)? {
+                    refused @ ..0 => return Err(TableError::Refused(refused)),
+                    result => sum += result.cast_unsigned(),
+                }
+            }
+        }
+        Ok(sum)
     }
 
     /// Writes an end point again, whose counters go on.
@@ -341,47 +348,9 @@ impl Reach {
         }
     }
 
-    /// By what an end point is found when it sends.
-    fn key_of_end(&self, end: &EndpointConfig) -> (&MapHandle, Vec<u8>) {
-        let (proto, port) = match end.spec.tunnel {
-            TunnelType::Gre => (47_u8, 0),
-            _ => (17, end.spec.port.to_be()),
-        };
-        self.key_of(end.remote, end.local, proto, port)
-    }
-
-    /// By what GRE to this host is found, whoever sends it.
-    fn key_of_anybody(&self, local: IpAddr) -> (&MapHandle, Vec<u8>) {
-        let anybody = match local {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        self.key_of(anybody, local, 47, 0)
-    }
-
-    fn key_of(&self, remote: IpAddr, local: IpAddr, proto: u8, port: u16) -> (&MapHandle, Vec<u8>) {
-        match (remote, local) {
-            (IpAddr::V4(remote), IpAddr::V4(local)) => {
-                let [remote, local] = [remote, local].map(|ip| ip.to_bits().to_be());
-                (
-                    &self.from4,
-                    record!(weft_from4 { remote: remote, local: local, port: port, proto: proto }),
-                )
-            }
-            (remote, local) => {
-                let [remote, local] = [remote, local].map(words);
-                (
-                    &self.from6,
-                    record!(weft_from6 { remote: remote, local: local, port: port, proto: proto }),
-                )
-            }
-        }
-    }
-
     /// Bytes of an outer packet around the inner frame, without its Ethernet header.
     fn overhead(&self, class: u16) -> usize {
-        let class = self.classes.get(usize::from(class)).copied().flatten();
-        class.map_or(0, |class| template(&class).len().saturating_sub(ETHERNET_LEN))
+        self.overheads.get(usize::from(class)).copied().unwrap_or_default()
     }
 
     /// The number of a class; `None` when there are too many.
@@ -392,6 +361,7 @@ impl Reach {
         let Some(free) = self.classes.iter().position(Option::is_none) else { return Ok(None) };
         self.classes_map.update(&(free as u32).to_ne_bytes(), &class(&wanted), MapFlags::ANY)?;
         self.classes[free] = Some(wanted);
+        self.overheads[free] = template(&wanted).len().saturating_sub(ETHERNET_LEN);
         Ok(Some(free as u16))
     }
 }
@@ -421,6 +391,20 @@ fn is_for_programs(end: &EndpointConfig) -> bool {
         TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => false,
     };
     can && !end.remote.is_multicast()
+}
+
+/// By what its packets come: see `carrier()` in `bpf/source.h`.
+fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
+    let (proto, port) = match spec.tunnel {
+        TunnelType::Gre => (47, 0),
+        _ => (17, spec.port.to_be()),
+    };
+    u32::from(is_ip6) << 24 | proto << 16 | u32::from(port)
+}
+
+/// Where it is said that GRE to this address of ours is for userspace.
+fn gre_key(local: IpAddr) -> Vec<u8> {
+    record!(weft_gre { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
 }
 
 /// An address as it is on the wire.
@@ -497,6 +481,8 @@ fn class(class: &Class) -> Vec<u8> {
         dscp: dscp,
         ip_sum: ip_sum,
         in_port: port.0,
+        carrier: carrier(spec, local.is_ipv6()),
+        local: words(*local),
     });
     let at = offset_of!(weft_class, header);
     bytes[at..at + HEADER_MAX].copy_from_slice(&header[..HEADER_MAX]);
@@ -514,4 +500,150 @@ fn tags(link: TagLink) -> Vec<u8> {
         inner_tpid: inner.map_or(0, |tag| tag.tpid.0),
         inner_vlan: inner.map_or(0, vlan),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Room, load};
+    use crate::record::u32_at;
+    use flow::EntropySeed;
+    use std::net::Ipv6Addr;
+    use std::os::fd::AsRawFd;
+    use std::time::Instant;
+
+    const VXLAN: TunnelSpec = TunnelSpec {
+        tunnel: TunnelType::Vxlan,
+        port: 4789,
+        checksum: false,
+        ttl: Ttl::Fixed(64),
+        dscp: Dscp::Inherit,
+        key: false,
+        sequence: false,
+        path_mtu_bytes: 1500,
+        clamp_mss: false,
+    };
+
+    /// End points with addresses in a row, every `v6`th of IPv6.
+    fn underlay(count: u32, v6: u32) -> Underlay {
+        let here = |is_v6| match is_v6 {
+            true => IpAddr::from(Ipv6Addr::from_bits(0xfd00_u128 << 112 | 1)),
+            false => IpAddr::from([10, 255, 0, 1]),
+        };
+        let endpoint = |number: u32| {
+            let is_v6 = number.is_multiple_of(v6);
+            let remote = match is_v6 {
+                true => IpAddr::from(Ipv6Addr::from_bits(0xfd01_u128 << 112 | u128::from(number))),
+                false => IpAddr::from((0x0a00_0000 + number).to_be_bytes()),
+            };
+            EndpointConfig { id: EndpointId(number), spec: VXLAN, local: here(is_v6), remote }
+        };
+        let tunnel = |is_v6| TunnelConfig {
+            port: PortNo(70_000),
+            spec: VXLAN,
+            local: here(is_v6),
+            group: None,
+        };
+        Underlay {
+            tunnels: [false, true].map(tunnel).to_vec(),
+            endpoints: (0..count).map(endpoint).collect(),
+            ..Underlay::default()
+        }
+    }
+
+    /// The numbers of the end points of all chains.
+    fn chains(reach: &Reach, sources: &MapHandle) -> Vec<Vec<u32>> {
+        let read = |map: &MapHandle| {
+            let size = sys::entry_len(map).unwrap();
+            let bytes = sys::read(map, 0, map.max_entries()).unwrap();
+            (bytes, size)
+        };
+        let (heads, _) = read(sources);
+        let (endpoints, size) = read(&reach.endpoints_map);
+        let next = |after: u32| {
+            let at = after as usize * size + offset_of!(weft_endpoint, next);
+            u32_at(&endpoints, at).checked_sub(1)
+        };
+        let chain =
+            |head: &[u8]| std::iter::successors(u32_at(head, 0).checked_sub(1), |at| next(*at));
+        heads.chunks_exact(4).map(|head| chain(head).collect()).collect()
+    }
+
+    /// Bytes of a map in the kernel.
+    fn bytes(map: &MapHandle) -> u64 {
+        let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("memlock:")).unwrap();
+        line.trim().parse().unwrap()
+    }
+
+    #[test]
+    fn end_point_takes_less_than_200_bytes_of_the_kernel_when_there_are_a_million() {
+        testkit::require_root!();
+        const COUNT: u32 = 1_000_000;
+        let pieces = load(Room::new(16, COUNT as usize), &EntropySeed::random()).expect("programs");
+        let mut reach = Reach::new(&pieces).unwrap();
+        let underlay = underlay(COUNT, u32::MAX);
+        let begun = Instant::now();
+        reach.add_all(&underlay).unwrap();
+        let took = begun.elapsed();
+        let sources = pieces.map("weft_sources").unwrap();
+        let maps = [&reach.endpoints_map, &sources, &reach.gre_map, &reach.classes_map];
+        let each = maps.map(bytes).iter().sum::<u64>() / u64::from(COUNT);
+        println!("{COUNT} end points in {took:?}, {each} bytes each");
+        assert!(each < 200, "{each} bytes");
+        let chains = chains(&reach, &sources);
+        assert_eq!(chains.iter().map(Vec::len).sum::<usize>(), COUNT as usize, "all are found");
+        let longest = chains.iter().map(Vec::len).max().unwrap_or_default();
+        println!("the longest chain has {longest}");
+        assert!(longest <= 16);
+    }
+
+    #[test]
+    fn inherited_way_is_believed_until_something_is_heard_or_it_is_forgotten() {
+        testkit::require_root!();
+        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let mut reach = Reach::new(&pieces).unwrap();
+        reach.add_all(&underlay(4, u32::MAX)).unwrap();
+        let hop = |last| NextHop {
+            destination: wire::MacAddr([2, 0, 0, 0, 0, last]),
+            source: wire::MacAddr([2, 0, 0, 0, 1, 1]),
+        };
+        let way = |reach: &Reach, id: u32| {
+            let entry = reach.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
+            let entry = entry.unwrap().unwrap();
+            let is_resolved = u32_at(&entry, offset_of!(weft_endpoint, flags)) & RESOLVED != 0;
+            is_resolved.then(|| entry[offset_of!(weft_endpoint, eth_dst) + 5])
+        };
+        let ways = |reach: &Reach| [0, 1, 2, 3].map(|id| way(reach, id));
+        reach.resolve(EndpointId(3), Some(hop(3))).unwrap();
+        // Of the third, nothing was known.
+        let third = words(IpAddr::from([10, 0, 0, 2]));
+        reach.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
+        assert_eq!(ways(&reach), [Some(7), Some(7), None, Some(3)]);
+        reach.resolve(EndpointId(1), Some(hop(1))).unwrap();
+        assert_eq!(ways(&reach), [Some(7), Some(1), None, Some(3)]);
+        reach.disinherit().unwrap();
+        assert_eq!(ways(&reach), [None, Some(1), None, Some(3)]);
+    }
+
+    #[test]
+    fn chains_have_exactly_those_that_there_are_when_end_points_come_and_go() {
+        testkit::require_root!();
+        let pieces = load(Room::new(16, 1000), &EntropySeed::random()).expect("programs");
+        let mut reach = Reach::new(&pieces).unwrap();
+        let sources = pieces.map("weft_sources").unwrap();
+        let all = underlay(1000, 3);
+        let mut wanted = all.clone();
+        for (divisor, rest) in [(1, 0), (7, 3), (2, 1), (5, 0), (1, 0), (1001, 1000)] {
+            wanted.endpoints =
+                all.endpoints.iter().filter(|end| end.id.0 % divisor == rest).copied().collect();
+            reach.forget(&wanted).unwrap();
+            reach.add_all(&wanted).unwrap();
+            let mut found: Vec<u32> = chains(&reach, &sources).into_iter().flatten().collect();
+            found.sort_unstable();
+            let ids: Vec<u32> = wanted.endpoints.iter().map(|end| end.id.0).collect();
+            assert_eq!(found, ids, "every {divisor}th");
+        }
+    }
 }

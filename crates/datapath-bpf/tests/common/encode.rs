@@ -53,7 +53,7 @@ impl Bytes {
 }
 
 /// A `struct weft_class`.
-pub fn class(spec: &TunnelSpec, template: &[u8], in_port: PortNo) -> Bytes {
+pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo) -> Bytes {
     let is_v6 = template[14] >> 4 == 6;
     let mut header = template.to_vec();
     header[..12].fill(0);
@@ -83,29 +83,24 @@ pub fn class(spec: &TunnelSpec, template: &[u8], in_port: PortNo) -> Bytes {
     let dscp = if let Dscp::Fixed(dscp) = spec.dscp { dscp << 2 } else { 0 };
     let bytes = Bytes::new().raw(&header).padded(HEADER_MAX);
     let bytes = bytes.u8(template.len() as u8).u8(tunnel).u8(flags).u8(ttl).u8(dscp).u8(0);
-    bytes.u16(sum as u16).u32(in_port.0).u32(0)
+    let (port, proto) = match spec.tunnel {
+        TunnelType::Gre => (0, 47),
+        _ => (spec.port, 17),
+    };
+    let octets = match local {
+        IpAddr::V4(v4) => std::net::Ipv4Addr::octets(&v4).to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let bytes = bytes.u16(sum as u16).u32(in_port.0);
+    let bytes = bytes.raw(&port.to_be_bytes()).u8(proto).u8(is_v6.into()).raw(&octets);
+    bytes.padded(HEADER_MAX + 32)
 }
 
 /// A `struct weft_endpoint`.
 pub fn endpoint(template: &[u8], class: u16, max_len: u16, flags: u32) -> Bytes {
     let remote = if template[14] >> 4 == 6 { &template[38..54] } else { &template[30..34] };
     let bytes = Bytes::new().raw(remote).padded(16).raw(&template[..12]);
-    bytes.u16(class).u16(max_len).u32(flags).padded(72)
-}
-
-/// Which map says who sends, and the key of it.
-pub fn from(spec: &TunnelSpec, local: IpAddr, remote: IpAddr) -> (&'static str, Bytes) {
-    let (port, proto) = match spec.tunnel {
-        TunnelType::Gre => (0, 47),
-        _ => (spec.port, 17),
-    };
-    let octets = |address| match address {
-        IpAddr::V4(v4) => std::net::Ipv4Addr::octets(&v4).to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
-    let map = if local.is_ipv4() { "weft_from4" } else { "weft_from6" };
-    let key = Bytes::new().raw(&octets(remote)).raw(&octets(local));
-    (map, key.raw(&port.to_be_bytes()).u8(proto).u8(0))
+    bytes.u16(class).u16(max_len).u32(flags).u32(0).padded(72)
 }
 
 /// A `struct weft_link` and its key.

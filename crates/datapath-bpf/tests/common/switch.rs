@@ -68,12 +68,18 @@ impl Switch {
     const LISTS: u32 = 1024;
 
     pub fn load() -> Self {
+        Self::load_for(1024)
+    }
+
+    /// With room for so many end points, a power of two.
+    pub fn load_for(room: u32) -> Self {
         let seed = EntropySeed::random();
         let endpoints = EndpointTable::with_seed(Self::ENTROPY_BASE, Self::ENTROPY_PORTS, seed);
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = DatapathSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
         constants.bucket_shift = Self::SIZES.bucket_shift();
+        constants.source_shift = 64 - room.ilog2();
         constants.cache_shift = Self::SIZES.cache_shift();
         constants.hash_factors = Sizes::hash_factors();
         constants.entropy_factors = *seed.factors();
@@ -84,6 +90,11 @@ impl Switch {
         config.entropy_base = Self::ENTROPY_BASE;
         config.entropy_mask = Self::ENTROPY_PORTS - 1;
         Self::SIZES.apply(open.open_object_mut()).expect("the maps have these sizes");
+        for mut map in open.open_object_mut().maps_mut() {
+            if map.name() == "weft_endpoints" || map.name() == "weft_sources" {
+                map.set_max_entries(room).expect("a map has this size");
+            }
+        }
         let skel: &'static DatapathSkel<'static> =
             Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
         let pieces = Pieces::of(skel.object()).expect("there are files left to open");
@@ -166,13 +177,47 @@ impl Switch {
     ) {
         let endpoint = self.endpoints.get(id).expect("it is there");
         let template = endpoint.template().as_bytes();
-        self.update("weft_classes", class.into(), &encode::class(spec, template, Self::TUNNEL));
+        self.update(
+            "weft_classes",
+            class.into(),
+            &encode::class(spec, local, template, Self::TUNNEL),
+        );
         let max_len = usize::from(spec.path_mtu_bytes) + 14 - template.len();
         let flags = if endpoint.resolved { 3 } else { 1 };
         let bytes = encode::endpoint(template, class, max_len as u16, flags);
         self.update("weft_endpoints", id.0, &bytes);
-        let (map, key) = encode::from(spec, local, endpoint.remote());
-        self.update_key(map, &key, &Bytes::new().u32(id.0));
+        self.put_sources(id.0, 1);
+    }
+
+    /// Has end points be found when they send.
+    fn put_sources(&self, first: u32, count: u32) {
+        let mut row = Bytes::new().u32(first).u32(count).as_slice().to_vec();
+        let input = ProgramInput { context_in: Some(&mut row), ..ProgramInput::default() };
+        let put = self.skel.progs.sources_put.test_run(input).expect("the program can be run");
+        assert_eq!(put.return_value, 0);
+    }
+
+    /// Has all numbers from `first` on be end points like the first of all, with other addresses in a row.
+    pub fn fill_endpoints(&self, first: u32, count: u32) {
+        const ROW: u32 = 4096;
+        let map = self.map("weft_endpoints");
+        let like = map.lookup(&[0; 4], MapFlags::ANY).expect("can be read").expect("is there");
+        let next = offset_of!(types::weft_endpoint, next);
+        for first in (first..first + count).step_by(ROW as usize) {
+            let numbers: Vec<u32> = (first..(first + ROW).min(map.max_entries())).collect();
+            let keys: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+            let entry = |number: &u32| {
+                let mut entry = like.clone();
+                entry[..4].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
+                entry[next..next + 4].fill(0);
+                entry
+            };
+            let entries: Vec<u8> = numbers.iter().flat_map(entry).collect();
+            let count = numbers.len() as u32;
+            let put = map.update_batch(&keys, &entries, count, MapFlags::ANY, MapFlags::ANY);
+            put.expect("can be written");
+            self.put_sources(first, count);
+        }
     }
 
     /// Installs a megaflow for exactly the frames of `key`.

@@ -73,7 +73,9 @@ impl Forwarding {
         match purge(bpf_fs) {
             Ok(purged) if purged == Purged::default() => {}
             Ok(purged) => tracing::info!(?purged, "removed what a daemon has left"),
-            Err(taken @ PinError::Taken(_)) => return Err(taken).context("start the user datapath"),
+            Err(taken @ PinError::Taken(_)) => {
+                return Err(taken).context("start the user datapath");
+            }
             Err(error) => tracing::warn!("cannot look for what a daemon has left: {error}"),
         }
         let user = UserDatapath::start(config.clone())?;
