@@ -1,31 +1,31 @@
 //! [`Attached`]: a program at the tc ingress of a device.
 
 use crate::pin::Pins;
-use crate::sys;
-use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook};
+use crate::sys::{self, Standing};
+use libbpf_rs::{PrintLevel, TC_EGRESS, TC_INGRESS, TcHook};
 use netdev::{Ifindex, Link, Netlink};
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// How a program is attached: detached again when this is dropped.
 #[derive(Debug)]
 pub(crate) enum Attached {
     /// By tcx, which Linux has since 6.6: as a link of its own, beside the programs of others.
     Tcx {
-        #[allow(dead_code, reason = "it is there to be dropped")]
         link: OwnedFd,
         /// The name by which the link outlives the process.
         pin: Option<PathBuf>,
     },
     /// As a filter of the queueing discipline clsact, which outlives the process in any case.
-    Clsact { ifindex: Ifindex, pins: Option<Arc<Pins>> },
+    Clsact { ifindex: Ifindex, priority: u32, pins: Option<Arc<Pins>> },
 }
 
-/// Of filters; the first.
-const PRIORITY: u32 = 1;
+/// Of filters: the first of these that is free.
+const PRIORITIES: RangeInclusive<u32> = 1..=16;
 /// By it and the name of its program a filter of ours is known: `weft`.
 const HANDLE: u32 = 0x7765_6674;
 const PROGRAMS: [&str; 2] = ["weft_vif", "weft_uplink"];
@@ -44,9 +44,15 @@ impl Attached {
     ) -> io::Result<Self> {
         let ifindex = device.index.0;
         let pin = pins.map(|pins| pins.link(ifindex));
-        if let Some(link) = pin.as_deref().and_then(|pin| sys::pinned(pin).ok())
-            && sys::device_of(link.as_fd()).is_ok_and(|device| device == Some(ifindex))
-        {
+        let standing = sys::standing(ifindex)?;
+        // The number may be that of another device by now: one that has gone to another namespace keeps its link.
+        let is_here = |link: &OwnedFd| {
+            let id = sys::link_id(link.as_fd());
+            id.is_ok_and(|id| standing.iter().any(|standing| standing.link == id))
+        };
+        let pinned = pin.as_deref().and_then(|pin| sys::pinned(pin).ok()).filter(is_here);
+        remove_strays(device, &standing, pinned.as_ref());
+        if let Some(link) = pinned {
             sys::update_link(link.as_fd(), program)?;
             return Ok(Self::Tcx { link, pin });
         }
@@ -80,27 +86,113 @@ impl Attached {
         {
             tracing::debug!("a queueing discipline will stay: {error}");
         }
-        hook(program, ifindex).replace(true).attach().map_err(io::Error::other)?;
-        Ok(Self::Clsact { ifindex, pins })
+        let priority = match find_filter(ifindex) {
+            Some(ours) => {
+                hook(program, ifindex, ours).replace(true).attach().map_err(io::Error::other)?;
+                ours
+            }
+            None => add_filter(program, ifindex)?,
+        };
+        Ok(Self::Clsact { ifindex, priority, pins })
+    }
+
+    /// The programs of others that see a packet before this one, in their order.
+    pub(crate) fn in_front(&self, ifindex: Ifindex) -> io::Result<Vec<String>> {
+        let name = |id| sys::program_name(id).unwrap_or_else(|_| format!("program {id}"));
+        let standing = sys::standing(ifindex.0)?;
+        let tcx = standing.iter().map(|standing| name(standing.program));
+        Ok(match self {
+            Self::Tcx { link, .. } => {
+                let ours = sys::link_id(link.as_fd())?;
+                let before = standing.iter().take_while(|standing| standing.link != ours);
+                before.map(|standing| name(standing.program)).collect()
+            }
+            Self::Clsact { priority, .. } => {
+                let filters =
+                    (*PRIORITIES.start()..*priority).map(|priority| format!("filter {priority}"));
+                tcx.chain(filters).collect()
+            }
+        })
     }
 }
 
-fn hook(program: BorrowedFd<'_>, ifindex: Ifindex) -> TcHook {
+/// Detaches programs of ours that stand at a device by tcx and by no link that is pinned here: those of a process that had another BPF
+/// file system. They would take packets away. There is no such process any more: this one has the namespace's claim.
+fn remove_strays(device: &Link, standing: &[Standing], pinned: Option<&OwnedFd>) {
+    let pinned = pinned.and_then(|link| sys::link_id(link.as_fd()).ok());
+    let is_stray = |standing: &&Standing| {
+        standing.link != 0
+            && Some(standing.link) != pinned
+            && sys::program_name(standing.program).is_ok_and(|name| PROGRAMS.contains(&&*name))
+    };
+    for stray in standing.iter().filter(is_stray) {
+        let device = &device.name;
+        match sys::detach_link(stray.link) {
+            Ok(()) => tracing::warn!(
+                %device,
+                "detached a program of another weft, which is pinned in another BPF file system: \
+                 `weft stop --purge --bpf-fs` removes what is left there"
+            ),
+            Err(error) => {
+                tracing::error!(%device, "a program of another weft takes packets away, and cannot be detached: {error}");
+            }
+        }
+    }
+}
+
+fn hook(program: BorrowedFd<'_>, ifindex: Ifindex, priority: u32) -> TcHook {
     let mut hook = TcHook::new(program);
     hook.ifindex(ifindex.0.cast_signed()).attach_point(TC_INGRESS);
-    hook.priority(PRIORITY).handle(HANDLE);
+    hook.priority(priority).handle(HANDLE);
     hook
 }
 
-/// Removes the filter that one of our programs is at a device, whichever process has put it there; true when there was one.
-fn remove_filter(ifindex: Ifindex) -> io::Result<bool> {
-    // No program is asked for where one is looked for.
-    let mut hook = hook(io::stdin().as_fd(), ifindex);
-    let Ok(id) = hook.query() else { return Ok(false) };
-    if !sys::program_name(id).is_ok_and(|name| PROGRAMS.contains(&name.as_str())) {
-        return Ok(false);
+/// Adds a filter at the first priority that nobody has. Where somebody has it, the kernel refuses a filter of another kind or protocol;
+/// one of the same kind and handle is not replaced.
+fn add_filter(program: BorrowedFd<'_>, ifindex: Ifindex) -> io::Result<u32> {
+    mute_refusals();
+    let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
+    for priority in PRIORITIES {
+        match hook(program, ifindex, priority).attach() {
+            Ok(_) => return Ok(priority),
+            Err(error) => refused = io::Error::other(error),
+        }
     }
-    hook.detach().map_err(io::Error::other)?;
+    Err(refused)
+}
+
+/// The priority of the filter that one of our programs is at a device, whichever process has put it there.
+fn find_filter(ifindex: Ifindex) -> Option<u32> {
+    mute_refusals();
+    // No program is asked for where one is looked for.
+    let at = |priority| hook(io::stdin().as_fd(), ifindex, priority).query();
+    PRIORITIES.into_iter().find(|&priority| {
+        at(priority).is_ok_and(|id| {
+            sys::program_name(id).is_ok_and(|name| PROGRAMS.contains(&name.as_str()))
+        })
+    })
+}
+
+/// libbpf writes to standard error what the kernel says where there is no filter, or another. That is no news here; what else it
+/// writes stays as it is.
+fn mute_refusals() {
+    fn print(_: PrintLevel, text: String) {
+        if text.contains("Kernel error message") {
+            tracing::debug!("{}", text.trim_end());
+        } else {
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Info, print)));
+    });
+}
+
+/// Removes that filter; true when there was one.
+fn remove_filter(ifindex: Ifindex) -> io::Result<bool> {
+    let Some(priority) = find_filter(ifindex) else { return Ok(false) };
+    hook(io::stdin().as_fd(), ifindex, priority).detach().map_err(io::Error::other)?;
     Ok(true)
 }
 
@@ -121,13 +213,14 @@ fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
 /// Where programs of ours stand in this thread's network namespace, whichever process has attached them: by links that are pinned, or as
 /// filters.
 pub(crate) fn devices(pins: &Pins) -> Vec<Ifindex> {
-    let links = Netlink::open().and_then(|netlink| netlink.links()).unwrap_or_default();
-    let is_ours = |index: &Ifindex| {
-        let id = hook(io::stdin().as_fd(), *index).query();
-        id.is_ok_and(|id| sys::program_name(id).is_ok_and(|name| PROGRAMS.contains(&&*name)))
+    let filtered = || {
+        let netlink = Netlink::open()?;
+        let has_filters = |link: &&Link| netlink.filters(link.index).is_ok_and(|count| count > 0);
+        let links = netlink.links()?;
+        let indexes = links.iter().filter(has_filters).map(|link| link.index);
+        Ok::<_, netdev::Error>(indexes.filter(|index| find_filter(*index).is_some()).collect())
     };
-    let filtered = links.iter().map(|link| link.index).filter(is_ours);
-    pins.linked().into_iter().chain(filtered).collect()
+    pins.linked().into_iter().chain(filtered().unwrap_or_else(|_| Vec::new())).collect()
 }
 
 /// Removes our filters from all devices of this thread's network namespace but those of `keep`, and the queueing disciplines that were
@@ -158,7 +251,7 @@ impl Drop for Attached {
         let removed = match self {
             Self::Tcx { pin: Some(pin), .. } => std::fs::remove_file(pin),
             Self::Tcx { pin: None, .. } => Ok(()),
-            Self::Clsact { ifindex, pins } => remove_filter(*ifindex)
+            Self::Clsact { ifindex, pins, .. } => remove_filter(*ifindex)
                 .and_then(|_| pins.as_ref().map_or(Ok(()), |pins| remove_clsact(*ifindex, pins))),
         };
         if let Err(error) = removed {
@@ -184,7 +277,8 @@ mod tests {
     use crate::load::{Room, load};
     use crate::pieces::Pieces;
     use flow::EntropySeed;
-    use netdev::{LinkKind, LinkSpec};
+    use libbpf_rs::ObjectBuilder;
+    use netdev::{LinkKind, LinkSpec, Netns};
     use testkit::host::TestHost;
 
     fn programs() -> Pieces {
@@ -212,7 +306,7 @@ mod tests {
         // In the namespace of whoever asks.
         let count = || Netlink::open().unwrap().filters(index).unwrap();
         let name = || {
-            let id = hook(io::stdin().as_fd(), index).query().expect("there is one");
+            let id = hook(io::stdin().as_fd(), index, 1).query().expect("there is one");
             sys::program_name(id).expect("it has a name")
         };
         host.run(|| {
@@ -229,6 +323,114 @@ mod tests {
             assert_eq!(count(), 0);
             assert!(!sys::create_clsact(index.0).unwrap(), "the queueing discipline is left alone");
         });
+    }
+
+    /// A filter of somebody else's at the first priority.
+    fn add_foreign(device: &str) {
+        let script = format!(
+            "tc filter add dev {device} ingress pref 1 protocol ip bpf bytecode '1,6 0 0 0,'"
+        );
+        let done = std::process::Command::new("sh").args(["-c", &script]).status().unwrap();
+        assert!(done.success());
+    }
+
+    #[test]
+    fn filter_of_somebody_else_stays_when_it_has_the_first_priority() {
+        testkit::require_root!();
+        testkit::require_program!("tc", "iproute2");
+        let (host, pieces) = (TestHost::new("foreign"), programs());
+        let index = device(&host).index;
+        let vif = pieces.program("weft_vif").unwrap();
+        host.run(|| {
+            let count = || Netlink::open().unwrap().filters(index).unwrap();
+            assert!(sys::create_clsact(index.0).unwrap());
+            add_foreign("d0");
+            let before = count();
+            never_dropped(Attached::clsact(vif, index, None).unwrap());
+            let attached = Attached::clsact(vif, index, None).unwrap();
+            assert_eq!(count(), before + 1, "beside it, and once");
+            assert_eq!(attached.in_front(index).unwrap(), ["filter 1"]);
+            drop(attached);
+            assert_eq!(count(), before);
+            assert_eq!(find_filter(index), None);
+        });
+    }
+
+    #[test]
+    fn program_of_another_file_system_is_detached_when_ours_is_attached() {
+        testkit::require_root!();
+        let (host, pieces) = (TestHost::new("stray"), programs());
+        let link = device(&host);
+        let vif = pieces.program("weft_vif").unwrap();
+        host.run(|| {
+            let stray = sys::attach_tcx(vif, link.index.0).unwrap();
+            if sys::standing(link.index.0).unwrap().is_empty() {
+                return;
+            }
+            let attached = Attached::new(vif, &link, None).unwrap();
+            assert_eq!(sys::standing(link.index.0).unwrap().len(), 1, "the stray is gone");
+            assert_eq!(attached.in_front(link.index).unwrap(), Vec::<String>::new());
+            assert_eq!(sys::device_of(stray.as_fd()).unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn program_of_somebody_else_stays_and_is_named_when_it_stands_in_front() {
+        testkit::require_root!();
+        let (host, pieces) = (TestHost::new("front"), programs());
+        let link = device(&host);
+        let vif = pieces.program("weft_vif").unwrap();
+        let object = concat!(env!("OUT_DIR"), "/test_extract.bpf.o");
+        let object = ObjectBuilder::default().open_file(object).unwrap().load().unwrap();
+        let foreign = object.progs().find(|program| program.name() == "test_extract").unwrap();
+        let foreign = foreign.as_fd();
+        host.run(|| {
+            let standing = || sys::standing(link.index.0).unwrap().len();
+            let _theirs = sys::attach_tcx(foreign, link.index.0).unwrap();
+            if standing() == 0 {
+                return;
+            }
+            let attached = Attached::new(vif, &link, None).unwrap();
+            assert_eq!(standing(), 2);
+            assert_eq!(attached.in_front(link.index).unwrap(), ["test_extract"]);
+            drop(attached);
+            assert_eq!(standing(), 1, "it is not ours to detach");
+        });
+    }
+
+    #[test]
+    fn program_stands_at_a_new_device_when_one_of_its_number_has_gone_elsewhere() {
+        testkit::require_root!();
+        let (host, other, pieces) = (TestHost::new("moved"), TestHost::new("there"), programs());
+        let path = std::env::temp_dir().join(format!("weft-moved-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let (vif, there) = (pieces.program("weft_vif").unwrap(), Netns::clone(&other));
+        host.run(|| {
+            let pins = Arc::new(Pins::open(&path).unwrap());
+            let netlink = Netlink::open().unwrap();
+            let make = |name: &str| {
+                let index = netlink
+                    .create(&LinkSpec::new(name), &LinkKind::Veth { peer: LinkSpec::new("peer") });
+                netlink.link_by_index(index.expect("a device")).expect("it is there")
+            };
+            let gone = make("d0");
+            never_dropped(Attached::new(vif, &gone, Some(&pins)).unwrap());
+            if sys::standing(gone.index.0).unwrap().is_empty() {
+                return;
+            }
+            // As if the number were given again: the pin says so.
+            let next = {
+                netlink.move_to(gone.index, &there).unwrap();
+                netlink.delete(netlink.index_of("peer").unwrap()).ok();
+                make("d1")
+            };
+            std::fs::rename(pins.link(gone.index.0), pins.link(next.index.0)).unwrap();
+            let attached = Attached::new(vif, &next, Some(&pins)).unwrap();
+            assert_eq!(sys::standing(next.index.0).unwrap().len(), 1, "{attached}");
+        });
+        let unmounted = std::process::Command::new("umount").arg(&path).status().unwrap();
+        assert!(unmounted.success());
+        std::fs::remove_dir(&path).unwrap();
     }
 
     #[test]

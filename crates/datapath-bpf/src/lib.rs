@@ -23,11 +23,13 @@ mod lists;
 mod load;
 mod pieces;
 mod pin;
+mod place;
 mod ports;
 mod provider;
 mod purge;
 mod reach;
 mod record;
+mod slots;
 mod sys;
 mod tables;
 

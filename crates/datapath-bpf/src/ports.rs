@@ -1,19 +1,21 @@
 //! [`Ports`]: the devices that programs stand at, and what they count there.
 
-use crate::attach::{Attached, remove_filters};
+use crate::attach::remove_filters;
 use crate::layout::{weft_bucket, weft_device, weft_drop, weft_port};
 use crate::pieces::Pieces;
 use crate::pin::Pins;
+use crate::place::Place;
 use crate::record::record;
+use crate::slots::{Slot, Slots};
 use crate::tables::{TableError, sums};
 use datapath::stats::Count;
 use datapath::user::{DeviceConfig, MAX_PORT, PortConfig};
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use wire::MacAddr;
 
@@ -22,10 +24,6 @@ const PEER: u32 = 1;
 const WATCHED: u32 = 2;
 const PROMISCUOUS: u32 = 4;
 const VM_TAP: u32 = 8;
-/// Slots in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
-const DEVICES: u32 = 1 << 16;
-const PROBES: u32 = 4;
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ports {
@@ -105,42 +103,6 @@ struct Device {
     max_len: u32,
     is_peer: bool,
     is_usable: bool,
-}
-
-/// Where a program is to stand.
-#[derive(Debug)]
-struct Place {
-    link: Link,
-    attached: Option<Attached>,
-    /// Why none does.
-    trouble: Option<String>,
-}
-
-impl Place {
-    fn new(link: Link) -> Self {
-        Self { link, attached: None, trouble: None }
-    }
-
-    /// Has the program stand there if none does. What goes wrong is said once, and tried again.
-    fn attach(&mut self, program: BorrowedFd<'_>, pins: Option<&Arc<Pins>>) {
-        if self.attached.is_some() {
-            return;
-        }
-        let device = &self.link.name;
-        match Attached::new(program, &self.link, pins) {
-            Ok(attached) => {
-                tracing::info!(%device, "a program stands at the device, by {attached}");
-                (self.attached, self.trouble) = (Some(attached), None);
-            }
-            Err(error) => {
-                let text = format!("cannot attach a program to {device}: {error}");
-                if self.trouble.as_ref() != Some(&text) {
-                    tracing::error!("{text}; will retry");
-                }
-                self.trouble = Some(text);
-            }
-        }
-    }
 }
 
 /// What programs have counted of a port, or of the uplink.
@@ -320,7 +282,17 @@ impl Ports {
         port.trouble.as_deref().or(place)
     }
 
+    /// Whose programs see packets from the device of a port before ours, if there are any.
+    pub(crate) fn in_front(&self, port: PortNo) -> Option<String> {
+        self.known.get(&port)?.device.as_ref()?.place.in_front()
+    }
+
     /// The same of the uplink.
+    pub(crate) fn in_front_of_uplink(&self) -> Option<String> {
+        self.uplink.as_ref()?.in_front()
+    }
+
+    /// Why no program stands at the uplink, although it is there.
     pub(crate) fn uplink_trouble(&self) -> Option<&str> {
         self.uplink.as_ref()?.trouble.as_deref()
     }
@@ -426,32 +398,6 @@ impl Ports {
     }
 }
 
-/// A slot in the table of devices, which one device has.
-#[derive(Debug, PartialEq, Eq)]
-struct Slot(u32);
-
-impl Slot {
-    fn key(&self) -> [u8; 4] {
-        self.0.to_ne_bytes()
-    }
-}
-
-/// Who has which slot.
-#[derive(Debug, Default)]
-struct Slots(HashSet<u32>);
-
-impl Slots {
-    /// One of those where a program looks for a device: see `device_of()` in `bpf/vif.bpf.c`.
-    fn take(&mut self, device: Ifindex) -> Option<Slot> {
-        let mut slots = (0..PROBES).map(|probe| device.0.wrapping_add(probe) % DEVICES);
-        slots.find(|&slot| self.0.insert(slot)).map(Slot)
-    }
-
-    fn give_back(&mut self, slot: Slot) {
-        self.0.remove(&slot.0);
-    }
-}
-
 fn key(port: PortNo) -> [u8; 4] {
     port.0.to_ne_bytes()
 }
@@ -473,46 +419,4 @@ fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
     let word = u64::from_ne_bytes(*key.first_chunk()?);
     let reason = DropReason::ALL.get((word & 0xff) as usize)?;
     Some((PortNo(u32::try_from(word >> 8).ok()?), *reason))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::load::{Room, load};
-    use flow::EntropySeed;
-    use netdev::{LinkKind, LinkSpec};
-    use testkit::host::TestHost;
-
-    #[test]
-    fn devices_have_slots_of_their_own_when_their_numbers_end_alike() {
-        let mut slots = Slots::default();
-        let of = |number: u32| Ifindex(7 + number * DEVICES);
-        let taken: Vec<_> = (0..PROBES).map(|number| slots.take(of(number))).collect();
-        assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(Slot(place))));
-        assert_eq!(slots.take(of(PROBES)), None, "that would be another's");
-        slots.give_back(Slot(8));
-        assert_eq!(slots.take(of(PROBES)), Some(Slot(8)));
-        assert_eq!(slots.take(Ifindex(u32::MAX)), Some(Slot(DEVICES - 1)), "the last");
-        assert_eq!(slots.take(Ifindex(DEVICES - 1)), Some(Slot(0)), "behind the last");
-    }
-
-    #[test]
-    fn program_is_attached_later_when_it_could_not_be_at_first() {
-        testkit::require_root!();
-        let host = TestHost::new("retry");
-        let netlink = host.netlink();
-        let index = netlink.create(&LinkSpec::new("d0"), &LinkKind::Bridge).expect("a device");
-        let link = netlink.link_by_index(index).expect("it is there");
-        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
-        let vif = pieces.program("weft_vif").expect("a program");
-        let mut place = Place::new(Link { index: Ifindex(9999), ..link.clone() });
-        host.run(|| {
-            place.attach(vif, None);
-            let trouble = place.trouble.clone().expect("there is no such device");
-            assert!(trouble.starts_with("cannot attach a program to d0: "), "{trouble}");
-            place.link = link;
-            place.attach(vif, None);
-        });
-        assert!(place.attached.is_some() && place.trouble.is_none());
-    }
 }

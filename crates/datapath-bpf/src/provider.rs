@@ -238,6 +238,8 @@ impl KernelDatapath {
             let number = PortNo(port.port);
             if let Some(trouble) = state.ports.trouble(number) {
                 port.state = format!("down: {trouble}");
+            } else if let Some(others) = state.ports.in_front(number) {
+                port.state = format!("{}, behind {others}", port.state);
             }
             let Some(counts) = ports.get(&number) else { continue };
             port.rx += counts.rx;
@@ -246,6 +248,8 @@ impl KernelDatapath {
         }
         if let Some(trouble) = state.ports.uplink_trouble() {
             snapshot.uplink.state = format!("{}, but {trouble}", snapshot.uplink.state);
+        } else if let Some(others) = state.ports.in_front_of_uplink() {
+            snapshot.uplink.state = format!("{}, behind {others}", snapshot.uplink.state);
         }
         snapshot.uplink.rx += uplink.rx;
         snapshot.uplink.tx += uplink.tx;

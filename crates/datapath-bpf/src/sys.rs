@@ -99,17 +99,80 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     Ok(())
 }
 
-/// The device at whose tc ingress a link has a program, by tcx; `None` when it is gone.
+/// A program at the tc ingress of a device, by tcx.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Standing {
+    /// The number of the program.
+    pub(crate) program: u32,
+    /// That of its link; 0 when it is attached without one.
+    pub(crate) link: u32,
+}
+
+/// More programs than these at one device are not looked at; the kernel takes 64.
+const MAX_STANDING: usize = 64;
+
+/// Those at a device of this thread's network namespace, in the order in which they are executed. None where the kernel does not know
+/// tcx.
 ///
 /// # Errors
-/// It is a link of another kind.
-pub(crate) fn device_of(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+/// There is no such device.
+pub(crate) fn standing(ifindex: u32) -> io::Result<Vec<Standing>> {
+    let (mut programs, mut links) = ([0_u32; MAX_STANDING], [0_u32; MAX_STANDING]);
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        prog_ids: programs.as_mut_ptr(),
+        link_ids: links.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = MAX_STANDING as u32;
+    // SAFETY: the options point to two arrays of `count` numbers, and all live until the call has returned.
+    let queried = result(unsafe {
+        libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), BPF_TCX_INGRESS, &raw mut options)
+    });
+    match queried {
+        Err(error) if error.raw_os_error() == Some(EINVAL) => return Ok(Vec::new()),
+        queried => queried?,
+    };
+    // SAFETY: any bits are a number.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    let both = programs.into_iter().zip(links).take(count);
+    Ok(both.map(|(program, link)| Standing { program, link }).collect())
+}
+
+const EINVAL: i32 = 22;
+
+/// The number of a link.
+pub(crate) fn link_id(link: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(link_info(link)?.id)
+}
+
+/// Detaches the program of a link, whoever has it.
+pub(crate) fn detach_link(id: u32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let link = result(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })?;
+    // SAFETY: the call has just opened it, and nobody else knows it.
+    let link = unsafe { OwnedFd::from_raw_fd(link) };
+    // SAFETY: the descriptor is open.
+    result(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })?;
+    Ok(())
+}
+
+fn link_info(link: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_link_info> {
     let mut info = libbpf_sys::bpf_link_info::default();
     let mut len = size_of::<libbpf_sys::bpf_link_info>() as u32;
     // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `info`, all of which is numbers.
     result(unsafe {
         libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len)
     })?;
+    Ok(info)
+}
+
+/// The device at whose tc ingress a link has a program, by tcx; `None` when it is gone.
+///
+/// # Errors
+/// It is a link of another kind.
+pub(crate) fn device_of(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let info = link_info(link)?;
     if info.type_ != BPF_LINK_TYPE_TCX {
         return Err(io::ErrorKind::InvalidInput.into());
     }

@@ -1,0 +1,83 @@
+//! [`Place`]: a device where a program is to stand.
+
+use crate::attach::Attached;
+use crate::pin::Pins;
+use netdev::Link;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Where a program is to stand.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) link: Link,
+    attached: Option<Attached>,
+    /// Why none does.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Place {
+    pub(crate) fn new(link: Link) -> Self {
+        Self { link, attached: None, trouble: None }
+    }
+
+    /// Has the program stand there if none does. What goes wrong is said once, and tried again.
+    pub(crate) fn attach(&mut self, program: BorrowedFd<'_>, pins: Option<&Arc<Pins>>) {
+        if self.attached.is_some() {
+            return;
+        }
+        let device = &self.link.name;
+        match Attached::new(program, &self.link, pins) {
+            Ok(attached) => {
+                tracing::info!(%device, "a program stands at the device, by {attached}");
+                (self.attached, self.trouble) = (Some(attached), None);
+                if let Some(others) = self.in_front() {
+                    tracing::warn!(%device, "{others} sees packets before it, and may take them away");
+                }
+            }
+            Err(error) => {
+                let text = format!("cannot attach a program to {device}: {error}");
+                if self.trouble.as_ref() != Some(&text) {
+                    tracing::error!("{text}; will retry");
+                }
+                self.trouble = Some(text);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Whose programs see packets before ours, if there are any.
+    pub(crate) fn in_front(&self) -> Option<String> {
+        let others = self.attached.as_ref()?.in_front(self.link.index).ok()?;
+        (!others.is_empty()).then(|| others.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Room, load};
+    use flow::EntropySeed;
+    use netdev::{Ifindex, LinkKind, LinkSpec};
+    use testkit::host::TestHost;
+
+    #[test]
+    fn program_is_attached_later_when_it_could_not_be_at_first() {
+        testkit::require_root!();
+        let host = TestHost::new("retry");
+        let netlink = host.netlink();
+        let index = netlink.create(&LinkSpec::new("d0"), &LinkKind::Bridge).expect("a device");
+        let link = netlink.link_by_index(index).expect("it is there");
+        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let vif = pieces.program("weft_vif").expect("a program");
+        let mut place = Place::new(Link { index: Ifindex(9999), ..link.clone() });
+        host.run(|| {
+            place.attach(vif, None);
+            let trouble = place.trouble.clone().expect("there is no such device");
+            assert!(trouble.starts_with("cannot attach a program to d0: "), "{trouble}");
+            place.link = link;
+            place.attach(vif, None);
+        });
+        assert!(place.attached.is_some() && place.trouble.is_none());
+    }
+}
