@@ -22,12 +22,14 @@ static __always_inline __u16 sections(const struct weft_key *key)
 		sections |= WEFT_ND;
 	if (differ(words(key), words(&none), TUNNEL_FIRST, TUNNEL_LAST))
 		sections |= WEFT_TUNNEL;
+	if (differ(words(key), words(&none), TUNNEL6_FIRST, TUNNEL6_LAST))
+		sections |= WEFT_TUNNEL6;
 	return sections;
 }
 
 static __always_inline __u32 *bucket_of(const struct weft_key *key, __u32 mask)
 {
-	__u32 bucket = bucket_at(sum_words(words(key), BASE_FIRST, TUNNEL_LAST), mask);
+	__u32 bucket = bucket_at(sum_words(words(key), BASE_FIRST, TUNNEL6_LAST), mask);
 
 	return bpf_map_lookup_elem(&weft_buckets, &bucket);
 }

@@ -43,7 +43,7 @@ enum weft_shape {
 	WEFT_ND_ADVERT = 8,
 	/* The words of the tunnel are there. */
 	WEFT_TUNNEL = 16,
-	/* Its addresses are those of IPv6. */
+	/* Beside WEFT_TUNNEL: more than the first word of `tun_addr`, of IPv6. */
 	WEFT_TUNNEL6 = 32,
 };
 
@@ -68,7 +68,7 @@ struct weft_flow {
 	__u64 generation;	/* of this use of the entry; 0: deleted */
 	__u32 next;		/* in the chain of its bucket, or WEFT_NO_FLOW */
 	__u16 mask;		/* its number in the map of masks */
-	__u16 sections;		/* WEFT_L3_LONG, .._ND, .._TUNNEL: where `key` is not 0 */
+	__u16 sections;		/* WEFT_L3_LONG, .._ND, .._TUNNEL, .._TUNNEL6: where `key` is not 0 */
 	__u32 list;		/* of actions */
 	__u32 aside;		/* when a packet was last set aside (see execute.h), or 0 */
 };

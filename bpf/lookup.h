@@ -84,7 +84,9 @@ static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int fi
 #define ND_FIRST WORD(nd[0])
 #define ND_LAST WORD(nd[2])
 #define TUNNEL_FIRST WORD(tun_id)
-#define TUNNEL_LAST WORD(tun_addr[3])
+#define TUNNEL_LAST WORD(tun_addr[0])
+#define TUNNEL6_FIRST WORD(tun_addr[1])
+#define TUNNEL6_LAST WORD(tun_addr[3])
 
 /* What `function` says of each section that a key of `shape` has, joined by `op`. */
 #define OVER_SECTIONS(shape, op, result, function, ...)                                \
@@ -94,8 +96,12 @@ static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int fi
 			result op function(__VA_ARGS__, L3_FIRST, L3_LAST);            \
 		if ((shape) & WEFT_ND)                                                 \
 			result op function(__VA_ARGS__, ND_FIRST, ND_LAST);            \
-		if ((shape) & WEFT_TUNNEL)                                             \
+		if ((shape) & WEFT_TUNNEL) {                                           \
 			result op function(__VA_ARGS__, TUNNEL_FIRST, TUNNEL_LAST);    \
+			if ((shape) & WEFT_TUNNEL6)                                    \
+				result op function(__VA_ARGS__, TUNNEL6_FIRST,         \
+						   TUNNEL6_LAST);                      \
+		}                                                                      \
 	} while (0)
 
 static __always_inline const __u64 *words(const struct weft_key *key)
