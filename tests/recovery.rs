@@ -216,7 +216,10 @@ fn second_daemon_is_refused_when_the_first_runs() {
     // One with a control socket of its own finds the kernel's datapath taken, or the underlay's port.
     let said = refused(&lab, 1);
     let is_port_taken = said.contains("4789") && said.contains("in use");
-    assert!(is_port_taken || said.contains("another weft forwards in the kernel"), "{said}");
+    assert!(
+        is_port_taken || said.contains("forwards in the kernel for this network namespace"),
+        "{said}"
+    );
     let (a, b) = lab.ends();
     traffic::ping(&a.netns, b.ip(4));
     daemons.into_iter().for_each(Daemon::stop);

@@ -321,28 +321,40 @@ fn loss_is_stated_when_another_version_has_laid_out_what_is_left() {
 
 #[test]
 fn what_was_missed_is_counted_once_when_there_are_two_restarts() {
+    const SENT: u64 = 20;
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let [mut first, second] = pinning.start_both();
     let (a, b) = pinning.lab.ends();
     traffic::udp_echo(a, b, 4, 100);
-    // It asks everybody for an address that nobody has, which is never for programs alone.
-    let ask = || {
+    // Nothing was ever sent to these addresses, so no megaflow can be there for them.
+    let send = || {
         let [x, y, z, _] = a.ip4.octets();
-        let script = format!("ping -c 2 -W 1 {}", Ipv4Addr::new(x, y, z, 77));
+        let script = format!(
+            "for i in $(seq {SENT}); do
+                at={x}.{y}.{z}.$((100 + i))
+                ip neigh replace $at lladdr 02:00:00:00:77:$((10 + i)) dev eth0
+                ping -c 1 -W 1 $at &
+            done
+            wait"
+        );
         let _ = a.netns.program("sh").args(["-c", &script]).output();
     };
-    for missed in [true, false] {
+    for is_sent in [true, false] {
         kill(first);
-        if missed {
-            ask();
+        if is_sent {
+            send();
         }
         first = pinning.start(0);
         let said = pinning.show(0);
         let line = said.lines().find(|line| line.contains("packets missed")).expect("a line");
-        assert_eq!(line.contains(" 0 packets missed"), !missed, "{said}");
+        let missed =
+            line.split_once(" packets missed").and_then(|(line, _)| line.rsplit(' ').next());
+        let missed: u64 = missed.and_then(|number| number.parse().ok()).expect("a number");
+        // Guests ask for routers and the like without being told, so a few may be missed at any time.
+        assert_eq!(missed >= SENT, is_sent, "{said}");
         let counted = first.show().ports[0].drops.get("no_daemon").copied().unwrap_or_default();
-        assert_eq!(counted > 0, missed, "{said}");
+        assert_eq!(counted >= SENT, is_sent, "{said}");
     }
     first.stop();
     second.stop();
