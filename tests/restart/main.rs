@@ -7,7 +7,7 @@ mod flows;
 mod second;
 
 use common::daemon::WEFT;
-use common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use flows::{Flows, Streams};
 use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -19,6 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
+use wire::MacAddr;
 
 /// Two hosts, and a BPF file system of their own.
 struct Pinning {
@@ -329,16 +330,17 @@ fn what_was_missed_is_counted_once_when_there_are_two_restarts() {
     traffic::udp_echo(a, b, 4, 100);
     // Nothing was ever sent to these addresses, so no megaflow can be there for them.
     let send = || {
-        let [x, y, z, _] = a.ip4.octets();
-        let script = format!(
-            "for i in $(seq {SENT}); do
-                at={x}.{y}.{z}.$((100 + i))
-                ip neigh replace $at lladdr 02:00:00:00:77:$((10 + i)) dev eth0
-                ping -c 1 -W 1 $at &
-            done
-            wait"
-        );
-        let _ = a.netns.program("sh").args(["-c", &script]).output();
+        let netlink = a.netns.netlink();
+        let device = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
+        let own = a.ip4;
+        let socket = a.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
+        let [x, y, z, _] = own.octets();
+        for number in 0..SENT as u8 {
+            let nobody = Ipv4Addr::new(x, y, z, 100 + number);
+            let mac = MacAddr([2, 0, 0, 0, 0x77, number]);
+            netlink.set_neighbour(device, nobody.into(), mac).expect("a neighbour can be set");
+            socket.send_to(b"anybody?", (nobody, 9)).expect("a datagram is sent");
+        }
     };
     for is_sent in [true, false] {
         kill(first);
