@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,8 @@ impl Shared {
     }
 }
 
-/// Holds a sender to its rate.
+/// Holds a sender to its rate. Many that begin together have the first of their messages due one after the other: at once they would
+/// be a burst, and nothing until the next.
 struct Pacer {
     bytes_per_second: Option<f64>,
     start: Instant,
@@ -94,8 +95,14 @@ struct Pacer {
 }
 
 impl Pacer {
-    fn new(rate_bps: Option<f64>) -> Self {
-        Self { bytes_per_second: rate_bps.map(|rate| rate / 8.0), start: Instant::now(), sent: 0.0 }
+    /// For messages of `size` bytes.
+    fn new(rate_bps: Option<f64>, size: usize) -> Self {
+        // Its multiples, less whole numbers, are far from each other however many there are.
+        const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let part = (f64::from(COUNT.fetch_add(1, Ordering::Relaxed)) * GOLDEN_RATIO).fract();
+        let bytes_per_second = rate_bps.map(|rate| rate / 8.0);
+        Self { bytes_per_second, start: Instant::now(), sent: -part * size as f64 }
     }
 
     /// Sleeps until `bytes` more are due, or for [`WAIT`]: then false.
@@ -130,7 +137,7 @@ pub(super) fn write_stream(
 ) -> io::Result<()> {
     let message = vec![0x5a; size];
     start()?;
-    let mut pacer = Pacer::new(rate_bps);
+    let mut pacer = Pacer::new(rate_bps, size);
     stream.set_write_timeout(Some(WAIT))?;
     while !shared.is_done() {
         if !pacer.admit(size) {
@@ -382,7 +389,7 @@ mod tests {
 
     #[test]
     fn pacer_admits_no_more_than_is_due() {
-        let mut pacer = Pacer::new(Some(8e6));
+        let mut pacer = Pacer::new(Some(8e6), 1000);
         let start = Instant::now();
         let mut sent = 0;
         while sent < 100_000 {
@@ -390,6 +397,15 @@ mod tests {
         }
         // A megabyte a second: 100 ms, less what is allowed at once.
         assert!(start.elapsed() >= Duration::from_millis(75), "{:?}", start.elapsed());
-        assert!(Pacer::new(None).admit(usize::MAX));
+        assert!(Pacer::new(None, 1).admit(usize::MAX));
+    }
+
+    #[test]
+    fn messages_are_due_one_after_the_other_when_many_senders_begin_together() {
+        let sent = |_| Pacer::new(Some(8e6), 1000).sent;
+        let mut due: Vec<f64> = (0..100).map(sent).map(|sent| 1000.0 + sent).collect();
+        due.sort_by(f64::total_cmp);
+        assert!((0.0..50.0).contains(&due[0]) && (950.0..=1000.0).contains(&due[99]), "{due:?}");
+        assert!(due.windows(2).all(|next| next[1] - next[0] < 50.0), "{due:?}");
     }
 }
