@@ -176,7 +176,7 @@ fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
         let samples = evidence.results.samples.iter();
         let found: Vec<f64> = samples.filter(is).filter_map(bytes).collect();
         // Bytes are counted, not timed: no noise of the machine is in them.
-        let exact = |estimate| Ratio { estimate, unsteady: None };
+        let exact = |estimate| Ratio { estimate, noise: Ok(1.0) };
         Check {
             what: format!("{contender}, bytes"),
             found: Estimate::of(&found).map(exact),

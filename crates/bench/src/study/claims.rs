@@ -17,9 +17,14 @@ pub enum Verdict {
     HoldsInPart,
     /// Nothing that was measured agrees with it.
     DoesNotHold,
+    /// Some of what was measured agrees with it and nothing contradicts it; the rest did not converge.
+    HoldsSoFar,
+    /// Some of what was measured contradicts it and nothing agrees with it; the rest did not converge.
+    DoesNotHoldSoFar,
     /// It was a question; here is an answer.
     Answered,
-    /// It was measured, but the machine did not hold still, or not enough runs agree: more runs may tell.
+    /// It was measured, but what was found may, with the noise of the machine, lie on either side of the claim's limit: more runs, or a
+    /// quieter machine, may tell.
     NotConverged,
     /// This machine, or this run, has not what it takes.
     NotTestable,
@@ -27,10 +32,12 @@ pub enum Verdict {
 
 impl Verdict {
     /// All of them, those first that say most.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Holds,
         Self::HoldsInPart,
         Self::DoesNotHold,
+        Self::HoldsSoFar,
+        Self::DoesNotHoldSoFar,
         Self::Answered,
         Self::NotConverged,
         Self::NotTestable,
@@ -42,6 +49,8 @@ impl Verdict {
             Self::Holds => "holds",
             Self::HoldsInPart => "holds in part",
             Self::DoesNotHold => "does not hold",
+            Self::HoldsSoFar => "holds so far",
+            Self::DoesNotHoldSoFar => "does not hold so far",
             Self::Answered => "answered",
             Self::NotConverged => "not converged here",
             Self::NotTestable => "not testable here",
@@ -60,6 +69,37 @@ pub struct Claim {
     pub text: &'static str,
 }
 
+/// How many measurements say what of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Tally {
+    /// Those that agree with it.
+    pub agree: usize,
+    /// Those that contradict it.
+    pub disagree: usize,
+    /// Those that did not converge.
+    pub open: usize,
+}
+
+impl Tally {
+    /// How many there are.
+    pub const fn all(self) -> usize {
+        self.agree + self.disagree + self.open
+    }
+
+    /// What they come to. Measurements that differ for certain do so whatever the open ones would say.
+    pub(super) const fn verdict(self) -> Verdict {
+        match (self.agree, self.disagree, self.open) {
+            (0, 0, 0) => Verdict::NotTestable,
+            (1.., 1.., _) => Verdict::HoldsInPart,
+            (1.., 0, 0) => Verdict::Holds,
+            (0, 1.., 0) => Verdict::DoesNotHold,
+            (1.., 0, 1..) => Verdict::HoldsSoFar,
+            (0, 1.., 1..) => Verdict::DoesNotHoldSoFar,
+            (0, 0, 1..) => Verdict::NotConverged,
+        }
+    }
+}
+
 /// A claim judged.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
@@ -68,10 +108,26 @@ pub struct Finding {
     pub claim: Claim,
     /// What became of it.
     pub verdict: Verdict,
+    /// What it is made of: no measurements where it is not testable.
+    pub measurements: Tally,
     /// Why, or what it was judged by.
     pub why: String,
     /// What was measured: a line for each implementation.
     pub evidence: Vec<String>,
+}
+
+impl Finding {
+    /// The verdict in words, with how many measurements it stands on where that is not all.
+    pub fn words(&self) -> String {
+        let words = self.verdict.words();
+        let judged = self.measurements.agree + self.measurements.disagree;
+        match self.verdict {
+            Verdict::HoldsSoFar | Verdict::DoesNotHoldSoFar => {
+                format!("{words} ({judged} of {})", self.measurements.all())
+            }
+            _ => words.to_owned(),
+        }
+    }
 }
 
 const CLAIMS: [Claim; 17] = [

@@ -65,7 +65,8 @@ fn write_verdicts(out: &mut String, findings: &[Finding]) -> fmt::Result {
         out,
         "<table class=\"text claims\"><thead><tr><th></th><th>claim</th><th>here</th></tr></thead><tbody>"
     )?;
-    for Finding { claim, verdict, why, evidence } in findings {
+    for finding in findings {
+        let Finding { claim, verdict, why, evidence, .. } = finding;
         let (text, why) = (escape(claim.text), escape(&why.replace('`', "")));
         write!(out, "<tr><td>{}</td><td>", claim.id)?;
         if evidence.is_empty() {
@@ -77,7 +78,7 @@ fn write_verdicts(out: &mut String, findings: &[Finding]) -> fmt::Result {
             }
             write!(out, "</ul></details>")?;
         }
-        let (class, words) = (class(*verdict), verdict.words());
+        let (class, words) = (class(*verdict), finding.words());
         writeln!(out, "</td><td class=\"verdict {class}\">{words}</td></tr>")?;
     }
     writeln!(out, "</tbody></table>")
@@ -86,8 +87,8 @@ fn write_verdicts(out: &mut String, findings: &[Finding]) -> fmt::Result {
 const fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Holds => "holds",
-        Verdict::HoldsInPart => "holds_in_part",
         Verdict::DoesNotHold => "does_not_hold",
+        Verdict::HoldsInPart | Verdict::HoldsSoFar | Verdict::DoesNotHoldSoFar => "holds_in_part",
         Verdict::Answered => "answered",
         Verdict::NotConverged => "not_converged",
         Verdict::NotTestable => "not_testable",

@@ -2,9 +2,10 @@
 
 use super::catalogue::Study;
 use super::checks::{checks, steering};
-use super::claims::{Claim, Finding, Verdict};
-use super::select::{Evidence, Ratio};
-use super::summary::Metric;
+use super::claims::{Claim, Finding, Tally, Verdict};
+use super::noise::{self, Figure};
+use super::select::{Evidence, Ratio, ratios};
+use super::summary::{Metric, Row, Table, WIRE};
 use crate::stats::Estimate;
 
 /// One measurement that speaks for or against a claim.
@@ -19,22 +20,17 @@ pub(super) struct Check {
 impl Check {
     /// `None` when it was not measured.
     fn verdict(&self) -> Option<Verdict> {
-        let Ratio { estimate, unsteady } = self.found.as_ref()?;
         let (low, high) = self.range;
-        Some(if unsteady.is_some() || estimate.runs < 2 {
-            Verdict::NotConverged
-        } else if estimate.low >= low && estimate.high <= high {
-            Verdict::Holds
-        } else if estimate.high < low || estimate.low > high {
-            Verdict::DoesNotHold
-        } else {
-            Verdict::NotConverged
+        Some(match self.found.as_ref()?.widened() {
+            Ok((from, to, _)) if from >= low && to <= high => Verdict::Holds,
+            Ok((from, to, _)) if to < low || from > high => Verdict::DoesNotHold,
+            Ok(_) | Err(_) => Verdict::NotConverged,
         })
     }
 
     fn line(&self) -> Option<String> {
-        let Ratio { estimate, unsteady } = self.found.as_ref()?;
-        let Estimate { median, low, high, runs } = estimate;
+        let found = self.found.as_ref()?;
+        let Estimate { median, low, high, runs } = found.estimate;
         let verdict = self.verdict()?;
         let range = match self.range {
             (low, f64::INFINITY) => format!("at least {low}"),
@@ -42,16 +38,16 @@ impl Check {
             (low, high) => format!("{low} to {high}"),
         };
         let what = &self.what;
-        let plural = if *runs == 1 { "run" } else { "runs" };
-        let why = match (verdict, unsteady) {
-            (Verdict::NotConverged, Some(why)) => format!(" ({})", why.replace("**", "")),
-            (Verdict::NotConverged, None) if *runs < 2 => " (one run says nothing)".to_owned(),
-            (Verdict::NotConverged, None) => " (the interval crosses the limit)".to_owned(),
-            _ => String::new(),
+        let plural = if runs == 1 { "run" } else { "runs" };
+        let noise = match found.widened() {
+            // Counted, not timed.
+            Ok((_, _, 1.0)) => String::new(),
+            Ok((low, high, factor)) => moved(low, high, &format!("{factor:.2} times")),
+            Err(why) => format!("; {why}"),
         };
         let words = verdict.words();
         Some(format!(
-            "{what}: {median:.2} [{low:.2}, {high:.2}], {runs} {plural}; claimed {range}: {words}{why}"
+            "{what}: {median:.2} [{low:.2}, {high:.2}], {runs} {plural}{noise}; claimed {range}: {words}"
         ))
     }
 }
@@ -61,6 +57,7 @@ pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     let untestable = |why: &str| Finding {
         claim,
         verdict: Verdict::NotTestable,
+        measurements: Tally::default(),
         why: why.to_owned(),
         evidence: Vec::new(),
     };
@@ -97,64 +94,118 @@ pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
 fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
     let verdicts: Vec<Verdict> = checks.iter().filter_map(Check::verdict).collect();
     let count = |verdict| verdicts.iter().filter(|v| **v == verdict).count();
-    let (yes, no, open) =
-        (count(Verdict::Holds), count(Verdict::DoesNotHold), count(Verdict::NotConverged));
-    let verdict = match (yes, no, open) {
-        (0, 0, 0) => Verdict::NotTestable,
-        (1.., 1.., _) => Verdict::HoldsInPart,
-        (1.., 0, 0) => Verdict::Holds,
-        (0, 1.., 0) => Verdict::DoesNotHold,
-        _ => Verdict::NotConverged,
+    let measurements = Tally {
+        agree: count(Verdict::Holds),
+        disagree: count(Verdict::DoesNotHold),
+        open: count(Verdict::NotConverged),
     };
-    let why = match (verdict, verdicts.len()) {
-        (Verdict::NotTestable, _) => "nobody who takes part here was measured for it".to_owned(),
-        (_, 1) => by.to_owned(),
-        (_, all) => {
-            format!("{by}. Of {all} measurements {yes} agree, {no} do not, {open} did not converge")
-        }
+    let Tally { agree, disagree, open } = measurements;
+    let why = match measurements.all() {
+        0 => "nobody who takes part here was measured for it".to_owned(),
+        1 => by.to_owned(),
+        all => format!(
+            "{by}. Of {all} measurements {agree} agree, {disagree} do not, {open} did not converge"
+        ),
     };
     let evidence = checks.iter().filter_map(Check::line).collect();
-    Finding { claim, verdict, why, evidence }
+    Finding { claim, verdict: measurements.verdict(), measurements, why, evidence }
 }
 
-/// A question: each line of the answer is one figure, with its interval.
+/// A question: each line of the answer is one figure, with its interval, widened by the noise.
 fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
-    let (mut lines, mut converged) = (Vec::new(), true);
-    let figure = |estimate: Estimate| super::markdown::estimate(Some(estimate));
-    let tables = evidence.of_study(Study::SmallPackets);
-    for table in tables.filter(|table| table.metric == Metric::Packets) {
-        converged &= table.converged();
+    let (mut evidence_lines, mut measurements) = (Vec::new(), Tally::default());
+    for table in evidence.of_study(Study::SmallPackets).filter(|t| t.metric == Metric::Packets) {
         for row in &table.rows {
-            let runs = row.value.map_or(0, |value| value.runs);
-            let who = format!("{}, {}", row.contender, table.scenario);
-            let rate = table.scenario.starts_with("packet_rate");
-            if let (true, Some(value), Some(ratio)) = (rate, row.value, row.ratio) {
-                let (value, ratio) = (figure(value), figure(ratio));
-                lines.push(format!(
-                    "{who}: {value} packets a second, {ratio} of the bridge; {runs} runs"
-                ));
-            } else if let (false, Some(cost)) = (rate, row.switching) {
-                let cost = figure(cost);
-                lines.push(format!(
-                    "{who}: {cost} µs of processor time for switching a packet; {runs} runs"
-                ));
-            }
+            let answer = match table.scenario.starts_with("packet_rate") {
+                true => Answer::rate(row, table, evidence),
+                false => Answer::cost(row, table, evidence),
+            };
+            let Some(Answer { text, known }) = answer else { continue };
+            *(if known { &mut measurements.agree } else { &mut measurements.open }) += 1;
+            let end = if known { "" } else { ": not converged here" };
+            evidence_lines.push(format!("{}, {}: {text}{end}", row.contender, table.scenario));
         }
-        lines.push(super::markdown::noise(table).replace("**", ""));
     }
-    let verdict = match (lines.is_empty(), converged) {
-        (true, _) => Verdict::NotTestable,
-        (false, true) => Verdict::Answered,
-        (false, false) => Verdict::NotConverged,
+    let Tally { agree, open, .. } = measurements;
+    let verdict = match (agree, open) {
+        (0, 0) => Verdict::NotTestable,
+        (_, 0) => Verdict::Answered,
+        (_, 1..) => Verdict::NotConverged,
     };
     let why = match verdict {
-        Verdict::NotTestable => "nobody who takes part here was measured for it",
-        _ => {
+        Verdict::NotTestable => "nobody who takes part here was measured for it".to_owned(),
+        _ => format!(
             "the highest rate at which 99 % of the packets arrive; and at the same rate for all, the processor time of the whole \
-             machine less that with one veth and no switch. What more flows cost is the study `flows`"
-        }
+             machine less that with one veth and no switch. Of {} figures {agree} are known to a third. What more flows cost is the \
+             study `flows`",
+            agree + open
+        ),
     };
-    Finding { claim, verdict, why: why.to_owned(), evidence: lines }
+    Finding { claim, verdict, measurements, why, evidence: evidence_lines }
+}
+
+/// A figure that answers a question.
+struct Answer {
+    text: String,
+    /// True when its interval, widened by the noise, is no farther than [`KNOWN`] either way.
+    known: bool,
+}
+
+/// How far a figure may be from where it was found and still be called known, in parts of it; a part of a cost, in parts of the whole.
+const KNOWN: f64 = 1.0 / 3.0;
+
+impl Answer {
+    /// The rate of `row`, known by its ratio to the bridge: two runs hardly ever meet the same machine.
+    fn rate(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
+        let (value, estimate) = (row.value?, row.ratio?);
+        let rate: Figure<'_> = &|figures| figures.packets_per_second;
+        let (study, runs) = (Study::SmallPackets, estimate.runs);
+        let twice = noise::twice(evidence, study, &[table], runs, rate, ratios);
+        let ratio = Ratio { estimate, noise: twice.map(|twice| noise::factor(&twice)) };
+        let (value, shown) = (figure(value), figure(estimate));
+        let text = format!("{value} packets a second, {shown} of the bridge; {runs} runs");
+        Some(match ratio.widened() {
+            Ok((low, high, factor)) => Self {
+                text: text + &moved(low, high, &format!("{factor:.2} times")),
+                known: (high - low) / 2.0 <= KNOWN * estimate.median,
+            },
+            Err(why) => Self { text: format!("{text}; {why}"), known: false },
+        })
+    }
+
+    /// What switching costs in `row`: a difference, which the noise moves by as much as the whole cost.
+    fn cost(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
+        // Without a switch it is 0, whatever the noise.
+        let row = (row.contender != WIRE).then_some(row)?;
+        let (whole, switching) = (row.cost?, row.switching?);
+        let cost: Figure<'_> = &|figures| figures.cpu_us_each;
+        let (study, runs) = (Study::SmallPackets, switching.runs);
+        let twice = noise::twice(evidence, study, &[table], runs, cost, differences);
+        let shown = figure(switching);
+        let text = format!("{shown} µs of processor time for switching a packet; {runs} runs");
+        Some(match twice.map(|twice| noise::distance(&twice)) {
+            Ok(by) => {
+                let (low, high) = (switching.low - by, switching.high + by);
+                let text = text + &moved(low, high, &format!("{by:.2} µs"));
+                Self { text, known: (high - low) / 2.0 <= KNOWN * whole.median }
+            }
+            Err(why) => Self { text: format!("{text}; {why}"), known: false },
+        })
+    }
+}
+
+/// Where a figure may truly be, if the noise has moved it `by` so much.
+fn moved(low: f64, high: f64, by: &str) -> String {
+    format!("; A/A up to {by}, so [{low:.2}, {high:.2}]")
+}
+
+fn figure(estimate: Estimate) -> String {
+    super::markdown::estimate(Some(estimate))
+}
+
+/// The first of each pair less the second.
+fn differences(pairs: &[(f64, f64)]) -> Option<Estimate> {
+    Estimate::of(&pairs.iter().map(|(a, b)| a - b).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -163,31 +214,50 @@ mod tests {
     use super::*;
     use crate::lab::{Contender, Profile, Shape};
 
-    fn check(low: f64, high: f64, runs: usize, unsteady: Option<&str>) -> Check {
-        let estimate = Estimate { median: 1.0, low, high, runs };
-        let unsteady = unsteady.map(str::to_owned);
-        let found = Some(Ratio { estimate, unsteady });
-        Check { what: String::new(), found, range: (0.95, f64::INFINITY) }
+    fn check(low: f64, high: f64, noise: Result<f64, &str>) -> Check {
+        let estimate = Estimate { median: 1.0, low, high, runs: 5 };
+        let found = Some(Ratio { estimate, noise: noise.map_err(str::to_owned) });
+        Check { what: String::new(), found, range: (0.5, 2.0) }
     }
 
     #[test]
-    fn check_is_open_when_its_interval_crosses_the_limit() {
-        let verdict = |low, high| check(low, high, 5, None).verdict();
-        assert_eq!(verdict(0.96, 1.1), Some(Verdict::Holds));
-        assert_eq!(verdict(0.8, 0.9), Some(Verdict::DoesNotHold));
-        assert_eq!(verdict(0.9, 1.1), Some(Verdict::NotConverged));
-        assert_eq!(check(1.0, 1.0, 1, None).verdict(), Some(Verdict::NotConverged));
+    fn check_is_open_when_its_widened_interval_crosses_a_limit() {
+        let verdict = |low, high, noise| check(low, high, Ok(noise)).verdict();
+        let (holds, fails, open) =
+            (Some(Verdict::Holds), Some(Verdict::DoesNotHold), Some(Verdict::NotConverged));
+        // Without noise: on a limit is within it.
+        assert_eq!((verdict(0.5, 2.0, 1.0), verdict(0.49, 0.6, 1.0)), (holds, open));
+        assert_eq!((verdict(0.4, 0.49, 1.0), verdict(2.01, 3.0, 1.0)), (fails, fails));
+        assert_eq!((verdict(0.4, 0.5, 1.0), verdict(2.0, 3.0, 1.0)), (open, open));
+        // With noise of a quarter: wholly within both limits, and wholly beyond either.
+        assert_eq!((verdict(0.625, 1.6, 1.25), verdict(0.62, 1.0, 1.25)), (holds, open));
+        assert_eq!((verdict(1.0, 1.61, 1.25), verdict(0.3, 0.39, 1.25)), (open, fails));
+        assert_eq!((verdict(0.3, 0.4, 1.25), verdict(2.5, 3.0, 1.25)), (open, open));
+        assert_eq!(verdict(2.51, 3.0, 1.25), fails);
+        assert_eq!(verdict(1.0, 1.0, f64::INFINITY), open);
     }
 
     #[test]
-    fn check_is_open_with_its_numbers_when_the_machine_did_not_hold_still() {
-        for (low, high) in [(0.96, 1.1), (0.8, 0.9)] {
-            let check = check(low, high, 5, Some("A/A: 0.70 [0.50, 0.90]"));
-            assert_eq!(check.verdict(), Some(Verdict::NotConverged));
-            let line = check.line().unwrap();
-            assert!(line.contains(&format!("[{low:.2}, {high:.2}]")), "{line}");
-            assert!(line.ends_with("not converged here (A/A: 0.70 [0.50, 0.90])"), "{line}");
-        }
+    fn far_ratio_is_judged_when_the_machine_did_not_hold_still() {
+        let far = check(0.10, 0.11, Ok(1.35));
+        assert_eq!(far.verdict(), Some(Verdict::DoesNotHold));
+        let line = far.line().unwrap();
+        assert!(
+            line.contains("[0.10, 0.11], 5 runs; A/A up to 1.35 times, so [0.07, 0.15];"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn check_is_open_with_its_numbers_when_nothing_is_known_of_the_noise() {
+        let open = check(0.10, 0.11, Err("one run says nothing"));
+        assert_eq!(open.verdict(), Some(Verdict::NotConverged));
+        let line = open.line().unwrap();
+        assert!(line.contains("[0.10, 0.11]"), "{line}");
+        assert!(
+            line.ends_with("one run says nothing; claimed 0.5 to 2: not converged here"),
+            "{line}"
+        );
     }
 
     /// Results of one study: what `of` gives for each contender and block.
@@ -252,7 +322,8 @@ mod tests {
                 let part = match contender {
                     c if c == vxlan => wild,
                     c if c == qinq => 0.01,
-                    _ => 0.0,
+                    // The bridge, twice the same.
+                    _ => 0.02,
                 };
                 let swing = [0.0, 1.0, -1.0, 0.7, -0.7, 0.4, -0.4][block % 7];
                 Figures { gbps: Some(10.0 * (1.0 + part * swing)), ..Figures::default() }
@@ -287,6 +358,30 @@ mod tests {
     }
 
     #[test]
+    fn small_packets_are_not_answered_when_the_noise_is_as_large_as_the_answer() {
+        let of = |shaken: f64| {
+            let mut results = results(
+                Study::SmallPackets,
+                5,
+                &[Contender::Direct],
+                "packet_rate-18B-8i",
+                |_, _| Figures { packets_per_second: Some(1000.0), ..Figures::default() },
+            );
+            for sample in results.samples.iter_mut().filter(|sample| sample.again) {
+                sample.figures.as_mut().unwrap().packets_per_second = Some(1000.0 * shaken);
+            }
+            verdict("C4", &results)
+        };
+        assert_eq!(of(1.3).0, Verdict::Answered);
+        let (found, lines) = of(1.5);
+        assert_eq!(found, Verdict::NotConverged);
+        assert!(
+            lines[0].ends_with("A/A up to 1.50 times, so [0.67, 1.50]: not converged here"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
     fn small_packets_have_their_rate_and_their_cost_from_their_own_tables() {
         let of = |scenario: &str| {
             results(Study::SmallPackets, 3, &[Contender::Direct], scenario, |contender, _| {
@@ -308,17 +403,18 @@ mod tests {
     }
 
     #[test]
-    fn claim_is_open_when_nothing_contradicts_it_and_something_is_open() {
+    fn claim_says_no_more_than_its_measurements() {
         let claim = super::super::claims::verdicts(&super::super::run::empty(1))[0].claim;
-        let good = || check(0.96, 1.1, 5, None);
-        let bad = || check(0.1, 0.2, 5, None);
-        let open = || check(0.1, 2.0, 5, None);
-        let of = |checks: &[Check]| combine(claim, "", checks).verdict;
-        assert_eq!(of(&[good(), good()]), Verdict::Holds);
-        assert_eq!(of(&[good(), open()]), Verdict::NotConverged);
-        assert_eq!(of(&[bad(), open()]), Verdict::NotConverged);
-        assert_eq!(of(&[good(), bad(), open()]), Verdict::HoldsInPart);
-        assert_eq!(of(&[bad(), bad()]), Verdict::DoesNotHold);
-        assert_eq!(of(&[]), Verdict::NotTestable);
+        let good = || check(0.96, 1.1, Ok(1.1));
+        let bad = || check(0.1, 0.2, Ok(1.1));
+        let open = || check(0.1, 2.0, Ok(1.1));
+        let of = |checks: &[Check]| combine(claim, "", checks).words();
+        assert_eq!(of(&[good(), good()]), "holds");
+        assert_eq!(of(&[bad(), bad()]), "does not hold");
+        assert_eq!(of(&[good(), bad(), open()]), "holds in part");
+        assert_eq!(of(&[good(), open(), open()]), "holds so far (1 of 3)");
+        assert_eq!(of(&[bad(), open()]), "does not hold so far (1 of 2)");
+        assert_eq!(of(&[open(), open()]), "not converged here");
+        assert_eq!(of(&[]), "not testable here");
     }
 }

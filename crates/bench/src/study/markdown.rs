@@ -26,8 +26,9 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
     }
     writeln!(out, "## Verdicts\n\n| | claim | here |\n|---|---|---|")?;
     let findings = verdicts(results);
-    for Finding { claim, verdict, .. } in &findings {
-        writeln!(out, "| {} | {} | **{}** |", claim.id, claim.text, verdict.words())?;
+    for finding in &findings {
+        let claim = finding.claim;
+        writeln!(out, "| {} | {} | **{}** |", claim.id, claim.text, finding.words())?;
     }
     writeln!(out, "\n### Evidence\n")?;
     for Finding { claim, why, evidence, .. } in &findings {
@@ -51,15 +52,11 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
 
 /// How many claims have which verdict, in a sentence.
 pub(super) fn tally(findings: &[Finding]) -> String {
-    let mut counts: Vec<(Verdict, usize)> = Vec::new();
-    for Finding { verdict, .. } in findings {
-        match counts.iter_mut().find(|(known, _)| known == verdict) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((*verdict, 1)),
-        }
-    }
-    let parts: Vec<_> =
-        counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.words())).collect();
+    let of = |verdict: Verdict| {
+        let count = findings.iter().filter(|finding| finding.verdict == verdict).count();
+        (count > 0).then(|| format!("{count} {}", verdict.words()))
+    };
+    let parts: Vec<_> = Verdict::ALL.into_iter().filter_map(of).collect();
     format!(
         "{} claims: {}. A claim opens to what it was judged by.",
         findings.len(),
@@ -80,7 +77,8 @@ pub(super) fn how(results: &Results) -> String {
     };
     format!(
         "{}. Each measurement lasts {seconds} s; {blocks} in random order, and the bridge twice. Ratios are taken within blocks; \
-         figures are medians with bootstrap 95 % intervals, and the number of runs that they stand on.{quick}",
+         figures are medians with bootstrap 95 % intervals, and the number of runs that they stand on. A claim is judged by an interval \
+         that is widened by how far the bridge is from itself (A/A), and is left open where that crosses the claim's limit.{quick}",
         results.environment
     )
 }
@@ -119,7 +117,7 @@ pub(super) fn noise(table: &Table) -> String {
     let end = if table.converged() {
         "converged."
     } else {
-        "**not converged**; no ratio means more than that."
+        "**not converged**; no ratio means more than that, and claims count it."
     };
     format!("A/A: the same again {}{cost}; {end}", estimate(Some(rate)))
 }

@@ -13,6 +13,7 @@ mod html;
 mod judge;
 mod longest;
 mod markdown;
+mod noise;
 mod outline;
 mod published;
 mod results;
@@ -22,7 +23,7 @@ mod select;
 mod summary;
 
 pub use catalogue::Study;
-pub use claims::{Claim, Finding, Verdict, verdicts};
+pub use claims::{Claim, Finding, Tally, Verdict, verdicts};
 pub use compare::{Change, Comparison, compare};
 pub use findings::findings;
 pub use html::html;

@@ -6,13 +6,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::claims::Finding;
+use super::claims::{Finding, verdicts};
+use super::select::INTERLEAVED;
 use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Shape};
 use crate::{Error, Result};
 
-/// The version of the schema. It grows when a reader of the earlier one would misunderstand.
-pub const SCHEMA: u32 = 2;
+/// The version of the schema. It grows when a reader of the earlier one would misunderstand. Since 2 blocks are those of a whole study;
+/// since 3 verdicts count the noise of the machine, and say of how many measurements they are made.
+pub const SCHEMA: u32 = 3;
 
 /// A whole run of one or more studies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -118,6 +120,17 @@ pub struct Figures {
 }
 
 impl Results {
+    /// The same samples, with the verdicts of this program.
+    #[must_use]
+    pub fn judged(mut self) -> Self {
+        self.verdicts = verdicts(&self);
+        // Only what an earlier file calls a block would be misunderstood.
+        if self.schema >= INTERLEAVED {
+            self.schema = SCHEMA;
+        }
+        self
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -163,7 +176,7 @@ mod tests {
         for (text, why) in [
             ("", "not the results"),
             ("{}", "has no schema"),
-            ("{\"schema\": 999}", "schema 999; this program reads 1 to 2"),
+            ("{\"schema\": 999}", "schema 999; this program reads 1 to 3"),
             ("{\"schema\": 2}", "missing field"),
         ] {
             fs::write(&path, text).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::catalogue::Study;
-use super::markdown::noise;
+use super::noise::{self, Figure, Statistic};
 use super::results::{Figures, Results, Sample};
 use super::summary::{Table, tables};
 use crate::lab::{Contender, Profile, Shape};
@@ -56,12 +56,18 @@ pub(super) struct Pick<'a> {
 /// A ratio of two series.
 pub(super) struct Ratio {
     pub(super) estimate: Estimate,
-    /// Why it says nothing, where the machine did not hold still for both.
-    pub(super) unsteady: Option<String>,
+    /// How many times larger or smaller the machine may have made it, 1 or more; or why that is not known.
+    pub(super) noise: Result<f64, String>,
 }
 
-/// What two series have in each block, and why that says nothing, if so.
-type Pairs = (Vec<(f64, f64)>, Option<String>);
+impl Ratio {
+    /// What it may truly be: the interval, widened by the noise, with the factor of that; or why that is not known.
+    pub(super) fn widened(&self) -> Result<(f64, f64, f64), &str> {
+        let Self { estimate: Estimate { low, high, .. }, noise } = self;
+        let widened = |factor: &f64| (low / factor, high * factor, *factor);
+        noise.as_ref().map(widened).map_err(String::as_str)
+    }
+}
 
 impl<'p> Pick<'p> {
     pub(super) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
@@ -106,7 +112,7 @@ impl<'p> Pick<'p> {
     fn series<'e>(
         &self,
         evidence: &'e Evidence<'_>,
-        of: impl Fn(&Figures) -> Option<f64>,
+        of: Figure<'_>,
     ) -> Option<(BTreeMap<usize, f64>, &'e Table)> {
         let mut tables = evidence.of_study(self.study);
         let table = tables.find(|t| t.scenario == self.scenario && self.takes(&t.shape))?;
@@ -122,9 +128,7 @@ impl<'p> Pick<'p> {
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Ratio> {
-        let (pairs, unsteady) = self.pairs(base, evidence, of)?;
-        let ratios: Vec<f64> = pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect();
-        Some(Ratio { estimate: Estimate::of(&ratios)?, unsteady })
+        self.compare(base, evidence, &of, ratios)
     }
 
     /// The standard deviation of these over that of those, each in parts of its mean; of three blocks or more.
@@ -134,42 +138,49 @@ impl<'p> Pick<'p> {
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Ratio> {
-        let (pairs, unsteady) = self.pairs(base, evidence, of)?;
-        if pairs.len() < 3 {
-            return None;
-        }
-        let (mine, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-        let estimate = Estimate::bootstrap(mine.len(), |drawn| {
-            let of = |values: &[f64]| {
-                let drawn = drawn.iter().filter_map(|&run| values.get(run).copied());
-                relative_deviation(&drawn.collect::<Vec<_>>())
-            };
-            ratio(of(&mine)?, of(&theirs)?)
-        })?;
-        Some(Ratio { estimate, unsteady })
+        self.compare(base, evidence, &of, scatters)
     }
 
-    /// `of` of these and of those in the same block, and why they say nothing, where the machine did not hold still.
-    fn pairs(
+    /// What these and those of the same block differ by, beside what whoever was measured twice differs from itself by.
+    fn compare(
         &self,
         base: &Pick<'_>,
         evidence: &Evidence<'_>,
-        of: impl Fn(&Figures) -> Option<f64>,
-    ) -> Option<Pairs> {
-        let (mine, here) = self.series(evidence, &of)?;
-        let (theirs, there) = base.series(evidence, &of)?;
-        let unsteady = if here.shape != there.shape && evidence.results.schema < INTERLEAVED {
-            Some("these two were not measured in the same blocks".to_owned())
-        } else {
-            // Where only one of the two was measured twice, in the same blocks, that has to do for both.
-            let both = [here, there];
-            let twice = both.into_iter().any(|table| table.noise.is_some());
-            let doubtful = |table: &&Table| !table.converged() && (table.noise.is_some() || !twice);
-            both.into_iter().find(doubtful).map(noise)
-        };
+        of: Figure<'_>,
+        what: Statistic,
+    ) -> Option<Ratio> {
+        let (mine, here) = self.series(evidence, of)?;
+        let (theirs, there) = base.series(evidence, of)?;
         let both = |(block, value): (&usize, &f64)| Some((*value, *theirs.get(block)?));
-        Some((mine.iter().filter_map(both).collect(), unsteady))
+        let estimate = what(&mine.iter().filter_map(both).collect::<Vec<_>>())?;
+        let noise = if here.shape != there.shape && evidence.results.schema < INTERLEAVED {
+            Err("these two were not measured in the same blocks".to_owned())
+        } else {
+            noise::twice(evidence, self.study, &[here, there], estimate.runs, of, what)
+                .map(|twice| noise::factor(&twice))
+        };
+        Some(Ratio { estimate, noise })
     }
+}
+
+/// The first of each pair over the second.
+pub(super) fn ratios(pairs: &[(f64, f64)]) -> Option<Estimate> {
+    Estimate::of(&pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect::<Vec<_>>())
+}
+
+/// How much the first of all pairs scatter, over how much the second do.
+fn scatters(pairs: &[(f64, f64)]) -> Option<Estimate> {
+    if pairs.len() < 3 {
+        return None;
+    }
+    let (mine, theirs): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    Estimate::bootstrap(pairs.len(), |drawn| {
+        let of = |values: &[f64]| {
+            let drawn = drawn.iter().filter_map(|&run| values.get(run).copied());
+            relative_deviation(&drawn.collect::<Vec<_>>())
+        };
+        ratio(of(&mine)?, of(&theirs)?)
+    })
 }
 
 /// What the study `entropy` has seen, a line for each contender.
@@ -239,23 +250,90 @@ mod tests {
 
     #[test]
     fn ratio_of_two_underlays_is_that_of_the_same_block() {
-        let Ratio { estimate, unsteady } = across(&results(2));
+        let Ratio { estimate, noise } = across(&results(2));
         assert_eq!((estimate.low, estimate.high, estimate.runs), (0.4, 0.4, 3));
-        assert_eq!(unsteady, None);
+        assert!((noise.unwrap() - 1.01).abs() < 1e-9);
     }
 
     #[test]
     fn ratio_of_two_underlays_says_nothing_when_they_were_measured_one_after_the_other() {
-        let why = across(&results(1)).unsteady.unwrap();
+        let why = across(&results(1)).noise.unwrap_err();
         assert!(why.contains("not measured in the same blocks"), "{why}");
     }
 
-    #[test]
-    fn ratio_says_nothing_when_the_bridge_differs_from_itself() {
-        let mut results = results(2);
-        for sample in results.samples.iter_mut().filter(|s| s.again) {
-            sample.figures.as_mut().unwrap().gbps = Some(1.0);
+    /// `results` with the second runs of the base, at `profile`, `times` what they were.
+    fn shaken(mut results: Results, profile: Profile, times: f64) -> Results {
+        let again = |s: &&mut Sample| s.again && s.shape.profile == profile;
+        for sample in results.samples.iter_mut().filter(again) {
+            let gbps = &mut sample.figures.as_mut().unwrap().gbps;
+            *gbps = gbps.map(|value| value * times);
         }
-        assert!(across(&results).unsteady.unwrap().contains("not converged"));
+        results
+    }
+
+    #[test]
+    fn interval_is_widened_both_ways_by_what_either_base_differs_from_itself() {
+        for profile in [Profile::Full, Profile::None] {
+            for times in [2.0, 0.5] {
+                let (low, high, _) = across(&shaken(results(2), profile, times)).widened().unwrap();
+                let near = |value: f64, goal: f64| (value / goal - 1.0).abs() < 0.02;
+                assert!(near(low, 0.2) && near(high, 0.8), "{profile}, {times}: {low} to {high}");
+            }
+        }
+    }
+
+    #[test]
+    fn outermost_run_counts_when_those_of_the_base_cancel_out() {
+        let mut results = results(2);
+        for (block, times) in [(0, 0.8), (2, 1.25)] {
+            let mine = |s: &&mut Sample| s.again && s.block == block;
+            for sample in results.samples.iter_mut().filter(mine) {
+                let figures = sample.figures.as_mut().unwrap();
+                figures.gbps = figures.gbps.map(|value| value * times);
+            }
+        }
+        assert!((across(&results).noise.unwrap() - 1.2625).abs() < 1e-9);
+    }
+
+    #[test]
+    fn noise_of_other_scenarios_counts_when_runs_are_few() {
+        let with_another = |blocks: usize| {
+            let mut results = super::super::run::empty(blocks);
+            for block in 0..blocks {
+                for (scenario, contender, again, gbps) in [
+                    ("s", Contender::LinuxBridge, false, 1.0),
+                    ("s", Contender::LinuxBridge, true, 1.0),
+                    ("s", Contender::KERNEL_VXLAN, false, 0.5),
+                    ("other", Contender::LinuxBridge, false, 1.0),
+                    ("other", Contender::LinuxBridge, true, 1.5),
+                ] {
+                    results.samples.push(Sample {
+                        study: Study::JumboFrames.name().to_owned(),
+                        scenario: scenario.to_owned(),
+                        shape: Shape::default(),
+                        contender,
+                        block,
+                        again,
+                        figures: Some(Figures { gbps: Some(gbps), ..Figures::default() }),
+                        failure: None,
+                    });
+                }
+            }
+            let pick = |contender| Pick::new(Study::JumboFrames, contender, "s");
+            let (tunnel, bridge) = (pick(Contender::KERNEL_VXLAN), pick(Contender::LinuxBridge));
+            tunnel.over(&bridge, &Evidence::of(&results), |f| f.gbps).unwrap().noise
+        };
+        assert_eq!(with_another(1), Err("one run says nothing".to_owned()));
+        assert_eq!(with_another(2), Ok(1.5));
+        assert_eq!(with_another(4), Ok(1.5));
+        assert_eq!(with_another(5), Ok(1.0));
+    }
+
+    #[test]
+    fn nothing_is_known_of_the_noise_when_nobody_was_measured_twice() {
+        let mut results = results(2);
+        results.samples.retain(|sample| !sample.again);
+        let why = across(&results).noise.unwrap_err();
+        assert!(why.contains("nobody was measured twice"), "{why}");
     }
 }

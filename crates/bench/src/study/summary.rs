@@ -10,7 +10,7 @@ use crate::stats::{Estimate, relative_deviation};
 /// What all ratios are to: no tunnel.
 pub const BASE: Contender = Contender::LinuxBridge;
 /// What is subtracted for the cost of switching: no switch.
-const WIRE: Contender = Contender::Direct;
+pub(super) const WIRE: Contender = Contender::Direct;
 /// The published rule: runs agree when their standard deviation is not more than this part of their mean.
 pub const AGREEMENT: f64 = 0.05;
 

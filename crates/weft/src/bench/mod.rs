@@ -35,7 +35,7 @@ enum Task {
         /// results.json of the later run
         after: PathBuf,
     },
-    /// Write report.html and report.md anew from results.json
+    /// Judge the samples of results.json anew; write report.html, report.md and results.json
     Report {
         /// results.json of a run
         results: PathBuf,
@@ -160,9 +160,7 @@ pub fn bench(args: Bench) -> Result<(), Failure> {
             println!("{}", study::compare(&read(&before)?, &read(&after)?));
             Ok(())
         }
-        Task::Report { results, out } => {
-            Ok(write_reports(&Results::read(&results).map_err(Failure::input)?, &out)?)
-        }
+        Task::Report { results, out } => report(&results, &out),
         Task::Findings { directory } => findings(&directory),
         Task::Crosscheck { blocks, seconds } => crosscheck(blocks.into(), seconds),
         Task::Serve(args) => remote::serve(&args),
@@ -229,9 +227,7 @@ fn run(args: Run) -> Result<(), Failure> {
     })?;
     results.write(&json)?;
     write_reports(&results, &args.out)?;
-    for finding in &results.verdicts {
-        println!("{:4} {:18} {}", finding.claim.id, finding.verdict.words(), finding.claim.text);
-    }
+    print_verdicts(&results);
     let failed = results.samples.iter().filter(|sample| sample.failure.is_some()).count();
     if failed > 0 {
         println!("{failed} of {} measurements failed; the reports say why", results.samples.len());
@@ -242,6 +238,20 @@ fn run(args: Run) -> Result<(), Failure> {
     } else {
         Err(anyhow::anyhow!("interrupted: what was measured is kept").into())
     }
+}
+
+fn print_verdicts(results: &Results) {
+    for finding in &results.verdicts {
+        println!("{:4} {:30} {}", finding.claim.id, finding.words(), finding.claim.text);
+    }
+}
+
+fn report(results: &Path, out: &Path) -> Result<(), Failure> {
+    let results = Results::read(results).map_err(Failure::input)?.judged();
+    results.write(&out.join("results.json"))?;
+    write_reports(&results, out)?;
+    print_verdicts(&results);
+    Ok(())
 }
 
 fn findings(directory: &Path) -> Result<(), Failure> {
