@@ -355,6 +355,9 @@ fn namespace(name: &str) -> Result<OwnedNetns> {
         // Link-local addresses are usable at once, like those that the lab gives.
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
+        // For programs that do not choose theirs, or do so when they are connected already: where the host's is BBR, they would be
+        // paced by timers. The others are not for namespaces to choose.
+        ("net/ipv4/tcp_congestion_control", "reno"),
     ] {
         netns.sysctl(key, value)?;
     }

@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::histogram::Histogram;
-use super::instance::{self, CONNECT_LIMIT, Shared};
+use super::instance::{self, Shared};
+use super::placement::Placement;
 use super::protocol::{self, Request};
 use super::server::STACK_BYTES;
 use super::{Load, Pattern};
@@ -16,15 +17,6 @@ use crate::{Error, Result, Stop};
 
 /// How long all connections of a load may take to be established.
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
-
-/// Where traffic is made, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Placement {
-    /// The processor on which all threads of a side stay; `None` leaves that to the kernel.
-    pub cpu: Option<usize>,
-    /// The congestion control of TCP; `None` is the host's.
-    pub congestion_control: Option<&'static str>,
-}
 
 /// The connections of a running load. Dropping it ends them.
 #[derive(Debug)]
@@ -95,9 +87,8 @@ impl Connected {
                 let text = format!("only {number} of {all} connections in {seconds} s");
                 return Err(Error::Traffic(text));
             }
-            let stream = TcpStream::connect_timeout(&server, CONNECT_LIMIT)
-                .map_err(Error::io(format!("connect to {server}")))?;
-            placement.choose_congestion_control(&stream)?;
+            let stream =
+                placement.connect(server).map_err(Error::io(format!("connect to {server}")))?;
             let port = protocol::ask(&stream, request)?;
             connected.controls.push(share(&stream)?);
             connected.prepare(stream, SocketAddr::new(server.ip(), port))?;
@@ -168,7 +159,7 @@ impl Connected {
             Pattern::TcpCrr => {
                 client.controls.push(stream);
                 client.spawn(placement, move |shared, times| {
-                    instance::ask_connecting(&there, size, shared, times)
+                    instance::ask_connecting(there, placement, size, shared, times)
                 })
             }
             Pattern::UdpRr => {

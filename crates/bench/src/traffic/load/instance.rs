@@ -15,6 +15,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
 use super::histogram::Histogram;
+use super::placement::Placement;
 
 /// How long a thread blocks before it looks whether the run is over.
 pub(super) const WAIT: Duration = Duration::from_millis(20);
@@ -268,7 +269,8 @@ pub(super) fn answer_connections(
 
 /// A connection, a request, a response and the end of the connection, again and again.
 pub(super) fn ask_connecting(
-    server: &SocketAddr,
+    server: SocketAddr,
+    placement: Placement,
     size: usize,
     shared: &Shared,
     times: &mut Histogram,
@@ -277,7 +279,7 @@ pub(super) fn ask_connecting(
     shared.wait_for_go();
     while !shared.is_done() {
         let asked = Instant::now();
-        let mut stream = TcpStream::connect_timeout(server, CONNECT_LIMIT)?;
+        let mut stream = placement.connect(server)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         stream.write_all(&message)?;

@@ -7,15 +7,17 @@ mod client;
 mod histogram;
 mod instance;
 mod peer;
+mod placement;
 mod protocol;
 mod server;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use client::{Client, Connected, Counters, Placement};
+pub use client::{Client, Connected, Counters};
 pub use histogram::Histogram;
 pub use peer::{Peer, PeerCounters};
+pub use placement::Placement;
 pub use server::Server;
 
 use crate::{Error, Result};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use netdev::cpu::{CpuTimes, pin_current_thread, ticks_per_second};
+use netdev::cpu::{CpuTimes, ticks_per_second};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
@@ -43,7 +43,7 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(failed)?;
         setsockopt(&listener, sockopt::ReceiveTimeout, &TimeVal::new(0, WAIT.as_micros() as _))
             .map_err(|e| failed(e.into()))?;
-        placement.choose_congestion_control(&listener)?;
+        placement.choose_congestion_control(&listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared::default());
         let accepting = Arc::clone(&shared);
@@ -261,18 +261,4 @@ fn is_there(stream: &TcpStream) -> bool {
 
 fn has_more(stream: &TcpStream) -> bool {
     matches!(pending(stream), Ok(1..))
-}
-
-impl Placement {
-    /// Keeps the calling thread on the processor.
-    pub(super) fn pin(self) -> Result<()> {
-        Ok(self.cpu.map_or(Ok(()), pin_current_thread)?)
-    }
-
-    /// Accepted connections take over what their listener has.
-    pub(super) fn choose_congestion_control(self, socket: &impl std::os::fd::AsFd) -> Result<()> {
-        let Some(name) = self.congestion_control else { return Ok(()) };
-        setsockopt(socket, sockopt::TcpCongestion, &name.into())
-            .map_err(Error::io(format!("choose {name} as congestion control")))
-    }
 }
