@@ -1,7 +1,9 @@
 //! This crate's traffic beside that of others, in one lab: streams beside iperf3, round trips beside sockperf.
 //!
 //! Of round trips the median is compared. Their mean is made by the few that another process held up, which on a busy machine last fifty
-//! times as long: there means of the same program differ by half, and medians by a tenth.
+//! times as long: there means of the same program differ by half, and medians by a tenth. Ours is measured twice in each block, so that
+//! what the two programs differ by stands beside what one differs from itself by: on a machine that moves a stream by a fifth, nobody
+//! can tell whether two programs agree within a tenth.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
@@ -20,6 +22,8 @@ use crate::{Error, Result, Stop};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a program may take to start, and to end besides what it is told to measure.
 const GRACE: Duration = Duration::from_secs(5);
+/// What is not measured of both, to begin with: whole seconds, as iperf3 has it.
+const WARM_UP: Duration = Duration::from_secs(1);
 /// Where the programs listen: each time one port higher, because what remains of the last connection keeps some from listening.
 const FIRST_PORT: u16 = 5201;
 /// Bytes of a write, and of a message: sockperf's header leaves no room for less.
@@ -49,23 +53,56 @@ pub struct Agreement {
     pub theirs: Estimate,
     /// Ours over theirs, within blocks.
     pub ratio: Estimate,
+    /// Ours over ours, within blocks (A/A).
+    pub noise: Estimate,
+}
+
+/// Whether two programs measure the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// They are no farther apart than [`AGREEMENT`].
+    Within,
+    /// They are farther apart, and the noise of the machine does not explain that.
+    Apart,
+    /// They are farther apart, which may be the noise of the machine.
+    NotConverged,
 }
 
 impl Agreement {
-    /// True when the two are no farther apart than [`AGREEMENT`].
-    pub fn holds(&self) -> bool {
-        (self.ratio.median - 1.0).abs() <= AGREEMENT
+    /// What it comes to. The noise is the outermost end of its interval, as for claims.
+    pub fn outcome(&self) -> Outcome {
+        let (least, most) = (1.0 - AGREEMENT, 1.0 + AGREEMENT);
+        let Self { ratio, noise, .. } = self;
+        let factor = noise.high.max(1.0 / noise.low).max(1.0);
+        if (least..=most).contains(&ratio.median) {
+            Outcome::Within
+        } else if ratio.low / factor > most || ratio.high * factor < least {
+            Outcome::Apart
+        } else {
+            Outcome::NotConverged
+        }
     }
 }
 
 impl fmt::Display for Agreement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, unit, ours, theirs, ratio } = self;
-        let verdict = if self.holds() { "within 10 %" } else { "APART" };
+        let Self { what, unit, ours, theirs, ratio, noise } = self;
+        let outcome = match self.outcome() {
+            Outcome::Within => "within 10 %",
+            Outcome::Apart => "APART",
+            Outcome::NotConverged => "not converged",
+        };
+        let show = |Estimate { median, low, high, .. }: &Estimate| {
+            format!("{median:.2} [{low:.2}, {high:.2}]")
+        };
         write!(
             f,
-            "{what}: ours {:.2} {unit}, theirs {:.2} {unit}, ratio {:.2} [{:.2}, {:.2}], {} runs: {verdict}",
-            ours.median, theirs.median, ratio.median, ratio.low, ratio.high, ratio.runs
+            "{what}: ours {:.2} {unit}, theirs {:.2} {unit}, ratio {}, ours again {}, {} runs: {outcome}",
+            ours.median,
+            theirs.median,
+            show(ratio),
+            show(noise),
+            ratio.runs
         )
     }
 }
@@ -79,7 +116,7 @@ pub fn run(blocks: usize, seconds: Duration, stop: &Stop) -> Result<Vec<Agreemen
     let lab = Lab::build_as(&session, Shape { guests_per_host: 1, ..Shape::default() })?;
     let mut attachment = Contender::Direct.attach(&lab, "weft".as_ref())?;
     first_ping(lab.guest(0, 0), lab.guest(1, 0), &mut attachment, stop)?;
-    let timing = Timing { warm_up: Duration::from_millis(300), measured: seconds };
+    let timing = Timing { warm_up: WARM_UP, measured: seconds };
     let subjects = [Subject::Stream, Subject::TcpRoundTrips, Subject::UdpRoundTrips];
     subjects.into_iter().map(|subject| subject.run(&lab, &mut attachment, blocks, timing)).collect()
 }
@@ -92,18 +129,21 @@ impl Subject {
         blocks: usize,
         timing: Timing,
     ) -> Result<Agreement> {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut again, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for block in 0..blocks.max(1) {
-            let mut order = [true, false];
+            let mut order = [0, 1, 2];
             shuffle(&mut order);
-            for mine in order {
-                match mine {
-                    true => ours.push(self.ours(lab, attachment, timing)?),
-                    false => theirs.push(self.theirs(lab, self.port(block), timing.measured)?),
+            for who in order {
+                match who {
+                    0 => ours.push(self.ours(lab, attachment, timing)?),
+                    1 => again.push(self.ours(lab, attachment, timing)?),
+                    _ => theirs.push(self.theirs(lab, self.port(block), timing)?),
                 }
             }
         }
-        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
+        let over = |values: &[f64], base: &[f64]| -> Vec<f64> {
+            values.iter().zip(base).map(|(a, b)| a / b).collect()
+        };
         let none = || Error::Traffic("nothing was measured".into());
         let estimate = |values: &[f64]| Estimate::of(values).ok_or_else(none);
         let (what, unit) = match self {
@@ -120,7 +160,8 @@ impl Subject {
             unit,
             ours: estimate(&ours)?,
             theirs: estimate(&theirs)?,
-            ratio: estimate(&ratios)?,
+            ratio: estimate(&over(&ours, &theirs))?,
+            noise: estimate(&over(&again, &ours))?,
         })
     }
 
@@ -139,10 +180,12 @@ impl Subject {
         FIRST_PORT + 1000 * self as u16 + (block % 1000) as u16
     }
 
-    fn theirs(self, lab: &Lab<'_>, number: u16, duration: Duration) -> Result<f64> {
+    fn theirs(self, lab: &Lab<'_>, number: u16, timing: Timing) -> Result<f64> {
         let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
         let address = to.ip4().to_string();
-        let seconds = duration.as_secs().max(1).to_string();
+        let Timing { warm_up, measured } = timing;
+        let seconds = measured.as_secs().max(1).to_string();
+        let omitted = warm_up.as_secs().to_string();
         let port = number.to_string();
         let message = MESSAGE.to_string();
         let transport: &[&str] = if self == Self::TcpRoundTrips { &["--tcp"] } else { &[] };
@@ -158,7 +201,7 @@ impl Subject {
                     "-t",
                     &seconds,
                     "-O",
-                    "1",
+                    &omitted,
                     "-l",
                     "128K",
                     "-f",
@@ -184,7 +227,7 @@ impl Subject {
         self.wait_until_served(lab, from, SocketAddr::new(to.ip4().into(), number))?;
         server.check_running()?;
         let client = Process::spawn(program, pinned(from, &ask))?;
-        let text = client.finish(duration + Duration::from_secs(1) + 2 * GRACE, lab.stop())?;
+        let text = client.finish(measured + warm_up + 2 * GRACE, lab.stop())?;
         drop(server);
         let value = match self {
             Self::Stream => iperf3_gbps(&text),
@@ -229,6 +272,28 @@ fn sockperf_rate(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_apart_only_when_the_noise_does_not_explain_it() {
+        let near = |median: f64, part: f64| Estimate {
+            median,
+            low: median * (1.0 - part),
+            high: median * (1.0 + part),
+            runs: 5,
+        };
+        let outcome = |ratio: f64, noise: Estimate| {
+            let one = near(1.0, 0.0);
+            let (what, unit) = (String::new(), "");
+            Agreement { what, unit, ours: one, theirs: one, ratio: near(ratio, 0.01), noise }
+                .outcome()
+        };
+        assert_eq!(outcome(1.1, near(1.0, 0.3)), Outcome::Within);
+        assert_eq!(outcome(0.9, near(1.0, 0.0)), Outcome::Within);
+        assert_eq!(outcome(1.2, near(1.0, 0.02)), Outcome::Apart);
+        assert_eq!(outcome(0.8, near(1.0, 0.02)), Outcome::Apart);
+        assert_eq!(outcome(1.2, near(1.0, 0.2)), Outcome::NotConverged);
+        assert_eq!(outcome(0.8, near(0.8, 0.02)), Outcome::NotConverged);
+    }
 
     #[test]
     fn figures_of_others_are_read_from_what_they_print() {

@@ -46,8 +46,14 @@ fn stream(results: &Results) -> String {
     let ratio =
         |row: &Row| Some(format!("{} {}", row.contender, markdown::estimate(Some(row.ratio?))));
     let told: Vec<_> = TOLD.iter().filter_map(|who| ratio(table.row(*who)?)).collect();
-    let doubt =
-        if table.converged() { "" } else { " (not converged: the bridge differs from itself)" };
+    let doubt = match table.noise {
+        Some(again) if !table.converged() => format!(
+            " (not converged: the bridge, measured again, carries {} of what it did)",
+            markdown::estimate(Some(again))
+        ),
+        Some(_) => String::new(),
+        None => " (the bridge was not measured again)".to_owned(),
+    };
     format!(
         "one stream of TCP, of what a Linux bridge without a tunnel carries{doubt}: {}",
         told.join(", ")
@@ -104,6 +110,11 @@ mod tests {
         let [claims, stream, message] = findings(&results, &[row]);
         assert!(claims.starts_with("of 17 claims, not testable here: C1, C2"), "{claims}");
         assert!(stream.ends_with("carries: kernel vxlan 0.80 [0.80, 0.80]"), "{stream}");
+        for sample in results.samples.iter_mut().filter(|sample| sample.again) {
+            sample.figures = Some(Figures { gbps: Some(15.0), ..Figures::default() });
+        }
+        let [_, stream, _] = findings(&results, &[]);
+        assert!(stream.contains("measured again, carries 1.50 [1.50, 1.50] of what"), "{stream}");
         assert!(message.ends_with("one way: Linux bridge 700"), "{message}");
     }
 
