@@ -36,11 +36,12 @@ mod tables;
 pub use adopt::Inherited;
 pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
 pub use list::{List, SetField, Step};
-pub use load::{Room, Unsupported, check};
+pub use load::{OLDEST_KERNEL, Room, Unsupported, check};
 pub use pieces::Pieces;
 pub use pin::{PinError, Pins};
 pub use provider::{KernelDatapath, StartError, TakenOver};
 pub use purge::{Purged, purge};
+pub use reach::sends_super_packets;
 pub use tables::{
     FlowNo, Grace, ListNo, Lookups, MaskNo, Retired, Served, Sizes, TableError, Tables,
 };

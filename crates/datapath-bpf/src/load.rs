@@ -6,6 +6,7 @@ use flow::EntropySeed;
 use generated::DatapathSkelBuilder;
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use netdev::KernelVersion;
 use netdev::capability::{self, Capability};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -71,7 +72,7 @@ pub struct Unsupported {
 }
 
 /// The oldest kernel that the programs are tried with.
-const OLDEST: (u32, u32) = (6, 1);
+pub const OLDEST_KERNEL: KernelVersion = KernelVersion::new(6, 1);
 const EPERM: i32 = 1;
 /// By these libbpf fits programs to the running kernel.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
@@ -89,11 +90,10 @@ pub fn check() -> Result<(), Unsupported> {
 /// # Errors
 /// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
 pub(crate) fn load(room: Room, entropy: &EntropySeed) -> Result<Pieces, Unsupported> {
-    if let Some(release) = kernel_release()
-        && version(&release).is_some_and(|version| version < OLDEST)
+    if let Some(version) = KernelVersion::running()
+        && version < OLDEST_KERNEL
     {
-        let (major, minor) = OLDEST;
-        let why = format!("Linux {release} is older than {major}.{minor}");
+        let why = format!("Linux {version} is older than {OLDEST_KERNEL}");
         return Err(Unsupported { why });
     }
     try_load(room, entropy).map_err(|error| {
@@ -142,28 +142,9 @@ fn try_load(room: Room, entropy: &EntropySeed) -> Result<Pieces, libbpf_rs::Erro
     })
 }
 
-fn kernel_release() -> Option<String> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    Some(release.trim().to_owned())
-}
-
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_numbers_when_the_release_has_more() {
-        assert_eq!(version("6.18.44-fc-v669"), Some((6, 18)));
-        assert_eq!(version("6.1.0-50-amd64"), Some((6, 1)));
-        assert_eq!(version("5.10"), Some((5, 10)));
-        assert_eq!(version("next"), None);
-        assert!(version("5.19.17").unwrap() < OLDEST && version("6.1").unwrap() >= OLDEST);
-    }
 
     #[test]
     fn room_is_bounded_when_much_is_asked_for() {

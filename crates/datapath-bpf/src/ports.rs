@@ -297,6 +297,11 @@ impl Ports {
         self.uplink.as_ref()?.trouble.as_deref()
     }
 
+    /// How the uplink's program is attached, `tcx` or `clsact`; `None` while it is not.
+    pub(crate) fn uplink_hook(&self) -> Option<String> {
+        self.uplink.as_ref()?.attached.as_ref().map(ToString::to_string)
+    }
+
     /// The uplink is this device, or there is none.
     pub(crate) fn set_uplink(&mut self, link: Option<&Link>) {
         if self.uplink.as_ref().map(|place| place.link.index) != link.map(|link| link.index) {

@@ -196,6 +196,11 @@ impl KernelDatapath {
         taken.and(removed).map_err(refused)
     }
 
+    /// How the program at the uplink is attached, `tcx` or `clsact`; `None` while there is none.
+    pub fn uplink_hook(&self) -> Option<String> {
+        self.front.lock().ports.uplink_hook()
+    }
+
     /// What became of what a process had left, once it has been [taken over](KernelDatapath::take_over).
     pub fn taken_over(&self) -> Option<TakenOver> {
         self.pinned.as_ref()?.taken_over.get().copied()

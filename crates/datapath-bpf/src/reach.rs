@@ -384,13 +384,21 @@ fn links(underlay: &Underlay) -> HashSet<(PortNo, TagLink)> {
 
 /// Whether programs can send to an end point and take from it.
 fn is_for_programs(end: &EndpointConfig) -> bool {
-    let TunnelSpec { tunnel, checksum, sequence, .. } = end.spec;
-    let can = match tunnel {
+    can_send(&end.spec) && !end.remote.is_multicast()
+}
+
+/// Whether programs can send in such a tunnel.
+fn can_send(spec: &TunnelSpec) -> bool {
+    match spec.tunnel {
         TunnelType::Vxlan | TunnelType::Geneve => true,
-        TunnelType::Gre => !checksum && !sequence,
+        TunnelType::Gre => !spec.checksum && !spec.sequence,
         TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => false,
-    };
-    can && !end.remote.is_multicast()
+    }
+}
+
+/// Whether programs can send super-packets in such a tunnel over IPv6 or IPv4: not those that have to have an outer checksum.
+pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
+    can_send(spec) && (spec.tunnel == TunnelType::Gre || !(is_v6 && spec.checksum))
 }
 
 /// By what its packets come: see `carrier()` in `bpf/source.h`.

@@ -1,13 +1,8 @@
-//! What the switch itself asks: which datapath this host can have, and what its uplink does with what is sent.
+//! What the switch asks before it starts: which datapath this host can have.
 
-use crate::facts::{HostFacts, KernelVersion, NicFacts};
-use crate::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
-use flow::TunnelType;
+use crate::facts::{HostFacts, KernelVersion};
+use datapath_bpf::OLDEST_KERNEL;
 use netdev::{Netlink, Result};
-use serde::{Deserialize, Serialize};
-
-/// The oldest kernel that weft's programs are tried with; the kernel datapath refuses older ones.
-const OLDEST: KernelVersion = KernelVersion::new(6, 1);
 
 /// What a datapath in the kernel needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,8 +50,8 @@ impl Capabilities {
     /// One sentence on what is missing first.
     pub fn kernel_datapath(&self) -> Result<(), String> {
         let Self { kernel, btf, jit, tcx, clsact, may_load } = *self;
-        if kernel < OLDEST {
-            return Err(format!("Linux {kernel} is older than {OLDEST}"));
+        if kernel < OLDEST_KERNEL {
+            return Err(format!("Linux {kernel} is older than {OLDEST_KERNEL}"));
         }
         let needs = [
             (btf, "the kernel does not tell its types (CONFIG_DEBUG_INFO_BTF)"),
@@ -72,61 +67,6 @@ impl Capabilities {
             Some((_, why)) => Err(why.to_owned()),
         }
     }
-}
-
-/// How something is done, and why so.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Chosen {
-    /// What: a tunnel type, or the datapath.
-    pub what: String,
-    /// How: of a tunnel type, how its super-packets leave.
-    pub how: String,
-    /// Why so: of a tunnel type, who cuts them, and by which offload that is known.
-    pub why: String,
-}
-
-/// How super-packets of these tunnels are sent through a device: by the user datapath, or by the kernel datapath, which leaves to the
-/// user's what it cannot send.
-pub fn chosen(
-    nic: &NicFacts,
-    tunnels: &[TunnelType],
-    outer: Outer,
-    by_kernel: bool,
-) -> Vec<Chosen> {
-    tunnels
-        .iter()
-        .map(|&tunnel| {
-            let TunnelVerdict { segmentation, kernel_segmentation, cost, .. } =
-                verdict(nic, tunnel, outer);
-            let kernel = kernel_segmentation.filter(|_| by_kernel);
-            let in_kernel = kernel.is_some();
-            let segmentation = kernel.unwrap_or(segmentation);
-            let how = match (tunnel, in_kernel) {
-                (TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre, true) => {
-                    "super-packets inside the outer headers"
-                }
-                (TunnelType::Vxlan | TunnelType::Geneve, false) => "trains of UDP datagrams",
-                (TunnelType::Gre, false) => "a packet for each segment",
-                (TunnelType::Stt, _) => "one TCP-shaped super-packet",
-                (TunnelType::Vlan | TunnelType::QinQ, _) => "tagged super-packets",
-            };
-            let device = &nic.name;
-            let who = match segmentation.outcome {
-                Outcome::Yes => format!("{device} cuts them"),
-                Outcome::InSoftware => format!("the kernel cuts them for {device}"),
-                Outcome::No => "there are no super-packets".to_owned(),
-                Outcome::Unknown => format!("{device} or the kernel cuts them"),
-            };
-            let keeps = match cost.filter(|_| segmentation.outcome == Outcome::InSoftware) {
-                Some(cost) => {
-                    format!("; that leaves at least {:.2} of the throughput", cost.at_least)
-                }
-                None => String::new(),
-            };
-            let why = format!("{who}: {}{keeps}", segmentation.why);
-            Chosen { what: tunnel.name().to_owned(), how: how.to_owned(), why }
-        })
-        .collect()
 }
 
 #[cfg(test)]

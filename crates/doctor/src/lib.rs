@@ -5,6 +5,7 @@
 //! [`report`] shows the [`Finding`]s. [`mend`] applies those that are safe, and knows how to take them back.
 #![forbid(unsafe_code)]
 
+pub mod choice;
 pub mod cost;
 pub mod drivers;
 pub mod examine;

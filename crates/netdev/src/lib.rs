@@ -19,6 +19,7 @@ pub mod filter;
 mod genetlink;
 pub mod icmp;
 pub mod io_error;
+mod kernel;
 pub mod limits;
 mod multicast;
 mod netlink;
@@ -37,6 +38,7 @@ pub mod udp;
 pub use claim::Claim;
 pub use error::{Error, Result};
 pub use ethtool::Ethtool;
+pub use kernel::KernelVersion;
 pub use netlink::{
     Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind,
     LinkSpec, LinkStats, LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath,

@@ -76,8 +76,8 @@ impl Default for OuterIp {
 pub struct VxlanOptions {
     /// Destination UDP port, not 0; 4789 unless given.
     pub udp_port: u16,
-    /// Whether the outer UDP checksum is computed; true unless given.
-    pub checksum: bool,
+    /// Whether the outer UDP checksum is computed; unless given, each host chooses by what its uplink can do.
+    pub checksum: Option<bool>,
     /// The outer IP header.
     pub outer: OuterIp,
     /// TTL or hop limit of what is sent to multicast groups, 1 to 255; 1 unless given: no router passes it on.
@@ -86,7 +86,7 @@ pub struct VxlanOptions {
 
 impl Default for VxlanOptions {
     fn default() -> Self {
-        Self { udp_port: vxlan::PORT, checksum: true, outer: OuterIp::default(), group_ttl: 1 }
+        Self { udp_port: vxlan::PORT, checksum: None, outer: OuterIp::default(), group_ttl: 1 }
     }
 }
 
@@ -95,8 +95,8 @@ impl Default for VxlanOptions {
 pub struct GeneveOptions {
     /// Destination UDP port, not 0; 6081 unless given.
     pub udp_port: u16,
-    /// Whether the outer UDP checksum is computed; true unless given.
-    pub checksum: bool,
+    /// Whether the outer UDP checksum is computed; unless given, each host chooses by what its uplink can do.
+    pub checksum: Option<bool>,
     /// Whether the option with the logical ports is sent (class 0x0102, type 0x80, 8 bytes); true unless given.
     pub logical_ports: bool,
     /// The outer IP header.
@@ -107,7 +107,7 @@ impl Default for GeneveOptions {
     fn default() -> Self {
         Self {
             udp_port: geneve::PORT,
-            checksum: true,
+            checksum: None,
             logical_ports: true,
             outer: OuterIp::default(),
         }
@@ -287,7 +287,7 @@ mod tests {
         options.gre = GreOptions { checksum: true, key: true, sequence: true, ..options.gre };
         assert_eq!(overhead_bytes(TunnelType::Gre, Family::V6, &options), 70);
         // These cost no bytes: a zero checksum is still sent, and the ports are inside STT's context.
-        options.vxlan.checksum = false;
+        options.vxlan.checksum = Some(false);
         options.stt.logical_ports = false;
         assert_eq!(overhead_bytes(TunnelType::Vxlan, Family::V4, &options), 50);
         assert_eq!(overhead_bytes(TunnelType::Stt, Family::V4, &options), 72);

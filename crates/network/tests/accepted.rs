@@ -136,13 +136,13 @@ mtu = 1400
     let options = network.options();
     assert_eq!(
         (options.geneve.udp_port, options.geneve.checksum, options.geneve.logical_ports),
-        (6082, false, false)
+        (6082, Some(false), false)
     );
     assert_eq!(
         (options.geneve.outer.ttl, options.geneve.outer.dscp),
         (Ttl::Fixed(255), Dscp::Inherit)
     );
-    assert_eq!((options.vxlan.udp_port, options.vxlan.checksum), (8472, false));
+    assert_eq!((options.vxlan.udp_port, options.vxlan.checksum), (8472, Some(false)));
     assert_eq!(options.vxlan.group_ttl, 7);
     assert_eq!(network.logical_switches()[0].group, None, "it is of another type");
     assert_eq!(

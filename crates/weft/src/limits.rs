@@ -51,6 +51,8 @@ fn needed(config: &Config) -> u64 {
         .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
     // Tunnels with the same address and the same checksums send from the same ports.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
+    // What goes without checksum has sockets of its own beside those for trains.
+    let sources: u64 = senders.iter().map(|(_, checksum)| if *checksum { 1 } else { 2 }).sum();
     let workers = config.workers.count.max(1) as u64;
     let groups =
         config.underlay.tunnels.iter().filter(|tunnel| tunnel.group.is_some()).count() as u64;
@@ -62,7 +64,7 @@ fn needed(config: &Config) -> u64 {
         + workers * config.ports.len() as u64
         + (workers + 1) * tunnels
         + groups
-        + senders.len() as u64 * u64::from(config.entropy_ports)
+        + sources * u64::from(config.entropy_ports)
 }
 
 #[cfg(test)]
@@ -96,7 +98,7 @@ mod tests {
             Network::parse(&text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"));
         let mut numbers = crate::numbers::Numbers::default();
         let host = network.host("h1").unwrap();
-        crate::plan::plan(&network, host, "network.toml", &mut numbers).unwrap().config
+        crate::plan::plan(&network, host, "network.toml", true, &mut numbers).unwrap().config
     }
 
     #[test]

@@ -34,18 +34,20 @@ pub struct Plan {
     pub program: Program,
 }
 
-/// The switch of `host`; `file_name` is what the network was read from. `numbers` has what earlier plans have called ports and end
-/// points, and what this one does.
+/// The switch of `host`; `file_name` is what the network was read from. UDP tunnels have outer checksums as `checksum` says where
+/// the file does not. `numbers` has what earlier plans have called ports and end points, and what this one does.
 pub fn plan(
     network: &Network,
     host: &Host,
     file_name: &str,
+    checksum: bool,
     numbers: &mut Numbers,
 ) -> Result<Plan> {
     let now = Instant::now();
     let mut planner = Planner {
         network,
         host,
+        checksum,
         underlay: Underlay::default(),
         known: HashMap::new(),
         numbers: &mut numbers.endpoints,
@@ -124,6 +126,8 @@ fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfi
 struct Planner<'a> {
     network: &'a Network,
     host: &'a Host,
+    /// Whether UDP tunnels have outer checksums where the file does not say so.
+    checksum: bool,
     underlay: Underlay,
     /// The end points by tunnel type and what is there.
     known: HashMap<(TunnelType, FarEnd), EndpointId>,
@@ -211,8 +215,12 @@ impl Planner<'_> {
         let options = self.network.options();
         let outer = options.outer(tunnel)?;
         let (port, checksum) = match tunnel {
-            TunnelType::Vxlan => (options.vxlan.udp_port, options.vxlan.checksum),
-            TunnelType::Geneve => (options.geneve.udp_port, options.geneve.checksum),
+            TunnelType::Vxlan => {
+                (options.vxlan.udp_port, options.vxlan.checksum.unwrap_or(self.checksum))
+            }
+            TunnelType::Geneve => {
+                (options.geneve.udp_port, options.geneve.checksum.unwrap_or(self.checksum))
+            }
             TunnelType::Stt => (options.stt.tcp_port, true),
             _ => (0, options.gre.checksum),
         };
@@ -288,9 +296,10 @@ mod tests {
             .to_owned()
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
-        let config = plan(&network, &network.hosts()[0], "network.toml", &mut Numbers::default())
-            .unwrap()
-            .config;
+        let config =
+            plan(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
+                .unwrap()
+                .config;
         assert_eq!(
             (config.ports.len(), config.underlay.tunnels.len(), config.underlay.endpoints.len()),
             (2, 0, 0)
@@ -321,9 +330,10 @@ mod tests {
             + &port("i", "h2", 9)
             + &port("j", "h3", 10);
         let network = network(&text);
-        let config = plan(&network, &network.hosts()[0], "network.toml", &mut Numbers::default())
-            .unwrap()
-            .config;
+        let config =
+            plan(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
+                .unwrap()
+                .config;
         assert_eq!(config.underlay.tunnels.len(), 2, "geneve and stt; gre has no port here");
         assert_eq!(config.underlay.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
         assert_eq!(config.ports.iter().map(|p| p.port.0).collect::<Vec<_>>(), [1, 2, 3]);

@@ -5,7 +5,6 @@ use crate::daemon::{Choice, Daemon, End, Means, Ready};
 use crate::plan::MEGAFLOWS;
 use crate::{Failure, logging, sentence};
 use datapath::user::Workers;
-use datapath_bpf::Unsupported;
 use netdev::epoll::{Epoll, Events};
 use netdev::signal::{Signal, Signals};
 use std::path::PathBuf;
@@ -67,20 +66,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
-    let means = Means { workers, source_ports, megaflows };
-    let ready = Ready::load(&args.host, &args.network, means)?;
+    let means = Means { workers, source_ports, megaflows, by_kernel: false };
+    let ready = Ready::load(&args.host, &args.network, args.datapath, means)?;
     // Blocked before any thread starts, so that every thread has them blocked.
     let signals = Signals::take()?;
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = Control::listen(&path)?;
     let idle = Duration::from_secs(args.idle.into());
-    let daemon = ready.start(args.datapath, &args.bpf_fs, idle).map_err(|error| match error
-        .is::<Unsupported>(
-    ) {
-        true => Failure::Input(error),
-        false => Failure::Work(error),
-    })?;
-    let daemon = Arc::new(daemon);
+    let daemon = Arc::new(ready.start(&args.bpf_fs, idle)?);
     tracing::info!(host = %args.host, control = %path.display(), "running");
     let asked = Arc::clone(&daemon);
     let served = control.serve(move |request, client| asked.answer(request, client));

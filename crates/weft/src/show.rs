@@ -2,7 +2,7 @@
 
 use crate::control::{Request, Target, ask};
 use crate::{Failure, text};
-use ::doctor::host::Chosen;
+use ::doctor::choice::Chosen;
 use datapath::stats::{Count, Drops, Snapshot};
 use std::fmt::Write as _;
 
@@ -19,14 +19,23 @@ pub struct Args {
     json: bool,
 }
 
+/// What is shown, for programs.
+#[derive(serde::Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    snapshot: Snapshot,
+    chosen: Vec<Chosen>,
+}
+
 pub fn show(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
     let snapshot: Snapshot = ask(&path, &Request::Show)?;
-    if args.json {
-        return text::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot)?));
-    }
     // Nothing is chosen while the uplink is away.
     let chosen: Vec<Chosen> = ask(&path, &Request::Chosen).unwrap_or_default();
+    if args.json {
+        let shown = Shown { snapshot, chosen };
+        return text::print(&format!("{}\n", serde_json::to_string_pretty(&shown)?));
+    }
     text::print(&(describe(&snapshot) + &reasons(&chosen)))
 }
 

@@ -1,36 +1,7 @@
 //! The kernel: its version, and what of it weft can use.
 
+use netdev::KernelVersion;
 use std::fs;
-
-/// A version of Linux.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct KernelVersion {
-    /// The first number.
-    pub major: u32,
-    /// The second.
-    pub minor: u32,
-}
-
-impl KernelVersion {
-    /// The version `major.minor`.
-    pub const fn new(major: u32, minor: u32) -> Self {
-        Self { major, minor }
-    }
-
-    /// Reads the release of `uname -r`, such as `6.1.0-18-amd64`.
-    pub fn parse(release: &str) -> Option<Self> {
-        let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-        let major = numbers.next()?.parse().ok()?;
-        let minor = numbers.next()?.parse().ok()?;
-        Some(Self { major, minor })
-    }
-}
-
-impl std::fmt::Display for KernelVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
 
 /// What a kernel has.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -60,8 +31,7 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 impl Kernel {
     /// Looks at the running kernel.
     pub fn read() -> Self {
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let release = release.trim().to_owned();
+        let release = KernelVersion::running_release().unwrap_or_default();
         let types = fs::read(BTF).unwrap_or_default();
         let names = Names(&types);
         let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok();
@@ -125,20 +95,6 @@ fn memory_contains(mut haystack: &[u8], needle: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_read_as_distributions_write_them() {
-        for (text, version) in [
-            ("6.1.0-18-amd64", Some((6, 1))),
-            ("6.18.44", Some((6, 18))),
-            ("5.14.0-427.el9.x86_64", Some((5, 14))),
-            ("6", None),
-            ("", None),
-        ] {
-            let expected = version.map(|(major, minor)| KernelVersion::new(major, minor));
-            assert_eq!(KernelVersion::parse(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn modules_are_found_by_the_names_of_their_files() {

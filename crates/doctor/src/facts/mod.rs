@@ -8,8 +8,9 @@ mod ports;
 mod uplink;
 
 pub use host::{HostFacts, Memlock};
-pub use kernel::{Kernel, KernelVersion};
+pub use kernel::Kernel;
 pub use mtu::{Place, PlaceKind, SwitchMtu};
+pub use netdev::KernelVersion;
 pub use netdev::nftables::Ruleset;
 pub use nic::{Feature, Features, NicFacts, Rss};
 pub use ports::{Ports, Socket, TUNNEL_PORTS, TunnelDevice};

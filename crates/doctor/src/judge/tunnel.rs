@@ -93,7 +93,7 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// What the kernel datapath sends over IPv4: it cannot ask for outer checksums of super-packets.
+    /// What programs of the kernel datapath send over IPv4: they cannot ask for outer checksums of super-packets.
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
 
     /// The same over that family.

@@ -124,7 +124,7 @@ fn read_type(
         TunnelType::Vxlan => {
             let vxlan = &mut options.vxlan;
             draft.vxlan_port_at = port(report, section, "udp_port", &mut vxlan.udp_port);
-            flag(report, section, "checksum", &mut vxlan.checksum);
+            vxlan.checksum = asked(report, section, "checksum");
             outer(report, section, &mut vxlan.outer);
             draft.vxlan_group = section.get("group").and_then(|field| group(report, field));
             let ttl = section.get("group_ttl");
@@ -137,7 +137,7 @@ fn read_type(
         TunnelType::Geneve => {
             let geneve = &mut options.geneve;
             draft.geneve_port_at = port(report, section, "udp_port", &mut geneve.udp_port);
-            flag(report, section, "checksum", &mut geneve.checksum);
+            geneve.checksum = asked(report, section, "checksum");
             flag(report, section, "logical_ports", &mut geneve.logical_ports);
             outer(report, section, &mut geneve.outer);
         }
@@ -173,9 +173,14 @@ fn port(
 }
 
 fn flag(report: &mut Report<'_>, section: &Section<'_, '_>, name: &str, flag: &mut bool) {
-    if let Some(value) = section.get(name).and_then(|field| field.boolean(report)) {
+    if let Some(value) = asked(report, section, name) {
         *flag = value;
     }
+}
+
+/// What the file says about something that is on or off; `None` when it says nothing.
+fn asked(report: &mut Report<'_>, section: &Section<'_, '_>, name: &str) -> Option<bool> {
+    section.get(name)?.boolean(report)
 }
 
 fn outer(report: &mut Report<'_>, section: &Section<'_, '_>, outer: &mut OuterIp) {

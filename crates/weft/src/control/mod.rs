@@ -72,7 +72,8 @@ pub enum Request {
         /// Bytes of each frame.
         snap_bytes: usize,
     },
-    /// Which datapath forwards, how packets of each tunnel type leave the host, and why so: a list of [`doctor::host::Chosen`].
+    /// Which datapath forwards, how packets of each tunnel type leave the host and reach ports, and why so: a list of
+    /// [`doctor::choice::Chosen`].
     Chosen,
     /// How long packets may be on the way to another host: [`doctor::path::PathFacts`]. Takes up to ten seconds.
     Path {

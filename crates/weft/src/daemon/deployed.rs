@@ -5,6 +5,8 @@ use crate::plan::{self, Plan};
 use crate::{Failure, limits, rights};
 use anyhow::anyhow;
 use datapath::user::{Config, DeviceConfig, PortConfig, Underlay, Workers};
+use doctor::choice::OuterChecksum;
+use doctor::facts::NicFacts;
 use flow::{PortNo, TunnelType};
 use netdev::capability::Capability;
 use network::{Host, Network, Placement};
@@ -18,6 +20,9 @@ pub struct Deployed {
     pub network: Network,
     pub config: Config,
     pub numbers: Numbers,
+    /// What was chosen where the file says nothing.
+    pub checksum: OuterChecksum,
+    means: Means,
     port_names: HashMap<PortNo, String>,
     /// The names of the other hosts by their addresses.
     hosts: HashMap<IpAddr, String>,
@@ -32,6 +37,8 @@ pub struct Means {
     pub source_ports: u16,
     /// Megaflows, at most.
     pub megaflows: usize,
+    /// Programs in the kernel forward.
+    pub by_kernel: bool,
 }
 
 impl Deployed {
@@ -45,9 +52,12 @@ impl Deployed {
         let network = Network::load(file).map_err(Failure::input)?;
         let name = file.display().to_string();
         let host = find_host(&network, host, &name)?;
+        let Means { workers, source_ports, megaflows, by_kernel } = means;
+        // It may not be there yet.
+        let uplink = NicFacts::read(&host.uplink).ok();
+        let checksum = OuterChecksum::choose(uplink.as_ref(), network.underlay_family(), by_kernel);
         let Plan { config, program } =
-            plan::plan(&network, host, &name, &mut numbers).map_err(Failure::Input)?;
-        let Means { workers, source_ports, megaflows } = means;
+            plan::plan(&network, host, &name, checksum.on, &mut numbers).map_err(Failure::Input)?;
         let config = Config { workers, entropy_ports: source_ports, megaflows, ..config };
         check_rights(&config).map_err(Failure::Input)?;
         limits::check(&config).map_err(Failure::Input)?;
@@ -55,13 +65,12 @@ impl Deployed {
         let address =
             |host: &Host| Some((host.underlay(network.underlay_family())?, host.name.clone()));
         let hosts = network.hosts().iter().filter_map(address).collect();
-        Ok((Self { network, config, numbers, port_names, hosts }, program))
+        Ok((Self { network, config, numbers, checksum, means, port_names, hosts }, program))
     }
 
     /// What it was loaded with.
     pub fn means(&self) -> Means {
-        let Config { workers, entropy_ports: source_ports, megaflows, .. } = self.config;
-        Means { workers, source_ports, megaflows }
+        self.means
     }
 
     /// What a port of the datapath is called.

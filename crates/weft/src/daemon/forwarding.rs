@@ -5,7 +5,6 @@ use datapath::Datapath;
 use datapath::user::{Config, UserDatapath};
 use datapath_bpf::{KernelDatapath, PinError, Purged, StartError, TakenOver, purge};
 use doctor::host::Capabilities;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +19,37 @@ pub enum Choice {
     User,
     /// The kernel's if this host can have it
     Auto,
+}
+
+/// Which datapath is tried, and why.
+pub struct Foreseen {
+    /// The kernel's.
+    pub by_kernel: bool,
+    why: String,
+}
+
+impl Foreseen {
+    /// What is known beforehand of what this host can have.
+    ///
+    /// # Errors
+    /// The kernel does not answer netlink.
+    pub fn of(choice: Choice) -> Result<Self> {
+        Ok(match choice {
+            Choice::User | Choice::Kernel => {
+                Self { by_kernel: choice == Choice::Kernel, why: "as --datapath says".to_owned() }
+            }
+            Choice::Auto => match Capabilities::probe()?.kernel_datapath() {
+                Ok(()) => Self { by_kernel: true, why: "this host can have it".to_owned() },
+                Err(why) => Self::user(&why),
+            },
+        })
+    }
+
+    /// The user's, because there cannot be the kernel's.
+    pub fn user(why: &str) -> Self {
+        let why = format!("this host cannot have the kernel datapath: {why}");
+        Self { by_kernel: false, why }
+    }
 }
 
 /// See the module.
@@ -37,29 +67,18 @@ enum Provider {
 impl Forwarding {
     /// Starts it. Nothing is left behind when this fails. What is to outlive the process is pinned in the BPF file system meant by
     /// `bpf_fs`.
-    pub fn start(choice: Choice, config: &Config, bpf_fs: &Path) -> Result<Self> {
-        if choice == Choice::User {
-            return Self::start_user(config, bpf_fs, "as --datapath says".to_owned());
-        }
-        let because =
-            |why: &dyn fmt::Display| format!("this host cannot have the kernel datapath: {why}");
-        // What is known beforehand need not be tried.
-        if choice == Choice::Auto
-            && let Err(why) = Capabilities::probe()?.kernel_datapath()
-        {
-            return Self::start_user(config, bpf_fs, because(&why));
+    ///
+    /// # Errors
+    /// [`Unsupported`](datapath_bpf::Unsupported) when this host cannot have the kernel's after all; what the datapath says.
+    pub fn start(foreseen: &Foreseen, config: &Config, bpf_fs: &Path) -> Result<Self> {
+        let Foreseen { by_kernel, why } = foreseen;
+        if !by_kernel {
+            return Self::start_user(config, bpf_fs, why.clone());
         }
         match KernelDatapath::start_pinned(config.clone(), bpf_fs) {
             Ok(kernel) => {
-                let why = match choice {
-                    Choice::Auto => "this host can have it",
-                    Choice::Kernel | Choice::User => "as --datapath says",
-                };
                 tracing::info!(why, "the kernel datapath forwards");
-                Ok(Self { provider: Provider::Kernel(Arc::new(kernel)), why: why.to_owned() })
-            }
-            Err(StartError::Unsupported(why)) if choice == Choice::Auto => {
-                Self::start_user(config, bpf_fs, because(&why))
+                Ok(Self { provider: Provider::Kernel(Arc::new(kernel)), why: why.clone() })
             }
             Err(StartError::Unsupported(why)) => {
                 Err(why).context("this host cannot have the kernel datapath")
@@ -117,6 +136,14 @@ impl Forwarding {
         match &self.provider {
             Provider::User(datapath) => Arc::<UserDatapath>::clone(datapath),
             Provider::Kernel(datapath) => Arc::<KernelDatapath>::clone(datapath),
+        }
+    }
+
+    /// How the program at the uplink is attached; `None` for the user's, and while there is no program.
+    pub fn uplink_hook(&self) -> Option<String> {
+        match &self.provider {
+            Provider::User(_) => None,
+            Provider::Kernel(kernel) => kernel.uplink_hook(),
         }
     }
 

@@ -15,10 +15,11 @@ use crate::control::answers::{Reloaded, Stopping};
 use crate::control::{Client, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
+use datapath_bpf::Unsupported;
 use deployed::Deployed;
 pub use deployed::Means;
 pub use forwarding::Choice;
-use forwarding::Forwarding;
+use forwarding::{Foreseen, Forwarding};
 use netdev::epoll::Waker;
 use probe::Probes;
 use std::io;
@@ -67,26 +68,63 @@ pub enum End {
 pub struct Ready {
     host: String,
     file: PathBuf,
+    choice: Choice,
+    foreseen: Foreseen,
     deployed: Deployed,
     program: pipeline::Program,
 }
 
 impl Ready {
-    /// Reads and checks the network file for a switch with these means; nothing is made yet.
+    /// Reads and checks the network file for a switch with these means, and looks which datapath there can be; nothing is made yet.
     ///
     /// # Errors
     /// Bad input, missing rights, too few open files.
-    pub fn load(host: &str, file: &Path, means: Means) -> Result<Self, Failure> {
-        let (deployed, program) = Deployed::load(file, host, means, Default::default())?;
-        Ok(Self { host: host.to_owned(), file: file.to_owned(), deployed, program })
+    pub fn load(host: &str, file: &Path, choice: Choice, means: Means) -> Result<Self, Failure> {
+        let foreseen = Foreseen::of(choice)?;
+        Self::load_foreseen(host.to_owned(), file.to_owned(), choice, foreseen, means)
+    }
+
+    fn load_foreseen(
+        host: String,
+        file: PathBuf,
+        choice: Choice,
+        foreseen: Foreseen,
+        means: Means,
+    ) -> Result<Self, Failure> {
+        let means = Means { by_kernel: foreseen.by_kernel, ..means };
+        let (deployed, program) = Deployed::load(&file, &host, means, Default::default())?;
+        Ok(Self { host, file, choice, foreseen, deployed, program })
     }
 
     /// Starts it; in the kernel, what a daemon has left that was killed or stopped is taken over. Nothing is left behind when this
     /// fails. `bpf_fs` is the BPF file system; megaflows that no packet has used for `idle` are deleted.
-    pub fn start(self, choice: Choice, bpf_fs: &Path, idle: Duration) -> Result<Daemon> {
-        let Self { host, file, deployed, program } = self;
-        let forwarding = Forwarding::start(choice, &deployed.config, bpf_fs)
-            .with_context(|| format!("cannot run the switch of {host}"))?;
+    ///
+    /// # Errors
+    /// What the datapath says; bad input if the file has changed since, and is read once more for the other datapath.
+    pub fn start(self, bpf_fs: &Path, idle: Duration) -> Result<Daemon, Failure> {
+        let started = Forwarding::start(&self.foreseen, &self.deployed.config, bpf_fs);
+        let (ready, forwarding) = match started {
+            Ok(forwarding) => (self, forwarding),
+            // Only trying shows everything that a kernel may refuse.
+            Err(error) if self.choice == Choice::Auto && error.is::<Unsupported>() => {
+                let foreseen = Foreseen::user(&error.root_cause().to_string());
+                let Self { host, file, choice, deployed, .. } = self;
+                let ready = Self::load_foreseen(host, file, choice, foreseen, deployed.means())?;
+                let forwarding =
+                    Forwarding::start(&ready.foreseen, &ready.deployed.config, bpf_fs)?;
+                (ready, forwarding)
+            }
+            Err(error) => {
+                let is_input = error.is::<Unsupported>();
+                let error = error.context(format!("cannot run the switch of {}", self.host));
+                return Err(if is_input { Failure::Input(error) } else { Failure::Work(error) });
+            }
+        };
+        Ok(ready.run(forwarding, idle)?)
+    }
+
+    fn run(self, forwarding: Forwarding, idle: Duration) -> Result<Daemon> {
+        let Self { host, file, deployed, program, .. } = self;
         let datapath = forwarding.datapath();
         let megaflows = deployed.config.megaflows;
         let limits = switch::Limits { megaflows, idle, ..Default::default() };

@@ -317,7 +317,7 @@ mod tests {
             );
         }
         let network = Network::parse(&text, "n.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        plan::plan(&network, network.host("h1").unwrap(), "n.toml", numbers).unwrap().config
+        plan::plan(&network, network.host("h1").unwrap(), "n.toml", true, numbers).unwrap().config
     }
 
     #[test]

@@ -1,0 +1,219 @@
+//! What a switch chooses by what its devices and its kernel can do, and why so. `weft run` does what is chosen here, `weft show` says it.
+
+use crate::cost::Cost;
+use crate::facts::{KernelVersion, NicFacts};
+use crate::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
+use flow::TunnelType;
+use network::Family;
+use serde::{Deserialize, Serialize};
+
+/// How something is done, and why so.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Chosen {
+    /// What: the datapath, a tunnel type, a port ...
+    pub what: String,
+    /// How: of a tunnel type, how its super-packets leave.
+    pub how: String,
+    /// Why so: by what that is known, or who has asked for it.
+    pub why: String,
+}
+
+impl Chosen {
+    /// A choice.
+    pub fn new(what: impl Into<String>, how: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), how: how.into(), why: why.into() }
+    }
+}
+
+/// Whether VXLAN and Geneve have outer UDP checksums where the network file does not say so, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OuterChecksum {
+    /// They have.
+    pub on: bool,
+    /// Why, in a few words.
+    pub why: String,
+}
+
+impl OuterChecksum {
+    /// Chooses for a host that sends through `uplink`, which is `None` while it cannot be looked at. `by_kernel` says that programs in the
+    /// kernel send.
+    ///
+    /// A checksum protects the outer headers and the tunnel's key on the way. So there is one unless it is dear, or would be there
+    /// for some packets only.
+    pub fn choose(uplink: Option<&NicFacts>, family: Family, by_kernel: bool) -> Self {
+        let (on, why) = match (family, by_kernel, uplink) {
+            (Family::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
+            (Family::V4, true, _) => (
+                false,
+                "programs cannot ask for those of super-packets, and other packets without a checksum of their own would have to leave them"
+                    .to_owned(),
+            ),
+            (Family::V4, false, None) => (true, "the uplink could not be looked at".to_owned()),
+            (Family::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name)) {
+                Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
+                None => (false, format!("{} makes none, and the processor would sum every byte", nic.name)),
+            },
+        };
+        Self { on, why }
+    }
+
+    /// How it is for a tunnel type of which the file says `asked`.
+    pub fn chosen(&self, tunnel: TunnelType, asked: Option<bool>) -> Chosen {
+        let on = asked.unwrap_or(self.on);
+        let why = if asked.is_some() { "as the network file says" } else { &self.why };
+        Chosen::new(format!("{tunnel} checksum"), if on { "on" } else { "off" }, why)
+    }
+}
+
+/// A device that has one of these sums what it sends over IPv4.
+const SUMS4: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-ipv4"];
+/// The first kernel that cuts trains of datagrams for devices that make no checksums.
+const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
+
+/// Where tunnel headers are taken off, by programs that are attached by `hook` (`tcx`, `clsact`), or `None` by threads.
+pub fn decap(uplink: &NicFacts, hook: Option<&str>) -> Chosen {
+    let Some(hook) = hook else {
+        return Chosen::new("decap", "threads", "the user datapath forwards");
+    };
+    let xdp = match uplink.xdp {
+        Some(xdp) if xdp.is_native() => "has it natively all the same",
+        Some(_) => "has it only behind the kernel's own copy of the frame",
+        None => "does not say whether it has it",
+    };
+    let why = format!(
+        "there are no programs for XDP, which comes before packets are merged and knows no other side of a pair; {} {xdp}",
+        uplink.name
+    );
+    Chosen::new("decap", format!("programs at tc, by {hook}"), why)
+}
+
+/// How super-packets of a tunnel type are sent through a device: by programs in the kernel, or by threads.
+pub fn sending(
+    nic: &NicFacts,
+    kernel: KernelVersion,
+    tunnel: TunnelType,
+    family: Family,
+    by_programs: bool,
+) -> Chosen {
+    // Those of programs never have outer checksums, and threads have the kernel make them in any case.
+    let TunnelVerdict { segmentation, kernel_segmentation, cost, .. } =
+        verdict(nic, tunnel, Outer::of(family));
+    let by_kernel = kernel_segmentation.filter(|_| by_programs);
+    let in_kernel = by_kernel.is_some();
+    let segmentation = by_kernel.unwrap_or(segmentation);
+    let sums = if family == Family::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
+    let has_trains =
+        kernel >= TRAINS_WITHOUT_CHECKSUM || sums.iter().any(|name| nic.features.on(name));
+    let how = match (tunnel, in_kernel) {
+        (TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre, true) => {
+            "super-packets inside the outer headers"
+        }
+        (TunnelType::Vxlan | TunnelType::Geneve, false) if has_trains => "trains of UDP datagrams",
+        (TunnelType::Vxlan | TunnelType::Geneve, false) => "one UDP datagram after the other",
+        (TunnelType::Gre, false) => "a packet for each segment",
+        (TunnelType::Stt, _) => "one TCP-shaped super-packet",
+        (TunnelType::Vlan | TunnelType::QinQ, _) => "tagged super-packets",
+    };
+    if how.starts_with("one UDP") {
+        let why = format!(
+            "Linux {kernel} cuts no trains for a device that makes no checksums, as {} does not",
+            nic.name
+        );
+        return Chosen::new(tunnel.name(), how, why);
+    }
+    let device = &nic.name;
+    let who = match segmentation.outcome {
+        Outcome::Yes => format!("{device} cuts them"),
+        Outcome::InSoftware => format!("the kernel cuts them for {device}"),
+        Outcome::No => "there are no super-packets".to_owned(),
+        Outcome::Unknown => format!("{device} or the kernel cuts them"),
+    };
+    let in_software = segmentation.outcome == Outcome::InSoftware;
+    let keeps = cost.filter(|_| in_software).map_or(String::new(), |Cost { at_least, .. }| {
+        format!("; that leaves at least {at_least:.2} of the throughput")
+    });
+    let stt = verdict(nic, TunnelType::Stt, Outer::of(family)).segmentation;
+    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    let better = match is_udp && in_software && stt.outcome == Outcome::Yes {
+        true => format!("; {device} would cut those of stt"),
+        false => String::new(),
+    };
+    Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
+}
+
+/// How super-packets reach the guest behind a device.
+pub fn port(name: &str, nic: &NicFacts) -> Chosen {
+    let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
+    let lacks: Vec<_> = needed.into_iter().filter(|name| !nic.features.on(name)).collect();
+    let what = format!("port {name}");
+    if lacks.is_empty() {
+        return Chosen::new(what, "super-packets whole", format!("{} takes them so", nic.name));
+    }
+    let why = format!("{} does without {}", nic.name, lacks.join(", "));
+    Chosen::new(what, "super-packets cut or summed by the kernel", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{Feature, Features};
+
+    const NEW: KernelVersion = KernelVersion::new(6, 12);
+
+    fn nic(on: &[&str]) -> NicFacts {
+        let feature = Feature { on: true, fixed: false, wanted: true };
+        let features = on.iter().map(|name| ((*name).to_owned(), feature)).collect();
+        NicFacts { name: "eth0".to_owned(), features: Features(features), ..NicFacts::default() }
+    }
+
+    #[test]
+    fn outer_checksums_are_sent_where_they_are_whole_and_cheap() {
+        let (sums, plain) = (nic(&["tx-checksum-ipv4"]), nic(&[]));
+        let table = [
+            (Some(&sums), Family::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
+            (Some(&plain), Family::V4, false, false, "eth0 makes none"),
+            (None, Family::V4, false, true, "could not be looked at"),
+            (Some(&sums), Family::V4, true, false, "programs cannot ask"),
+            (Some(&plain), Family::V6, false, true, "IPv6"),
+            (Some(&plain), Family::V6, true, true, "IPv6"),
+        ];
+        for (uplink, family, by_kernel, on, why) in table {
+            let choice = OuterChecksum::choose(uplink, family, by_kernel);
+            assert!(choice.on == on && choice.why.contains(why), "{choice:?}");
+            let chosen = choice.chosen(TunnelType::Vxlan, None);
+            assert_eq!((chosen.what.as_str(), chosen.why), ("vxlan checksum", choice.why.clone()));
+            for asked in [true, false] {
+                let said = choice.chosen(TunnelType::Geneve, Some(asked));
+                let how = if asked { "on" } else { "off" };
+                assert_eq!(said, Chosen::new("geneve checksum", how, "as the network file says"));
+            }
+        }
+    }
+
+    #[test]
+    fn trains_are_sent_where_the_kernel_cuts_them() {
+        let old = KernelVersion::new(6, 1);
+        let how = |nic: &NicFacts, kernel, by_programs| {
+            sending(nic, kernel, TunnelType::Geneve, Family::V4, by_programs)
+        };
+        let sums = nic(&["tx-checksum-ip-generic", "tx-udp-segmentation"]);
+        let trains = "trains of UDP datagrams";
+        assert_eq!(how(&sums, old, false).how, trains);
+        assert_eq!(how(&sums, old, false).why, "eth0 cuts them: tx-udp-segmentation on");
+        assert_eq!(how(&nic(&[]), NEW, false).how, trains);
+        let single = how(&nic(&[]), old, false);
+        assert_eq!(single.how, "one UDP datagram after the other");
+        assert!(single.why.starts_with("Linux 6.1 cuts no trains"), "{single:?}");
+        assert_eq!(how(&sums, old, true).how, "super-packets inside the outer headers");
+        let stt = how(&nic(&["tx-checksum-ip-generic", "tx-tcp-segmentation"]), old, false);
+        assert!(stt.why.ends_with("; eth0 would cut those of stt"), "{stt:?}");
+    }
+
+    #[test]
+    fn ports_say_who_cuts_for_them() {
+        let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
+        assert_eq!(port("a", &nic(&needed)).how, "super-packets whole");
+        let cut = port("a", &nic(&needed[1..]));
+        assert_eq!(cut.why, "eth0 does without tx-tcp-segmentation");
+    }
+}
