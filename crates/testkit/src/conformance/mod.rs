@@ -53,6 +53,8 @@
 //!
 //! # Running it
 //!
+//! [`conformance_tests!`](crate::conformance_tests) makes a test of each part, so that no provider leaves one out.
+//!
 //! `WEFT_CASES` says how many generated cases there are; a failure names the seed with which `WEFT_SEED` repeats it.
 
 mod actions;
@@ -80,6 +82,41 @@ use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use wire::tunnel::{geneve, stt, vxlan};
+
+/// Makes a test of each part of the suite, for a provider with one worker and for the same with several. Both are functions that return
+/// a [`Provider`](crate::conformance::Provider).
+#[macro_export]
+macro_rules! conformance_tests {
+    ($one:path, $several:path) => {
+        $crate::conformance_tests! { $one, $several:
+            what_leaves_is_what_the_reference_says: generated,
+            what_leaves_is_what_programs_say_when_a_switch_makes_the_megaflows: programs,
+            puts_and_deletes_take_effect_when_they_return: puts_and_deletes_take_effect,
+            upcalls_are_counted_when_their_ports_queue_is_full: upcall_queues_are_bounded,
+            packets_are_counted_when_routers_have_asked_for_their_neighbours: solicitations_are_limited,
+            ports_are_closed_when_removed_and_open_when_added: ports_come_and_go,
+            end_points_that_stay_lose_nothing_when_others_come_and_go: underlays_change,
+            watchers_see_frames_and_drops_when_they_happen: watchers_are_told,
+        }
+    };
+    ($one:path, $several:path: $($name:ident: $part:ident,)*) => {
+        mod one_worker {
+            $(#[test]
+            fn $name() {
+                $crate::require_root!();
+                $crate::conformance::$part($one());
+            })*
+        }
+
+        mod several_workers {
+            $(#[test]
+            fn $name() {
+                $crate::require_root!();
+                $crate::conformance::$part($several());
+            })*
+        }
+    };
+}
 
 /// Makes a provider, in the network namespace of the calling thread.
 pub type Start<'a> = &'a (dyn Fn(Config) -> Arc<dyn Datapath> + Sync);
