@@ -43,9 +43,12 @@ impl Place {
             }
         }
     }
-}
 
-impl Place {
+    /// How the program is attached, `tcx` or `clsact`; `None` while it is not.
+    pub(crate) fn hook(&self) -> Option<String> {
+        self.attached.as_ref().map(ToString::to_string)
+    }
+
     /// Whose programs see packets before ours, if there are any.
     pub(crate) fn in_front(&self) -> Option<String> {
         let others = self.attached.as_ref()?.in_front(self.link.index).ok()?;

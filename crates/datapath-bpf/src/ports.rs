@@ -299,7 +299,7 @@ impl Ports {
 
     /// How the uplink's program is attached, `tcx` or `clsact`; `None` while it is not.
     pub(crate) fn uplink_hook(&self) -> Option<String> {
-        self.uplink.as_ref()?.attached.as_ref().map(ToString::to_string)
+        self.uplink.as_ref()?.hook()
     }
 
     /// The uplink is this device, or there is none.

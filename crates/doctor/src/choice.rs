@@ -45,7 +45,7 @@ impl OuterChecksum {
             (Family::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
             (Family::V4, true, _) => (
                 false,
-                "programs cannot ask for those of super-packets, and other packets without a checksum of their own would have to leave them"
+                "programs cannot ask for those of super-packets, and those of other packets alone would protect little"
                     .to_owned(),
             ),
             (Family::V4, false, None) => (true, "the uplink could not be looked at".to_owned()),
@@ -173,7 +173,7 @@ mod tests {
             (Some(&sums), Family::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
             (Some(&plain), Family::V4, false, false, "eth0 makes none"),
             (None, Family::V4, false, true, "could not be looked at"),
-            (Some(&sums), Family::V4, true, false, "programs cannot ask"),
+            (Some(&sums), Family::V4, true, false, "programs cannot ask for"),
             (Some(&plain), Family::V6, false, true, "IPv6"),
             (Some(&plain), Family::V6, true, true, "IPv6"),
         ];
