@@ -59,6 +59,8 @@ const CHECKSUM_STATUS: &[&str] = &[
     "gre.checksum.status",
 ];
 const GOOD: &str = "1";
+/// Hosts may choose to do without, see `tests/commands/chosen.rs`.
+const CHECKSUM: &str = "checksum = true";
 /// The value "Not present".
 const NOT_PRESENT: &str = "3";
 
@@ -393,6 +395,7 @@ fn frames_dissect_when_the_tunnel_is_vxlan() {
     require_tshark!();
     for family in [4, 6] {
         Tunnel::over("vxlan", family, VXLAN)
+            .options(CHECKSUM)
             .outer("udp.dstport", 4789)
             .once("vxlan.flags", "0x0800")
             .once("vxlan.vni", VNI)
@@ -405,6 +408,7 @@ fn frames_dissect_when_the_tunnel_is_geneve() {
     require_tshark!();
     for family in [4, 6] {
         Tunnel::over("geneve", family, GENEVE)
+            .options(CHECKSUM)
             .outer("udp.dstport", 6081)
             // C: a critical option is present.
             .once("geneve.flags", "0x40")
@@ -418,7 +422,7 @@ fn frames_dissect_when_the_tunnel_is_geneve() {
             .dissects(&format!("Geneve over IPv{family}: VNI, option, checksums"));
     }
     Tunnel::over("geneve", 4, GENEVE)
-        .options("logical_ports = false")
+        .options(&format!("{CHECKSUM}\nlogical_ports = false"))
         .once("geneve.flags", "0x00")
         .once("geneve.vni", format!("{VNI:#08x}"))
         .dissects("Geneve without options: VNI, checksums");

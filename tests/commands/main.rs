@@ -5,6 +5,7 @@ mod common;
 
 mod call;
 mod capture;
+mod chosen;
 mod counters;
 mod faults;
 mod learning;

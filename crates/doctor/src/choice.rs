@@ -1,7 +1,7 @@
 //! What a switch chooses by what its devices and its kernel can do, and why so. `weft run` does what is chosen here, `weft show` says it.
 
-use crate::cost::Cost;
-use crate::facts::{KernelVersion, NicFacts};
+use crate::cost::{self, Cost};
+use crate::facts::{Features, KernelVersion, NicFacts};
 use crate::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
 use flow::TunnelType;
 use network::Family;
@@ -38,8 +38,8 @@ impl OuterChecksum {
     /// Chooses for a host that sends through `uplink`, which is `None` while it cannot be looked at. `by_kernel` says that programs in the
     /// kernel send.
     ///
-    /// A checksum protects the outer headers and the tunnel's key on the way. So there is one unless it is dear, or would be there
-    /// for some packets only.
+    /// A checksum protects the outer headers and the tunnel's key on the way. So there is one unless it is dear, or would be missing
+    /// from most of what is sent.
     pub fn choose(uplink: Option<&NicFacts>, family: Family, by_kernel: bool) -> Self {
         let (on, why) = match (family, by_kernel, uplink) {
             (Family::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
@@ -57,24 +57,33 @@ impl OuterChecksum {
         Self { on, why }
     }
 
-    /// How it is for a tunnel type of which the file says `asked`.
-    pub fn chosen(&self, tunnel: TunnelType, asked: Option<bool>) -> Chosen {
-        let on = asked.unwrap_or(self.on);
+    /// How it is for a tunnel type of which the file says `asked`, where the packets are sent that this was chosen for.
+    pub fn chosen(
+        &self,
+        tunnel: TunnelType,
+        family: Family,
+        by_kernel: bool,
+        asked: Option<bool>,
+    ) -> Chosen {
+        let how = match (asked.unwrap_or(self.on), family, by_kernel) {
+            // Over IPv6 threads send those, see `datapath_bpf::sends_super_packets`.
+            (true, Family::V4, true) => "on, but for super-packets, of which programs make none",
+            (true, ..) => "on",
+            (false, ..) => "off, but for trains of threads, for which the kernel makes them",
+        };
         let why = if asked.is_some() { "as the network file says" } else { &self.why };
-        Chosen::new(format!("{tunnel} checksum"), if on { "on" } else { "off" }, why)
+        Chosen::new(format!("{tunnel} checksum"), how, why)
     }
 }
 
 /// A device that has one of these sums what it sends over IPv4.
 const SUMS4: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-ipv4"];
+const WHOLE: &str = "super-packets whole";
 /// The first kernel that cuts trains of datagrams for devices that make no checksums.
 const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
-/// Where tunnel headers are taken off, by programs that are attached by `hook` (`tcx`, `clsact`), or `None` by threads.
-pub fn decap(uplink: &NicFacts, hook: Option<&str>) -> Chosen {
-    let Some(hook) = hook else {
-        return Chosen::new("decap", "threads", "the user datapath forwards");
-    };
+/// Where programs take tunnel headers off that are attached by `hook` (`tcx`, `clsact`).
+pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
     let xdp = match uplink.xdp {
         Some(xdp) if xdp.is_native() => "has it natively all the same",
         Some(_) => "has it only behind the kernel's own copy of the frame",
@@ -96,7 +105,7 @@ pub fn sending(
     by_programs: bool,
 ) -> Chosen {
     // Those of programs never have outer checksums, and threads have the kernel make them in any case.
-    let TunnelVerdict { segmentation, kernel_segmentation, cost, .. } =
+    let TunnelVerdict { segmentation, kernel_segmentation, .. } =
         verdict(nic, tunnel, Outer::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
     let in_kernel = by_kernel.is_some();
@@ -129,7 +138,12 @@ pub fn sending(
         Outcome::Unknown => format!("{device} or the kernel cuts them"),
     };
     let in_software = segmentation.outcome == Outcome::InSoftware;
-    let keeps = cost.filter(|_| in_software).map_or(String::new(), |Cost { at_least, .. }| {
+    let cost = match (in_software, in_kernel) {
+        (false, _) => None,
+        (true, false) => cost::without_tunnel_segmentation(tunnel),
+        (true, true) => cost::of_kernel_without_tunnel_segmentation(tunnel),
+    };
+    let keeps = cost.map_or(String::new(), |Cost { at_least, .. }| {
         format!("; that leaves at least {at_least:.2} of the throughput")
     });
     let stt = verdict(nic, TunnelType::Stt, Outer::of(family)).segmentation;
@@ -141,22 +155,28 @@ pub fn sending(
     Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
 }
 
-/// How super-packets reach the guest behind a device.
-pub fn port(name: &str, nic: &NicFacts) -> Chosen {
+/// How super-packets reach the guest whose TAP a thread writes them into.
+pub fn tap(name: &str) -> Chosen {
+    let why = "a thread writes them into its TAP, and the guest's kernel takes them as received";
+    Chosen::new(format!("port {name}"), WHOLE, why)
+}
+
+/// How super-packets reach the guest behind `device`, by which they are sent and whose offloads these are.
+pub fn port(name: &str, device: &str, features: &Features) -> Chosen {
     let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
-    let lacks: Vec<_> = needed.into_iter().filter(|name| !nic.features.on(name)).collect();
+    let lacks: Vec<_> = needed.into_iter().filter(|name| !features.on(name)).collect();
     let what = format!("port {name}");
     if lacks.is_empty() {
-        return Chosen::new(what, "super-packets whole", format!("{} takes them so", nic.name));
+        return Chosen::new(what, WHOLE, format!("{device} takes them so"));
     }
-    let why = format!("{} does without {}", nic.name, lacks.join(", "));
+    let why = format!("{device} does without {}", lacks.join(", "));
     Chosen::new(what, "super-packets cut or summed by the kernel", why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Feature, Features};
+    use crate::facts::Feature;
 
     const NEW: KernelVersion = KernelVersion::new(6, 12);
 
@@ -180,12 +200,15 @@ mod tests {
         for (uplink, family, by_kernel, on, why) in table {
             let choice = OuterChecksum::choose(uplink, family, by_kernel);
             assert!(choice.on == on && choice.why.contains(why), "{choice:?}");
-            let chosen = choice.chosen(TunnelType::Vxlan, None);
+            let chosen = choice.chosen(TunnelType::Vxlan, family, by_kernel, None);
             assert_eq!((chosen.what.as_str(), chosen.why), ("vxlan checksum", choice.why.clone()));
+            assert!(chosen.how.starts_with(if on { "on" } else { "off" }), "{}", chosen.how);
             for asked in [true, false] {
-                let said = choice.chosen(TunnelType::Geneve, Some(asked));
+                let said = choice.chosen(TunnelType::Geneve, family, by_kernel, Some(asked));
+                assert_eq!(said.why, "as the network file says");
+                let partly = family == Family::V4 && by_kernel || !asked;
                 let how = if asked { "on" } else { "off" };
-                assert_eq!(said, Chosen::new("geneve checksum", how, "as the network file says"));
+                assert!(said.how.starts_with(how) && (said.how != how) == partly, "{said:?}");
             }
         }
     }
@@ -212,8 +235,9 @@ mod tests {
     #[test]
     fn ports_say_who_cuts_for_them() {
         let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
-        assert_eq!(port("a", &nic(&needed)).how, "super-packets whole");
-        let cut = port("a", &nic(&needed[1..]));
+        let said = |on: &[&str]| port("a", "eth0", &nic(on).features);
+        assert_eq!(said(&needed).how, "super-packets whole");
+        let cut = said(&needed[1..]);
         assert_eq!(cut.why, "eth0 does without tx-tcp-segmentation");
     }
 }

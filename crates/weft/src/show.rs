@@ -30,8 +30,7 @@ struct Shown {
 pub fn show(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
     let snapshot: Snapshot = ask(&path, &Request::Show)?;
-    // Nothing is chosen while the uplink is away.
-    let chosen: Vec<Chosen> = ask(&path, &Request::Chosen).unwrap_or_default();
+    let chosen: Vec<Chosen> = ask(&path, &Request::Chosen)?;
     if args.json {
         let shown = Shown { snapshot, chosen };
         return text::print(&format!("{}\n", serde_json::to_string_pretty(&shown)?));

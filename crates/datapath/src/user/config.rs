@@ -1,6 +1,7 @@
 //! What a user datapath is made from.
 
 use super::hand_over::HandOver;
+use super::pair;
 use crate::solicit::SolicitLimits;
 use crate::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, TunnelSpec};
@@ -161,6 +162,14 @@ pub struct GuestConfig {
     pub mac: MacAddr,
     /// The guest's addresses with their prefix lengths.
     pub addresses: Vec<IpPrefix>,
+}
+
+impl DeviceConfig {
+    /// Where programs stand in front of the datapath, the name of the outer end of the pair that a TAP is then; `None` for other devices.
+    pub fn pair_name(&self) -> Option<String> {
+        let Self::Tap { name, guest, .. } = self else { return None };
+        Some(pair::outer_name(guest.as_ref().map(|guest| guest.netns.as_str()), name))
+    }
 }
 
 impl std::fmt::Display for DeviceConfig {

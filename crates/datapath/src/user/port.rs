@@ -2,7 +2,6 @@
 
 use super::config::{DeviceConfig, PortConfig};
 use super::device::{Device, Mode, Opened, Refusal};
-use super::pair;
 use netdev::{Error, Ifindex, Link};
 use std::mem::{Discriminant, discriminant};
 
@@ -107,9 +106,7 @@ impl Port {
 
     /// The name of the outer end of the pair that it is where programs stand in front of the datapath.
     pub(super) fn pair_name(&self) -> Option<String> {
-        let DeviceConfig::Tap { name, guest, .. } = &self.config.device else { return None };
-        let netns = guest.as_ref().map(|guest| guest.netns.as_str());
-        Some(pair::outer_name(netns, name))
+        self.config.device.pair_name()
     }
 
     /// The link to follow while the device is open.

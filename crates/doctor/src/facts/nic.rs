@@ -23,6 +23,18 @@ pub struct Feature {
 pub struct Features(pub BTreeMap<String, Feature>);
 
 impl Features {
+    /// Reads those of the device `name`.
+    ///
+    /// # Errors
+    /// What the kernel answers, such as that there is no such device.
+    pub fn read(ethtool: &Ethtool, name: &str) -> Result<Self> {
+        let features = ethtool.features(name)?.into_iter().map(|(name, feature)| {
+            let fixed = !feature.available || feature.never_changed;
+            (name, Feature { on: feature.active, fixed, wanted: feature.requested })
+        });
+        Ok(Self(features.collect()))
+    }
+
     /// What is known of an offload; nothing is on that this kernel does not have.
     pub fn get(&self, name: &str) -> Feature {
         self.0.get(name).copied().unwrap_or(Feature { on: false, fixed: true, wanted: false })
@@ -131,11 +143,7 @@ impl NicFacts {
             Err(error) if unsupported(&error) => DriverInfo::default(),
             driver => note(&mut unread, "-i", driver),
         };
-        let features = note(&mut unread, "-k", ethtool.features(name)).into_iter();
-        let features = features.map(|(name, feature)| {
-            let fixed = !feature.available || feature.never_changed;
-            (name, Feature { on: feature.active, fixed, wanted: feature.requested })
-        });
+        let features = note(&mut unread, "-k", Features::read(&ethtool, name));
         let mut facts = Self {
             name: name.to_owned(),
             kind: link.kind.clone(),
@@ -144,7 +152,7 @@ impl NicFacts {
             max_mtu: link.max_mtu,
             up: link.up,
             carrier: link.carrier,
-            features: Features(features.collect()),
+            features,
             rx_queues: link.rx_queues,
             steering: Steering::read(&link).ok(),
             xdp_program: link.xdp,

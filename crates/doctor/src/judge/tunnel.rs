@@ -110,10 +110,8 @@ pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdic
     let in_software = |verdict: &Verdict| verdict.outcome == Outcome::InSoftware;
     let cost = if in_software(&segmentation) {
         cost::without_tunnel_segmentation(tunnel)
-    } else if kernel_segmentation.as_ref().is_some_and(in_software)
-        && matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve)
-    {
-        Some(cost::KERNEL_WITHOUT_TUNNEL_SEGMENTATION)
+    } else if kernel_segmentation.as_ref().is_some_and(in_software) {
+        cost::of_kernel_without_tunnel_segmentation(tunnel)
     } else {
         None
     };

@@ -5,14 +5,17 @@ use super::deployed::Deployed;
 use datapath::user::{DeviceConfig, PortConfig, Underlay};
 use datapath_bpf::{TakenOver, sends_super_packets};
 use doctor::choice::{self, Chosen};
-use doctor::facts::{KernelVersion, NicFacts};
+use doctor::facts::{Features, KernelVersion, NicFacts};
 use flow::{TunnelSpec, TunnelType};
+use netdev::Ethtool;
 use network::Family;
+
+const NOT_KNOWN: &str = "not known";
 
 impl Daemon {
     /// The datapath, what is done for every tunnel type in use, and for every port. Offloads may be switched at any time, so
     /// those are looked at now; what they were when the switch was made is in the reasons for what was chosen then.
-    pub(super) fn chosen(&self) -> netdev::Result<Vec<Chosen>> {
+    pub(super) fn chosen(&self) -> Vec<Chosen> {
         let in_use = self.in_use();
         let by_kernel = self.forwarding.is_kernel();
         let how = match by_kernel {
@@ -21,26 +24,38 @@ impl Daemon {
         };
         let mut all = vec![Chosen::new("datapath", how, &*self.forwarding.why)];
         all.extend(self.forwarding.taken_over().map(|it| took_over(&it)));
-        let uplink = NicFacts::read(&in_use.config.uplink)?;
-        if by_kernel {
-            all.extend(
-                self.forwarding.uplink_hook().map(|hook| choice::decap(&uplink, Some(&hook))),
-            );
-        } else {
-            all.push(choice::decap(&uplink, None));
+        match NicFacts::read(&in_use.config.uplink) {
+            Ok(uplink) => all.extend(self.by_uplink(&in_use, &uplink)),
+            Err(error) => all.push(Chosen::new("uplink", NOT_KNOWN, error.to_string())),
         }
-        for (tunnel, spec) in used(&in_use) {
-            all.push(sending(&in_use, &uplink, by_kernel, tunnel, spec));
-            let options = in_use.network.options();
+        all.extend(in_use.config.ports.iter().map(|config| port(config, by_kernel)));
+        all
+    }
+
+    /// What depends on the uplink.
+    fn by_uplink(&self, in_use: &Deployed, uplink: &NicFacts) -> Vec<Chosen> {
+        let by_kernel = self.forwarding.is_kernel();
+        let decap = match (by_kernel, self.forwarding.uplink_hook()) {
+            (false, _) => Chosen::new("decap", "threads", "the user datapath forwards"),
+            (true, None) => Chosen::new(
+                "decap",
+                "threads",
+                format!("no program is attached to {}", uplink.name),
+            ),
+            (true, Some(hook)) => choice::decap_by_programs(uplink, &hook),
+        };
+        let mut all = vec![decap];
+        let (family, options) = (in_use.network.underlay_family(), in_use.network.options());
+        for (tunnel, spec) in used(in_use) {
+            all.push(sending(uplink, family, by_kernel, tunnel, spec));
             let asked = match tunnel {
                 TunnelType::Vxlan => options.vxlan.checksum,
                 TunnelType::Geneve => options.geneve.checksum,
                 TunnelType::Gre | TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => continue,
             };
-            all.push(in_use.checksum.chosen(tunnel, asked));
+            all.push(in_use.checksum.chosen(tunnel, family, by_kernel, asked));
         }
-        all.extend(in_use.config.ports.iter().map(port));
-        Ok(all)
+        all
     }
 }
 
@@ -56,13 +71,12 @@ fn used(in_use: &Deployed) -> Vec<(TunnelType, Option<TunnelSpec>)> {
 }
 
 fn sending(
-    in_use: &Deployed,
     uplink: &NicFacts,
+    family: Family,
     by_kernel: bool,
     tunnel: TunnelType,
     spec: Option<TunnelSpec>,
 ) -> Chosen {
-    let family = in_use.network.underlay_family();
     // Tags are put on by programs in any case.
     let by_programs =
         by_kernel && spec.is_none_or(|spec| sends_super_packets(&spec, family == Family::V6));
@@ -75,17 +89,17 @@ fn sending(
     )
 }
 
-fn port(PortConfig { name, device, .. }: &PortConfig) -> Chosen {
-    let (DeviceConfig::Vm { name: device, .. } | DeviceConfig::Interface { name: device, .. }) =
-        device
-    else {
-        let why =
-            "its device is weft's own, and the guest's kernel takes what it would have sent itself";
-        return Chosen::new(format!("port {name}"), "super-packets whole", why);
+fn port(PortConfig { name, device, .. }: &PortConfig, by_kernel: bool) -> Chosen {
+    let sent_by = match device {
+        DeviceConfig::Vm { name, .. } | DeviceConfig::Interface { name, .. } => Some(name.clone()),
+        DeviceConfig::Tap { .. } => device.pair_name().filter(|_| by_kernel),
     };
-    match NicFacts::read(device) {
-        Ok(nic) => choice::port(name, &nic),
-        Err(error) => Chosen::new(format!("port {name}"), "not known", error.to_string()),
+    let Some(sent_by) = sent_by else {
+        return choice::tap(name);
+    };
+    match Ethtool::open().and_then(|ethtool| Features::read(&ethtool, &sent_by)) {
+        Ok(features) => choice::port(name, &sent_by, &features),
+        Err(error) => Chosen::new(format!("port {name}"), NOT_KNOWN, error.to_string()),
     }
 }
 

@@ -214,10 +214,7 @@ impl Daemon {
             Request::Capture { port, outer: true, snap_bytes } => {
                 self.capture_outer(&port, snap_bytes, client)
             }
-            Request::Chosen => match self.chosen() {
-                Ok(chosen) => client.ok(&chosen),
-                Err(error) => client.fail(&error.to_string()),
-            },
+            Request::Chosen => client.ok(&self.chosen()),
             Request::Path { host } => match self.probes.path(&host) {
                 Ok(path) => client.ok(&path),
                 Err(error) => client.refuse(&error),

@@ -1,0 +1,113 @@
+//! What `weft show` says was chosen is what is on the wire between the hosts.
+
+use crate::call::{weft, weft_json};
+use crate::common::frames::{FrameSocket, contains};
+use crate::common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use serde_json::Value;
+use std::net::UdpSocket;
+use testkit::host::wait_until;
+use testkit::require_root;
+
+/// Longer than any packet of the underlay.
+const WHOLE: usize = 1600;
+/// Bytes of a stream, which are several super-packets.
+const LEN: usize = 1 << 20;
+/// Ethernet, IPv4, UDP, VXLAN.
+const OUTER: usize = 14 + 20 + 8 + 8;
+
+/// What is said of `what`: how, and why.
+fn said(shown: &Value, what: &str) -> [String; 2] {
+    let all = shown["chosen"].as_array().expect("a list");
+    let found = all.iter().find(|chosen| chosen["what"] == what);
+    let found = found.unwrap_or_else(|| panic!("nothing of {what}: {all:#?}"));
+    ["how", "why"].map(|part| found[part].as_str().expect("a text").to_owned())
+}
+
+fn u16_at(frame: &[u8], at: usize) -> usize {
+    u16::from_be_bytes([frame[at], frame[at + 1]]).into()
+}
+
+/// The outer UDP checksum of a frame over IPv4.
+fn checksum(frame: &[u8]) -> usize {
+    u16_at(frame, 40)
+}
+
+/// A frame of VXLAN over IPv4 that reaches the other host and holds a few words, and the longest that a stream needs.
+fn sent(lab: &Lab) -> [Vec<u8>; 2] {
+    let (a, b) = lab.ends();
+    let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
+    let is_ours = |frame: &[u8]| frame.len() > OUTER + 14 + 20 && u16_at(frame, 36) == 4789;
+    let from = a.ip4;
+    let socket = a.netns.run(|| UdpSocket::bind((from, 0))).expect("a UDP socket");
+    let say = |words: &str| {
+        socket.send_to(words.as_bytes(), (b.ip4, 9)).expect("a datagram is sent");
+        wire.until(words, |frame| is_ours(frame) && contains(frame, words))
+    };
+    let short = say("what was chosen is what is sent").pop().expect("the last one");
+    traffic::tcp(a, b, 4, LEN);
+    let stream = say("that was all").into_iter().filter(|frame| is_ours(frame));
+    [short, stream.max_by_key(Vec::len).expect("there are some")]
+}
+
+#[test]
+fn frames_are_sent_as_is_said_whatever_is_asked_for() {
+    require_root!();
+    for (asked, offload) in [(None, true), (None, false), (Some(true), true), (Some(false), true)] {
+        let options = asked.map_or(String::new(), |on| format!("checksum = {on}"));
+        let lab = Lab::new(Setup::new("vxlan").options(&options));
+        let [near, _] = &lab.hosts;
+        let ethtool = near.netns.ethtool().expect("ethtool");
+        if !offload {
+            let sums = [("tx-checksum-ip-generic", false)];
+            let _ = ethtool.set_features(&near.uplink.name, &sums).expect("it can be switched");
+        }
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        let shown = weft_json(&lab.control(0), &["show"]);
+        let by_programs = shown["datapath"] == "kernel";
+        let [datapath, _] = said(&shown, "datapath");
+        assert_eq!(datapath.starts_with("programs"), by_programs, "{datapath}");
+        let [decap, _] = said(&shown, "decap");
+        assert_eq!(decap.starts_with("programs at tc"), by_programs, "{decap}");
+
+        let is_super = |frame: &[u8]| u16_at(frame, OUTER + 14 + 2) > WHOLE;
+        let mut frames = sent(&lab);
+        if by_programs && offload {
+            // What is sent at first is not cached yet, and threads send it.
+            wait_until(PATIENCE, "programs send super-packets", || {
+                frames = sent(&lab);
+                is_super(&frames[1])
+            });
+        }
+        let [short, long] = frames;
+        let [how, why] = said(&shown, "vxlan checksum");
+        let what =
+            format!("asked {asked:?}, offload {offload}, by programs {by_programs}: {how}; {why}");
+        let on = match asked {
+            Some(on) => on,
+            None => offload && !by_programs,
+        };
+        assert_eq!(how.starts_with("on"), on, "{what}");
+        assert_eq!(checksum(&short) != 0, on, "{what}");
+        assert_eq!(how.contains("but for"), !on || by_programs, "{what}");
+        assert_eq!(why == "as the network file says", asked.is_some(), "{what}");
+
+        let [how, why] = said(&shown, "vxlan");
+        let ways = ["trains of UDP datagrams", "super-packets inside the outer headers"];
+        assert_eq!(how, ways[usize::from(by_programs)], "{why}");
+        // A device that makes no checksums cuts nothing, and then all frames are short.
+        assert_eq!(why.starts_with("eth0 cuts them"), offload, "{why}");
+        assert_eq!(long.len() > WHOLE, offload, "{why}");
+        if offload {
+            // A train is of whole frames, each with its own tunnel header; a super-packet has one, and no checksum.
+            assert_eq!(is_super(&long), by_programs, "{how}; {why}");
+            assert_eq!(checksum(&long) != 0, !by_programs, "{what}");
+        }
+        let (_, text, _) = weft(&lab.control(0), &["show"]);
+        assert!(text.contains(&format!("\nvxlan: {how}; {why}\n")), "{text}");
+        let [port, _] = said(&shown, "port g1");
+        assert_eq!(port, "super-packets whole");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
