@@ -65,7 +65,8 @@ pub struct Shape {
     pub family: Family,
     /// Guests of each host, 1 to 8.
     pub guests_per_host: usize,
-    /// Whether tunnels over UDP or GRE send an outer checksum; `None` leaves it to them.
+    /// Whether tunnels over UDP or GRE send an outer checksum; with `None` VXLAN and Geneve of weft and the kernel do, and the rest is left to
+    /// the contenders.
     pub outer_checksum: Option<bool>,
     /// The uplinks spread received flows over all processors (receive packet steering).
     #[serde(default)]

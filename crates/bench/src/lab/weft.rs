@@ -31,7 +31,9 @@ pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
 pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> String {
     let shape = lab.shape();
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
-    if let Some(checksum) = shape.outer_checksum {
+    // Those of the kernel, beside which it is measured, have one unless told otherwise; left to itself weft would choose.
+    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    if let Some(checksum) = shape.outer_checksum.or(is_udp.then_some(true)) {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n[tunnel_options.{tunnel}]\nchecksum = {checksum}\n");
     }

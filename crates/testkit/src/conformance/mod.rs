@@ -84,37 +84,40 @@ use std::sync::Arc;
 use wire::tunnel::{geneve, stt, vxlan};
 
 /// Makes a test of each part of the suite, for a provider with one worker and for the same with several. Both are functions that return
-/// a [`Provider`](crate::conformance::Provider).
+/// a [`Provider`], as modules beside them call them.
+///
+/// Two parts are for one worker only: they say which of many packets is too late, and several workers receive a port's packets in any order.
 #[macro_export]
 macro_rules! conformance_tests {
     ($one:path, $several:path) => {
-        $crate::conformance_tests! { $one, $several:
+        mod one_worker {
+            $crate::conformance_tests! { $one:
+                upcalls_are_counted_when_their_ports_queue_is_full: upcall_queues_are_bounded,
+                packets_are_counted_when_routers_have_asked_for_their_neighbours: solicitations_are_limited,
+            }
+            $crate::conformance_tests! { $one }
+        }
+
+        mod several_workers {
+            $crate::conformance_tests! { $several }
+        }
+    };
+    ($provider:path) => {
+        $crate::conformance_tests! { $provider:
             what_leaves_is_what_the_reference_says: generated,
             what_leaves_is_what_programs_say_when_a_switch_makes_the_megaflows: programs,
             puts_and_deletes_take_effect_when_they_return: puts_and_deletes_take_effect,
-            upcalls_are_counted_when_their_ports_queue_is_full: upcall_queues_are_bounded,
-            packets_are_counted_when_routers_have_asked_for_their_neighbours: solicitations_are_limited,
             ports_are_closed_when_removed_and_open_when_added: ports_come_and_go,
             end_points_that_stay_lose_nothing_when_others_come_and_go: underlays_change,
             watchers_see_frames_and_drops_when_they_happen: watchers_are_told,
         }
     };
-    ($one:path, $several:path: $($name:ident: $part:ident,)*) => {
-        mod one_worker {
-            $(#[test]
-            fn $name() {
-                $crate::require_root!();
-                $crate::conformance::$part($one());
-            })*
-        }
-
-        mod several_workers {
-            $(#[test]
-            fn $name() {
-                $crate::require_root!();
-                $crate::conformance::$part($several());
-            })*
-        }
+    ($provider:path: $($name:ident: $part:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            $crate::require_root!();
+            $crate::conformance::$part($provider());
+        })*
     };
 }
 
