@@ -48,6 +48,7 @@ fn bridged(
     mut add_uplink: impl FnMut(&Host, Ifindex) -> Result<()>,
 ) -> Result<Attachment> {
     for host in lab.hosts() {
+        without_netfilter(host)?;
         let bridge = host.netlink().create(&LinkSpec::new("br0").up(), &LinkKind::Bridge)?;
         add_uplink(host, bridge)?;
         for guest in lab.guests().iter().filter(|guest| guest.host() == host.index) {
@@ -55,6 +56,18 @@ fn bridged(
         }
     }
     Ok(Attachment::new(Vec::new(), None, guest_mtu))
+}
+
+/// A kernel with `br_netfilter` takes bridged packets through the firewall of IP unless told otherwise. Nobody has a rule here, and the
+/// limit that everything is measured by is the bridge alone.
+fn without_netfilter(host: &Host) -> Result<()> {
+    for table in ["iptables", "ip6tables", "arptables"] {
+        match host.netns().sysctl(&format!("net/bridge/bridge-nf-call-{table}"), "0") {
+            Err(error) if error.is_not_found() => {}
+            other => other?,
+        }
+    }
+    Ok(())
 }
 
 /// A Linux bridge on each host with the guests and the uplink as its ports: no tunnel.
