@@ -10,19 +10,18 @@ use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::udp::{TxOptions, TxPool, TxTrain};
 use netdev::{Dad, IpPrefix, LinkKind, LinkSpec, VxlanSpec};
-use packet::{Checksum, Gso, GsoKind, PacketBuf};
+use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use testkit::host::{TestHost, WireEnd, pair};
+use testkit::merging::{MSS, Merging, PAYLOAD, super_packet};
 use testkit::require_root;
 use wire::Vni;
 
 /// Longer than any frame that was segmented for an MTU of 1500, two tags included.
 const WHOLE: usize = 1600;
-const PAYLOAD: usize = 20_000;
-const MSS: u16 = 1400;
 /// How long it is waited for a frame.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -149,31 +148,6 @@ fn inside(vni: u32, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 16, vni as u8, host)
 }
 
-/// A TCP super-packet of [`PAYLOAD`] bytes, its checksum unfinished.
-fn super_packet((near, far): &(WireEnd, WireEnd), tags: &[u16]) -> PacketBuf {
-    let mut bytes = [far.mac.0, near.mac.0].concat();
-    for tpid in tags {
-        bytes.extend(tpid.to_be_bytes());
-        bytes.extend([0, 7]);
-    }
-    bytes.extend([0x08, 0x00]);
-    let total = (40 + PAYLOAD) as u16;
-    let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0];
-    ip[2..4].copy_from_slice(&total.to_be_bytes());
-    ip.extend(near.ip4.octets());
-    ip.extend(far.ip4.octets());
-    let sum = wire::checksum::checksum(&ip);
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    bytes.extend(&ip);
-    let start = bytes.len() as u16;
-    bytes.extend([0xc0, 0, 0x1d, 0x2f, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
-    bytes.resize(bytes.len() + PAYLOAD, 7);
-    let mut packet = PacketBuf::from_bytes(&bytes);
-    packet.offload.checksum = Checksum::Partial { start, offset: 16 };
-    packet.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size: MSS, ecn: false });
-    packet
-}
-
 fn is_udp(frame: &[u8], _: bool) -> bool {
     frame.get(12..14) == Some(&[0x08, 0x00]) && frame.get(23) == Some(&17)
 }
@@ -220,5 +194,22 @@ fn verdict_is_what_becomes_of_super_packets_whatever_is_switched_off() {
     assert_eq!(seen.len(), 6);
     for (what, counts) in seen {
         assert!(counts.iter().all(|count| *count > 0), "{what} was always the same: {counts:?}");
+    }
+}
+
+#[test]
+fn verdict_is_what_becomes_of_segments_behind_tags() {
+    require_root!();
+    let lab = Merging::new();
+    let device = lab.device();
+    let nic = lab.receiver.run(|| NicFacts::read(device)).unwrap();
+    for (tunnel, tags) in [
+        (TunnelType::Stt, &[][..]),
+        (TunnelType::Vlan, &[0x8100]),
+        (TunnelType::QinQ, &[0x88a8, 0x8100]),
+    ] {
+        let said = verdict(&nic, tunnel, Outer::DEFAULT).gro;
+        let expected = if lab.merges(tags) { Outcome::InSoftware } else { Outcome::No };
+        assert_eq!(said.outcome, expected, "{tunnel}: {}", said.why);
     }
 }

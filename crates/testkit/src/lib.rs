@@ -1,4 +1,4 @@
-//! What tests share: random frames, the conformance suite of datapaths, namespaces as hosts, virtual machines, other people's
+//! What tests share: random frames, the conformance suite of datapaths, namespaces as hosts, what a kernel merges, virtual machines, other people's
 //! programs, OVN's databases, and the report of skipped tests and real peers.
 //!
 //! A dev-dependency only.
@@ -8,6 +8,7 @@ pub mod conformance;
 pub mod crc32c;
 pub mod frames;
 pub mod host;
+pub mod merging;
 pub mod ovn;
 pub mod program;
 pub mod random;

@@ -2,6 +2,7 @@
 
 use netdev::KernelVersion;
 use std::fs;
+use std::sync::OnceLock;
 
 /// What a kernel has.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,6 +47,16 @@ impl Kernel {
             release,
         }
     }
+}
+
+/// True when this kernel merges nothing behind tags that are in the frame: that is a part of CONFIG_VLAN_8021Q which is built in even where
+/// the rest is a module. A kernel that does not tell its types has it, as those of all distributions have.
+pub(super) fn tags_stop_gro() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let types = fs::read(BTF).unwrap_or_default();
+        !types.is_empty() && !Names(&types).has("vlan_gro_receive")
+    })
 }
 
 /// True when the module is loaded, or there is a file to load it from.

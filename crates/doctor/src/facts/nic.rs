@@ -110,6 +110,8 @@ pub struct NicFacts {
     pub xdp_program: Option<XdpMode>,
     /// It is one of the ports of a bond or team.
     pub is_bonded: bool,
+    /// This kernel merges nothing behind tags that are in the frame.
+    pub tags_stop_gro: bool,
     /// What could not be read: the option of ethtool that shows it, and the error.
     pub unread: Vec<(&'static str, String)>,
 }
@@ -156,6 +158,7 @@ impl NicFacts {
             rx_queues: link.rx_queues,
             steering: Steering::read(&link).ok(),
             xdp_program: link.xdp,
+            tags_stop_gro: super::kernel::tags_stop_gro(),
             is_bonded: link
                 .master
                 .and_then(|master| netlink.link_by_index(master).ok())

@@ -122,7 +122,7 @@ pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdic
         segmentation,
         kernel_segmentation,
         checksum: checksum(&nic.features, tunnel, outer),
-        gro: gro(&nic.features, tunnel),
+        gro: gro(nic, tunnel),
         spreading: spreading(nic, tunnel, outer, driver),
         cost,
         guest_mtu: guest_mtu(nic.mtu, overhead.into()),
@@ -239,10 +239,20 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Verdict {
     }
 }
 
-fn gro(features: &Features, tunnel: TunnelType) -> Verdict {
+fn gro(nic: &NicFacts, tunnel: TunnelType) -> Verdict {
     const GRO: &str = "rx-gro";
-    if !features.on(GRO) {
+    if !nic.features.on(GRO) {
         return Verdict { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
+    }
+    // A card takes off one tag; a software device leaves them where the sender has put them.
+    let in_frame = match tunnel {
+        TunnelType::Vlan => !nic.features.on("rx-vlan-hw-parse") || nic.kind.is_some(),
+        TunnelType::QinQ => true,
+        TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre | TunnelType::Stt => false,
+    };
+    if in_frame && nic.tags_stop_gro {
+        let why = "the kernel was built without VLANs (CONFIG_VLAN_8021Q), and merges nothing behind tags in the frame";
+        return Verdict::new(Outcome::No, why);
     }
     let by = match tunnel {
         TunnelType::Vxlan | TunnelType::Geneve => "trains, for the socket of the tunnel (UDP_GRO)",

@@ -1,0 +1,132 @@
+//! What the kernel merges of what a device receives, tried with frames.
+
+use crate::host::{TestHost, WireEnd, pair};
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use packet::{Checksum, Gso, GsoKind, PacketBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes that [`super_packet`] carries.
+pub const PAYLOAD: usize = 20_000;
+/// Bytes of a segment of a [`super_packet`].
+pub const MSS: u16 = 1400;
+/// Longer than any frame of a segment, two tags included.
+const WHOLE: usize = 1600;
+/// A segment that comes alone is not merged. So often it is tried whether several come together.
+const TRIES: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A veth merges nothing that comes from one that segments.
+const SEGMENTATION: [&str; 4] = [
+    "tx-tcp-segmentation",
+    "tx-tcp6-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+];
+
+/// A pair of hosts, of which one merges what the other has cut.
+#[derive(Debug)]
+pub struct Merging {
+    /// Who merges.
+    pub receiver: TestHost,
+    ends: (WireEnd, WireEnd),
+    near: PacketSocket,
+    far: PacketSocket,
+    _sender: TestHost,
+}
+
+impl Merging {
+    /// Makes them.
+    ///
+    /// # Panics
+    /// Without root.
+    #[must_use]
+    pub fn new() -> Self {
+        let (sender, receiver) = (TestHost::new("cuts"), TestHost::new("merges"));
+        let ends = pair(&sender, &receiver);
+        let set = |host: &TestHost, name: &str, features: &[(&str, bool)]| {
+            // What depends on something else follows it.
+            let _ =
+                host.ethtool().expect("ethtool").set_features(name, features).expect("it is asked");
+        };
+        set(&sender, &ends.0.name, &SEGMENTATION.map(|name| (name, false)));
+        set(&receiver, &ends.1.name, &[("rx-gro", true)]);
+        let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
+        let near = sender.run(|| PacketSocket::open_sender(ends.0.index)).expect("a packet socket");
+        let far = receiver
+            .run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options))
+            .expect("a packet socket");
+        Self { receiver, ends, near, far, _sender: sender }
+    }
+
+    /// The device that merges.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.ends.1.name
+    }
+
+    /// Whether segments of TCP arrive merged that have these tags in the frame, the outer one first.
+    ///
+    /// # Panics
+    /// When they do not arrive.
+    #[must_use]
+    pub fn merges(&self, tags: &[u16]) -> bool {
+        (0..TRIES).any(|_| self.longest(tags) > WHOLE)
+    }
+
+    /// The longest frame of a super-packet that arrives.
+    fn longest(&self, tags: &[u16]) -> usize {
+        self.near.send(&super_packet(&self.ends, tags)).expect("a super-packet can be sent");
+        let end = Instant::now() + PATIENCE;
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        let (mut longest, mut bytes) = (0, 0);
+        while bytes < PAYLOAD {
+            match self.far.recv(&mut packet) {
+                Ok(Some(_)) if is_of_super_packet(&packet.to_vec()) => {
+                    longest = longest.max(packet.len());
+                    bytes += packet.len();
+                }
+                Ok(Some(_)) => {}
+                _ => std::thread::sleep(Duration::from_micros(100)),
+            }
+            assert!(Instant::now() < end, "waited in vain: {bytes} of {PAYLOAD} bytes came");
+        }
+        longest
+    }
+}
+
+impl Default for Merging {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Of what hosts say of their own nothing is as long.
+fn is_of_super_packet(frame: &[u8]) -> bool {
+    frame.len() > 200 && frame.ends_with(&[7; 100])
+}
+
+/// A TCP super-packet of [`PAYLOAD`] bytes of 7, its checksum unfinished, behind these tags.
+#[must_use]
+pub fn super_packet((near, far): &(WireEnd, WireEnd), tags: &[u16]) -> PacketBuf {
+    let mut bytes = [far.mac.0, near.mac.0].concat();
+    for tpid in tags {
+        bytes.extend(tpid.to_be_bytes());
+        bytes.extend([0, 7]);
+    }
+    bytes.extend([0x08, 0x00]);
+    let total = (40 + PAYLOAD) as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0];
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    ip.extend(near.ip4.octets());
+    ip.extend(far.ip4.octets());
+    let sum = wire::checksum::checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    bytes.extend(&ip);
+    let start = bytes.len() as u16;
+    bytes.extend([0xc0, 0, 0x1d, 0x2f, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes.resize(bytes.len() + PAYLOAD, 7);
+    let mut packet = PacketBuf::from_bytes(&bytes);
+    packet.offload.checksum = Checksum::Partial { start, offset: 16 };
+    packet.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size: MSS, ecn: false });
+    packet
+}
