@@ -5,6 +5,8 @@
 //! for there does not depend on how busy this host is.
 
 mod common;
+#[path = "debian/doctor.rs"]
+mod doctor;
 mod peers;
 
 use common::daemon::WEFT;
@@ -25,6 +27,16 @@ const SWITCH: &[&str] = &["veth", "tun", "sch_ingress", "cls_bpf"];
 /// Tunnel devices.
 const TUNNELS: &[&str] =
     &["bridge", "udp_tunnel", "ip6_udp_tunnel", "vxlan", "geneve", "ip_tunnel", "gre", "ip_gre"];
+/// Those that track connections.
+const CONNTRACK: &[&str] = &[
+    "crc32c_generic",
+    "libcrc32c",
+    "nf_defrag_ipv4",
+    "nf_defrag_ipv6",
+    "nf_conntrack",
+    "nfnetlink",
+    "nf_conntrack_netlink",
+];
 /// Open vSwitch's.
 const OVS: &[&str] = &[
     "crc32c_generic",
@@ -46,8 +58,8 @@ const OVS_PROGRAMS: [&str; 6] =
     ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"];
 const OVS_SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// Runs one of the ignored tests in a machine with these modules; what it tells of peers goes into the report of this run.
-fn in_the_machine(test: &str, modules: &[&str], programs: &[(&str, &Path)], files: &[&str]) {
+/// Runs some of the ignored tests in a machine with these modules; what they tell of peers goes into the report of this run.
+fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], files: &[&str]) {
     let host = TestHost::new("debian");
     let this = std::env::current_exe().expect("this program has a path");
     let programs =
@@ -56,10 +68,12 @@ fn in_the_machine(test: &str, modules: &[&str], programs: &[(&str, &Path)], file
     let mut vm = Vm::counting_with(&host, &Extra { programs: &programs, files, modules: &modules });
     vm.run("mount -t tmpfs run /run");
     let release = vm.run("uname -r");
+    let names = tests.join(" ");
     let (code, printed) =
-        vm.try_run(&format!("/bin/program --ignored --exact {test} --nocapture --test-threads 1"));
+        vm.try_run(&format!("/bin/program --ignored --exact {names} --nocapture --test-threads 1"));
     println!("Linux {release}{printed}");
-    assert!(code == 0 && printed.contains("1 passed"), "{test} failed under Linux {release}");
+    let passed = printed.contains(&format!("{} passed", tests.len()));
+    assert!(code == 0 && passed, "one of {names} failed under Linux {release}");
     // The first line of a test begins with what the harness says.
     for line in printed.lines().filter_map(|line| line.split_once("PEER ").map(|(_, line)| line)) {
         let (name, what) = line.split_once(": ").expect("a peer and what was exchanged");
@@ -75,9 +89,14 @@ fn handed_over(host: &Host) -> u64 {
 }
 
 #[test]
-fn programs_forward_under_debians_kernel() {
+fn programs_forward_and_the_doctor_is_right_under_debians_kernel() {
     require_vm!();
-    in_the_machine("programs_forward", &[], &[], &[]);
+    let tests = [
+        "programs_forward",
+        "doctor::segments_are_merged_as_is_said",
+        "doctor::single_fault_of_the_machine_is_named_alone_and_its_command_mends_it",
+    ];
+    in_the_machine(&tests, CONNTRACK, &[], &[]);
 }
 
 /// Between two hosts with the kernel datapath. What a super-packet of the wire holds is not counted, so there are few packets.
@@ -123,7 +142,7 @@ fn programs_forward() {
 #[test]
 fn guests_talk_when_the_peers_are_tunnel_devices_of_debians_kernel() {
     require_vm!();
-    in_the_machine("guests_talk_when_the_peers_are_tunnel_devices", TUNNELS, &[], &[]);
+    in_the_machine(&["guests_talk_when_the_peers_are_tunnel_devices"], TUNNELS, &[], &[]);
 }
 
 #[test]
@@ -159,7 +178,7 @@ fn guests_talk_when_the_peer_is_ovs_with_its_kernel_module() {
     let programs: Vec<(&str, &Path)> =
         found.iter().map(|path| (path.to_str().expect("ASCII"), path.as_path())).collect();
     let modules = [TUNNELS, OVS].concat();
-    in_the_machine("guests_talk_when_the_peer_is_ovs", &modules, &programs, &[OVS_SCHEMA]);
+    in_the_machine(&["guests_talk_when_the_peer_is_ovs"], &modules, &programs, &[OVS_SCHEMA]);
 }
 
 #[test]
