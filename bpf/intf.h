@@ -346,6 +346,9 @@ struct weft_config {
 	__u16 entropy_base;
 	__u16 entropy_mask;		/* ports of the range - 1 */
 	__u32 uplink_max_len;		/* of tagged frames by the uplink, tags included; 0: no limit */
+	__u16 vxlan_port;		/* a device of the kernel's has it, for the sake of its GRO */
+	__u16 socket_port;		/* where the user datapath's sockets are instead; 0: at the tunnel's own port */
+	__u32 pad;
 };
 
 /*

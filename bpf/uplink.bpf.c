@@ -4,6 +4,57 @@
 
 #define OTHER_LINK_MARK 0x77656674
 
+/* Where UDP is in a packet that is not a later fragment; 0: nowhere. */
+static __always_inline __u32 udp_at(struct __sk_buff *skb)
+{
+	__u8 header[IP6_LEN], fragment[8];
+	__u32 at = ETH_LEN + IP6_LEN;
+
+	if (skb->protocol == bpf_htons(ETHERTYPE_IP4)) {
+		if (bpf_skb_load_bytes(skb, ETH_LEN, header, IP4_LEN) || header[9] != PROTO_UDP ||
+		    be16(header + 6) & IP4_OFFSET)
+			return 0;
+		return ETH_LEN + (header[0] & 0x0f) * 4;
+	}
+	if (skb->protocol != bpf_htons(ETHERTYPE_IP6) ||
+	    bpf_skb_load_bytes(skb, ETH_LEN, header, IP6_LEN))
+		return 0;
+	if (header[6] == PROTO_FRAGMENT) {
+		if (bpf_skb_load_bytes(skb, at, fragment, sizeof(fragment)) ||
+		    be16(fragment + 2) & ~7)
+			return 0;
+		at += sizeof(fragment);
+		return fragment[0] == PROTO_UDP ? at : 0;
+	}
+	return header[6] == PROTO_UDP ? at : 0;
+}
+
+/*
+ * A packet that no program serves is the host's. A datagram to the port of VXLAN is the user
+ * datapath's, whose sockets are at another port where a device of the kernel's has that one. What
+ * is sent there by others is for nobody.
+ */
+static __noinline int to_host(struct __sk_buff *skb)
+{
+	__u16 port = weft_config.vxlan_port, socket = weft_config.socket_port;
+	__be16 to = bpf_htons(socket), udp[UDP_LEN / 2];
+	__u32 at;
+
+	if (!socket)
+		return TC_ACT_OK;
+	at = udp_at(skb);
+	if (!at || bpf_skb_load_bytes(skb, at, udp, sizeof(udp)))
+		return TC_ACT_OK;
+	if (udp[1] == to)
+		return count_drop(weft_config.uplink_port, DROP_NO_SUCH_PORT);
+	if (udp[1] != bpf_htons(port))
+		return TC_ACT_OK;
+	if ((udp[3] && bpf_l4_csum_replace(skb, at + 6, udp[1], to, BPF_F_MARK_MANGLED_0 | sizeof(to))) ||
+	    bpf_skb_store_bytes(skb, at + 2, &to, sizeof(to), 0))
+		return count_drop(weft_config.uplink_port, DROP_HEADROOM);
+	return TC_ACT_OK;
+}
+
 /*
  * A packet that a program does not deliver goes on untouched: to the user datapath's UDP socket, or
  * handed over where that one would have to listen on a packet socket, which sees what programs serve.
@@ -13,7 +64,7 @@
 static __noinline int leave(struct __sk_buff *skb, const struct arrival *arrival)
 {
 	if (arrival->proto == PROTO_UDP && has_daemon())
-		return TC_ACT_OK;
+		return to_host(skb);
 	return hand_over(skb, weft_config.uplink_port);
 }
 
@@ -264,7 +315,7 @@ int weft_uplink(struct __sk_buff *skb)
 	else
 		found = arrive(skb, &key, &arrival);
 	if (found == ARRIVED_NOT_OURS)
-		return TC_ACT_OK;
+		return to_host(skb);
 	if (found == ARRIVED_OTHER_LINK)
 		return other_link(skb);
 	if (found == ARRIVED_ODD || parse_inner(skb, &key, &arrival.place) != WEFT_PARSED)

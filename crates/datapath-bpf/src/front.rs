@@ -10,7 +10,7 @@ use crate::record::record;
 use crate::sys;
 use crate::tables::TableError;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::user::hand_over::{FastPath, PathMtu, Resolved};
+use datapath::user::hand_over::{FastPath, Lead, PathMtu, Resolved};
 use datapath::user::{Config, Underlay};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -61,6 +61,8 @@ struct Words {
     has_links: bool,
     entropy_base: u16,
     entropy_mask: u16,
+    vxlan_port: u16,
+    socket_port: u16,
 }
 
 impl Front {
@@ -243,6 +245,8 @@ impl State {
             entropy_base: self.config.entropy_base,
             entropy_mask: self.config.entropy_mask,
             uplink_max_len: uplink_max_len,
+            vxlan_port: self.config.vxlan_port,
+            socket_port: self.config.socket_port,
             has_links: u32::from(self.config.has_links),
         });
         match sys::run(self.config_put.as_fd(), &mut bytes).map_err(libbpf_rs::Error::from)? {
@@ -336,6 +340,17 @@ impl FastPath for Front {
         });
         say("of the uplink", told);
         state.ports.set_uplink(link);
+    }
+
+    fn lead_vxlan(&self, ports: Option<Lead>) -> bool {
+        let mut state = self.lock();
+        let led = state.configure(|words| {
+            words.vxlan_port = ports.map_or(0, |ports| ports.tunnel);
+            words.socket_port = ports.map_or(0, |ports| ports.socket);
+        });
+        let is_led = led.is_ok();
+        say("where the sockets of VXLAN are", led);
+        is_led
     }
 
     fn port(&self, port: PortNo, link: Option<&Link>) {

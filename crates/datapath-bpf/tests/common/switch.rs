@@ -303,6 +303,8 @@ pub mod offsets {
     const CONFIG: usize = offset_of!(bss, weft_config);
     pub const UPLINK_IFINDEX: usize = CONFIG + offset_of!(weft_config, uplink_ifindex);
     pub const UPLINK_MAX_LEN: usize = CONFIG + offset_of!(weft_config, uplink_max_len);
+    /// VXLAN's, and behind it the sockets'; 16 bits each.
+    pub const VXLAN_PORTS: usize = CONFIG + offset_of!(weft_config, vxlan_port);
     pub const WATCH_DROPS: usize = CONFIG + offset_of!(weft_config, watch_drops);
     pub const MISS_NS: usize = CONFIG + offset_of!(weft_config, miss_ns);
     pub const MISS_BURST: usize = CONFIG + offset_of!(weft_config, miss_burst);

@@ -3,7 +3,8 @@
 
 use super::config::{Config, PortConfig, TunnelConfig, Underlay};
 use super::device::Mode;
-use super::hand_over::{self, FastPath, HandOver, PathMtu};
+use super::gro;
+use super::hand_over::{self, FastPath, HandOver, Lead, PathMtu};
 use super::mailbox::{Mailbox, Request};
 use super::pair;
 use super::path_mtu::PathMtus;
@@ -15,11 +16,12 @@ use super::uplink::{UplinkNeeds, UplinkSockets};
 use super::uplink_watch::{State, UplinkWatch};
 use super::{Notice, SetupError, TICK};
 use crate::provider::DatapathError;
-use flow::PortNo;
+use flow::{PortNo, TunnelType};
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, Link, Netlink};
 use std::collections::BTreeMap;
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +41,8 @@ struct Programs {
     /// UDP super-packets can be handed over.
     udp_segmentation: bool,
     overruns: Growth,
+    /// Where sockets of VXLAN are, if a device of the kernel's has their port.
+    lead: Option<Lead>,
     /// The device that receives frames to any address.
     promiscuous: Option<Ifindex>,
 }
@@ -106,6 +110,10 @@ impl Control {
         self.workers = workers;
         let hand_over = self.open_hand_over()?;
         let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
+        if self.programs.is_none() {
+            // A process with programs may have been killed.
+            remove_gro(&self.netlink);
+        }
         self.set_underlay(underlay)?;
         self.resolver.begin(&underlay.endpoints);
         self.tell_resolved();
@@ -184,6 +192,9 @@ impl Control {
     /// Leaves the ports to the workers, which are to end: what becomes of the devices is no news any more.
     pub(super) fn forget_ports(&mut self) {
         self.ports.clear();
+        if self.programs.as_ref().is_some_and(|programs| programs.lead.is_some()) {
+            remove_gro(&self.netlink);
+        }
         if let Some(mut programs) = self.programs.take()
             && let Err(error) = programs.receive_tags(None, &self.netlink)
         {
@@ -202,6 +213,7 @@ impl Control {
         }
         self.tunnels.retain(|tunnel| underlay.tunnels.contains(tunnel));
         self.senders.retain(|sender| underlay.tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
+        self.stop_leading(underlay);
         self.uplink.require(underlay);
         self.resolver.follow_endpoints(&underlay.endpoints);
         self.underlay = Arc::clone(underlay);
@@ -229,12 +241,14 @@ impl Control {
                 programs.receive_tags(needs.tags.then_some(uplink), &self.netlink)?;
             }
         }
-        for tunnel in &self.underlay.tunnels {
+        let underlay = Arc::clone(&self.underlay);
+        for tunnel in &underlay.tunnels {
             if self.tunnels.contains(tunnel) {
                 continue;
             }
             let handed_over = self.programs.is_some();
-            let receivers = Receiver::open_group(tunnel, uplink, count, handed_over)?;
+            let led_to = self.lead(tunnel);
+            let receivers = Receiver::open_group(tunnel, uplink, count, handed_over, led_to)?;
             let has_sender = self.senders.iter().any(|sender| sender.is_for(tunnel));
             let sender = if has_sender || tunnel.group.is_some() {
                 None
@@ -251,6 +265,47 @@ impl Control {
             self.senders.iter().try_for_each(|sender| sender.reach_groups(uplink))?;
         }
         Ok(())
+    }
+
+    /// The port at which the sockets of a tunnel are, if that is another than the tunnel's own.
+    fn lead(&mut self, tunnel: &TunnelConfig) -> Option<u16> {
+        let programs = self.programs.as_mut()?;
+        let port = tunnel.spec.port;
+        if tunnel.spec.tunnel != TunnelType::Vxlan {
+            return None;
+        }
+        if let Some(lead) = programs.lead {
+            return (lead.tunnel == port).then_some(lead.socket);
+        }
+        // One that is free now; the address may not be there yet, which whoever opens the sockets says.
+        let socket = UdpSocket::bind((tunnel.address(), 0)).and_then(|it| it.local_addr()).ok()?;
+        let lead = Lead { tunnel: port, socket: socket.port() };
+        if let Err(error) = gro::provide(&self.netlink, port) {
+            tracing::debug!("segments out of VXLAN are not joined: {error}");
+            return None;
+        }
+        if !programs.config.programs.lead_vxlan(Some(lead)) {
+            remove_gro(&self.netlink);
+            return None;
+        }
+        programs.lead = Some(lead);
+        Some(lead.socket)
+    }
+
+    /// The tunnel's port is nobody's any more when there is no such tunnel.
+    fn stop_leading(&mut self, underlay: &Underlay) {
+        let Some(programs) = &mut self.programs else { return };
+        let is_for = |lead: Lead| {
+            let is_led = |it: &TunnelConfig| {
+                it.spec.tunnel == TunnelType::Vxlan && it.spec.port == lead.tunnel
+            };
+            underlay.tunnels.iter().any(is_led)
+        };
+        if programs.lead.is_some_and(|lead| !is_for(lead)) {
+            programs.lead = None;
+            programs.config.programs.lead_vxlan(None);
+            remove_gro(&self.netlink);
+        }
     }
 
     fn tell(&self, request: impl Fn() -> Request) {
@@ -432,10 +487,17 @@ impl Control {
     }
 }
 
+/// Without it, nothing is joined; with it, nobody else can have the port.
+fn remove_gro(netlink: &Netlink) {
+    if let Err(error) = gro::remove(netlink) {
+        tracing::warn!("the device that has the port of VXLAN stays: {error}");
+    }
+}
+
 impl Programs {
     fn new(config: HandOver) -> Self {
         let (tap, overruns) = (None, Growth::default());
-        Self { config, tap, udp_segmentation: false, overruns, promiscuous: None }
+        Self { config, tap, udp_segmentation: false, overruns, lead: None, promiscuous: None }
     }
 
     /// Tagged frames are received by this uplink: they are for guests, and carry the guests' MAC addresses. So programs receive

@@ -43,6 +43,15 @@ pub type Resolved = (EndpointId, Option<NextHop>);
 /// What the path to an end point carries in one piece, in bytes of outer packet; `None`: what its configuration says.
 pub type PathMtu = (EndpointId, Option<u16>);
 
+/// Datagrams to the UDP port of a tunnel are for sockets at another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lead {
+    /// The tunnel's port.
+    pub tunnel: u16,
+    /// The sockets', of the same addresses.
+    pub socket: u16,
+}
+
 /// Programs, and what they have to know that changes by itself.
 ///
 /// Everything is told in the order in which it happens: by the threads that start a datapath, add and remove ports and set an
@@ -52,6 +61,12 @@ pub type PathMtu = (EndpointId, Option<u16>);
 pub trait FastPath: Send + Sync + Debug {
     /// Frames can be handed over by the TAP of this number; with `None`, by none. The first is told before any port is.
     fn hand_over(&self, device: Option<Ifindex>);
+
+    /// A device of the kernel's has the port of VXLAN: what programs do not serve themselves they lead to the sockets at another one, if
+    /// they can, which is what is returned. With `None`, sockets are at the tunnel's own port. Told before those are opened.
+    fn lead_vxlan(&self, ports: Option<Lead>) -> bool {
+        ports.is_none()
+    }
 
     /// The uplink is there and like this, or it is gone. Frames can be sent while it is [usable](Link::is_usable).
     fn uplink(&self, link: Option<&Link>);

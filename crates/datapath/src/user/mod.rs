@@ -24,6 +24,7 @@ mod control;
 mod cutter;
 mod device;
 mod forward;
+mod gro;
 pub mod hand_over;
 mod headroom;
 mod mailbox;
@@ -85,6 +86,7 @@ pub const MAX_WORKERS: usize = 64;
 /// # Errors
 /// The kernel refuses it.
 pub fn remove_pairs() -> Result<usize, Error> {
+    gro::remove(&netdev::Netlink::open()?)?;
     pair::remove_others(&[])
 }
 

@@ -69,12 +69,14 @@ struct Batch {
 impl Receiver {
     /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them, and those to a group
     /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged. With
-    /// `handed_over`, programs hand over what would be received by packet sockets, and see each datagram before a socket does.
+    /// `handed_over`, programs hand over what would be received by packet sockets, and see each datagram before a socket does; UDP sockets
+    /// are at the port `led_to` if there is one.
     pub(super) fn open_group(
         tunnel: &TunnelConfig,
         uplink: Ifindex,
         count: usize,
         handed_over: bool,
+        led_to: Option<u16>,
     ) -> Result<Vec<Self>, Error> {
         let TunnelConfig { spec, local, .. } = tunnel;
         let sockets: Vec<Socket> = match spec.tunnel {
@@ -99,7 +101,7 @@ impl Receiver {
                     device: Some(uplink),
                     ..UdpOptions::default()
                 };
-                let address = SocketAddr::new(tunnel.address(), spec.port);
+                let address = SocketAddr::new(tunnel.address(), led_to.unwrap_or(spec.port));
                 let sockets = match tunnel.group {
                     Some(_) => vec![UdpUnderlay::join(address, uplink, options)?],
                     None => UdpUnderlay::bind_group(address, options, count)?,

@@ -1,0 +1,122 @@
+//! Where a device of the kernel's has VXLAN's port, datagrams that no program serves are led to the port of the user datapath's sockets.
+
+mod common;
+
+use common::frames::udp4;
+use common::switch::{PASSED, Ran, Switch, offsets};
+use common::tunnels::{self, Tunnel};
+use flow::{DatapathKey, DropReason, TunnelKey, TunnelType};
+use testkit::host::TestHost;
+use testkit::vm::Vm;
+
+const VXLAN: u16 = 4789;
+const SOCKET: u16 = 40_001;
+const ETHERNET: usize = 14;
+const DROPPED: u32 = 2;
+
+fn leading() -> Switch {
+    let switch = Switch::load();
+    let ports = [VXLAN.to_ne_bytes(), SOCKET.to_ne_bytes()].concat();
+    switch.configure(offsets::VXLAN_PORTS, &ports);
+    switch
+}
+
+/// A packet of a tunnel for which there is no megaflow, and where UDP is in it.
+fn packet(tunnel: &Tunnel) -> (Vec<u8>, usize) {
+    let key = TunnelKey { datapath: DatapathKey(5), ports: None };
+    let l4 = ETHERNET + if tunnel.local.is_ipv4() { 20 } else { 40 };
+    (tunnels::outer(tunnel, &udp4(b"odd length"), &key), l4)
+}
+
+fn port(packet: &[u8], l4: usize) -> u16 {
+    u16::from_be_bytes([packet[l4 + 2], packet[l4 + 3]])
+}
+
+/// What the addresses, the protocol and all of UDP come to, which is 0xffff when the checksum is right.
+fn sum(packet: &[u8], l4: usize) -> u32 {
+    let addresses = if l4 == ETHERNET + 20 { l4 - 8..l4 } else { l4 - 32..l4 };
+    let udp = &packet[l4..];
+    let bytes =
+        [&packet[addresses], &[0, 17], &(udp.len() as u16).to_be_bytes(), udp, &[0]].concat();
+    let words = bytes.as_chunks::<2>().0.iter().map(|&word| u32::from(u16::from_be_bytes(word)));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum
+}
+
+#[test]
+fn datagram_to_vxlan_is_led_to_the_sockets_and_its_checksum_stays_right() {
+    testkit::require_root!();
+    let mut switch = leading();
+    for tunnel in tunnels::add_every(&mut switch) {
+        let (packet, l4) = packet(&tunnel);
+        if tunnel.spec.tunnel == TunnelType::Gre {
+            continue;
+        }
+        let ran = switch.uplink(&packet);
+        assert_eq!(ran.verdict, PASSED, "{tunnel:?}");
+        if tunnel.spec.tunnel != TunnelType::Vxlan {
+            assert_eq!(ran.bytes, packet, "{tunnel:?}");
+            continue;
+        }
+        assert_eq!(port(&ran.bytes, l4), SOCKET, "{tunnel:?}");
+        let has_sum = packet[l4 + 6..l4 + 8] != [0, 0];
+        assert_eq!(has_sum, tunnel.spec.checksum);
+        if has_sum {
+            assert_eq!((sum(&packet, l4), sum(&ran.bytes, l4)), (0xffff, 0xffff), "{tunnel:?}");
+        } else {
+            assert_eq!(ran.bytes[l4 + 6..l4 + 8], [0, 0], "{tunnel:?}");
+        }
+        let (mut expected, new) = (packet.clone(), SOCKET.to_be_bytes());
+        expected[l4 + 2..l4 + 4].copy_from_slice(&new);
+        expected[l4 + 6..l4 + 8].copy_from_slice(&ran.bytes[l4 + 6..l4 + 8]);
+        assert_eq!(ran.bytes, expected, "nothing else is changed");
+    }
+}
+
+#[test]
+fn unknown_senders_and_first_fragments_are_led_and_later_fragments_are_not() {
+    testkit::require_root!();
+    let mut switch = leading();
+    let tunnels = tunnels::add_checked(&mut switch, 0);
+    let (packet, l4) = packet(&tunnels[0]);
+    let with = |at: usize, bytes: &[u8]| {
+        let mut changed = packet.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed
+    };
+    let stranger = with(ETHERNET + 12, &[198, 51, 100, 9]);
+    assert_eq!(port(&switch.uplink(&stranger).bytes, l4), SOCKET);
+    let first = with(ETHERNET + 6, &[0x20, 0]);
+    assert_eq!(port(&switch.uplink(&first).bytes, l4), SOCKET);
+    let later = with(ETHERNET + 6, &[0, 9]);
+    assert_eq!(switch.uplink(&later), Ran { verdict: PASSED, bytes: later });
+    let other = with(l4 + 2, &53_u16.to_be_bytes());
+    assert_eq!(switch.uplink(&other), Ran { verdict: PASSED, bytes: other });
+}
+
+#[test]
+fn what_is_sent_to_the_sockets_port_is_dropped_and_counted() {
+    testkit::require_root!();
+    let mut switch = leading();
+    let tunnels = tunnels::add_checked(&mut switch, 0);
+    for (count, tunnel) in (1..).zip(&tunnels[..2]) {
+        let (mut packet, l4) = packet(tunnel);
+        packet[l4 + 2..l4 + 4].copy_from_slice(&SOCKET.to_be_bytes());
+        assert_eq!(switch.uplink(&packet).verdict, DROPPED);
+        assert_eq!(switch.drops(Switch::UPLINK, DropReason::NoSuchPort), count);
+    }
+}
+
+#[test]
+fn datagrams_are_led_on_debians_kernel() {
+    testkit::require_vm!();
+    let host = TestHost::new("lead");
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut vm = Vm::counting(&host, &program);
+    let test = "datagram_to_vxlan_is_led_to_the_sockets_and_its_checksum_stays_right";
+    let printed = vm.run(&format!("/bin/program --exact {test} --nocapture"));
+    assert!(printed.contains("1 passed"), "{printed}");
+}

@@ -1,0 +1,87 @@
+//! Has the kernel join what comes out of VXLAN, before programs see it (docs/adr/0014).
+//!
+//! GRO joins the TCP segments inside of UDP only where a tunnel of the kernel's own has the UDP port. So a VXLAN device has it, which does
+//! nothing else: programs lead what they do not serve to the user datapath's sockets, at another port. Where the kernel has no such
+//! device, or somebody else has the port, segments stay single, and sockets are at the tunnel's own port.
+
+use netdev::{Error, Link, LinkKind, LinkSpec, Netlink, VxlanSpec};
+use wire::MacAddr;
+
+const NAME: &str = "weft-gro";
+/// By it the device is told from somebody else's of this name.
+const ADDRESS: MacAddr = MacAddr([2, b'w', b'e', b'f', b't', 0xff]);
+
+/// Has a device of ours own the UDP port, that of a process which was killed if it is there.
+pub(super) fn provide(netlink: &Netlink, port: u16) -> Result<(), Error> {
+    if let Some(link) = find(netlink)? {
+        if link.tunnel_port == Some(port) && link.up {
+            return Ok(());
+        }
+        netlink.delete(link.index)?;
+    }
+    let kind = LinkKind::Vxlan(VxlanSpec { port, ..VxlanSpec::external() });
+    let index = netlink.create(&LinkSpec::new(NAME).mac(ADDRESS), &kind)?;
+    netdev::keep_quiet(NAME).and_then(|()| netlink.set_up(index)).inspect_err(|_| {
+        // The first error is the one that tells.
+        let _ = netlink.delete(index);
+    })
+}
+
+/// Removes that device; true when there was one.
+pub(super) fn remove(netlink: &Netlink) -> Result<bool, Error> {
+    let Some(link) = find(netlink)? else { return Ok(false) };
+    match netlink.delete(link.index) {
+        Err(error) if error.is_not_found() => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+fn find(netlink: &Netlink) -> Result<Option<Link>, Error> {
+    match netlink.link(NAME) {
+        Ok(link) => {
+            let is_ours = link.mac == ADDRESS && link.kind.as_deref() == Some("vxlan");
+            Ok(is_ours.then_some(link))
+        }
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::host::TestHost;
+
+    fn provide_in(host: &TestHost, port: u16) -> Result<(), Error> {
+        host.run(|| provide(&Netlink::open()?, port))
+    }
+
+    #[test]
+    fn device_has_the_port_until_it_is_removed() {
+        testkit::require_root!();
+        let host = TestHost::new("gro");
+        let netlink = host.netlink();
+        provide_in(&host, 4789).and_then(|()| provide_in(&host, 4789)).unwrap();
+        let first = netlink.link(NAME).unwrap();
+        assert!(first.up && first.tunnel_port == Some(4789), "{first:?}");
+        provide_in(&host, 4790).unwrap();
+        assert_eq!(netlink.link(NAME).unwrap().tunnel_port, Some(4790));
+        assert!(remove(netlink).unwrap() && !remove(netlink).unwrap());
+    }
+
+    #[test]
+    fn device_of_somebody_else_stays_when_it_has_the_name_or_the_port() {
+        testkit::require_root!();
+        let host = TestHost::new("gro-taken");
+        let netlink = host.netlink();
+        let theirs = VxlanSpec { port: 4789, ..VxlanSpec::external() };
+        let index = netlink.create(&LinkSpec::new("vx"), &LinkKind::Vxlan(theirs.clone())).unwrap();
+        netlink.set_up(index).unwrap();
+        assert!(provide_in(&host, 4789).is_err());
+        assert!(netlink.link(NAME).unwrap_err().is_not_found(), "nothing is left");
+        netlink.delete(index).unwrap();
+        netlink.create(&LinkSpec::new(NAME), &LinkKind::Vxlan(theirs)).unwrap();
+        assert!(provide_in(&host, 4789).is_err());
+        assert!(!remove(netlink).unwrap() && netlink.link(NAME).is_ok());
+    }
+}
