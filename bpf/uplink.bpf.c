@@ -4,29 +4,73 @@
 
 #define OTHER_LINK_MARK 0x77656674
 
-/* Where UDP is in a packet that is not a later fragment; 0: nowhere. */
-static __always_inline __u32 udp_at(struct __sk_buff *skb)
+/* Where UDP is. */
+struct datagram {
+	__u32 at;		/* 0: nowhere, or in an earlier fragment */
+	bool is_whole;		/* no fragment */
+	bool is_ip6;
+};
+
+static __always_inline struct datagram find_udp(struct __sk_buff *skb)
 {
 	__u8 header[IP6_LEN], fragment[8];
-	__u32 at = ETH_LEN + IP6_LEN;
+	struct datagram none = {}, found = { .at = ETH_LEN + IP6_LEN, .is_whole = true, .is_ip6 = true };
 
 	if (skb->protocol == bpf_htons(ETHERTYPE_IP4)) {
 		if (bpf_skb_load_bytes(skb, ETH_LEN, header, IP4_LEN) || header[9] != PROTO_UDP ||
 		    be16(header + 6) & IP4_OFFSET)
-			return 0;
-		return ETH_LEN + (header[0] & 0x0f) * 4;
+			return none;
+		found.at = ETH_LEN + (header[0] & 0x0f) * 4;
+		found.is_whole = !(be16(header + 6) & IP4_MORE);
+		found.is_ip6 = false;
+		return found;
 	}
 	if (skb->protocol != bpf_htons(ETHERTYPE_IP6) ||
 	    bpf_skb_load_bytes(skb, ETH_LEN, header, IP6_LEN))
-		return 0;
-	if (header[6] == PROTO_FRAGMENT) {
-		if (bpf_skb_load_bytes(skb, at, fragment, sizeof(fragment)) ||
-		    be16(fragment + 2) & ~7)
-			return 0;
-		at += sizeof(fragment);
-		return fragment[0] == PROTO_UDP ? at : 0;
+		return none;
+	if (header[6] == PROTO_UDP)
+		return found;
+	if (header[6] != PROTO_FRAGMENT ||
+	    bpf_skb_load_bytes(skb, found.at, fragment, sizeof(fragment)) ||
+	    be16(fragment + 2) & ~7 || fragment[0] != PROTO_UDP)
+		return none;
+	found.at += sizeof(fragment);
+	found.is_whole = false;
+	return found;
+}
+
+/*
+ * Has the host's stack give a datagram, whose port stays what it is, to the socket at another: what the
+ * host's firewall sees and lets in is the tunnel's port. Kernels before 6.6 cannot where several sockets
+ * share one, and none can with fragments, which it takes for nobody's while it joins them.
+ */
+static __always_inline bool assign(struct __sk_buff *skb, const struct datagram *datagram,
+				   __be16 from, __be16 to)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	long failed;
+
+	if (!datagram->is_whole)
+		return false;
+	if (datagram->is_ip6) {
+		if (bpf_skb_load_bytes(skb, ETH_LEN + 8, &tuple.ipv6.saddr, 32))
+			return false;
+		tuple.ipv6.sport = from;
+		tuple.ipv6.dport = to;
+		sk = bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		if (bpf_skb_load_bytes(skb, ETH_LEN + 12, &tuple.ipv4.saddr, 8))
+			return false;
+		tuple.ipv4.sport = from;
+		tuple.ipv4.dport = to;
+		sk = bpf_sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
-	return header[6] == PROTO_UDP ? at : 0;
+	if (!sk)
+		return false;
+	failed = bpf_sk_assign(skb, sk, 0);
+	bpf_sk_release(sk);
+	return !failed;
 }
 
 /*
@@ -38,16 +82,18 @@ static __noinline int to_host(struct __sk_buff *skb)
 {
 	__u16 port = weft_config.vxlan_port, socket = weft_config.socket_port;
 	__be16 to = bpf_htons(socket), udp[UDP_LEN / 2];
+	struct datagram datagram;
 	__u32 at;
 
 	if (!socket)
 		return TC_ACT_OK;
-	at = udp_at(skb);
+	datagram = find_udp(skb);
+	at = datagram.at;
 	if (!at || bpf_skb_load_bytes(skb, at, udp, sizeof(udp)))
 		return TC_ACT_OK;
 	if (udp[1] == to)
 		return count_drop(weft_config.uplink_port, DROP_NO_SUCH_PORT);
-	if (udp[1] != bpf_htons(port))
+	if (udp[1] != bpf_htons(port) || assign(skb, &datagram, udp[0], to))
 		return TC_ACT_OK;
 	if ((udp[3] && bpf_l4_csum_replace(skb, at + 6, udp[1], to, BPF_F_MARK_MANGLED_0 | sizeof(to))) ||
 	    bpf_skb_store_bytes(skb, at + 2, &to, sizeof(to), 0))

@@ -63,6 +63,26 @@ enum {
 
 #define BPF_F_ADJ_ROOM_ENCAP_L2(len) (((__u64)(len) & 0xff) << 56)
 
+#define BPF_F_CURRENT_NETNS (-1L)
+
+/* What a socket is looked up by. */
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__be32 saddr;
+			__be32 daddr;
+			__be16 sport;
+			__be16 dport;
+		} ipv4;
+		struct {
+			__be32 saddr[4];
+			__be32 daddr[4];
+			__be16 sport;
+			__be16 dport;
+		} ipv6;
+	};
+};
+
 /* The context of tc programs. */
 struct __sk_buff {
 	__u32 len;

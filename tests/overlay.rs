@@ -7,12 +7,13 @@ use common::daemon::port;
 use common::frames::{FrameSocket, count, note};
 use common::trunk::Trunk;
 use common::{
-    Attachment, Daemon, GUEST_DEVICE, Guest, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, traffic,
+    Attachment, Daemon, GUEST_DEVICE, Guest, Host, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, traffic,
 };
 use datapath::stats::Drops;
 use netdev::NeighbourState;
 use testkit::host::wait_until;
-use testkit::require_root;
+use testkit::program;
+use testkit::{require_program, require_root};
 use wire::MacAddr;
 
 const MEGABYTE: usize = 1 << 20;
@@ -187,6 +188,70 @@ fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
     }
 }
 
+/// Nothing is segmented by an uplink, but what it receives is joined: what a network card without any tunnel offload does. A stream
+/// comes to a guest in super-packets then, whichever packets of it programs leave to userspace.
+#[test]
+fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
+    require_root!();
+    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+        let lab = Lab::new(Setup::new(tunnel));
+        without_offloads(&lab);
+        for host in &lab.hosts {
+            switch(host, &[("rx-gro", true)]);
+        }
+        let daemons = lab.start_both();
+        let before = drops(&daemons);
+        let (a, b) = lab.ends();
+        essentials(a, b);
+        let packets = || {
+            let guest = b.netns.netlink().link(GUEST_DEVICE).expect("a guest has an interface");
+            let uplink = lab.hosts[1].netns.netlink().link(&lab.hosts[1].uplink.name);
+            [guest, uplink.expect("there is an uplink")].map(|link| link.stats.rx_packets)
+        };
+        let [guest, uplink] = packets();
+        traffic::tcp(a, b, 4, 10 * MEGABYTE);
+        let [to_guest, by_wire] = [packets()[0] - guest, packets()[1] - uplink];
+        // With Geneve, only in userspace.
+        if ["vxlan", "gre", "stt"].contains(&tunnel) {
+            assert!(to_guest < by_wire / 4, "{tunnel}: {to_guest} of {by_wire}");
+        }
+        assert_eq!(drops(&daemons), before, "{tunnel}: something was dropped on the way");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+/// A host's firewall has to let in no other port than the tunnel's.
+#[test]
+fn guests_talk_when_firewalls_let_in_the_tunnel_alone() {
+    require_root!();
+    require_program!("nft", "nftables");
+    for (tunnel, rule) in [
+        ("vxlan", "udp dport 4789"),
+        ("geneve", "udp dport 6081"),
+        ("gre", "meta l4proto gre"),
+        ("stt", "tcp dport 7471"),
+    ] {
+        for family in [4, 6] {
+            let lab = Lab::new(Setup::new(tunnel).family(family));
+            for host in &lab.hosts {
+                let mut nft = host.netns.program("nft");
+                nft.args(["-f", "-"]);
+                let rules = format!(
+                    "table inet f {{ chain i {{ type filter hook input priority 0; policy drop;
+                     meta l4proto ipv6-icmp accept; {rule} accept; }}\n}}\n"
+                );
+                program::run(nft, rules.as_bytes());
+            }
+            let daemons = lab.start_both();
+            let before = drops(&daemons);
+            let (a, b) = lab.ends();
+            essentials(a, b);
+            assert_eq!(drops(&daemons), before, "{tunnel}: something was dropped on the way");
+            daemons.into_iter().for_each(Daemon::stop);
+        }
+    }
+}
+
 /// Switches off what an uplink does for its host, at both ends.
 fn without_offloads(lab: &Lab) {
     const FEATURES: &[&str] = &[
@@ -200,10 +265,14 @@ fn without_offloads(lab: &Lab) {
     ];
     let off: Vec<_> = FEATURES.iter().map(|&feature| (feature, false)).collect();
     for host in &lab.hosts {
-        let ethtool = host.netns.ethtool().expect("an ethtool socket");
-        let unchanged = ethtool.set_features(&host.uplink.name, &off).expect("features are set");
-        assert!(unchanged.is_empty(), "these features stay on: {unchanged:?}");
+        switch(host, &off);
     }
+}
+
+fn switch(host: &Host, features: &[(&str, bool)]) {
+    let ethtool = host.netns.ethtool().expect("an ethtool socket");
+    let unchanged = ethtool.set_features(&host.uplink.name, features).expect("features are set");
+    assert!(unchanged.is_empty(), "these features stay as they are: {unchanged:?}");
 }
 
 /// Guests that send tagged frames, through every tunnel: the essentials between what stands behind them.

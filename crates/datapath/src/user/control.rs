@@ -19,7 +19,7 @@ use crate::provider::DatapathError;
 use flow::{PortNo, TunnelType};
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::tap::Tap;
-use netdev::{Error, Ifindex, Link, Netlink};
+use netdev::{Error, Ifindex, KernelVersion, Link, Netlink};
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -31,6 +31,8 @@ const WAKER: u64 = 0;
 const MONITOR: u64 = 1;
 /// And those behind it: sockets that hear about paths.
 const PATHS: u64 = 2;
+/// From then on programs can give datagrams to sockets that share a port.
+const ASSIGNS_TO_GROUPS: KernelVersion = KernelVersion::new(6, 6);
 
 /// Programs in front of the datapath.
 #[derive(Debug)]
@@ -247,7 +249,7 @@ impl Control {
                 continue;
             }
             let handed_over = self.programs.is_some();
-            let led_to = self.lead(tunnel);
+            let led_to = self.lead(tunnel, count);
             let receivers = Receiver::open_group(tunnel, uplink, count, handed_over, led_to)?;
             let has_sender = self.senders.iter().any(|sender| sender.is_for(tunnel));
             let sender = if has_sender || tunnel.group.is_some() {
@@ -267,11 +269,17 @@ impl Control {
         Ok(())
     }
 
-    /// The port at which the sockets of a tunnel are, if that is another than the tunnel's own.
-    fn lead(&mut self, tunnel: &TunnelConfig) -> Option<u16> {
+    /// The port at which the `count` sockets of a tunnel are, if that is another than the tunnel's own.
+    fn lead(&mut self, tunnel: &TunnelConfig, count: usize) -> Option<u16> {
         let programs = self.programs.as_mut()?;
         let port = tunnel.spec.port;
         if tunnel.spec.tunnel != TunnelType::Vxlan {
+            return None;
+        }
+        // The port would be rewritten, which the host's firewall may not let in.
+        if count > 1 && KernelVersion::running() < Some(ASSIGNS_TO_GROUPS) {
+            // Of a killed process with one worker.
+            remove_gro(&self.netlink);
             return None;
         }
         if let Some(lead) = programs.lead {

@@ -19,7 +19,8 @@ pub(super) fn provide(netlink: &Netlink, port: u16) -> Result<(), Error> {
         }
         netlink.delete(link.index)?;
     }
-    let kind = LinkKind::Vxlan(VxlanSpec { port, ..VxlanSpec::external() });
+    // Of what comes to the device itself, because no program has led it elsewhere, nothing is for the host's own stack.
+    let kind = LinkKind::Vxlan(VxlanSpec { port, filters_vnis: true, ..VxlanSpec::external() });
     let index = netlink.create(&LinkSpec::new(NAME).mac(ADDRESS), &kind)?;
     netdev::keep_quiet(NAME).and_then(|()| netlink.set_up(index)).inspect_err(|_| {
         // The first error is the one that tells.
@@ -50,6 +51,7 @@ fn find(netlink: &Netlink) -> Result<Option<Link>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::UdpSocket;
     use testkit::host::TestHost;
 
     fn provide_in(host: &TestHost, port: u16) -> Result<(), Error> {
@@ -67,6 +69,32 @@ mod tests {
         provide_in(&host, 4790).unwrap();
         assert_eq!(netlink.link(NAME).unwrap().tunnel_port, Some(4790));
         assert!(remove(netlink).unwrap() && !remove(netlink).unwrap());
+    }
+
+    #[test]
+    fn host_gets_nothing_out_of_the_tunnel_when_no_program_leads_it_elsewhere() {
+        testkit::require_root!();
+        let host = TestHost::new("gro-filter");
+        let netlink = host.netlink();
+        provide_in(&host, VxlanSpec::PORT).unwrap();
+        netlink.set_up(netlink.index_of("lo").unwrap()).unwrap();
+        let mut datagram = vec![8, 0, 0, 0, 0, 0, 7, 0];
+        datagram.extend(ADDRESS.0);
+        datagram.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45]);
+        datagram.resize(8 + 64, 0);
+        let received = || {
+            let to = ("127.0.0.1", VxlanSpec::PORT);
+            host.run(|| UdpSocket::bind("127.0.0.1:0")?.send_to(&datagram, to)).unwrap();
+            netlink.links().unwrap().iter().map(|link| link.stats.rx_packets).collect::<Vec<_>>()
+        };
+        let before = received();
+        let [lo, ours] = before[..] else { panic!("{before:?}") };
+        assert_eq!([lo, ours], [1, 0]);
+        // Of a device that does not filter, it would have come.
+        netlink.delete(netlink.index_of(NAME).unwrap()).unwrap();
+        let open = LinkSpec::new(NAME).mac(ADDRESS).up();
+        netlink.create(&open, &LinkKind::Vxlan(VxlanSpec::external())).unwrap();
+        assert_eq!(received()[1], 1);
     }
 
     #[test]

@@ -116,6 +116,8 @@ pub enum LinkKind<'a> {
 pub struct VxlanSpec {
     /// Its network, or `None` for a device whose VNI and end points come with each packet (`external`).
     pub vni: Option<Vni>,
+    /// A device without [`VxlanSpec::vni`] drops the packets of all VNIs that it was not told of; it has been told of none.
+    pub filters_vnis: bool,
     /// Address to send from; also selects IPv4 or IPv6 for the socket.
     pub local: Option<IpAddr>,
     /// Where frames go that no forwarding entry claims.
@@ -148,6 +150,7 @@ impl VxlanSpec {
     pub const fn external() -> Self {
         Self {
             vni: None,
+            filters_vnis: false,
             local: None,
             remote: None,
             port: Self::PORT,
@@ -169,6 +172,9 @@ impl VxlanSpec {
             Some(vni) => InfoVxlan::Id(vni.value()),
             None => InfoVxlan::CollectMetadata(true),
         });
+        if self.filters_vnis {
+            attributes.push(InfoVxlan::Vnifilter(true));
+        }
         attributes.extend(self.source_ports.map(InfoVxlan::PortRange));
         attributes.extend(self.local.map(|local| match local {
             IpAddr::V4(address) => InfoVxlan::Local(address),
