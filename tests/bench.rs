@@ -147,10 +147,14 @@ fn list_says_what_root_adds_when_somebody_else_asks() {
     assert!(!text.contains("this kernel has no such devices"), "{text}");
 }
 
-/// The processes that `parent` has started.
+/// The processes that `parent` has started, in whichever of its threads.
 fn children(parent: u32) -> Vec<u32> {
-    let path = format!("/proc/{parent}/task/{parent}/children");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    // A thread that has ended meanwhile has none.
+    let of_each = |thread: std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("children")).unwrap_or_default()
+    };
+    let text: String = threads.map(of_each).collect();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
