@@ -293,6 +293,23 @@ fn flow_is_not_forwarded_after_a_restart_when_the_network_file_forbids_it_by_the
 }
 
 #[test]
+fn port_of_vxlan_is_given_back_when_the_next_daemon_has_no_vxlan() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("vxlan"));
+    let has_port = || pinning.devices(0).iter().any(|name| name == "weft-gro");
+    kill(pinning.start(0));
+    assert!(has_port(), "{:?}", pinning.devices(0));
+    kill(pinning.start(0));
+    assert!(has_port(), "{:?}", pinning.devices(0));
+    let file = pinning.lab.network_file();
+    let text = fs::read_to_string(&file).expect("the network file");
+    fs::write(&file, text.replace("vxlan", "geneve")).expect("the network file");
+    let daemon = pinning.start(0);
+    assert!(!has_port(), "{:?}", pinning.devices(0));
+    daemon.stop();
+}
+
+#[test]
 fn loss_is_stated_when_another_version_has_laid_out_what_is_left() {
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));

@@ -112,8 +112,9 @@ impl Control {
         self.workers = workers;
         let hand_over = self.open_hand_over()?;
         let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
-        if self.programs.is_none() {
-            // A process with programs may have been killed.
+        let is_vxlan = |tunnel: &TunnelConfig| tunnel.spec.tunnel == TunnelType::Vxlan;
+        if !self.can_lead() || !underlay.tunnels.iter().any(is_vxlan) {
+            // A process that did may have been killed.
             remove_gro(&self.netlink);
         }
         self.set_underlay(underlay)?;
@@ -249,7 +250,7 @@ impl Control {
                 continue;
             }
             let handed_over = self.programs.is_some();
-            let led_to = self.lead(tunnel, count);
+            let led_to = self.lead(tunnel);
             let receivers = Receiver::open_group(tunnel, uplink, count, handed_over, led_to)?;
             let has_sender = self.senders.iter().any(|sender| sender.is_for(tunnel));
             let sender = if has_sender || tunnel.group.is_some() {
@@ -269,19 +270,19 @@ impl Control {
         Ok(())
     }
 
-    /// The port at which the `count` sockets of a tunnel are, if that is another than the tunnel's own.
-    fn lead(&mut self, tunnel: &TunnelConfig, count: usize) -> Option<u16> {
+    /// There are programs to lead datagrams to sockets at another port, and need not rewrite theirs, which the host's firewall may not let in.
+    fn can_lead(&self) -> bool {
+        let assigns = || KernelVersion::running() >= Some(ASSIGNS_TO_GROUPS);
+        self.programs.is_some() && (self.workers.len() == 1 || assigns())
+    }
+
+    /// The port at which the sockets of a tunnel are, if that is another than the tunnel's own.
+    fn lead(&mut self, tunnel: &TunnelConfig) -> Option<u16> {
+        if tunnel.spec.tunnel != TunnelType::Vxlan || !self.can_lead() {
+            return None;
+        }
         let programs = self.programs.as_mut()?;
         let port = tunnel.spec.port;
-        if tunnel.spec.tunnel != TunnelType::Vxlan {
-            return None;
-        }
-        // The port would be rewritten, which the host's firewall may not let in.
-        if count > 1 && KernelVersion::running() < Some(ASSIGNS_TO_GROUPS) {
-            // Of a killed process with one worker.
-            remove_gro(&self.netlink);
-            return None;
-        }
         if let Some(lead) = programs.lead {
             return (lead.tunnel == port).then_some(lead.socket);
         }
