@@ -40,9 +40,9 @@ impl Room {
         }
     }
 
-    /// Chains by which senders are found: one for each end point that was asked for, about.
+    /// Chains by which senders are found: two or more for each end point that was asked for, so that few are not the first of theirs.
     fn sources(self) -> u32 {
-        (self.endpoints / 2).next_power_of_two().max(2)
+        self.endpoints.next_power_of_two().max(2)
     }
 
     fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {

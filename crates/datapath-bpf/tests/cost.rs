@@ -96,10 +96,10 @@ fn print_program_times() {
 #[ignore = "prints times, for the machine that counts instructions"]
 fn print_times_at_scale() {
     // One may have others before it in its chain.
-    const TRIED: u32 = 16;
+    const TRIED: u32 = 64;
     let frame = [&Switch::GUEST, &tcp4()[6..]].concat();
     for endpoints in [TRIED, 100_000, 1_000_000_u32] {
-        let mut switch = Switch::load_for(endpoints.next_power_of_two());
+        let mut switch = Switch::load_for(endpoints);
         let spec = tunnels::spec(TunnelType::Vxlan);
         let local = "192.0.2.1".parse().expect("an address");
         let tried: Vec<_> = (0..TRIED as u8)

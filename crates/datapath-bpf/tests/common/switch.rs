@@ -71,7 +71,7 @@ impl Switch {
         Self::load_for(1024)
     }
 
-    /// With room for so many end points, a power of two.
+    /// With room for so many end points.
     pub fn load_for(room: u32) -> Self {
         let seed = EntropySeed::random();
         let endpoints = EndpointTable::with_seed(Self::ENTROPY_BASE, Self::ENTROPY_PORTS, seed);
@@ -79,7 +79,8 @@ impl Switch {
         let mut open = DatapathSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
         constants.bucket_shift = Self::SIZES.bucket_shift();
-        constants.source_shift = 64 - room.ilog2();
+        let sources = 2 * room.next_power_of_two();
+        constants.source_shift = 64 - sources.ilog2();
         constants.cache_shift = Self::SIZES.cache_shift();
         constants.hash_factors = Sizes::hash_factors();
         constants.entropy_factors = *seed.factors();
@@ -91,9 +92,12 @@ impl Switch {
         config.entropy_mask = Self::ENTROPY_PORTS - 1;
         Self::SIZES.apply(open.open_object_mut()).expect("the maps have these sizes");
         for mut map in open.open_object_mut().maps_mut() {
-            if map.name() == "weft_endpoints" || map.name() == "weft_sources" {
-                map.set_max_entries(room).expect("a map has this size");
-            }
+            let entries = match map.name().to_str() {
+                Some("weft_endpoints") => room,
+                Some("weft_sources") => sources,
+                _ => continue,
+            };
+            map.set_max_entries(entries).expect("a map has this size");
         }
         let skel: &'static DatapathSkel<'static> =
             Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
