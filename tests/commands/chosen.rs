@@ -61,6 +61,8 @@ fn frames_are_sent_as_is_said_whatever_is_asked_for() {
             let sums = [("tx-checksum-ip-generic", false)];
             let _ = ethtool.set_features(&near.uplink.name, &sums).expect("it can be switched");
         }
+        let merges = [("rx-gro", offload)];
+        let _ = ethtool.set_features(&near.uplink.name, &merges).expect("it can be switched");
         let daemons = lab.start_both();
         let (a, b) = lab.ends();
         traffic::ping(&a.netns, b.ip(4));
@@ -70,6 +72,13 @@ fn frames_are_sent_as_is_said_whatever_is_asked_for() {
         assert_eq!(datapath.starts_with("programs"), by_programs, "{datapath}");
         let [decap, _] = said(&shown, "decap");
         assert_eq!(decap.starts_with("programs at tc"), by_programs, "{decap}");
+
+        if by_programs {
+            // `bytes_are_the_same_when_the_uplink_joins_what_it_receives` sees what comes of it.
+            let [received, why] = said(&shown, "vxlan received");
+            let ways = ["segments one by one", "segments joined before programs"];
+            assert_eq!(received, ways[usize::from(offload)], "{why}");
+        }
 
         let is_super = |frame: &[u8]| u16_at(frame, OUTER + 14 + 2) > WHOLE;
         let mut frames = sent(&lab);

@@ -79,6 +79,8 @@ impl OuterChecksum {
 /// A device that has one of these sums what it sends over IPv4.
 const SUMS4: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-ipv4"];
 const WHOLE: &str = "super-packets whole";
+const JOINED: &str = "segments joined before programs";
+const SINGLE: &str = "segments one by one";
 /// The first kernel that cuts trains of datagrams for devices that make no checksums.
 const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
@@ -153,6 +155,25 @@ pub fn sending(
         false => String::new(),
     };
     Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
+}
+
+/// How segments come out of a tunnel type to programs in the kernel; `is_led` says that a device of the kernel's own has the tunnel's UDP
+/// port (`weft-gro`).
+pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
+    let gro = verdict(nic, tunnel, Outer::of(Family::V4)).gro;
+    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    let (how, why) = match (gro.outcome, is_udp, is_led) {
+        (Outcome::No, ..) => (SINGLE, gro.why),
+        (_, false, _) => (JOINED, gro.why),
+        (_, true, true) => {
+            (JOINED, "the kernel looks into the tunnel, whose port weft-gro has".to_owned())
+        }
+        (_, true, false) => (
+            SINGLE,
+            "the kernel looks into a tunnel only where a device of its own has the port".to_owned(),
+        ),
+    };
+    Chosen::new(format!("{tunnel} received"), how, why)
 }
 
 /// How super-packets reach the guest whose TAP a thread writes them into.
@@ -230,6 +251,23 @@ mod tests {
         assert_eq!(how(&sums, old, true).how, "super-packets inside the outer headers");
         let stt = how(&nic(&["tx-checksum-ip-generic", "tx-tcp-segmentation"]), old, false);
         assert!(stt.why.ends_with("; eth0 would cut those of stt"), "{stt:?}");
+    }
+
+    #[test]
+    fn segments_are_joined_where_the_kernel_looks_into_the_tunnel() {
+        use TunnelType::{Geneve, Gre, Vxlan};
+        let (on, off) = (nic(&["rx-gro"]), nic(&[]));
+        for (nic, tunnel, is_led, how, why) in [
+            (&on, Vxlan, true, JOINED, "weft-gro"),
+            (&on, Vxlan, false, SINGLE, "device of its own"),
+            (&on, Geneve, false, SINGLE, "device of its own"),
+            (&on, Gre, false, JOINED, "as any TCP"),
+            (&off, Vxlan, true, SINGLE, "rx-gro off"),
+            (&off, Gre, false, SINGLE, "rx-gro off"),
+        ] {
+            let chosen = receiving(nic, tunnel, is_led);
+            assert!(chosen.how == how && chosen.why.contains(why), "{chosen:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a run has found, in three sentences: for whoever reads no report.
+//! What a run has found, in three sentences and the claims that it decides: for whoever reads no report.
 
 use super::catalogue::Study;
 use super::claims::{Verdict, verdicts};
@@ -33,7 +33,12 @@ fn claims(results: &Results) -> String {
         (!ids.is_empty()).then(|| format!("{}: {}", verdict.words(), ids.join(", ")))
     };
     let lines: Vec<_> = Verdict::ALL.into_iter().filter_map(of).collect();
-    format!("of {} claims, {}", all.len(), lines.join("; "))
+    let decided = [Verdict::Holds, Verdict::HoldsInPart, Verdict::DoesNotHold];
+    let decided = decided.into_iter().flat_map(|verdict| {
+        let these = all.iter().filter(move |finding| finding.verdict == verdict);
+        these.map(|f| format!("\n  - {}: {} ({})", f.verdict.words(), f.claim.text, f.claim.id))
+    });
+    format!("of {} claims, {}{}", all.len(), lines.join("; "), decided.collect::<String>())
 }
 
 fn stream(results: &Results) -> String {

@@ -37,6 +37,11 @@ pub(super) fn remove(netlink: &Netlink) -> Result<bool, Error> {
     }
 }
 
+/// Whether there is that device, and it has its port.
+pub(super) fn is_up(netlink: &Netlink) -> Result<bool, Error> {
+    Ok(find(netlink)?.is_some_and(|link| link.up))
+}
+
 fn find(netlink: &Netlink) -> Result<Option<Link>, Error> {
     match netlink.link(NAME) {
         Ok(link) => {
@@ -68,7 +73,9 @@ mod tests {
         assert!(first.up && first.tunnel_port == Some(4789), "{first:?}");
         provide_in(&host, 4790).unwrap();
         assert_eq!(netlink.link(NAME).unwrap().tunnel_port, Some(4790));
+        assert!(is_up(netlink).unwrap());
         assert!(remove(netlink).unwrap() && !remove(netlink).unwrap());
+        assert!(!is_up(netlink).unwrap());
     }
 
     #[test]

@@ -90,6 +90,15 @@ pub fn remove_pairs() -> Result<usize, Error> {
     pair::remove_others(&[])
 }
 
+/// Whether the kernel joins the segments that come out of VXLAN, before programs in this thread's network namespace see them, if its
+/// receive offload is on.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub fn joins_vxlan() -> Result<bool, Error> {
+    gro::is_up(&netdev::Netlink::open()?)
+}
+
 /// What a worker tells the control thread.
 #[derive(Debug)]
 enum Notice {

@@ -2,7 +2,7 @@
 
 use super::Daemon;
 use super::deployed::Deployed;
-use datapath::user::{DeviceConfig, PortConfig, Underlay};
+use datapath::user::{DeviceConfig, PortConfig, Underlay, joins_vxlan};
 use datapath_bpf::{TakenOver, sends_super_packets};
 use doctor::choice::{self, Chosen};
 use doctor::facts::{Features, KernelVersion, NicFacts};
@@ -48,6 +48,10 @@ impl Daemon {
         let (family, options) = (in_use.network.underlay_family(), in_use.network.options());
         for (tunnel, spec) in used(in_use) {
             all.push(sending(uplink, family, by_kernel, tunnel, spec));
+            if by_kernel && tunnel != TunnelType::Stt {
+                let joins = |tunnel| tunnel == TunnelType::Vxlan && joins_vxlan().unwrap_or(false);
+                all.push(choice::receiving(uplink, tunnel, joins(tunnel)));
+            }
             let asked = match tunnel {
                 TunnelType::Vxlan => options.vxlan.checksum,
                 TunnelType::Geneve => options.geneve.checksum,
