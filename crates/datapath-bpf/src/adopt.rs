@@ -1,5 +1,6 @@
 //! [`Old`]: what is left of a process that is gone, and goes on forwarding: read, to be decided again (docs/adr/0012).
 
+use crate::entries::{PRESENT, RESOLVED};
 use crate::key::{KernelKey, KernelMask, KernelMatch};
 use crate::layout::{
     LAYOUT, WORDS, weft_device, weft_drop, weft_endpoint, weft_flow, weft_key, weft_port,
@@ -21,8 +22,6 @@ use wire::MacAddr;
 
 /// Entries that are read by one call.
 const PORTION: u32 = 4096;
-const PRESENT: u32 = 1;
-const RESOLVED: u32 = 2;
 
 /// See the module.
 #[derive(Debug, Default)]

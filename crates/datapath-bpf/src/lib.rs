@@ -14,6 +14,7 @@
 
 mod adopt;
 mod attach;
+mod entries;
 mod flows;
 mod front;
 mod key;

@@ -3,48 +3,23 @@
 //! What programs cannot do with an end point they leave to the user datapath: one that they do not know gets its packets from
 //! there, and packets from it go there.
 
-use crate::layout::{
-    weft_class, weft_endpoint, weft_endpoint_change, weft_endpoints, weft_gre, weft_link, weft_tags,
-};
+use crate::entries::{self, Class, Known};
+use crate::layout::{weft_endpoint, weft_endpoint_change, weft_endpoints};
 use crate::pieces::Pieces;
 use crate::record::{record, u64_at};
 use crate::sys;
 use crate::tables::TableError;
 use datapath::stats::Count;
 use datapath::user::{EndpointConfig, TunnelConfig, Underlay};
-use flow::{
-    Dscp, EndpointId, EndpointTable, NextHop, PortNo, TagLink, Ttl, TunnelSpec, TunnelType,
-    tun_flags,
-};
+use flow::{EndpointId, NextHop, PortNo, TagLink, TunnelSpec, TunnelType};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use wire::checksum::Sum;
 
 /// Entries that are written by one call.
 const BATCH: usize = 4096;
-const ETHERNET_LEN: usize = 14;
-const PRESENT: u32 = 1;
-const RESOLVED: u32 = 2;
-
-/// What end points share that are of one class.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Class {
-    spec: TunnelSpec,
-    local: IpAddr,
-    port: PortNo,
-}
-
-/// An end point that programs know.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    config: EndpointConfig,
-    class: u16,
-    hop: Option<NextHop>,
-    path_mtu: Option<u16>,
-}
 
 /// Received and sent, by tunnel type, local and remote address.
 pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [Count; 2]>;
@@ -116,27 +91,22 @@ impl Reach {
             wanted.get(&id).is_some_and(|config| **config == known.config)
                 && ports.get(&(spec, local)).copied() == port
         };
-        let gone: Vec<Known> =
-            self.endpoints.values().filter(|known| !stays(known)).copied().collect();
+        let (stay, gone): (Vec<Known>, Vec<Known>) =
+            self.endpoints.values().copied().partition(stays);
         // A number that is used again is another end point's, to which the way is another. It is told anew.
-        let stay: HashSet<EndpointId> = self
-            .endpoints
-            .values()
-            .filter(|known| stays(known))
-            .map(|known| known.config.id)
-            .collect();
+        let stay: HashSet<EndpointId> = stay.iter().map(|known| known.config.id).collect();
         self.hops.retain(|id, _| stay.contains(id));
         self.path_mtus.retain(|id, _| stay.contains(id));
         self.inherited.retain(|id| stay.contains(id));
         self.remove(&gone)?;
         let links: HashSet<(PortNo, TagLink)> = links(underlay);
         for &(_, link) in self.links.difference(&links) {
-            self.links_map.delete(&tags(link))?;
+            self.links_map.delete(&entries::of_tags(link))?;
         }
         self.links.retain(|link| links.contains(link));
         let gre = gre(underlay);
         for &local in self.gre.difference(&gre) {
-            self.gre_map.delete(&gre_key(local))?;
+            self.gre_map.delete(&entries::of_gre(local))?;
         }
         self.gre.retain(|local| gre.contains(local));
         Ok(())
@@ -166,16 +136,12 @@ impl Reach {
         }
         self.add(&new)?;
         for (port, link) in links(underlay).difference(&self.links) {
-            let entry = record!(weft_link {
-                in_port: port.0,
-                tun_id: u64::from(link.key().0),
-                tun_flags: u64::from(tun_flags::KEY) << 48,
-            });
-            self.links_map.update(&tags(*link), &entry, MapFlags::ANY)?;
+            let entry = entries::of_link(*port, *link);
+            self.links_map.update(&entries::of_tags(*link), &entry, MapFlags::ANY)?;
         }
         self.links = links(underlay);
         for &local in gre(underlay).difference(&self.gre) {
-            self.gre_map.update(&gre_key(local), &1_u32.to_ne_bytes(), MapFlags::ANY)?;
+            self.gre_map.update(&entries::of_gre(local), &1_u32.to_ne_bytes(), MapFlags::ANY)?;
         }
         self.gre = gre(underlay);
         Ok(())
@@ -268,7 +234,7 @@ impl Reach {
         let open = self.endpoints.values_mut().filter(|known| known.hop.is_none());
         let mut inherited = Vec::new();
         for known in open {
-            known.hop = hop(&words(known.config.remote));
+            known.hop = hop(&entries::words(known.config.remote));
             inherited.extend(known.hop.map(|_| known.config.id));
         }
         self.inherited.extend(&inherited);
@@ -294,7 +260,7 @@ impl Reach {
             let (mut numbers, mut entries) = (Vec::new(), Vec::new());
             for known in batch {
                 numbers.extend(known.config.id.0.to_ne_bytes());
-                entries.extend(entry(known, self.overhead(known.class)));
+                entries.extend(entries::of_endpoint(known, self.overhead(known.class)));
             }
             self.endpoints_map.update_batch(
                 &numbers,
@@ -335,7 +301,7 @@ impl Reach {
     /// Writes an end point again, whose counters go on.
     fn write(&self, id: EndpointId) -> Result<(), TableError> {
         let Some(known) = self.endpoints.get(&id) else { return Ok(()) };
-        self.put(id, entry(known, self.overhead(known.class)))
+        self.put(id, entries::of_endpoint(known, self.overhead(known.class)))
     }
 
     fn put(&self, id: EndpointId, mut endpoint: Vec<u8>) -> Result<(), TableError> {
@@ -359,9 +325,13 @@ impl Reach {
             return Ok(Some(at as u16));
         }
         let Some(free) = self.classes.iter().position(Option::is_none) else { return Ok(None) };
-        self.classes_map.update(&(free as u32).to_ne_bytes(), &class(&wanted), MapFlags::ANY)?;
+        self.classes_map.update(
+            &(free as u32).to_ne_bytes(),
+            &entries::of_class(&wanted),
+            MapFlags::ANY,
+        )?;
         self.classes[free] = Some(wanted);
-        self.overheads[free] = template(&wanted).len().saturating_sub(ETHERNET_LEN);
+        self.overheads[free] = entries::overhead(&wanted);
         Ok(Some(free as u16))
     }
 }
@@ -401,121 +371,12 @@ pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
     can_send(spec) && (spec.tunnel == TunnelType::Gre || !(is_v6 && spec.checksum))
 }
 
-/// By what its packets come: see `carrier()` in `bpf/source.h`.
-fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
-    let (proto, port) = match spec.tunnel {
-        TunnelType::Gre => (47, 0),
-        _ => (17, spec.port.to_be()),
-    };
-    u32::from(is_ip6) << 24 | proto << 16 | u32::from(port)
-}
-
-/// Where it is said that GRE to this address of ours is for userspace.
-fn gre_key(local: IpAddr) -> Vec<u8> {
-    record!(weft_gre { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
-}
-
-/// An address as it is on the wire.
-fn words(ip: IpAddr) -> [u32; 4] {
-    match ip {
-        IpAddr::V4(ip) => [ip.to_bits().to_be(), 0, 0, 0],
-        IpAddr::V6(ip) => {
-            let bits = ip.to_bits();
-            [96, 64, 32, 0].map(|shift| ((bits >> shift) as u32).to_be())
-        }
-    }
-}
-
-fn entry(known: &Known, overhead: usize) -> Vec<u8> {
-    let Known { config: EndpointConfig { spec, remote, .. }, class, hop, path_mtu } = known;
-    let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
-    let max_len = usize::from(mtu).saturating_sub(overhead) as u16;
-    let [destination, source] = hop.map_or([[0; 6]; 2], |hop| [hop.destination.0, hop.source.0]);
-    let flags = if hop.is_some() { PRESENT | RESOLVED } else { PRESENT };
-    record!(weft_endpoint {
-        remote: words(*remote),
-        eth_dst: destination,
-        eth_src: source,
-        class: *class,
-        max_len: max_len,
-        flags: flags,
-    })
-}
-
-/// The outer header of a class, to nobody.
-fn template(class: &Class) -> Vec<u8> {
-    let mut table = EndpointTable::new(0, 1);
-    let remote = class.local;
-    let added = table.insert(EndpointId(0), &class.spec, class.local, remote);
-    let endpoint = added.ok().and_then(|()| table.get(EndpointId(0)));
-    endpoint.map_or_else(Vec::new, |endpoint| endpoint.template().as_bytes().to_vec())
-}
-
-fn class(class: &Class) -> Vec<u8> {
-    let Class { spec, local, port } = class;
-    let mut header = template(class);
-    let len = header.len();
-    let mut ip_sum = 0;
-    if local.is_ipv4() {
-        // Checksum and destination.
-        header[ETHERNET_LEN + 10..ETHERNET_LEN + 12].fill(0);
-        header[ETHERNET_LEN + 16..ETHERNET_LEN + 20].fill(0);
-        // What differs between packets: type of service, length, TTL are 0 already.
-        ip_sum = Sum::of(&header[ETHERNET_LEN..ETHERNET_LEN + 20]).fold();
-    } else {
-        header[ETHERNET_LEN + 24..ETHERNET_LEN + 40].fill(0);
-    }
-    header.resize(HEADER_MAX, 0);
-    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
-    let ttl = match spec.ttl {
-        Ttl::Fixed(ttl) => ttl,
-        Ttl::Inherit => 0,
-    };
-    let dscp = match spec.dscp {
-        Dscp::Fixed(dscp) => dscp << 2,
-        Dscp::Inherit => 0,
-    };
-    let flags = flag(local.is_ipv6(), 1)
-        | flag(spec.checksum, 2)
-        | flag(spec.ttl == Ttl::Inherit, 4)
-        | flag(spec.dscp == Dscp::Inherit, 8)
-        | flag(spec.key && spec.tunnel == TunnelType::Gre, 16)
-        | flag(spec.clamp_mss, 32);
-    let mut bytes = record!(weft_class {
-        len: len as u8,
-        tunnel: spec.tunnel as u8,
-        flags: flags,
-        ttl: ttl,
-        dscp: dscp,
-        ip_sum: ip_sum,
-        in_port: port.0,
-        carrier: carrier(spec, local.is_ipv6()),
-        local: words(*local),
-    });
-    let at = offset_of!(weft_class, header);
-    bytes[at..at + HEADER_MAX].copy_from_slice(&header[..HEADER_MAX]);
-    bytes
-}
-
-const HEADER_MAX: usize = offset_of!(weft_class, len) - offset_of!(weft_class, header);
-
-fn tags(link: TagLink) -> Vec<u8> {
-    let (outer, inner) = link.tags();
-    let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
-    record!(weft_tags {
-        tpid: outer.tpid.0,
-        vlan: vlan(outer),
-        inner_tpid: inner.map_or(0, |tag| tag.tpid.0),
-        inner_vlan: inner.map_or(0, vlan),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::load::{Room, load};
     use crate::record::u32_at;
-    use flow::EntropySeed;
+    use flow::{Dscp, EntropySeed, Ttl};
     use std::net::Ipv6Addr;
     use std::os::fd::AsRawFd;
     use std::time::Instant;
@@ -620,13 +481,14 @@ mod tests {
         let way = |reach: &Reach, id: u32| {
             let entry = reach.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
             let entry = entry.unwrap().unwrap();
-            let is_resolved = u32_at(&entry, offset_of!(weft_endpoint, flags)) & RESOLVED != 0;
+            let is_resolved =
+                u32_at(&entry, offset_of!(weft_endpoint, flags)) & entries::RESOLVED != 0;
             is_resolved.then(|| entry[offset_of!(weft_endpoint, eth_dst) + 5])
         };
         let ways = |reach: &Reach| [0, 1, 2, 3].map(|id| way(reach, id));
         reach.resolve(EndpointId(3), Some(hop(3))).unwrap();
         // Of the third, nothing was known.
-        let third = words(IpAddr::from([10, 0, 0, 2]));
+        let third = entries::words(IpAddr::from([10, 0, 0, 2]));
         reach.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
         assert_eq!(ways(&reach), [Some(7), Some(7), None, Some(3)]);
         reach.resolve(EndpointId(1), Some(hop(1))).unwrap();

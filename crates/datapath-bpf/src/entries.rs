@@ -1,0 +1,159 @@
+//! What programs read of end points, tunnels and logical links: the entries of their maps.
+
+use crate::layout::{weft_class, weft_endpoint, weft_gre, weft_link, weft_tags};
+use crate::record::record;
+use datapath::user::EndpointConfig;
+use flow::{
+    Dscp, EndpointId, EndpointTable, NextHop, PortNo, TagLink, Ttl, TunnelSpec, TunnelType,
+    tun_flags,
+};
+use std::mem::offset_of;
+use std::net::IpAddr;
+use wire::checksum::Sum;
+
+const ETHERNET_LEN: usize = 14;
+/// Flags of an end point: there is one, and the way to it is known.
+pub(crate) const PRESENT: u32 = 1;
+pub(crate) const RESOLVED: u32 = 2;
+const HEADER_MAX: usize = offset_of!(weft_class, len) - offset_of!(weft_class, header);
+
+/// What end points share that are of one class.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Class {
+    pub(crate) spec: TunnelSpec,
+    pub(crate) local: IpAddr,
+    pub(crate) port: PortNo,
+}
+
+/// An end point that programs know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) config: EndpointConfig,
+    pub(crate) class: u16,
+    pub(crate) hop: Option<NextHop>,
+    pub(crate) path_mtu: Option<u16>,
+}
+
+/// By what its packets come: see `carrier()` in `bpf/source.h`.
+fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
+    let (proto, port) = match spec.tunnel {
+        TunnelType::Gre => (47, 0),
+        _ => (17, spec.port.to_be()),
+    };
+    u32::from(is_ip6) << 24 | proto << 16 | u32::from(port)
+}
+
+/// Where it is said that GRE to this address of ours is for userspace.
+pub(crate) fn of_gre(local: IpAddr) -> Vec<u8> {
+    record!(weft_gre { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
+}
+
+/// An address as it is on the wire.
+pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
+    match ip {
+        IpAddr::V4(ip) => [ip.to_bits().to_be(), 0, 0, 0],
+        IpAddr::V6(ip) => {
+            let bits = ip.to_bits();
+            [96, 64, 32, 0].map(|shift| ((bits >> shift) as u32).to_be())
+        }
+    }
+}
+
+/// How programs reach an end point.
+pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
+    let Known { config: EndpointConfig { spec, remote, .. }, class, hop, path_mtu } = known;
+    let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
+    let max_len = usize::from(mtu).saturating_sub(overhead) as u16;
+    let [destination, source] = hop.map_or([[0; 6]; 2], |hop| [hop.destination.0, hop.source.0]);
+    let flags = if hop.is_some() { PRESENT | RESOLVED } else { PRESENT };
+    record!(weft_endpoint {
+        remote: words(*remote),
+        eth_dst: destination,
+        eth_src: source,
+        class: *class,
+        max_len: max_len,
+        flags: flags,
+    })
+}
+
+/// Bytes of an outer packet around the inner frame, without its Ethernet header.
+pub(crate) fn overhead(class: &Class) -> usize {
+    template(class).len().saturating_sub(ETHERNET_LEN)
+}
+
+/// The outer header of a class, to nobody.
+fn template(class: &Class) -> Vec<u8> {
+    let mut table = EndpointTable::new(0, 1);
+    let remote = class.local;
+    let added = table.insert(EndpointId(0), &class.spec, class.local, remote);
+    let endpoint = added.ok().and_then(|()| table.get(EndpointId(0)));
+    endpoint.map_or_else(Vec::new, |endpoint| endpoint.template().as_bytes().to_vec())
+}
+
+/// What programs know of all end points of a class.
+pub(crate) fn of_class(class: &Class) -> Vec<u8> {
+    let Class { spec, local, port } = class;
+    let mut header = template(class);
+    let len = header.len();
+    let mut ip_sum = 0;
+    if local.is_ipv4() {
+        // Checksum and destination.
+        header[ETHERNET_LEN + 10..ETHERNET_LEN + 12].fill(0);
+        header[ETHERNET_LEN + 16..ETHERNET_LEN + 20].fill(0);
+        // What differs between packets: type of service, length, TTL are 0 already.
+        ip_sum = Sum::of(&header[ETHERNET_LEN..ETHERNET_LEN + 20]).fold();
+    } else {
+        header[ETHERNET_LEN + 24..ETHERNET_LEN + 40].fill(0);
+    }
+    header.resize(HEADER_MAX, 0);
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+    let ttl = match spec.ttl {
+        Ttl::Fixed(ttl) => ttl,
+        Ttl::Inherit => 0,
+    };
+    let dscp = match spec.dscp {
+        Dscp::Fixed(dscp) => dscp << 2,
+        Dscp::Inherit => 0,
+    };
+    let flags = flag(local.is_ipv6(), 1)
+        | flag(spec.checksum, 2)
+        | flag(spec.ttl == Ttl::Inherit, 4)
+        | flag(spec.dscp == Dscp::Inherit, 8)
+        | flag(spec.key && spec.tunnel == TunnelType::Gre, 16)
+        | flag(spec.clamp_mss, 32);
+    let mut bytes = record!(weft_class {
+        len: len as u8,
+        tunnel: spec.tunnel as u8,
+        flags: flags,
+        ttl: ttl,
+        dscp: dscp,
+        ip_sum: ip_sum,
+        in_port: port.0,
+        carrier: carrier(spec, local.is_ipv6()),
+        local: words(*local),
+    });
+    let at = offset_of!(weft_class, header);
+    bytes[at..at + HEADER_MAX].copy_from_slice(&header[..HEADER_MAX]);
+    bytes
+}
+
+/// From which logical link frames with its tags come.
+pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
+    record!(weft_link {
+        in_port: port.0,
+        tun_id: u64::from(link.key().0),
+        tun_flags: u64::from(tun_flags::KEY) << 48,
+    })
+}
+
+/// The tags of a logical link.
+pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
+    let (outer, inner) = link.tags();
+    let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
+    record!(weft_tags {
+        tpid: outer.tpid.0,
+        vlan: vlan(outer),
+        inner_tpid: inner.map_or(0, |tag| tag.tpid.0),
+        inner_vlan: inner.map_or(0, vlan),
+    })
+}
