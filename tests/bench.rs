@@ -40,7 +40,7 @@ fn weft_when_free(arguments: &[&str]) -> (i32, String, String) {
 fn digits_are_the_same_when_the_input_is() {
     require_vm!();
     let kernel = Kernel::open(Path::new(KERNEL)).unwrap();
-    let rounds = Rounds { warm_up: 10, measured: 50, stream_kib: 256 };
+    let rounds = Rounds { stream_kib: 256, ..Rounds::SHORT };
     for name in ["bridge", "weft-user-geneve"] {
         let contender: Contender = name.parse().unwrap();
         let measure =

@@ -23,6 +23,9 @@ const OVS_AGE: Duration = Duration::from_secs(12);
 /// A megaflow of the kernel datapath of which one packet could not go its way, as a ping cannot whose outer checksum nothing sums, is
 /// served in userspace for a second. Where nothing happens, this takes no time either.
 const SET_ASIDE: Duration = Duration::from_millis(2500);
+/// Round trips are timed in so many parts. What the machine does once in a while takes a million instructions or two at once, where a message
+/// takes ten thousand, and which of two parts it falls into changes with every build.
+const PARTS: u32 = 25;
 /// How long anything may take, by the machine's own clock, before it has failed.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -47,18 +50,13 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds) -> Result<Coun
         stop.sleep(SET_ASIDE)?;
     }
     let counts = Counts {
-        tcp: one_way(tcp_round_trips(from, to, rounds)?, rounds.measured),
-        udp: one_way(udp_round_trips(from, to, rounds)?, rounds.measured),
+        tcp: tcp_round_trips(from, to, rounds)?,
+        udp: udp_round_trips(from, to, rounds)?,
         stream: per_kib(stream(from, to, rounds)?, rounds.stream_kib),
     };
     attachment.check()?;
     attachment.stop()?;
     Ok(counts)
-}
-
-/// Two messages to a round trip.
-fn one_way(time: Duration, round_trips: u32) -> f64 {
-    time.as_nanos() as f64 / (2.0 * f64::from(round_trips))
 }
 
 fn per_kib(time: Duration, kib: u32) -> f64 {
@@ -88,7 +86,7 @@ fn connect(from: &Guest, to: &Guest) -> Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
+fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
     let (mut client, mut server) = connect(from, to)?;
     let answer = move || -> std::io::Result<()> {
         let mut message = [0; MESSAGE];
@@ -107,7 +105,7 @@ fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration>
     exchange(rounds, answer, ask).map_err(failed("round trips over TCP"))
 }
 
-fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
+fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
     let failed = failed("round trips over UDP");
     let bind = |guest: &Guest| -> Result<UdpSocket> {
         let at = SocketAddr::new(guest.ip4().into(), 0);
@@ -145,25 +143,32 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration>
     time.map_err(&failed)
 }
 
-/// Time of the measured round trips, after those that warm up; `ask` is told to end with 0.
+/// Nanoseconds of a message one way, two of which are a round trip, in the part of the measured round trips that is the median of all
+/// [`PARTS`]. `ask` is told to end with 0.
 fn exchange(
     rounds: Rounds,
     answer: impl FnOnce() -> std::io::Result<()> + Send,
     mut ask: impl FnMut(u32) -> std::io::Result<()>,
-) -> std::io::Result<Duration> {
+) -> std::io::Result<f64> {
+    let each = (rounds.measured / PARTS).max(1);
     thread::scope(|scope| {
         let answering = scope.spawn(answer);
         let timed = ask(rounds.warm_up).and_then(|()| {
-            let start = Instant::now();
-            ask(rounds.measured)?;
-            Ok(start.elapsed())
+            let part = |_| {
+                let start = Instant::now();
+                ask(each)?;
+                Ok(start.elapsed())
+            };
+            (0..PARTS).map(part).collect()
         });
         let _ = ask(0);
         drop(ask);
         let answered = answering.join();
-        let time = timed?;
+        let mut times: Vec<Duration> = timed?;
         answered.map_err(|_| std::io::Error::other("the other side has panicked"))??;
-        Ok(time)
+        times.sort();
+        let median = times.get(times.len() / 2).copied().unwrap_or_default();
+        Ok(median.as_nanos() as f64 / (2.0 * f64::from(each)))
     })
 }
 
