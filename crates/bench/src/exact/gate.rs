@@ -7,14 +7,16 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{Counts, Rounds, Row};
-use crate::lab::Contender;
+use crate::lab::{Contender, Datapath};
 use crate::{Error, Result};
 
 /// What a message through a contender may cost more than its baseline, in parts of that.
 const MESSAGE_TOLERANCE: f64 = 0.01;
-/// What a stream may. Where a datapath sleeps and wakes decides how many frames a train has, and a shift by one instruction
-/// anywhere changes where: one build repeats to the digit, but two builds that do the same have differed by 2 to 4 %.
-const STREAM_TOLERANCE: f64 = 0.06;
+/// What a stream may through programs in the kernel.
+const KERNEL_STREAM_TOLERANCE: f64 = 0.03;
+/// What a stream may through threads. Where they sleep and wake decides how many frames a train has, and a shift by one instruction anywhere
+/// changes where: one build repeats to the digit, but two builds that do the same have differed by 14 %.
+const USER_STREAM_TOLERANCE: f64 = 0.20;
 
 /// Rows measured before, with what they depend on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -62,7 +64,8 @@ impl Baseline {
         fs::write(path, text).map_err(Error::io(what()))
     }
 
-    /// What weft's rows of `now` cost more than those of this baseline: messages by more than 1 %, streams by more than 6 %.
+    /// What weft's rows of `now` cost more than those of this baseline: messages by more than 1 %, streams by more than 3 %
+    /// with the kernel datapath and 20 % with the user datapath.
     ///
     /// # Errors
     /// The two were not measured alike: another kernel, or other rounds; or `now` has a row that this has not.
@@ -88,10 +91,14 @@ impl Baseline {
 impl Row {
     fn beyond(&self, before: Counts) -> Vec<Excess> {
         let now = self.total;
+        let of_streams = match self.contender {
+            Contender::Weft(Datapath::Kernel, _) => KERNEL_STREAM_TOLERANCE,
+            _ => USER_STREAM_TOLERANCE,
+        };
         [
             ("tcp", before.tcp, now.tcp, MESSAGE_TOLERANCE),
             ("udp", before.udp, now.udp, MESSAGE_TOLERANCE),
-            ("stream", before.stream, now.stream, STREAM_TOLERANCE),
+            ("stream", before.stream, now.stream, of_streams),
         ]
         .into_iter()
         .filter(|(_, before, now, tolerance)| *now > before * (1.0 + tolerance))
@@ -137,12 +144,20 @@ mod tests {
     }
 
     #[test]
-    fn streams_have_room_for_how_trains_fall() {
-        let before = streaming(1000.0, 100.0, Rounds::FULL);
-        assert!(before.excesses(&streaming(1000.0, 104.0, Rounds::FULL)).unwrap().is_empty());
-        let excesses = before.excesses(&streaming(1000.0, 107.0, Rounds::FULL)).unwrap();
-        let lines: Vec<_> = excesses.iter().map(ToString::to_string).collect();
-        assert_eq!(lines, ["weft user geneve, stream: 107 instructions, 7.0 % more than 100"]);
+    fn streams_have_room_for_how_trains_fall_in_threads() {
+        for (contender, allowed, refused) in
+            [("weft-user-geneve", 119.0, 121.0), ("weft-kernel-geneve", 102.0, 104.0)]
+        {
+            let with = |stream| {
+                let mut all = streaming(1000.0, stream, Rounds::FULL);
+                all.rows[0].contender = contender.parse().unwrap();
+                all
+            };
+            let before = with(100.0);
+            assert!(before.excesses(&with(allowed)).unwrap().is_empty());
+            let excesses = before.excesses(&with(refused)).unwrap();
+            assert!(matches!(excesses[..], [Excess { what: "stream", .. }]), "{excesses:?}");
+        }
     }
 
     #[test]
