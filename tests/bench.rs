@@ -16,7 +16,7 @@ const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-ke
 
 /// A kept run of all studies.
 const RESULTS: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-22-quick/results.json");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-22-bench/results.json");
 
 /// Exit code, standard output and standard error.
 fn weft(arguments: &[&str]) -> (i32, String, String) {
