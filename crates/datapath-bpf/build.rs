@@ -15,9 +15,10 @@ const CLANG_ARGS: [&str; 6] =
     ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-mcpu=v3"];
 
 /// Each object and the sources that are linked into it.
-const OBJECTS: [(&str, &[&str]); 4] = [
+const OBJECTS: [(&str, &[&str]); 5] = [
     ("control", &["control"]),
     ("datapath", &["control", "vif", "uplink"]),
+    ("lab_copy", &["lab_copy"]),
     ("test_extract", &["test_extract"]),
     ("test_lookup", &["control", "test_lookup"]),
 ];

@@ -18,6 +18,7 @@ mod entries;
 mod flows;
 mod front;
 mod key;
+pub mod lab;
 mod layout;
 mod list;
 mod lists;

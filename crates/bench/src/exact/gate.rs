@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Counts, Rounds, Row};
+use super::{Counts, Rounds, Row, Wire};
 use crate::lab::{Contender, Datapath};
 use crate::{Error, Result};
 
@@ -25,6 +25,9 @@ pub struct Baseline {
     pub kernel: String,
     /// How much was sent.
     pub rounds: Rounds,
+    /// What the wire hands over.
+    #[serde(default)]
+    pub wire: Wire,
     /// One for each contender.
     pub rows: Vec<Row>,
 }
@@ -68,12 +71,14 @@ impl Baseline {
     /// with the kernel datapath and 20 % with the user datapath.
     ///
     /// # Errors
-    /// The two were not measured alike: another kernel, or other rounds; or `now` has a row that this has not.
+    /// The two were not measured alike: another kernel, other rounds, another wire; or `now` has a row that this has not.
     pub fn excesses(&self, now: &Self) -> Result<Vec<Excess>> {
-        if (&self.kernel, self.rounds) != (&now.kernel, now.rounds) {
+        if (&self.kernel, self.rounds, self.wire) != (&now.kernel, now.rounds, now.wire) {
+            let how = |it: &Self| format!("{}, {:?} and wire {}", it.kernel, it.rounds, it.wire);
             return Err(Error::Traffic(format!(
-                "the baseline was measured with {} and {:?}, this with {} and {:?}: measure the baseline anew",
-                self.kernel, self.rounds, now.kernel, now.rounds
+                "the baseline was measured with {}, this with {}: measure the baseline anew",
+                how(self),
+                how(now)
             )));
         }
         let mut excesses = Vec::new();
@@ -130,7 +135,8 @@ mod tests {
         let total = Counts { tcp, udp: 100.0, stream };
         let wire = Counts { tcp: 10.0, udp: 10.0, stream: 10.0 };
         let contender = "weft-user-geneve".parse().unwrap();
-        Baseline { kernel: "k".into(), rounds, rows: vec![Row { contender, total, wire }] }
+        let rows = vec![Row { contender, total, wire }];
+        Baseline { kernel: "k".into(), rounds, wire: Wire::Shared, rows }
     }
 
     #[test]
@@ -172,7 +178,10 @@ mod tests {
     #[test]
     fn baselines_are_not_compared_when_they_were_measured_otherwise() {
         let before = baseline(1000.0, Rounds::FULL);
-        let error = before.excesses(&baseline(1.0, Rounds::SHORT)).unwrap_err().to_string();
-        assert!(error.contains("measure the baseline anew"), "{error}");
+        let copied = Baseline { wire: Wire::Copies, ..before.clone() };
+        for now in [baseline(1.0, Rounds::SHORT), copied] {
+            let error = before.excesses(&now).unwrap_err().to_string();
+            assert!(error.contains("measure the baseline anew"), "{error}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use initramfs::Archive;
 
+use super::Wire;
 use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel};
 use crate::{Error, Result};
 
@@ -34,9 +35,10 @@ const OVS: &[&str] = &[
     "/usr/share/openvswitch/vswitch.ovsschema",
 ];
 
-/// The modules that `contender` needs, without those that they need.
-fn modules(contender: Contender) -> Vec<&'static str> {
+/// The modules that `contender` needs on `wire`, without those that they need.
+fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     let mut modules = LAB.to_vec();
+    modules.extend(wire.modules());
     modules.extend(match contender {
         Contender::Direct => &[][..],
         Contender::LinuxBridge => &["bridge"],
@@ -62,6 +64,7 @@ fn modules(contender: Contender) -> Vec<&'static str> {
 /// A program or a module is not there.
 pub(super) fn root_file_system(
     contender: Contender,
+    wire: Wire,
     weft: &Path,
     kernel: &Path,
     arguments: &str,
@@ -89,7 +92,7 @@ pub(super) fn root_file_system(
         }
     }
     let mut loaded = Vec::new();
-    for name in modules(contender) {
+    for name in modules(contender, wire) {
         add_module(&mut archive, kernel, name, &mut loaded)?;
     }
     // The first two are what a libcrc32c asks for by name; a lab has no program that could load it then.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Counts, Rounds};
+use super::{Counts, Rounds, Wire};
 use crate::demo::{first_ping, with_testimony};
 use crate::lab::{Contender, Datapath, Guest, Lab, Session, Shape};
 use crate::{Error, Result, Stop};
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The lab cannot be built, or traffic does not flow.
-pub fn measure(contender: Contender, weft: &Path, rounds: Rounds) -> Result<Counts> {
+pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) -> Result<Counts> {
     let stop = Stop::new();
     let session = Session::open(Duration::from_secs(1), &stop)?;
     let shape = Shape { guests_per_host: 1, ..Shape::default() };
@@ -42,6 +42,7 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds) -> Result<Coun
         stop.sleep(OVS_AGE)?;
     }
     let mut attachment = contender.attach(&lab, weft)?;
+    wire.lay(&lab, contender)?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))

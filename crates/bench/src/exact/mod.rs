@@ -1,23 +1,25 @@
 //! Instruction-exact measurement: the lab in an emulated machine whose clock counts instructions.
 //!
 //! ```no_run
-//! use bench::exact::{Kernel, Rounds, measure};
+//! use bench::exact::{Kernel, Rounds, Wire, measure};
 //! # fn main() -> bench::Result<()> {
 //! let kernel = Kernel::open("target/guest-kernel".as_ref())?;
 //! let contender = "weft-user-geneve".parse()?;
-//! let row = measure(contender, &kernel, "target/release/weft".as_ref(), Rounds::FULL, &bench::Stop::new())?;
+//! let (weft, wire) = ("target/release/weft".as_ref(), Wire::Shared);
+//! let row = measure(contender, &kernel, weft, Rounds::FULL, wire, &bench::Stop::new())?;
 //! println!("{:.0} instructions for switching a message over TCP", row.switching().tcp);
 //! # Ok(()) }
 //! ```
 //!
 //! Every contender is measured in a machine of its own, beside one veth pair between the same guests (the *wire*) with the same
 //! modules loaded: some modules, such as Open vSwitch's, make the wire itself dearer. What *switching* costs is the
-//! difference. An emulated instruction is one nanosecond whatever it does, so copies weigh less here than on silicon.
+//! difference. On a [`Wire`] between two hosts of one machine a packet is one that its sender still has, unless it hands over copies. An emulated instruction is one nanosecond whatever it does, so copies weigh less here than on silicon.
 
 mod gate;
 mod image;
 mod inside;
 mod machine;
+mod wire;
 
 use std::path::Path;
 
@@ -29,6 +31,7 @@ use crate::{Error, Result, Stop};
 pub use gate::{Baseline, Excess};
 pub use inside::measure as measure_inside;
 pub use machine::Kernel;
+pub use wire::Wire;
 
 /// How much is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -91,11 +94,12 @@ pub fn measure(
     kernel: &Kernel,
     weft: &Path,
     rounds: Rounds,
+    wire: Wire,
     stop: &Stop,
 ) -> Result<Row> {
     let Rounds { warm_up, measured, stream_kib } = rounds;
-    let arguments = format!("{} {warm_up} {measured} {stream_kib}", contender.id());
-    let root = image::root_file_system(contender, weft, kernel.directory(), &arguments)?;
+    let arguments = format!("{} {warm_up} {measured} {stream_kib} {wire}", contender.id());
+    let root = image::root_file_system(contender, wire, weft, kernel.directory(), &arguments)?;
     let printed = kernel.run(&root, stop)?;
     let counts: Vec<Counts> =
         printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -13,11 +13,11 @@ const MACHINES: usize = 4;
 
 /// Measures in the machine that this runs in; a line of JSON for the wire, and one for the contender.
 pub fn inside(args: &Inside) -> Result<(), Failure> {
-    let Inside { contender, warm_up, measured, stream_kib } = *args;
+    let Inside { contender, warm_up, measured, stream_kib, wire } = *args;
     let weft = this_program()?;
     let rounds = Rounds { warm_up, measured, stream_kib };
     for contender in [Contender::Direct, contender] {
-        let counts = exact::measure_inside(contender, &weft, rounds)?;
+        let counts = exact::measure_inside(contender, &weft, rounds, wire)?;
         println!("{}", serde_json::to_string(&counts).map_err(anyhow::Error::from)?);
     }
     Ok(())
@@ -30,7 +30,8 @@ pub fn exact(args: &Exact) -> Result<(), Failure> {
         args.baseline.as_deref().map(Baseline::read).transpose().map_err(Failure::input)?;
     let stop = Stop::on_signals()?;
     let rounds = if args.short { Rounds::SHORT } else { Rounds::FULL };
-    let mut now = Baseline { kernel: kernel.version()?, rounds, rows: Vec::new() };
+    let wire = args.wire;
+    let mut now = Baseline { kernel: kernel.version()?, rounds, wire, rows: Vec::new() };
     let chosen = if args.contender.is_empty() { everybody() } else { args.contender.clone() };
     println!("{}, instructions; switching in brackets", now.kernel);
     println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
@@ -41,7 +42,7 @@ pub fn exact(args: &Exact) -> Result<(), Failure> {
         let measured: Vec<_> = std::thread::scope(|scope| {
             let measure = |&contender: &Contender| {
                 let (kernel, weft, stop) = (&kernel, &weft, &stop);
-                scope.spawn(move || exact::measure(contender, kernel, weft, rounds, stop))
+                scope.spawn(move || exact::measure(contender, kernel, weft, rounds, wire, stop))
             };
             let threads: Vec<_> = some.iter().map(measure).collect();
             let end = |thread: ScopedJoinHandle<'_, _>| {

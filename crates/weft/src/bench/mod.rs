@@ -5,7 +5,7 @@ mod remote;
 
 use crate::Failure;
 use ::bench::crosscheck::{self, Outcome};
-use ::bench::exact::Baseline;
+use ::bench::exact::{Baseline, Wire};
 use ::bench::lab::{Contender, Family, Profile, check_privileges};
 use ::bench::study::{self, Milestone, Options, Results, Study};
 use ::bench::{Error, Stop};
@@ -44,6 +44,15 @@ enum Task {
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
     },
+    /// Make several runs on this machine one: more repetitions than one sitting has time for, or studies that were run apart
+    Join {
+        /// results.json of each run
+        #[arg(required = true, num_args = 2.., value_name = "FILE")]
+        runs: Vec<PathBuf>,
+        /// The directory for results.json and the reports
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// Say in three lines of Markdown what a directory has found: results.json, and exact.json of `weft bench exact --json`
     Findings {
         /// The directory
@@ -77,6 +86,9 @@ struct Exact {
     /// The directory of the kernel, as scripts/fetch-guest-kernel.sh makes it
     #[arg(long, value_name = "DIR", default_value = "target/guest-kernel")]
     kernel: PathBuf,
+    /// What the wire hands over: packets that the sender's socket shares (shared), as a veth pair does, or copies, as network cards do
+    #[arg(long, value_name = "KIND", default_value_t)]
+    wire: Wire,
     /// Fewer messages: the digits differ from those of a full run, and are as exact
     #[arg(long)]
     short: bool,
@@ -94,6 +106,7 @@ struct Inside {
     warm_up: u32,
     measured: u32,
     stream_kib: u32,
+    wire: Wire,
 }
 
 /// Run studies and write results.json, report.html and report.md
@@ -162,6 +175,7 @@ pub fn bench(args: Bench) -> Result<(), Failure> {
             Ok(())
         }
         Task::Report { results, out } => report(&results, &out),
+        Task::Join { runs, out } => join(&runs, &out),
         Task::Findings { directory } => findings(&directory),
         Task::Crosscheck { blocks, seconds } => crosscheck(blocks.into(), seconds),
         Task::Serve(args) => remote::serve(&args),
@@ -249,9 +263,22 @@ fn print_verdicts(results: &Results) {
 
 fn report(results: &Path, out: &Path) -> Result<(), Failure> {
     let results = Results::read(results).map_err(Failure::input)?.judged();
+    write_all(&results, out)
+}
+
+fn join(runs: &[PathBuf], out: &Path) -> Result<(), Failure> {
+    let read: Result<_, Error> = runs.iter().map(|run| Results::read(run)).collect();
+    let results = read.and_then(study::join).map_err(Failure::input)?;
+    std::fs::create_dir_all(out)
+        .with_context(|| format!("cannot create {}", out.display()))
+        .map_err(Failure::Input)?;
+    write_all(&results, out)
+}
+
+fn write_all(results: &Results, out: &Path) -> Result<(), Failure> {
     results.write(&out.join("results.json"))?;
-    write_reports(&results, out)?;
-    print_verdicts(&results);
+    write_reports(results, out)?;
+    print_verdicts(results);
     Ok(())
 }
 

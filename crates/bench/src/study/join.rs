@@ -1,0 +1,179 @@
+//! Several runs as one. A machine that does not hold still needs more repetitions than one sitting has time for, and not every study
+//! has to be run in the same.
+
+use std::collections::BTreeMap;
+
+use super::results::{Results, Sample};
+use super::select::INTERLEAVED;
+use crate::environment::Environment;
+use crate::{Error, Result};
+
+/// All blocks of `runs`: those of a later run are numbered behind those of the same study in the earlier ones.
+///
+/// # Errors
+/// There are fewer than two; two of them cannot count as one, because the machine or the length of a measurement differs, or because they
+/// are the same run.
+pub fn join(runs: Vec<Results>) -> Result<Results> {
+    let mut runs = runs.into_iter();
+    let (Some(mut joined), Some(second)) = (runs.next(), runs.next()) else {
+        return Err(Error::Traffic("at least two runs are needed to join them".into()));
+    };
+    let mut dates = vec![joined.environment.date.clone()];
+    for run in std::iter::once(second).chain(runs) {
+        if let Some(why) = differs(&joined, &run) {
+            let date = &run.environment.date;
+            return Err(Error::Traffic(format!("the run of {date} cannot be joined: {why}")));
+        }
+        if dates.contains(&run.environment.date) {
+            let date = &run.environment.date;
+            return Err(Error::Traffic(format!("two runs of {date} are one and the same")));
+        }
+        dates.push(run.environment.date.clone());
+        append(&mut joined, run);
+    }
+    let blocks = blocks(&joined.samples);
+    joined.blocks = blocks.values().copied().max().unwrap_or(joined.blocks);
+    Ok(joined.judged())
+}
+
+/// What keeps two runs from counting as one.
+fn differs(one: &Results, other: &Results) -> Option<String> {
+    let old = [one, other].iter().any(|run| run.schema < INTERLEAVED);
+    if old {
+        return Some("what an earlier version called a block is something else".into());
+    }
+    let (a, b) = (&one.environment, &other.environment);
+    let is_quick = |run: &Results| if run.quick { "quick" } else { "usual" }.to_owned();
+    let version = |of: &Option<String>| of.clone().unwrap_or_else(|| "none".into());
+    let facts = [
+        ("kernel", a.kernel.clone(), b.kernel.clone()),
+        ("processor", a.cpu_model.clone(), b.cpu_model.clone()),
+        ("number of processors", a.cores.to_string(), b.cores.to_string()),
+        ("mitigations", a.mitigations.join("; "), b.mitigations.join("; ")),
+        ("congestion control", a.congestion_control.clone(), b.congestion_control.clone()),
+        ("version of Open vSwitch", version(&a.open_vswitch), version(&b.open_vswitch)),
+        ("seconds of a measurement", one.seconds.to_string(), other.seconds.to_string()),
+        ("kind of run", is_quick(one), is_quick(other)),
+    ];
+    let differing = facts.into_iter().find(|(_, a, b)| a != b);
+    if let Some((what, a, b)) = differing {
+        return Some(format!("the {what} was {a} and is {b} now"));
+    }
+    let profile = one.offloads.iter().find(|(profile, flags)| {
+        other.offloads.get(*profile).is_some_and(|others| others != *flags)
+    });
+    profile.map(|(profile, _)| format!("the offload flags of profile {profile} differ"))
+}
+
+fn append(joined: &mut Results, run: Results) {
+    let begun = blocks(&joined.samples);
+    joined.samples.extend(run.samples.into_iter().map(|sample| {
+        let behind = begun.get(&sample.study).copied().unwrap_or_default();
+        Sample { block: sample.block + behind, ..sample }
+    }));
+    for study in run.studies {
+        if !joined.studies.contains(&study) {
+            joined.studies.push(study);
+        }
+    }
+    joined.offloads.extend(run.offloads);
+    for one in run.left_out {
+        if !joined.left_out.iter().any(|other| other.contender == one.contender) {
+            joined.left_out.push(one);
+        }
+    }
+    joined.complete &= run.complete;
+    let Environment { date, commit, .. } = &mut joined.environment;
+    date.push_str(" and ");
+    date.push_str(&run.environment.date);
+    if *commit != run.environment.commit {
+        let name = |commit: Option<String>| commit.unwrap_or_else(|| "unknown".into());
+        let (before, now) = (name(commit.take()), name(run.environment.commit));
+        *commit = Some(format!("{before} and {now}"));
+    }
+}
+
+/// How many blocks there are of each study.
+fn blocks(samples: &[Sample]) -> BTreeMap<String, usize> {
+    let mut blocks = BTreeMap::new();
+    for sample in samples {
+        let count = blocks.entry(sample.study.clone()).or_insert(0);
+        *count = (*count).max(sample.block + 1);
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run::empty;
+    use super::super::summary::BASE;
+    use super::*;
+    use crate::lab::Shape;
+
+    fn run(date: &str, studies: &[(&str, usize)]) -> Results {
+        let mut run = Results { complete: true, ..empty(2) };
+        run.environment.date = date.into();
+        run.environment.commit = Some(format!("c{date}"));
+        for (study, blocks) in studies {
+            run.studies.push((*study).to_owned());
+            run.samples.extend((0..*blocks).map(|block| Sample {
+                study: (*study).to_owned(),
+                scenario: "s".into(),
+                shape: Shape::default(),
+                contender: BASE,
+                block,
+                again: false,
+                figures: None,
+                failure: None,
+            }));
+        }
+        run
+    }
+
+    #[test]
+    fn blocks_of_a_study_are_numbered_on_and_other_studies_begin_anew() {
+        let joined = join(vec![
+            run("1", &[("qinq", 2)]),
+            run("2", &[("qinq", 3), ("flows", 1)]),
+            run("3", &[("flows", 2)]),
+        ])
+        .unwrap();
+        let of = |study: &str| -> Vec<usize> {
+            joined.samples.iter().filter(|s| s.study == study).map(|s| s.block).collect()
+        };
+        assert_eq!(of("qinq"), [0, 1, 2, 3, 4]);
+        assert_eq!(of("flows"), [0, 1, 2]);
+        assert_eq!((joined.blocks, joined.complete), (5, true));
+        assert_eq!(joined.studies, ["qinq", "flows"]);
+        assert_eq!(joined.environment.date, "1 and 2 and 3");
+        assert_eq!(joined.environment.commit.as_deref(), Some("c1 and c2 and c3"));
+    }
+
+    #[test]
+    fn interrupted_run_leaves_the_joined_one_incomplete() {
+        let cut = Results { complete: false, ..run("2", &[("qinq", 1)]) };
+        assert!(!join(vec![run("1", &[("qinq", 2)]), cut]).unwrap().complete);
+    }
+
+    #[test]
+    fn runs_are_refused_when_they_cannot_count_as_one() {
+        let first = || run("1", &[("qinq", 2)]);
+        let other = |change: fn(&mut Results)| {
+            let mut other = run("2", &[("qinq", 2)]);
+            change(&mut other);
+            join(vec![first(), other]).unwrap_err().to_string()
+        };
+        for (change, why) in [
+            ((|run| run.environment.kernel = "1.0".into()) as fn(&mut Results), "kernel was"),
+            (|run| run.environment.cores += 1, "number of processors was"),
+            (|run| run.seconds = 9.5, "seconds of a measurement was 1 and is 9.5 now"),
+            (|run| run.quick = false, "kind of run was quick"),
+            (|run| run.schema = 1, "called a block"),
+            (|run| run.environment.date = "1".into(), "one and the same"),
+        ] {
+            let error = other(change);
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(join(vec![first()]).unwrap_err().to_string().contains("at least two"));
+    }
+}
