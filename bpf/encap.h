@@ -73,15 +73,6 @@ static __always_inline any64 *at64(struct outer *outer, __u32 at)
 	return (any64 *)(outer->bytes + at);
 }
 
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
 static __always_inline __u16 entropy_port(const struct weft_key *key)
 {
 	__u64 sum, ports = 0;

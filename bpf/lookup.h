@@ -231,28 +231,27 @@ static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft
 	return number;
 }
 
-/* The megaflow of a key, or WEFT_NO_FLOW. */
-static __always_inline __u32 lookup(const struct weft_key *key)
+/* The megaflow of a key and its number, which is WEFT_NO_FLOW when there is none. */
+static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u32 *number)
 {
 	struct weft_cached *cached;
 	struct weft_flow *flow;
-	__u32 at, number;
 	__u64 sum;
+	__u32 at;
 
+	*number = WEFT_NO_FLOW;
 	OVER_SECTIONS(key->port, +=, sum, sum_words, words(key));
 	at = place(sum, cache_shift);
 	cached = bpf_map_lookup_elem(&weft_cache, &at);
 	if (!cached)
-		return WEFT_NO_FLOW;
-	number = cached->flow;
-	flow = flow_at(number);
+		return 0;
+	*number = cached->flow;
+	flow = flow_at(*number);
 	/* An entry that is empty has no EtherType, which every frame has. */
-	if (!flow || flow->generation != cached->generation || !is_cached(cached, key)) {
-		number = search_and_cache(key, cached);
-		if (number == WEFT_NO_FLOW)
-			return WEFT_NO_FLOW;
-	}
-	return number;
+	if (flow && flow->generation == cached->generation && is_cached(cached, key))
+		return flow;
+	*number = search_and_cache(key, cached);
+	return *number == WEFT_NO_FLOW ? 0 : flow_at(*number);
 }
 
 /* A packet of `bytes` ends here as its megaflow says. What is handed over is counted there. */

@@ -369,9 +369,8 @@ int weft_uplink(struct __sk_buff *skb)
 	ecn = join_ecn(&key, arrival.tos);
 	if (ecn < 0)
 		return leave(skb, &arrival);
-	number = lookup(&key);
-	flow = flow_at(number);
-	if (number == WEFT_NO_FLOW || !flow)
+	flow = lookup(&key, &number);
+	if (!flow)
 		return leave(skb, &arrival);
 	at = flow->list;
 	list = bpf_map_lookup_elem(&weft_lists, &at);

@@ -270,9 +270,8 @@ int weft_vif(struct __sk_buff *skb)
 		return hand_over(skb, port);
 	if (parse(skb, &key, port, 0) != WEFT_PARSED)
 		return miss(skb, port);
-	number = lookup(&key);
-	flow = flow_at(number);
-	if (number == WEFT_NO_FLOW || !flow)
+	flow = lookup(&key, &number);
+	if (!flow)
 		return miss(skb, port);
 	at = flow->list;
 	list = bpf_map_lookup_elem(&weft_lists, &at);

@@ -47,21 +47,24 @@ pub fn results(options: &Options) -> Result<()> {
     let mut studies = as_root(weft.clone());
     studies.args(["bench", "run", "all", "--out", &directory]).args(&options.arguments);
     run(&mut studies)?;
-    let counts = format!("{directory}/exact.json");
-    let mut exact = Command::new(&weft);
-    exact.args(["bench", "exact", "--kernel", GUEST_KERNEL, "--json", &counts]);
     // One that could not be counted does not take from the others what hours have found; it is told at the end.
-    let counted = run(&mut exact);
+    let counted = [("shared", "exact"), ("copies", "exact-copies")].map(|(wire, name)| {
+        let counts = format!("{directory}/{name}.json");
+        let mut exact = Command::new(&weft);
+        exact.args(["bench", "exact", "--kernel", GUEST_KERNEL, "--wire", wire]);
+        run(exact.args(["--json", &counts]))
+    });
     let page = format!(
         "# weft bench\n\nweft at {built}; machine, kernel and date are in [report.md](report.md), all samples in results.json, and the \
-         counted instructions in exact.json.\n\n    weft bench run all {}\n    weft bench exact\n\n{}",
+         counted instructions in exact.json and, of a wire that hands over copies, in exact-copies.json.\n\n    weft bench run all {}\n    \
+         weft bench exact\n    weft bench exact --wire copies\n\n{}",
         options.arguments.join(" "),
         findings(&directory)?
     );
     let file = Path::new(&directory).join(README);
     fs::write(&file, page).with_context(|| file.display().to_string())?;
     write_findings(&directory)?;
-    counted
+    counted.into_iter().collect()
 }
 
 /// Builds weft; returns the commit it was built from.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::frames::udp4;
+use common::frames::{tcp4, tcp6, udp4};
 use common::lab::{Lab, PATIENCE, Wire};
 use common::reference::reference;
 use common::switch::Switch;
@@ -86,6 +86,54 @@ fn outer_checksums_are_there_when_all_bytes_are_alike() {
             let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
             assert_eq!(wire, Wire::Uplink);
             assert_eq!(seen.to_vec(), expected(&mut lab, &tunnel, &frame), "{tunnel:?}");
+            lab.switch.tables.delete(flow).expect("it is there");
+        }
+    }
+}
+
+/// The sum of words, folded to one.
+fn fold(words: &[u8]) -> u16 {
+    let sum = words.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let folded = |sum: u32| (sum & 0xffff) + (sum >> 16);
+    folded(folded(sum)) as u16
+}
+
+/// `frame`, of which the last two bytes are chosen so that its checksum is right and has the value of one that is owed: the sum of the
+/// pseudo header.
+fn made_as_if_owed(mut frame: Vec<u8>) -> Vec<u8> {
+    let (l4, addresses, proto) =
+        if frame[14] == 0x45 { (34, 26..34, frame[23]) } else { (54, 22..54, frame[20]) };
+    let mut pseudo = frame[addresses].to_vec();
+    pseudo.extend([0, proto]);
+    pseudo.extend(((frame.len() - l4) as u16).to_be_bytes());
+    let field = l4 + if proto == 6 { 16 } else { 6 };
+    let last = frame.len() - 2;
+    frame[field..][..2].copy_from_slice(&fold(&pseudo).to_be_bytes());
+    frame[last..].fill(0);
+    let missing = !fold(&[&pseudo, &frame[l4..]].concat());
+    frame[last..].copy_from_slice(&missing.to_be_bytes());
+    assert_eq!(fold(&[&pseudo, &frame[l4..]].concat()), 0xffff, "it is right");
+    frame
+}
+
+#[test]
+fn outer_checksums_are_right_when_one_that_was_made_looks_as_if_it_were_owed() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    for tunnel in add_tunnels(&mut lab) {
+        for frame in [tcp4(), tcp6(), udp4(&[7; 64])].map(made_as_if_owed) {
+            let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
+            let packet = PacketBuf::from_bytes(&frame);
+            let key = extract(&packet, Switch::VIF, None).expect("it is whole");
+            let flow = lab.switch.put(&key, &encap, 0);
+            // Padded, the frame is more than its packet.
+            for padding in [0, 2] {
+                let frame = [&frame[..], &[0x5a; 2][..padding]].concat();
+                lab.send(Wire::Vif, &PacketBuf::from_bytes(&frame));
+                let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+                assert_eq!(wire, Wire::Uplink);
+                assert_eq!(seen.to_vec(), expected(&mut lab, &tunnel, &frame), "{tunnel:?}");
+            }
             lab.switch.tables.delete(flow).expect("it is there");
         }
     }

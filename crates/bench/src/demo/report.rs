@@ -40,6 +40,8 @@ pub struct Trial {
     pub policy: Option<PolicyReport>,
     /// Why the trial failed, if it did; what is filled in above was measured before that.
     pub failure: Option<String>,
+    /// Why TCP was measured once more, each time that it was.
+    pub stalls: Vec<String>,
 }
 
 impl Trial {
@@ -55,6 +57,7 @@ impl Trial {
             eight: None,
             policy: None,
             failure: None,
+            stalls: Vec::new(),
         }
     }
 }

@@ -93,6 +93,11 @@ impl fmt::Display for ProfileReport {
                 writeln!(f, "{}: {verdict}: {reason}", label(row))?;
             }
         }
+        for trial in &self.trials {
+            for stall in &trial.stalls {
+                writeln!(f, "{}: measured again, for {stall}", trial.contender)?;
+            }
+        }
         Ok(())
     }
 }
@@ -238,7 +243,7 @@ mod tests {
         let failure = Some("no answer from 10.77.0.21".to_owned());
         let text = report(vec![
             trial(Contender::LinuxBridge, 0, false, 40.0),
-            trial(STT, 0, false, 22.0),
+            Trial { stalls: vec!["TCP is stalled".into()], ..trial(STT, 0, false, 22.0) },
             Trial { failure, ..Trial::new(Contender::KERNEL_VXLAN, 0, false) },
             trial(Contender::LinuxBridge, 0, true, 40.0),
         ])
@@ -254,6 +259,7 @@ mod tests {
             line("weft user stt"),
             "weft user stt 1450 50 50 22.00 22.00 50 0.045 0.55 1 000"
         );
+        assert_eq!(line("weft user stt:"), "weft user stt: measured again, for TCP is stalled");
         assert_eq!(line("kernel vxlan FAIL"), "kernel vxlan FAIL - - - - - - - - -");
         assert_eq!(line("kernel vxlan:"), "kernel vxlan: FAIL: no answer from 10.77.0.21");
         assert_eq!(line("OVS user vxlan:"), "OVS user vxlan: left out: not installed");

@@ -95,12 +95,10 @@ impl Plan<'_> {
 
         self.step(contender, "TCP, 1 connection");
         let one = streams4(lab, 0, 1)?;
-        let one = trial.one.insert(self.stream(lab, attachment, &one, self.seconds)?);
-        not_stalled(one)?;
+        trial.one = Some(self.flowing_stream(lab, attachment, &one, &mut trial.stalls)?);
         self.step(contender, "TCP, 8 connections over both pairs of guests");
         let eight = [streams4(lab, 0, 4)?, streams4(lab, 1, 4)?].concat();
-        let eight = trial.eight.insert(self.stream(lab, attachment, &eight, self.seconds)?);
-        not_stalled(eight)?;
+        trial.eight = Some(self.flowing_stream(lab, attachment, &eight, &mut trial.stalls)?);
         self.step(contender, "TCP over IPv6, back");
         let (from, to) = (lab.guest(1, 1), lab.guest(0, 1));
         let back = [Flow::stream(from, to, to.ip6().into())?];
@@ -112,6 +110,23 @@ impl Plan<'_> {
             .policy
             .as_mut()
             .map_or(Ok(()), |policy| policy::count(policy, bytes, attachment, stop))
+    }
+
+    /// Runs TCP, the `flows`, and measures it. Where it has stalled, it is measured once more, and why is added to `stalls`: a virtual
+    /// machine may go without a processor for a second.
+    fn flowing_stream(
+        &self,
+        lab: &Lab<'_>,
+        attachment: &mut Attachment,
+        flows: &[Flow<'_>],
+        stalls: &mut Vec<String>,
+    ) -> Result<StreamReport> {
+        let first = self.stream(lab, attachment, flows, self.seconds)?;
+        let Err(stalled) = not_stalled(&first) else { return Ok(first) };
+        stalls.push(stalled.to_string());
+        let second = self.stream(lab, attachment, flows, self.seconds)?;
+        not_stalled(&second)?;
+        Ok(second)
     }
 
     /// Runs TCP, the `flows`, and measures it for `seconds`.

@@ -1,7 +1,7 @@
 //! What a run has found, in three sentences and the claims that it decides: for whoever reads no report.
 
 use super::catalogue::Study;
-use super::claims::{Verdict, verdicts};
+use super::claims::{Finding, Verdict, verdicts};
 use super::markdown;
 use super::results::Results;
 use super::summary::{Row, tables};
@@ -21,24 +21,43 @@ const TOLD: [Contender; 6] = [
     Contender::Weft(Datapath::User, TunnelType::Vxlan),
 ];
 
-/// What became of the claims, what a stream reaches, and what a message costs, as Markdown.
-pub fn findings(results: &Results, counted: &[exact::Row]) -> [String; 3] {
-    [claims(results), stream(results), message(counted)]
+/// What became of the claims, what a stream reaches, and what a message costs, as Markdown. `copied` are counts on a wire that hands over
+/// copies, where there are some.
+pub fn findings(
+    results: &Results,
+    counted: &[exact::Row],
+    copied: Option<&[exact::Row]>,
+) -> [String; 3] {
+    let copied = copied.map(|rows| {
+        format!("; on a wire that hands over copies, as network cards do: {}", costs(rows))
+    });
+    let message = match counted {
+        [] => "no instructions were counted".to_owned(),
+        rows => format!("instructions for switching a message over TCP one way: {}", costs(rows)),
+    };
+    [claims(&verdicts(results)), stream(results), message + &copied.unwrap_or_default()]
 }
 
-fn claims(results: &Results) -> String {
-    let all = verdicts(results);
-    let of = |verdict: Verdict| {
-        let ids: Vec<_> = all.iter().filter(|f| f.verdict == verdict).map(|f| f.claim.id).collect();
-        (!ids.is_empty()).then(|| format!("{}: {}", verdict.words(), ids.join(", ")))
+/// The claims that are decided each in a line of its own, the others by number.
+fn claims(all: &[Finding]) -> String {
+    let is_decided = |verdict: &Verdict| {
+        matches!(verdict, Verdict::Holds | Verdict::HoldsInPart | Verdict::DoesNotHold)
     };
-    let lines: Vec<_> = Verdict::ALL.into_iter().filter_map(of).collect();
-    let decided = [Verdict::Holds, Verdict::HoldsInPart, Verdict::DoesNotHold];
-    let decided = decided.into_iter().flat_map(|verdict| {
-        let these = all.iter().filter(move |finding| finding.verdict == verdict);
-        these.map(|f| format!("\n  - {}: {} ({})", f.verdict.words(), f.claim.text, f.claim.id))
+    let with = |verdict| all.iter().filter(move |finding| finding.verdict == verdict);
+    let (decided, open): (Vec<_>, Vec<_>) = Verdict::ALL.into_iter().partition(is_decided);
+    let open = open.into_iter().filter_map(|verdict| {
+        let ids: Vec<_> = with(verdict).map(|finding| finding.claim.id).collect();
+        (!ids.is_empty()).then(|| format!("{}: {}", verdict.words(), ids.join(", ")))
     });
-    format!("of {} claims, {}{}", all.len(), lines.join("; "), decided.collect::<String>())
+    let decided: Vec<_> = decided.into_iter().flat_map(with).collect();
+    let mut parts: Vec<_> = open.collect();
+    if !decided.is_empty() {
+        parts.push(format!("decided: {}", decided.len()));
+    }
+    let lines = decided.iter().map(|Finding { claim, verdict, .. }| {
+        format!("\n  - {}: {} ({})", verdict.words(), claim.text, claim.id)
+    });
+    format!("of {} claims, {}{}", all.len(), parts.join("; "), lines.collect::<String>())
 }
 
 fn stream(results: &Results) -> String {
@@ -65,19 +84,13 @@ fn stream(results: &Results) -> String {
     )
 }
 
-fn message(counted: &[exact::Row]) -> String {
+fn costs(counted: &[exact::Row]) -> String {
     let order = [&[Contender::LinuxBridge], &TOLD[..]].concat();
     let of = |who: Contender| {
         let row = counted.iter().find(|row| row.contender == who)?;
         Some(format!("{who} {:.0}", row.switching().tcp))
     };
-    let told: Vec<_> = order.into_iter().filter_map(of).collect();
-    match told.is_empty() {
-        true => "no instructions were counted".to_owned(),
-        false => {
-            format!("instructions for switching a message over TCP one way: {}", told.join(", "))
-        }
-    }
+    order.into_iter().filter_map(of).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -112,15 +125,35 @@ mod tests {
         let total = Counts { tcp: 900.0, udp: 0.0, stream: 0.0 };
         let wire = Counts { tcp: 200.0, ..total };
         let row = exact::Row { contender: Contender::LinuxBridge, total, wire };
-        let [claims, stream, message] = findings(&results, &[row]);
+        let copied = [exact::Row { total: Counts { tcp: 1000.0, ..total }, ..row.clone() }];
+        let [claims, stream, message] = findings(&results, &[row], Some(&copied));
         assert!(claims.starts_with("of 17 claims, not testable here: C1, C2"), "{claims}");
+        assert!(message.ends_with("network cards do: Linux bridge 800"), "{message}");
         assert!(stream.ends_with("carries: kernel vxlan 0.80 [0.80, 0.80]"), "{stream}");
         for sample in results.samples.iter_mut().filter(|sample| sample.again) {
             sample.figures = Some(Figures { gbps: Some(15.0), ..Figures::default() });
         }
-        let [_, stream, _] = findings(&results, &[]);
+        let [_, stream, _] = findings(&results, &[], None);
         assert!(stream.contains("measured again, carries 1.50 [1.50, 1.50] of what"), "{stream}");
-        assert!(message.ends_with("one way: Linux bridge 700"), "{message}");
+        assert!(message.contains("one way: Linux bridge 700; on"), "{message}");
+    }
+
+    #[test]
+    fn decided_claims_are_told_once_and_in_words() {
+        let mut all = verdicts(&super::super::run::empty(1));
+        all[1].verdict = Verdict::DoesNotHold;
+        all[2].verdict = Verdict::NotConverged;
+        all[7].verdict = Verdict::Holds;
+        let told = claims(&all);
+        let [holds, does_not] =
+            [7, 1].map(|at: usize| format!("{} ({})", all[at].claim.text, all[at].claim.id));
+        assert!(
+            told.starts_with("of 17 claims, not converged here: C3; not testable here: C1, C4, "),
+            "{told}"
+        );
+        let end = format!("C17; decided: 2\n  - holds: {holds}\n  - does not hold: {does_not}");
+        assert!(told.ends_with(&end), "{told}");
+        assert_eq!(told.matches("C8").count(), 1);
     }
 
     /// The README names the run that its findings are from.
@@ -135,7 +168,10 @@ mod tests {
         let (section, _) = rest.split_once("<!-- /findings -->").unwrap();
         let results = Results::read(&root.join(&directory).join("results.json")).unwrap();
         let counted = Baseline::read(&root.join(&directory).join("exact.json")).unwrap();
-        let lines = findings(&results, &counted.rows).map(|finding| format!("- {finding}\n"));
+        let copied = Baseline::read(&root.join(&directory).join("exact-copies.json")).ok();
+        let copied = copied.as_ref().map(|copied| &copied.rows[..]);
+        let lines = findings(&results, &counted.rows, copied);
+        let lines = lines.map(|finding| format!("- {finding}\n"));
         assert_eq!(section, lines.concat(), "cargo xtask results --findings {directory}");
     }
 }

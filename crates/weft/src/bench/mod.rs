@@ -53,7 +53,8 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Say in three lines of Markdown what a directory has found: results.json, and exact.json of `weft bench exact --json`
+    /// Say in three lines of Markdown what a directory has found: results.json, exact.json of `weft bench exact --json`, and, where there is
+    /// one, exact-copies.json of the same with `--wire copies`
     Findings {
         /// The directory
         directory: PathBuf,
@@ -285,7 +286,11 @@ fn write_all(results: &Results, out: &Path) -> Result<(), Failure> {
 fn findings(directory: &Path) -> Result<(), Failure> {
     let results = Results::read(&directory.join("results.json")).map_err(Failure::input)?;
     let counted = Baseline::read(&directory.join("exact.json")).map_err(Failure::input)?;
-    study::findings(&results, &counted.rows).iter().for_each(|finding| println!("- {finding}"));
+    let copies = directory.join("exact-copies.json");
+    let copied = copies.exists().then(|| Baseline::read(&copies)).transpose();
+    let copied = copied.map_err(Failure::input)?.map(|copied| copied.rows);
+    let found = study::findings(&results, &counted.rows, copied.as_deref());
+    found.iter().for_each(|finding| println!("- {finding}"));
     Ok(())
 }
 

@@ -48,9 +48,8 @@ impl Daemon {
         let (family, options) = (in_use.network.underlay_family(), in_use.network.options());
         for (tunnel, spec) in used(in_use) {
             all.push(sending(uplink, family, by_kernel, tunnel, spec));
-            if by_kernel && tunnel != TunnelType::Stt {
-                let joins = |tunnel| tunnel == TunnelType::Vxlan && joins_vxlan().unwrap_or(false);
-                all.push(choice::receiving(uplink, tunnel, joins(tunnel)));
+            if self.forwarding.uplink_hook().is_some() && tunnel != TunnelType::Stt {
+                all.push(received(uplink, tunnel));
             }
             let asked = match tunnel {
                 TunnelType::Vxlan => options.vxlan.checksum,
@@ -72,6 +71,18 @@ fn used(in_use: &Deployed) -> Vec<(TunnelType, Option<TunnelSpec>)> {
         is_used.then_some((tunnel, spec))
     };
     TunnelType::ALL.into_iter().filter_map(find).collect()
+}
+
+/// How segments come out of `tunnel` to the programs.
+fn received(uplink: &NicFacts, tunnel: TunnelType) -> Chosen {
+    let is_led = match tunnel {
+        TunnelType::Vxlan => joins_vxlan(),
+        _ => Ok(false),
+    };
+    match is_led {
+        Ok(is_led) => choice::receiving(uplink, tunnel, is_led),
+        Err(error) => Chosen::new(format!("{tunnel} received"), NOT_KNOWN, error.to_string()),
+    }
 }
 
 fn sending(
