@@ -4,7 +4,8 @@
  *
  * Almost every packet of a guest owes its own checksum: a device is to make it. The part of the packet that
  * it covers will have the sum that makes it right, so that headers alone tell the whole. Of a packet that
- * owes none (a ping, a fragment, ARP, what the guest forwards for others) all bytes are summed.
+ * owes none (a ping, a fragment, ARP, what the guest forwards for others) all bytes are summed, unless what it
+ * has looks like what is owed and comes to the same.
  */
 #pragma once
 
@@ -134,11 +135,11 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 
 /*
  * A checksum that is owed is, for the time being, the sum of the pseudo header: a device adds to it all that it
- * covers. So TCP or UDP that has that sum there owes its checksum, and adding it up once it is made comes
- * to the complement. It need not be owed: by chance, one in 65,536 that has been made looks like that. When it is
- * right, it comes to the same; when it is wrong, that of the outer header will be wrong as well, for a packet that
- * its receiver would not take anyway. Adds the sum of the IP packet, which is all of `len` bytes, when it is of this
- * kind, else returns false.
+ * covers. So TCP or UDP that has that sum there owes its checksum, and adding it up once it is made comes to the
+ * complement. One in 65,536 of those that have been made looks like that by chance: when it is right, it comes to
+ * the same; when it is wrong, that of the outer header will be wrong as well, and the far end may drop what would
+ * otherwise have reached a guest with its wrong checksum. Adds the sum of the IP packet, which is all of `len`
+ * bytes, when it is of this kind, else returns false.
  */
 static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end, __u32 len, __u64 *sum)
 {
@@ -173,6 +174,9 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 		return false;
 	field = (const void *)ip + header + (proto == PROTO_TCP ? TCP_SUM : UDP_SUM);
 	if ((const void *)(field + 1) > end)
+		return false;
+	/* Something may follow the datagram, which its checksum does not cover. */
+	if (proto == PROTO_UDP && be16((const void *)ip + header + 4) != len - header)
 		return false;
 	pseudo = fold(addresses + bpf_htons(proto) + bpf_htons(len - header));
 	if (*field != pseudo)

@@ -88,7 +88,7 @@ impl Row {
 /// Boots a machine and measures `contender` in it; `weft` is the program, which is also what measures inside.
 ///
 /// # Errors
-/// A module or a program is missing, the machine does not end, or traffic does not flow in it.
+/// A module or a program is missing, the machine does not end, or traffic does not flow in it; [`Wire::refuses`].
 pub fn measure(
     contender: Contender,
     kernel: &Kernel,
@@ -97,6 +97,9 @@ pub fn measure(
     wire: Wire,
     stop: &Stop,
 ) -> Result<Row> {
+    if let Some(why) = wire.refuses(contender) {
+        return Err(Error::Traffic(format!("{contender}: {why}")));
+    }
     let Rounds { warm_up, measured, stream_kib } = rounds;
     let arguments = format!("{} {warm_up} {measured} {stream_kib} {wire}", contender.id());
     let root = image::root_file_system(contender, wire, weft, kernel.directory(), &arguments)?;

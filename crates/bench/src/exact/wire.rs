@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lab::{Contender, GUEST_DEVICE, Lab, UPLINK};
+use crate::lab::{Contender, Datapath, GUEST_DEVICE, Lab, UPLINK};
 use crate::{Error, Result};
 
 /// What the receiver of a TCP segment gets, where both hosts are one machine.
@@ -42,6 +42,18 @@ impl Wire {
                 .map_err(Error::io(format!("have {device} send copies")))?;
         }
         Ok(())
+    }
+
+    /// Why `contender` is not counted on it, if so: what is in userspace sends packets of its own, which nothing copies once more, while the
+    /// veth pair that is taken off its total would copy them.
+    pub fn refuses(self, contender: Contender) -> Option<&'static str> {
+        let in_userspace = matches!(
+            contender,
+            Contender::Weft(Datapath::User, _) | Contender::Ovs(Datapath::User, _)
+        );
+        let is_refused = self == Self::Copies && in_userspace;
+        is_refused
+            .then_some("its packets are nobody else's on either wire: count it on the shared one")
     }
 
     /// What the kernel needs for it, in modules.

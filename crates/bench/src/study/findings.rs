@@ -52,7 +52,7 @@ fn claims(all: &[Finding]) -> String {
     let decided: Vec<_> = decided.into_iter().flat_map(with).collect();
     let mut parts: Vec<_> = open.collect();
     if !decided.is_empty() {
-        parts.push(format!("decided: {}", decided.len()));
+        parts.push(format!("settled: {}", decided.len()));
     }
     let lines = decided.iter().map(|Finding { claim, verdict, .. }| {
         format!("\n  - {}: {} ({})", verdict.words(), claim.text, claim.id)
@@ -151,7 +151,7 @@ mod tests {
             told.starts_with("of 17 claims, not converged here: C3; not testable here: C1, C4, "),
             "{told}"
         );
-        let end = format!("C17; decided: 2\n  - holds: {holds}\n  - does not hold: {does_not}");
+        let end = format!("C17; settled: 2\n  - holds: {holds}\n  - does not hold: {does_not}");
         assert!(told.ends_with(&end), "{told}");
         assert_eq!(told.matches("C8").count(), 1);
     }

@@ -18,22 +18,27 @@ pub fn join(runs: Vec<Results>) -> Result<Results> {
     let (Some(mut joined), Some(second)) = (runs.next(), runs.next()) else {
         return Err(Error::Traffic("at least two runs are needed to join them".into()));
     };
-    let mut dates = vec![joined.environment.date.clone()];
     for run in std::iter::once(second).chain(runs) {
         if let Some(why) = differs(&joined, &run) {
             let date = &run.environment.date;
             return Err(Error::Traffic(format!("the run of {date} cannot be joined: {why}")));
         }
-        if dates.contains(&run.environment.date) {
-            let date = &run.environment.date;
+        if let Some(date) = parts(&run).find(|date| parts(&joined).any(|other| other == *date)) {
             return Err(Error::Traffic(format!("two runs of {date} are one and the same")));
         }
-        dates.push(run.environment.date.clone());
         append(&mut joined, run);
     }
     let blocks = blocks(&joined.samples);
     joined.blocks = blocks.values().copied().max().unwrap_or(joined.blocks);
     Ok(joined.judged())
+}
+
+/// Between the dates of the runs that a joined one is made of, and between their commits.
+const AND: &str = " and ";
+
+/// The dates of the runs that `run` is made of: one, unless it is joined.
+fn parts(run: &Results) -> impl Iterator<Item = &str> {
+    run.environment.date.split(AND)
 }
 
 /// What keeps two runs from counting as one.
@@ -82,15 +87,20 @@ fn append(joined: &mut Results, run: Results) {
             joined.left_out.push(one);
         }
     }
+    let samples = &joined.samples;
+    joined.left_out.retain(|one| !samples.iter().any(|sample| sample.contender == one.contender));
     joined.complete &= run.complete;
     let Environment { date, commit, .. } = &mut joined.environment;
-    date.push_str(" and ");
+    date.push_str(AND);
     date.push_str(&run.environment.date);
-    if *commit != run.environment.commit {
-        let name = |commit: Option<String>| commit.unwrap_or_else(|| "unknown".into());
-        let (before, now) = (name(commit.take()), name(run.environment.commit));
-        *commit = Some(format!("{before} and {now}"));
+    let name = |commit: Option<String>| commit.unwrap_or_else(|| "unknown".into());
+    let mut all = name(commit.take());
+    for now in name(run.environment.commit).split(AND) {
+        if !all.split(AND).any(|before| before == now) {
+            all = format!("{all}{AND}{now}");
+        }
     }
+    *commit = Some(all);
 }
 
 /// How many blocks there are of each study.
@@ -173,6 +183,11 @@ mod tests {
         ] {
             let error = other(change);
             assert!(error.contains(why), "{error}");
+        }
+        let joined = join(vec![first(), run("2", &[])]).unwrap();
+        for again in [first(), run("2", &[])] {
+            let error = join(vec![joined.clone(), again]).unwrap_err().to_string();
+            assert!(error.contains("one and the same"), "{error}");
         }
         assert!(join(vec![first()]).unwrap_err().to_string().contains("at least two"));
     }

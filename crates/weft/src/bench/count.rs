@@ -2,7 +2,7 @@
 
 use super::{Exact, Inside, this_program};
 use crate::Failure;
-use ::bench::exact::{self, Baseline, Counts, Kernel, Rounds, Row};
+use ::bench::exact::{self, Baseline, Counts, Kernel, Rounds, Row, Wire};
 use ::bench::lab::Contender;
 use ::bench::{Error, Stop};
 use std::panic::resume_unwind;
@@ -32,7 +32,7 @@ pub fn exact(args: &Exact) -> Result<(), Failure> {
     let rounds = if args.short { Rounds::SHORT } else { Rounds::FULL };
     let wire = args.wire;
     let mut now = Baseline { kernel: kernel.version()?, rounds, wire, rows: Vec::new() };
-    let chosen = if args.contender.is_empty() { everybody() } else { args.contender.clone() };
+    let chosen = if args.contender.is_empty() { everybody(wire) } else { args.contender.clone() };
     println!("{}, instructions; switching in brackets", now.kernel);
     println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
     let mut failed = 0;
@@ -81,14 +81,15 @@ pub fn exact(args: &Exact) -> Result<(), Failure> {
 }
 
 /// All that can take part in an emulated machine, where it is not this host's kernel that counts.
-fn everybody() -> Vec<Contender> {
+fn everybody(wire: Wire) -> Vec<Contender> {
     let weft = std::env::current_exe().unwrap_or_default();
     let can = |contender: &Contender| match contender {
         Contender::Direct => false,
         Contender::Weft(..) => contender.unavailable(&weft).is_none(),
         _ => true,
     };
-    Contender::all().into_iter().filter(can).collect()
+    let counted = |contender: &Contender| wire.refuses(*contender).is_none();
+    Contender::all().into_iter().filter(counted).filter(can).collect()
 }
 
 fn line(row: &Row) -> String {

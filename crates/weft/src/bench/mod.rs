@@ -288,7 +288,14 @@ fn findings(directory: &Path) -> Result<(), Failure> {
     let counted = Baseline::read(&directory.join("exact.json")).map_err(Failure::input)?;
     let copies = directory.join("exact-copies.json");
     let copied = copies.exists().then(|| Baseline::read(&copies)).transpose();
-    let copied = copied.map_err(Failure::input)?.map(|copied| copied.rows);
+    let copied = copied.map_err(Failure::input)?;
+    let wires = (counted.wire, copied.as_ref().map_or(Wire::Copies, |copied| copied.wire));
+    if wires != (Wire::Shared, Wire::Copies) {
+        let (first, second) = wires;
+        let why = format!("exact.json is of the wire {first}, exact-copies.json of {second}");
+        return Err(Failure::Input(anyhow::anyhow!(why)));
+    }
+    let copied = copied.map(|copied| copied.rows);
     let found = study::findings(&results, &counted.rows, copied.as_deref());
     found.iter().for_each(|finding| println!("- {finding}"));
     Ok(())
