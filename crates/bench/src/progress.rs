@@ -43,6 +43,11 @@ impl Progress {
         self.bar.set_message(what.to_owned());
     }
 
+    /// There is more to do than was said at the start.
+    pub(crate) fn more(&self, steps: usize) {
+        self.bar.inc_length(steps as u64);
+    }
+
     /// The end of a trial.
     pub(crate) fn done(&self) {
         self.bar.inc(1);

@@ -104,7 +104,7 @@ fn append(joined: &mut Results, run: Results) {
 }
 
 /// How many blocks there are of each study.
-fn blocks(samples: &[Sample]) -> BTreeMap<String, usize> {
+pub(super) fn blocks(samples: &[Sample]) -> BTreeMap<String, usize> {
     let mut blocks = BTreeMap::new();
     for sample in samples {
         let count = blocks.entry(sample.study.clone()).or_insert(0);

@@ -10,7 +10,7 @@ use super::claims::verdicts;
 use super::outline::{Outline, minutes};
 use super::results::{LeftOut, Results, SCHEMA, Sample};
 use super::scenario::{Cell, Scenario, Timing};
-use super::summary::BASE;
+use super::summary::{AGREEMENT, BASE, tables};
 use crate::demo::{first_ping, shuffle};
 use crate::environment::Environment;
 use crate::lab::{Attachment, Contender, Family, Lab, Profile, Session};
@@ -31,6 +31,8 @@ pub struct Options {
     pub quick: bool,
     /// Repetitions, where not the usual number.
     pub blocks: Option<usize>,
+    /// How many more of a study, at most, while its last three do not agree ([`AGREEMENT`]), where not the usual number.
+    pub repeats: Option<usize>,
     /// Seconds of each measurement, where not the usual number.
     pub seconds: Option<f64>,
     /// Only these contenders, and the base.
@@ -57,6 +59,7 @@ impl Options {
             studies,
             quick: false,
             blocks: None,
+            repeats: None,
             seconds: None,
             contenders: None,
             scenario: None,
@@ -70,6 +73,11 @@ impl Options {
 
     fn blocks(&self) -> usize {
         self.blocks.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
+    }
+
+    /// Whoever says how many, or is in a hurry, gets so many.
+    fn repeats(&self) -> usize {
+        self.repeats.unwrap_or(if self.quick || self.blocks.is_some() { 0 } else { 2 })
     }
 
     fn timing(&self) -> Timing {
@@ -144,6 +152,13 @@ pub fn run(
     let outline = Outline::of(&plan, options.blocks(), options.timing());
     if !options.quiet {
         eprintln!("{outline}");
+        if options.repeats() > 0 {
+            eprintln!(
+                "a study is repeated, {} times at most, while its last {RUNS_THAT_AGREE} runs are not within {:.0} %",
+                options.repeats(),
+                AGREEMENT * 100.0
+            );
+        }
     }
     let results = Results {
         schema: SCHEMA,
@@ -161,7 +176,8 @@ pub fn run(
     let progress = Progress::start(outline.measurements(), options.quiet);
     let begin = Instant::now();
     let runner = Runner { session: &session, options, progress: &progress };
-    let mut record = Record { results, keep, progress: &progress, failed: None };
+    let repeats = options.repeats();
+    let mut record = Record { results, keep, progress: &progress, repeats, failed: None };
     record.run_all(&plan, &mut |visit, record| runner.visit(visit, record))?;
     if !options.quiet {
         eprintln!("measured in {}", minutes(begin.elapsed()));
@@ -187,6 +203,23 @@ fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &Options) -> Vec<LeftOut>
     let left_out =
         |(contender, why): (Contender, Option<String>)| why.map(|why| LeftOut { contender, why });
     known.into_iter().filter_map(left_out).collect()
+}
+
+/// The published rule is for so many.
+const RUNS_THAT_AGREE: usize = 3;
+
+/// Whether the last three runs of everything in a study agree. What failed is not waited for.
+fn agree(results: &Results, study: Study) -> bool {
+    let of_study = |sample: &&Sample| sample.study == study.name();
+    let blocks = results.samples.iter().filter(of_study).map(|sample| sample.block + 1).max();
+    let mut last = results.clone();
+    last.samples.retain(|sample| {
+        of_study(&sample) && blocks.is_some_and(|blocks| sample.block + RUNS_THAT_AGREE >= blocks)
+    });
+    tables(&last).iter().flat_map(|table| &table.rows).all(|row| {
+        let runs = row.value.map_or(0, |value| value.runs);
+        row.failure.is_some() || (runs >= RUNS_THAT_AGREE && row.agrees())
+    })
 }
 
 /// All visits of a block, in random order. Who is the base of a cell comes twice: the A/A check.
@@ -244,6 +277,8 @@ struct Record<'a> {
     results: Results,
     keep: &'a mut dyn FnMut(&Results, Milestone) -> Result<()>,
     progress: &'a Progress,
+    /// How many blocks of a study there may be more than planned.
+    repeats: usize,
     /// Why they could not be kept: that is no fault of who is being measured.
     failed: Option<Error>,
 }
@@ -252,8 +287,16 @@ impl Record<'_> {
     /// Visits all of `plan`, and marks the results as complete unless it is interrupted.
     fn run_all(&mut self, plan: &[(Study, Vec<Cell>)], measure: &mut Measure<'_>) -> Result<()> {
         for (study, cells) in plan {
-            for block in 0..self.results.blocks {
-                for visit in visits(*study, cells, block) {
+            for block in 0..self.results.blocks + self.repeats {
+                let visits = visits(*study, cells, block);
+                if block >= self.results.blocks {
+                    if agree(&self.results, *study) {
+                        break;
+                    }
+                    let scenarios = visits.iter().map(|visit| visit.scenarios().len());
+                    self.progress.more(scenarios.sum());
+                }
+                for visit in visits {
                     match self.visit(visit, measure) {
                         Err(Error::Interrupted) => return Ok(()),
                         other => other?,
@@ -391,6 +434,7 @@ pub(super) fn empty(blocks: usize) -> Results {
 
 #[cfg(test)]
 mod tests {
+    use super::super::results::Figures;
     use super::*;
     use crate::lab::{Datapath, KernelTunnel};
     use crate::traffic::load::{Load, Pattern};
@@ -435,6 +479,15 @@ mod tests {
         plan: &[(Study, Vec<Cell>)],
         measure: &mut Measure<'_>,
     ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
+        repeat_with(0, plan, measure)
+    }
+
+    /// The same with so many blocks more, at most.
+    fn repeat_with(
+        repeats: usize,
+        plan: &[(Study, Vec<Cell>)],
+        measure: &mut Measure<'_>,
+    ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
         let mut kept = Vec::new();
         let mut keep = |results: &Results, milestone| {
             kept.push((results.samples.len(), milestone));
@@ -442,7 +495,7 @@ mod tests {
         };
         let progress = Progress::start(0, true);
         let mut record =
-            Record { results: empty(2), keep: &mut keep, progress: &progress, failed: None };
+            Record { results: empty(2), keep: &mut keep, progress: &progress, repeats, failed: None };
         let ended = record.run_all(plan, measure);
         let results = record.results;
         (kept, ended, results)
@@ -519,11 +572,38 @@ mod tests {
     }
 
     #[test]
+    fn study_is_repeated_until_three_runs_agree_and_no_longer_than_allowed() {
+        let blocks = |repeats, rate: fn(usize) -> f64| {
+            let plan = [(Study::Qinq, vec![cell()])];
+            let (_, ended, results) = repeat_with(repeats, &plan, &mut |visit, record| {
+                for scenario in &visit.cell.scenarios {
+                    let figures = Figures {
+                        transactions_per_second: Some(rate(visit.block)),
+                        ..Figures::default()
+                    };
+                    record.add(Sample { figures: Some(figures), ..visit.sample(scenario) });
+                }
+                Ok(())
+            });
+            ended.unwrap();
+            assert!(results.complete);
+            results.samples.last().unwrap().block + 1
+        };
+        // Two were planned, of which the rule says nothing.
+        assert_eq!((blocks(0, |_| 100.0), blocks(9, |_| 100.0)), (2, 3));
+        let wild = |block| 100.0 * (1 + block % 2) as f64;
+        assert_eq!((blocks(0, wild), blocks(4, wild)), (2, 6));
+        let calm_from_the_third_on = |block: usize| if block < 2 { 50.0 } else { 100.0 };
+        assert_eq!(blocks(9, calm_from_the_third_on), 5);
+        assert!(Options { quick: true, ..Options::new("weft".into(), vec![]) }.repeats() == 0);
+    }
+
+    #[test]
     fn run_ends_when_results_cannot_be_kept() {
         let mut keep = |_: &Results, _| Err(Error::Traffic("the disk is full".into()));
         let progress = Progress::start(0, true);
         let mut record =
-            Record { results: empty(2), keep: &mut keep, progress: &progress, failed: None };
+            Record { results: empty(2), keep: &mut keep, progress: &progress, repeats: 0, failed: None };
         let ended = record.run_all(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
             record.add(visit.sample(&visit.cell.scenarios[0]));
             Ok(())

@@ -144,6 +144,9 @@ struct Run {
     /// Repetitions [default: 5, quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     blocks: Option<u16>,
+    /// How many more of a study, at most, while its last three runs are not within 5 % [default: 2; 0 with --blocks or --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
+    repeats: Option<u16>,
     /// Seconds of each measurement [default: 2, quick 0.2]
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
@@ -221,6 +224,7 @@ fn run(args: Run) -> Result<(), Failure> {
     let options = Options {
         quick: args.quick,
         blocks: args.blocks.map(usize::from),
+        repeats: args.repeats.map(usize::from),
         seconds: args.seconds,
         contenders: (!args.contender.is_empty()).then_some(args.contender),
         scenario: args.scenario,
