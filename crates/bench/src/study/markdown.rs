@@ -69,7 +69,8 @@ pub(super) fn how(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
     let each = super::join::blocks(&results.samples);
-    let (fewest, most) = (each.values().min().unwrap_or(blocks), each.values().max().unwrap_or(blocks));
+    let (fewest, most) =
+        (each.values().min().unwrap_or(blocks), each.values().max().unwrap_or(blocks));
     let blocks = if fewest == most { most.to_string() } else { format!("{fewest} to {most}") };
     let blocks = if results.schema < INTERLEAVED {
         format!("{blocks} blocks on each underlay, in each of which everybody is measured")

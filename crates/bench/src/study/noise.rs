@@ -11,10 +11,13 @@
 //! For two it would be 1 in 12, so of fewer than [`ENOUGH`] runs the A/A check of the whole study counts, and its worst: 1 in 90 where
 //! four scenarios were measured twice in two blocks.
 
+use std::collections::BTreeMap;
+
 use super::catalogue::Study;
 use super::results::{Figures, Sample};
-use super::select::Evidence;
+use super::select::{Evidence, means, ratios};
 use super::summary::Table;
+use crate::measure::ratio;
 use crate::stats::Estimate;
 
 /// Runs of which the A/A check of a scenario says how noisy it is.
@@ -39,7 +42,10 @@ pub(super) fn twice(
     figure: Figure<'_>,
     what: Statistic,
 ) -> Result<Vec<Estimate>, String> {
-    let of = |table: &Table| what(&pairs(evidence, table, figure));
+    let of = |table: &Table| {
+        let pairs = pairs(evidence, table, figure);
+        what(&pairs.into_iter().map(|(_, again, first)| (again, first)).collect::<Vec<_>>())
+    };
     // Where only one of two tables was measured twice, in the same blocks, that has to do for both.
     let own: Vec<Estimate> = tables.iter().filter_map(|table| of(table)).collect();
     let fewest = own.iter().map(|estimate| estimate.runs).min();
@@ -48,6 +54,29 @@ pub(super) fn twice(
         Some(0 | 1) => Err("one run says nothing".to_owned()),
         Some(2..ENOUGH) => Ok(evidence.of_study(study).filter_map(of).collect()),
         Some(_) => Ok(own),
+    }
+}
+
+/// The factor of the geometric means over `tables`, each the second run over the first of whoever was measured twice, block by block; of
+/// few runs the worst of the whole study, as for any other comparison.
+///
+/// # Errors
+/// Why nothing is known of it.
+pub(super) fn of_means(
+    evidence: &Evidence<'_>,
+    study: Study,
+    tables: &[&Table],
+    runs: usize,
+    figure: Figure<'_>,
+) -> Result<f64, String> {
+    let of = |table: &&Table| {
+        let pairs = pairs(evidence, table, figure);
+        pairs.into_iter().filter_map(|(block, a, b)| Some((block, ratio(a, b)?))).collect()
+    };
+    let again = means(&tables.iter().map(of).collect::<Vec<BTreeMap<usize, f64>>>());
+    match Estimate::of(&again) {
+        Some(estimate) if estimate.runs.min(runs) >= ENOUGH => Ok(factor(&[estimate])),
+        _ => twice(evidence, study, tables, runs, figure, ratios).map(|twice| factor(&twice)),
     }
 }
 
@@ -62,8 +91,8 @@ pub(super) fn distance(differences: &[Estimate]) -> f64 {
     differences.iter().map(|e| e.high.max(-e.low)).fold(0.0, f64::max)
 }
 
-/// The second and the first run in each block.
-fn pairs(evidence: &Evidence<'_>, table: &Table, figure: Figure<'_>) -> Vec<(f64, f64)> {
+/// Each block with the second and the first run in it.
+fn pairs(evidence: &Evidence<'_>, table: &Table, figure: Figure<'_>) -> Vec<(usize, f64, f64)> {
     let value = |sample: &Sample| figure(sample.figures.as_ref()?);
     let samples = || evidence.results.samples.iter().filter(|sample| table.has(sample));
     let first = |again: &Sample| {
@@ -71,5 +100,5 @@ fn pairs(evidence: &Evidence<'_>, table: &Table, figure: Figure<'_>) -> Vec<(f64
         samples().filter(|sample| !sample.again).find(same).and_then(value)
     };
     let again = samples().filter(|sample| sample.again);
-    again.filter_map(|sample| Some((value(sample)?, first(sample)?))).collect()
+    again.filter_map(|sample| Some((sample.block, value(sample)?, first(sample)?))).collect()
 }

@@ -494,8 +494,13 @@ mod tests {
             Ok(())
         };
         let progress = Progress::start(0, true);
-        let mut record =
-            Record { results: empty(2), keep: &mut keep, progress: &progress, repeats, failed: None };
+        let mut record = Record {
+            results: empty(2),
+            keep: &mut keep,
+            progress: &progress,
+            repeats,
+            failed: None,
+        };
         let ended = record.run_all(plan, measure);
         let results = record.results;
         (kept, ended, results)
@@ -602,8 +607,13 @@ mod tests {
     fn run_ends_when_results_cannot_be_kept() {
         let mut keep = |_: &Results, _| Err(Error::Traffic("the disk is full".into()));
         let progress = Progress::start(0, true);
-        let mut record =
-            Record { results: empty(2), keep: &mut keep, progress: &progress, repeats: 0, failed: None };
+        let mut record = Record {
+            results: empty(2),
+            keep: &mut keep,
+            progress: &progress,
+            repeats: 0,
+            failed: None,
+        };
         let ended = record.run_all(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
             record.add(visit.sample(&visit.cell.scenarios[0]));
             Ok(())

@@ -163,6 +163,41 @@ impl<'p> Pick<'p> {
     }
 }
 
+/// The geometric means over several comparisons, of the ratios within each block that has all of them: what a published average is of.
+/// The noise is that of the same means, where runs are enough for that.
+pub(super) fn mean_over(
+    comparisons: &[(Pick<'_>, Pick<'_>)],
+    evidence: &Evidence<'_>,
+    of: impl Fn(&Figures) -> Option<f64>,
+) -> Option<Ratio> {
+    let (mut mine, mut tables) = (Vec::new(), Vec::new());
+    for (these, those) in comparisons {
+        let ((these, here), (those, there)) =
+            (these.series(evidence, &of)?, those.series(evidence, &of)?);
+        if here.shape != there.shape {
+            return None;
+        }
+        let over =
+            |(block, value): (&usize, &f64)| Some((*block, ratio(*value, *those.get(block)?)?));
+        mine.push(these.iter().filter_map(over).collect());
+        tables.push(here);
+    }
+    let study = comparisons.first()?.0.study;
+    let estimate = Estimate::of(&means(&mine))?;
+    let noise = noise::of_means(evidence, study, &tables, estimate.runs, &of);
+    Some(Ratio { estimate, noise })
+}
+
+/// The geometric mean of all ratios of a block, for each block that all have.
+pub(super) fn means(ratios: &[BTreeMap<usize, f64>]) -> Vec<f64> {
+    let Some(first) = ratios.first() else { return Vec::new() };
+    let mean = |block: &usize| {
+        let logs = ratios.iter().map(|ratios| ratios.get(block).map(|ratio| ratio.ln()));
+        Some((logs.sum::<Option<f64>>()? / ratios.len() as f64).exp())
+    };
+    first.keys().filter_map(mean).collect()
+}
+
 /// The first of each pair over the second.
 pub(super) fn ratios(pairs: &[(f64, f64)]) -> Option<Estimate> {
     Estimate::of(&pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect::<Vec<_>>())
