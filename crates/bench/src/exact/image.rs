@@ -32,6 +32,7 @@ const OVS: &[&str] = &[
     "/usr/sbin/ovsdb-server",
     "/usr/bin/ovsdb-tool",
     "/usr/bin/ovs-vsctl",
+    "/usr/bin/ovs-ofctl",
     "/usr/share/openvswitch/vswitch.ovsschema",
 ];
 
@@ -51,6 +52,7 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
             OvsTunnel::Vxlan => &["nf_conntrack_netlink", "vport-vxlan"],
             OvsTunnel::Geneve => &["nf_conntrack_netlink", "vport-geneve"],
             OvsTunnel::Gre => &["nf_conntrack_netlink", "vport-gre"],
+            OvsTunnel::Bridge | OvsTunnel::QinQ => &["nf_conntrack_netlink", "openvswitch"],
         },
         Contender::Weft(Datapath::User, _) => &[],
         Contender::Weft(Datapath::Kernel, _) => &["sch_ingress", "cls_bpf", "bridge", "vxlan"],

@@ -25,13 +25,17 @@ pub enum KernelTunnel {
     QinQ,
 }
 
-/// A tunnel of Open vSwitch.
+/// What Open vSwitch puts guests' frames into.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the names of protocols")]
 pub enum OvsTunnel {
+    /// Nothing: the uplink is a port of the guests' bridge.
+    Bridge,
     Vxlan,
     Geneve,
     Gre,
+    /// Two tags, pushed and popped by flows of OpenFlow.
+    QinQ,
 }
 
 /// Where a switch forwards.
@@ -83,19 +87,28 @@ impl KernelTunnel {
 
 impl OvsTunnel {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Vxlan, Self::Geneve, Self::Gre];
+    pub const ALL: [Self; 5] = [Self::Bridge, Self::Vxlan, Self::Geneve, Self::Gre, Self::QinQ];
 
-    /// Its name, which is also that of the interface type.
+    /// Its name, which is also that of the interface type where it has one.
     pub(super) const fn name(self) -> &'static str {
         match self {
+            Self::Bridge => "bridge",
             Self::Vxlan => "vxlan",
             Self::Geneve => "geneve",
             Self::Gre => "gre",
+            Self::QinQ => "qinq",
         }
+    }
+
+    /// It has an interface of its own, and goes over the underlay's addresses.
+    pub(super) const fn is_routed(self) -> bool {
+        matches!(self, Self::Vxlan | Self::Geneve | Self::Gre)
     }
 
     pub(super) const fn overhead(self, family: Family) -> u16 {
         match self {
+            Self::Bridge => 0,
+            Self::QinQ => 8,
             Self::Vxlan | Self::Geneve => 30 + family.header_bytes(),
             Self::Gre => 22 + family.header_bytes(),
         }
@@ -167,7 +180,10 @@ impl Contender {
     /// True when the contender is meant to carry frames between the two guests.
     pub fn joins(self, a: &Guest, b: &Guest) -> bool {
         match self {
-            Self::Direct => a.host() != b.host() && a.number() == b.number(),
+            // Each pair of guests has tags of its own, as in the study.
+            Self::Direct | Self::Ovs(_, OvsTunnel::QinQ) => {
+                a.host() != b.host() && a.number() == b.number()
+            }
             _ => true,
         }
     }

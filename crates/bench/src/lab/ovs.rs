@@ -2,7 +2,8 @@
 //! left alone.
 //!
 //! On each host `br-int` has the guests and the tunnel port. With the userspace datapath, `br-phy` owns the uplink and the
-//! underlay address, the usual arrangement for userspace tunnelling; with the kernel's they stay the host's.
+//! underlay address, the usual arrangement for userspace tunnelling; with the kernel's they stay the host's. Without a tunnel, and for
+//! QinQ, the uplink is a port of `br-int`.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::attachment::Attachment;
-use super::contender::{Datapath, LAB_VNI, OvsTunnel};
+use super::contender::{Datapath, LAB_INNER_VLAN, LAB_VNI, OvsTunnel};
 use super::kernel::veth_guest;
 use super::scratch::Scratch;
 use super::{Family, GUEST_DEVICE, Host, Lab, UPLINK, add_address, switch};
@@ -20,6 +21,8 @@ use crate::{Error, Result, Stop};
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// There when the kernel's module is loaded, or part of the kernel.
 const MODULE: &str = "/sys/module/openvswitch";
+/// The uplink's number where it is a port of the guests' bridge.
+const UPLINK_PORT: u16 = 1000;
 /// How long a configuration step may take; it includes the start of the switch.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 /// It takes frames as a wire would carry them: whole checksums, no super-packets.
@@ -37,7 +40,8 @@ pub(super) fn unavailable(datapath: Datapath) -> Option<String> {
     if datapath == Datapath::Kernel && !Path::new(MODULE).exists() {
         return Some("the kernel's module openvswitch is not loaded".to_owned());
     }
-    let found = ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl"].map(program);
+    let found =
+        ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl"].map(program);
     let installed = found.iter().all(Option::is_some) && Path::new(SCHEMA).exists();
     (!installed).then(|| "not installed (Debian package openvswitch-switch)".to_owned())
 }
@@ -67,7 +71,10 @@ pub(super) fn attach(lab: &Lab<'_>, datapath: Datapath, tunnel: OvsTunnel) -> Re
         let instance = Instance::create(host, scratch.path(), lab.stop())?;
         processes.extend(instance.start()?);
         instance.configure(lab, datapath, tunnel, guest_mtu)?;
-        if datapath == Datapath::User {
+        if tunnel == OvsTunnel::QinQ {
+            instance.add_tag_flows(lab.shape().guests_per_host)?;
+        }
+        if datapath == Datapath::User && tunnel.is_routed() {
             move_underlay(host, family)?;
         }
     }
@@ -132,24 +139,60 @@ impl<'a> Instance<'a> {
             Datapath::Kernel => "system",
         };
         let mut script = String::new();
-        if datapath == Datapath::User {
+        if datapath == Datapath::User && tunnel.is_routed() {
             script += &format!(
                 "add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy {UPLINK} -- "
             );
         }
         script += &format!(
             "add-br br-int -- set bridge br-int datapath_type={kind} \
-             -- set interface br-int mtu_request={guest_mtu} -- add-port br-int tun0 \
-             -- set interface tun0 type={} options:remote_ip={remote} options:key={LAB_VNI}",
-            tunnel.name()
+             -- set interface br-int mtu_request={guest_mtu}"
         );
-        if let Some(checksum) = shape.outer_checksum {
-            script += &format!(" options:csum={checksum}");
+        if tunnel.is_routed() {
+            script += &format!(
+                " -- add-port br-int tun0 \
+                 -- set interface tun0 type={} options:remote_ip={remote} options:key={LAB_VNI}",
+                tunnel.name()
+            );
+            if let Some(checksum) = shape.outer_checksum {
+                script += &format!(" options:csum={checksum}");
+            }
+        } else {
+            // Flows name ports by their numbers.
+            script += &format!(
+                " -- set open_vswitch . other_config:vlan-limit=2 \
+                 -- add-port br-int {UPLINK} -- set interface {UPLINK} ofport_request={UPLINK_PORT}"
+            );
         }
-        for number in 0..shape.guests_per_host {
-            script += &format!(" -- add-port br-int g{}", number + 1);
+        for number in 1..=shape.guests_per_host {
+            script += &format!(
+                " -- add-port br-int g{number} -- set interface g{number} ofport_request={number}"
+            );
         }
         self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Each pair of guests has two tags, of which the inner one is its own. The study pushed one, for guests that had one already.
+    fn add_tag_flows(&self, guests: usize) -> Result<()> {
+        let mut flows = vec![format!(
+            "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"
+        )];
+        for guest in 1..=guests {
+            let inner = usize::from(LAB_INNER_VLAN) + guest;
+            flows.push(format!(
+                "table=0,in_port={guest},actions=push_vlan:0x8100,mod_vlan_vid:{inner},\
+                 push_vlan:0x88a8,mod_vlan_vid:{LAB_VNI},output:{UPLINK_PORT}"
+            ));
+            flows.push(format!("table=1,dl_vlan={inner},actions=pop_vlan,output:{guest}"));
+        }
+        let run = |what: &str, arguments: &[&str]| {
+            let mut command = self.command("ovs-ofctl");
+            command.args(["--protocols=OpenFlow13", what, "br-int"]).args(arguments);
+            process::run("ovs-ofctl", command, STEP_LIMIT, self.stop).map(drop)
+        };
+        self.vsctl(&["set", "bridge", "br-int", "protocols=OpenFlow13"])?;
+        run("del-flows", &[])?;
+        flows.iter().try_for_each(|flow| run("add-flow", &[flow]))
     }
 
     fn vsctl(&self, arguments: &[&str]) -> Result<()> {

@@ -197,7 +197,10 @@ fn software_tunnelling(quick: bool) -> Result<Vec<Cell>> {
     let ours = [TunnelType::Stt, TunnelType::Gre, TunnelType::Geneve, TunnelType::Vxlan];
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
-        ovs(if quick { &[OvsTunnel::Gre] } else { &[OvsTunnel::Vxlan, OvsTunnel::Gre] }),
+        ovs(match quick {
+            true => &[OvsTunnel::Bridge, OvsTunnel::Gre],
+            false => &[OvsTunnel::Bridge, OvsTunnel::Vxlan, OvsTunnel::Gre],
+        }),
         weft(if quick { &ours[..2] } else { &ours }),
     ]);
     let scenarios = vec![
@@ -288,10 +291,10 @@ fn geneve_vs_vxlan(quick: bool) -> Result<Vec<Cell>> {
 }
 
 fn qinq(quick: bool) -> Result<Vec<Cell>> {
-    let tags = [kernel(&[KernelTunnel::QinQ]), Vec::new(), weft(&[TunnelType::QinQ])];
+    let tags = [kernel(&[KernelTunnel::QinQ]), ovs(&[OvsTunnel::QinQ]), weft(&[TunnelType::QinQ])];
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::QinQ]),
-        if quick { Vec::new() } else { ovs(&[OvsTunnel::Geneve]) },
+        ovs(if quick { &[] } else { &[OvsTunnel::Vxlan, OvsTunnel::Geneve, OvsTunnel::QinQ] }),
         weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::QinQ]),
     ]);
     let many = load(Pattern::TcpStream, 131_072, 128)?;
