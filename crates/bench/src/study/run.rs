@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::catalogue::Study;
 use super::claims::verdicts;
-use super::outline::{Outline, minutes};
+use super::outline::Outline;
 use super::results::{LeftOut, Results, SCHEMA, Sample};
 use super::scenario::{Cell, Scenario, Timing};
 use super::summary::BASE;
 use crate::demo::{first_ping, shuffle};
 use crate::environment::Environment;
 use crate::lab::{Attachment, Contender, Family, Lab, Profile, Session};
-use crate::progress::Progress;
+use crate::progress::{Progress, duration};
 use crate::{Error, Result, Stop};
 
 /// How long another study on the machine is waited for.
@@ -164,7 +164,7 @@ pub fn run(
     let mut record = Record { results, keep, progress: &progress, failed: None };
     record.run_all(&plan, &mut |visit, record| runner.visit(visit, record))?;
     if !options.quiet {
-        eprintln!("measured in {}", minutes(begin.elapsed()));
+        eprintln!("measured in {}", duration(begin.elapsed()));
     }
     let mut results = record.results;
     results.verdicts = verdicts(&results);
