@@ -67,6 +67,10 @@ fn names_that_are_none_are_answered_with_those_that_are() {
         (&["bench", "run", "foo"][..], "software-tunnelling, jumbo-frames"),
         (&["bench", "run", "all", "--contender", "foo"], "kernel-vxlan"),
         (&["bench", "run", "all", "--profile", "foo"], "full, tso, none"),
+        (
+            &["bench", "run", "entropy", "--contender", "weft-user-qinq"],
+            "no chosen scenario has weft-user-qinq; those that the chosen ones have are bridge, kernel-vxlan",
+        ),
         (&["bench", "client", "localhost", "--pattern", "foo"], "tcp_stream, tcp_reverse"),
         (&["bench", "client", "localhost", "--connections", "641"], "1 to 640"),
     ] {

@@ -215,9 +215,6 @@ fn list() -> Result<(), Failure> {
 
 fn run(args: Run) -> Result<(), Failure> {
     let studies = studies(&args.studies).map_err(Failure::input)?;
-    std::fs::create_dir_all(&args.out)
-        .with_context(|| format!("cannot create {}", args.out.display()))
-        .map_err(Failure::Input)?;
     let options = Options {
         quick: args.quick,
         blocks: args.blocks.map(usize::from),
@@ -231,6 +228,10 @@ fn run(args: Run) -> Result<(), Failure> {
         commit: option_env!("WEFT_COMMIT").map(str::to_owned),
         ..Options::new(this_program()?, studies)
     };
+    options.check().map_err(Failure::input)?;
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot create {}", args.out.display()))
+        .map_err(Failure::Input)?;
     let stop = Stop::on_signals()?;
     let json = args.out.join("results.json");
     let mut keep = |results: &Results, milestone| match milestone {
