@@ -11,12 +11,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 const TICK: Duration = Duration::from_millis(120);
 const TEMPLATE: &str = "{spinner} [{elapsed}, {eta} left] {bar:20} {pos}/{len} {wide_msg}";
 
-/// Progress of a demo or a study, on standard error.
+/// Progress of a demo, a study or a count, on standard error.
 pub(crate) struct Progress {
     bar: ProgressBar,
     lines: bool,
     begin: Instant,
     steps: usize,
+    at_once: usize,
     done: AtomicUsize,
 }
 
@@ -34,14 +35,21 @@ impl Progress {
             bar
         };
         let (begin, done) = (Instant::now(), AtomicUsize::new(0));
-        Self { bar, lines: !quiet && !terminal, begin, steps, done }
+        Self { bar, lines: !quiet && !terminal, begin, steps, at_once: 1, done }
+    }
+
+    /// So many steps are done at the same time: until as many have ended, those that have say nothing of how long one takes.
+    pub(crate) fn at_once(mut self, steps: usize) -> Self {
+        self.at_once = steps;
+        self
     }
 
     /// The beginning of a trial.
     pub(crate) fn trial(&self, what: &str) {
         if self.lines {
             let done = self.done.load(Ordering::Relaxed);
-            match left(self.begin.elapsed(), done, self.steps) {
+            let known = done >= self.at_once.min(self.steps);
+            match left(self.begin.elapsed(), done, self.steps).filter(|_| known) {
                 Some(left) => eprintln!("{what}, {} left", duration(left)),
                 None => eprintln!("{what}"),
             }
@@ -57,6 +65,11 @@ impl Progress {
     pub(crate) fn done(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
         self.bar.inc(1);
+    }
+
+    /// Has `print` write to the terminal without the bar in its way.
+    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
     }
 }
 

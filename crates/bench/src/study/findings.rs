@@ -169,8 +169,9 @@ mod tests {
         let results = Results::read(&root.join(&directory).join("results.json")).unwrap();
         let counted = Baseline::read(&root.join(&directory).join("exact.json")).unwrap();
         let copied = Baseline::read(&root.join(&directory).join("exact-copies.json")).ok();
-        let copied = copied.as_ref().map(|copied| &copied.rows[..]);
-        let lines = findings(&results, &counted.rows, copied);
+        let rows = |of: &Baseline| -> Vec<_> { of.counted().cloned().collect() };
+        let copied = copied.as_ref().map(rows);
+        let lines = findings(&results, &rows(&counted), copied.as_deref());
         let lines = lines.map(|finding| format!("- {finding}\n"));
         assert_eq!(section, lines.concat(), "cargo xtask results --findings {directory}");
     }
