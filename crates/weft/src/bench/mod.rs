@@ -53,8 +53,8 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Say in three lines of Markdown what a directory has found: results.json, exact.json of `weft bench exact --json`, and, where there is
-    /// one, exact-copies.json of the same with `--wire copies`
+    /// Say in three sentences, each with its figures, what a directory has found: results.json, exact.json of `weft bench exact --json`, and,
+    /// where there is one, exact-copies.json of the same with `--wire copies`
     Findings {
         /// The directory
         directory: PathBuf,
@@ -300,9 +300,7 @@ fn findings(directory: &Path) -> Result<(), Failure> {
         let why = format!("exact.json is of the wire {first}, exact-copies.json of {second}");
         return Err(Failure::Input(anyhow::anyhow!(why)));
     }
-    let rows = |of: &Baseline| -> Vec<_> { of.counted().cloned().collect() };
-    let copied = copied.as_ref().map(rows);
-    let found = study::findings(&results, &rows(&counted), copied.as_deref());
+    let found = study::findings(&results, &counted, copied.as_ref());
     found.iter().for_each(|finding| println!("- {finding}"));
     Ok(())
 }
