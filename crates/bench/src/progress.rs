@@ -49,10 +49,11 @@ impl Progress {
         if self.lines {
             let done = self.done.load(Ordering::Relaxed);
             let known = done >= self.at_once.min(self.steps);
-            match left(self.begin.elapsed(), done, self.steps).filter(|_| known) {
-                Some(left) => eprintln!("{what}, {} left", duration(left)),
-                None => eprintln!("{what}"),
-            }
+            let left = left(self.begin.elapsed(), done, self.steps).filter(|_| known);
+            let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
+            // In one piece: what else is printed, by whichever thread, comes before or behind it.
+            let line = format!("{what}{left}\n");
+            eprint!("{line}");
         }
     }
 
