@@ -67,6 +67,10 @@ fn names_that_are_none_are_answered_with_those_that_are() {
         (&["bench", "run", "foo"][..], "software-tunnelling, jumbo-frames"),
         (&["bench", "run", "all", "--contender", "foo"], "kernel-vxlan"),
         (&["bench", "run", "all", "--profile", "foo"], "full, tso, none"),
+        (
+            &["bench", "run", "entropy", "--contender", "weft-user-qinq"],
+            "no chosen scenario has weft-user-qinq; those that the chosen ones have are bridge, kernel-vxlan",
+        ),
         (&["bench", "client", "localhost", "--pattern", "foo"], "tcp_stream, tcp_reverse"),
         (&["bench", "client", "localhost", "--connections", "641"], "1 to 640"),
     ] {
@@ -176,21 +180,34 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 #[test]
-fn emulator_and_its_files_are_gone_when_exact_is_interrupted() {
+fn counts_are_kept_and_the_emulator_is_gone_when_exact_is_interrupted() {
     require_vm!();
+    let json = std::env::temp_dir().join(format!("weft-counts-{}.json", std::process::id()));
+    // Of the two, one is refused on this wire at once: its row is there when the other is interrupted.
     let mut child = Command::new(WEFT)
-        .args(["bench", "exact", "--contender", "bridge", "--kernel", KERNEL])
+        .args(["bench", "exact", "--kernel", KERNEL, "--wire", "copies"])
+        .args(["--contender", "bridge", "--contender", "weft-user-geneve", "--json"])
+        .arg(&json)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let pid = child.id();
-    wait_until("no emulator starts", || !children(pid).is_empty());
+    wait_until("no emulator starts", || json.exists() && !children(pid).is_empty());
     let emulator = children(pid);
     kill(Pid::from_raw(pid as i32), Signal::SIGINT).unwrap();
     wait_until("it does not end", || child.try_wait().unwrap().is_some());
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let error = String::from_utf8(ended.stderr).unwrap();
+    assert!(error.contains("interrupted: what was counted is kept, 1 of 2 contenders"), "{error}");
+    let kept: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    assert_eq!((&kept["schema"], &kept["complete"]), (&2.into(), &false.into()));
+    let rows = kept["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]["contender"]), (1, &"weft-user-geneve".into()));
+    assert!(rows[0]["failure"].as_str().unwrap().contains("count it on the shared one"), "{kept}");
     let alive = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
     assert!(!emulator.iter().any(alive), "the emulator has outlived it");
     let ours = format!("weft-{pid}-");

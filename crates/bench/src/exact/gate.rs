@@ -18,9 +18,16 @@ const KERNEL_STREAM_TOLERANCE: f64 = 0.03;
 /// changes where: one build repeats to the digit, but two builds that do the same have differed by 14 %.
 const USER_STREAM_TOLERANCE: f64 = 0.20;
 
+/// The version of the schema. It grows when a reader of the earlier one would misunderstand. Since 2 there are rows of contenders that could
+/// not be counted, and counts may be incomplete.
+const SCHEMA: u32 = 2;
+
 /// Rows measured before, with what they depend on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Baseline {
+    /// The version of the schema, up to 2; files of the first do not say it.
+    #[serde(default = "first_schema")]
+    pub schema: u32,
     /// The kernel that was emulated, as Debian's package names it.
     pub kernel: String,
     /// How much was sent.
@@ -28,8 +35,49 @@ pub struct Baseline {
     /// What the wire hands over.
     #[serde(default)]
     pub wire: Wire,
+    /// False when the count was ended before everybody's turn.
+    #[serde(default = "was_complete")]
+    pub complete: bool,
     /// One for each contender.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Entry>,
+}
+
+const fn first_schema() -> u32 {
+    1
+}
+
+/// What a file of the first schema is: it was written at the end.
+const fn was_complete() -> bool {
+    true
+}
+
+/// What became of a contender.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// Its counts.
+    Counted(Row),
+    /// It has none.
+    Failed(Failed),
+}
+
+/// A contender that could not be counted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failed {
+    /// Who.
+    pub contender: Contender,
+    /// Why.
+    pub failure: String,
+}
+
+impl Entry {
+    /// Who.
+    pub const fn contender(&self) -> Contender {
+        match self {
+            Self::Counted(row) => row.contender,
+            Self::Failed(failed) => failed.contender,
+        }
+    }
 }
 
 /// A row that costs more than it may.
@@ -46,29 +94,60 @@ pub struct Excess {
 }
 
 impl Baseline {
+    /// Without any row yet.
+    pub(super) const fn begin(kernel: String, rounds: Rounds, wire: Wire) -> Self {
+        Self { schema: SCHEMA, kernel, rounds, wire, complete: false, rows: Vec::new() }
+    }
+
+    /// Those that could be counted.
+    pub fn counted(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter_map(|entry| match entry {
+            Entry::Counted(row) => Some(row),
+            Entry::Failed(_) => None,
+        })
+    }
+
+    /// Those that could not.
+    pub fn failed(&self) -> impl Iterator<Item = &Failed> {
+        self.rows.iter().filter_map(|entry| match entry {
+            Entry::Counted(_) => None,
+            Entry::Failed(failed) => Some(failed),
+        })
+    }
+
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not there or is something else.
+    /// It is not there, is something else, or has a later version of the schema.
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("read {}", path.display());
         let text = fs::read_to_string(path).map_err(Error::io(what()))?;
-        serde_json::from_str(&text).map_err(|error| Error::io(what())(error))
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| Error::io(what())(error))?;
+        match value.get("schema").map_or(Some(1), serde_json::Value::as_u64) {
+            Some(schema) if (1..=u64::from(SCHEMA)).contains(&schema) => {}
+            _ => {
+                let why = format!("another schema; this program reads 1 to {SCHEMA}");
+                return Err(Error::Traffic(format!("{}: {why}", path.display())));
+            }
+        }
+        serde_json::from_value(value).map_err(|error| Error::io(what())(error))
     }
 
-    /// Writes a file.
+    /// Writes a file, as a whole or not at all.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The directory cannot be written to.
     pub fn write(&self, path: &Path) -> Result<()> {
         let what = || format!("write {}", path.display());
         let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::io(what())(e))?;
         text.push('\n');
-        fs::write(path, text).map_err(Error::io(what()))
+        let part = path.with_extension("part");
+        fs::write(&part, text).and_then(|()| fs::rename(&part, path)).map_err(Error::io(what()))
     }
 
     /// What weft's rows of `now` cost more than those of this baseline: messages by more than 1 %, streams by more than 3 %
-    /// with the kernel datapath and 20 % with the user datapath.
+    /// with the kernel datapath and 20 % with the user datapath. Who could not be counted now costs nothing.
     ///
     /// # Errors
     /// The two were not measured alike: another kernel, other rounds, another wire; or `now` has a row that this has not.
@@ -82,8 +161,8 @@ impl Baseline {
             )));
         }
         let mut excesses = Vec::new();
-        for row in now.rows.iter().filter(|row| row.contender.is_weft()) {
-            let before = self.rows.iter().find(|before| before.contender == row.contender);
+        for row in now.counted().filter(|row| row.contender.is_weft()) {
+            let before = self.counted().find(|before| before.contender == row.contender);
             let before = before.ok_or_else(|| {
                 Error::Traffic(format!("the baseline has no {}: measure it anew", row.contender))
             })?;
@@ -135,8 +214,8 @@ mod tests {
         let total = Counts { tcp, udp: 100.0, stream };
         let wire = Counts { tcp: 10.0, udp: 10.0, stream: 10.0 };
         let contender = "weft-user-geneve".parse().unwrap();
-        let rows = vec![Row { contender, total, wire }];
-        Baseline { kernel: "k".into(), rounds, wire: Wire::Shared, rows }
+        let rows = vec![Entry::Counted(Row { contender, total, wire })];
+        Baseline { complete: true, rows, ..Baseline::begin("k".into(), rounds, Wire::Shared) }
     }
 
     #[test]
@@ -156,7 +235,9 @@ mod tests {
         {
             let with = |stream| {
                 let mut all = streaming(1000.0, stream, Rounds::FULL);
-                all.rows[0].contender = contender.parse().unwrap();
+                let row = all.counted().next().unwrap().clone();
+                let contender = contender.parse().unwrap();
+                all.rows = vec![Entry::Counted(Row { contender, ..row })];
                 all
             };
             let before = with(100.0);
@@ -166,13 +247,48 @@ mod tests {
         }
     }
 
+    /// `all` when nobody could be counted.
+    fn failed(all: &Baseline) -> Baseline {
+        let fail = |entry: &Entry| {
+            let failure = "the emulated machine could not measure".to_owned();
+            Entry::Failed(Failed { contender: entry.contender(), failure })
+        };
+        Baseline { rows: all.rows.iter().map(fail).collect(), ..all.clone() }
+    }
+
     #[test]
     fn row_without_a_baseline_is_refused() {
         let now = baseline(1.0, Rounds::FULL);
-        let mut before = now.clone();
-        before.rows.clear();
-        let error = before.excesses(&now).unwrap_err().to_string();
-        assert!(error.contains("has no weft user geneve"), "{error}");
+        let without = Baseline { rows: Vec::new(), ..now.clone() };
+        for before in [without, failed(&now)] {
+            let error = before.excesses(&now).unwrap_err().to_string();
+            assert!(error.contains("has no weft user geneve"), "{error}");
+        }
+        assert_eq!(now.excesses(&failed(&now)).unwrap(), []);
+    }
+
+    #[test]
+    fn counts_are_read_as_they_were_written_and_earlier_ones_too() {
+        let directory = std::env::temp_dir().join(format!("weft-counts-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("exact.json");
+        let mut counts = baseline(1000.0, Rounds::FULL);
+        counts.rows.extend(failed(&counts).rows);
+        counts.complete = false;
+        counts.write(&path).unwrap();
+        assert_eq!(Baseline::read(&path).unwrap(), counts);
+        let left: Vec<_> = fs::read_dir(&directory).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"schema\": 2", "\"schema\": 3")).unwrap();
+        let error = Baseline::read(&path).unwrap_err().to_string();
+        assert!(error.contains("this program reads 1 to 2"), "{error}");
+
+        let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/exact-baseline.json");
+        let kept = Baseline::read(Path::new(kept)).unwrap();
+        assert!(kept.complete && kept.counted().count() > 0 && kept.failed().count() == 0);
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! modules loaded: some modules, such as Open vSwitch's, make the wire itself dearer. What *switching* costs is the
 //! difference. On a [`Wire`] between two hosts of one machine a packet is one that its sender still has, unless it hands over copies. An emulated instruction is one nanosecond whatever it does, so copies weigh less here than on silicon.
 
+mod count;
 mod gate;
 mod image;
 mod inside;
@@ -28,7 +29,8 @@ use serde::{Deserialize, Serialize};
 use crate::lab::Contender;
 use crate::{Error, Result, Stop};
 
-pub use gate::{Baseline, Excess};
+pub use count::{Options, count};
+pub use gate::{Baseline, Entry, Excess, Failed};
 pub use inside::measure as measure_inside;
 pub use machine::Kernel;
 pub use wire::Wire;

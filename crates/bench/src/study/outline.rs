@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::catalogue::Study;
 use super::scenario::{Cell, RATE_TRIALS, Scenario, Timing};
 use crate::lab::{Contender, Datapath};
+use crate::progress::duration;
 
 /// A run in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +60,7 @@ impl fmt::Display for Outline {
             "{studies} studies, {contenders} contenders, {measurements} measurements of {:.2} s: each stands on {blocks} runs, and all \
              take about {}",
             measured.as_secs_f64(),
-            minutes(*estimate)
+            duration(*estimate)
         )
     }
 }
@@ -90,13 +91,4 @@ fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Durati
         Scenario::Scale { count, .. } => timing.measured + millis(2500 + count / 12),
     };
     join + scenarios.iter().map(measure).sum::<Duration>()
-}
-
-/// `7 min 5 s`.
-pub(super) fn minutes(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64().round() as u64;
-    match (seconds / 60, seconds % 60) {
-        (0, seconds) => format!("{seconds} s"),
-        (minutes, seconds) => format!("{minutes} min {seconds} s"),
-    }
 }

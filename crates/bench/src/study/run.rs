@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::catalogue::Study;
 use super::claims::verdicts;
-use super::outline::{Outline, minutes};
+use super::outline::Outline;
 use super::results::{LeftOut, Results, SCHEMA, Sample};
 use super::scenario::{Cell, Scenario, Timing};
 use super::summary::{AGREEMENT, BASE, tables};
 use crate::demo::{first_ping, shuffle};
 use crate::environment::Environment;
 use crate::lab::{Attachment, Contender, Family, Lab, Profile, Session};
-use crate::progress::Progress;
+use crate::progress::{Progress, duration};
 use crate::{Error, Result, Stop};
 
 /// How long another study on the machine is waited for.
@@ -89,8 +89,45 @@ impl Options {
         }
     }
 
-    /// The cells of `study` that are asked for.
+    /// What the options leave of the studies.
+    ///
+    /// # Errors
+    /// Nothing is left, or nothing with one of the contenders: a run of them would measure something else, and not say so.
+    pub fn check(&self) -> Result<()> {
+        let chosen: Result<Vec<_>> =
+            self.studies.iter().map(|study| self.all_cells(*study)).collect();
+        let chosen = chosen?.concat();
+        if chosen.is_empty() {
+            return Err(Error::Traffic("no study has such a scenario, profile or MTU".into()));
+        }
+        let takes_part = |who: &Contender| chosen.iter().any(|cell| cell.contenders.contains(who));
+        let lost: Vec<_> =
+            self.contenders.iter().flatten().filter(|who| !takes_part(who)).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let ids = |of: &mut dyn Iterator<Item = Contender>| {
+            of.map(|who| who.id()).collect::<Vec<_>>().join(", ")
+        };
+        let all = Contender::all();
+        Err(Error::Traffic(format!(
+            "no chosen scenario has {}; those that the chosen ones have are {}",
+            ids(&mut lost.into_iter().copied()),
+            ids(&mut all.into_iter().filter(takes_part))
+        )))
+    }
+
+    /// The cells of `study` that are asked for, with the contenders that are.
     fn cells(&self, study: Study) -> Result<Vec<Cell>> {
+        let mut cells = self.all_cells(study)?;
+        for cell in &mut cells {
+            cell.contenders.retain(|contender| self.wants(*contender));
+        }
+        Ok(cells)
+    }
+
+    /// The cells of `study` that are asked for, with all contenders.
+    fn all_cells(&self, study: Study) -> Result<Vec<Cell>> {
         let mut cells = study.cells(self.quick)?;
         if let Some(mtu) = self.mtu
             && !cells.iter().any(|cell| cell.shape.uplink_mtu == mtu)
@@ -101,7 +138,6 @@ impl Options {
         }
         for cell in &mut cells {
             cell.shape.family = self.family;
-            cell.contenders.retain(|contender| self.wants(*contender));
             cell.scenarios.retain(|scenario| {
                 self.scenario.as_ref().is_none_or(|part| scenario.name().contains(part))
             });
@@ -133,20 +169,18 @@ pub enum Milestone {
 /// milestone, so that a crash loses one sample at most.
 ///
 /// # Errors
-/// [`Error::Missing`] when a privilege is missing or another study is running; no scenario is left by the options; `keep` fails.
+/// [`Error::Missing`] when a privilege is missing or another study is running; [`Options::check`]; `keep` fails.
 /// That a scenario fails, or the lab for it, is no error: it is a row of the results.
 pub fn run(
     options: &Options,
     stop: &Stop,
     keep: &mut dyn FnMut(&Results, Milestone) -> Result<()>,
 ) -> Result<Results> {
+    options.check()?;
     let session = Session::open(PATIENCE, stop)?;
     let mut plan: Vec<(Study, Vec<Cell>)> = Vec::new();
     for &study in &options.studies {
         plan.push((study, options.cells(study)?));
-    }
-    if plan.iter().all(|(_, cells)| cells.is_empty()) {
-        return Err(Error::Traffic("no study has such a scenario, profile or MTU".into()));
     }
     let left_out = leave_out(&mut plan, options);
     let outline = Outline::of(&plan, options.blocks(), options.timing());
@@ -180,7 +214,7 @@ pub fn run(
     let mut record = Record { results, keep, progress: &progress, repeats, failed: None };
     record.run_all(&plan, &mut |visit, record| runner.visit(visit, record))?;
     if !options.quiet {
-        eprintln!("measured in {}", minutes(begin.elapsed()));
+        eprintln!("measured in {}", duration(begin.elapsed()));
     }
     let mut results = record.results;
     results.verdicts = verdicts(&results);
@@ -463,6 +497,23 @@ mod tests {
         }
         let outline = of(&plan);
         assert!(outline.estimate() < Duration::from_secs(570), "{each}{outline}");
+    }
+
+    #[test]
+    fn contender_that_no_chosen_scenario_has_is_refused_with_those_that_they_have() {
+        let check = |studies: &[Study], names: &[&str]| {
+            let contenders = names.iter().map(|name| name.parse().unwrap()).collect();
+            let options = Options::new("weft".into(), studies.to_vec());
+            Options { contenders: Some(contenders), ..options }.check()
+        };
+        check(&[Study::Entropy], &["kernel-vxlan", "bridge"]).unwrap();
+        check(&[Study::Entropy, Study::Qinq], &["weft-user-qinq"]).unwrap();
+        let names = ["kernel-vxlan", "weft-user-qinq"];
+        let error = check(&[Study::Entropy], &names).unwrap_err().to_string();
+        let (lost, there) = error.split_once("; those that the chosen ones have are ").unwrap();
+        assert_eq!(lost, "no chosen scenario has weft-user-qinq");
+        let there: Vec<_> = there.split(", ").collect();
+        assert!(there.contains(&"kernel-vxlan") && !there.contains(&"weft-user-qinq"), "{error}");
     }
 
     fn cell() -> Cell {

@@ -2,14 +2,10 @@
 
 use super::{Exact, Inside, this_program};
 use crate::Failure;
-use ::bench::exact::{self, Baseline, Counts, Kernel, Rounds, Row, Wire};
+use ::bench::Stop;
+use ::bench::exact::{self, Baseline, Counts, Entry, Failed, Kernel, Options, Rounds, Wire};
 use ::bench::lab::Contender;
-use ::bench::{Error, Stop};
-use std::panic::resume_unwind;
-use std::thread::ScopedJoinHandle;
-
-/// Emulated machines at the same time, at most: each may take a GiB.
-const MACHINES: usize = 4;
+use std::path::Path;
 
 /// Measures in the machine that this runs in; a line of JSON for the wire, and one for the contender.
 pub fn inside(args: &Inside) -> Result<(), Failure> {
@@ -25,47 +21,30 @@ pub fn inside(args: &Inside) -> Result<(), Failure> {
 
 pub fn exact(args: &Exact) -> Result<(), Failure> {
     let kernel = Kernel::open(&args.kernel).map_err(Failure::input)?;
-    let weft = this_program()?;
     let baseline =
         args.baseline.as_deref().map(Baseline::read).transpose().map_err(Failure::input)?;
-    let stop = Stop::on_signals()?;
-    let rounds = if args.short { Rounds::SHORT } else { Rounds::FULL };
     let wire = args.wire;
-    let mut now = Baseline { kernel: kernel.version()?, rounds, wire, rows: Vec::new() };
-    let chosen = if args.contender.is_empty() { everybody(wire) } else { args.contender.clone() };
-    println!("{}, instructions; switching in brackets", now.kernel);
+    let options = Options {
+        weft: this_program()?,
+        contenders: if args.contender.is_empty() {
+            everybody(wire)
+        } else {
+            args.contender.clone()
+        },
+        rounds: if args.short { Rounds::SHORT } else { Rounds::FULL },
+        wire,
+        quiet: args.quiet,
+    };
+    let stop = Stop::on_signals()?;
+    println!("{}, instructions; switching in brackets", kernel.version()?);
     println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
-    let mut failed = 0;
-    let machines = std::thread::available_parallelism().map_or(1, usize::from).min(MACHINES);
-    for some in chosen.chunks(machines) {
-        // Each in a machine of its own, which knows nothing of the others' time.
-        let measured: Vec<_> = std::thread::scope(|scope| {
-            let measure = |&contender: &Contender| {
-                let (kernel, weft, stop) = (&kernel, &weft, &stop);
-                scope.spawn(move || exact::measure(contender, kernel, weft, rounds, wire, stop))
-            };
-            let threads: Vec<_> = some.iter().map(measure).collect();
-            let end = |thread: ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| resume_unwind(panic))
-            };
-            threads.into_iter().map(end).collect()
-        });
-        for (contender, row) in some.iter().zip(measured) {
-            match row {
-                Ok(row) => {
-                    println!("{}", line(&row));
-                    now.rows.push(row);
-                }
-                Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
-                Err(error) => {
-                    failed += 1;
-                    println!("{:20} FAILED: {error}", contender.to_string());
-                }
-            }
-        }
-    }
-    if let Some(path) = &args.json {
-        now.write(path)?;
+    let mut keep = |now: &Baseline, entry: &Entry| {
+        println!("{}", line(entry));
+        args.json.as_deref().map_or(Ok(()), |path| now.write(path))
+    };
+    let now = exact::count(&options, &kernel, &stop, &mut keep)?;
+    if !now.complete {
+        return Err(interrupted(&now, options.contenders.len(), args.json.as_deref()).into());
     }
     if let Some(baseline) = baseline {
         let excesses = baseline.excesses(&now)?;
@@ -74,10 +53,24 @@ pub fn exact(args: &Exact) -> Result<(), Failure> {
             return Err(anyhow::anyhow!("{} counts are above the baseline", excesses.len()).into());
         }
     }
-    if failed > 0 {
-        return Err(anyhow::anyhow!("{failed} contenders could not be measured").into());
+    match now.failed().count() {
+        0 => Ok(()),
+        failed => Err(anyhow::anyhow!("{failed} contenders could not be measured").into()),
     }
-    Ok(())
+}
+
+/// What is left of a count that was ended.
+fn interrupted(now: &Baseline, asked: usize, json: Option<&Path>) -> anyhow::Error {
+    let kept = match (now.rows.len(), json) {
+        (0, _) => "nothing was counted yet".to_owned(),
+        (done, Some(path)) => {
+            format!("what was counted is kept, {done} of {asked} contenders in {}", path.display())
+        }
+        (done, None) => {
+            format!("{done} of {asked} contenders were counted; --json would have kept them")
+        }
+    };
+    anyhow::anyhow!("interrupted: {kept}")
 }
 
 /// All that can take part in an emulated machine, where it is not this host's kernel that counts.
@@ -92,7 +85,13 @@ fn everybody(wire: Wire) -> Vec<Contender> {
     Contender::all().into_iter().filter(counted).filter(can).collect()
 }
 
-fn line(row: &Row) -> String {
+fn line(entry: &Entry) -> String {
+    let row = match entry {
+        Entry::Counted(row) => row,
+        Entry::Failed(Failed { contender, failure }) => {
+            return format!("{:20} FAILED: {failure}", contender.to_string());
+        }
+    };
     let cell =
         |of: fn(&Counts) -> f64| format!("{:.0} [{:.0}]", of(&row.total), of(&row.switching()));
     format!(
