@@ -199,12 +199,8 @@ static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end, bool 
 	return GRE_LEN + 4;
 }
 
-/*
- * `key` is 0 in all. Global, as read_link() is: what the verifier knows of the ways through it, which
- * are many, would make it go through all that follows as many times.
- */
-__weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival,
-		       bool is_ip6)
+static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *key,
+				       struct arrival *arrival, bool is_ip6)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end, *tunnel;
 	__u32 number = 0, header, udp_len = 0;
@@ -264,6 +260,21 @@ __weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arriv
 	}
 	arrival->place.offset = ETH_LEN + (is_ip6 ? IP6_LEN : IP4_LEN) + udp_len + header;
 	return ARRIVED;
+}
+
+/*
+ * `key` is 0 in all. Global, as read_link() is: what the verifier knows of the ways through them, which
+ * are many, would make it go through all that follows as many times. There are two, so that no packet
+ * asks again and again which kind of underlay it has come by.
+ */
+__weak int read_tunnel4(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
+{
+	return read_tunnel(skb, key, arrival, false);
+}
+
+__weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
+{
+	return read_tunnel(skb, key, arrival, true);
 }
 
 /* A link by one tag, or by two. */

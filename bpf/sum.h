@@ -21,9 +21,9 @@
  */
 #define LONGEST_PLAIN 15000
 
+/* A sum of fewer than 32,768 numbers of 32 bits. */
 static __always_inline __u16 fold(__u64 sum)
 {
-	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);

@@ -336,10 +336,10 @@ static __always_inline int arrive(struct __sk_buff *skb, struct weft_key *key,
 	switch (skb->protocol) {
 	case bpf_htons(ETHERTYPE_IP4):
 		pull_outer(skb);
-		return read_tunnel(skb, key, arrival, false);
+		return read_tunnel4(skb, key, arrival);
 	case bpf_htons(ETHERTYPE_IP6):
 		pull_outer(skb);
-		return read_tunnel(skb, key, arrival, true);
+		return read_tunnel6(skb, key, arrival);
 	default:
 		return ARRIVED_NOT_OURS;
 	}
