@@ -116,7 +116,8 @@ static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *k
 	    key->transport & 0x02 << 16)
 		return hand_over(skb, sent->port);
 	has_sum = class->flags & WEFT_CLASS_CHECKSUM && !skb->gso_size;
-	if (has_sum && !sum_of_packet(skb, sent_l3(skb, key, sent), &sum))
+	if (has_sum && (key->vlan || !sum_of_plain(skb, &sum)) &&
+	    !sum_of_packet(skb, sent_l3(skb, key, sent), &sum))
 		return put_aside(skb, sent);
 	if (sent->list->count > 1) {
 		if (change_all(skb, key, sent->list))
