@@ -107,6 +107,7 @@ static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *k
 	struct weft_class *class;
 	bool has_sum;
 	__u64 sum = 0;
+	int done;
 
 	endpoint = can_encap(skb, key, sent, &class);
 	if (!endpoint || !uplink)
@@ -127,7 +128,9 @@ static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *k
 			return lost(sent);
 	}
 	bytes = frame_bytes(skb);
-	switch (encap(skb, key, sent->last, endpoint, sum)) {
+	done = class->flags & WEFT_CLASS_IP6 ? encap6(skb, key, sent->last, endpoint, sum) :
+					       encap4(skb, key, sent->last, endpoint, sum);
+	switch (done) {
 	case ENCAPPED:
 		break;
 	case ENCAP_REFUSED:
