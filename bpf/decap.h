@@ -199,6 +199,7 @@ static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end, bool 
 	return GRE_LEN + 4;
 }
 
+/* `key` is 0 in all. */
 static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *key,
 				       struct arrival *arrival, bool is_ip6)
 {
@@ -263,15 +264,9 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 }
 
 /*
- * `key` is 0 in all. Global, as read_link() is: what the verifier knows of the ways through them, which
- * are many, would make it go through all that follows as many times. There are two, so that no packet
- * asks again and again which kind of underlay it has come by.
+ * Global, as read_link() is: what the verifier knows of the ways through it, which are many, would make it
+ * go through all that follows as many times. IPv4 is worth that: what a call takes is saved.
  */
-__weak int read_tunnel4(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
-{
-	return read_tunnel(skb, key, arrival, false);
-}
-
 __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
 {
 	return read_tunnel(skb, key, arrival, true);

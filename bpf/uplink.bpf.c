@@ -339,7 +339,7 @@ static __always_inline int arrive(struct __sk_buff *skb, struct weft_key *key,
 	switch (skb->protocol) {
 	case bpf_htons(ETHERTYPE_IP4):
 		pull_outer(skb);
-		return read_tunnel4(skb, key, arrival);
+		return read_tunnel(skb, key, arrival, false);
 	case bpf_htons(ETHERTYPE_IP6):
 		pull_outer(skb);
 		return read_tunnel6(skb, key, arrival);
