@@ -199,12 +199,9 @@ static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end, bool 
 	return GRE_LEN + 4;
 }
 
-/*
- * `key` is 0 in all. Global, as read_link() is: what the verifier knows of the ways through it, which
- * are many, would make it go through all that follows as many times.
- */
-__weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival,
-		       bool is_ip6)
+/* `key` is 0 in all. */
+static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *key,
+				       struct arrival *arrival, bool is_ip6)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end, *tunnel;
 	__u32 number = 0, header, udp_len = 0;
@@ -264,6 +261,15 @@ __weak int read_tunnel(struct __sk_buff *skb, struct weft_key *key, struct arriv
 	}
 	arrival->place.offset = ETH_LEN + (is_ip6 ? IP6_LEN : IP4_LEN) + udp_len + header;
 	return ARRIVED;
+}
+
+/*
+ * Global, as read_link() is: what the verifier knows of the ways through it, which are many, would make it
+ * go through all that follows as many times. IPv4 is worth that: what a call takes is saved.
+ */
+__weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
+{
+	return read_tunnel(skb, key, arrival, true);
 }
 
 /* A link by one tag, or by two. */
@@ -393,7 +399,7 @@ static __always_inline int take_off(struct __sk_buff *skb, const struct weft_key
 	bool is_ip6 = key->port & WEFT_TUNNEL6;
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u8 ethernet[ETH_LEN] __attribute__((aligned(8)));
-	__u16 type;
+	__be16 type;
 
 	/* It has been read there. */
 	forget(offset, MAX_OFFSET);
@@ -402,22 +408,25 @@ static __always_inline int take_off(struct __sk_buff *skb, const struct weft_key
 		return TAKE_OFF_REFUSED;
 	*(any64 *)ethernet = *(const any64 *)data;
 	*(any32 *)(ethernet + 8) = *(const any32 *)(data + 8);
-	*(any16 *)(ethernet + 12) = *(const any16 *)(data + 12);
-	type = be16(ethernet + 12);
-	if (is_ip6 && type == ETHERTYPE_IP4)
-		other = BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
-	if (!is_ip6 && type == ETHERTYPE_IP6)
-		other = BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
-	*has_protocol = other || type == (is_ip6 ? ETHERTYPE_IP6 : ETHERTYPE_IP4);
-	if (skb->gso_size && !*has_protocol)
-		return TAKE_OFF_REFUSED;
-	/* Linux knows these flags from 6.3 on. */
-	if (!other || bpf_skb_adjust_room(skb, -(__s32)offset, BPF_ADJ_ROOM_MAC, flags | other)) {
-		*has_protocol &= !other;
-		if ((skb->gso_size && !*has_protocol) ||
-		    bpf_skb_adjust_room(skb, -(__s32)offset, BPF_ADJ_ROOM_MAC, flags))
+	type = *(const any16 *)(data + 12);
+	*(any16 *)(ethernet + 12) = type;
+	*has_protocol = type == (is_ip6 ? bpf_htons(ETHERTYPE_IP6) : bpf_htons(ETHERTYPE_IP4));
+	if (!*has_protocol) {
+		/* Linux knows these flags from 6.3 on. */
+		if (type == bpf_htons(ETHERTYPE_IP4))
+			other = BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
+		if (type == bpf_htons(ETHERTYPE_IP6))
+			other = BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+		*has_protocol = other && !bpf_skb_adjust_room(skb, -(__s32)offset,
+							      BPF_ADJ_ROOM_MAC, flags | other);
+		if (*has_protocol)
+			goto taken;
+		if (skb->gso_size)
 			return TAKE_OFF_REFUSED;
 	}
+	if (bpf_skb_adjust_room(skb, -(__s32)offset, BPF_ADJ_ROOM_MAC, flags))
+		return TAKE_OFF_REFUSED;
+taken:
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 	return bpf_skb_store_bytes(skb, 0, ethernet, ETH_LEN, 0) ? TAKE_OFF_LOST : TAKEN_OFF;
 }

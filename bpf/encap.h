@@ -176,13 +176,13 @@ static __always_inline void fill_ip6(struct outer *outer, const struct weft_endp
 static __always_inline void fill(struct outer *outer, const struct weft_key *key,
 				 const struct weft_action *action,
 				 const struct weft_endpoint *endpoint,
-				 const struct weft_class *class, __u32 len)
+				 const struct weft_class *class, bool is_ip6, __u32 len)
 {
 	__u8 tos = outer_tos(key, class), ttl = outer_ttl(key, class);
 	__u16 port = 0;
 	int i;
 
-	if (class->tunnel != WEFT_GRE || class->flags & WEFT_CLASS_IP6)
+	if (class->tunnel != WEFT_GRE || is_ip6)
 		port = entropy_port(key);
 	*at16(outer, HEADER_AT) = *(const any16 *)(endpoint->eth_dst);
 	*at32(outer, HEADER_AT + 2) = *(const any32 *)(endpoint->eth_dst + 2);
@@ -191,7 +191,7 @@ static __always_inline void fill(struct outer *outer, const struct weft_key *key
 #pragma clang loop unroll(full)
 	for (i = 0; i < (WEFT_HEADER_MAX - ETH_LEN) / 8; i++)
 		*at64(outer, L3_AT + i * 8) = *(const any64 *)(class->header + ETH_LEN + i * 8);
-	if (class->flags & WEFT_CLASS_IP6) {
+	if (is_ip6) {
 		fill_ip6(outer, endpoint, tos, ttl, port, len);
 		fill_tunnel(outer, class, action, UDP6_AT, port, len - IP6_LEN);
 	} else {
@@ -286,14 +286,14 @@ enum encapped {
  * way.
  */
 static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_key *key,
-				       const struct weft_class *class, __u32 room, __u32 tags_len)
+				       const struct weft_class *class, bool is_ip6, __u32 room,
+				       __u32 tags_len)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN + tags_len);
 	__u32 shape = l3_shape(key);
 
-	flags |= class->flags & WEFT_CLASS_IP6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 :
-						 BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
+	flags |= is_ip6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
 	flags |= class->tunnel == WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
 					     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if ((shape == WEFT_L3_IP4 || shape == WEFT_L3_IP6) &&
@@ -304,12 +304,9 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 	return room + ETH_LEN - 2;
 }
 
-/*
- * Puts the outer header in front of a frame. `sum` is that of sum_of_packet() when the outer header is
- * to have a checksum, otherwise 0. Global, so that the verifier goes through it once.
- */
-__weak int encap(struct __sk_buff *skb, const struct weft_key *key,
-		 const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)
+static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *key,
+				 const struct weft_action *action,
+				 const struct weft_endpoint *endpoint, __u64 sum, bool is_ip6)
 {
 	__u32 tags[2] = {}, number, len, room, total;
 	const struct weft_class *class;
@@ -326,9 +323,11 @@ __weak int encap(struct __sk_buff *skb, const struct weft_key *key,
 	len = class->len;
 	if (class->tunnel == WEFT_GENEVE && action->has_ports)
 		len += OPTION_LEN;
+	forget(len, 0x7f);
 	if (len > WEFT_HEADER_MAX + OPTION_LEN)
 		return ENCAP_REFUSED;
-	forget(len, 0x7f);
+	/* Or a copy is used from here on, of which the verifier does not know that. */
+	barrier_var(len);
 	count = take_tags(skb, tags);
 	if (count < 0)
 		return ENCAP_LOST;
@@ -341,15 +340,32 @@ __weak int encap(struct __sk_buff *skb, const struct weft_key *key,
 	__builtin_memset(outer.bytes + WEFT_HEADER_MAX, 0, HEADER_BUFFER - WEFT_HEADER_MAX);
 	room = len + count * TAG_LEN;
 	total = skb->len + room - ETH_LEN;
-	fill(&outer, key, action, endpoint, class, total);
+	fill(&outer, key, action, endpoint, class, is_ip6, total);
 	fill_inner(&outer, key, (HEADER_AT + len) & 0x7c, tags, count, type);
 	if (sum)
-		fill_checksum(&outer, class->flags & WEFT_CLASS_IP6, sum, total);
-	room = make_room(skb, key, class, room, count * TAG_LEN);
+		fill_checksum(&outer, is_ip6, sum, total);
+	room = make_room(skb, key, class, is_ip6, room, count * TAG_LEN);
 	if (!room)
 		return count ? ENCAP_LOST : ENCAP_REFUSED;
 	if (room > HEADER_BUFFER - HEADER_AT)
 		return ENCAP_LOST;
 	return bpf_skb_store_bytes(skb, 0, outer.bytes + HEADER_AT, room, 0) ? ENCAP_LOST :
 										 ENCAPPED;
+}
+
+/*
+ * Puts the outer header in front of a frame. `sum` is that of sum_of_packet() when the outer header is
+ * to have a checksum, otherwise 0. Global, so that the verifier goes through it once, and two, so that
+ * what is where in the header is known when they are compiled.
+ */
+__weak int encap4(struct __sk_buff *skb, const struct weft_key *key,
+		  const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)
+{
+	return encap(skb, key, action, endpoint, sum, false);
+}
+
+__weak int encap6(struct __sk_buff *skb, const struct weft_key *key,
+		  const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)
+{
+	return encap(skb, key, action, endpoint, sum, true);
 }

@@ -88,14 +88,15 @@ static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int fi
 #define TUNNEL6_FIRST WORD(tun_addr[1])
 #define TUNNEL6_LAST WORD(tun_addr[3])
 
-/* What `function` says of each section that a key of `shape` has, joined by `op`. */
+/* What `function` says of each section that a key of `shape` has, joined by `op`. Neighbour discovery has long addresses. */
 #define OVER_SECTIONS(shape, op, result, function, ...)                                \
 	do {                                                                           \
 		result = function(__VA_ARGS__, BASE_FIRST, BASE_LAST);                 \
-		if ((shape) & WEFT_L3_LONG)                                            \
+		if ((shape) & WEFT_L3_LONG) {                                          \
 			result op function(__VA_ARGS__, L3_FIRST, L3_LAST);            \
-		if ((shape) & WEFT_ND)                                                 \
-			result op function(__VA_ARGS__, ND_FIRST, ND_LAST);            \
+			if ((shape) & WEFT_ND)                                         \
+				result op function(__VA_ARGS__, ND_FIRST, ND_LAST);    \
+		}                                                                      \
 		if ((shape) & WEFT_TUNNEL) {                                           \
 			result op function(__VA_ARGS__, TUNNEL_FIRST, TUNNEL_LAST);    \
 			if ((shape) & WEFT_TUNNEL6)                                    \

@@ -497,12 +497,43 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 	return verdict == WEFT_PULL ? WEFT_UPCALL : verdict;
 }
 
-/* Reads the headers of a frame that came by a tunnel, whose port and tunnel the key has already. */
+/*
+ * A frame of IPv4 without tags, whose headers up to there are in the linear part: what most are. False
+ * says nothing of any other.
+ */
+static __always_inline bool is_plain(struct __sk_buff *skb, const struct place *place,
+				     struct frame *frame)
+{
+	__u32 offset = place->offset;
+
+	if (offset > MAX_OFFSET || place->skip || (skb->vlan_present && !place->is_bare))
+		return false;
+	frame->skb = skb;
+	frame->data = (void *)(long)skb->data + offset;
+	frame->end = (void *)(long)skb->data_end;
+	frame->offset = offset;
+	frame->len = skb->len - offset;
+	return frame->data + ETH_LEN + IP4_LEN <= frame->end &&
+	       be16(frame->data + ETH_LEN - 2) == ETHERTYPE_IP4;
+}
+
+/*
+ * Reads the headers of a frame that came by a tunnel, whose port and tunnel the key has already. The most
+ * frequent way through parse_frame() is here once more, where it costs half.
+ */
 static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *key,
 				       const struct place *place)
 {
-	int verdict = parse_frame(skb, key, place->offset, place->skip, place->is_bare);
+	struct frame frame;
+	int verdict;
 
+	if (is_plain(skb, place, &frame)) {
+		key->eth_dst = be48(frame.data) | ETHERTYPE_IP4;
+		key->eth_src = be48(frame.data + 6);
+		verdict = parse_ip4(key, &frame, frame.data + ETH_LEN);
+	} else {
+		verdict = parse_frame(skb, key, place->offset, place->skip, place->is_bare);
+	}
 	return verdict == WEFT_PULL ? parse_pulled(skb, key, place) : verdict;
 }
 

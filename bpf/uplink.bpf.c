@@ -330,18 +330,22 @@ static __always_inline void pull_outer(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < OUTER_LEN ? skb->len : OUTER_LEN);
 }
 
+/* By a tunnel, or by a link. */
 static __always_inline int arrive(struct __sk_buff *skb, struct weft_key *key,
 				  struct arrival *arrival)
 {
+	if (skb->vlan_present)
+		return read_link(skb, key, arrival);
 	switch (skb->protocol) {
 	case bpf_htons(ETHERTYPE_IP4):
 		pull_outer(skb);
 		return read_tunnel(skb, key, arrival, false);
 	case bpf_htons(ETHERTYPE_IP6):
 		pull_outer(skb);
-		return read_tunnel(skb, key, arrival, true);
+		return read_tunnel6(skb, key, arrival);
 	default:
-		return ARRIVED_NOT_OURS;
+		return is_tpid(bpf_ntohs(skb->protocol)) ? read_link(skb, key, arrival) :
+							   ARRIVED_NOT_OURS;
 	}
 }
 
@@ -356,10 +360,7 @@ int weft_uplink(struct __sk_buff *skb)
 	__u32 number, at;
 	int found, ecn;
 
-	if (skb->vlan_present || is_tpid(bpf_ntohs(skb->protocol)))
-		found = read_link(skb, &key, &arrival);
-	else
-		found = arrive(skb, &key, &arrival);
+	found = arrive(skb, &key, &arrival);
 	if (found == ARRIVED_NOT_OURS)
 		return to_host(skb);
 	if (found == ARRIVED_OTHER_LINK)

@@ -107,6 +107,7 @@ static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *k
 	struct weft_class *class;
 	bool has_sum;
 	__u64 sum = 0;
+	int done;
 
 	endpoint = can_encap(skb, key, sent, &class);
 	if (!endpoint || !uplink)
@@ -116,7 +117,8 @@ static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *k
 	    key->transport & 0x02 << 16)
 		return hand_over(skb, sent->port);
 	has_sum = class->flags & WEFT_CLASS_CHECKSUM && !skb->gso_size;
-	if (has_sum && !sum_of_packet(skb, sent_l3(skb, key, sent), &sum))
+	if (has_sum && (key->vlan || !sum_of_plain(skb, &sum)) &&
+	    !sum_of_packet(skb, sent_l3(skb, key, sent), &sum))
 		return put_aside(skb, sent);
 	if (sent->list->count > 1) {
 		if (change_all(skb, key, sent->list))
@@ -126,7 +128,9 @@ static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *k
 			return lost(sent);
 	}
 	bytes = frame_bytes(skb);
-	switch (encap(skb, key, sent->last, endpoint, sum)) {
+	done = class->flags & WEFT_CLASS_IP6 ? encap6(skb, key, sent->last, endpoint, sum) :
+					       encap4(skb, key, sent->last, endpoint, sum);
+	switch (done) {
 	case ENCAPPED:
 		break;
 	case ENCAP_REFUSED:
