@@ -459,12 +459,15 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 		if (verdict)
 			return verdict;
 	}
+	/* First what most are that come by here: IPv4 without tags does not, see parse_inner(). */
+	if (type == ETHERTYPE_IP6) {
+		key->eth_dst = be48(frame.data) | ETHERTYPE_IP6;
+		return parse_ip6(key, &frame, l3);
+	}
 	key->eth_dst = be48(frame.data) | (type < MIN_ETHERTYPE ? ETHERTYPE_NONE : type);
 	switch (type) {
 	case ETHERTYPE_IP4:
 		return parse_ip4(key, &frame, l3);
-	case ETHERTYPE_IP6:
-		return parse_ip6(key, &frame, l3);
 	case ETHERTYPE_ARP:
 	case ETHERTYPE_RARP:
 		return parse_arp(key, &frame, l3);

@@ -98,7 +98,8 @@ impl Study {
             }
             Self::Qinq => {
                 "Published with 40G cards, five tunnels, and 20 Gb/s as the fixed rate; here five pairs of guests share one \
-                 tunnel, and the fixed rate is 2 Gb/s in all."
+                 tunnel, and the fixed rate is 2 Gb/s in all. Guests' frames get two tags here, in Open vSwitch by the \
+                 flows of the study with one tag more, which tells the pairs apart."
             }
             Self::SmallPackets => {
                 "Frames of 64 bytes carry 18 bytes of UDP payload. `packet_rate` is the highest rate at which 99 % arrive; what a \
