@@ -160,21 +160,21 @@ static __always_inline int not_for_programs(const void *data, const void *end, b
 static __always_inline __u32 read_over_udp(const __u8 *tunnel, const void *end, __u8 type,
 					   struct weft_key *key)
 {
-	__u32 first, word;
+	__be32 first;
+	__u32 word;
 
 	if ((const void *)tunnel + GENEVE_LEN > end)
 		return 0;
-	first = be32(tunnel);
+	first = *(const __be32 *)tunnel;
 	key->tun_id = be32(tunnel + 4) >> 8;
 	if (type == WEFT_VXLAN)
-		return first & 0x08000000 ? VXLAN_LEN : 0;
+		return first & bpf_htonl(0x08000000) ? VXLAN_LEN : 0;
 	if (type != WEFT_GENEVE)
 		return 0;
-	if (first == ETHERTYPE_TEB)
-		return GENEVE_LEN;
-	/* OVN's option alone, which is critical. */
-	if (first != (0x02400000 | ETHERTYPE_TEB) ||
-	    (const void *)tunnel + GENEVE_LEN + OPTION_LEN > end ||
+	/* OVN's option alone, which is critical; or none. */
+	if (first != bpf_htonl(0x02400000 | ETHERTYPE_TEB))
+		return first == bpf_htonl(ETHERTYPE_TEB) ? GENEVE_LEN : 0;
+	if ((const void *)tunnel + GENEVE_LEN + OPTION_LEN > end ||
 	    be32(tunnel + GENEVE_LEN) != OPTION)
 		return 0;
 	word = be32(tunnel + GENEVE_LEN + 4);
@@ -209,8 +209,6 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	struct outer_ip ip;
 	__be16 port = 0;
 
-	if (!key || !arrival)
-		return ARRIVED_NOT_OURS;
 	if (!(is_ip6 ? read_ip6(skb, data, end, &ip) : read_ip4(skb, data, end, &ip)))
 		return not_for_programs(data, end, is_ip6);
 	if (ip.proto == PROTO_UDP) {
@@ -269,6 +267,8 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
  */
 __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
 {
+	if (!key || !arrival)
+		return ARRIVED_NOT_OURS;
 	return read_tunnel(skb, key, arrival, true);
 }
 
@@ -345,10 +345,9 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 {
 	__u8 inner = key->ip >> 48 & 3, joined = inner;
-	__u32 shape = l3_shape(key);
 
 	outer &= 3;
-	if (!outer || (shape != WEFT_L3_IP4 && shape != WEFT_L3_IP6))
+	if (!outer || !is_ip(key))
 		return 0;
 	if (outer == 3) {
 		if (!inner)

@@ -52,31 +52,30 @@
 #define L3_AT (HEADER_AT + ETH_LEN)
 #define UDP4_AT (L3_AT + IP4_LEN)
 #define UDP6_AT (L3_AT + IP6_LEN)
-#define HEADER_BUFFER 112
+/* Without an option: Ethernet, IP, UDP, VXLAN or Geneve. */
+#define HEADER4_MAX (ETH_LEN + IP4_LEN + UDP_LEN + 8)
+/* The option, addresses and three tags more, as far as the verifier knows. The stack is short. */
+#define BUFFER4_LEN 88
+#define BUFFER6_LEN 112
 
-struct outer {
-	__u8 bytes[HEADER_BUFFER] __attribute__((aligned(8)));
-};
-
-static __always_inline any16 *at16(struct outer *outer, __u32 at)
+static __always_inline any16 *at16(__u8 *outer, __u32 at)
 {
-	return (any16 *)(outer->bytes + at);
+	return (any16 *)(outer + at);
 }
 
-static __always_inline any32 *at32(struct outer *outer, __u32 at)
+static __always_inline any32 *at32(__u8 *outer, __u32 at)
 {
-	return (any32 *)(outer->bytes + at);
+	return (any32 *)(outer + at);
 }
 
-static __always_inline any64 *at64(struct outer *outer, __u32 at)
+static __always_inline any64 *at64(__u8 *outer, __u32 at)
 {
-	return (any64 *)(outer->bytes + at);
+	return (any64 *)(outer + at);
 }
 
 static __always_inline __u16 entropy_port(const struct weft_key *key)
 {
 	__u64 sum, ports = 0;
-	__u8 proto = ip_proto(key);
 
 	switch (l3_shape(key)) {
 	case WEFT_L3_IP6:
@@ -91,37 +90,32 @@ static __always_inline __u16 entropy_port(const struct weft_key *key)
 		      key->eth_src * entropy_factors[1];
 		goto folded;
 	}
-	if (ip_frag(key) == FRAG_WHOLE &&
-	    (proto == PROTO_TCP || proto == PROTO_UDP || proto == PROTO_SCTP))
+	/* Other protocols have nothing there. */
+	if (ip_frag(key) == FRAG_WHOLE)
 		ports = key->transport >> 32;
-	sum += ((__u64)proto << 32 | ports) * entropy_factors[4];
+	sum += ((__u64)ip_proto(key) << 32 | ports) * entropy_factors[4];
 folded:
 	sum = (sum ^ sum >> 32) * entropy_factors[5];
 	return weft_config.entropy_base + ((sum >> 32) & weft_config.entropy_mask);
 }
 
-/* The outer type of service (RFC 6040 section 4.1, normal mode) and TTL. */
-static __always_inline __u8 outer_tos(const struct weft_key *key, const struct weft_class *class)
-{
-	__u8 inner = key->ip >> 48;
-	__u8 dscp = class->flags & WEFT_CLASS_DSCP_INHERIT ? inner & 0xfc : class->dscp;
-
-	return dscp | (inner & 3);
-}
-
-static __always_inline __u8 outer_ttl(const struct weft_key *key, const struct weft_class *class)
+/* The outer type of service (RFC 6040 section 4.1, normal mode) and TTL, of a class that takes one of them from the frame. */
+static __always_inline void inherit(const struct weft_key *key, const struct weft_class *class,
+				    __u8 *tos, __u8 *ttl)
 {
 	__u8 inner = key->ip >> 40;
 
+	if (class->flags & WEFT_CLASS_DSCP_INHERIT)
+		*tos = key->ip >> 48;
 	if (!(class->flags & WEFT_CLASS_TTL_INHERIT))
-		return class->ttl;
-	if (l3_shape(key) != WEFT_L3_IP4 && l3_shape(key) != WEFT_L3_IP6)
-		return 64;
-	return inner ? inner : 1;
+		return;
+	*ttl = 64;
+	if (is_ip(key))
+		*ttl = inner ? inner : 1;
 }
 
 /* From `at` on: UDP's ports and length, or what there is of GRE; the tunnel's key and option. */
-static __always_inline void fill_tunnel(struct outer *outer, const struct weft_class *class,
+static __always_inline void fill_tunnel(__u8 *outer, const struct weft_class *class,
 					const struct weft_action *action, __u32 at, __u16 port,
 					__u32 len)
 {
@@ -136,36 +130,34 @@ static __always_inline void fill_tunnel(struct outer *outer, const struct weft_c
 	*at16(outer, at + 4) = bpf_htons(len);
 	*at32(outer, at + 12) = bpf_htonl(number << 8);
 	if (class->tunnel == WEFT_GENEVE && action->has_ports) {
-		outer->bytes[at + 8] = OPTION_LEN / 4;
-		outer->bytes[at + 9] = 0x40;	/* C: a critical option is present */
+		outer[at + 8] = OPTION_LEN / 4;
+		outer[at + 9] = 0x40;	/* C: a critical option is present */
 		*at32(outer, at + 16) = bpf_htonl(OPTION);
 		*at32(outer, at + 20) = bpf_htonl((__u32)action->value);
 	}
 }
 
-static __always_inline void fill_ip4(struct outer *outer, const struct weft_endpoint *endpoint,
+static __always_inline void fill_ip4(__u8 *outer, const struct weft_endpoint *endpoint,
 				     const struct weft_class *class, __u8 tos, __u8 ttl, __u32 len)
 {
-	__u32 remote = bpf_ntohl(endpoint->remote[0]);
-	__u32 sum = class->ip_sum + tos + len + (ttl << 8) + (remote >> 16) + (remote & 0xffff);
+	__u64 sum = (__u64)endpoint->remote[0] + class->ip_sum + bpf_htons(tos) +
+		    bpf_htons(len) + bpf_htons(ttl << 8);
 
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
 	*at16(outer, L3_AT - 2) = bpf_htons(ETHERTYPE_IP4);
-	outer->bytes[L3_AT + 1] = tos;
+	outer[L3_AT + 1] = tos;
 	*at16(outer, L3_AT + 2) = bpf_htons(len);
-	outer->bytes[L3_AT + 8] = ttl;
-	*at16(outer, L3_AT + 10) = bpf_htons(~sum);
+	outer[L3_AT + 8] = ttl;
+	*at16(outer, L3_AT + 10) = ~fold(sum);
 	*at32(outer, L3_AT + 16) = endpoint->remote[0];
 }
 
-static __always_inline void fill_ip6(struct outer *outer, const struct weft_endpoint *endpoint,
+static __always_inline void fill_ip6(__u8 *outer, const struct weft_endpoint *endpoint,
 				     __u8 tos, __u8 ttl, __u16 port, __u32 len)
 {
 	*at16(outer, L3_AT - 2) = bpf_htons(ETHERTYPE_IP6);
 	*at32(outer, L3_AT) = bpf_htonl(6U << 28 | tos << 20 | port);
 	*at16(outer, L3_AT + 4) = bpf_htons(len - IP6_LEN);
-	outer->bytes[L3_AT + 7] = ttl;
+	outer[L3_AT + 7] = ttl;
 	*at32(outer, L3_AT + 24) = endpoint->remote[0];
 	*at32(outer, L3_AT + 28) = endpoint->remote[1];
 	*at32(outer, L3_AT + 32) = endpoint->remote[2];
@@ -173,21 +165,25 @@ static __always_inline void fill_ip6(struct outer *outer, const struct weft_endp
 }
 
 /* The outer header in front of `len` bytes, the tags of the frame among them. */
-static __always_inline void fill(struct outer *outer, const struct weft_key *key,
+static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 				 const struct weft_action *action,
 				 const struct weft_endpoint *endpoint,
 				 const struct weft_class *class, bool is_ip6, __u32 len)
 {
-	__u8 tos = outer_tos(key, class), ttl = outer_ttl(key, class);
+	__u8 tos = class->dscp | (key->ip >> 48 & 3), ttl = class->ttl;
+	/* The source is right behind it. */
+	const void *addresses = endpoint->eth_dst;
 	__u16 port = 0;
 	int i;
 
+	if (class->flags & (WEFT_CLASS_DSCP_INHERIT | WEFT_CLASS_TTL_INHERIT))
+		inherit(key, class, &tos, &ttl);
 	if (class->tunnel != WEFT_GRE || is_ip6)
 		port = entropy_port(key);
-	*at16(outer, HEADER_AT) = *(const any16 *)(endpoint->eth_dst);
-	*at32(outer, HEADER_AT + 2) = *(const any32 *)(endpoint->eth_dst + 2);
-	*at32(outer, HEADER_AT + 6) = *(const any32 *)(endpoint->eth_src);
-	*at16(outer, HEADER_AT + 10) = *(const any16 *)(endpoint->eth_src + 4);
+	*at16(outer, HEADER_AT) = *(const any16 *)addresses;
+	*at32(outer, HEADER_AT + 2) = *(const any32 *)(addresses + 2);
+	*at32(outer, HEADER_AT + 6) = *(const any32 *)(addresses + 6);
+	*at16(outer, HEADER_AT + 10) = *(const any16 *)(addresses + 10);
 #pragma clang loop unroll(full)
 	for (i = 0; i < (WEFT_HEADER_MAX - ETH_LEN) / 8; i++)
 		*at64(outer, L3_AT + i * 8) = *(const any64 *)(class->header + ETH_LEN + i * 8);
@@ -232,33 +228,54 @@ static __always_inline bool is_encapsulated(struct __sk_buff *ctx)
 	return BPF_CORE_READ_BITFIELD_PROBED(skb, encapsulation);
 }
 
-/* The outer UDP checksum, from the sum of what stands behind the inner Ethernet header. */
-static __always_inline void fill_checksum(struct outer *outer, bool is_ip6, __u64 sum,
-					  __u32 total)
+static __always_inline __u64 sum_header(__u8 *outer, __u32 from, __u32 to)
 {
-	__u32 at = is_ip6 ? UDP6_AT : UDP4_AT, i;
+	__u64 sum = 0;
+	__u32 at;
+
+#pragma clang loop unroll(full)
+	for (at = from; at < to; at += 4)
+		sum += *at32(outer, at);
+	return sum;
+}
+
+/* Headers of UDP, VXLAN or Geneve, and Ethernet; with OVN's option. Two bytes more, for whole words. */
+#define SUMMED_LEN (UDP_LEN + 8 + ETH_LEN + 2)
+#define SUMMED_OPTION_LEN (SUMMED_LEN + OPTION_LEN)
+#define SUMMED_MAX_LEN (SUMMED_OPTION_LEN + 2 * TAG_LEN)
+
+_Static_assert(UDP4_AT + SUMMED_MAX_LEN <= BUFFER4_LEN && UDP6_AT + SUMMED_MAX_LEN <= BUFFER6_LEN,
+	       "only the buffer is summed");
+/* Two tags without an option end where one ends with it. */
+_Static_assert(OPTION_LEN >= 2 * TAG_LEN, "all tags are summed");
+
+/*
+ * The outer UDP checksum, from the sum of what stands behind the inner Ethernet header. The header, with the inner
+ * Ethernet header, has `len` bytes.
+ */
+static __always_inline void fill_checksum(__u8 *outer, bool is_ip6, __u64 sum,
+					  __u32 total, __u32 len)
+{
+	const __u32 at = is_ip6 ? UDP6_AT : UDP4_AT;
 	__u16 folded;
 
 	sum += bpf_htons(PROTO_UDP);
 	sum += bpf_htons(total - (is_ip6 ? IP6_LEN : IP4_LEN));
-	if (is_ip6) {
-#pragma clang loop unroll(full)
-		for (i = 0; i < 32; i += 4)
-			sum += *at32(outer, L3_AT + 8 + i);
-	} else {
-		sum += *at32(outer, L3_AT + 12);
-		sum += *at32(outer, L3_AT + 16);
+	sum += is_ip6 ? sum_header(outer, L3_AT + 8, L3_AT + 40) :
+			sum_header(outer, L3_AT + 12, L3_AT + 20);
+	/* What follows the header is 0. */
+	sum += sum_header(outer, at, at + SUMMED_LEN);
+	if (len > at - HEADER_AT + SUMMED_LEN) {
+		sum += sum_header(outer, at + SUMMED_LEN, at + SUMMED_OPTION_LEN);
+		if (len > at - HEADER_AT + SUMMED_OPTION_LEN)
+			sum += sum_header(outer, at + SUMMED_OPTION_LEN, at + SUMMED_MAX_LEN);
 	}
-	/* The rest of the buffer is 0. */
-#pragma clang loop unroll(full)
-	for (i = 0; i < HEADER_BUFFER - UDP6_AT; i += 4)
-		sum += *at32(outer, at + i);
 	folded = ~fold(sum);
 	*at16(outer, at + 6) = folded ? folded : 0xffff;
 }
 
 /* Addresses, tags and EtherType of the frame, behind the outer header. */
-static __always_inline void fill_inner(struct outer *outer, const struct weft_key *key, __u32 at,
+static __always_inline void fill_inner(__u8 *outer, const struct weft_key *key, __u32 at,
 				       const __u32 tags[2], __u32 count, __be16 type)
 {
 	*at32(outer, at) = bpf_htonl(key->eth_dst >> 32);
@@ -291,13 +308,11 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN + tags_len);
-	__u32 shape = l3_shape(key);
 
 	flags |= is_ip6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
 	flags |= class->tunnel == WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
 					     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
-	if ((shape == WEFT_L3_IP4 || shape == WEFT_L3_IP6) &&
-	    !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
+	if (is_ip(key) && !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
 		return room + ETH_LEN;
 	if (skb->gso_size || bpf_skb_change_head(skb, room, 0))
 		return 0;
@@ -306,11 +321,12 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 
 static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *key,
 				 const struct weft_action *action,
-				 const struct weft_endpoint *endpoint, __u64 sum, bool is_ip6)
+				 const struct weft_endpoint *endpoint, __u64 sum, __u8 *outer,
+				 bool is_ip6)
 {
+	const __u32 buffer_len = is_ip6 ? BUFFER6_LEN : BUFFER4_LEN;
 	__u32 tags[2] = {}, number, len, room, total;
 	const struct weft_class *class;
-	struct outer outer;
 	__be16 type;
 	int count;
 
@@ -323,8 +339,8 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	len = class->len;
 	if (class->tunnel == WEFT_GENEVE && action->has_ports)
 		len += OPTION_LEN;
-	forget(len, 0x7f);
-	if (len > WEFT_HEADER_MAX + OPTION_LEN)
+	forget(len, 0x1ff);
+	if (len > (is_ip6 ? WEFT_HEADER_MAX : HEADER4_MAX) + OPTION_LEN)
 		return ENCAP_REFUSED;
 	/* Or a copy is used from here on, of which the verifier does not know that. */
 	barrier_var(len);
@@ -337,19 +353,19 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	if (type == bpf_htons(ETHERTYPE_NONE) &&
 	    bpf_skb_load_bytes(skb, ETH_LEN - 2, &type, sizeof(type)))
 		return ENCAP_LOST;
-	__builtin_memset(outer.bytes + WEFT_HEADER_MAX, 0, HEADER_BUFFER - WEFT_HEADER_MAX);
+	__builtin_memset(outer + WEFT_HEADER_MAX, 0, buffer_len - WEFT_HEADER_MAX);
 	room = len + count * TAG_LEN;
 	total = skb->len + room - ETH_LEN;
-	fill(&outer, key, action, endpoint, class, is_ip6, total);
-	fill_inner(&outer, key, (HEADER_AT + len) & 0x7c, tags, count, type);
+	fill(outer, key, action, endpoint, class, is_ip6, total);
+	fill_inner(outer, key, (HEADER_AT + len) & 0x7c, tags, count, type);
 	if (sum)
-		fill_checksum(&outer, is_ip6, sum, total);
+		fill_checksum(outer, is_ip6, sum, total, room + ETH_LEN);
 	room = make_room(skb, key, class, is_ip6, room, count * TAG_LEN);
 	if (!room)
 		return count ? ENCAP_LOST : ENCAP_REFUSED;
-	if (room > HEADER_BUFFER - HEADER_AT)
+	if (room > buffer_len - HEADER_AT)
 		return ENCAP_LOST;
-	return bpf_skb_store_bytes(skb, 0, outer.bytes + HEADER_AT, room, 0) ? ENCAP_LOST :
+	return bpf_skb_store_bytes(skb, 0, outer + HEADER_AT, room, 0) ? ENCAP_LOST :
 										 ENCAPPED;
 }
 
@@ -361,11 +377,15 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 __weak int encap4(struct __sk_buff *skb, const struct weft_key *key,
 		  const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)
 {
-	return encap(skb, key, action, endpoint, sum, false);
+	__u8 outer[BUFFER4_LEN] __attribute__((aligned(8)));
+
+	return encap(skb, key, action, endpoint, sum, outer, false);
 }
 
 __weak int encap6(struct __sk_buff *skb, const struct weft_key *key,
 		  const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)
 {
-	return encap(skb, key, action, endpoint, sum, true);
+	__u8 outer[BUFFER6_LEN] __attribute__((aligned(8)));
+
+	return encap(skb, key, action, endpoint, sum, outer, true);
 }

@@ -262,7 +262,7 @@ struct weft_class {
 	__u8 dscp;		/* unless inherited; << 2 */
 	__u8 pad;
 	/*
-	 * Sum of the IPv4 header's words, as numbers, folded to 16 bits. The header is as it stands
+	 * Sum of the IPv4 header's words, as they are on the wire, folded to 16 bits. The header is as it stands
 	 * here: total length, type of service, TTL, checksum and destination are 0.
 	 */
 	__u16 ip_sum;
@@ -307,6 +307,11 @@ struct weft_endpoint_change {
 #define WEFT_ENDPOINT_PRESENT 1
 /* Its Ethernet addresses are known; otherwise packets are handed over. */
 #define WEFT_ENDPOINT_RESOLVED 2
+/* Its tunnel has options. */
+#define WEFT_ENDPOINT_GENEVE 4
+/* What its class says, where it is asked first: flags, and length of the header, 8 bits each. */
+#define WEFT_ENDPOINT_CLASS_SHIFT 8
+#define WEFT_ENDPOINT_LEN_SHIFT 16
 
 /* sources_put, sources_delete: of end points with numbers in a row. */
 struct weft_endpoints {
@@ -348,7 +353,7 @@ struct weft_config {
 	__u32 uplink_max_len;		/* of tagged frames by the uplink, tags included; 0: no limit */
 	__u16 vxlan_port;		/* a device of the kernel's has it, for the sake of its GRO */
 	__u16 socket_port;		/* where the user datapath's sockets are instead; 0: at the tunnel's own port */
-	__u32 pad;
+	__u32 watch_frames;		/* 0: no port has WEFT_PORT_WATCHED, and senders' are not asked */
 };
 
 /*

@@ -205,11 +205,12 @@ static __noinline __u32 search(const struct weft_key *key)
 	return walk.flow ? walk.number : WEFT_NO_FLOW;
 }
 
-static __always_inline bool is_cached(const struct weft_cached *cached, const struct weft_key *key)
+static __always_inline bool is_cached(const struct weft_cached *cached, const struct weft_key *key,
+				      __u64 shape)
 {
 	__u64 bits;
 
-	OVER_SECTIONS(key->port, |=, bits, differ, words(key), words(&cached->key));
+	OVER_SECTIONS(shape, |=, bits, differ, words(key), words(&cached->key));
 	return !bits;
 }
 
@@ -232,8 +233,16 @@ static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft
 	return number;
 }
 
-/* The megaflow of a key and its number, which is WEFT_NO_FLOW when there is none. */
-static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u32 *number)
+/*
+ * The shape of a key, of which a program knows without asking whether a tunnel or link has brought the frame. Of a
+ * key that is untunnelled by this and not by itself, the tunnel's words would not be compared: a program may say so
+ * only of keys that it has made without a tunnel.
+ */
+#define TUNNELLED(key) ((key)->port | WEFT_TUNNEL)
+#define UNTUNNELLED(key) ((key)->port & ~(__u64)(WEFT_TUNNEL | WEFT_TUNNEL6))
+
+/* The megaflow of a key of `shape` and its number, which is WEFT_NO_FLOW when there is none. */
+static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u64 shape, __u32 *number)
 {
 	struct weft_cached *cached;
 	struct weft_flow *flow;
@@ -241,7 +250,7 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u3
 	__u32 at;
 
 	*number = WEFT_NO_FLOW;
-	OVER_SECTIONS(key->port, +=, sum, sum_words, words(key));
+	OVER_SECTIONS(shape, +=, sum, sum_words, words(key));
 	at = place(sum, cache_shift);
 	cached = bpf_map_lookup_elem(&weft_cache, &at);
 	if (!cached)
@@ -249,7 +258,7 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u3
 	*number = cached->flow;
 	flow = flow_at(*number);
 	/* An entry that is empty has no EtherType, which every frame has. */
-	if (flow && flow->generation == cached->generation && is_cached(cached, key))
+	if (flow && flow->generation == cached->generation && is_cached(cached, key, shape))
 		return flow;
 	*number = search_and_cache(key, cached);
 	return *number == WEFT_NO_FLOW ? 0 : flow_at(*number);

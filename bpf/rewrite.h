@@ -41,6 +41,11 @@ static __always_inline __u32 l3_shape(const struct weft_key *key)
 	return key->port & WEFT_L3_ARP;
 }
 
+static __always_inline bool is_ip(const struct weft_key *key)
+{
+	return l3_shape(key) == WEFT_L3_IP4 || l3_shape(key) == WEFT_L3_IP6;
+}
+
 /* Where layer 3 begins, or 0. */
 static __always_inline __u32 l3_offset(struct __sk_buff *skb)
 {

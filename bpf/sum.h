@@ -13,7 +13,7 @@
 
 #include <bpf/bpf_core_read.h>
 
-#include "parse.h"
+#include "rewrite.h"
 
 /*
  * Helpers make frames that are no super-packets longer only up to what is allocated in one piece:
@@ -129,10 +129,6 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 	return at >= end;
 }
 
-/* Where TCP and UDP have theirs. */
-#define TCP_SUM 16
-#define UDP_SUM 6
-
 /*
  * A checksum that is owed is, for the time being, the sum of the pseudo header: a device adds to it all that it
  * covers. So TCP or UDP that has that sum there owes its checksum, and adding it up once it is made comes to the
@@ -146,8 +142,8 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 {
 	const __be32 *words = (const void *)ip;
 	__u32 header = is_ip6 ? IP6_LEN : IP4_LEN, i;
-	__u64 addresses = 0, others;
 	const __be16 *field;
+	__u64 addresses = 0;
 	__u16 pseudo;
 	__u8 proto;
 
@@ -157,16 +153,11 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 		if (ip[0] >> 4 != 6 || be16(ip + 4) + IP6_LEN != len)
 			return false;
 		proto = ip[6];
-		others = (__u64)words[0] + words[1];
 	} else {
 		if (ip[0] != 0x45 || be16(ip + 2) != len || be16(ip + 6) & (IP4_OFFSET | IP4_MORE))
 			return false;
 		proto = ip[9];
-		others = (__u64)words[0] + words[1] + words[2];
 	}
-#pragma clang loop unroll(full)
-	for (i = is_ip6 ? 2 : 3; i < (is_ip6 ? IP6_LEN : IP4_LEN) / 4; i++)
-		addresses += words[i];
 	if (proto != PROTO_TCP && proto != PROTO_UDP)
 		return false;
 	field = (const void *)ip + header + (proto == PROTO_TCP ? TCP_SUM : UDP_SUM);
@@ -175,29 +166,34 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 	/* Something may follow the datagram, which its checksum does not cover. */
 	if (proto == PROTO_UDP && be16((const void *)ip + header + 4) != len - header)
 		return false;
+#pragma clang loop unroll(full)
+	for (i = is_ip6 ? 2 : 3; i < (is_ip6 ? IP6_LEN : IP4_LEN) / 4; i++)
+		addresses += words[i];
 	pseudo = fold(addresses + bpf_htons(proto) + bpf_htons(len - header));
 	if (*field != pseudo)
 		return false;
-	*sum += others + addresses + (__u16)~pseudo;
+	addresses += (__u64)words[0] + words[1] + (__u16)~pseudo;
+	*sum += is_ip6 ? addresses : addresses + words[2];
 	return true;
 }
 
 /* Where SCTP has its checksum, which is a CRC and says nothing of sums; no other protocol has one there. */
 #define SCTP_SUM 8
 
+/* This says as little as 0, which is for a packet without a sum. */
+#define EMPTY_SUM 0xffff
+
 /*
  * The sum of what stands behind the inner Ethernet header, once a checksum that is owed has been made, as
- * a number that is not folded and not 0; layer 3 is at `l3`. False when that cannot be told.
+ * a number that is not folded and not 0; layer 3 is at `l3`, and is one that parse() has read if `has_ip`. False when
+ * that cannot be told.
  */
-__weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, __u64 *sum)
+__weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *sum)
 {
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct owed owed = {};
-	const __be32 *ip;
+	__u64 total = EMPTY_SUM;
 	__be16 field;
-	/* This says as little as 0, which is for a packet without a sum. */
-	__u64 total = 0xffff;
-	__u32 i;
 
 	if (!sum || !l3 || l3 > MAX_L3_OFFSET)
 		return false;
@@ -205,9 +201,8 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, __u64 *sum)
 	if (l3 > ETH_LEN && !skb->vlan_present)
 		return false;
 	forget(l3, MAX_L3_OFFSET);
-	ip = data + l3;
-	if (sum_by_pseudo_header(data + l3, end, skb->len - l3, false, &total) ||
-	    sum_by_pseudo_header(data + l3, end, skb->len - l3, true, &total)) {
+	if (has_ip && (sum_by_pseudo_header(data + l3, end, skb->len - l3, false, &total) ||
+		      sum_by_pseudo_header(data + l3, end, skb->len - l3, true, &total))) {
 		*sum = total;
 		return true;
 	}
@@ -226,15 +221,8 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, __u64 *sum)
 	if (owed.start < l3 || (owed.start - l3) % 2 || (owed.field - owed.start) % 2 ||
 	    owed.field - owed.start == SCTP_SUM)
 		return false;
-	/* An IPv4 header without options that is in the linear part. */
-	if (owed.start - l3 == IP4_LEN && (const void *)ip + IP4_LEN <= end) {
-#pragma clang loop unroll(full)
-		for (i = 0; i < IP4_LEN / 4; i++)
-			total += ip[i];
-	} else if (!sum_bytes(skb, l3, owed.start, &total)) {
-		return false;
-	}
-	if (bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
+	if (!sum_bytes(skb, l3, owed.start, &total) ||
+	    bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
 		return false;
 	*sum = total + (__u16)~field;
 	return true;
@@ -244,13 +232,12 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, __u64 *sum)
  * The same of IPv4 without tags that owes its checksum, as most frames do: it takes the fewest steps where it
  * is known where everything is. False says nothing of any other.
  */
-__weak int sum_of_plain(struct __sk_buff *skb, __u64 *sum)
+static __always_inline bool sum_of_plain(struct __sk_buff *skb, const struct weft_key *key, __u64 *sum)
 {
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u64 total = 0xffff;
 
-	if (!sum || !sum_by_pseudo_header(data + ETH_LEN, end, skb->len - ETH_LEN, false, &total))
+	if (key->vlan || l3_shape(key) != WEFT_L3_IP4)
 		return false;
-	*sum = total;
-	return true;
+	*sum = EMPTY_SUM;
+	return sum_by_pseudo_header(data + ETH_LEN, end, skb->len - ETH_LEN, false, sum);
 }

@@ -31,7 +31,7 @@ int test_lookup(struct __sk_buff *skb)
 
 	if (parse(skb, &key, in_port, 0) != WEFT_PARSED)
 		return WEFT_NO_FLOW;
-	lookup(&key, &number);
+	lookup(&key, UNTUNNELLED(&key), &number);
 	serve(number, skb->len);
 	return number;
 }
@@ -45,7 +45,7 @@ int test_tunnel(struct __sk_buff *skb)
 
 	if (parse(skb, &key, in_port, &tunnel) != WEFT_PARSED)
 		return WEFT_NO_FLOW;
-	lookup(&key, &number);
+	lookup(&key, TUNNELLED(&key), &number);
 	serve(number, skb->len);
 	return number;
 }

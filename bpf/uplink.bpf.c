@@ -147,14 +147,20 @@ struct received {
 	__u32 number;		/* of the megaflow */
 	const struct weft_list *list;
 	const struct weft_action *last;
+	__u32 gso_size;		/* of a super-packet, else 0 */
 	__u32 bytes;		/* of the frame, with its tags */
-	__u32 l3;		/* where layer 3 is in the skb */
 };
 
 /* A frame of a tunnel, which has outer headers; that of a link has tags. */
 static __always_inline bool is_tunnelled(const struct arrival *arrival)
 {
 	return arrival->endpoint != WEFT_NO_ENDPOINT;
+}
+
+/* Where layer 3 is in the skb. */
+static __always_inline __u32 received_l3(const struct weft_key *key, const struct received *it)
+{
+	return it->by->place.offset + it->by->place.skip + ETH_LEN + tag_count(key) * TAG_LEN;
 }
 
 /* This packet has to go to userspace, and those behind it take the same way. */
@@ -217,11 +223,11 @@ static __always_inline bool can_begin(struct __sk_buff *skb, const struct weft_k
 	if (is_tunnelled(it->by) &&
 	    it->bytes < ETH_LEN + (key->port & WEFT_TUNNEL6 ? IP6_LEN : IP4_LEN))
 		return false;
-	if (skb->gso_size) {
-		if (is_tunnelled(it->by) && !is_one_packet(skb, key, it->l3))
+	if (it->gso_size) {
+		if (is_tunnelled(it->by) && !is_one_packet(skb, key, received_l3(key, it)))
 			return false;
 		if (it->list->max_len || (weft_config.uplink_max_len && it->list->count > 1)) {
-			wire_len = segment_len(skb, key, it->l3);
+			wire_len = segment_len(skb, key, received_l3(key, it));
 			if (!wire_len)
 				return false;
 			wire_len -= outer;
@@ -229,7 +235,7 @@ static __always_inline bool can_begin(struct __sk_buff *skb, const struct weft_k
 	}
 	if (it->list->max_len && wire_len > it->list->max_len)
 		return false;
-	return it->list->count == 1 || can_change(skb, key, it->list, it->l3, wire_len);
+	return it->list->count == 1 || can_change(skb, key, it->list, received_l3(key, it), wire_len);
 }
 
 /*
@@ -237,32 +243,36 @@ static __always_inline bool can_begin(struct __sk_buff *skb, const struct weft_k
  * the ECN field that the key has. An enum taken_off.
  */
 static __always_inline int begin(struct __sk_buff *skb, struct weft_key *key,
-				 const struct received *it, int ecn, bool *has_protocol)
+				 struct received *it, int ecn, bool *has_protocol)
 {
 	int taken = decap(skb, key, it->by, has_protocol);
 
 	if (taken == TAKE_OFF_REFUSED)
 		return taken;
 	finish(it);
-	if (taken != TAKEN_OFF || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)) ||
-	    (it->list->count > 1 && change_all(skb, key, it->list)))
+	if (taken != TAKEN_OFF || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)))
 		return TAKE_OFF_LOST;
+	if (it->list->count > 1) {
+		if (change_all(skb, key, it->list))
+			return TAKE_OFF_LOST;
+		it->bytes = frame_bytes(skb);
+	}
 	return TAKEN_OFF;
 }
 
 static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
-				   const struct received *it, __u32 tags, int ecn)
+				   struct received *it, __u32 tags, int ecn)
 {
 	struct weft_port *out = port_at(it->last->number);
 	bool has_protocol;
 
-	if (!can_output(out, skb->gso_size ? 0 : it->bytes - tags) ||
-	    (skb->gso_size && is_tunnelled(it->by) &&
+	if (!can_output(out, it->gso_size ? 0 : it->bytes - tags) ||
+	    (it->gso_size && is_tunnelled(it->by) &&
 	     !can_deliver_whole(key, out, it->list->count)))
 		return leave_aside(skb, it);
 	switch (begin(skb, key, it, ecn, &has_protocol)) {
 	case TAKEN_OFF:
-		count_tx(count_of(it->last->number), frame_bytes(skb));
+		count_tx(count_of(it->last->number), it->bytes);
 		return deliver(skb, key, out, has_protocol);
 	case TAKE_OFF_REFUSED:
 		return leave_aside(skb, it);
@@ -272,7 +282,7 @@ static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
 }
 
 static __always_inline int to_nobody(struct __sk_buff *skb, struct weft_key *key,
-				     const struct received *it, int ecn)
+				     struct received *it, int ecn)
 {
 	bool has_protocol;
 
@@ -300,7 +310,7 @@ static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key,
 	__u32 outer = it->by->place.offset + it->by->place.skip;
 
 	it->bytes = skb->len - outer;
-	it->l3 = outer + ETH_LEN + tags;
+	it->gso_size = skb->gso_size;
 	if (!it->list->count) {
 		finish(it);
 		return TC_ACT_SHOT;
@@ -336,17 +346,15 @@ static __always_inline int arrive(struct __sk_buff *skb, struct weft_key *key,
 {
 	if (skb->vlan_present)
 		return read_link(skb, key, arrival);
-	switch (skb->protocol) {
-	case bpf_htons(ETHERTYPE_IP4):
+	if (skb->protocol == bpf_htons(ETHERTYPE_IP4)) {
 		pull_outer(skb);
 		return read_tunnel(skb, key, arrival, false);
-	case bpf_htons(ETHERTYPE_IP6):
+	}
+	if (skb->protocol == bpf_htons(ETHERTYPE_IP6)) {
 		pull_outer(skb);
 		return read_tunnel6(skb, key, arrival);
-	default:
-		return is_tpid(bpf_ntohs(skb->protocol)) ? read_link(skb, key, arrival) :
-							   ARRIVED_NOT_OURS;
 	}
+	return is_tpid(bpf_ntohs(skb->protocol)) ? read_link(skb, key, arrival) : ARRIVED_NOT_OURS;
 }
 
 SEC("tc")
@@ -370,7 +378,7 @@ int weft_uplink(struct __sk_buff *skb)
 	ecn = join_ecn(&key, arrival.tos);
 	if (ecn < 0)
 		return leave(skb, &arrival);
-	flow = lookup(&key, &number);
+	flow = lookup(&key, TUNNELLED(&key), &number);
 	if (!flow)
 		return leave(skb, &arrival);
 	at = flow->list;

@@ -10,6 +10,7 @@ struct sent {
 	const struct weft_action *last;
 	__u32 bytes;		/* with its tags */
 	__u32 wire_len;		/* of the frame, or where it matters of the longest of its segments */
+	__u32 gso_size;		/* of a super-packet, else 0 */
 };
 
 /* Where layer 3 begins in the skb, whose outermost tag may be in the metadata. */
@@ -40,27 +41,27 @@ static __always_inline int lost(const struct sent *sent)
 	return count_drop(sent->port, DROP_HEADROOM);
 }
 
-/* The end point of a list that ends in encapsulation, if the frame can go there. */
+#define OF_CLASS(flags) ((flags) << WEFT_ENDPOINT_CLASS_SHIFT)
+
+/* The end point of a list that ends in encapsulation, if the frame can go there, and its flags. */
 static __always_inline struct weft_endpoint *can_encap(struct __sk_buff *skb,
 						       const struct weft_key *key,
-						       const struct sent *sent,
-						       struct weft_class **found)
+						       const struct sent *sent, __u32 *flags)
 {
 	const __u32 ready = WEFT_ENDPOINT_PRESENT | WEFT_ENDPOINT_RESOLVED;
 	const struct weft_list *list = sent->list;
 	struct weft_endpoint *endpoint;
 	__u32 number = list->endpoint, limit;
-	struct weft_class *class;
 
 	endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
-	if (!endpoint || (endpoint->flags & ready) != ready)
+	if (!endpoint)
 		return 0;
-	number = endpoint->class;
-	class = bpf_map_lookup_elem(&weft_classes, &number);
-	if (!class)
+	/* Once: they may change meanwhile. */
+	*flags = *(volatile __u32 *)&endpoint->flags;
+	if ((*flags & ready) != ready)
 		return 0;
 	limit = endpoint->max_len;
-	if (class->tunnel == WEFT_GENEVE && sent->last->has_ports)
+	if (*flags & WEFT_ENDPOINT_GENEVE && sent->last->has_ports)
 		limit -= OPTION_LEN;
 	if ((__s32)(sent->wire_len + list->grows) > (__s32)limit)
 		return 0;
@@ -68,12 +69,13 @@ static __always_inline struct weft_endpoint *can_encap(struct __sk_buff *skb,
 	if ((key->vlan || list->grows) &&
 	    (has_odd_tags(key) || tag_count(key) * TAG_LEN + list->grows > 2 * TAG_LEN))
 		return 0;
-	if (skb->gso_size) {
-		const __u16 refused = WEFT_CLASS_CHECKSUM | WEFT_CLASS_IP6;
+	if (sent->gso_size) {
+		const __u32 refused = OF_CLASS(WEFT_CLASS_CHECKSUM | WEFT_CLASS_IP6);
+		__u32 len = *flags >> WEFT_ENDPOINT_LEN_SHIFT & 0xff;
 
 		/* Lengths of outer headers have 16 bits. */
-		if ((class->flags & refused) == refused ||
-		    skb->len + list->grows + TAG_LEN + class->len + OPTION_LEN > 0xffff)
+		if ((*flags & refused) == refused ||
+		    skb->len + list->grows + TAG_LEN + len + OPTION_LEN > 0xffff)
 			return 0;
 		/* Helpers refuse a tunnel in a tunnel, which is too late once the frame is changed. */
 		if ((list->count > 1 || key->vlan) && is_encapsulated(skb))
@@ -81,7 +83,6 @@ static __always_inline struct weft_endpoint *can_encap(struct __sk_buff *skb,
 	} else if (skb->len > LONGEST_PLAIN) {
 		return 0;
 	}
-	*found = class;
 	return endpoint;
 }
 
@@ -90,7 +91,7 @@ static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
 {
 	struct weft_port *out = port_at(sent->last->number);
 
-	if (!can_output(out, skb->gso_size ? 0 : sent->bytes - tags))
+	if (!can_output(out, sent->gso_size ? 0 : sent->bytes - tags))
 		return put_aside(skb, sent);
 	if (sent->list->count > 1 && change_all(skb, key, sent->list))
 		return lost(sent);
@@ -102,33 +103,33 @@ static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
 static __always_inline int to_endpoint(struct __sk_buff *skb, struct weft_key *key,
 				       const struct sent *sent)
 {
-	__u32 uplink = weft_config.uplink_ifindex, bytes;
+	__u32 uplink = weft_config.uplink_ifindex, bytes, flags;
 	struct weft_endpoint *endpoint;
-	struct weft_class *class;
 	bool has_sum;
 	__u64 sum = 0;
 	int done;
 
-	endpoint = can_encap(skb, key, sent, &class);
+	endpoint = can_encap(skb, key, sent, &flags);
 	if (!endpoint || !uplink)
 		return put_aside(skb, sent);
 	/* Its MSS is lowered there. What follows it waits for an answer. */
-	if (class->flags & WEFT_CLASS_CLAMP_MSS && ip_proto(key) == PROTO_TCP &&
+	if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS) && ip_proto(key) == PROTO_TCP &&
 	    key->transport & 0x02 << 16)
 		return hand_over(skb, sent->port);
-	has_sum = class->flags & WEFT_CLASS_CHECKSUM && !skb->gso_size;
-	if (has_sum && (key->vlan || !sum_of_plain(skb, &sum)) &&
-	    !sum_of_packet(skb, sent_l3(skb, key, sent), &sum))
+	has_sum = flags & OF_CLASS(WEFT_CLASS_CHECKSUM) && !sent->gso_size;
+	if (has_sum && !sum_of_plain(skb, key, &sum) &&
+	    !sum_of_packet(skb, sent_l3(skb, key, sent), is_ip(key), &sum))
 		return put_aside(skb, sent);
+	bytes = sent->bytes;
 	if (sent->list->count > 1) {
 		if (change_all(skb, key, sent->list))
 			return lost(sent);
 		/* It may be another one now. */
-		if (has_sum && !sum_of_packet(skb, l3_offset(skb), &sum))
+		if (has_sum && !sum_of_packet(skb, l3_offset(skb), is_ip(key), &sum))
 			return lost(sent);
+		bytes = frame_bytes(skb);
 	}
-	bytes = frame_bytes(skb);
-	done = class->flags & WEFT_CLASS_IP6 ? encap6(skb, key, sent->last, endpoint, sum) :
+	done = flags & OF_CLASS(WEFT_CLASS_IP6) ? encap6(skb, key, sent->last, endpoint, sum) :
 					       encap4(skb, key, sent->last, endpoint, sum);
 	switch (done) {
 	case ENCAPPED:
@@ -176,6 +177,7 @@ static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key, 
 
 	sent->bytes = frame_bytes(skb);
 	sent->wire_len = sent->bytes;
+	sent->gso_size = skb->gso_size;
 	if (!sent->list->count) {
 		finish(sent);
 		return TC_ACT_SHOT;
@@ -185,7 +187,7 @@ static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key, 
 		return hand_over(skb, sent->port);
 	tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
 	stripped = sent->bytes - skb->len;
-	if (skb->gso_size && asks_len(sent)) {
+	if (sent->gso_size && asks_len(sent)) {
 		sent->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
 		if (!sent->wire_len)
 			return put_aside(skb, sent);
@@ -246,6 +248,13 @@ static __always_inline struct weft_device *device_of(__u32 ifindex)
 	return find_device(ifindex);
 }
 
+static __noinline bool is_watched_at(__u32 port)
+{
+	struct weft_port *from = port_at(port);
+
+	return !from || is_watched(from);
+}
+
 /*
  * A device of ours that is no port any more, or not yet: what its guest sends is not for the host's
  * own network stack.
@@ -263,18 +272,16 @@ int weft_vif(struct __sk_buff *skb)
 	struct sent sent = {};
 	struct weft_list *list;
 	struct weft_flow *flow;
-	struct weft_port *from;
 	struct weft_key key;
 
 	if (!device)
 		return no_port();
 	port = device->port;
-	from = port_at(port);
-	if (!from || is_watched(from))
+	if (weft_config.watch_frames && is_watched_at(port))
 		return hand_over(skb, port);
 	if (parse(skb, &key, port, 0) != WEFT_PARSED)
 		return miss(skb, port);
-	flow = lookup(&key, &number);
+	flow = lookup(&key, UNTUNNELLED(&key), &number);
 	if (!flow)
 		return miss(skb, port);
 	at = flow->list;

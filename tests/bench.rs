@@ -16,7 +16,7 @@ const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-ke
 
 /// A kept run of all studies.
 const RESULTS: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-22-bench/results.json");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-23-bench/results.json");
 
 /// Exit code, standard output and standard error.
 fn weft(arguments: &[&str]) -> (i32, String, String) {
@@ -256,6 +256,70 @@ fn start_a_long_run(directory: &Path) -> (Child, Value) {
         }
         assert!(Instant::now() < end, "the machine is busy with other labs");
     }
+}
+
+/// The daemons of weft that `run` has started.
+fn daemons(run: u32) -> Vec<u32> {
+    let is_daemon = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0).any(|argument| argument == b"run")
+    };
+    children(run).into_iter().filter(is_daemon).collect()
+}
+
+#[test]
+fn row_says_who_died_when_a_contender_is_killed_while_it_is_measured() {
+    require_root!();
+    let directory = std::env::temp_dir().join(format!("weft-died-{}", std::process::id()));
+    let results = directory.join("results.json");
+    let arguments = "bench run software-tunnelling --quick --blocks 1 --profile full --seconds 4 --scenario tcp_stream \
+                     --contender weft-user-gre --quiet --out";
+    let end = Instant::now() + Duration::from_secs(240);
+    let results: Value = loop {
+        assert!(Instant::now() < end, "no contender was killed");
+        let mut run = Command::new(WEFT)
+            .args(arguments.split_whitespace())
+            .arg(&directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Both hosts' daemons, for a while: a measurement has begun, and lasts.
+        let mut since: Option<Instant> = None;
+        while run.try_wait().unwrap().is_none() {
+            let daemons = daemons(run.id());
+            since = since.or((daemons.len() == 2).then(Instant::now));
+            if since.is_some_and(|since| since.elapsed() > Duration::from_secs(2)) {
+                if let Some(&daemon) = daemons.first() {
+                    kill(Pid::from_raw(daemon as i32), Signal::SIGKILL).unwrap();
+                }
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let ended = run.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        if since.is_some() {
+            // A row that failed is no failure of the run.
+            assert_eq!(ended.status.code(), Some(0), "{said}");
+            break serde_json::from_str(&std::fs::read_to_string(&results).unwrap()).unwrap();
+        }
+        assert!(said.contains("another demo or study is running"), "{said}");
+    };
+    std::fs::remove_dir_all(&directory).unwrap();
+    let samples = results["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 3, "the bridge twice: {samples:?}");
+    for sample in samples {
+        let failure = sample["failure"].as_str();
+        let is_weft = sample["contender"] == "weft-user-gre";
+        assert_eq!(failure.is_some(), is_weft, "{sample}");
+        assert!(
+            failure.is_none_or(|why| why.contains("weft run") && why.contains("signal: 9")),
+            "{sample}"
+        );
+    }
+    assert_eq!(results["complete"], true);
 }
 
 #[test]

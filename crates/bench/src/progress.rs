@@ -16,7 +16,7 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     lines: bool,
     begin: Instant,
-    steps: usize,
+    steps: AtomicUsize,
     at_once: usize,
     done: AtomicUsize,
 }
@@ -34,7 +34,7 @@ impl Progress {
             bar.enable_steady_tick(TICK);
             bar
         };
-        let (begin, done) = (Instant::now(), AtomicUsize::new(0));
+        let (begin, steps, done) = (Instant::now(), AtomicUsize::new(steps), AtomicUsize::new(0));
         Self { bar, lines: !quiet && !terminal, begin, steps, at_once: 1, done }
     }
 
@@ -47,9 +47,10 @@ impl Progress {
     /// The beginning of a trial.
     pub(crate) fn trial(&self, what: &str) {
         if self.lines {
+            let steps = self.steps.load(Ordering::Relaxed);
             let done = self.done.load(Ordering::Relaxed);
-            let known = done >= self.at_once.min(self.steps);
-            let left = left(self.begin.elapsed(), done, self.steps).filter(|_| known);
+            let known = done >= self.at_once.min(steps);
+            let left = left(self.begin.elapsed(), done, steps).filter(|_| known);
             let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
             // In one piece: what else is printed, by whichever thread, comes before or behind it.
             let line = format!("{what}{left}\n");
@@ -64,6 +65,7 @@ impl Progress {
 
     /// There is more to do than was said at the start.
     pub(crate) fn more(&self, steps: usize) {
+        self.steps.fetch_add(steps, Ordering::Relaxed);
         self.bar.inc_length(steps as u64);
     }
 
@@ -102,6 +104,13 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_added_to_do_takes_its_time() {
+        let progress = Progress::start(4, true);
+        progress.more(2);
+        assert_eq!(progress.steps.load(Ordering::Relaxed), 6);
+    }
 
     #[test]
     fn rest_is_as_slow_as_what_is_done() {

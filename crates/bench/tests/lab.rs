@@ -129,6 +129,10 @@ fn open_vswitch_carries_traffic_when_installed() {
     testkit::require_root!();
     testkit::require_program!("ovs-vswitchd", "openvswitch-switch");
     exercise(Contender::OVS_VXLAN, Profile::Full);
+    // Without a tunnel, and with two tags.
+    for name in ["ovs-user-bridge", "ovs-user-qinq"] {
+        exercise(name.parse().unwrap(), Profile::None);
+    }
 }
 
 #[test]

@@ -15,6 +15,11 @@ const ETHERNET_LEN: usize = 14;
 /// Flags of an end point: there is one, and the way to it is known.
 pub(crate) const PRESENT: u32 = 1;
 pub(crate) const RESOLVED: u32 = 2;
+/// Its tunnel is one with options.
+const GENEVE: u32 = 4;
+/// Where there are the flags of its class, and the length of its header.
+const CLASS_FLAGS_SHIFT: u32 = 8;
+const CLASS_LEN_SHIFT: u32 = 16;
 const HEADER_MAX: usize = offset_of!(weft_class, len) - offset_of!(weft_class, header);
 
 /// What end points share that are of one class.
@@ -61,11 +66,15 @@ pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
 
 /// How programs reach an end point.
 pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
-    let Known { config: EndpointConfig { spec, remote, .. }, class, hop, path_mtu } = known;
+    let Known { config: EndpointConfig { spec, local, remote, .. }, class, hop, path_mtu } = known;
     let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
     let max_len = usize::from(mtu).saturating_sub(overhead) as u16;
     let [destination, source] = hop.map_or([[0; 6]; 2], |hop| [hop.destination.0, hop.source.0]);
-    let flags = if hop.is_some() { PRESENT | RESOLVED } else { PRESENT };
+    let way = if hop.is_some() { PRESENT | RESOLVED } else { PRESENT };
+    let option = if spec.tunnel == TunnelType::Geneve { GENEVE } else { 0 };
+    let class_says = u32::from(class_flags(spec, local.is_ipv6())) << CLASS_FLAGS_SHIFT
+        | ((overhead + ETHERNET_LEN) as u32) << CLASS_LEN_SHIFT;
+    let flags = way | option | class_says;
     record!(weft_endpoint {
         remote: words(*remote),
         eth_dst: destination,
@@ -90,6 +99,16 @@ fn template(class: &Class) -> Vec<u8> {
     endpoint.map_or_else(Vec::new, |endpoint| endpoint.template().as_bytes().to_vec())
 }
 
+fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+    flag(is_ip6, 1)
+        | flag(spec.checksum, 2)
+        | flag(spec.ttl == Ttl::Inherit, 4)
+        | flag(spec.dscp == Dscp::Inherit, 8)
+        | flag(spec.key && spec.tunnel == TunnelType::Gre, 16)
+        | flag(spec.clamp_mss, 32)
+}
+
 /// What programs know of all end points of a class.
 pub(crate) fn of_class(class: &Class) -> Vec<u8> {
     let Class { spec, local, port } = class;
@@ -101,12 +120,11 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
         header[ETHERNET_LEN + 10..ETHERNET_LEN + 12].fill(0);
         header[ETHERNET_LEN + 16..ETHERNET_LEN + 20].fill(0);
         // What differs between packets: type of service, length, TTL are 0 already.
-        ip_sum = Sum::of(&header[ETHERNET_LEN..ETHERNET_LEN + 20]).fold();
+        ip_sum = Sum::of(&header[ETHERNET_LEN..ETHERNET_LEN + 20]).fold().to_be();
     } else {
         header[ETHERNET_LEN + 24..ETHERNET_LEN + 40].fill(0);
     }
     header.resize(HEADER_MAX, 0);
-    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let ttl = match spec.ttl {
         Ttl::Fixed(ttl) => ttl,
         Ttl::Inherit => 0,
@@ -115,12 +133,7 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
         Dscp::Fixed(dscp) => dscp << 2,
         Dscp::Inherit => 0,
     };
-    let flags = flag(local.is_ipv6(), 1)
-        | flag(spec.checksum, 2)
-        | flag(spec.ttl == Ttl::Inherit, 4)
-        | flag(spec.dscp == Dscp::Inherit, 8)
-        | flag(spec.key && spec.tunnel == TunnelType::Gre, 16)
-        | flag(spec.clamp_mss, 32);
+    let flags = class_flags(spec, local.is_ipv6());
     let mut bytes = record!(weft_class {
         len: len as u8,
         tunnel: spec.tunnel as u8,
@@ -156,4 +169,47 @@ pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
         inner_tpid: inner.map_or(0, |tag| tag.tpid.0),
         inner_vlan: inner.map_or(0, vlan),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_point_says_what_its_class_says() {
+        let addresses = [("192.0.2.1", "192.0.2.2"), ("fd01::1", "fd01::2")];
+        let hop = NextHop { source: wire::MacAddr([2; 6]), destination: wire::MacAddr([4; 6]) };
+        for tunnel in [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre] {
+            for (local, remote) in addresses {
+                for bits in 0..32 {
+                    let is = |bit: u32| bits & 1 << bit != 0;
+                    let spec = TunnelSpec {
+                        tunnel,
+                        port: 4789,
+                        checksum: is(0),
+                        ttl: if is(1) { Ttl::Inherit } else { Ttl::Fixed(64) },
+                        dscp: if is(2) { Dscp::Inherit } else { Dscp::Fixed(1) },
+                        key: is(3),
+                        sequence: false,
+                        path_mtu_bytes: 1500,
+                        clamp_mss: is(4),
+                    };
+                    let [local, remote] = [local, remote].map(|text| text.parse().unwrap());
+                    let class = Class { spec, local, port: PortNo(1) };
+                    let config = EndpointConfig { id: EndpointId(0), spec, local, remote };
+                    let hop = is(0).then_some(hop);
+                    let known = Known { config, class: 3, hop, path_mtu: None };
+                    let (class_says, entry) =
+                        (of_class(&class), of_endpoint(&known, overhead(&class)));
+                    let at = offset_of!(weft_endpoint, flags);
+                    let flags = u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
+                    let [way, of_class, len, rest] = flags.to_le_bytes();
+                    assert_eq!(of_class, class_says[offset_of!(weft_class, flags)], "{spec:?}");
+                    assert_eq!(len, class_says[offset_of!(weft_class, len)], "{spec:?}");
+                    let option = if tunnel == TunnelType::Geneve { 4 } else { 0 };
+                    assert_eq!((way, rest), (option | if is(0) { 3 } else { 1 }, 0), "{spec:?}");
+                }
+            }
+        }
+    }
 }

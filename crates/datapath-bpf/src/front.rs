@@ -58,6 +58,7 @@ struct Words {
     uplink_max_len: u32,
     uplink_port: u32,
     watch_drops: bool,
+    watch_frames: bool,
     has_links: bool,
     entropy_base: u16,
     entropy_mask: u16,
@@ -240,6 +241,7 @@ impl State {
             uplink_ifindex: uplink_ifindex,
             uplink_port: uplink_port,
             watch_drops: u32::from(self.config.watch_drops),
+            watch_frames: u32::from(self.config.watch_frames),
             miss_ns: 1_000_000_000 / MISSES_PER_SECOND,
             miss_burst: MISS_BURST,
             entropy_base: self.config.entropy_base,
@@ -258,7 +260,11 @@ impl State {
     fn configure(&mut self, change: impl FnOnce(&mut Words)) -> Result<(), TableError> {
         let had = self.config;
         change(&mut self.config);
-        if self.config == had { Ok(()) } else { self.write_config() }
+        if self.config == had {
+            return Ok(());
+        }
+        // What was not written is tried again.
+        self.write_config().inspect_err(|_| self.config = had)
     }
 
     /// Believes in ways to end points that another process has known, by the addresses of these as they are on the wire, as far as they leave
@@ -298,16 +304,21 @@ impl State {
         let watch_drops = !self.drops.is_empty();
         self.configure(|words| words.watch_drops = watch_drops)?;
         let ports: Vec<PortNo> = self.frames.keys().copied().collect();
+        let is_watched = self.frames.values().flatten().any(is_there);
+        let switch = |state: &mut Self| state.configure(|words| words.watch_frames = is_watched);
+        // What can be told is, whatever else fails: the switch is on while a port is watched.
+        let mut told = if is_watched { switch(self) } else { Ok(()) };
         for port in ports {
             let watchers = self.frames.entry(port).or_default();
             watchers.retain(is_there);
             let is_watched = !watchers.is_empty();
-            if !is_watched {
+            let of_port = self.ports.watch(port, is_watched);
+            if !is_watched && of_port.is_ok() {
                 self.frames.remove(&port);
             }
-            self.ports.watch(port, is_watched)?;
+            told = told.and(of_port);
         }
-        Ok(())
+        if is_watched { told } else { told.and(switch(self)) }
     }
 }
 

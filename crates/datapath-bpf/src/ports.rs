@@ -269,7 +269,11 @@ impl Ports {
         match self.known.get_mut(&number) {
             Some(port) if port.is_watched != is_watched => {
                 port.is_watched = is_watched;
-                self.write(number)
+                let written = self.write(number);
+                if let (Err(_), Some(port)) = (&written, self.known.get_mut(&number)) {
+                    port.is_watched = !is_watched;
+                }
+                written
             }
             _ => Ok(()),
         }

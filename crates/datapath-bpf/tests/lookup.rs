@@ -123,6 +123,41 @@ fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
     }
 }
 
+/// The cache compares what a tunnel has said: a key that differs in that alone is another.
+#[test]
+fn tunnelled_keys_of_one_place_are_told_apart() {
+    testkit::require_root!();
+    let (ip4, ip6) = (16, 16 | 32);
+    let (v4, v6) = ([Field::TunSrc, Field::TunDst], [Field::TunIpv6Src, Field::TunIpv6Dst]);
+    // Shape, identifier, flags, metadata, addresses.
+    let by_ip4 = ([ip4, 5, 8 << 48, 7, 1 << 32 | 2, 0, 0, 0], v4, [1, 2]);
+    let by_ip6 = ([ip6, 5, 8 << 48, 7, 1, 2, 3, 4], v6, [1 << 64 | 2, 3 << 64 | 4]);
+    for (tunnel, addresses, values) in [by_ip4, by_ip6] {
+        let mut kernel = Lookup::load_in_one_chain(SIZES);
+        let mut key = FlowKey::default();
+        key.set(Field::TunId, 5);
+        key.set(Field::TunFlags, 8);
+        key.set(Field::TunMetadata0, 7);
+        addresses.iter().zip(values).for_each(|(&field, value)| key.set(field, value));
+        let fields = [Field::TunId, Field::TunFlags, Field::TunMetadata0];
+        let mask = mask_of(&[&fields[..], &addresses].concat());
+        let megaflow = KernelMatch::new(&key, &mask).expect("it is held");
+        let flow = kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
+        let words = if tunnel[0] == ip6 { 1..8 } else { 1..5 };
+        for word in words {
+            // By its mask, by the cache, and after another has had its place.
+            for _ in 0..2 {
+                assert_eq!(kernel.find_tunnelled(tunnel, &tcp4()), Some(flow));
+            }
+            let mut other = tunnel;
+            other[word] ^= if word == 2 { 1 << 48 } else { 1 };
+            assert_eq!(kernel.find_tunnelled(other, &tcp4()), None, "word {word} of {tunnel:?}");
+            assert_eq!(kernel.find_tunnelled(tunnel, &tcp4()), Some(flow));
+            assert_eq!(kernel.find(&tcp4()), None, "without a tunnel");
+        }
+    }
+}
+
 #[test]
 fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     testkit::require_root!();

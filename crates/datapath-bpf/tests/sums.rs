@@ -8,7 +8,9 @@ use common::lab::{Lab, PATIENCE, Wire};
 use common::reference::reference;
 use common::switch::Switch;
 use common::tunnels::{self, Tunnel};
-use flow::{Action, DatapathKey, TunnelKey, TunnelSpec, TunnelType, extract};
+use flow::{
+    Action, DatapathKey, LogicalPorts, PortKey, TunnelKey, TunnelSpec, TunnelType, extract,
+};
 use nix::sys::socket::{MsgFlags, send};
 use packet::PacketBuf;
 use std::net::UdpSocket;
@@ -78,6 +80,72 @@ fn outer_checksums_are_there_when_all_bytes_are_alike() {
             let mut frame = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]].concat();
             frame.extend(ethertype.to_be_bytes());
             frame.resize(78, byte);
+            let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
+            let packet = PacketBuf::from_bytes(&frame);
+            let key = extract(&packet, Switch::VIF, None).expect("it is whole");
+            let flow = lab.switch.put(&key, &encap, 0);
+            lab.send(Wire::Vif, &packet);
+            let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+            assert_eq!(wire, Wire::Uplink);
+            assert_eq!(seen.to_vec(), expected(&mut lab, &tunnel, &frame), "{tunnel:?}");
+            lab.switch.tables.delete(flow).expect("it is there");
+        }
+    }
+}
+
+/// How much of the outer header is summed depends on both.
+#[test]
+fn outer_checksums_are_right_with_every_option_and_number_of_tags() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    let mut tunnels = add_tunnels(&mut lab);
+    for (local, remote) in [("192.0.2.1", "192.0.2.3"), ("fd01::1", "fd01::3")] {
+        let [local, remote] = [local, remote].map(|text| text.parse().expect("an address"));
+        let spec = TunnelSpec { checksum: true, ..tunnels::spec(TunnelType::Geneve) };
+        let class = tunnels.len() as u16;
+        tunnels.push(tunnels::add(&mut lab.switch, &spec, class, local, remote));
+    }
+    let ports = LogicalPorts { ingress: PortKey::new(1), egress: PortKey::new(2).unwrap() };
+    for tunnel in tunnels {
+        let has_option = tunnel.spec.tunnel == TunnelType::Geneve;
+        for ports in [None, Some(ports)].into_iter().take(1 + usize::from(has_option)) {
+            for tags in 0..=2 {
+                for body in [tcp4(), tcp6(), udp4(&[7; 33]), made_as_if_owed(tcp4())] {
+                    let mut frame = body;
+                    for tag in [[0x81, 0, 0, 5], [0x88, 0xa8, 0, 9]].iter().take(tags) {
+                        frame.splice(12..12, *tag);
+                    }
+                    let key = TunnelKey { ports, ..KEY };
+                    let encap = [Action::Encap { endpoint: tunnel.id, key }];
+                    let packet = PacketBuf::from_bytes(&frame);
+                    let key = extract(&packet, Switch::VIF, None).expect("it is whole");
+                    let flow = lab.switch.put(&key, &encap, 0);
+                    lab.send(Wire::Vif, &packet);
+                    let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
+                    let what = format!("{tunnel:?}, {ports:?}, {tags} tags, {} bytes", frame.len());
+                    assert_eq!(wire, Wire::Uplink, "{what}");
+                    let leaves = reference(&encap, &packet, &mut lab.switch.endpoints);
+                    let [(_, expected)] = &leaves.frames[..] else { panic!("one leaves: {what}") };
+                    assert_eq!(seen.to_vec(), expected.to_vec(), "{what}");
+                    lab.switch.tables.delete(flow).expect("it is there");
+                }
+            }
+        }
+    }
+}
+
+/// A frame of another EtherType owes no checksum, whatever its bytes look like.
+#[test]
+fn outer_checksums_are_right_when_a_frame_only_looks_like_ip() {
+    testkit::require_root!();
+    let mut lab = Lab::new();
+    for tunnel in add_tunnels(&mut lab) {
+        for mut frame in [tcp4(), udp4(&[7; 64])] {
+            // What is owed by this look, and is not what its bytes come to.
+            frame = made_as_if_owed(frame);
+            let last = frame.len() - 1;
+            frame[last] ^= 0xff;
+            frame[12..14].copy_from_slice(&0x88b6_u16.to_be_bytes());
             let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
             let packet = PacketBuf::from_bytes(&frame);
             let key = extract(&packet, Switch::VIF, None).expect("it is whole");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Counts, Rounds, Row, Wire};
 use crate::lab::{Contender, Datapath};
-use crate::{Error, Result};
+use crate::{Error, Result, file};
 
 /// What a message through a contender may cost more than its baseline, in parts of that.
 const MESSAGE_TOLERANCE: f64 = 0.01;
@@ -142,8 +142,15 @@ impl Baseline {
         let what = || format!("write {}", path.display());
         let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::io(what())(e))?;
         text.push('\n');
-        let part = path.with_extension("part");
-        fs::write(&part, text).and_then(|()| fs::rename(&part, path)).map_err(Error::io(what()))
+        file::write(path, &text).map_err(Error::io(what()))
+    }
+
+    /// Whether [`Baseline::write`] will do, before there is anything to write.
+    ///
+    /// # Errors
+    /// The directory, or what is there, cannot be written to.
+    pub fn check_path(path: &Path) -> Result<()> {
+        file::check(path).map_err(Error::io(format!("write {}", path.display())))
     }
 
     /// What weft's rows of `now` cost more than those of this baseline: messages by more than 1 %, streams by more than 3 %

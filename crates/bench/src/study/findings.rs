@@ -54,7 +54,10 @@ fn claims(all: &[Finding]) -> String {
         all.iter().filter(|finding| finding.verdict == verdict).collect()
     };
     let unknown = [
-        (Verdict::NotConverged, "the machine was too noisy"),
+        (
+            Verdict::NotConverged,
+            "what was found may, with the noise of the machine, lie to either side",
+        ),
         (Verdict::NotTestable, "machine or run lacks what they need"),
     ];
     let open = unknown.map(|(verdict, why)| (with(verdict), verdict, why));
@@ -108,7 +111,10 @@ impl Stream {
             (low, ..) if low > 1.0 => Ok(false),
             _ => {
                 let again = noise(evidence);
-                Err(format!("the bridge itself, measured again, carried {again} of what it did"))
+                Err(format!(
+                    "runs lie to both sides, once they are allowed what the bridge itself differed by when measured again, {again} of \
+                     what it carried"
+                ))
             }
         }
     }
@@ -145,11 +151,11 @@ fn stream(results: &Results) -> String {
     let than = "than across a Linux bridge without a tunnel";
     let sentence = match (apart.is_empty(), open.is_empty()) {
         (_, true) => format!("One TCP stream is {apart} {than}."),
-        (false, _) => format!(
-            "One TCP stream is {apart} {than}; of {of} this run cannot tell, because {doubt}."
-        ),
+        (false, _) => {
+            format!("One TCP stream is {apart} {than}; of {of} this run cannot tell: {doubt}.")
+        }
         (true, _) => format!(
-            "Whether one TCP stream is slower through {of} {than} this run cannot tell, because {doubt}."
+            "Whether one TCP stream is slower through {of} {than} this run cannot tell: {doubt}."
         ),
     };
     let estimate = |Stream { who, ratio, .. }: &Stream| {
@@ -252,7 +258,7 @@ mod tests {
     use crate::exact::{Counts, Entry, Failed, Rounds, Wire};
     use crate::lab::Shape;
     use crate::study::{Figures, Sample};
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     /// A run in which the bridge carries 10 Gb/s, and kernel VXLAN and Open vSwitch in userspace less.
     fn results() -> Results {
@@ -309,12 +315,12 @@ mod tests {
         let slower = "is slower through Open vSwitch in userspace than across a Linux bridge without a tunnel; of the kernel's own VXLAN this run";
         assert!(told.contains(slower), "{told}");
         assert!(
-            told.contains("measured again, carried 1.50 [1.50, 1.50] of what it did.**"),
+            told.contains("when measured again, 1.50 [1.50, 1.50] of what it carried.**"),
             "{told}"
         );
         results.samples.retain(|sample| !sample.again);
         let told = stream(&results);
-        assert!(told.contains("tell, because nobody was measured twice"), "{told}");
+        assert!(told.contains("tell: nobody was measured twice"), "{told}");
         results.samples.clear();
         assert_eq!(stream(&results), "**No stream beside the bridge was measured.**");
     }
@@ -360,8 +366,8 @@ mod tests {
         all[3].verdict = Verdict::HoldsSoFar;
         all[7].verdict = Verdict::Holds;
         let told = claims(&all);
-        let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because the \
- machine was too noisy, 13 because";
+        let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because what was found \
+                        may, with the noise of the machine, lie to either side, 13 because";
         assert!(told.contains(sentence), "{told}");
         for (at, words) in
             [(7, "holds"), (1, "does not hold"), (3, "holds so far, by 0 of 0 measurements")]
@@ -379,21 +385,43 @@ mod tests {
         assert_eq!(told.matches("C8").count(), 1);
     }
 
-    /// The README names the run that its findings are from.
-    #[test]
-    fn readme_says_what_the_kept_run_has_found() {
+    /// The directory of the run that the README names, and what it says of it; none as long as no run is kept.
+    fn kept() -> Option<(PathBuf, String)> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
-        // As long as no run is kept, it names none.
-        let Some((_, rest)) = readme.split_once("<!-- findings docs/") else { return };
+        let (_, rest) = readme.split_once("<!-- findings docs/")?;
         let (name, rest) = rest.split_once(" -->\n").unwrap();
-        let directory = format!("docs/{name}");
         let (section, _) = rest.split_once("<!-- /findings -->").unwrap();
-        let results = Results::read(&root.join(&directory).join("results.json")).unwrap();
-        let counted = Baseline::read(&root.join(&directory).join("exact.json")).unwrap();
-        let copied = Baseline::read(&root.join(&directory).join("exact-copies.json")).ok();
+        Some((root.join("docs").join(name), section.to_owned()))
+    }
+
+    #[test]
+    fn readme_says_what_the_kept_run_has_found() {
+        let Some((directory, section)) = kept() else { return };
+        let results = Results::read(&directory.join("results.json")).unwrap();
+        let counted = Baseline::read(&directory.join("exact.json")).unwrap();
+        let copied = Baseline::read(&directory.join("exact-copies.json")).ok();
         let lines = findings(&results, &counted, copied.as_ref());
         let lines = lines.map(|finding| format!("- {finding}\n"));
-        assert_eq!(section, lines.concat(), "cargo xtask results --findings {directory}");
+        assert_eq!(section, lines.concat(), "cargo xtask results --findings {directory:?}");
+    }
+
+    #[test]
+    fn kept_reports_are_what_is_made_of_the_kept_run() {
+        let Some((directory, _)) = kept() else { return };
+        let path = directory.join("results.json");
+        let results = Results::read(&path).unwrap().judged();
+        let how = format!("weft bench report {0}/results.json --out {0}", directory.display());
+        let kept = std::fs::read_to_string(path).unwrap();
+        let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+        let verdicts = serde_json::to_value(&results.verdicts).unwrap();
+        assert!(kept["verdicts"] == verdicts, "{how}");
+        for (name, made) in [
+            ("report.md", markdown::markdown(&results)),
+            ("report.html", crate::study::html(&results)),
+        ] {
+            let kept = std::fs::read_to_string(directory.join(name)).unwrap();
+            assert!(kept == made, "{name}: {how}");
+        }
     }
 }

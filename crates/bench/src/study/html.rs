@@ -154,8 +154,8 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     let latency = if transactions { "<th>p50 / p99 / p99.9 µs</th>" } else { "" };
     writeln!(
         out,
-        "<div class=\"scroll\"><table><thead><tr><th>contender</th><th>{unit}</th><th>of bridge</th><th>runs</th><th>dev.</th>\
-         <th>{cost}</th><th>of bridge</th><th>switching</th>{latency}<th>CPU</th><th>frames/s</th><th>resent</th></tr></thead><tbody>"
+        "<div class=\"scroll\"><table><thead><tr><th>contender</th><th>MTU</th><th>{unit}</th><th>of bridge</th><th>runs</th><th>dev.</th>\
+         <th>{cost}</th><th>of bridge</th><th>switching</th>{latency}<th>CPU</th><th>frames/s</th><th>resent</th><th>steal</th></tr></thead><tbody>"
     )?;
     for row in &table.rows {
         write_row(out, row, transactions)?;
@@ -168,7 +168,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
 fn write_row(out: &mut String, row: &Row, transactions: bool) -> fmt::Result {
     let name = escape(&row.contender.to_string());
     if let (None, Some(failure)) = (row.value, &row.failure) {
-        let columns = if transactions { 11 } else { 10 };
+        let columns = if transactions { 13 } else { 12 };
         let why = escape(failure.lines().next().unwrap_or_default());
         return writeln!(
             out,
@@ -183,7 +183,8 @@ fn write_row(out: &mut String, row: &Row, transactions: bool) -> fmt::Result {
     });
     write!(
         out,
-        "<tr><td>{name}{part}</td><td>{}</td><td>{}</td><td>{}</td><td>{deviation}</td><td>{}</td><td>{}</td><td>{}</td>",
+        "<tr><td>{name}{part}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{deviation}</td><td>{}</td><td>{}</td><td>{}</td>",
+        row.guest_mtu.map_or("-".to_owned(), |mtu| mtu.to_string()),
         cell(row.value),
         cell(row.ratio),
         row.value.map_or(0, |value| value.runs),
@@ -199,10 +200,11 @@ fn write_row(out: &mut String, row: &Row, transactions: bool) -> fmt::Result {
     }
     writeln!(
         out,
-        "<td>{}</td><td>{}</td><td>{}</td></tr>",
+        "<td>{}</td><td>{}</td><td>{}</td><td>{:.0} %</td></tr>",
         row.cpu_busy.map_or("-".to_owned(), |busy| format!("{:.0} %", busy * 100.0)),
         row.wire_frames_per_second.map_or("-".to_owned(), number),
-        row.retransmitted
+        row.retransmitted,
+        row.cpu_steal * 100.0
     )
 }
 

@@ -366,8 +366,41 @@ mod tests {
         assert_eq!((found, lines.len()), (Verdict::Holds, 1), "{lines:?}");
         assert!(lines[0].contains("2 scenarios: 1.10 ["), "{lines:?}");
         assert_eq!(both(1.2, 0.5).0, Verdict::DoesNotHold);
+        // What failed altogether is left out, and that is said.
+        let mut failed = of(1.0, 1.0, "tcp_rr-1024B-64i");
+        failed.samples.iter_mut().filter(|s| s.contender == pair[1]).for_each(|s| s.figures = None);
+        failed.samples.extend(of(1.5, 1.0, "tcp_rr-1024B-8i").samples);
+        let (found, lines) = verdict("C10", &failed);
+        assert_eq!(found, Verdict::Holds, "{lines:?}");
+        assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
         // Of one alone, nothing is known.
         assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, Verdict::NotConverged);
+    }
+
+    #[test]
+    fn cost_at_a_fixed_rate_is_open_when_somebody_did_not_hold_the_rate() {
+        let [vxlan, qinq]: [Contender; 2] =
+            ["weft-user-vxlan".parse().unwrap(), "weft-user-qinq".parse().unwrap()];
+        let of = |held: f64| {
+            let figures = move |contender, block| {
+                let cost = if contender == qinq { 0.2 } else { 1.0 };
+                let gbps = if contender == vxlan && block == 1 { held } else { 2.0 };
+                Figures { gbps: Some(gbps), cpu_seconds_per_gbit: Some(cost), ..Figures::default() }
+            };
+            let scenario = "5xtcp_stream-131072B-128i-400M";
+            let mut slow = results(Study::Qinq, 3, &[vxlan], scenario, figures);
+            let mut fast = results(Study::Qinq, 3, &[qinq], scenario, figures);
+            fast.samples.iter_mut().for_each(|sample| sample.shape.profile = Profile::Full);
+            slow.samples.extend(fast.samples);
+            verdict("C15", &slow)
+        };
+        assert_eq!(of(1.95).0, Verdict::Holds);
+        let (found, lines) = of(1.3);
+        assert_eq!(found, Verdict::NotConverged);
+        assert!(
+            lines[0].contains("; weft user vxlan held 1.3 of 2 Gb/s only; claimed"),
+            "{lines:?}"
+        );
     }
 
     #[test]

@@ -136,8 +136,8 @@ fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result
         let (unit, cost) = (table.metric.unit(), table.metric.cost_unit());
         writeln!(
             out,
-            "| contender | {unit} | of bridge | runs | dev. % | {cost} | of bridge | switching | p50/p99/p99.9 µs | frames/s | resent | \n\
-             |---|---|---|---|---|---|---|---|---|---|---|"
+            "| contender | guest MTU | {unit} | of bridge | runs | dev. % | {cost} | of bridge | switching | p50/p99/p99.9 µs | frames/s | resent | steal |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|---|"
         )?;
         for row in &table.rows {
             write_row(out, row)?;
@@ -150,7 +150,7 @@ fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result
 fn write_row(out: &mut String, row: &Row) -> fmt::Result {
     if let (None, Some(failure)) = (row.value, &row.failure) {
         let why = failure.lines().next().unwrap_or_default().replace('|', "/");
-        return writeln!(out, "| {} | FAILED: {why} |||||||||| ", row.contender);
+        return writeln!(out, "| {} | FAILED: {why} ||||||||||||", row.contender);
     }
     let runs = row.value.map_or(0, |value| value.runs);
     let part = if row.failure.is_some() { " (some runs failed)" } else { "" };
@@ -161,10 +161,11 @@ fn write_row(out: &mut String, row: &Row) -> fmt::Result {
     let latency = row
         .latency_us
         .map_or("-".to_owned(), |[p50, p99, p999]| format!("{p50:.0} / {p99:.0} / {p999:.0}"));
+    let mtu = row.guest_mtu.map_or("-".to_owned(), |mtu| mtu.to_string());
     let frames = row.wire_frames_per_second.map_or("-".to_owned(), number);
     writeln!(
         out,
-        "| {}{part} | {} | {} | {runs} | {deviation} | {} | {} | {} | {latency} | {frames} | {} |",
+        "| {}{part} | {mtu} | {} | {} | {runs} | {deviation} | {} | {} | {} | {latency} | {frames} | {} | {:.0} % |",
         row.contender,
         estimate(row.value),
         estimate(row.ratio),
@@ -172,6 +173,7 @@ fn write_row(out: &mut String, row: &Row) -> fmt::Result {
         estimate(row.cost_ratio),
         estimate(row.switching),
         row.retransmitted,
+        row.cpu_steal * 100.0,
     )
 }
 

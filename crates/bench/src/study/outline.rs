@@ -46,6 +46,11 @@ impl Outline {
         self.estimate
     }
 
+    /// How long it takes when every study is repeated so many times.
+    pub(super) fn with_repeats(&self, repeats: usize) -> Duration {
+        self.estimate.mul_f64((self.blocks + repeats) as f64 / self.blocks.max(1) as f64)
+    }
+
     /// All runs of all scenarios.
     pub(super) const fn measurements(&self) -> usize {
         self.measurements

@@ -10,7 +10,7 @@ use super::claims::{Finding, verdicts};
 use super::select::INTERLEAVED;
 use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Shape};
-use crate::{Error, Result};
+use crate::{Error, Result, file};
 
 /// The version of the schema. It grows when a reader of the earlier one would misunderstand. Since 2 blocks are those of a whole study;
 /// since 3 verdicts count the noise of the machine, and say of how many measurements they are made.
@@ -159,8 +159,7 @@ impl Results {
         let what = || format!("write {}", path.display());
         let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::io(what())(e))?;
         text.push('\n');
-        let part = path.with_extension("part");
-        fs::write(&part, text).and_then(|()| fs::rename(&part, path)).map_err(Error::io(what()))
+        file::write(path, &text).map_err(Error::io(what()))
     }
 }
 

@@ -188,9 +188,11 @@ pub fn run(
         eprintln!("{outline}");
         if options.repeats() > 0 {
             eprintln!(
-                "a study is repeated, {} times at most, while its last {RUNS_THAT_AGREE} runs are not within {:.0} %",
+                "a study is run again, {} times at most, while the last {RUNS_THAT_AGREE} runs of anything in it have a standard deviation \
+                 above {:.0} % of their mean: up to {} in all",
                 options.repeats(),
-                AGREEMENT * 100.0
+                AGREEMENT * 100.0,
+                duration(outline.with_repeats(options.repeats()))
             );
         }
     }
@@ -384,7 +386,9 @@ impl Runner<'_> {
     fn visit(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
         let Visit { study, cell, contender, block, .. } = visit;
         let (profile, blocks) = (cell.shape.profile, record.results.blocks);
-        let what = format!("{study} · {profile} · block {} of {blocks} · {contender}", block + 1);
+        let planned = if block < blocks { "of" } else { "beyond" };
+        let block = format!("block {} {planned} {blocks}", block + 1);
+        let what = format!("{study} · {profile} · {block} · {contender}");
         self.progress.trial(&what);
         self.progress.step(&what);
         if visit.scenarios().iter().any(Scenario::joins_guests) {

@@ -121,6 +121,16 @@ impl<'p> Pick<'p> {
         Some((evidence.results.samples.iter().filter(mine).filter_map(value).collect(), table))
     }
 
+    /// The least of `of` in any run.
+    pub(super) fn least(
+        &self,
+        evidence: &Evidence<'_>,
+        of: impl Fn(&Figures) -> Option<f64>,
+    ) -> Option<f64> {
+        let (runs, _) = self.series(evidence, &of)?;
+        runs.into_values().reduce(f64::min)
+    }
+
     /// The ratios of these to those, of the same block.
     pub(super) fn over(
         &self,

@@ -99,6 +99,8 @@ pub struct Table {
 pub struct Row {
     /// Who.
     pub contender: Contender,
+    /// The MTU that guests had behind it, in bytes.
+    pub guest_mtu: Option<u16>,
     /// What is compared.
     pub value: Option<Estimate>,
     /// The standard deviation of that in parts of its mean.
@@ -256,6 +258,7 @@ impl Blocks<'_> {
         let latencies = || Some([latency(0)?, latency(1)?, latency(2)?]);
         Row {
             contender,
+            guest_mtu: samples.iter().find_map(|s| Some(s.figures.as_ref()?.guest_mtu)),
             value: Estimate::of(&values),
             deviation: relative_deviation(&values),
             ratio: Estimate::of(&self.pairs(mine, Metric::value)),

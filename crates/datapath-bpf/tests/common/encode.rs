@@ -72,13 +72,7 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         TunnelType::Gre => 2,
         other => panic!("programs do not do {other}"),
     };
-    let flag = |is, bit: u8| if is { bit } else { 0 };
-    let flags = flag(is_v6, 1)
-        | flag(spec.checksum, 2)
-        | flag(spec.ttl == Ttl::Inherit, 4)
-        | flag(spec.dscp == Dscp::Inherit, 8)
-        | flag(spec.tunnel == TunnelType::Gre && spec.key, 16)
-        | flag(spec.clamp_mss, 32);
+    let flags = class_flags(spec, is_v6);
     let ttl = if let Ttl::Fixed(ttl) = spec.ttl { ttl } else { 0 };
     let dscp = if let Dscp::Fixed(dscp) = spec.dscp { dscp << 2 } else { 0 };
     let bytes = Bytes::new().raw(&header).padded(HEADER_MAX);
@@ -91,14 +85,30 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         IpAddr::V4(v4) => std::net::Ipv4Addr::octets(&v4).to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
     };
-    let bytes = bytes.u16(sum as u16).u32(in_port.0);
+    let bytes = bytes.raw(&(sum as u16).to_be_bytes()).u32(in_port.0);
     let bytes = bytes.raw(&port.to_be_bytes()).u8(proto).u8(is_v6.into()).raw(&octets);
     bytes.padded(HEADER_MAX + 32)
 }
 
+fn class_flags(spec: &TunnelSpec, is_v6: bool) -> u8 {
+    let flag = |is, bit: u8| if is { bit } else { 0 };
+    flag(is_v6, 1)
+        | flag(spec.checksum, 2)
+        | flag(spec.ttl == Ttl::Inherit, 4)
+        | flag(spec.dscp == Dscp::Inherit, 8)
+        | flag(spec.tunnel == TunnelType::Gre && spec.key, 16)
+        | flag(spec.clamp_mss, 32)
+}
+
 /// A `struct weft_endpoint`.
-pub fn endpoint(template: &[u8], class: u16, max_len: u16, flags: u32) -> Bytes {
-    let remote = if template[14] >> 4 == 6 { &template[38..54] } else { &template[30..34] };
+pub fn endpoint(spec: &TunnelSpec, template: &[u8], class: u16, is_resolved: bool) -> Bytes {
+    let is_v6 = template[14] >> 4 == 6;
+    let remote = if is_v6 { &template[38..54] } else { &template[30..34] };
+    let max_len = usize::from(spec.path_mtu_bytes) + 14 - template.len();
+    let known = if is_resolved { 3 } else { 1 };
+    let option = if spec.tunnel == TunnelType::Geneve { 4 } else { 0 };
+    let of_class = u32::from(class_flags(spec, is_v6)) << 8 | (template.len() as u32) << 16;
+    let (max_len, flags) = (max_len as u16, known | option | of_class);
     let bytes = Bytes::new().raw(remote).padded(16).raw(&template[..12]);
     bytes.u16(class).u16(max_len).u32(flags).u32(0).padded(72)
 }

@@ -4,8 +4,8 @@ use datapath_bpf::{FlowNo, Pieces, Sizes, Tables};
 use flow::PortNo;
 use generated::{TestLookupSkel, TestLookupSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ProgramInput, ProgramMut};
-use std::mem::MaybeUninit;
+use libbpf_rs::{MapCore, MapFlags, ProgramInput, ProgramMut};
+use std::mem::{MaybeUninit, offset_of};
 use std::time::Duration;
 
 #[allow(unsafe_code, warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
@@ -53,6 +53,18 @@ impl Lookup {
     /// The megaflow of a frame, by the cache or by the masks.
     pub fn find(&self, frame: &[u8]) -> Option<FlowNo> {
         found(&self.skel.progs.test_lookup, frame)
+    }
+
+    /// [`Lookup::find`] of a frame that came by a tunnel, of which these are the words of `struct tunnel`.
+    pub fn find_tunnelled(&self, tunnel: [u64; 8], frame: &[u8]) -> Option<FlowNo> {
+        let maps = self.skel.object().maps();
+        let map = maps.into_iter().find(|map| map.name().to_string_lossy().ends_with(".bss"));
+        let (map, first) = (map.expect("there are variables"), 0_u32.to_ne_bytes());
+        let mut bytes = map.lookup(&first, MapFlags::ANY).expect("can be read").expect("is there");
+        let at = offset_of!(generated::types::bss, tunnel);
+        bytes[at..][..64].copy_from_slice(tunnel.map(u64::to_ne_bytes).as_flattened());
+        map.update(&first, &bytes, MapFlags::ANY).expect("can be written");
+        found(&self.skel.progs.test_tunnel, frame)
     }
 
     /// [`Lookup::find`] for another thread.

@@ -139,6 +139,9 @@ impl Switch {
     pub fn set_port(&self, port: PortNo, ifindex: u32, flags: u32, mac: u64) {
         let bytes = Bytes::new().u32(ifindex).u32(flags).u32(Self::MAX_LEN).u32(0).u64(mac);
         self.update("weft_ports", port.0, &bytes);
+        if flags & encode::WATCHED != 0 {
+            self.configure(offsets::WATCH_FRAMES, &1_u32.to_ne_bytes());
+        }
     }
 
     /// The program at VIFs, and that at the uplink, to be attached.
@@ -186,9 +189,7 @@ impl Switch {
             class.into(),
             &encode::class(spec, local, template, Self::TUNNEL),
         );
-        let max_len = usize::from(spec.path_mtu_bytes) + 14 - template.len();
-        let flags = if endpoint.resolved { 3 } else { 1 };
-        let bytes = encode::endpoint(template, class, max_len as u16, flags);
+        let bytes = encode::endpoint(spec, template, class, endpoint.resolved);
         self.update("weft_endpoints", id.0, &bytes);
         self.put_sources(id.0, 1);
     }
@@ -310,6 +311,7 @@ pub mod offsets {
     /// VXLAN's, and behind it the sockets'; 16 bits each.
     pub const VXLAN_PORTS: usize = CONFIG + offset_of!(weft_config, vxlan_port);
     pub const WATCH_DROPS: usize = CONFIG + offset_of!(weft_config, watch_drops);
+    pub const WATCH_FRAMES: usize = CONFIG + offset_of!(weft_config, watch_frames);
     pub const MISS_NS: usize = CONFIG + offset_of!(weft_config, miss_ns);
     pub const MISS_BURST: usize = CONFIG + offset_of!(weft_config, miss_burst);
 }

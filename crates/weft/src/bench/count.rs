@@ -23,6 +23,7 @@ pub fn exact(args: &Exact) -> Result<(), Failure> {
     let kernel = Kernel::open(&args.kernel).map_err(Failure::input)?;
     let baseline =
         args.baseline.as_deref().map(Baseline::read).transpose().map_err(Failure::input)?;
+    args.json.as_deref().map(Baseline::check_path).transpose().map_err(Failure::input)?;
     let wire = args.wire;
     let options = Options {
         weft: this_program()?,

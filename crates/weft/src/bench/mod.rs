@@ -148,7 +148,8 @@ struct Run {
     /// Repetitions [default: 5, quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     blocks: Option<u16>,
-    /// How many more of a study, at most, while its last three runs are not within 5 % [default: 2; 0 with --blocks or --quick]
+    /// How many more of a study, at most, while its last three runs have a standard deviation above 5 % of their mean [default: 2; 0
+    /// with --blocks or --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
     repeats: Option<u16>,
     /// Seconds of each measurement [default: 2, quick 0.2]

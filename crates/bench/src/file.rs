@@ -1,0 +1,69 @@
+//! Files that are written as a whole or not at all.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Puts `text` in the place of what `path` has. A link goes on pointing where it does; what is no file, as `/dev/null`, is written to.
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+    let path = target(path);
+    if !is_file_or_new(&path) {
+        return fs::write(&path, text);
+    }
+    let part = part(&path);
+    fs::write(&part, text).and_then(|()| fs::rename(&part, &path))
+}
+
+/// Whether [`write()`] will do, as far as can be said before.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    let path = target(path);
+    if !is_file_or_new(&path) {
+        return fs::OpenOptions::new().write(true).open(&path).map(drop);
+    }
+    let part = part(&path);
+    fs::write(&part, "").and_then(|()| fs::remove_file(&part))
+}
+
+fn target(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn is_file_or_new(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |is| is.is_file())
+}
+
+fn part(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".part");
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    #[test]
+    fn links_and_devices_stay_what_they_are() {
+        let directory = std::env::temp_dir().join(format!("weft-file-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (file, link) = (directory.join("a.json"), directory.join("link.json"));
+        symlink(&file, &link).unwrap();
+        write(&file, "one").unwrap();
+        check(&link).unwrap();
+        write(&link, "two").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "two");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "no part is left");
+
+        let null = Path::new("/dev/null");
+        check(null).unwrap();
+        write(null, "three").unwrap();
+        assert!(fs::metadata(null).unwrap().file_type().is_char_device());
+
+        let nowhere = directory.join("none/a.json");
+        assert!(check(&nowhere).is_err() && write(&nowhere, "").is_err());
+        assert!(check(&directory).is_err() && write(&directory, "").is_err());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
