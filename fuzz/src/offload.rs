@@ -17,8 +17,9 @@ const MAX_FRAME_LEN: usize = 10;
 /// A guest's frame behind a virtio-net header, sent into a tunnel, too; returns how many segments it was cut into, if it could be.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
     let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
-    let mut packet = PacketBuf::from_bytes(frame);
-    packet.offload = vnet::decode(header, frame.len()).ok()?;
+    let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
+    packet.spare_mut().copy_from_slice(frame);
+    vnet::receive(&mut packet, header, frame.len()).ok()?;
 
     let mut again = [0xa5; VNET_LEN];
     if vnet::encode(&packet, &mut again).is_ok() {

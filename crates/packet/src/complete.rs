@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use wire::checksum::Sum;
+use wire::vlan::{MAX_TAGS, TAG_LEN};
 use wire::{Crc32c, Protocol, UdpPacket, tcp, udp};
 
 use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
+use crate::headers::count_tags;
 use crate::locate::{Location, locate};
 
 /// A partial checksum that cannot be completed.
@@ -72,6 +74,22 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     message[FIELD].copy_from_slice(&crc);
     packet.offload.checksum = Checksum::Verified;
     true
+}
+
+/// True when `start` and `offset` name the checksum of the TCP or UDP header of `frame`, and nothing else.
+///
+/// Completing any other checksum changes two bytes that someone may have read before: addresses, ports. Who owes one chooses
+/// what they become, since it chooses what is summed.
+pub(crate) fn is_of_transport(frame: &[u8], start: u16, offset: u16) -> bool {
+    let (start, offset) = (usize::from(start), usize::from(offset));
+    let skipped = TAG_LEN * count_tags(frame).saturating_sub(MAX_TAGS);
+    let Some(at) = frame.get(skipped..).and_then(locate) else { return false };
+    let field = match at.protocol {
+        Protocol::TCP => tcp::CHECKSUM_OFFSET,
+        Protocol::UDP => udp::CHECKSUM_OFFSET,
+        _ => return false,
+    };
+    (at.l4 + skipped, field) == (start, offset) && at.end + skipped >= start + field + 2
 }
 
 /// Verifies the TCP or UDP checksum of a packet; the packet's own offload state only matters if it is partial.

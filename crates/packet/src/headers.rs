@@ -54,7 +54,7 @@ pub(crate) fn checksum_offset(kind: GsoKind) -> u16 {
 }
 
 /// All tags of a frame, however many.
-fn count_tags(frame: &[u8]) -> usize {
+pub(crate) fn count_tags(frame: &[u8]) -> usize {
     let (tags, _) = frame.get(ETHERTYPE_OFFSET..).unwrap_or_default().as_chunks::<TAG_LEN>();
     tags.iter().take_while(|&&[a, b, ..]| EtherType(u16::from_be_bytes([a, b])).is_vlan()).count()
 }

@@ -2,10 +2,11 @@
 
 mod support;
 
+use packet::vnet::VnetError;
 use packet::{
-    Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
-    coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial, split,
-    verify_checksum, vnet,
+    Checksum, ChecksumError, Gso, GsoKind, Offload, PacketBuf, SegmentSizeLost, SplitLimits,
+    Verdict, coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial,
+    split, verify_checksum, vnet,
 };
 use proptest::prelude::*;
 use support::{Spec, any_spec};
@@ -239,6 +240,56 @@ fn sctp_gets_a_crc_when_a_device_leaves_its_checksum() {
         let header = [1, 0, 0, 0, 0, 0, l4 as u8, 0, 8, 0];
         vnet::receive(&mut packet, &header, padded.len()).unwrap();
         assert_eq!((packet.to_vec(), packet.offload.checksum), (expected, Checksum::Verified));
+    }
+}
+
+/// `frame` as a device hands it over behind the virtio-net header of `offload`.
+fn received(frame: &[u8], offload: Offload) -> Result<PacketBuf, VnetError> {
+    let mut told = PacketBuf::from_bytes(frame);
+    told.offload = offload;
+    let mut header = [0; vnet::VNET_LEN];
+    vnet::encode(&told, &mut header).unwrap();
+    let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len() + 100);
+    packet.spare_mut()[..frame.len()].copy_from_slice(frame);
+    vnet::receive(&mut packet, &header, frame.len()).map(|()| packet)
+}
+
+proptest! {
+    #[test]
+    fn partial_checksum_of_the_transport_stays_one_when_received(
+        spec in any_spec(2000), size in prop::option::of(1u16..2000),
+    ) {
+        let sent = spec.packet(size);
+        let packet = received(&sent.to_vec(), sent.offload).unwrap();
+        prop_assert_eq!((packet.to_vec(), packet.offload), (sent.to_vec(), sent.offload));
+    }
+
+    /// A guest may ask for the sum of what it likes to be put where it likes. What decides must see it there.
+    #[test]
+    fn nothing_is_owed_elsewhere_when_received(
+        spec in any_spec(200), at in 0usize..100, offset in prop::sample::select(vec![0u16, 2, 6, 8, 16, 30]),
+    ) {
+        let sent = spec.packet(None);
+        let start = (at % (sent.len() - 32)) as u16;
+        let checksum = Checksum::Partial { start, offset };
+        prop_assume!(checksum != sent.offload.checksum);
+        let mut frame = sent;
+        frame.offload.checksum = checksum;
+        let packet = received(&frame.to_vec(), frame.offload).unwrap();
+        complete_checksum(&mut frame).unwrap();
+        prop_assert_eq!((packet.to_vec(), packet.offload), (frame.to_vec(), frame.offload));
+    }
+}
+
+#[test]
+fn super_packet_is_refused_when_its_checksum_is_elsewhere() {
+    let sent = Spec { payload: vec![7; 900], ..Spec::default() }.packet(Some(100));
+    let Checksum::Partial { start: own, offset } = sent.offload.checksum else { unreachable!() };
+    for start in [0, own - 20, own - 1, own + 1, own + 40] {
+        let offload =
+            Offload { checksum: Checksum::Partial { start, offset }, gso: sent.offload.gso };
+        let refused = received(&sent.to_vec(), offload).unwrap_err();
+        assert_eq!(refused, VnetError::GsoChecksumElsewhere { start, offset });
     }
 }
 

@@ -4,10 +4,10 @@ use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
 };
 use flow::{DropReason, WayBack, too_big};
-use packet::{PacketBuf, wire_len};
+use packet::{Fit, PacketBuf, fit, vnet, wire_len};
 use proptest::prelude::*;
 use wire::vlan::Tag;
-use wire::{EtherType, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, MacAddr};
+use wire::{EtherType, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, MacAddr, TooBig};
 
 const BACK: WayBack<'_> =
     WayBack { eth_dst: MacAddr(ETH_SRC), eth_src: MacAddr([2, 9, 9, 9, 9, 9]), tags: &[] };
@@ -82,6 +82,26 @@ fn first_segment_is_quoted_when_a_super_packet_is_too_long() {
         let payload_len = u16::from_be_bytes([answer.head()[at + 4], answer.head()[at + 5]]);
         assert_eq!(if is_v6 { payload_len } else { quoted_len - 20 }, 24 + 1300);
     }
+}
+
+/// A guest may ask for a checksum where its IP header has the length. Whoever learned of that after the length was compared
+/// would quote another one.
+#[test]
+fn quoted_length_is_what_was_compared_when_a_checksum_is_asked_for_in_its_place() {
+    let frame = packet(&long(Kind::Udp, false)).to_vec();
+    let mut answers = 0;
+    // Two bytes of the Ethernet source make the sum what they like.
+    for bytes in (0..=u16::MAX).map(u16::to_be_bytes) {
+        let frame = [&frame[..8], &bytes, &frame[10..]].concat();
+        let mut guest = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
+        guest.spare_mut().copy_from_slice(&frame);
+        vnet::receive(&mut guest, &[1, 0, 0, 0, 0, 0, 8, 0, 8, 0], frame.len()).unwrap();
+        let Fit::TooBig { mtu } = fit(&guest, 1400) else { continue };
+        let answer = too_big(&guest, mtu, &BACK).unwrap();
+        assert_eq!(TooBig::parse_v4(&answer.head()[14..]).map(|told| told.mtu), Ok(1386));
+        answers += 1;
+    }
+    assert!(answers > 50, "{answers}: those that make the length 1387 to 1478");
 }
 
 #[test]
