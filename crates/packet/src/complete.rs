@@ -3,12 +3,11 @@
 use std::ops::Range;
 
 use wire::checksum::Sum;
-use wire::vlan::{MAX_TAGS, TAG_LEN};
-use wire::{Crc32c, Protocol, UdpPacket, tcp, udp};
+use wire::{Crc32c, EtherType, Protocol, UdpPacket, tcp, transport_offset, udp};
 
 use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
-use crate::headers::count_tags;
-use crate::locate::{Location, locate};
+use crate::headers::tags_in_front;
+use crate::locate::{Location, locate, whole};
 
 /// A partial checksum that cannot be completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -64,10 +63,11 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     let Checksum::Partial { start, offset: SCTP_CHECKSUM_OFFSET } = packet.offload.checksum else {
         return false;
     };
-    let start = usize::from(start);
-    let is_sctp = |at: &Location| at.protocol == Protocol::SCTP && at.l4 == start;
-    let Some(at) = locate(packet.head()).filter(is_sctp) else { return false };
-    let Some(message) = packet.head_mut().get_mut(start..at.end) else { return false };
+    let (start, skipped) = (usize::from(start), tags_in_front(packet.head()));
+    let is_sctp = |at: &Location| at.protocol == Protocol::SCTP && at.l4 + skipped == start;
+    let found = packet.head().get(skipped..).and_then(locate).filter(is_sctp);
+    let Some(end) = found.map(|at| at.end + skipped) else { return false };
+    let Some(message) = packet.head_mut().get_mut(start..end) else { return false };
     let Some(field) = message.get_mut(FIELD) else { return false };
     field.fill(0);
     let crc = Crc32c::new().bytes(message).checksum();
@@ -76,20 +76,47 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     true
 }
 
-/// True when `start` and `offset` name the checksum of the TCP or UDP header of `frame`, and nothing else.
+/// Completes the partial checksum of a guest's frame that is neither that of the frame's own TCP or UDP header nor behind all
+/// headers that a pipeline reads, as those of a guest's own tunnels are. It must be done before anybody reads the frame: a guest
+/// names any place, and what comes to stand there is what the guest chose to be summed. Completed later, it would change an
+/// address or a port that the pipeline has decided by.
 ///
-/// Completing any other checksum changes two bytes that someone may have read before: addresses, ports. Who owes one chooses
-/// what they become, since it chooses what is summed.
-pub(crate) fn is_of_transport(frame: &[u8], start: u16, offset: u16) -> bool {
+/// # Errors
+/// [`ChecksumError::SuperPacket`] when a super-packet has such a checksum; no sender makes one.
+#[inline]
+pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
+    let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
+    if is_out_of_the_way(packet.head(), start, offset) || complete_crc32c(packet) {
+        return Ok(());
+    }
+    complete_checksum(packet)
+}
+
+/// True when completing the checksum changes nothing that a pipeline reads.
+fn is_out_of_the_way(frame: &[u8], start: u16, offset: u16) -> bool {
+    // The longest header of those without a length that have ports.
+    const PORTS: usize = 12;
     let (start, offset) = (usize::from(start), usize::from(offset));
-    let skipped = TAG_LEN * count_tags(frame).saturating_sub(MAX_TAGS);
-    let Some(at) = frame.get(skipped..).and_then(locate) else { return false };
-    let field = match at.protocol {
-        Protocol::TCP => tcp::CHECKSUM_OFFSET,
-        Protocol::UDP => udp::CHECKSUM_OFFSET,
-        _ => return false,
+    // What stands behind more tags is read once some are taken off.
+    let skipped = tags_in_front(frame);
+    let Some(field) = (start + offset).checked_sub(skipped) else { return false };
+    let Some(frame) = frame.get(skipped..) else { return false };
+    let Ok(at) = transport_offset(frame) else { return false };
+    if !at.is_ip() {
+        return at.ethertype != EtherType::ARP && field >= at.l3;
+    }
+    let Some(Location { l4, protocol, .. }) = whole(&at) else { return false };
+    let (own, header_len) = match protocol {
+        Protocol::TCP => {
+            let words = frame.get(l4 + 12).map_or(0, |byte| usize::from(byte >> 4));
+            (Some(tcp::CHECKSUM_OFFSET), (words * 4).max(tcp::MIN_HEADER_LEN))
+        }
+        Protocol::UDP => (Some(udp::CHECKSUM_OFFSET), PORTS),
+        // Neighbours and their options are read.
+        Protocol::ICMP | Protocol::ICMPV6 => return false,
+        _ => (None, PORTS),
     };
-    (at.l4 + skipped, field) == (start, offset) && at.end + skipped >= start + field + 2
+    (l4 + skipped == start && own == Some(offset)) || field >= l4 + header_len
 }
 
 /// Verifies the TCP or UDP checksum of a packet; the packet's own offload state only matters if it is partial.

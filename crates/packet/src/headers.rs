@@ -53,10 +53,11 @@ pub(crate) fn checksum_offset(kind: GsoKind) -> u16 {
     }
 }
 
-/// All tags of a frame, however many.
-pub(crate) fn count_tags(frame: &[u8]) -> usize {
+/// Bytes of those tags of a frame in front that are more than are looked behind, however many.
+pub(crate) fn tags_in_front(frame: &[u8]) -> usize {
     let (tags, _) = frame.get(ETHERTYPE_OFFSET..).unwrap_or_default().as_chunks::<TAG_LEN>();
-    tags.iter().take_while(|&&[a, b, ..]| EtherType(u16::from_be_bytes([a, b])).is_vlan()).count()
+    let is_tag = |tag: &&[u8; TAG_LEN]| EtherType(u16::from_be_bytes([tag[0], tag[1]])).is_vlan();
+    TAG_LEN * tags.iter().take_while(is_tag).count().saturating_sub(MAX_TAGS)
 }
 
 impl SuperHeaders {
@@ -69,7 +70,7 @@ impl SuperHeaders {
         let head = packet.head();
         let frame = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
         // Of more tags than are looked behind those in front are as good as outer bytes: every segment gets them.
-        let outer_len = outer_len + TAG_LEN * count_tags(frame).saturating_sub(MAX_TAGS);
+        let outer_len = outer_len + tags_in_front(frame);
         let inner = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
         let at = locate(inner).ok_or(SegmentError::NotTransport)?;
         let (protocol, least, fits_version) = match gso.kind {

@@ -11,7 +11,7 @@
 //! virtqueue: it is written as zero and not read.
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload, PacketBuf};
-use crate::complete::{complete_checksum, complete_crc32c, is_of_transport};
+use crate::complete::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
 
 /// Bytes of the header without `num_buffers`, what packet sockets use and TAPs default to.
 pub const VNET_LEN: usize = 10;
@@ -48,16 +48,6 @@ pub enum VnetError {
     /// A checksum offset that is not the one of the transport being segmented.
     #[error("virtio-net header: checksum offset {0} does not belong to the segmentation type")]
     GsoChecksumOffset(u16),
-    /// A super-packet whose checksum is not that of its TCP or UDP header: every segment would get other bytes than its own.
-    #[error(
-        "virtio-net header: the checksum at {start} + {offset} is not that of the transport being segmented"
-    )]
-    GsoChecksumElsewhere {
-        /// Where summing would start, from the start of the frame.
-        start: u16,
-        /// The field, from there.
-        offset: u16,
-    },
     /// The checksum field, or the transport header of a super-packet, reaches past the end of the frame.
     #[error("virtio-net header: {needed} bytes of frame needed, {have} there")]
     OutsideFrame {
@@ -119,35 +109,19 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
 }
 
 /// Makes the first `len` bytes of the spare room of `packet` its frame, as a device has read them behind the virtio-net header
-/// `hdr`. From here on a partial checksum is that of the frame's own TCP or UDP header: a guest may name any other place,
-/// and completing that later would change what the pipeline has decided by. So any other one is completed here, that of SCTP
-/// as a CRC (see [`complete_crc32c`]).
+/// `hdr`. A partial checksum of SCTP is completed; see [`complete_crc32c`]. Of a frame of a guest's, see
+/// [`settle_checksum`](crate::settle_checksum), too.
 ///
 /// # Errors
-/// As [`decode`], and [`VnetError::GsoChecksumElsewhere`]; what the packet holds then is not to be used.
+/// As [`decode`]; the packet is as before then.
 #[inline]
 pub fn receive(packet: &mut PacketBuf, hdr: &[u8], len: usize) -> Result<(), VnetError> {
     packet.offload = decode(hdr, len)?;
     packet.set_len(len);
-    match packet.offload.checksum {
-        Checksum::Partial { start, offset } if !is_of_transport(packet.head(), start, offset) => {
-            settle(packet, start, offset)
-        }
-        _ => Ok(()),
+    if let Checksum::Partial { offset: SCTP_CHECKSUM_OFFSET, .. } = packet.offload.checksum {
+        complete_crc32c(packet);
     }
-}
-
-/// Completes a partial checksum that is not of the frame's TCP or UDP header.
-#[cold]
-fn settle(packet: &mut PacketBuf, start: u16, offset: u16) -> Result<(), VnetError> {
-    if packet.offload.gso.is_some() {
-        return Err(VnetError::GsoChecksumElsewhere { start, offset });
-    }
-    if complete_crc32c(packet) {
-        return Ok(());
-    }
-    let needed = usize::from(start) + usize::from(offset) + 2;
-    complete_checksum(packet).map_err(|_| VnetError::OutsideFrame { needed, have: packet.len() })
+    Ok(())
 }
 
 /// Writes the virtio-net header of `packet` to `out` (10 or 12 bytes; whatever lies behind the first 10 is zeroed).

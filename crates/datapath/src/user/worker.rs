@@ -161,8 +161,7 @@ impl Worker {
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
-                    self.forwarder.show_sent(port, &self.packet);
-                    self.forwarder.frame(port, None, &mut self.packet);
+                    self.sent(port);
                 }
                 Ok(None) => return,
                 Err(IoError::LinkDown) => return,
@@ -176,6 +175,16 @@ impl Worker {
                 // Such as a kind of super-packet that an older kernel has no words for: the frame is lost, the next is not.
                 Err(_) => vif.drops.add(DropReason::DeviceError, 1),
             }
+        }
+    }
+
+    /// Forwards a frame that a guest has sent.
+    fn sent(&mut self, port: PortNo) {
+        let Self { packet, forwarder, .. } = self;
+        forwarder.show_sent(port, packet);
+        match packet::settle_checksum(packet) {
+            Ok(()) => forwarder.frame(port, None, packet),
+            Err(_) => forwarder.refuse(port, DropReason::Malformed, packet),
         }
     }
 
@@ -246,8 +255,7 @@ impl Worker {
             return self.refuse(DropReason::NoSuchPort);
         };
         vif.rx.add(packet.len());
-        forwarder.show_sent(port, packet);
-        forwarder.frame(port, None, packet);
+        self.sent(port);
     }
 
     fn handed_over_by_uplink(&mut self) {
