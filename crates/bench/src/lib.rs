@@ -22,7 +22,7 @@ pub mod demo;
 mod environment;
 mod error;
 pub mod exact;
-mod file;
+pub mod file;
 pub mod lab;
 pub mod measure;
 mod process;

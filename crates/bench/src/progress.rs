@@ -106,13 +106,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_to_do_takes_its_time() {
-        let progress = Progress::start(4, true);
-        progress.more(2);
-        assert_eq!(progress.steps.load(Ordering::Relaxed), 6);
-    }
-
-    #[test]
     fn rest_is_as_slow_as_what_is_done() {
         let left = |done| left(Duration::from_secs(90), done, 4).map(duration);
         assert_eq!(left(0), None);

@@ -45,6 +45,8 @@ pub(crate) struct State {
     drops: Vec<Weak<()>>,
     /// Who watches ports.
     frames: HashMap<PortNo, Vec<Weak<()>>>,
+    /// The programs do not have all of `config`.
+    is_config_unwritten: bool,
     /// It has been asked to stop: nothing is attached any more.
     is_closed: bool,
     /// When the ways to end points are forgotten that another process has known.
@@ -89,6 +91,7 @@ impl Front {
             hand_over: pieces.map("weft_hand_over")?,
             drops: Vec::new(),
             frames: HashMap::new(),
+            is_config_unwritten: false,
             is_closed: false,
             inherited_until: None,
         };
@@ -198,26 +201,31 @@ impl Front {
 
     /// What is to be done now and then; `thoroughly` less often.
     pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), TableError> {
+        // One that fails keeps the others from nothing.
+        let mut result;
         let deleted = {
             let mut state = self.lock();
-            state.tidy_watchers()?;
+            result = state.configure(|_| {}).and(state.tidy_watchers());
             state.flows.discard_doomed();
             if state.inherited_until.is_some_and(|until| until <= Instant::now()) {
                 state.inherited_until = None;
-                state.reach.disinherit()?;
+                result = result.and(state.reach.disinherit());
             }
             if !state.is_closed {
                 state.ports.attach_missing();
             }
             if !thoroughly {
-                return Ok(());
+                return result;
             }
-            state.flows.maintain()?
+            match state.flows.maintain() {
+                Ok(deleted) => deleted,
+                Err(error) => return result.and(Err(error)),
+            }
         };
-        if deleted.is_empty() {
-            return Ok(());
+        if !deleted.is_empty() {
+            result = result.and(self.finish(deleted, 0).map(drop));
         }
-        self.finish(deleted, 0).map(drop)
+        result
     }
 
     /// Has programs stand everywhere, in the place of those of another process.
@@ -260,11 +268,13 @@ impl State {
     fn configure(&mut self, change: impl FnOnce(&mut Words)) -> Result<(), TableError> {
         let had = self.config;
         change(&mut self.config);
-        if self.config == had {
+        if self.config == had && !self.is_config_unwritten {
             return Ok(());
         }
-        // What was not written is tried again.
-        self.write_config().inspect_err(|_| self.config = had)
+        // Some of it is told once only: what was not written goes with the next that is.
+        let written = self.write_config();
+        self.is_config_unwritten = written.is_err();
+        written
     }
 
     /// Believes in ways to end points that another process has known, by the addresses of these as they are on the wire, as far as they leave
@@ -302,12 +312,14 @@ impl State {
         let is_there = |watcher: &Weak<()>| watcher.strong_count() > 0;
         self.drops.retain(is_there);
         let watch_drops = !self.drops.is_empty();
-        self.configure(|words| words.watch_drops = watch_drops)?;
+        let mut told = self.configure(|words| words.watch_drops = watch_drops);
         let ports: Vec<PortNo> = self.frames.keys().copied().collect();
         let is_watched = self.frames.values().flatten().any(is_there);
         let switch = |state: &mut Self| state.configure(|words| words.watch_frames = is_watched);
         // What can be told is, whatever else fails: the switch is on while a port is watched.
-        let mut told = if is_watched { switch(self) } else { Ok(()) };
+        if is_watched {
+            told = told.and(switch(self));
+        }
         for port in ports {
             let watchers = self.frames.entry(port).or_default();
             watchers.retain(is_there);

@@ -54,10 +54,7 @@ fn claims(all: &[Finding]) -> String {
         all.iter().filter(|finding| finding.verdict == verdict).collect()
     };
     let unknown = [
-        (
-            Verdict::NotConverged,
-            "what was found may, with the noise of the machine, lie to either side",
-        ),
+        (Verdict::NotConverged, "noise or the conditions of the run allow either"),
         (Verdict::NotTestable, "machine or run lacks what they need"),
     ];
     let open = unknown.map(|(verdict, why)| (with(verdict), verdict, why));
@@ -366,8 +363,8 @@ mod tests {
         all[3].verdict = Verdict::HoldsSoFar;
         all[7].verdict = Verdict::Holds;
         let told = claims(&all);
-        let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because what was found \
-                        may, with the noise of the machine, lie to either side, 13 because";
+        let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because noise \
+                        or the conditions of the run allow either, 13 because";
         assert!(told.contains(sentence), "{told}");
         for (at, words) in
             [(7, "holds"), (1, "does not hold"), (3, "holds so far, by 0 of 0 measurements")]

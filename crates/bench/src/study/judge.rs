@@ -368,11 +368,19 @@ mod tests {
         assert_eq!(both(1.2, 0.5).0, Verdict::DoesNotHold);
         // What failed altogether is left out, and that is said.
         let mut failed = of(1.0, 1.0, "tcp_rr-1024B-64i");
-        failed.samples.iter_mut().filter(|s| s.contender == pair[1]).for_each(|s| s.figures = None);
         failed.samples.extend(of(1.5, 1.0, "tcp_rr-1024B-8i").samples);
-        let (found, lines) = verdict("C10", &failed);
-        assert_eq!(found, Verdict::Holds, "{lines:?}");
-        assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
+        let lost = |results: &mut Results, blocks: std::ops::Range<usize>| {
+            let is = |s: &&mut Sample| s.contender == pair[1] && s.scenario.ends_with("64i");
+            let samples = results.samples.iter_mut().filter(is);
+            samples.filter(|s| blocks.contains(&s.block)).for_each(|s| s.figures = None);
+        };
+        for blocks in [0..5, 1..5, 0..3] {
+            let mut failed = failed.clone();
+            lost(&mut failed, blocks);
+            let (found, lines) = verdict("C10", &failed);
+            assert_eq!(found, Verdict::Holds, "{lines:?}");
+            assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
+        }
         // Of one alone, nothing is known.
         assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, Verdict::NotConverged);
     }
@@ -392,15 +400,20 @@ mod tests {
             let mut fast = results(Study::Qinq, 3, &[qinq], scenario, figures);
             fast.samples.iter_mut().for_each(|sample| sample.shape.profile = Profile::Full);
             slow.samples.extend(fast.samples);
+            for sample in &mut slow.samples {
+                sample.figures.take_if(|figures| figures.gbps == Some(0.0));
+            }
             verdict("C15", &slow)
         };
         assert_eq!(of(1.95).0, Verdict::Holds);
-        let (found, lines) = of(1.3);
-        assert_eq!(found, Verdict::NotConverged);
-        assert!(
-            lines[0].contains("; weft user vxlan held 1.3 of 2 Gb/s only; claimed"),
-            "{lines:?}"
-        );
+        // Of a run in which nothing moved there are no figures.
+        for held in [1.3, 0.0] {
+            let (found, lines) = of(held);
+            assert_eq!(found, Verdict::NotConverged);
+            let told =
+                format!("; weft user vxlan held {held:.1} of 2 Gb/s in its worst run; claimed");
+            assert!(lines[0].contains(&told), "{lines:?}");
+        }
     }
 
     #[test]

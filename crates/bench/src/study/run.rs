@@ -386,8 +386,11 @@ impl Runner<'_> {
     fn visit(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
         let Visit { study, cell, contender, block, .. } = visit;
         let (profile, blocks) = (cell.shape.profile, record.results.blocks);
-        let planned = if block < blocks { "of" } else { "beyond" };
-        let block = format!("block {} {planned} {blocks}", block + 1);
+        // A study that was not steady is given more than were planned.
+        let block = match (block + 1).checked_sub(blocks).filter(|more| *more > 0) {
+            None => format!("block {} of {blocks}", block + 1),
+            Some(more) => format!("more block {more}, after {blocks}"),
+        };
         let what = format!("{study} · {profile} · {block} · {contender}");
         self.progress.trial(&what);
         self.progress.step(&what);

@@ -114,21 +114,31 @@ impl<'p> Pick<'p> {
         evidence: &'e Evidence<'_>,
         of: Figure<'_>,
     ) -> Option<(BTreeMap<usize, f64>, &'e Table)> {
-        let mut tables = evidence.of_study(self.study);
-        let table = tables.find(|t| t.scenario == self.scenario && self.takes(&t.shape))?;
-        let mine = |s: &&Sample| s.contender == self.contender && !s.again && table.has(s);
+        let table = self.table(evidence)?;
         let value = |s: &Sample| Some((s.block, of(s.figures.as_ref()?)?));
-        Some((evidence.results.samples.iter().filter(mine).filter_map(value).collect(), table))
+        let samples = evidence.results.samples.iter().filter(|s| self.is_of(s, table));
+        Some((samples.filter_map(value).collect(), table))
     }
 
-    /// The least of `of` in any run.
+    fn table<'e>(&self, evidence: &'e Evidence<'_>) -> Option<&'e Table> {
+        let mut tables = evidence.of_study(self.study);
+        tables.find(|t| t.scenario == self.scenario && self.takes(&t.shape))
+    }
+
+    fn is_of(&self, sample: &Sample, table: &Table) -> bool {
+        sample.contender == self.contender && !sample.again && table.has(sample)
+    }
+
+    /// The least of `of` in any run; of one that failed it is 0.
     pub(super) fn least(
         &self,
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<f64> {
-        let (runs, _) = self.series(evidence, &of)?;
-        runs.into_values().reduce(f64::min)
+        let table = self.table(evidence)?;
+        let value = |s: &Sample| s.figures.as_ref().map_or(Some(0.0), &of);
+        let samples = evidence.results.samples.iter().filter(|s| self.is_of(s, table));
+        samples.filter_map(value).reduce(f64::min)
     }
 
     /// The ratios of these to those, of the same block.

@@ -331,7 +331,7 @@ fn write_reports(results: &Results, out: &Path) -> Result<(), Error> {
     {
         let file = out.join(name);
         let what = format!("write {}", file.display());
-        std::fs::write(&file, text).map_err(|source| Error::Io { what, source })?;
+        bench::file::write(&file, &text).map_err(|source| Error::Io { what, source })?;
     }
     Ok(())
 }
