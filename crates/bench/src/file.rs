@@ -31,7 +31,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     fs::write(&part, "").and_then(|()| fs::remove_file(&part))
 }
 
-/// Where links lead, to what is not there yet, too.
+/// Where links lead; of a link to what is not there yet, only that one is followed.
 fn target(path: &Path) -> PathBuf {
     let led_to = |link: PathBuf| path.parent().unwrap_or(Path::new("")).join(link);
     fs::canonicalize(path)

@@ -205,7 +205,7 @@ impl Front {
         let mut result;
         let deleted = {
             let mut state = self.lock();
-            result = state.configure(|_| {}).and(state.tidy_watchers());
+            result = state.tidy_watchers();
             state.flows.discard_doomed();
             if state.inherited_until.is_some_and(|until| until <= Instant::now()) {
                 state.inherited_until = None;
@@ -372,6 +372,10 @@ impl FastPath for Front {
             words.socket_port = ports.map_or(0, |ports| ports.socket);
         });
         let is_led = led.is_ok();
+        if !is_led && ports.is_some() {
+            // Nobody opens a socket there any more.
+            (state.config.vxlan_port, state.config.socket_port) = (0, 0);
+        }
         say("where the sockets of VXLAN are", led);
         is_led
     }

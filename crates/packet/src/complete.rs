@@ -76,8 +76,9 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     true
 }
 
-/// Completes the partial checksum of a guest's frame that is neither that of the frame's own TCP or UDP header nor behind all
-/// headers that a pipeline reads, as those of a guest's own tunnels are. It must be done before anybody reads the frame: a guest
+/// Completes the partial checksum of a guest's frame that is neither that of the frame's own TCP or UDP header nor of something
+/// behind all headers that a pipeline reads, as those of a guest's own tunnels are. Of the frame's own transport that says nothing:
+/// unless it is SCTP, whose CRC it was, the frame is [`Checksum::Unverified`] then. It must be done before anybody reads the frame: a guest
 /// names any place, and what comes to stand there is what the guest chose to be summed. Completed later, it would change an
 /// address or a port that the pipeline has decided by.
 ///
@@ -89,21 +90,22 @@ pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
     if is_out_of_the_way(packet.head(), start, offset) || complete_crc32c(packet) {
         return Ok(());
     }
-    complete_checksum(packet)
+    complete_checksum(packet)?;
+    packet.offload.checksum = Checksum::Unverified;
+    Ok(())
 }
 
 /// True when completing the checksum changes nothing that a pipeline reads.
 fn is_out_of_the_way(frame: &[u8], start: u16, offset: u16) -> bool {
     // The longest header of those without a length that have ports.
     const PORTS: usize = 12;
-    let (start, offset) = (usize::from(start), usize::from(offset));
     // What stands behind more tags is read once some are taken off.
     let skipped = tags_in_front(frame);
-    let Some(field) = (start + offset).checked_sub(skipped) else { return false };
+    let Some(start) = usize::from(start).checked_sub(skipped) else { return false };
     let Some(frame) = frame.get(skipped..) else { return false };
     let Ok(at) = transport_offset(frame) else { return false };
     if !at.is_ip() {
-        return at.ethertype != EtherType::ARP && field >= at.l3;
+        return !matches!(at.ethertype, EtherType::ARP | EtherType::RARP) && start >= at.l3;
     }
     let Some(Location { l4, protocol, .. }) = whole(&at) else { return false };
     let (own, header_len) = match protocol {
@@ -116,7 +118,7 @@ fn is_out_of_the_way(frame: &[u8], start: u16, offset: u16) -> bool {
         Protocol::ICMP | Protocol::ICMPV6 => return false,
         _ => (None, PORTS),
     };
-    (l4 + skipped == start && own == Some(offset)) || field >= l4 + header_len
+    (start == l4 && own == Some(usize::from(offset))) || start >= l4 + header_len
 }
 
 /// Verifies the TCP or UDP checksum of a packet; the packet's own offload state only matters if it is partial.

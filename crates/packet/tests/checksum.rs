@@ -316,6 +316,21 @@ fn checksum_inside_a_guests_own_tunnel_stays_partial_when_it_is_settled() {
 }
 
 #[test]
+fn addresses_of_arp_change_at_once_when_a_checksum_is_asked_for_there() {
+    for (kind, tags) in [(0x0806_u16, 0), (0x8035, 0), (0x8035, 1), (0x0806, 3)] {
+        let arp = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &[9; 20], &[0; 18]].concat();
+        let tag = [0x81, 0, 0, 9].repeat(tags);
+        let frame = [&[2; 12][..], &tag, &kind.to_be_bytes(), &arp].concat();
+        let mut packet = PacketBuf::from_bytes(&frame);
+        let l3 = 14 + 4 * tags;
+        packet.offload.checksum = Checksum::Partial { start: l3 as u16, offset: 14 };
+        settle_checksum(&mut packet).unwrap();
+        let expected = (summed(&frame, l3, 14), Checksum::Unverified);
+        assert_eq!((packet.to_vec(), packet.offload.checksum), expected, "{kind:x}, {tags} tags");
+    }
+}
+
+#[test]
 fn super_packet_is_refused_when_its_checksum_is_in_a_header() {
     let sent = Spec { payload: vec![7; 900], ..Spec::default() }.packet(Some(100));
     let Checksum::Partial { start: own, offset } = sent.offload.checksum else { unreachable!() };

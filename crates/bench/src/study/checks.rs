@@ -208,17 +208,28 @@ fn geneve(
         let pick = |contender, scenario| Pick::new(Study::GeneveVsVxlan, contender, scenario);
         let mut pairs: Vec<_> =
             scenarios.iter().map(|name| (pick(geneve, name), pick(vxlan, name))).collect();
-        // What failed, or did more often than not, has no part in the mean, and the line says so: the mean is of the blocks that have all.
+        // The mean is of the blocks that have all: what failed more often than not has no part in it, and where no block has all, one
+        // scenario stands for them. Neither settles anything.
         let runs = |(these, those): &(Pick<'_>, Pick<'_>)| {
             these.over(those, evidence, of).map_or(0, |ratio| ratio.estimate.runs)
         };
-        let most = pairs.iter().map(runs).max().unwrap_or(0);
+        let (whole, most) = (pairs.len(), pairs.iter().map(runs).max().unwrap_or(0));
         pairs.retain(|pair| runs(pair) * 2 > most);
-        let whole = scenarios.len();
-        let lacking = if pairs.len() < whole { format!(" of {whole}") } else { String::new() };
+        if mean_over(&pairs, evidence, of).is_none() {
+            pairs.retain(|pair| runs(pair) == most);
+            pairs.truncate(1);
+        }
+        let (left, mut lacking) = (pairs.len(), String::new());
+        let found = mean_over(&pairs, evidence, of).map(|ratio| {
+            if left == whole {
+                return ratio;
+            }
+            lacking = format!(" of {whole}");
+            Ratio { noise: Err(format!("{} failed", whole - left)), ..ratio }
+        });
         checks.push(Check {
-            what: format!("{geneve} over {vxlan}, {}{lacking} scenarios", pairs.len()),
-            found: mean_over(&pairs, evidence, of),
+            what: format!("{geneve} over {vxlan}, {left}{lacking} scenarios"),
+            found,
             range,
         });
     }
@@ -301,10 +312,13 @@ fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
         let (fast, slow) = (pick(qinq).profile(Profile::Full), pick(tunnel).profile(Profile::None));
         let found = fast.over(&slow, evidence, Figures::stream_cost).map(|ratio| {
             let lost = [(qinq, fast), (tunnel, slow)].map(|(who, pick)| {
-                let least = pick.least(evidence, Figures::throughput);
-                let why =
-                    |gbps| format!("{who} held {gbps:.1} of {FIXED_GBPS} Gb/s in its worst run");
-                least.filter(|gbps| *gbps < HELD).map(why)
+                match (pick.failed(evidence), pick.least(evidence, Figures::throughput)) {
+                    (0, Some(gbps)) if gbps < HELD => {
+                        Some(format!("{who} held {gbps:.1} of {FIXED_GBPS} Gb/s in its worst run"))
+                    }
+                    (0, _) => None,
+                    (failed, _) => Some(format!("runs of {who} that failed: {failed}")),
+                }
             });
             let lost: Vec<_> = lost.into_iter().flatten().collect();
             if lost.is_empty() { ratio } else { Ratio { noise: Err(lost.join(", ")), ..ratio } }

@@ -378,9 +378,15 @@ mod tests {
             let mut failed = failed.clone();
             lost(&mut failed, blocks);
             let (found, lines) = verdict("C10", &failed);
-            assert_eq!(found, Verdict::Holds, "{lines:?}");
+            assert_eq!(found, Verdict::NotConverged, "{lines:?}");
             assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
+            assert!(lines[0].contains("; 1 failed; claimed"), "{lines:?}");
         }
+        // No block has both.
+        failed.samples.retain(|s| s.block % 2 == usize::from(s.scenario.ends_with("64i")));
+        let (found, lines) = verdict("C10", &failed);
+        assert_eq!((found, lines.len()), (Verdict::NotConverged, 1), "{lines:?}");
+        assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
         // Of one alone, nothing is known.
         assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, Verdict::NotConverged);
     }
@@ -407,12 +413,13 @@ mod tests {
         };
         assert_eq!(of(1.95).0, Verdict::Holds);
         // Of a run in which nothing moved there are no figures.
-        for held in [1.3, 0.0] {
+        for (held, why) in [
+            (1.3, "weft user vxlan held 1.3 of 2 Gb/s in its worst run"),
+            (0.0, "runs of weft user vxlan that failed: 1"),
+        ] {
             let (found, lines) = of(held);
             assert_eq!(found, Verdict::NotConverged);
-            let told =
-                format!("; weft user vxlan held {held:.1} of 2 Gb/s in its worst run; claimed");
-            assert!(lines[0].contains(&told), "{lines:?}");
+            assert!(lines[0].contains(&format!("; {why}; claimed")), "{lines:?}");
         }
     }
 

@@ -129,16 +129,21 @@ impl<'p> Pick<'p> {
         sample.contender == self.contender && !sample.again && table.has(sample)
     }
 
-    /// The least of `of` in any run; of one that failed it is 0.
+    /// The least of `of` in any run.
     pub(super) fn least(
         &self,
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<f64> {
-        let table = self.table(evidence)?;
-        let value = |s: &Sample| s.figures.as_ref().map_or(Some(0.0), &of);
-        let samples = evidence.results.samples.iter().filter(|s| self.is_of(s, table));
-        samples.filter_map(value).reduce(f64::min)
+        let (runs, _) = self.series(evidence, &of)?;
+        runs.into_values().reduce(f64::min)
+    }
+
+    /// How many runs have no figures.
+    pub(super) fn failed(&self, evidence: &Evidence<'_>) -> usize {
+        let Some(table) = self.table(evidence) else { return 0 };
+        let samples = evidence.results.samples.iter();
+        samples.filter(|s| self.is_of(s, table) && s.figures.is_none()).count()
     }
 
     /// The ratios of these to those, of the same block.

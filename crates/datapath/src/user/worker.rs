@@ -181,8 +181,9 @@ impl Worker {
     /// Forwards a frame that a guest has sent.
     fn sent(&mut self, port: PortNo) {
         let Self { packet, forwarder, .. } = self;
+        let settled = packet::settle_checksum(packet);
         forwarder.show_sent(port, packet);
-        match packet::settle_checksum(packet) {
+        match settled {
             Ok(()) => forwarder.frame(port, None, packet),
             Err(_) => forwarder.refuse(port, DropReason::Malformed, packet),
         }
@@ -247,6 +248,8 @@ impl Worker {
         let Some(port) = hand_over::take_off(&mut self.packet) else {
             return self.refuse(DropReason::Malformed);
         };
+        // With the header in front nobody saw that it is SCTP.
+        packet::complete_crc32c(&mut self.packet);
         let Self { packet, forwarder, .. } = self;
         if port == forwarder.out.uplink_port() {
             return self.handed_over_by_uplink();
