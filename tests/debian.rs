@@ -4,15 +4,12 @@
 //! The tests that are ignored run in the machine; the others boot it and have it run them. Its clock counts instructions: what is waited
 //! for there does not depend on how busy this host is.
 
-mod common;
-#[path = "debian/doctor.rs"]
 mod doctor;
-mod peers;
 
-use common::daemon::WEFT;
-use common::{Daemon, Datapath, Host, Lab, Setup, traffic};
-use peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
-use peers::{MTU, guests_exchange, kernel, nothing_was_refused, tried};
+use crate::common::daemon::WEFT;
+use crate::common::{Daemon, Datapath, Host, Lab, Setup, traffic};
+use crate::peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
+use crate::peers::{MTU, guests_exchange, kernel, nothing_was_refused, tried};
 use std::path::Path;
 use std::time::Duration;
 use testkit::host::TestHost;

@@ -4,12 +4,9 @@
 //! and checksums that a NIC would complete are not judged then, everything else is. With them off, every frame is what
 //! a wire would carry, and every checksum, outer and inner, must be right.
 
-mod common;
-mod peers;
-
-use common::{Daemon, Datapath, Guest, INNER_VLAN, Lab, Setup, VLAN, VNI, traffic};
-use peers::capture::{Capture, dissect};
-use peers::carry_wire_frames_between;
+use crate::common::{Daemon, Datapath, Guest, INNER_VLAN, Lab, Setup, VLAN, VNI, traffic};
+use crate::peers::capture::{Capture, dissect};
+use crate::peers::carry_wire_frames_between;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -286,7 +283,7 @@ fn capture(lab: &Lab, name: &str) -> PathBuf {
 /// Makes the guest ask for its neighbours again.
 fn forget_neighbours(guest: &Guest) {
     let netlink = guest.netns.netlink();
-    let index = netlink.index_of(common::GUEST_DEVICE).expect("a guest has a device");
+    let index = netlink.index_of(crate::common::GUEST_DEVICE).expect("a guest has a device");
     for neighbour in netlink.neighbours(Some(index)).expect("neighbours can be listed") {
         // One that the kernel has just dropped itself is gone, too.
         let _ = netlink.delete_neighbour(index, neighbour.ip);

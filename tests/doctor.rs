@@ -1,8 +1,6 @@
 //! `weft doctor` as its user sees it: exit codes and output, and the way between two hosts with something narrow on it.
 
-mod common;
-
-use common::{Daemon, Host};
+use crate::common::{Daemon, Host};
 use netdev::{IpPrefix, Route};
 use serde_json::Value;
 use std::net::IpAddr;
@@ -86,7 +84,7 @@ impl Path {
     /// What `weft doctor --path` of `h1` says of `h2`, and its exit code.
     fn ask(&self) -> (Value, i32) {
         let begun = Instant::now();
-        let mut command = self.hosts[0].netns.program(common::daemon::WEFT);
+        let mut command = self.hosts[0].netns.program(crate::common::daemon::WEFT);
         command.args(["doctor", "--path", "h2", "--json", "--control"]).arg(self.control(0));
         let output = command.output().expect("weft can be started");
         assert!(begun.elapsed() < LIMIT, "it took {:?}", begun.elapsed());
@@ -198,7 +196,7 @@ fn nobody_answers_when_there_is_no_daemon_on_the_other_host() {
     let seen = wrong(&report);
     assert_eq!((seen.len(), code), (1, 2), "{report:#}");
     assert!(seen[0].starts_with("no answer from"), "{seen:?}");
-    let mut command = path.hosts[0].netns.program(common::daemon::WEFT);
+    let mut command = path.hosts[0].netns.program(crate::common::daemon::WEFT);
     command.args(["doctor", "--path", "h3", "--control"]).arg(path.control(0));
     let output = command.output().expect("weft can be started");
     assert_eq!(output.status.code(), Some(2));
@@ -212,7 +210,7 @@ fn exit_code_is_that_of_the_worst_finding() {
     let path = Path::new("vxlan");
     let host = &path.hosts[0];
     let doctor = |arguments: &[&str]| {
-        let mut command = host.netns.program(common::daemon::WEFT);
+        let mut command = host.netns.program(crate::common::daemon::WEFT);
         command.arg("doctor").args(arguments).output().expect("weft can be started")
     };
     let network = path.folder.join("network.toml").display().to_string();
@@ -224,7 +222,7 @@ fn exit_code_is_that_of_the_worst_finding() {
     assert!(wrong(&report).contains(&"rx-gro off"), "{report:#}");
     assert_eq!(report["nics"][0]["driver"], "veth");
     let daemon = path.start(0);
-    let mut command = host.netns.program(common::daemon::WEFT);
+    let mut command = host.netns.program(crate::common::daemon::WEFT);
     let shown = command.args(["show", "--control"]).arg(path.control(0)).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let trains = "vxlan: trains of UDP datagrams; eth0 cuts them: tx-udp-segmentation on";

@@ -1,13 +1,12 @@
 //! The kernel's VXLAN on the other host.
 
-mod common;
-mod peers;
-
-use common::frames::{FrameSocket, count, note};
-use common::outer::Outer;
-use common::{Attachment, Daemon, GUEST_DEVICE, Lab, Setup, VNI, traffic};
-use peers::capture::{Capture, dissect};
-use peers::{MTU, carry_wire_frames_between, guests_talk, kernel, nothing_was_refused, tried};
+use crate::common::frames::{FrameSocket, count, note};
+use crate::common::outer::Outer;
+use crate::common::{Attachment, Daemon, GUEST_DEVICE, Lab, Setup, VNI, traffic};
+use crate::peers::capture::{Capture, dissect};
+use crate::peers::{
+    MTU, carry_wire_frames_between, guests_talk, kernel, nothing_was_refused, tried,
+};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use testkit::{require_program, require_root};

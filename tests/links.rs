@@ -1,10 +1,8 @@
 //! Links that go, come back and change: the uplink, the interfaces of guests, and their MTUs. The daemon says what is the
 //! matter and recovers by itself.
 
-mod common;
-
-use common::daemon::{no_answer, port, wait_port};
-use common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
+use crate::common::daemon::{no_answer, port, wait_port};
+use crate::common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
 use netdev::{Dad, Event, IpPrefix, LinkKind, LinkSpec, Monitor};
 use nix::sys::signal::Signal;
 use std::net::IpAddr;

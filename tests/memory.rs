@@ -1,8 +1,6 @@
 //! How much memory a daemon takes. (What end points cost by the hundred thousand is measured where their table is.)
 
-mod common;
-
-use common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv4Addr;

@@ -1,12 +1,10 @@
 //! Real traffic between guests through every tunnel type: the sockets of the guests' kernels on both sides, every byte
 //! compared, and no packet dropped on the way.
 
-mod common;
-
-use common::daemon::port;
-use common::frames::{FrameSocket, count, note};
-use common::trunk::Trunk;
-use common::{
+use crate::common::daemon::port;
+use crate::common::frames::{FrameSocket, count, note};
+use crate::common::trunk::Trunk;
+use crate::common::{
     Attachment, Daemon, GUEST_DEVICE, Guest, Host, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, traffic,
 };
 use datapath::stats::Drops;

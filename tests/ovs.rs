@@ -1,11 +1,8 @@
 //! Open vSwitch with its userspace datapath on the other host.
 
-mod common;
-mod peers;
-
-use common::{Datapath, Lab, Setup};
-use peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
-use peers::{MTU, guests_talk, nothing_was_refused, tried};
+use crate::common::{Datapath, Lab, Setup};
+use crate::peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
+use crate::peers::{MTU, guests_talk, nothing_was_refused, tried};
 use testkit::{require_program, require_root};
 
 /// Traffic in both directions, and all that Open vSwitch took out of the tunnel had the right key and logical ports.

@@ -2,10 +2,8 @@
 //! missing rights. The daemon says what is the matter, recovers by itself or ends with a clear sentence, and leaves nothing
 //! behind.
 
-mod common;
-
-use common::daemon::{WEFT, no_answer, wait_port};
-use common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
+use crate::common::daemon::{WEFT, no_answer, wait_port};
+use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use netdev::{Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

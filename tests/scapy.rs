@@ -2,15 +2,10 @@
 //!
 //! `peers/frames.py` makes frames of every kind and says what it thinks their fields are.
 
-mod common;
-mod peers;
-#[path = "peers/stack.rs"]
-mod stack;
-
-use peers::program::{command, run};
+use crate::peers::program::{command, run};
+use crate::peers::stack::{Layer, Numbers, Stack};
 use serde::Deserialize;
 use serde_json::Value;
-use stack::{Layer, Numbers, Stack};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::process::Command;

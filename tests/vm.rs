@@ -1,10 +1,8 @@
 //! A virtual machine as a guest: Debian's kernel and its virtio driver at one end, a namespace or another machine on the other
 //! host at the other.
 
-mod common;
-
-use common::daemon::{port, wait_port};
-use common::{Daemon, Guest, Lab, PATIENCE, Setup, traffic};
+use crate::common::daemon::{port, wait_port};
+use crate::common::{Daemon, Guest, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::Count;
 use nix::sys::signal::Signal;
 use std::io::{ErrorKind, Write};

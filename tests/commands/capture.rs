@@ -1,6 +1,6 @@
 //! `weft capture`.
 
-use crate::call::Watch;
+use super::call::Watch;
 use crate::common::frames::contains;
 use crate::common::{Daemon, Lab, PATIENCE, Setup, traffic};
 use pcap_parser::PcapCapture;

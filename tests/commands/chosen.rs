@@ -1,6 +1,6 @@
 //! What `weft show` says was chosen is what is on the wire between the hosts.
 
-use crate::call::{weft, weft_json};
+use super::call::{weft, weft_json};
 use crate::common::frames::{FrameSocket, contains};
 use crate::common::{Daemon, Lab, PATIENCE, Setup, traffic};
 use serde_json::Value;

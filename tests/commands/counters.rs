@@ -1,6 +1,6 @@
 //! What is counted, which is the same for the same traffic, whoever forwards.
 
-use crate::call::weft;
+use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
 use crate::common::outer::Outer;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup};

@@ -1,6 +1,6 @@
 //! What every command says to wrong input, and without a daemon.
 
-use crate::call::weft;
+use super::call::weft;
 use crate::common::{Lab, Setup};
 use std::path::Path;
 use testkit::require_root;

@@ -1,6 +1,6 @@
 //! Ports that learn: a bridge with machines of its own behind a port, of which the network file says nothing.
 
-use crate::call::{weft, weft_json};
+use super::call::{weft, weft_json};
 use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, contains, count, note};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};

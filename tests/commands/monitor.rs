@@ -1,10 +1,10 @@
 //! `weft monitor`, in a network with a router, an access control list and port security.
 
-use crate::call::Watch;
-use crate::capture::frames_of;
+use super::call::Watch;
+use super::capture::frames_of;
+use super::routed::{FAR, GATEWAY_MAC, NEAR, Routed};
 use crate::common::frames::{FrameSocket, contains, frame, note};
 use crate::common::{Daemon, GUEST_DEVICE, Guest, traffic};
-use crate::routed::{FAR, GATEWAY_MAC, NEAR, Routed};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use testkit::require_root;

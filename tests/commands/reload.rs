@@ -1,6 +1,6 @@
 //! `weft reload`.
 
-use crate::call::{weft, weft_json};
+use super::call::{weft, weft_json};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use nix::sys::signal::Signal;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! A network with a router.
 
-use crate::call::Watch;
+use super::call::Watch;
 use crate::common::{Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup};
 use netdev::Route;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! `weft ports`, `fdb`, `tunnels` and `flows`.
 
-use crate::call::{weft, weft_json};
+use super::call::{weft, weft_json};
+use super::routed::{FAR, Routed};
 use crate::common::{Daemon, PATIENCE, traffic};
-use crate::routed::{FAR, Routed};
 use serde_json::{Value, json};
 use testkit::host::wait_until;
 use testkit::require_root;

@@ -2,7 +2,6 @@
 //! own; a network file made from a [`Setup`]; daemons ([`daemon`]) and traffic between guests ([`traffic`]).
 //!
 //! Everything made is owned by the [`Lab`] and gone when it is dropped, also when a test fails.
-#![allow(dead_code, reason = "each test program uses the part it needs")]
 
 pub mod daemon;
 pub mod frames;

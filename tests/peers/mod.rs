@@ -2,11 +2,11 @@
 //! Open vSwitch ([`open_vswitch`]), tcpdump and tshark ([`capture`]); and the programs that they are ([`testkit::program`]).
 //!
 //! Everything started is owned by a value that ends it when dropped, also when a test fails.
-#![allow(dead_code, reason = "each test program uses the part it needs")]
 
 pub mod capture;
 pub mod kernel;
 pub mod open_vswitch;
+pub mod stack;
 
 use crate::common::{Daemon, Host, Lab, traffic};
 use netdev::Netns;

@@ -1,9 +1,9 @@
 //! Geneve.
 
+use super::target::{TEB, Target, kernel_refuses};
 use crate::common::frames::note;
 use crate::common::outer::Outer;
 use crate::common::{Setup, VNI};
-use crate::target::{TEB, Target, kernel_refuses};
 use testkit::require_root;
 
 pub const GENEVE_PORT: u16 = 6081;

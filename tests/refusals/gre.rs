@@ -1,8 +1,8 @@
 //! GRE.
 
+use super::target::{TEB, Target, Wrap};
 use crate::common::outer::{GRE, Outer};
 use crate::common::{Setup, VNI};
-use crate::target::{TEB, Target, Wrap};
 use testkit::require_root;
 
 const GRE_CHECKSUM: u16 = 0x8000;

@@ -1,14 +1,14 @@
 //! Guests that forge tunnel packets, or send what they may not.
 
+use super::geneve::{GENEVE_PORT, geneve_header, logical_ports};
+use super::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
+use super::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
 use crate::common::daemon::port;
 use crate::common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
 use crate::common::outer::Outer;
 use crate::common::{
     Attachment, Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, VNI, traffic,
 };
-use crate::geneve::{GENEVE_PORT, geneve_header, logical_ports};
-use crate::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
-use crate::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
 use std::net::UdpSocket;
 use testkit::host::wait_until;
 use testkit::require_root;

@@ -1,9 +1,9 @@
 //! STT.
 
+use super::target::{FORBIDDEN, Target};
 use crate::common::frames::{contains, note};
 use crate::common::outer::{Outer, SttSegment, TCP, stt_header};
 use crate::common::{PATIENCE, Setup, VNI};
-use crate::target::{FORBIDDEN, Target};
 use testkit::host::wait_until;
 use testkit::require_root;
 

@@ -1,8 +1,8 @@
 //! VLAN and QinQ.
 
+use super::target::{Target, Wrap};
 use crate::common::frames::note;
 use crate::common::{INNER_VLAN, Setup, VLAN};
-use crate::target::{Target, Wrap};
 use testkit::require_root;
 
 fn tagged(tags: &[(u16, u16)], inner: &[u8]) -> Vec<u8> {

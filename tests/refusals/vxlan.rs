@@ -1,9 +1,9 @@
 //! VXLAN.
 
+use super::target::{Target, kernel_refuses};
 use crate::common::frames::note;
 use crate::common::outer::{Outer, UDP};
 use crate::common::{Datapath, Setup, VNI};
-use crate::target::{Target, kernel_refuses};
 use testkit::require_root;
 
 pub const VXLAN_PORT: u16 = 4789;

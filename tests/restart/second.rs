@@ -1,6 +1,6 @@
 //! A second daemon in the network namespace of one that runs, and `weft stop --purge` there.
 
-use crate::Pinning;
+use super::Pinning;
 use crate::common::daemon::WEFT;
 use crate::common::{Daemon, PATIENCE, Setup, traffic};
 use std::fs;

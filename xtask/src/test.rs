@@ -3,9 +3,6 @@
 //! A test that needs root or a package is an ordinary `#[test]`; where it lacks them it reports that it skipped itself
 //! (crate `testkit`, module `report`). The report is a file of lines `SKIPPED test: why`, `PEER name: what` and
 //! `LACKING what: why` (of something tested that does not do all that there are tests for), named to the tests by `WEFT_TEST_REPORT`.
-//!
-//! Tests share the processors, and some of them wait for peers. A few that failed are therefore run once more, one at a time; those that
-//! pass then are named at the end, since one of them may still have found something.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,11 +34,10 @@ impl Options {
     }
 }
 
-/// The programs of end-to-end tests that are run with the user datapath as well: those about what packets become.
-const WITH_BOTH: [&str; 6] = ["overlay", "kernel_vxlan", "ovs", "dissect", "refusals", "commands"];
-
-/// More failed tests than this are not bad luck, and are not run again.
-const MAX_RETRIED: usize = 3;
+/// The modules of the end-to-end tests that check what packets become. They run a second time with
+/// the user datapath.
+const WITH_BOTH_DATAPATHS: [&str; 6] =
+    ["overlay::", "kernel_vxlan::", "ovs::", "dissect::", "refusals::", "commands::"];
 
 /// How many tests there were. `passed` does not count the skipped ones, although the test harness does.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -116,32 +112,27 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         // Build as the user; only the test programs themselves are root.
         command.env(runner_variable()?, "sudo --preserve-env");
     }
-    let mut unsteady = Vec::new();
-    let mut end = run_twice(command, counts, &mut unsteady);
+    let mut end = run_counted(&mut command, counts);
     if options.arguments.is_empty() {
-        // The first run was with whatever this host gets when nothing is said: the kernel datapath, where it can have it.
-        // Of the whole workspace, as the first run: with fewer packages the dependencies would have other features, and be compiled once more.
-        let mut with_user = cargo(&["test", "--no-fail-fast", "--workspace"]);
-        WITH_BOTH.iter().for_each(|program| _ = with_user.args(["--test", program]));
-        with_user.env("WEFT_TEST_REPORT", &report_path).env("WEFT_TEST_DATAPATH", "user");
+        // The first run used the default: the kernel datapath, where the host supports it. `--workspace` keeps the
+        // features of dependencies, and so their compiled code, as in the first run.
+        let mut with_user = cargo(&["test", "--workspace", "--test", "e2e", "--"]);
+        with_user
+            .args(WITH_BOTH_DATAPATHS)
+            .env("WEFT_TEST_REPORT", &report_path)
+            .env("WEFT_TEST_DATAPATH", "user");
         if root == Root::BySudo {
             with_user.env(runner_variable()?, "sudo --preserve-env");
         }
-        end = end.and(run_twice(with_user, counts, &mut unsteady));
+        end = end.and(run_counted(&mut with_user, counts));
         let mut seeds = cargo(&["test", fuzz::MANIFEST, "--target-dir"]);
         seeds.arg(fuzz::target_dir());
-        end = end.and(run_twice(seeds, counts, &mut unsteady));
+        end = end.and(run_counted(&mut seeds, counts));
     }
 
     let report = Report::parse(&fs::read_to_string(&report_path).context("the test report")?);
     counts.passed = counts.passed.saturating_sub(report.skipped.len());
     report.print(counts);
-    if !unsteady.is_empty() {
-        println!(
-            "Failed beside other tests, passed alone; see above what they said: {}",
-            unsteady.join(", ")
-        );
-    }
     end?;
     if skips_fail && !report.skipped.is_empty() {
         bail!("{} tests were skipped, and CI=true forbids that", report.skipped.len());
@@ -173,81 +164,34 @@ pub fn host_triple() -> Result<String> {
         .context("rustc -vV names no host")
 }
 
-/// Runs `cargo test`; what failed of it once more, one at a time, if it was little. Adds to `unsteady` what passed only then.
-fn run_twice(mut command: Command, counts: &mut Counts, unsteady: &mut Vec<String>) -> Result<()> {
-    let (first, end) = run_counted(&mut command)?;
-    counts.passed += first.counts.passed;
-    if end.is_ok() || !first.may_be_retried() {
-        counts.failed += first.counts.failed;
-        return end;
-    }
-    if !command.get_args().any(|word| word == "--") {
-        command.arg("--");
-    }
-    command.args(["--test-threads=1", "--exact"]).args(&first.failures);
-    let (second, end) = run_counted(&mut command)?;
-    counts.passed += second.counts.passed;
-    counts.failed += second.counts.failed;
-    unsteady.extend(first.failures.into_iter().filter(|name| !second.failures.contains(name)));
-    end
-}
-
-/// Runs `cargo test`, passing its output on while reading its results; returns them beside how it ended.
-fn run_counted(command: &mut Command) -> Result<(Harness, Result<()>)> {
+/// Runs `cargo test`, passes its output on, and adds its results to `counts`.
+fn run_counted(command: &mut Command, counts: &mut Counts) -> Result<()> {
     show(command);
-    let mut harness = Harness::default();
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).split(b'\n') {
             let line = line?;
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
-            harness.read(&line);
+            counts.add_summary(&line);
         }
     }
     let status = child.wait()?;
-    Ok((harness, succeeded(command, status)))
+    succeeded(command, status)
 }
 
-/// What test programs printed.
-#[derive(Debug, Default)]
-struct Harness {
-    counts: Counts,
-    /// The names of the tests that failed.
-    failures: Vec<String>,
-    /// Test programs that have started and not come to a result.
-    unfinished: usize,
-}
-
-impl Harness {
-    /// Reads a line; these tell something: `running 4 tests`, `test some::name ... FAILED`,
-    /// `test result: FAILED. 3 passed; 1 failed; ...`.
-    fn read(&mut self, line: &str) {
-        if let Some(result) = line.strip_prefix("test result: ") {
-            self.unfinished = self.unfinished.saturating_sub(1);
-            for part in result.split_once(". ").map_or("", |(_, counts)| counts).split("; ") {
-                match part.split_once(' ') {
-                    Some((number, "passed")) => self.counts.passed += number.parse().unwrap_or(0),
-                    Some((number, "failed")) => self.counts.failed += number.parse().unwrap_or(0),
-                    _ => {}
-                }
+impl Counts {
+    /// Adds the numbers of a line like `test result: FAILED. 3 passed; 1 failed; 0 ignored`. Other
+    /// lines change nothing.
+    fn add_summary(&mut self, line: &str) {
+        let Some(result) = line.strip_prefix("test result: ") else { return };
+        for part in result.split_once(". ").map_or("", |(_, counts)| counts).split("; ") {
+            match part.split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                _ => {}
             }
-        } else if line.starts_with("running ")
-            && (line.ends_with(" test") || line.ends_with(" tests"))
-        {
-            self.unfinished += 1;
-        } else if let Some(name) =
-            line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"))
-        {
-            self.failures.push(name.to_owned());
         }
-    }
-
-    /// Whether few enough tests failed, and no test program died: it would hide which of its tests did not run.
-    fn may_be_retried(&self) -> bool {
-        (1..=MAX_RETRIED).contains(&self.failures.len())
-            && self.failures.len() == self.counts.failed
-            && self.unfinished == 0
     }
 }
 
@@ -288,47 +232,18 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> Harness {
-        let mut harness = Harness::default();
-        lines.iter().for_each(|line| harness.read(line));
-        harness
-    }
-
     #[test]
     fn results_are_added_up_when_tests_fail() {
-        let harness = read(&[
+        let mut counts = Counts::default();
+        for line in [
             "running 5 tests",
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
             "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
             "test result: of mine ... ok",
-        ]);
-        assert_eq!(harness.counts, Counts { passed: 7, failed: 2 });
-    }
-
-    #[test]
-    fn few_failed_tests_are_retried() {
-        let harness = read(&[
-            "running 2 tests",
-            "test some::one ... FAILED",
-            "test some::other ... ok",
-            "test result: FAILED. 1 passed; 1 failed; 0 ignored",
-        ]);
-        assert_eq!(harness.failures, ["some::one"]);
-        assert!(harness.may_be_retried());
-    }
-
-    #[test]
-    fn nothing_is_retried_when_a_program_died_or_much_failed() {
-        let one =
-            ["running 1 test", "test one ... FAILED", "test result: FAILED. 0 passed; 1 failed"];
-        assert!(
-            !read(&[&one[..], &["running 7 tests", "test x ... ok"]].concat()).may_be_retried()
-        );
-        assert!(!read(&one.repeat(MAX_RETRIED + 1)).may_be_retried());
-        assert!(
-            !read(&["running 1 test", "test one ... ok", "test result: ok. 1 passed; 0 failed"])
-                .may_be_retried()
-        );
+        ] {
+            counts.add_summary(line);
+        }
+        assert_eq!(counts, Counts { passed: 7, failed: 2 });
     }
 
     #[test]

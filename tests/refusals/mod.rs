@@ -1,9 +1,6 @@
 //! What must not reach a guest: real packets, written by hand and sent over the wire to a running daemon. Each is dropped and
 //! counted under its name, the guest sees nothing of it, and what is good still arrives afterwards.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod geneve;
 mod gre;
 mod guests;

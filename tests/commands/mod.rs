@@ -1,8 +1,5 @@
 //! The commands that show, watch and change a running switch, as an operator calls them.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod call;
 mod capture;
 mod chosen;

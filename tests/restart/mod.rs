@@ -1,13 +1,11 @@
 //! A daemon of the kernel's datapath is killed, stopped, started again: what it had cached goes on forwarding, its successor takes that
 //! over as its own network file decides, and `weft stop --purge` leaves nothing.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod flows;
 mod second;
 
-use common::daemon::WEFT;
-use common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
+use crate::common::daemon::WEFT;
+use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use flows::{Flows, Streams};
 use libbpf_rs::query::LinkInfoIter;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};

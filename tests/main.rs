@@ -1,0 +1,24 @@
+//! The end-to-end tests: real daemons, guests and peers in network namespaces.
+//!
+//! They are modules of one binary, which is linked once. Tests run in parallel, so each test creates
+//! namespaces with names of its own.
+
+mod common;
+mod peers;
+
+mod check;
+mod commands;
+mod debian;
+mod dissect;
+mod doctor;
+mod kernel_vxlan;
+mod links;
+mod memory;
+mod overlay;
+mod ovs;
+mod recovery;
+mod refusals;
+mod restart;
+mod scapy;
+mod trace;
+mod vm;
