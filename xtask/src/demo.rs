@@ -28,24 +28,22 @@ pub fn demo(options: &Options) -> Result<()> {
 /// Builds weft; returns the command that runs its demo, by sudo for a user who has it.
 pub fn prepare(arguments: &[String]) -> Result<Command> {
     packages::ensure(&packages::BUILD)?;
-    build_released(&["weft"])?;
-    let weft = target_dir().join("release/weft");
+    let weft = build_released()?;
     let mut command = as_root(weft);
     command.arg("demo").args(arguments);
     Ok(command)
 }
 
-/// Builds these packages as they are released. The same for all tasks: what one has built is not built again by the next.
-pub fn build_released(packages: &[&str]) -> Result<()> {
-    let mut build = cargo(&["build", "--release"]);
-    for package in packages {
-        build.args(["--package", package]);
-    }
+/// Builds `weft` and `weft-bench` with the release profile; returns the path of `weft`, beside
+/// which `weft-bench` is. All tasks build the same, so that one does not rebuild for another.
+pub fn build_released() -> Result<PathBuf> {
+    let mut build = cargo(&["build", "--release", "--package", "weft", "--package", "bench"]);
     if let Some(commit) = commit() {
-        // For the report: a figure without its commit cannot be repeated.
+        // Reports name it: a figure without its commit cannot be repeated.
         build.env("WEFT_COMMIT", commit);
     }
-    run(&mut build)
+    run(&mut build)?;
+    Ok(target_dir().join("release/weft"))
 }
 
 /// The command that runs `program` as root, by sudo for a user who has it. Without any root, the program itself says what is

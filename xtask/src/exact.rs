@@ -59,8 +59,7 @@ impl Options {
 pub fn gate(options: &Options) -> Result<()> {
     packages::ensure(&packages::all())?;
     packages::fetch_guest_kernel()?;
-    build_released(&["weft"])?;
-    let mut command = Command::new(target_dir().join("release/weft"));
+    let mut command = Command::new(build_released()?);
     command.args(["bench", "exact", "--short", "--kernel", GUEST_KERNEL]);
     let contenders: &[&str] = if options.short { &SHORT } else { &OURS };
     contenders.iter().for_each(|contender| {

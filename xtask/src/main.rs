@@ -6,13 +6,13 @@ mod demo;
 mod deps;
 mod exact;
 mod fuzz;
-mod lab;
 mod lint;
 mod packages;
 mod results;
 mod run;
 mod soundness;
 mod test;
+mod trust;
 
 use std::process::ExitCode;
 
@@ -34,15 +34,11 @@ enum Task {
     Test(test::Options),
     /// Build weft and show it: every tunnel beside the bridge and kernel VXLAN, as one table
     Demo(demo::Options),
-    /// Try what a switch has to be trusted with: floods, scans, reloads and kills under traffic
-    Trust(lab::Options),
-    /// Measure small packets, transactions and new connections beside Open vSwitch, kernel VXLAN and the bridge
-    Speed(lab::Options),
-    /// Measure what 100,000 megaflows and 100,000 end points cost
-    Scale(lab::Options),
+    /// Try weft under hostile guests, reloads and kills
+    Trust(trust::Options),
     /// Count instructions of our contenders in an emulated machine; fail if one costs more than 1 % more than the committed baseline
     ExactGate(exact::Options),
-    /// Run every study and count every contender, keep both in docs/results, and write the README's findings
+    /// Run every study and count every contender, and keep both in docs/results
     Results(results::Options),
     /// Format the code, the fuzz targets included
     Fmt {
@@ -80,9 +76,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::ci(),
         Task::Test(options) => test::test(&options),
         Task::Demo(options) => demo::demo(&options),
-        Task::Trust(options) => lab::run_in_lab("trust", &options),
-        Task::Speed(options) => lab::run_in_lab("speed", &options),
-        Task::Scale(options) => lab::run_in_lab("scale", &options),
+        Task::Trust(options) => trust::trust(&options),
         Task::ExactGate(options) => exact::gate(&options),
         Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),

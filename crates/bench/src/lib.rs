@@ -3,8 +3,7 @@
 //! - [`lab`]: two hosts with two guests each, an underlay between them, and the [`lab::Contender`]s that join the guests;
 //! - [`traffic`]: pings, TCP streams, transactions, and packets by the hundred thousand;
 //! - [`measure`]: processors and frames, as differences of snapshots;
-//! - [`scenario`]: what a switch has to be trusted with;
-//! - [`speed`]: small packets, transactions and new connections, beside others;
+//! - [`trust`]: weft under hostile guests, reloads and kills;
 //! - [`study`]: the published studies repeated, with a verdict for each of their claims;
 //! - [`crosscheck`]: this crate's traffic beside that of iperf3 and sockperf;
 //! - [`exact`]: the same labs in an emulated machine that counts instructions;
@@ -17,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+pub mod cli;
 pub mod crosscheck;
 pub mod demo;
 mod environment;
@@ -27,12 +27,11 @@ pub mod lab;
 pub mod measure;
 mod process;
 mod progress;
-pub mod scenario;
-pub mod speed;
 pub mod stats;
 mod stop;
 pub mod study;
 pub mod traffic;
+pub mod trust;
 
 pub use environment::Environment;
 pub use error::{Error, Result};

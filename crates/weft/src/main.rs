@@ -7,7 +7,6 @@ mod check;
 mod clock;
 mod control;
 mod daemon;
-mod demo;
 mod doctor;
 mod fdb;
 mod flows;
@@ -72,7 +71,7 @@ enum Command {
     Stop(stop::Args),
     Check(check::Args),
     Trace(trace::Args),
-    Demo(demo::Args),
+    Demo(bench::Demo),
     Doctor(doctor::Args),
     Bench(bench::Bench),
 }
@@ -116,7 +115,7 @@ fn main() -> ExitCode {
         Command::Stop(args) => stop::stop(&args),
         Command::Check(args) => check::check(&args),
         Command::Trace(args) => trace::trace(&args),
-        Command::Demo(args) => demo::demo(args),
+        Command::Demo(args) => bench::demo(args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(args),
     };

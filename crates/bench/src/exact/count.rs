@@ -1,10 +1,9 @@
 //! Counts one contender after the other, and keeps what is counted as soon as it is.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, mpsc};
 
 use super::gate::{Baseline, Entry, Failed};
-use super::{Kernel, Rounds, Row, Wire};
+use super::{Kernel, Programs, Rounds, Row, Wire};
 use crate::lab::Contender;
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
@@ -15,8 +14,8 @@ const MACHINES: usize = 4;
 /// What to count.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program that is measured, and that measures.
-    pub weft: PathBuf,
+    /// The programs that the emulated machine runs.
+    pub programs: Programs,
     /// Who, in the order of the rows.
     pub contenders: Vec<Contender>,
     /// How much is sent.
@@ -38,7 +37,7 @@ pub fn count(
     stop: &Stop,
     keep: &mut dyn FnMut(&Baseline, &Entry) -> Result<()>,
 ) -> Result<Baseline> {
-    let Options { weft, contenders, rounds, wire, quiet } = options;
+    let Options { programs, contenders, rounds, wire, quiet } = options;
     let begun = Baseline::begin(kernel.version()?, *rounds, *wire);
     let machines = std::thread::available_parallelism().map_or(1, usize::from).min(MACHINES);
     let progress = Progress::start(contenders.len(), *quiet).at_once(machines);
@@ -46,7 +45,7 @@ pub fn count(
         let what = format!("counting {contender}");
         progress.trial(&what);
         progress.step(&what);
-        let measured = super::measure(contender, kernel, weft, *rounds, *wire, stop);
+        let measured = super::measure(contender, kernel, programs, *rounds, *wire, stop);
         progress.done();
         measured
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use initramfs::Archive;
 
-use super::Wire;
+use super::{Programs, Wire};
 use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel};
 use crate::{Error, Result};
 
@@ -19,7 +19,7 @@ for module in $(/bin/busybox cat /lib/modules); do /bin/busybox insmod /lib/$mod
 /bin/busybox ip link set lo up
 export PATH=/usr/sbin:/usr/bin:/bin
 /bin/busybox stty -F /dev/ttyS1 raw -echo
-/bin/weft bench inside $(/bin/busybox cat /measure) >/dev/ttyS1 2>&1
+/bin/weft-bench inside $(/bin/busybox cat /measure) >/dev/ttyS1 2>&1
 echo \"weft-exact-end $?\" >/dev/ttyS1
 /bin/busybox reboot -f
 ";
@@ -60,14 +60,14 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     modules
 }
 
-/// Builds the root file system for measuring `contender`; `arguments` are those of `weft bench inside`.
+/// Builds the root file system for measuring `contender`; `arguments` are those of `weft-bench inside`.
 ///
 /// # Errors
 /// A program or a module is not there.
 pub(super) fn root_file_system(
     contender: Contender,
     wire: Wire,
-    weft: &Path,
+    programs: &Programs,
     kernel: &Path,
     arguments: &str,
 ) -> Result<Vec<u8>> {
@@ -83,7 +83,8 @@ pub(super) fn root_file_system(
         how: "install Debian's package busybox-static".into(),
     })?;
     archive.file("bin/busybox", &read(busybox)?);
-    program(&mut archive, "bin/weft", weft)?;
+    program(&mut archive, "bin/weft", &programs.weft)?;
+    program(&mut archive, "bin/weft-bench", &programs.weft_bench)?;
     if let Contender::Ovs(..) = contender {
         for path in OVS {
             if path.ends_with("schema") {

@@ -1,12 +1,16 @@
 //! Instruction-exact measurement: the lab in an emulated machine whose clock counts instructions.
 //!
 //! ```no_run
-//! use bench::exact::{Kernel, Rounds, Wire, measure};
+//! use bench::exact::{Kernel, Programs, Rounds, Wire, measure};
 //! # fn main() -> bench::Result<()> {
 //! let kernel = Kernel::open("target/guest-kernel".as_ref())?;
 //! let contender = "weft-user-geneve".parse()?;
-//! let (weft, wire) = ("target/release/weft".as_ref(), Wire::Shared);
-//! let row = measure(contender, &kernel, weft, Rounds::FULL, wire, &bench::Stop::new())?;
+//! let programs = Programs {
+//!     weft: "target/release/weft".into(),
+//!     weft_bench: "target/release/weft-bench".into(),
+//! };
+//! let stop = bench::Stop::new();
+//! let row = measure(contender, &kernel, &programs, Rounds::FULL, Wire::Shared, &stop)?;
 //! println!("{:.0} instructions for switching a message over TCP", row.switching().tcp);
 //! # Ok(()) }
 //! ```
@@ -22,7 +26,7 @@ mod inside;
 mod machine;
 mod wire;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +38,15 @@ pub use gate::{Baseline, Entry, Excess, Failed};
 pub use inside::measure as measure_inside;
 pub use machine::Kernel;
 pub use wire::Wire;
+
+/// The programs that the emulated machine runs.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// `weft`, which is measured.
+    pub weft: PathBuf,
+    /// `weft-bench`, which measures.
+    pub weft_bench: PathBuf,
+}
 
 /// How much is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,14 +100,14 @@ impl Row {
     }
 }
 
-/// Boots a machine and measures `contender` in it; `weft` is the program, which is also what measures inside.
+/// Boots a machine and measures `contender` in it.
 ///
 /// # Errors
 /// A module or a program is missing, the machine does not end, or traffic does not flow in it; [`Wire::refuses`].
 pub fn measure(
     contender: Contender,
     kernel: &Kernel,
-    weft: &Path,
+    programs: &Programs,
     rounds: Rounds,
     wire: Wire,
     stop: &Stop,
@@ -104,7 +117,7 @@ pub fn measure(
     }
     let Rounds { warm_up, measured, stream_kib } = rounds;
     let arguments = format!("{} {warm_up} {measured} {stream_kib} {wire}", contender.id());
-    let root = image::root_file_system(contender, wire, weft, kernel.directory(), &arguments)?;
+    let root = image::root_file_system(contender, wire, programs, kernel.directory(), &arguments)?;
     let printed = kernel.run(&root, stop)?;
     let counts: Vec<Counts> =
         printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

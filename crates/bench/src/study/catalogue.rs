@@ -2,9 +2,9 @@
 
 use network::TunnelType;
 
+use super::scale::Axis;
 use super::scenario::{Cell, Scenario};
 use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel, Profile, Shape};
-use crate::speed::scale::Axis;
 use crate::traffic::load::{Load, Pattern};
 use crate::{Error, Result};
 

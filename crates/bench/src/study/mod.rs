@@ -19,6 +19,7 @@ mod outline;
 mod published;
 mod results;
 mod run;
+mod scale;
 mod scenario;
 mod select;
 mod summary;

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::results::Figures;
+use super::scale::{self, Axis};
 use super::summary::BASE;
 use crate::lab::{Attachment, Contender, Lab, Shape};
 use crate::measure::{Snapshot, Usage, ratio, retransmitted};
-use crate::speed::scale::{self, Axis};
 use crate::traffic::between::{Counts, Flow, Traffic};
 use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};

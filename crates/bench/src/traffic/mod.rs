@@ -2,6 +2,7 @@
 
 pub mod between;
 pub mod blast;
+pub mod connections;
 pub mod frames;
 pub mod load;
 pub mod ping;

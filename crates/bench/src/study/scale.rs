@@ -1,6 +1,6 @@
 //! What many megaflows and many end points cost: the packet rate with 100,000 of them beside that with one.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,22 +10,16 @@ use network::TunnelType;
 use serde_json::json;
 use wire::MacAddr;
 
-use super::{Options, PATIENCE};
 use crate::ask::{Answer, ask};
-use crate::environment::Environment;
-use crate::lab::{
-    Attachment, DEFAULT_UPLINK_MTU, Datapath, Lab, Session, UPLINK, attach_large, attach_with,
-    network_toml,
-};
-use crate::measure::{Snapshot, Usage, median, ratio};
-use crate::scenario::attack::{connection_lists, connections};
+use crate::demo;
+use crate::lab::{Attachment, Datapath, Lab, UPLINK, attach_large, attach_with, network_toml};
+use crate::measure::{Snapshot, Usage};
 use crate::traffic::blast::{Blast, Pace};
+use crate::traffic::connections::{connection_lists, connections};
 use crate::traffic::frames::{Frame, scramble, socket};
 use crate::traffic::sink::Sink;
-use crate::{Error, Result, Stop, demo};
+use crate::{Error, Result};
 
-/// Of what there are many. A port may have half of all 200,000 megaflows, less what the others have.
-const MANY: u64 = 100_000;
 /// How many of so many megaflows there have to be for a measurement to mean something.
 const ENOUGH: f64 = 0.97;
 /// End points that packets go to: as many as a logical switch has ports, nearly.
@@ -47,66 +41,12 @@ const FAR: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
 const SWITCH: u64 = 30_000;
 
 /// Of what there are many or one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Axis {
     /// Connections, of which each needs a megaflow of its own.
     Megaflows,
     /// Remote hosts.
     Endpoints,
-}
-
-/// One measurement.
-#[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct Trial {
-    /// Of what.
-    pub axis: Axis,
-    /// How many.
-    pub count: u64,
-    /// Which repetition, from 0.
-    pub block: usize,
-    /// Packets of 64 bytes a second: with many megaflows those that arrive at the guest, with many end points those on the underlay.
-    pub packets_per_second: f64,
-}
-
-/// All measurements, and where they were made.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct ScaleReport {
-    /// The machine and the moment.
-    pub environment: Environment,
-    /// Of each measurement.
-    pub seconds: f64,
-    /// In the order in which they were made.
-    pub trials: Vec<Trial>,
-}
-
-/// Measures.
-///
-/// # Errors
-/// As [`super::run`]; and if the switch fails.
-pub fn run(options: &Options, stop: &Stop) -> Result<ScaleReport> {
-    let session = Session::open(PATIENCE, stop)?;
-    let environment = Environment::read(options.commit.clone());
-    let mut trials = Vec::new();
-    for block in 0..options.blocks {
-        let mut order: Vec<_> = [Axis::Megaflows, Axis::Endpoints]
-            .into_iter()
-            .flat_map(|axis| [(axis, 1), (axis, MANY)])
-            .collect();
-        demo::shuffle(&mut order);
-        for (axis, count) in order {
-            eprintln!("block {} of {}: {axis} {count}", block + 1, options.blocks);
-            let packets_per_second = measure_in(&session, options, axis, count)?;
-            trials.push(Trial { axis, count, block, packets_per_second });
-        }
-    }
-    Ok(ScaleReport { environment, seconds: options.seconds.as_secs_f64(), trials })
-}
-
-fn measure_in(session: &Session, options: &Options, axis: Axis, count: u64) -> Result<f64> {
-    let lab = Lab::build(session, options.profile, DEFAULT_UPLINK_MTU)?;
-    let weft = (Datapath::User, options.weft.as_path());
-    Ok(measure(&lab, weft, options.seconds, axis, count)?.packets_per_second)
 }
 
 /// What was seen with so many megaflows or end points.
@@ -282,47 +222,4 @@ fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
 fn far_mac(number: u64) -> MacAddr {
     let [.., a, b, c] = number.to_be_bytes();
     MacAddr([0x02, 0xff, 0, a, b, c])
-}
-
-impl fmt::Display for Axis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Megaflows => "megaflows",
-            Self::Endpoints => "end points",
-        })
-    }
-}
-
-impl ScaleReport {
-    fn of(&self, axis: Axis, count: u64) -> impl Iterator<Item = &Trial> {
-        self.trials.iter().filter(move |trial| (trial.axis, trial.count) == (axis, count))
-    }
-
-    /// The median of the ratios inside blocks: with many, of that with one.
-    fn ratio(&self, axis: Axis) -> Option<f64> {
-        let ratios = self.of(axis, MANY).filter_map(|many| {
-            let one = self.of(axis, 1).find(|one| one.block == many.block)?;
-            ratio(many.packets_per_second, one.packets_per_second)
-        });
-        median(ratios)
-    }
-}
-
-impl fmt::Display for ScaleReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for axis in [Axis::Megaflows, Axis::Endpoints] {
-            let rate = |count| {
-                median(self.of(axis, count).map(|trial| trial.packets_per_second / 1000.0))
-                    .map_or("-".to_owned(), |rate| format!("{rate:.1}"))
-            };
-            let got = self.ratio(axis).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-            let (one, many) = (rate(1), rate(MANY));
-            writeln!(
-                f,
-                "{axis}: with one {one} k packets/s, with {MANY} {many}: aim 0.9, got {got}"
-            )?;
-        }
-        writeln!(f, "Of {MANY} end points packets go to {TARGETS}, at random.")?;
-        write!(f, "{}; {} s a measurement.", self.environment, self.seconds)
-    }
 }

@@ -10,12 +10,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::attack::{Attack, connections};
+use super::attack::Attack;
 use super::report::{Outcome, Verdict};
 use super::stage::{Footprint, Stage, number};
 use crate::lab::Guest;
 use crate::traffic::between::{Flow, Traffic};
 use crate::traffic::blast::{Blast, Pace};
+use crate::traffic::connections::connections;
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
 use crate::{Error, Result};

@@ -1,6 +1,6 @@
 //! Scenarios in which a switch has to be trusted: guests that mean ill, reloads, and kills, each with numbers and a verdict.
 
-pub(crate) mod attack;
+mod attack;
 mod hostile;
 mod kill;
 mod reload;

@@ -7,15 +7,12 @@ use network::TunnelType;
 use wire::MacAddr;
 
 use crate::lab::{Guest, Lab, network_toml};
+use crate::traffic::connections::{Change, acl, connection_lists, connections};
 use crate::traffic::frames::{Frame, scramble};
 
 /// The router of the port scan, on the side of the guests.
 const ROUTER: (MacAddr, Ipv4Addr) =
     (MacAddr([0x02, 0x77, 0, 0, 0xff, 1]), Ipv4Addr::new(10, 77, 0, 1));
-/// Sources of new connections: the odd ones of these, as an access control list has the even ones.
-const SOURCES: (Ipv4Addr, u32) = (Ipv4Addr::new(10, 200, 0, 0), 8192);
-/// Their ports, of which a list has the even ones.
-const PORTS: (u16, u16) = (1024, 4096);
 /// What the lists of the tuple space are about.
 const LISTED: (Ipv4Addr, Ipv4Addr, u16, u16) =
     (Ipv4Addr::new(10, 201, 170, 85), Ipv4Addr::new(10, 202, 85, 170), 0x5a5a, 0xa5a5);
@@ -30,9 +27,6 @@ pub enum Attack {
     /// Every packet differs from what lists are about in another bit of each field: another mask.
     TupleSpace,
 }
-
-/// Makes packets by their number out of earlier ones.
-pub type Change = Box<dyn FnMut(u64, &mut [u8]) + Send>;
 
 impl Attack {
     /// The network file in which it is made.
@@ -96,50 +90,14 @@ const NOBODY: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xfe, 0xfe]);
 /// The scanner's address: that of the first guest of the first host.
 const SCANNER: [u8; 4] = [10, 77, 0, 11];
 
-/// Packets from `from` to the UDP port `port` of `to`, each from another address and port; `seed` tells series apart.
-pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, Change) {
-    let to_ip = to.ip4();
-    let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to_ip));
-    let change = move |number: u64, bytes: &mut [u8]| {
-        let mut frame = Frame::of(bytes);
-        let (host, src_port) = connection(number.wrapping_add(seed));
-        frame.set_addresses(host, to_ip);
-        frame.set_ports(src_port, port);
-    };
-    (template, Box::new(change))
-}
-
-/// The source of a connection: no two in [`CONNECTIONS`] consecutive ones are the same.
-fn connection(number: u64) -> (Ipv4Addr, u16) {
-    let ports = u64::from(PORTS.1);
-    let hosts = u64::from(SOURCES.1 / 2);
-    // Odd steps through a power of two reach everything once.
-    let place = number.wrapping_mul(0x9e37_79b9) % CONNECTIONS;
-    let host = u32::from(SOURCES.0) + 2 * (place / ports % hosts) as u32 + 1;
-    (Ipv4Addr::from(host), PORTS.0 + (place % ports) as u16)
-}
-
-/// Different connections that there are.
-pub const CONNECTIONS: u64 = SOURCES.1 as u64 / 2 * PORTS.1 as u64;
-
-/// Lists that let everything through, but have to look at all bits of the sources of [`connections`].
-pub fn connection_lists() -> String {
-    let first = u32::from(SOURCES.0);
-    let hosts = (0..SOURCES.1).step_by(2).map(|host| Ipv4Addr::from(first + host).to_string());
-    let ports = (PORTS.0..PORTS.0 + PORTS.1).step_by(2).map(|port| port.to_string());
-    let mut text = list(1000, &format!("ip4.src == {{{}}}", join(hosts)), "allow");
-    text += &list(900, &format!("udp.src == {{{}}}", join(ports)), "allow");
-    text
-}
-
 /// One list for each field, so that packets are told from each of them by as many bits as they have in common with it.
 fn crossed_lists() -> String {
     let (src, dst, src_port, dst_port) = LISTED;
     [
-        list(2000, &format!("ip4.src == {src}"), "drop"),
-        list(1900, &format!("ip4.dst == {dst}"), "drop"),
-        list(1800, &format!("udp.src == {src_port}"), "drop"),
-        list(1700, &format!("udp.dst == {dst_port}"), "drop"),
+        acl(2000, &format!("ip4.src == {src}"), "drop"),
+        acl(1900, &format!("ip4.dst == {dst}"), "drop"),
+        acl(1800, &format!("udp.src == {src_port}"), "drop"),
+        acl(1700, &format!("udp.dst == {dst_port}"), "drop"),
     ]
     .concat()
 }
@@ -164,28 +122,4 @@ fn wide(lab: &Lab<'_>) -> String {
         );
     }
     text
-}
-
-fn list(priority: u16, condition: &str, action: &str) -> String {
-    format!(
-        "\n[[acl]]\nswitch = \"lab\"\ndirection = \"from-port\"\npriority = {priority}\nmatch = '{condition}'\naction = \"{action}\"\n"
-    )
-}
-
-fn join(words: impl Iterator<Item = String>) -> String {
-    words.collect::<Vec<_>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn connections_differ_until_all_have_been_used() {
-        let seen: HashSet<_> = (0..CONNECTIONS).map(connection).collect();
-        assert_eq!(seen.len() as u64, CONNECTIONS);
-        assert_eq!(connection(CONNECTIONS), connection(0));
-        assert!(seen.iter().all(|(host, _)| host.octets()[3] % 2 == 1), "not one of the list");
-    }
 }

@@ -1,16 +1,16 @@
-//! `weft bench serve` and `weft bench client` as real processes on two hosts, and what becomes of one when the other dies, freezes or
+//! `weft-bench serve` and `weft-bench client` as real processes on two hosts, and what becomes of one when the other dies, freezes or
 //! cannot be reached any more.
 
+use super::{WEFT_BENCH, run};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 use testkit::host::{TestHost, pair, wait_until};
 use testkit::require_root;
 
-const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const PORT: &str = "7070";
 /// Far beyond any bound of the programs, on a busy machine: it is not a time that is tested, but that there is an end.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -57,9 +57,9 @@ fn hosts() -> Hosts {
     Hosts { near, far, far_ip, far_ip6, link: end.index }
 }
 
-fn weft(host: &TestHost, arguments: &[&str]) -> Command {
-    let mut command = host.program(WEFT);
-    command.arg("bench").args(arguments);
+fn on(host: &TestHost, arguments: &[&str]) -> Command {
+    let mut command = host.program(WEFT_BENCH);
+    command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -67,7 +67,7 @@ fn weft(host: &TestHost, arguments: &[&str]) -> Command {
 impl Hosts {
     fn serve(&self, more: &[&str]) -> Running {
         let arguments = [&["serve", "--port", PORT], more].concat();
-        let server = Running(weft(&self.far, &arguments).stderr(Stdio::null()).spawn().unwrap());
+        let server = Running(on(&self.far, &arguments).stderr(Stdio::null()).spawn().unwrap());
         let at = format!("{}:{PORT}", self.far_ip).parse().unwrap();
         let near: &netdev::Netns = &self.near;
         wait_until(LIMIT, "a server", || {
@@ -78,7 +78,7 @@ impl Hosts {
 
     fn client(&self, more: &[&str]) -> Output {
         let arguments = [&["client", &self.far_ip, "--port", PORT], more].concat();
-        weft(&self.near, &arguments).output().unwrap()
+        on(&self.near, &arguments).output().unwrap()
     }
 
     /// The exit code and the message of a client with this pattern, to whose server `what` is done in the middle of the run.
@@ -90,7 +90,7 @@ impl Hosts {
     ) -> (i32, String) {
         let arguments =
             ["client", &self.far_ip, "--port", PORT, "--pattern", pattern, "--seconds", "2"];
-        let mut client = Running(weft(&self.near, &arguments).spawn().unwrap());
+        let mut client = Running(on(&self.near, &arguments).spawn().unwrap());
         std::thread::sleep(Duration::from_millis(1000));
         what(self, server);
         let code = client.wait().code().expect("it ends by itself");
@@ -119,7 +119,7 @@ fn every_pattern_is_measured_when_two_hosts_are_joined() {
         ("udp_stream", "received_per_second"),
     ] {
         for address in [&hosts.far_ip, &hosts.far_ip6] {
-            let output = weft(
+            let output = on(
                 &hosts.near,
                 &[
                     "client",
@@ -151,7 +151,7 @@ fn client_fails_with_a_reason_when_its_server_dies() {
         let kill = |_: &Hosts, server: &mut Running| server.signal("-KILL");
         let (code, said) = hosts.disturbed(pattern, &mut server, kill);
         assert_eq!(code, 1, "{pattern}: {said}");
-        assert!(said.starts_with("weft: ") && said.lines().count() == 1, "{pattern}: {said}");
+        assert!(said.starts_with("weft-bench: ") && said.lines().count() == 1, "{pattern}: {said}");
     }
 }
 
@@ -164,7 +164,7 @@ fn client_ends_with_a_reason_when_its_server_freezes_or_the_path_breaks() {
         let stop = |_: &Hosts, server: &mut Running| server.signal("-STOP");
         let (code, said) = hosts.disturbed(pattern, &mut server, stop);
         assert_eq!(code, 1, "{pattern}: {said}");
-        assert!(said.starts_with("weft: "), "{pattern}: {said}");
+        assert!(said.starts_with("weft-bench: "), "{pattern}: {said}");
     }
     let mut server = hosts.serve(&[]);
     let cut = |hosts: &Hosts, _: &mut Running| hosts.far.netlink().set_down(hosts.link).unwrap();
@@ -188,7 +188,7 @@ fn server_serves_the_next_when_a_client_dies() {
             "--seconds",
             "20",
         ];
-        let mut client = Running(weft(&hosts.near, &arguments).spawn().unwrap());
+        let mut client = Running(on(&hosts.near, &arguments).spawn().unwrap());
         std::thread::sleep(Duration::from_millis(800));
         client.0.kill().unwrap();
         client.wait();
@@ -227,7 +227,7 @@ fn both_ends_work_when_there_is_one_processor() {
     let hosts = hosts();
     let one = |host: &TestHost, arguments: &[&str]| {
         let mut command = host.program("taskset");
-        command.args(["-c", "0", WEFT, "bench"]).args(arguments);
+        command.args(["-c", "0", WEFT_BENCH]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     };
@@ -251,12 +251,33 @@ fn both_ends_work_when_there_is_one_processor() {
 
 #[test]
 fn processor_that_is_not_there_is_bad_input() {
-    for arguments in
-        [&["bench", "serve", "--cpu", "1000"][..], &["bench", "client", "::1", "--cpu", "1000"]]
-    {
-        let output = Command::new(Path::new(WEFT)).args(arguments).output().unwrap();
+    for arguments in [&["serve", "--cpu", "1000"][..], &["client", "::1", "--cpu", "1000"]] {
+        let output = Command::new(Path::new(WEFT_BENCH)).args(arguments).output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("processor 1000"), "{said}");
     }
+}
+
+#[test]
+fn client_says_what_is_wrong_when_nobody_serves() {
+    // Bound, but nobody accepts and nobody answers: a wait that has to end.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port().to_string();
+    let (code, _, error) = run(&["client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
+    assert_eq!(code, 1);
+    assert!(!error.is_empty());
+    drop(silent);
+    let (code, _, error) = run(&["client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("refused"), "{error}");
+}
+
+#[test]
+fn port_in_use_is_named_when_serve_starts() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (code, _, error) = run(&["serve", "--address", "127.0.0.1", "--port", &port]);
+    assert_eq!(code, 1);
+    assert!(error.contains(&port) && error.contains("in use"), "{error}");
 }

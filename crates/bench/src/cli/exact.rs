@@ -1,0 +1,149 @@
+//! `weft-bench exact`, and the part of it that runs inside the emulated machine.
+
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use crate::Stop;
+use crate::exact::{
+    self, Baseline, Counts, Entry, Failed, Kernel, Options, Programs, Rounds, Wire,
+};
+use crate::lab::Contender;
+
+/// Count instructions in an emulated machine: for a message one way, and for a KiB of a stream.
+///
+/// Each contender runs in an emulated machine of its own, with Debian's kernel, whose clock counts
+/// instructions: the same input gives the same digits on every host. Switching is the total minus
+/// the total of one veth pair between the same guests.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A contender [default: every available one]; may be repeated
+    #[arg(long, value_name = "NAME")]
+    contender: Vec<Contender>,
+    /// The directory of the kernel, as scripts/fetch-guest-kernel.sh makes it
+    #[arg(long, value_name = "DIR", default_value = "target/guest-kernel")]
+    kernel: PathBuf,
+    /// How the wire delivers packets: shared with the sender's socket, as a veth pair does, or as
+    /// copies, as network cards do
+    #[arg(long, value_name = "KIND", default_value_t)]
+    wire: Wire,
+    /// Fewer messages: the digits differ from those of a full run and are as exact
+    #[arg(long)]
+    short: bool,
+    /// Keep the counts in this file after each contender, for --baseline
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Fail when a message through a contender of ours costs over 1 % more than in this file, or
+    /// a stream over 3 % more (kernel datapath) or 20 % more (user datapath)
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// No progress on standard error
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Inside {
+    contender: Contender,
+    warm_up: u32,
+    measured: u32,
+    stream_kib: u32,
+    wire: Wire,
+}
+
+/// Measures in the machine that this process runs in. Prints one line of JSON for the wire and one
+/// for the contender.
+pub fn inside(args: &Inside, weft: &Path) -> Result<(), Failure> {
+    let Inside { contender, warm_up, measured, stream_kib, wire } = *args;
+    let rounds = Rounds { warm_up, measured, stream_kib };
+    for contender in [Contender::Direct, contender] {
+        let counts = exact::measure_inside(contender, weft, rounds, wire)?;
+        println!("{}", serde_json::to_string(&counts).map_err(Failure::work)?);
+    }
+    Ok(())
+}
+
+pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
+    let kernel = Kernel::open(&args.kernel)?;
+    let baseline =
+        args.baseline.as_deref().map(Baseline::read).transpose().map_err(Failure::input)?;
+    args.json.as_deref().map(Baseline::check_path).transpose().map_err(Failure::input)?;
+    let wire = args.wire;
+    let contenders = match &args.contender[..] {
+        [] => available(wire, &weft),
+        chosen => chosen.to_vec(),
+    };
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::work(format!("cannot find this program's own file: {error}")))?;
+    let options = Options {
+        programs: Programs { weft, weft_bench: own },
+        contenders,
+        rounds: if args.short { Rounds::SHORT } else { Rounds::FULL },
+        wire,
+        quiet: args.quiet,
+    };
+    let stop = Stop::on_signals()?;
+    println!("{}, instructions; switching in brackets", kernel.version()?);
+    println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
+    let mut keep = |now: &Baseline, entry: &Entry| {
+        println!("{}", line(entry));
+        args.json.as_deref().map_or(Ok(()), |path| now.write(path))
+    };
+    let now = exact::count(&options, &kernel, &stop, &mut keep)?;
+    if !now.complete {
+        return Err(interrupted(&now, options.contenders.len(), args.json.as_deref()));
+    }
+    if let Some(baseline) = baseline {
+        let excesses = baseline.excesses(&now)?;
+        excesses.iter().for_each(|excess| println!("over the baseline: {excess}"));
+        if !excesses.is_empty() {
+            return Err(Failure::work(format!("{} counts exceed the baseline", excesses.len())));
+        }
+    }
+    match now.failed().count() {
+        0 => Ok(()),
+        failed => Err(Failure::work(format!("{failed} contenders could not be measured"))),
+    }
+}
+
+/// The failure of a count that was interrupted.
+fn interrupted(now: &Baseline, requested: usize, json: Option<&Path>) -> Failure {
+    let kept = match (now.rows.len(), json) {
+        (0, _) => "nothing was counted".to_owned(),
+        (done, Some(path)) => {
+            format!("{} has {done} of {requested} contenders", path.display())
+        }
+        (done, None) => {
+            format!("{done} of {requested} contenders were counted; --json FILE keeps them")
+        }
+    };
+    Failure::work(format!("interrupted: {kept}"))
+}
+
+/// All contenders that can run in an emulated machine, whose kernel is not that of this host.
+fn available(wire: Wire, weft: &Path) -> Vec<Contender> {
+    let can = |contender: &Contender| match contender {
+        Contender::Direct => false,
+        Contender::Weft(..) => contender.unavailable(weft).is_none(),
+        _ => true,
+    };
+    let counted = |contender: &Contender| wire.refuses(*contender).is_none();
+    Contender::all().into_iter().filter(counted).filter(can).collect()
+}
+
+fn line(entry: &Entry) -> String {
+    let row = match entry {
+        Entry::Counted(row) => row,
+        Entry::Failed(Failed { contender, failure }) => {
+            return format!("{:20} FAILED: {failure}", contender.to_string());
+        }
+    };
+    let cell =
+        |of: fn(&Counts) -> f64| format!("{:.0} [{:.0}]", of(&row.total), of(&row.switching()));
+    format!(
+        "{:20} {:>18} {:>18} {:>20}",
+        row.contender.to_string(),
+        cell(|counts| counts.tcp),
+        cell(|counts| counts.udp),
+        cell(|counts| counts.stream)
+    )
+}

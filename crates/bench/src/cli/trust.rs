@@ -1,0 +1,96 @@
+//! `weft-bench trust`: weft under hostile guests, reloads and kills.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Failure;
+use crate::Stop;
+use crate::traffic::blast::Pace;
+use crate::trust::{Options, Scenario};
+
+/// Try weft under hostile guests, reloads and kills, and judge each criterion.
+///
+/// Two hosts made of namespaces run weft with the user datapath and Geneve. Each scenario prints
+/// its measurements and, for each criterion, `ok` or `FAIL`. Needs root.
+///
+/// upcall-flood: a guest sends nothing but new connections, each of which needs a megaflow.
+/// port-scan: a guest scans a /16 behind a logical router.
+/// tuple-space: a guest sends packets of which each needs another megaflow mask.
+/// reload: the network file is reloaded over and over under traffic.
+/// kill: the daemon is killed over and over under traffic, and started again.
+#[derive(clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:\n  weft-bench trust\n  \
+                  weft-bench trust upcall-flood port-scan --seconds 5\n  \
+                  weft-bench trust kill --kills 5 --json\n\n\
+                  With --json every scenario is one line: {\"scenario\", \"passed\", \"lines\"}.\n\
+                  Exit codes: 0 every criterion is met, 1 one is not or a scenario failed, \
+                  2 bad usage or missing rights."
+)]
+pub struct Args {
+    /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill [default: all]
+    #[arg(value_name = "SCENARIO", value_parser = scenario)]
+    scenarios: Vec<Scenario>,
+    /// Seconds of each measurement, 0.5 to 600
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = seconds)]
+    seconds: f64,
+    /// Packets a second that the hostile guest sends [default: as many as it can]
+    #[arg(long, value_name = "N")]
+    attack_pps: Option<u32>,
+    /// Reloads of the network file
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    reloads: usize,
+    /// Kills of the daemon
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    kills: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn scenario(name: &str) -> Result<Scenario, String> {
+    let names = || Scenario::ALL.map(Scenario::name).join(", ");
+    Scenario::by_name(name).ok_or_else(|| format!("no such scenario; expected one of {}", names()))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.5..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected a number from 0.5 to 600".to_owned()),
+    }
+}
+
+pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
+    let stop = Stop::on_signals()?;
+    let options = Options {
+        weft,
+        seconds: Duration::from_secs_f64(args.seconds),
+        attack_pace: args.attack_pps.map_or(Pace::FlatOut, |pps| Pace::PerSecond(pps.into())),
+        reloads: args.reloads,
+        kills: args.kills,
+    };
+    let all = Scenario::ALL.to_vec();
+    let scenarios = if args.scenarios.is_empty() { &all } else { &args.scenarios };
+    let mut failed = Vec::new();
+    for scenario in scenarios {
+        let outcome = scenario.run(&options, &stop)?;
+        let passed = outcome.passed();
+        if !passed {
+            failed.push(scenario.name());
+        }
+        if args.json {
+            let line = serde_json::json!({
+                "scenario": scenario.name(), "passed": passed, "lines": outcome.lines,
+            });
+            println!("{line}");
+        } else {
+            println!("{scenario}: {}\n{outcome}", if passed { "passed" } else { "FAILED" });
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let failed = failed.join(", ");
+    Err(Failure::work(format!("{failed}: a criterion is not met; see the lines with FAIL")))
+}

@@ -1,0 +1,75 @@
+//! Packets of very many connections, and access control lists with which each of them needs a
+//! megaflow of its own.
+
+use std::net::Ipv4Addr;
+
+use super::frames::Frame;
+use crate::lab::Guest;
+
+/// Sources of new connections: the odd ones of these, as an access control list has the even ones.
+const SOURCES: (Ipv4Addr, u32) = (Ipv4Addr::new(10, 200, 0, 0), 8192);
+/// Their ports, of which a list has the even ones.
+const PORTS: (u16, u16) = (1024, 4096);
+/// Makes packets by their number out of earlier ones.
+pub type Change = Box<dyn FnMut(u64, &mut [u8]) + Send>;
+
+/// Packets from `from` to the UDP port `port` of `to`, each from another address and port; `seed` tells series apart.
+pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, Change) {
+    let to_ip = to.ip4();
+    let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to_ip));
+    let change = move |number: u64, bytes: &mut [u8]| {
+        let mut frame = Frame::of(bytes);
+        let (host, src_port) = connection(number.wrapping_add(seed));
+        frame.set_addresses(host, to_ip);
+        frame.set_ports(src_port, port);
+    };
+    (template, Box::new(change))
+}
+
+/// The source of a connection: no two in [`CONNECTIONS`] consecutive ones are the same.
+fn connection(number: u64) -> (Ipv4Addr, u16) {
+    let ports = u64::from(PORTS.1);
+    let hosts = u64::from(SOURCES.1 / 2);
+    // Odd steps through a power of two reach everything once.
+    let place = number.wrapping_mul(0x9e37_79b9) % CONNECTIONS;
+    let host = u32::from(SOURCES.0) + 2 * (place / ports % hosts) as u32 + 1;
+    (Ipv4Addr::from(host), PORTS.0 + (place % ports) as u16)
+}
+
+/// Different connections that there are.
+pub const CONNECTIONS: u64 = SOURCES.1 as u64 / 2 * PORTS.1 as u64;
+
+/// Lists that let everything through, but have to look at all bits of the sources of [`connections`].
+pub fn connection_lists() -> String {
+    let first = u32::from(SOURCES.0);
+    let hosts = (0..SOURCES.1).step_by(2).map(|host| Ipv4Addr::from(first + host).to_string());
+    let ports = (PORTS.0..PORTS.0 + PORTS.1).step_by(2).map(|port| port.to_string());
+    let mut text = acl(1000, &format!("ip4.src == {{{}}}", join(hosts)), "allow");
+    text += &acl(900, &format!("udp.src == {{{}}}", join(ports)), "allow");
+    text
+}
+
+/// The `network.toml` text of an entry of the access control list of switch `lab`.
+pub fn acl(priority: u16, condition: &str, action: &str) -> String {
+    format!(
+        "\n[[acl]]\nswitch = \"lab\"\ndirection = \"from-port\"\npriority = {priority}\nmatch = '{condition}'\naction = \"{action}\"\n"
+    )
+}
+
+fn join(words: impl Iterator<Item = String>) -> String {
+    words.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn connections_differ_until_all_have_been_used() {
+        let seen: HashSet<_> = (0..CONNECTIONS).map(connection).collect();
+        assert_eq!(seen.len() as u64, CONNECTIONS);
+        assert_eq!(connection(CONNECTIONS), connection(0));
+        assert!(seen.iter().all(|(host, _)| host.octets()[3] % 2 == 1), "not one of the list");
+    }
+}
