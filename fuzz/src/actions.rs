@@ -1,8 +1,8 @@
 //! The actions of logical flows.
 
 use pipeline::Direction;
-use pipeline::logical::actions::{self, Stage};
-use pipeline::logical::symbol::Symbol;
+use lflow::actions::{self, Stage};
+use lflow::symbol::Symbol;
 
 /// Parses actions; true when they are in the language. Then they are compiled, printed, and parsed to the same again. A
 /// refusal points into the text.

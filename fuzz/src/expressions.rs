@@ -1,6 +1,6 @@
 //! The match expressions of logical flows.
 
-use pipeline::logical::expr::{self, parse_microflow};
+use lflow::expr::{self, parse_microflow};
 
 /// Parses an expression; true when it is in the language. Then it is compiled, printed, and parsed to the same again. A
 /// refusal points into the text.

@@ -1,7 +1,7 @@
 //! Flows in the syntax of ovs-ofctl, and packets through them.
 
 use flow::PortNo;
-use pipeline::ofctl::{Bridge, BridgeError, parse_packet_flow};
+use ofctl::{Bridge, BridgeError, parse_packet_flow};
 use pipeline::translate;
 
 /// Ends the flows of an input; packets follow, one a line.

@@ -20,7 +20,7 @@ pub struct Options {
 
 /// Translates random packets by random programs, and others that agree on the mask, until a difference or the end.
 pub fn soundness(options: &Options) -> Result<()> {
-    run(cargo(&["test", "--release", "--package=pipeline", "--test=soundness"])
+    run(cargo(&["test", "--release", "--package=pipeline", "--test=main", "soundness::"])
         .env("WEFT_CASES", options.cases.to_string())
         .env("WEFT_SEED", options.seed.to_string()))
 }

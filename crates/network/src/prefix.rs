@@ -1,7 +1,7 @@
 //! [`Prefix`]: a range of addresses that share their first bits.
 
 use crate::ipnet::{bits, width};
-use pipeline::logical::{Constant, Format};
+use lflow::{Constant, Format};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,7 +2,7 @@
 
 use crate::{LogicalNetwork, Placement};
 use flow::PortKey;
-use pipeline::logical::{FlowError, Loader};
+use lflow::{FlowError, Loader};
 use pipeline::{LogicalPort, MulticastGroup, Place, PortSecurity};
 
 /// Loads what a host needs of the logical network. `file_name` stands in front of the line from which each flow comes.
@@ -37,7 +37,7 @@ pub fn load_program(
             .copied()
             .collect();
         if !here.is_empty() {
-            loader.add_flow(&pipeline::logical::LogicalFlow {
+            loader.add_flow(&lflow::LogicalFlow {
                 datapaths: here,
                 direction: flow.stage.direction(),
                 table: flow.stage.table(),

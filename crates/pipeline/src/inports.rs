@@ -1,7 +1,7 @@
 //! [`InPorts`]: the ports by which packets come in, by the names that people know them by.
 
-use crate::ofctl::suggestion;
 use crate::program::{Entry, Program};
+use crate::suggestion::suggestion;
 use flow::PortNo;
 use std::collections::BTreeMap;
 
@@ -58,14 +58,18 @@ impl<'p> InPorts<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ofctl::Bridge;
+    use crate::program::{BridgePort, BridgePortKind};
 
     #[test]
     fn unknown_port_is_answered_with_those_that_there_are() {
         let find = |count: u32, name: &str| {
-            let ports = (1..=count).map(|at| (PortNo(at), Bridge::device(&format!("guest{at}"))));
-            let bridge = Bridge::new("br", ports).unwrap();
-            InPorts::of(bridge.program()).find(name).map_err(|error| error.to_string())
+            let mut program = Program::default();
+            for number in 1..=count {
+                let name = format!("guest{number}");
+                let port = BridgePort { name, kind: BridgePortKind::Device };
+                program.set_bridge_port(PortNo(number), port);
+            }
+            InPorts::of(&program).find(name).map_err(|error| error.to_string())
         };
         let wrong = |name: &str, hint: &str| {
             Err(format!("there is no port `{name}` by which packets come in; {hint}"))

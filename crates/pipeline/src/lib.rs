@@ -5,25 +5,21 @@
 //! ([`Program`], [`Op`]), and [`translate()`] executes that. There is no OpenFlow between logical flows and decisions.
 #![forbid(unsafe_code)]
 
-mod check;
 mod flow;
 mod inports;
 mod learned;
-pub mod logical;
 mod observer;
-pub mod ofctl;
 mod op;
 mod port_security;
 mod predicate;
 mod program;
 mod recorder;
-pub mod southbound;
 mod state;
+mod suggestion;
 mod trace;
 mod translate;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
-pub use check::{Checker, Language, LineFault};
 pub use inports::{InPorts, UnknownPort};
 pub use learned::{LearnLimits, Learned, Refusal, Refusals, Share, Taught};
 pub use observer::{Event, Nested, Observer};
@@ -38,6 +34,7 @@ pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
     BindingKey, Dependency, Generation, LearntAt, Lesson, Question, State, StationKey, StationPlace,
 };
+pub use suggestion::suggestion;
 pub use trace::{Hit, Step, Summary, Trace, trace};
 pub use translate::{
     MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, translate, translate_knowing,

@@ -5,7 +5,7 @@
 #[path = "../tests/switch/fake.rs"]
 #[allow(dead_code)]
 mod fake;
-#[path = "../../pipeline/benches/large/mod.rs"]
+#[path = "../../lflow/benches/large/mod.rs"]
 #[allow(dead_code)]
 mod large;
 

@@ -1,10 +1,10 @@
 //! `weft check`: are these lines in the language, and how are they written canonically?
 
+use crate::line_check::{Checker, Language, LineFault};
 use crate::trace::PortName;
 use crate::{Failure, text};
 use anyhow::anyhow;
-use pipeline::ofctl::Ports;
-use pipeline::{Checker, Language, LineFault};
+use ofctl::Ports;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -83,7 +83,8 @@ pub fn check(args: &Args) -> Result<(), Failure> {
             Ok(canonical) => writeln!(out, "{}", canonical.as_deref().unwrap_or(line))?,
             Err(fault) => {
                 let excerpt = fault.excerpt(line).replace('\n', "\n    ");
-                eprintln!("{name}:{number}:{}: {fault}\n    {excerpt}", fault.column);
+                let LineFault { column, message, .. } = fault;
+                eprintln!("{name}:{number}:{column}: {message}\n    {excerpt}");
             }
         }
     }

@@ -11,6 +11,7 @@ mod doctor;
 mod fdb;
 mod flows;
 mod limits;
+mod line_check;
 mod logging;
 mod monitor;
 mod numbers;

@@ -4,8 +4,8 @@ use crate::errors::Report;
 use crate::read::SetsDraft;
 use crate::section::Sited;
 use crate::{AclDirection, Prefix, suggest};
-use pipeline::logical::lexer::Lexer;
-use pipeline::logical::{Constant, Scope, SyntaxError, TokenKind, expr};
+use lflow::lexer::Lexer;
+use lflow::{Constant, Scope, SyntaxError, TokenKind, expr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

@@ -4,7 +4,7 @@ use super::{Flows, Keys, Stage, next_to};
 use crate::model::port_in_switch;
 use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;
-use pipeline::logical::expr;
+use lflow::expr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! A network, its program, and packets described in the logical language.
 
 use flow::{EndpointId, Field, FlowKey, PortNo};
+use lflow::expr::parse_microflow;
+use lflow::{Constant, Scope};
 use network::{FarEnd, LogicalNetwork, Network, Placement, load_program, logical_flows};
-use pipeline::logical::expr::parse_microflow;
-use pipeline::logical::{Constant, Scope};
 use pipeline::{Entry, Lesson, Program, State, trace, translate};
 use std::collections::BTreeMap;
 

@@ -53,7 +53,7 @@ fn carry_out_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<Sent>)
         match action {
             Action::Output(port) => {
                 // A port of a tagged switch gets the tags in front of the packet's own.
-                if port.0 < crate::program::UPLINK {
+                if port.0 < super::program::UPLINK {
                     sent.insert(Sent::new(port.0, &key));
                 }
             }

@@ -1,8 +1,8 @@
 //! No packet and no byte is lost on the way from megaflows to flows.
 
 use crate::{Rig, bridge, udp};
+use ofctl::Bridge;
 use pipeline::Program;
-use pipeline::ofctl::Bridge;
 use proptest::prelude::*;
 use switch::Config;
 

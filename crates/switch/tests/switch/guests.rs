@@ -1,7 +1,7 @@
 //! A logical switch with two guests.
 
 use flow::{DatapathKey, PortKey, PortNo};
-use pipeline::logical::{Loader, LogicalFlow};
+use lflow::{Loader, LogicalFlow};
 use pipeline::{DatapathKind, Direction, Entry, FlowId, LogicalPort, Place, PortSecurity};
 
 const SWITCH: DatapathKey = DatapathKey(1);

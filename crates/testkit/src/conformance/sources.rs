@@ -7,7 +7,7 @@ use crate::random::Random;
 use datapath::user::EndpointConfig;
 use flow::{EndpointId, PortNo, TunnelType};
 use network::{Network, Placement, load_program, logical_flows};
-use pipeline::ofctl::Bridge;
+use ofctl::Bridge;
 use pipeline::{BridgePort, BridgePortKind, Program};
 use std::fmt::Write;
 use std::net::IpAddr;

@@ -1,14 +1,15 @@
 //! The program that a packet is traced through, of each kind of source.
 
 use super::{Args, Format, PortName};
+use crate::line_check::LineFault;
 use crate::{Failure, text};
 use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
+use lflow::parse_packet;
 use network::{FarEnd, LogicalSwitch, Network, Placement, Port, load_program, logical_flows};
-use pipeline::logical::parse_packet;
-use pipeline::ofctl::{self, Bridge, Mentioned, Ports};
-use pipeline::southbound::Southbound;
-use pipeline::{BridgePort, BridgePortKind, InPorts, Learned, LineFault, Program};
+use ofctl::{self, Bridge, Mentioned, Ports};
+use pipeline::{BridgePort, BridgePortKind, InPorts, Learned, Program};
+use southbound::Southbound;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::Path;
@@ -68,7 +69,8 @@ impl Source {
             },
         };
         let excerpt = fault.excerpt(text).replace('\n', "\n    ");
-        Err(Failure::Input(anyhow!("packet, column {}: {fault}\n    {excerpt}", fault.column)))
+        let LineFault { column, message, .. } = fault;
+        Err(Failure::Input(anyhow!("packet, column {column}: {message}\n    {excerpt}")))
     }
 
     /// A port by its name, or of a bridge also by its number.

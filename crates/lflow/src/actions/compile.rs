@@ -1,0 +1,228 @@
+//! From actions to steps of a flow.
+
+use super::Actions;
+use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
+use crate::scope::Scope;
+use crate::symbol::FieldRef;
+use crate::token::Constant;
+use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict, low_bits};
+use pipeline::{Direction, LearnedOp, Op, Operand};
+use std::sync::Arc;
+
+/// Compiles actions for a datapath, whose names `scope` knows. A name that it does not know becomes 0, the key of no port.
+pub fn compile(actions: &Actions, scope: &impl Scope) -> Arc<[Op]> {
+    compile_list(&actions.list, actions.stage, scope)
+}
+
+/// The names that compiling asks for.
+pub(super) fn names<'a>(actions: &'a [Action], found: &mut Vec<&'a str>) {
+    for action in actions {
+        match action {
+            Action::LoadName { name, .. } if !name.is_empty() => found.push(name),
+            Action::ForwardGroup { ports, .. } => found.extend(ports.iter().map(|port| &**port)),
+            Action::Nested(_, actions) => names(actions, found),
+            _ => {}
+        }
+    }
+}
+
+fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op]> {
+    let mut ops = Vec::with_capacity(actions.len());
+    for action in actions {
+        // Only actions in `ct_commit`, which is not compiled, have fields that are not in the key.
+        if compile_action(action, stage, scope, &mut ops).is_none() {
+            ops.push(Op::Unsupported("ct_commit"));
+        }
+    }
+    ops.into()
+}
+
+/// `None` for a field that the key does not have.
+fn compile_action(
+    action: &Action,
+    stage: Stage,
+    scope: &impl Scope,
+    ops: &mut Vec<Op>,
+) -> Option<()> {
+    let op = match action {
+        Action::Output => Op::Output,
+        Action::Next(table) => Op::Next(*table),
+        Action::Load { to, value } => return load(to.bits()?, *value, ops),
+        Action::LoadName { to, name } => {
+            let key = if name.is_empty() { None } else { scope.port(name) };
+            Op::Load { to: to.bits()?, value: key.unwrap_or(0).into() }
+        }
+        Action::Move { to, from } => {
+            tag_guard(Op::Move { from: from.bits()?, to: to.bits()? }, &[*to])
+        }
+        Action::Exchange(a, b) => tag_guard(Op::Exchange(a.bits()?, b.bits()?), &[*a, *b]),
+        Action::Push(field) => Op::Push(field.bits()?),
+        Action::Pop(field) => tag_guard(Op::Pop(field.bits()?), &[*field]),
+        Action::DecTtl => Op::DecTtl,
+        Action::LoadFragMtu { mtu, .. } => Op::SetIcmpMtu(*mtu),
+        Action::Nested(nest, actions) => nested(*nest, compile_list(actions, stage, scope)),
+        Action::GetBinding { port, ip, .. } => {
+            LearnedOp::GetBinding { port: operand(*port)?, ip: operand(*ip)? }.into()
+        }
+        Action::PutBinding { port, ip, mac, .. } => {
+            LearnedOp::PutBinding { port: operand(*port)?, ip: operand(*ip)?, mac: operand(*mac)? }
+                .into()
+        }
+        Action::LookupBinding { to, port, ip, mac, .. } => LearnedOp::LookupBinding {
+            to: to.bits()?,
+            port: operand(*port)?,
+            ip: operand(*ip)?,
+            mac: match mac {
+                Some(mac) => Some(operand(*mac)?),
+                None => None,
+            },
+        }
+        .into(),
+        Action::GetFdb { to, mac } => {
+            LearnedOp::GetStation { to: to.bits()?, mac: operand(*mac)? }.into()
+        }
+        Action::PutFdb { port, mac } => {
+            LearnedOp::PutStation { port: operand(*port)?, mac: operand(*mac)? }.into()
+        }
+        Action::LookupFdb { to, port, mac } => {
+            LearnedOp::LookupStation { to: to.bits()?, port: operand(*port)?, mac: operand(*mac)? }
+                .into()
+        }
+        Action::CheckLength { to, bytes } => Op::CheckLength { to: to.bits()?, bytes: *bytes },
+        Action::Check { to, check } => check_op(to.bits()?, *check),
+        Action::Select { to, choices } => {
+            ops.push(Op::Select { to: to.bits()?, choices: choices.to_vec().into() });
+            // A choice is made for the next table.
+            stage.next().map_or(Op::Drop, Op::Next)
+        }
+        Action::ForwardGroup { ports, .. } => return forward_group(ports, scope, ops),
+        Action::Log(log) => Op::Log(Arc::new(record(log))),
+        Action::SetMeter { rate_kbps, burst_kb } => Op::Meter {
+            rate_kbps: *rate_kbps,
+            // What comes within a second, when nothing else is said.
+            burst_kb: if *burst_kb == 0 { *rate_kbps } else { *burst_kb },
+        },
+        Action::SetQueue(queue) => Op::SetQueue((*queue).into()),
+        // There is no connection state to be cleared, and there are no collectors to sample for.
+        Action::CtClear | Action::Sample(_) => return Some(()),
+        Action::CtNext => Op::Unsupported("ct_next"),
+        Action::CtCommit(_) | Action::CtCommitV1 { .. } => Op::Unsupported("ct_commit"),
+        Action::CtNat { nat, .. } => Op::Unsupported(nat.name()),
+        Action::CtCommitNat => Op::Unsupported("ct_commit_nat"),
+        Action::CtSnatToVip => Op::Unsupported("ct_snat_to_vip"),
+        Action::CtLb(lb) => Op::Unsupported(if lb.mark { "ct_lb_mark" } else { "ct_lb" }),
+        Action::CommitEcmpNh { .. } => Op::Unsupported("commit_ecmp_nh"),
+        Action::CommitLbAffinity(_) => Op::Unsupported("commit_lb_aff"),
+        Action::PutOptions { dialogue, .. } => Op::Unsupported(dialogue.name()),
+        Action::TriggerEvent(_) => Op::Unsupported("trigger_event"),
+        Action::BindVport { .. } => Op::Unsupported("bind_vport"),
+        Action::HandleSvcCheck(_) => Op::Unsupported("handle_svc_check"),
+        Action::HandleDhcp6Reply => Op::Unsupported("handle_dhcpv6_reply"),
+        Action::HandleBfdMsg => Op::Unsupported("handle_bfd_msg"),
+        Action::Igmp => Op::Unsupported("igmp"),
+    };
+    ops.push(op);
+    Some(())
+}
+
+fn operand(field: FieldRef) -> Option<Operand> {
+    field.bits().map(Operand::Bits)
+}
+
+/// The bit of a VLAN tag that says that there is one.
+const TAG_PRESENT: u128 = 1 << 12;
+
+/// Writes a constant: each run of neighbouring bits that its mask has.
+fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
+    let mut mask = value.mask.unwrap_or(u128::MAX) & low_bits(to.width());
+    let is_tag = to.field() == Field::VlanTci && mask << to.first() & TAG_PRESENT != 0;
+    if is_tag && value.value << to.first() & TAG_PRESENT == 0 {
+        ops.push(Op::PopVlan);
+        return Some(());
+    }
+    if is_tag && mask << to.first() != TAG_PRESENT {
+        mask &= !(TAG_PRESENT >> to.first());
+    }
+    while mask != 0 {
+        let first = mask.trailing_zeros() as u8;
+        let width = (mask >> first).trailing_ones() as u8;
+        let to = Subfield::new(to.field(), to.first() + first, width)?;
+        let value = value.value >> first & low_bits(width);
+        ops.push(match is_tag {
+            // 16 bits at most.
+            true => Op::SetVlan { bits: to, value: value as u16 },
+            false => Op::Load { to, value },
+        });
+        mask &= !(low_bits(width) << first);
+    }
+    Some(())
+}
+
+/// Copying to where a tag says that it is there would put tags on packets, or take them off, depending on bits elsewhere.
+fn tag_guard(op: Op, written: &[FieldRef]) -> Op {
+    let touches = |field: &FieldRef| {
+        let bits = field.bits();
+        bits.is_some_and(|bits| {
+            bits.field() == Field::VlanTci && bits.field_mask() & TAG_PRESENT != 0
+        })
+    };
+    if written.iter().any(touches) { Op::Unsupported("vlan.tci") } else { op }
+}
+
+fn nested(nest: Nest, ops: Arc<[Op]>) -> Op {
+    let reply = match nest {
+        Nest::Clone => return Op::Clone(ops),
+        Nest::Reject => return Op::Reject(ops),
+        Nest::SctpAbort => return Op::Unsupported(nest.name()),
+        Nest::Arp => Reply::Arp,
+        Nest::NdNa => Reply::NeighbourAdvert { router: false },
+        Nest::NdNaRouter => Reply::NeighbourAdvert { router: true },
+        Nest::NdNs => Reply::NeighbourSolicit,
+        Nest::Icmp4 | Nest::Icmp4Error => Reply::Icmp4,
+        Nest::Icmp6 | Nest::Icmp6Error => Reply::Icmp6,
+        Nest::TcpReset => Reply::TcpReset,
+    };
+    Op::Reply { reply, ops }
+}
+
+const fn check_op(to: Subfield, check: Check) -> Op {
+    match check {
+        Check::InPortSec => Op::PortSecurity { to, direction: Direction::Ingress },
+        Check::OutPortSec => Op::PortSecurity { to, direction: Direction::Egress },
+        Check::DnsLookup
+        | Check::LbHairpin
+        | Check::LbHairpinReply
+        | Check::EcmpNhMac
+        | Check::EcmpNh
+        | Check::LbAffinity => Op::Unsupported(check.name()),
+    }
+}
+
+/// Output to one of the ports; nothing when one of them is unknown.
+fn forward_group(ports: &[Box<str>], scope: &impl Scope, ops: &mut Vec<Op>) -> Option<()> {
+    let keys: Option<Vec<u16>> = ports.iter().map(|name| scope.port(name)).collect();
+    if let Some(keys) = keys.filter(|keys| !keys.is_empty()) {
+        let choices = keys.into_iter().map(|key| (key, 1)).collect();
+        ops.push(Op::Select { to: Field::Reg15.into(), choices });
+        ops.push(Op::Output);
+    }
+    Some(())
+}
+
+fn record(log: &Log) -> LogRecord {
+    LogRecord {
+        name: log.name.as_deref().unwrap_or_default().to_owned(),
+        priority: match log.severity {
+            Severity::Alert => LogPriority::Alert,
+            Severity::Warning => LogPriority::Warning,
+            Severity::Notice => LogPriority::Notice,
+            Severity::Info => LogPriority::Info,
+            Severity::Debug => LogPriority::Debug,
+        },
+        verdict: match log.verdict {
+            LogVerdict::Allow => Verdict::Allow,
+            LogVerdict::Drop => Verdict::Drop,
+            LogVerdict::Reject => Verdict::Reject,
+        },
+    }
+}

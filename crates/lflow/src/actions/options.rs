@@ -1,0 +1,325 @@
+//! Options that flows hand to a controller: DHCP, DHCPv6, router advertisements, events.
+
+use super::ast::Dialogue;
+use super::parse::Parser;
+use crate::error::SyntaxError;
+use crate::token::{Constant, Format, Quoted, TokenKind};
+use std::fmt;
+
+/// `NAME = VALUE`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DialogueOption {
+    /// One of those that the dialogue has.
+    pub name: &'static str,
+    /// Of the kind that the option takes.
+    pub value: OptionValue,
+}
+
+/// The value of an option.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OptionValue {
+    /// A number or address.
+    Number(Constant),
+    /// A text.
+    Text(Box<str>),
+    /// One or more numbers or addresses, in braces.
+    Numbers(Box<[Constant]>),
+    /// One or more texts, in braces.
+    Texts(Box<[Box<str>]>),
+}
+
+/// What an option takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Takes {
+    Number,
+    Text,
+    Either,
+}
+
+/// The options of DHCP: RFC 2132 and its like, in the names of OVN's `DHCP_Options` table.
+const DHCP4: &[(&str, Takes)] = &[
+    ("offerip", Takes::Number),
+    ("netmask", Takes::Number),
+    ("router", Takes::Number),
+    ("dns_server", Takes::Number),
+    ("log_server", Takes::Number),
+    ("lpr_server", Takes::Number),
+    ("swap_server", Takes::Number),
+    ("policy_filter", Takes::Number),
+    ("router_solicitation", Takes::Number),
+    ("nis_server", Takes::Number),
+    ("ntp_server", Takes::Number),
+    ("server_id", Takes::Number),
+    ("tftp_server", Takes::Either),
+    ("classless_static_route", Takes::Number),
+    ("ms_classless_static_route", Takes::Number),
+    ("ip_forward_enable", Takes::Number),
+    ("router_discovery", Takes::Number),
+    ("ethernet_encap", Takes::Number),
+    ("default_ttl", Takes::Number),
+    ("tcp_ttl", Takes::Number),
+    ("mtu", Takes::Number),
+    ("lease_time", Takes::Number),
+    ("T1", Takes::Number),
+    ("T2", Takes::Number),
+    ("wpad", Takes::Text),
+    ("bootfile_name", Takes::Text),
+    ("path_prefix", Takes::Text),
+    ("tftp_server_address", Takes::Number),
+    ("hostname", Takes::Text),
+    ("domain_name", Takes::Text),
+    ("arp_cache_timeout", Takes::Number),
+    ("tcp_keepalive_interval", Takes::Number),
+    ("domain_search_list", Takes::Text),
+    ("bootfile_name_alt", Takes::Text),
+    ("broadcast_address", Takes::Number),
+    ("netbios_name_server", Takes::Number),
+    ("netbios_node_type", Takes::Number),
+    ("next_server", Takes::Number),
+];
+
+const DHCP6: &[(&str, Takes)] = &[
+    ("ia_addr", Takes::Number),
+    ("server_id", Takes::Number),
+    ("domain_search", Takes::Text),
+    ("dns_server", Takes::Number),
+];
+
+const ND_RA: &[(&str, Takes)] = &[
+    ("addr_mode", Takes::Text),
+    ("router_preference", Takes::Text),
+    ("slla", Takes::Number),
+    ("prefix", Takes::Number),
+    ("mtu", Takes::Number),
+    ("rdnss", Takes::Number),
+    ("dnssl", Takes::Text),
+    ("route_info", Takes::Text),
+];
+
+const EMPTY_LB_BACKENDS: &[(&str, Takes)] =
+    &[("vip", Takes::Text), ("protocol", Takes::Text), ("load_balancer", Takes::Text)];
+
+/// The one event that there is.
+pub(super) const EVENT: &str = "empty_lb_backends";
+
+impl Dialogue {
+    const fn table(self) -> &'static [(&'static str, Takes)] {
+        match self {
+            Self::Dhcp4 => DHCP4,
+            Self::Dhcp6 => DHCP6,
+            Self::NdRa => ND_RA,
+        }
+    }
+
+    /// The dialogue's name in errors.
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Dhcp4 => "DHCPv4",
+            Self::Dhcp6 => "DHCPv6",
+            Self::NdRa => "IPv6 ND RA",
+        }
+    }
+}
+
+impl Parser<'_> {
+    /// `OPTION = VALUE, ...)`
+    pub(super) fn dialogue_options(
+        &mut self,
+        dialogue: Dialogue,
+    ) -> Result<Box<[DialogueOption]>, SyntaxError> {
+        let options = self.options(dialogue.table(), dialogue.title())?;
+        let has = |name| options.iter().any(|option| option.name == name);
+        match dialogue {
+            Dialogue::Dhcp4 if !has("offerip") => {
+                Err(self.error_whole("put_dhcp_opts requires offerip to be specified."))
+            }
+            Dialogue::NdRa => self.check_nd_ra(&options).map(|()| options),
+            Dialogue::Dhcp4 | Dialogue::Dhcp6 => Ok(options),
+        }
+    }
+
+    fn check_nd_ra(&self, options: &[DialogueOption]) -> Result<(), SyntaxError> {
+        for option in options {
+            if !is_valid_in_ra(option) {
+                let message = format!("Invalid value for \"{}\" option", option.name);
+                return Err(self.error_whole(message));
+            }
+        }
+        let has = |name| options.iter().any(|option| option.name == name);
+        let stateful = options
+            .iter()
+            .any(|option| option.name == "addr_mode" && option.text() == Some("dhcpv6_stateful"));
+        if !has("slla") {
+            Err(self.error_whole("slla option not present"))
+        } else if !stateful && !has("prefix") {
+            Err(self.error_whole(
+                "prefix option needs to be set when address mode is slaac/dhcpv6_stateless.",
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// `OPTION = VALUE, ...)` of the event.
+    pub(super) fn event_options(&mut self) -> Result<Box<[DialogueOption]>, SyntaxError> {
+        let options = self.options(EMPTY_LB_BACKENDS, EVENT)?;
+        for option in &options {
+            let Some(text) = option.text() else {
+                let message = format!("Invalid value for \"{}\" option", option.name);
+                return Err(self.error_whole(message));
+            };
+            let message = match option.name {
+                "vip" if super::balance::backend(text).is_none() => {
+                    format!("Invalid load balancer VIP '{text}'")
+                }
+                "protocol" if super::ast::Transport::from_name(text).is_none() => {
+                    format!("Load balancer protocol '{text}' is not 'tcp', 'udp', or 'sctp'")
+                }
+                "load_balancer" if !is_uuid(text) => {
+                    format!("Load balancer '{text}' is not a UUID")
+                }
+                _ => continue,
+            };
+            return Err(self.error_whole(message));
+        }
+        Ok(options)
+    }
+
+    fn options(
+        &mut self,
+        table: &'static [(&'static str, Takes)],
+        title: &str,
+    ) -> Result<Box<[DialogueOption]>, SyntaxError> {
+        let mut options = Vec::new();
+        while !self.accept(&TokenKind::RightParen) {
+            options.push(self.option(table, title)?);
+            self.accept(&TokenKind::Comma);
+        }
+        Ok(options.into())
+    }
+
+    fn option(
+        &mut self,
+        table: &'static [(&'static str, Takes)],
+        title: &str,
+    ) -> Result<DialogueOption, SyntaxError> {
+        let known = match self.kind() {
+            TokenKind::Identifier(name) => table.iter().find(|(known, _)| known == name),
+            _ => None,
+        };
+        let Some(&(name, takes)) = known else {
+            return Err(self.expecting(&format!("{title} option name")));
+        };
+        self.advance();
+        self.expect(&TokenKind::Assign)?;
+        let start = self.span().start;
+        let value = self.option_value()?;
+        let is_text = matches!(value, OptionValue::Text(_) | OptionValue::Texts(_));
+        let wanted = match takes {
+            Takes::Number if is_text => "numeric",
+            Takes::Text if !is_text => "string",
+            Takes::Number | Takes::Text | Takes::Either => {
+                return Ok(DialogueOption { name, value });
+            }
+        };
+        Err(self.error_from(start, format!("{title} option {name} requires {wanted} value.")))
+    }
+
+    fn option_value(&mut self) -> Result<OptionValue, SyntaxError> {
+        if !self.accept(&TokenKind::LeftCurly) {
+            return match self.text() {
+                Some(text) => Ok(OptionValue::Text(text)),
+                None => Ok(OptionValue::Number(self.number()?)),
+            };
+        }
+        let (mut numbers, mut texts) = (Vec::new(), Vec::new());
+        loop {
+            match self.kind() {
+                TokenKind::Text(_) if !numbers.is_empty() => return Err(self.expecting("integer")),
+                TokenKind::Integer(_) if !texts.is_empty() => return Err(self.expecting("string")),
+                _ => match self.text() {
+                    Some(text) => texts.push(text),
+                    None => numbers.push(self.number()?),
+                },
+            }
+            self.accept(&TokenKind::Comma);
+            if self.accept(&TokenKind::RightCurly) {
+                break;
+            }
+        }
+        Ok(if texts.is_empty() {
+            OptionValue::Numbers(numbers.into())
+        } else {
+            OptionValue::Texts(texts.into())
+        })
+    }
+}
+
+impl DialogueOption {
+    /// The text, if the value is a single one.
+    fn text(&self) -> Option<&str> {
+        match &self.value {
+            OptionValue::Text(text) => Some(text),
+            OptionValue::Texts(texts) if texts.len() == 1 => texts.first().map(|text| &**text),
+            _ => None,
+        }
+    }
+
+    /// The number, if the value is a single one.
+    fn number(&self) -> Option<&Constant> {
+        match &self.value {
+            OptionValue::Number(number) => Some(number),
+            OptionValue::Numbers(numbers) if numbers.len() == 1 => numbers.first(),
+            _ => None,
+        }
+    }
+}
+
+/// Can the value be sent in a router advertisement?
+fn is_valid_in_ra(option: &DialogueOption) -> bool {
+    let text = option.text();
+    let has_format = |format| option.number().is_some_and(|number| number.format == format);
+    match option.name {
+        "addr_mode" => matches!(text, Some("slaac" | "dhcpv6_stateful" | "dhcpv6_stateless")),
+        "router_preference" => matches!(text, Some("MEDIUM" | "HIGH" | "LOW")),
+        "slla" => has_format(Format::Ethernet),
+        "prefix" => {
+            has_format(Format::Ipv6) && option.number().is_some_and(|number| number.mask.is_some())
+        }
+        "mtu" => has_format(Format::Decimal),
+        "rdnss" => has_format(Format::Ipv6),
+        _ => text.is_some(),
+    }
+}
+
+/// 8-4-4-4-12 hexadecimal digits.
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+impl fmt::Display for DialogueOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = ", self.name)?;
+        match &self.value {
+            OptionValue::Number(number) => number.fmt(f),
+            OptionValue::Text(text) => Quoted(text).fmt(f),
+            OptionValue::Numbers(numbers) => braces(f, numbers.iter()),
+            OptionValue::Texts(texts) => braces(f, texts.iter().map(|text| Quoted(text))),
+        }
+    }
+}
+
+fn braces(
+    f: &mut fmt::Formatter<'_>,
+    values: impl Iterator<Item = impl fmt::Display>,
+) -> fmt::Result {
+    f.write_str("{")?;
+    for (at, value) in values.enumerate() {
+        write!(f, "{}{value}", if at == 0 { "" } else { ", " })?;
+    }
+    f.write_str("}")
+}

@@ -1,0 +1,74 @@
+//! What must hold of a packet for actions on it to have a meaning.
+
+use super::ast::{Action, Check, Dialogue, Nest};
+use crate::symbol::FieldRef;
+
+/// Adds the prerequisites of actions to `found`, each once.
+pub(super) fn collect(actions: &[Action], found: &mut Vec<&'static str>) {
+    for action in actions {
+        let mut add = |name: &'static str| {
+            if !name.is_empty() && !found.contains(&name) {
+                found.push(name);
+            }
+        };
+        add(own(action));
+        for field in fields(action).into_iter().flatten() {
+            add(field.symbol().prerequisite);
+        }
+        // The same packet, or one with the same headers. Others are made from the packet: what is done to them may well speak
+        // of headers that the packet itself does not have.
+        if let Action::Nested(Nest::Clone | Nest::Reject, actions) = action {
+            collect(actions, found);
+        }
+    }
+}
+
+/// The prerequisite of the action itself, or nothing.
+const fn own(action: &Action) -> &'static str {
+    match action {
+        Action::DecTtl
+        | Action::CtNext
+        | Action::CtCommit(_)
+        | Action::CtCommitV1 { .. }
+        | Action::CtNat { .. }
+        | Action::CtCommitNat
+        | Action::CtLb(_) => "ip",
+        Action::Nested(nest, _) => match nest {
+            Nest::Arp | Nest::Icmp4 | Nest::Icmp4Error => "ip4",
+            Nest::Icmp6 | Nest::Icmp6Error | Nest::NdNs => "ip6",
+            Nest::NdNa | Nest::NdNaRouter => "nd_ns",
+            Nest::TcpReset => "tcp",
+            Nest::SctpAbort => "sctp",
+            Nest::Clone | Nest::Reject => "",
+        },
+        Action::Check { check: Check::DnsLookup, .. } => "udp",
+        Action::PutOptions { dialogue: Dialogue::NdRa, .. } => "ip6",
+        _ => "",
+    }
+}
+
+/// The fields that the action reads or writes.
+fn fields(action: &Action) -> [Option<FieldRef>; 4] {
+    let (a, b, c, d) = match *action {
+        Action::Load { to, .. }
+        | Action::LoadName { to, .. }
+        | Action::Push(to)
+        | Action::Pop(to)
+        | Action::Check { to, .. }
+        | Action::CheckLength { to, .. }
+        | Action::Select { to, .. }
+        | Action::PutOptions { to, .. }
+        | Action::BindVport { parent: to, .. }
+        | Action::HandleSvcCheck(to) => (Some(to), None, None, None),
+        Action::Move { to: a, from: b }
+        | Action::Exchange(a, b)
+        | Action::GetBinding { port: a, ip: b, .. }
+        | Action::GetFdb { to: a, mac: b }
+        | Action::PutFdb { port: a, mac: b } => (Some(a), Some(b), None, None),
+        Action::PutBinding { port: a, ip: b, mac: c, .. }
+        | Action::LookupFdb { to: a, port: b, mac: c } => (Some(a), Some(b), Some(c), None),
+        Action::LookupBinding { to, port, ip, mac, .. } => (Some(to), Some(port), Some(ip), mac),
+        _ => (None, None, None, None),
+    };
+    [a, b, c, d]
+}

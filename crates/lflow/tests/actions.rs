@@ -1,0 +1,230 @@
+//! What the actions of logical flows, as text, do to packets.
+
+use flow::{
+    Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey, PortNo,
+    Reply, Verdict,
+};
+use lflow::{Loader, LogicalFlow};
+use pipeline::{
+    DatapathKind, Direction, Entry, Lesson, LogicalPort, Place, Program, StationPlace, translate,
+};
+use std::sync::Arc;
+
+const SWITCH: DatapathKey = DatapathKey(1);
+
+/// A switch with the ports `a` and `b` on this host, whose first table does `actions`, whose second sends to `outport`, and whose
+/// egress pipeline lets everything out.
+fn program(actions: &str) -> Program {
+    let mut loader = Loader::default();
+    loader.add_datapath(SWITCH, "sw", DatapathKind::Switch);
+    for (number, name) in [(1, "a"), (2, "b")] {
+        let (key, port) = (PortKey::new(number).unwrap(), PortNo(number.into()));
+        let security = Default::default();
+        let place = Place::Local(port);
+        loader.set_port(SWITCH, key, LogicalPort { name: name.to_owned(), place, security });
+        loader.physical().set_entry(port, Entry::Vif { datapath: SWITCH, port: key });
+    }
+    let flows = [
+        (Direction::Ingress, 0, actions),
+        (Direction::Ingress, 1, "output;"),
+        (Direction::Egress, 0, "output;"),
+    ];
+    for (direction, table, actions) in flows {
+        let flow = LogicalFlow {
+            datapaths: vec![SWITCH],
+            direction,
+            table,
+            priority: 0,
+            stage: String::new(),
+            condition: "1".to_owned(),
+            actions: actions.to_owned(),
+            source: String::new(),
+            cookie: 0,
+        };
+        loader.add_flow(&flow).unwrap_or_else(|error| panic!("{actions}: {error}"));
+    }
+    loader.program()
+}
+
+/// From `a`, of a protocol.
+fn packet(ethertype: u128, protocol: u128) -> FlowKey {
+    let mut key = FlowKey::default();
+    for (field, value) in [
+        (Field::InPort, 1),
+        (Field::EthSrc, 0xa),
+        (Field::EthDst, 0xb),
+        (Field::EthType, ethertype),
+        (Field::IpProto, protocol),
+        (Field::IpTtl, 64),
+        (Field::TpSrc, 1000),
+        (Field::TpDst, 80),
+    ] {
+        key.set(field, value);
+    }
+    let (src, dst) = match ethertype {
+        0x86dd => (Field::Ip6Src, Field::Ip6Dst),
+        _ => (Field::Ip4Src, Field::Ip4Dst),
+    };
+    key.set(src, 0x0a00_000a);
+    key.set(dst, 0x0a00_000b);
+    key
+}
+
+fn tcp() -> FlowKey {
+    packet(0x0800, 6)
+}
+
+/// What is done to the packet.
+fn done(actions: &str, key: &FlowKey) -> Vec<Action> {
+    translate(&program(actions), key, &(), &mut ()).actions
+}
+
+fn set(field: Field, value: u128) -> Action {
+    Action::Set { field, value, mask: field.all_ones() }
+}
+
+const TO_A: Action = Action::Output(PortNo(1));
+const TO_B: Action = Action::Output(PortNo(2));
+
+#[test]
+fn packets_go_where_actions_send_them() {
+    let dropped = |reason| vec![Action::Drop(reason)];
+    for (actions, expected) in [
+        ("outport = \"b\"; output;", vec![TO_B]),
+        ("outport = \"b\"; next;", vec![TO_B]),
+        ("outport = \"b\"; next(1);", vec![TO_B]),
+        ("outport = \"b\"; next(pipeline=egress, table=0);", vec![TO_B]),
+        // At the end of an egress pipeline, where a packet goes wherever it came from.
+        ("outport = \"a\"; next(pipeline=egress, table=0);", vec![TO_A]),
+        ("outport = \"a\"; output;", dropped(DropReason::Hairpin)),
+        ("outport = \"a\"; flags.loopback = 1; output;", vec![TO_A]),
+        ("outport = \"a\"; inport = \"\"; output;", vec![TO_A]),
+        ("outport = \"nowhere\"; output;", dropped(DropReason::NoSuchPort)),
+        ("drop;", dropped(DropReason::FlowDrop)),
+        ("ct_clear; outport = \"b\"; output;", vec![TO_B]),
+        ("ct_next; outport = \"b\"; output;", dropped(DropReason::UnsupportedAction)),
+        ("sample(probability=1); outport = \"b\"; output;", vec![TO_B]),
+        ("fwd_group(childports=\"b\", \"b\");", vec![TO_B]),
+        ("reg0[0..15] = select(2, 2); output;", dropped(DropReason::NoSuchPort)),
+        ("outport = \"b\"; reg0[0..15] = select(2, 2);", vec![TO_B]),
+    ] {
+        assert_eq!(done(actions, &tcp()), expected, "{actions}");
+    }
+}
+
+#[test]
+fn headers_are_changed_as_actions_say() {
+    for (actions, expected) in [
+        ("ip.ttl--;", vec![set(Field::IpTtl, 63)]),
+        ("tcp.dst = 81;", vec![set(Field::TpDst, 81)]),
+        ("eth.dst <-> eth.src;", vec![set(Field::EthDst, 0xa), set(Field::EthSrc, 0xb)]),
+        ("reg0 = ip4.src; ip4.dst = reg0;", vec![set(Field::Ip4Dst, 0x0a00_000a)]),
+        ("push(eth.src); pop(eth.dst);", vec![set(Field::EthDst, 0xa)]),
+        ("reg0 = 5; push(reg0); reg0 = 6; pop(ip.ttl);", vec![set(Field::IpTtl, 5)]),
+        ("set_queue(7);", vec![Action::SetQueue(7)]),
+        ("set_meter(8);", vec![Action::Meter { rate_kbps: 8, burst_kb: 8 }]),
+        ("reg0[0] = check_in_port_sec(); ip.ttl = reg0[0..7];", vec![set(Field::IpTtl, 0)]),
+        ("get_arp(inport, ip4.dst);", vec![set(Field::EthDst, 0)]),
+    ] {
+        let expected = [expected, vec![TO_B]].concat();
+        assert_eq!(
+            done(&format!("{actions} outport = \"b\"; output;"), &tcp()),
+            expected,
+            "{actions}"
+        );
+    }
+}
+
+#[test]
+fn flows_apply_to_packets_that_meet_their_prerequisites() {
+    let actions = "udp.dst = 53; outport = \"b\"; output;";
+    assert_eq!(done(actions, &tcp()), [Action::Drop(DropReason::NoFlow)]);
+    assert_eq!(done(actions, &packet(0x0800, 17)), [set(Field::TpDst, 53), TO_B]);
+    assert_eq!(
+        done("outport = \"b\"; ip.ttl--; output;", &packet(0x0806, 0)),
+        [Action::Drop(DropReason::NoFlow)]
+    );
+}
+
+#[test]
+fn copies_and_answers_leave_the_packet_as_it_was() {
+    let actions = "clone { ip.ttl = 1; outport = \"b\"; output; }; outport = \"b\"; output;";
+    let copy = Action::Clone([set(Field::IpTtl, 1), TO_B].into());
+    assert_eq!(done(actions, &tcp()), [copy, TO_B]);
+
+    let actions =
+        "arp { arp.spa = 10.0.0.1; outport = \"b\"; output; }; log(name=\"n\", verdict=allow);";
+    let request = Action::Reply {
+        reply: Reply::Arp,
+        actions: [set(Field::ArpSpa, 0x0a00_0001), TO_B].into(),
+    };
+    let record =
+        LogRecord { name: "n".to_owned(), priority: LogPriority::Info, verdict: Verdict::Allow };
+    assert_eq!(done(actions, &tcp()), [request, Action::Log(Arc::new(record))]);
+}
+
+#[test]
+fn rejections_go_back_to_where_packets_came_from() {
+    let actions = "reject { outport <-> inport; outport = \"a\"; inport = \"\"; output; };";
+    let (v4, v6) = ((Field::Ip4Src, Field::Ip4Dst), (Field::Ip6Src, Field::Ip6Dst));
+    for (ethertype, protocol, reply, (src, dst), code) in [
+        (0x0800, 6, Reply::TcpReset, v4, None),
+        (0x86dd, 6, Reply::TcpReset, v6, None),
+        (0x0800, 17, Reply::Icmp4, v4, Some(3)),
+        (0x86dd, 17, Reply::Icmp6, v6, Some(4)),
+        (0x0800, 132, Reply::Icmp4, v4, None),
+        (0x86dd, 132, Reply::Icmp6, v6, None),
+    ] {
+        let done = done(actions, &packet(ethertype, protocol));
+        let [Action::Reply { reply: made, actions }] = &*done else { panic!("{done:?}") };
+        let mut expected = vec![
+            set(Field::EthDst, 0xa),
+            set(Field::EthSrc, 0xb),
+            set(src, 0x0a00_000b),
+            set(dst, 0x0a00_000a),
+        ];
+        expected.extend(code.map(|code| set(Field::IcmpCode, code)));
+        expected.push(TO_A);
+        assert_eq!((*made, &**actions), (reply, &*expected), "{ethertype:#x} {protocol}");
+    }
+    assert_eq!(done(actions, &packet(0x0806, 0)), [Action::Drop(DropReason::NotApplicable)]);
+}
+
+#[test]
+fn rejection_reads_ports_only_when_it_is_asked_about_them() {
+    let ports = |ask: &str| {
+        let actions = format!("tcp_reset {{ {ask} outport = \"a\"; inport = \"\"; output; }};");
+        let program = program(&actions);
+        let mask = translate(&program, &tcp(), &(), &mut ()).mask;
+        [Field::TpSrc, Field::TpDst, Field::TcpFlags].map(|field| mask.get(field))
+    };
+    assert_eq!(ports(""), [0, 0, 0]);
+    // What is the destination now was the source.
+    assert_eq!(ports("reg0[0..15] = tcp.dst;"), [0xffff, 0, 0]);
+    assert_eq!(ports("tcp.dst <-> tcp.src;"), [0xffff, 0xffff, 0]);
+}
+
+#[test]
+fn packets_too_long_are_told_so() {
+    let actions = "reg0[0] = check_pkt_larger(1400); icmp4_error { icmp4.code = 4; icmp4.frag_mtu = 1386; outport = \"b\"; output; };";
+    let done = done(actions, &tcp());
+    let reply = Action::Reply {
+        reply: Reply::Icmp4,
+        actions: [Action::SetIcmpMtu(1386), set(Field::IcmpCode, 4), TO_B].into(),
+    };
+    // The same in both cases: the bit is not looked at.
+    assert_eq!(done, [reply]);
+}
+
+#[test]
+fn stations_are_learnt_as_actions_say() {
+    let program = program("reg0[0] = lookup_fdb(inport, eth.src); put_fdb(inport, eth.src);");
+    let translation = translate(&program, &tcp(), &(), &mut ());
+    let place = StationPlace::Logical(PortKey::new(1).unwrap());
+    assert!(
+        matches!(*translation.lessons, [Lesson::Station(key, learnt)]
+            if key.datapath == SWITCH && learnt == place),
+        "{:?}",
+        translation.lessons
+    );
+}

@@ -1,0 +1,4 @@
+//! Logical flows, compiled into a program and executed on packets.
+
+mod actions;
+mod bounds;

@@ -1,0 +1,310 @@
+//! The match of a flow: words to a [`Match`], and back to the canonical text.
+//!
+//! A field that a packet of the matched kind need not have is refused, not left out, so that a match never takes more packets
+//! than its author thought.
+
+use super::names::{self, Kind, Known, Name, Needs, SHORTHANDS, TAGGED};
+use super::ports::{Ports, Shortened};
+use super::text::{Item, Parsed, Piece, Value};
+use super::value::{Masked, Shown};
+use flow::{Field, FlowMask, Match, low_bits};
+use pipeline::suggestion;
+use std::fmt::Write;
+
+/// The bits of a VLAN tag.
+const VID: u128 = 0xfff;
+const PCP: u128 = 0xe000;
+
+/// What the words of a match say.
+#[derive(Debug, Default)]
+pub(super) struct Words<'a> {
+    shorthands: Vec<(Piece<'a>, u16, Option<u8>)>,
+    fields: Vec<FieldWord<'a>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FieldWord<'a> {
+    word: Piece<'a>,
+    name: &'static Name,
+    masked: Masked,
+}
+
+impl<'a> Words<'a> {
+    /// Takes a word that belongs to a match. `false` for one that does not.
+    pub fn take(&mut self, item: Item<'a>, ports: &Ports) -> Parsed<bool> {
+        let word = item.word;
+        if let Some(&(_, ethertype, protocol)) =
+            SHORTHANDS.iter().find(|(name, ..)| *name == word.text)
+        {
+            item.no_operand()?;
+            self.shorthands.push((word, ethertype, protocol));
+            return Ok(true);
+        }
+        let Some(name) = names::find(word.text) else { return Ok(false) };
+        let masked = match (name.kind, item.value) {
+            (Kind::Option(_), Value::None) => Masked { value: 0, mask: 0 },
+            _ => name.parse(item.operand("a value")?, ports)?,
+        };
+        self.fields.push(FieldWord { word, name, masked });
+        Ok(true)
+    }
+
+    /// The condition that all words state together.
+    pub fn condition(self) -> Parsed<Match> {
+        let mut building = Building { condition: Match::any(), said: Vec::new() };
+        for (word, ethertype, protocol) in &self.shorthands {
+            building.shorthand(*word, *ethertype, *protocol)?;
+        }
+        let mut fields = self.fields;
+        // What other words need comes first; errors about the rest are in the order of the words.
+        fields.sort_by_key(|field| match field.name.field {
+            Field::EthType => 0,
+            Field::IpProto => 1,
+            Field::IcmpType => 2,
+            _ => 3,
+        });
+        for field in &fields {
+            building.field(field)?;
+        }
+        building.check_sense(&fields)?;
+        Ok(building.condition)
+    }
+
+    /// The first word that says more or less than one exact value.
+    pub fn inexact(&self) -> Option<Piece<'a>> {
+        let inexact =
+            |field: &&FieldWord<'_>| field.masked.mask != low_bits(field.name.value_width());
+        self.fields.iter().find(inexact).map(|field| field.word)
+    }
+}
+
+struct Building<'a> {
+    condition: Match,
+    /// The bits that words have said something about, for finding contradictions and what is said twice.
+    said: Vec<(Piece<'a>, FlowMask)>,
+}
+
+impl<'a> Building<'a> {
+    fn shorthand(&mut self, word: Piece<'a>, ethertype: u16, protocol: Option<u8>) -> Parsed<()> {
+        self.require(word, Field::EthType, ethertype.into(), u128::MAX)?;
+        let mut bits = FlowMask::default();
+        bits.add(Field::EthType);
+        if let Some(protocol) = protocol {
+            self.require(word, Field::IpProto, protocol.into(), u128::MAX)?;
+            bits.add(Field::IpProto);
+        }
+        self.said.push((word, bits));
+        Ok(())
+    }
+
+    fn require(&mut self, word: Piece<'a>, field: Field, value: u128, mask: u128) -> Parsed<()> {
+        let mask = mask & field.all_ones();
+        if self.condition.require(field, value, mask) {
+            return Ok(());
+        }
+        let other = self.who_said(field, mask).map_or("the rest of the match", |word| word.text);
+        Err(word.fault(format!("`{}` contradicts `{other}`", word.text)))
+    }
+
+    fn who_said(&self, field: Field, mask: u128) -> Option<Piece<'a>> {
+        self.said.iter().find(|(_, bits)| bits.get(field) & mask != 0).map(|&(word, _)| word)
+    }
+
+    fn field(&mut self, given: &FieldWord<'a>) -> Parsed<()> {
+        let known = Known::of(&self.condition);
+        let FieldWord { word, masked, .. } = *given;
+        let name = as_arp(given.name, &known);
+        if !needs_of_match(name).met(&known) {
+            return Err(word.fault(format!(
+                "`{}` needs {} in the match",
+                word.text,
+                needs_in_match(given.name)
+            )));
+        }
+        let required = required(name, masked);
+        let mut bits = FlowMask::default();
+        for &(field, value, mask, own) in &required {
+            let shorthand = matches!(field, Field::EthType | Field::IpProto);
+            if let Some(other) = self.who_said(field, own).filter(|other| {
+                !shorthand || !SHORTHANDS.iter().any(|(name, ..)| *name == other.text)
+            }) {
+                let message = if other.text == word.text {
+                    format!("`{}` is there twice", word.text)
+                } else {
+                    format!("`{}` and `{}` are about the same bits", other.text, word.text)
+                };
+                return Err(word.fault(message));
+            }
+            self.require(word, field, value, mask)?;
+            bits.add_bits(field, own);
+        }
+        self.said.push((word, bits));
+        Ok(())
+    }
+
+    /// Refuses a condition that no packet can meet.
+    fn check_sense(&self, fields: &[FieldWord<'a>]) -> Parsed<()> {
+        let (key, mask) = (self.condition.key(), self.condition.mask());
+        let word_of = |wanted: &dyn Fn(Field) -> bool| {
+            let found = fields.iter().find(|given| wanted(given.name.field));
+            found.map_or(Piece::new(""), |given| given.word)
+        };
+        let tci = key.get(Field::VlanTci);
+        if mask.get(Field::VlanTci) & TAGGED != 0 && tci & TAGGED == 0 && tci != 0 {
+            let word = word_of(&|field| field == Field::VlanTci);
+            return Err(word.fault(format!(
+                "`{}` matches no packet: bit 0x1000, which every tag has, is 0, and others are not",
+                word.text
+            )));
+        }
+        // A later fragment of a packet does not have the transport header.
+        let later = key.get(Field::IpFrag) & 2 != 0;
+        let transport = |field: Field| field.word() >= Field::TpSrc.word() && key.get(field) != 0;
+        if later && fields.iter().any(|given| transport(given.name.field)) {
+            let word = word_of(&transport);
+            return Err(word.fault(format!(
+                "`{}` matches no packet: later fragments have no transport header",
+                word.text
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The names that stand for a field of IP, and of ARP where that is matched.
+fn as_arp(name: &'static Name, known: &Known) -> &'static Name {
+    if !Needs::Arp.met(known) {
+        return name;
+    }
+    let field = match name.field {
+        Field::Ip4Src => Field::ArpSpa,
+        Field::Ip4Dst => Field::ArpTpa,
+        Field::IpProto => Field::ArpOp,
+        _ => return name,
+    };
+    names::of_field(field, Needs::Arp).unwrap_or(name)
+}
+
+/// A match on a tag says by itself that there is one.
+fn needs_of_match(name: &Name) -> Needs {
+    if name.needs == Needs::Vlan { Needs::Nothing } else { name.needs }
+}
+
+fn needs_in_match(name: &Name) -> String {
+    match name.field {
+        Field::Ip4Src | Field::Ip4Dst => format!("{}, `arp` or `rarp`", name.needs),
+        Field::IpProto => "`ip`, `ipv6`, `arp` or `rarp`".to_owned(),
+        _ => name.needs.to_string(),
+    }
+}
+
+/// What a value demands of the key: field, value, mask, and those bits of the mask that no other word may speak of.
+fn required(name: &Name, masked: Masked) -> Vec<(Field, u128, u128, u128)> {
+    let Masked { value, mask } = masked;
+    let field = name.field;
+    match name.kind {
+        Kind::Option(slot) => {
+            let present = 1u128 << slot;
+            vec![(field, value, mask, mask), (Field::TunMetadataPresent, present, present, present)]
+        }
+        _ if mask == 0 => Vec::new(),
+        Kind::Tos => vec![(field, value >> name.lead, u128::MAX, u128::MAX)],
+        Kind::DlVlan if value == 0xffff => vec![(field, 0, u128::MAX, u128::MAX)],
+        Kind::DlVlan => vec![(field, value | TAGGED, VID | TAGGED, VID)],
+        Kind::VlanVid => vec![(field, value, mask, mask & VID)],
+        Kind::VlanPcp => vec![(field, value << 13 | TAGGED, PCP | TAGGED, PCP)],
+        // Some are written in fewer bits than the field has.
+        _ if !name.masked => vec![(field, value, u128::MAX, u128::MAX)],
+        _ => vec![(field, value, mask, mask)],
+    }
+}
+
+/// The error about a word that is not known.
+pub(super) fn unknown_word(word: Piece<'_>, others: &[&'static str]) -> super::text::Fault {
+    if word.text == "conj_id" {
+        return word.fault(
+            "`conj_id` is not supported: conjunctions are not, write one flow for each combination",
+        );
+    }
+    if names::is_foreign(word.text) {
+        return word.fault(format!("the field `{}` of Open vSwitch is not supported", word.text));
+    }
+    let known = names::all().map(|name| name.name).chain(names::all().map(|name| name.shown));
+    let words = SHORTHANDS.iter().map(|(name, ..)| *name).chain(others.iter().copied());
+    let near = suggestion(word.text, known.chain(words));
+    word.fault(format!("unknown word `{}`{near}", Shortened(word.text)))
+}
+
+/// The canonical text of a condition; empty for one that every packet meets.
+pub(super) fn text(condition: &Match) -> String {
+    let mut out = String::new();
+    let known = Known::of(condition);
+    // The most particular ones are last.
+    let shorthand = SHORTHANDS.iter().rev().find(|&&(_, ethertype, protocol)| {
+        known.ethertype == Some(ethertype) && (protocol.is_none() || protocol == known.protocol)
+    });
+    if let Some((name, ..)) = shorthand {
+        out.push_str(name);
+    }
+    for name in names::all().filter(|name| name.is_shown()) {
+        let masked = Masked {
+            value: condition.key().get(name.field),
+            mask: condition.mask().get(name.field),
+        };
+        match (name.field, shorthand) {
+            (Field::EthType, Some(_)) | (Field::IpProto, Some((_, _, Some(_)))) => {}
+            (Field::VlanTci, _) => show_tag(&mut out, name, masked),
+            _ => show_field(&mut out, condition, name, masked),
+        }
+    }
+    out
+}
+
+fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) {
+    let Masked { value, mask } = masked;
+    if let Kind::Option(slot) = name.kind {
+        if condition.mask().get(Field::TunMetadataPresent) >> slot & 1 == 0 {
+            return;
+        }
+        if mask == 0 {
+            return push(out, name.shown);
+        }
+    }
+    if mask == 0 {
+        return;
+    }
+    let masked = Masked {
+        value: value << name.lead,
+        mask: if mask == name.field.all_ones() { low_bits(name.width) } else { mask << name.lead },
+    };
+    push(out, name.shown);
+    // Writing to a string does not fail.
+    let _ = write!(out, "={}", Shown { name, masked });
+}
+
+/// `dl_vlan` and `dl_vlan_pcp` where they say it all.
+fn show_tag(out: &mut String, name: &Name, masked: Masked) {
+    let Masked { value, mask } = masked;
+    let (vid, pcp) = (mask & VID, mask & PCP);
+    let whole = [0, VID].contains(&vid) && [0, PCP].contains(&pcp) && mask & !TAGGED != 0;
+    if mask & value & TAGGED != 0 && whole {
+        if vid != 0 {
+            push(out, "dl_vlan");
+            let _ = write!(out, "={}", value & VID);
+        }
+        if pcp != 0 {
+            push(out, "dl_vlan_pcp");
+            let _ = write!(out, "={}", value >> 13);
+        }
+    } else if mask != 0 {
+        push(out, name.shown);
+        let _ = write!(out, "={}", Shown { name, masked });
+    }
+}
+
+fn push(out: &mut String, word: &str) {
+    if !out.is_empty() {
+        out.push(',');
+    }
+    out.push_str(word);
+}

@@ -1,0 +1,288 @@
+//! Actions that read and write fields: `set_field`, `load`, `move`, `push`, `pop`, and the `mod_` family.
+
+use super::actions::Actions;
+use super::names::{self, Access, Kind, Known, Name, Needs};
+use super::ports::Shortened;
+use super::text::{Item, Parsed, Piece};
+use super::value::{self, Masked, Shown};
+use flow::{Field, Subfield, low_bits};
+use pipeline::Op;
+use pipeline::suggestion;
+use std::fmt::{self, Write};
+
+/// Bits of a field under a name.
+#[derive(Clone, Copy)]
+pub(super) struct Bits {
+    name: &'static Name,
+    first: u8,
+    width: u8,
+    pub bits: Subfield,
+}
+
+/// `name[]`, `name[bit]` or `name[first..last]`.
+impl fmt::Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name.name)?;
+        match self.width {
+            width if width == self.name.width => f.write_str("[]"),
+            1 => write!(f, "[{}]", self.first),
+            width => write!(f, "[{}..{}]", self.first, self.first + width - 1),
+        }
+    }
+}
+
+impl Bits {
+    fn whole(name: &'static Name) -> Option<Self> {
+        let bits = name.bits(0, name.width)?;
+        Some(Self { name, first: 0, width: name.width, bits })
+    }
+}
+
+/// The field that an action means by a name that matches use for several (`tp_src` is `tcp_src` of a TCP segment), or that
+/// Open vSwitch cannot set under that name.
+fn particular(name: &'static Name, known: &Known) -> &'static Name {
+    if name.kind == Kind::DlVlan {
+        return names::find("vlan_vid").unwrap_or(name);
+    }
+    let more: &[Needs] = match name.needs {
+        Needs::Ports => &[Needs::Tcp, Needs::Udp, Needs::Sctp],
+        Needs::Icmp => &[Needs::Icmp6],
+        _ => &[],
+    };
+    let met = more.iter().find(|needs| needs.met(known));
+    met.and_then(|&needs| names::of_field(name.field, needs)).unwrap_or(name)
+}
+
+fn find(word: Piece<'_>, known: &Known) -> Parsed<&'static Name> {
+    match names::find(word.text) {
+        Some(name) => Ok(particular(name, known)),
+        None if names::is_foreign(word.text) => {
+            Err(word.fault(format!("the field `{}` of Open vSwitch is not supported", word.text)))
+        }
+        None => {
+            let near = suggestion(word.text, names::all().map(|name| name.name));
+            Err(word.fault(format!("there is no field `{}`{near}", Shortened(word.text))))
+        }
+    }
+}
+
+impl Actions<'_> {
+    /// Bits to read: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
+    pub fn source(&self, text: Piece<'_>) -> Parsed<Bits> {
+        let (word, range) = match text.split_once("[") {
+            None => (text, None),
+            Some((word, rest)) => match rest.text.strip_suffix(']') {
+                Some(range) => (word, Some(rest.slice(0, range.len()))),
+                None => return Err(rest.fault("a `]` is missing")),
+            },
+        };
+        let name = find(word, &self.known)?;
+        if !name.needs.met(&self.known) {
+            return Err(word.fault(format!("`{}` needs {} in the match", word.text, name.needs)));
+        }
+        let (first, last) = match range {
+            None => (0, name.width - 1),
+            Some(range) if range.is_empty() => (0, name.width - 1),
+            Some(range) => {
+                let (first, last) = range.split_once("..").unwrap_or((range, range));
+                let bit = |text: Piece<'_>| {
+                    let bit = value::number(text)?;
+                    let bit = u8::try_from(bit).ok().filter(|&bit| bit < name.width);
+                    bit.ok_or_else(|| {
+                        text.expected(format_args!("a bit from 0 to {}", name.width - 1))
+                    })
+                };
+                (bit(first)?, bit(last)?)
+            }
+        };
+        if first > last {
+            return Err(text.fault(format!("`{}` ends before it begins", text.text)));
+        }
+        let width = last - first + 1;
+        let bits = name.bits(first, width).ok_or_else(|| {
+            text.fault(format!(
+                "the lowest {} bits of `{}` cannot be used: they are no part of the field",
+                name.lead, name.name
+            ))
+        })?;
+        Ok(Bits { name, first, width, bits })
+    }
+
+    /// Bits to write.
+    pub fn target(&self, text: Piece<'_>) -> Parsed<Bits> {
+        let target = self.source(text)?;
+        self.check_target(text, target.name, target.bits.field_mask())?;
+        Ok(target)
+    }
+
+    /// Whether bits of the key's field may be written.
+    fn check_target(&self, word: Piece<'_>, name: &Name, bits: u128) -> Parsed<()> {
+        match name.access {
+            Access::ReadWrite => {}
+            Access::ReadOnly => {
+                return Err(word.fault(format!("`{}` is read-only", name.name)));
+            }
+            Access::NotHere(why) => {
+                return Err(word.fault(format!("`{}` cannot be set: {why}", name.name)));
+            }
+        }
+        if name.field == Field::VlanTci {
+            if bits & names::TAGGED != 0 {
+                return Err(word.fault(format!(
+                    "bit 12 of `{}` cannot be set: use `push_vlan` or `pop_vlan`",
+                    name.name
+                )));
+            }
+            if !self.known.tagged {
+                return Err(word.fault(format!(
+                    "`{}` needs {} in the match, or `push_vlan` before",
+                    name.name,
+                    Needs::Vlan
+                )));
+            }
+        }
+        if name.needs.met(&self.known) {
+            return Ok(());
+        }
+        Err(word.fault(format!("`{}` needs {} in the match", name.name, name.needs)))
+    }
+
+    /// `set_field:value[/mask]->field`.
+    pub fn set_field(&mut self, item: Item<'_>) -> Parsed<()> {
+        let operand = item.operand("`value->field`")?;
+        let Some((value_text, word)) = operand.split_once("->") else {
+            return Err(operand.expected("`value->field`"));
+        };
+        let name = find(word, &self.known)?;
+        let mut masked = name.parse(value_text, self.ports)?;
+        if name.kind == Kind::VlanVid {
+            // That there is a tag is known already.
+            masked = Masked { value: masked.value & 0xfff, mask: masked.mask & 0xfff };
+        }
+        let whole = name.bits(name.lead, name.width - name.lead);
+        let shift = whole.map_or(0, Subfield::first);
+        let in_field = |bits: u128| (bits >> name.lead << shift) & name.field.all_ones();
+        self.check_target(word, name, in_field(masked.mask))?;
+        if masked.mask == 0 {
+            return Err(value_text.fault("the mask leaves nothing to set"));
+        }
+        self.load_masked(name.field, in_field(masked.value), in_field(masked.mask));
+        let masked = match name.kind {
+            // Open vSwitch wants to see that there is a tag.
+            Kind::VlanVid if masked.mask == 0xfff => {
+                Masked { value: masked.value | names::TAGGED, mask: masked.mask | names::TAGGED }
+            }
+            _ => masked,
+        };
+        self.say(format_args!("set_field:{}->{}", Shown { name, masked }, name.name));
+        Ok(())
+    }
+
+    /// One step for each run of ones in the mask.
+    fn load_masked(&mut self, field: Field, value: u128, mut mask: u128) {
+        while mask != 0 {
+            let first = mask.trailing_zeros() as u8;
+            let width = (mask >> first).trailing_ones() as u8;
+            let run = low_bits(width) << first;
+            if let Some(to) = Subfield::new(field, first, width) {
+                self.ops.push(Op::Load { to, value: (value & run) >> first });
+            }
+            mask &= !run;
+        }
+    }
+
+    /// `load:number->field[bits]`.
+    pub fn load(&mut self, item: Item<'_>) -> Parsed<()> {
+        let operand = item.operand("`number->field[bits]`")?;
+        let Some((number, target)) = operand.split_once("->") else {
+            return Err(operand.expected("`number->field[bits]`"));
+        };
+        let target = self.target(target)?;
+        let value = value::number_of(number, target.width)?;
+        self.ops.push(Op::Load { to: target.bits, value });
+        self.say(format_args!("load:{value:#x}->{target}"));
+        Ok(())
+    }
+
+    /// `move:field[bits]->field[bits]`.
+    pub fn copy(&mut self, item: Item<'_>) -> Parsed<()> {
+        let operand = item.operand("`field[bits]->field[bits]`")?;
+        let Some((from, to)) = operand.split_once("->") else {
+            return Err(operand.expected("`field[bits]->field[bits]`"));
+        };
+        let (from, to) = (self.source(from)?, self.target(to)?);
+        if from.width != to.width {
+            return Err(operand
+                .fault(format!("`{from}` has {} bits and `{to}` has {}", from.width, to.width)));
+        }
+        self.ops.push(Op::Move { from: from.bits, to: to.bits });
+        self.say(format_args!("move:{from}->{to}"));
+        Ok(())
+    }
+
+    /// `push:field[bits]`.
+    pub fn push(&mut self, item: Item<'_>) -> Parsed<()> {
+        let bits = self.source(item.operand("`field[bits]`")?)?;
+        self.ops.push(Op::Push(bits.bits));
+        self.say(format_args!("push:{bits}"));
+        Ok(())
+    }
+
+    /// `pop:field[bits]`.
+    pub fn pop(&mut self, item: Item<'_>) -> Parsed<()> {
+        let bits = self.target(item.operand("`field[bits]`")?)?;
+        self.ops.push(Op::Pop(bits.bits));
+        self.say(format_args!("pop:{bits}"));
+        Ok(())
+    }
+
+    /// The `mod_` family and what is like it: acts on packets that have the field and leaves others alone, so that nothing is
+    /// needed in the match. `name` is the field that says how the value is written.
+    pub fn modify(&mut self, item: Item<'_>, word: &str, name: &str) -> Parsed<()> {
+        let operand = item.operand("a value")?;
+        let Some(name) = names::find(name) else {
+            return Err(item.word.fault(format!("unknown action `{}`", item.word.text)));
+        };
+        let masked = name.parse(operand, self.ports)?;
+        if masked.mask != low_bits(name.value_width()) {
+            return Err(operand.fault(format!("`{word}` takes no mask")));
+        }
+        let value = masked.value >> name.lead;
+        self.ops.push(Op::Load { to: name.field.into(), value });
+        self.say(format_args!("{word}:{}", Shown { name, masked }));
+        Ok(())
+    }
+
+    /// `mod_vlan_vid` and `mod_vlan_pcp`, which put a tag on a frame that has none.
+    pub fn modify_tag(&mut self, item: Item<'_>, word: &str, name: &str) -> Parsed<()> {
+        let operand = item.operand("a number")?;
+        let bits = names::find(name).and_then(Bits::whole);
+        let Some(Bits { width, bits, .. }) = bits else {
+            return Err(item.word.fault(format!("unknown action `{}`", item.word.text)));
+        };
+        let value = value::number_of(operand, width)? as u16;
+        self.ops.push(Op::SetVlan { bits, value });
+        self.known.tagged = true;
+        self.say(format_args!("{word}:{value}"));
+        Ok(())
+    }
+
+    /// `write_metadata:value[/mask]`.
+    pub fn write_metadata(&mut self, item: Item<'_>) -> Parsed<()> {
+        let operand = item.operand("`value` or `value/mask`")?;
+        let Some(name) = names::find("metadata") else { return Ok(()) };
+        let masked = name.parse(operand, self.ports)?;
+        self.load_masked(name.field, masked.value, masked.mask);
+        self.say(format_args!("write_metadata:{}", Shown { name, masked }));
+        Ok(())
+    }
+
+    /// Adds to the canonical text.
+    pub fn say(&mut self, action: fmt::Arguments<'_>) {
+        if !self.text.is_empty() {
+            self.text.push(',');
+        }
+        // Writing to a string does not fail.
+        let _ = self.text.write_fmt(action);
+    }
+}

@@ -1,0 +1,278 @@
+//! The shape of a flow's text: words with values, and where each of them stands.
+
+use std::fmt;
+
+/// Something is wrong at a byte of the text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Fault {
+    pub at: usize,
+    pub message: String,
+}
+
+impl Fault {
+    pub fn new(at: usize, message: impl Into<String>) -> Self {
+        Self { at, message: message.into() }
+    }
+}
+
+pub(super) type Parsed<T> = Result<T, Fault>;
+
+/// A piece of the text and where it begins in the whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece<'a> {
+    pub text: &'a str,
+    pub at: usize,
+}
+
+impl<'a> Piece<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// The piece from `start` to `end`, in bytes of this piece; what is not there is left out.
+    pub fn slice(self, start: usize, end: usize) -> Self {
+        let text = self.text.get(start..end.min(self.text.len())).unwrap_or_default();
+        Self { text, at: self.at + start.min(self.text.len()) }
+    }
+
+    pub fn end(self) -> usize {
+        self.at + self.text.len()
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// What is before and behind the first `separator`.
+    pub fn split_once(self, separator: &str) -> Option<(Self, Self)> {
+        let at = self.text.find(separator)?;
+        Some((self.slice(0, at), self.slice(at + separator.len(), self.text.len())))
+    }
+
+    pub fn trim(self) -> Self {
+        let start = self.text.len() - self.text.trim_start().len();
+        self.slice(start, start + self.text.trim().len())
+    }
+
+    pub fn fault(self, message: impl Into<String>) -> Fault {
+        Fault::new(self.at, message)
+    }
+
+    /// "cannot be read here: expected this".
+    pub fn expected(self, what: impl fmt::Display) -> Fault {
+        if self.is_empty() {
+            self.fault(format!("expected {what}"))
+        } else {
+            self.fault(format!("expected {what}, found `{}`", self.text))
+        }
+    }
+}
+
+/// How the value of a word is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Value<'a> {
+    /// It has none: `drop`.
+    None,
+    /// `word=value` or `word:value`.
+    Plain(Piece<'a>),
+    /// `word(value)`, and what follows `->` if anything does: `check_pkt_larger(1500)->reg0[0]`.
+    Braced(Piece<'a>, Option<Piece<'a>>),
+}
+
+/// A word with its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Item<'a> {
+    pub word: Piece<'a>,
+    pub value: Value<'a>,
+}
+
+impl<'a> Item<'a> {
+    /// The value of `word=value`, `word:value` or `word(value)`.
+    ///
+    /// # Errors
+    /// When there is none; `what` says what is expected.
+    pub fn operand(self, what: &str) -> Parsed<Piece<'a>> {
+        match self.value {
+            Value::Plain(value) | Value::Braced(value, None) if !value.is_empty() => Ok(value),
+            Value::Braced(_, Some(target)) => {
+                Err(target.fault(format!("`{}` takes no `->`", self.word.text)))
+            }
+            _ => Err(Fault::new(self.word.end(), format!("`{}` needs {what}", self.word.text))),
+        }
+    }
+
+    /// # Errors
+    /// When the word has a value.
+    pub fn no_operand(self) -> Parsed<()> {
+        match self.value {
+            Value::None => Ok(()),
+            Value::Plain(value) | Value::Braced(value, _) => {
+                Err(value.fault(format!("`{}` takes no value", self.word.text)))
+            }
+        }
+    }
+}
+
+/// The words of a text, separated by commas and white space.
+#[derive(Clone, Debug)]
+pub(super) struct Items<'a> {
+    text: Piece<'a>,
+    /// Where to go on, in bytes of `text`.
+    next: usize,
+}
+
+const SEPARATORS: [char; 5] = [',', ' ', '\t', '\r', '\n'];
+
+impl<'a> Items<'a> {
+    pub fn new(text: Piece<'a>) -> Self {
+        Self { text, next: 0 }
+    }
+
+    /// What has not been read yet.
+    pub fn rest(&self) -> Piece<'a> {
+        self.text.slice(self.next, self.text.text.len())
+    }
+
+    /// Everything from the beginning of `piece` on.
+    pub fn from(&self, piece: Piece<'a>) -> Piece<'a> {
+        self.text.slice(piece.at - self.text.at, self.text.text.len())
+    }
+
+    fn take(&mut self, len: usize) -> Piece<'a> {
+        let piece = self.rest().slice(0, len);
+        self.next += piece.text.len();
+        piece
+    }
+
+    /// Reads up to a separator that is outside parentheses, or a name in quotes.
+    fn value(&mut self) -> Parsed<Piece<'a>> {
+        let rest = self.rest();
+        if let Some(len) = quoted(rest.text) {
+            return Ok(self.take(len));
+        }
+        let mut open = 0u32;
+        for (at, character) in rest.text.char_indices() {
+            match character {
+                '(' => open += 1,
+                ')' if open == 0 => {
+                    return Err(Fault::new(rest.at + at, "there is no `(` for this `)`"));
+                }
+                ')' => open -= 1,
+                _ if open == 0 && SEPARATORS.contains(&character) => return Ok(self.take(at)),
+                _ => {}
+            }
+        }
+        if open > 0 {
+            return Err(Fault::new(rest.end(), "a `)` is missing"));
+        }
+        Ok(self.take(rest.text.len()))
+    }
+
+    /// Reads `(...)`, of which the first character has been seen.
+    fn braced(&mut self) -> Parsed<Piece<'a>> {
+        let rest = self.rest();
+        let mut open = 0u32;
+        for (at, character) in rest.text.char_indices() {
+            match character {
+                '(' => open += 1,
+                ')' if open == 1 => {
+                    self.take(at + 1);
+                    return Ok(rest.slice(1, at));
+                }
+                ')' => open = open.saturating_sub(1),
+                _ => {}
+            }
+        }
+        Err(Fault::new(rest.end(), "a `)` is missing"))
+    }
+
+    fn item(&mut self) -> Parsed<Item<'a>> {
+        let rest = self.rest();
+        let word_end = quoted(rest.text).unwrap_or_else(|| {
+            let end = rest.text.find(|c| matches!(c, '=' | ':' | '(') || SEPARATORS.contains(&c));
+            end.unwrap_or(rest.text.len())
+        });
+        let word = self.take(word_end);
+        let value = match self.rest().text.chars().next() {
+            Some('=' | ':') => {
+                self.next += 1;
+                Value::Plain(self.value()?)
+            }
+            Some('(') => {
+                let inside = self.braced()?;
+                let target = if self.rest().text.starts_with("->") {
+                    self.next += 2;
+                    Some(self.value()?)
+                } else {
+                    None
+                };
+                Value::Braced(inside, target)
+            }
+            _ => Value::None,
+        };
+        if word.is_empty() {
+            return Err(word.fault("expected a word in front of this"));
+        }
+        Ok(Item { word, value })
+    }
+}
+
+/// The length of a name in quotes at the beginning of a text; it may hold any character but a quote.
+fn quoted(text: &str) -> Option<usize> {
+    Some(text.strip_prefix('"')?.find('"')? + 2)
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Parsed<Item<'a>>;
+
+    /// After an error there are no more words.
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.rest();
+        let start = rest.text.find(|c| !SEPARATORS.contains(&c));
+        self.next += start.unwrap_or(rest.text.len());
+        start?;
+        let item = self.item();
+        if item.is_err() {
+            self.next = self.text.text.len();
+        }
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        Items::new(Piece::new(text))
+            .map(|item| match item {
+                Ok(Item { word, value: Value::None }) => word.text.to_owned(),
+                Ok(Item { word, value: Value::Plain(v) }) => format!("{}={}", word.text, v.text),
+                Ok(Item { word, value: Value::Braced(v, target) }) => {
+                    let target = target.map_or_else(String::new, |t| format!("->{}", t.text));
+                    format!("{}[{}]{target}", word.text, v.text)
+                }
+                Err(fault) => format!("{}: {}", fault.at, fault.message),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn words_are_found_when_separated_in_any_way() {
+        for (text, expected) in [
+            ("ip,, nw_src=1.2.3.4/8\ttp_dst=5 ,", &["ip", "nw_src=1.2.3.4/8", "tp_dst=5"][..]),
+            ("dl_src=aa:bb:cc:00:11:22", &["dl_src=aa:bb:cc:00:11:22"]),
+            ("clone(1,clone(2),3),4", &["clone[1,clone(2),3]", "4"]),
+            ("resubmit(,2) resubmit:3", &["resubmit[,2]", "resubmit=3"]),
+            ("a(1)->b[0],c", &["a[1]->b[0]", "c"]),
+            ("load:0x1->reg0[0..3]", &["load=0x1->reg0[0..3]"]),
+            ("x=", &["x="]),
+            ("\"eth 0\",\"p=1\"", &["\"eth 0\"", "\"p=1\""]),
+            ("a(b", &["3: a `)` is missing"]),
+            ("a=b),c", &["3: there is no `(` for this `)`"]),
+            ("a,=b,c", &["a", "2: expected a word in front of this"]),
+        ] {
+            assert_eq!(words(text), expected, "{text}");
+        }
+    }
+}

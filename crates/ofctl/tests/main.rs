@@ -1,0 +1,22 @@
+//! The flow syntax of ovs-ofctl: what is accepted and how it is shown, what is refused and where, what flows do, and whether
+//! Open vSwitch agrees.
+
+mod bounds;
+mod bridge;
+mod language;
+mod matches;
+mod peer;
+mod public_faults;
+
+use flow::PortNo;
+use ofctl::{Bridge, Ports};
+
+/// Ports 1 to 4, named p1 to p4.
+fn bridge() -> Bridge {
+    let ports = (1..=4).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    Bridge::new("br0", ports).unwrap()
+}
+
+fn ports() -> Ports {
+    bridge().ports().clone()
+}

@@ -1,0 +1,177 @@
+//! Open vSwitch itself, as the judge of both the language and what flows do.
+
+mod datapath;
+mod open_vswitch;
+mod random;
+
+use crate::{bridge, ports};
+use datapath::{Sent, of_ours, of_theirs};
+use ofctl::{parse_line, parse_packet_flow};
+use open_vswitch::{OpenVswitch, canonical};
+use pipeline::{Event, Observer, translate};
+use random::Random;
+use std::collections::BTreeMap;
+use testkit::{report, require_program};
+
+/// Lines that both accept: Open vSwitch takes what we show for what was written.
+const ALIKE: &str = include_str!("alike.txt");
+/// Lines that we refuse and Open vSwitch accepts, by the reason.
+const STRICTER: &str = include_str!("stricter.txt");
+
+/// Lines that we accept and Open vSwitch refuses, by the reason.
+const LAXER: &str = include_str!("laxer.txt");
+/// Lines that both refuse.
+const REFUSED: &str = include_str!("refused.txt");
+
+/// The lines of a list that are not comments.
+fn lines(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+#[test]
+fn canonical_text_means_to_ovs_what_was_written() {
+    require_program!("ovs-ofctl", "openvswitch-switch");
+    let ports = ports();
+    let mut count = 0;
+    for line in lines(ALIKE) {
+        let ours = parse_line(line, &ports).unwrap_or_else(|problem| panic!("{line}\n{problem}"));
+        let theirs = canonical(line).unwrap_or_else(|error| panic!("{line}\n{error}"));
+        assert_eq!(canonical(&ours.to_string()).as_ref(), Ok(&theirs), "{line}\n{ours}");
+        count += 1;
+    }
+    report::peer("ovs-ofctl", &format!("{count} flows mean the same as written and as shown"));
+}
+
+#[test]
+fn what_ovs_refuses_is_refused() {
+    require_program!("ovs-ofctl", "openvswitch-switch");
+    let ports = ports();
+    let count = lines(REFUSED)
+        .inspect(|line| {
+            assert!(canonical(line).is_err(), "Open vSwitch accepts {line}");
+            assert!(parse_line(line, &ports).is_err(), "accepted: {line}");
+        })
+        .count();
+    report::peer("ovs-ofctl", &format!("{count} flows are refused by both"));
+}
+
+/// What is listed and no difference any more is to be taken off the list.
+#[test]
+fn flows_that_only_one_of_the_two_accepts_are_listed() {
+    require_program!("ovs-ofctl", "openvswitch-switch");
+    let ports = ports();
+    for (list, ours) in [(STRICTER, false), (LAXER, true)] {
+        let count = lines(list)
+            .inspect(|line| {
+                assert_eq!(canonical(line).is_ok(), !ours, "Open vSwitch, {line}");
+                assert_eq!(parse_line(line, &ports).is_ok(), ours, "weft, {line}");
+            })
+            .count();
+        let who = if ours { "weft" } else { "Open vSwitch" };
+        report::peer("ovs-ofctl", &format!("{count} flows that only {who} accepts"));
+    }
+}
+
+/// Where the two differ, and why.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Difference {
+    /// A packet whose TTL has run out in a table that was reached by `resubmit` goes on behind the `resubmit` in Open vSwitch.
+    /// Here nothing more happens to it.
+    TtlRunsOutInResubmit,
+    /// A third tag is put on by Open vSwitch, which forgets the innermost one. Here such a packet is dropped and counted.
+    ThirdTag,
+}
+
+/// Notices the reasons for differences.
+#[derive(Default)]
+struct Watch(Option<Difference>);
+
+impl Observer for Watch {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Note(text) if text.contains("run out") => {
+                self.0 = Some(Difference::TtlRunsOutInResubmit);
+            }
+            Event::Drop(flow::DropReason::VlanDepth) => self.0 = Some(Difference::ThirdTag),
+            _ => {}
+        }
+    }
+}
+
+/// One program and packet: what each sends, and the reason why they may differ.
+fn compare(ovs: &OpenVswitch, flows: &str, packets: &[String]) -> Vec<Option<Difference>> {
+    let mut bridge = bridge();
+    bridge.apply(flows, "random", 0).unwrap_or_else(|error| panic!("{error}\n{flows}"));
+    ovs.replace_flows(flows);
+    let mut differences = Vec::new();
+    for packet in packets {
+        let key = parse_packet_flow(packet, bridge.ports())
+            .unwrap_or_else(|problem| panic!("{packet}: {problem}"));
+        let mut watch = Watch::default();
+        let translation = translate(bridge.program(), &key, &(), &mut watch);
+        let ours = sorted(of_ours(&key, &translation.actions));
+        let trace = ovs.trace(packet);
+        let theirs = sorted(of_theirs(&key, &trace));
+        if ours == theirs {
+            differences.push(None);
+        } else {
+            assert!(
+                watch.0.is_some(),
+                "{packet}\nours {:?}\n{ours:#?}\ntheirs {trace}\n{theirs:#?}\n{flows}",
+                translation.actions
+            );
+            differences.push(watch.0);
+        }
+    }
+    differences
+}
+
+/// In which order a packet is flooded is nobody's concern.
+fn sorted(mut sent: Vec<Sent>) -> Vec<Sent> {
+    sent.sort_by_key(|sent| format!("{sent:?}"));
+    sent
+}
+
+#[test]
+fn packets_leave_by_the_ports_and_with_the_headers_that_ovs_gives_them() {
+    const PROGRAMS: usize = 60;
+    const PACKETS: usize = 15;
+    require_program!("ovs-vswitchd", "openvswitch-switch");
+    let ovs = OpenVswitch::start();
+    let mut random = Random::new(0x5eed);
+    let mut differences: BTreeMap<Difference, usize> = BTreeMap::new();
+    let mut alike = 0;
+    for _ in 0..PROGRAMS {
+        let flows = random.flows();
+        let packets: Vec<String> = (0..PACKETS).map(|_| random.packet()).collect();
+        for difference in compare(&ovs, &flows, &packets) {
+            match difference {
+                None => alike += 1,
+                Some(difference) => *differences.entry(difference).or_default() += 1,
+            }
+        }
+    }
+    assert!(alike >= PROGRAMS * PACKETS * 9 / 10, "{alike} alike, {differences:?}");
+    report::peer(
+        "Open vSwitch ofproto/trace",
+        &format!("{alike} packets through {PROGRAMS} random programs alike, else {differences:?}"),
+    );
+}
+
+#[test]
+fn rules_of_the_published_study_do_what_they_do_in_ovs() {
+    require_program!("ovs-vswitchd", "openvswitch-switch");
+    let ovs = OpenVswitch::start();
+    let flows = "in_port=2 action=push_vlan:0x88a8,mod_vlan_vid:1,output:1\n\
+                 in_port=1,dl_vlan=1 action=pop_vlan,output:2\n";
+    let packets = [
+        "in_port=2,tcp,nw_src=10.0.0.1,tp_dst=80",
+        "in_port=2,dl_vlan=7,tcp,nw_src=10.0.0.1,tp_dst=80",
+        "in_port=1,dl_vlan=1,udp,nw_src=10.0.0.1,udp_dst=80",
+        "in_port=1,dl_vlan=2,udp,nw_src=10.0.0.1,udp_dst=80",
+        "in_port=1,arp,arp_op=1,arp_tpa=10.0.0.1",
+    ];
+    let differences = compare(&ovs, flows, &packets.map(str::to_owned));
+    assert_eq!(differences, [None; 5]);
+    report::peer("Open vSwitch ofproto/trace", "the QinQ rules of the published study");
+}

@@ -1,0 +1,189 @@
+//! Faults that other switches have had in public, as frames on this one: what a rule refuses must stay refused for every
+//! frame that the decision about another frame will serve.
+//!
+//! Each case sends an innocent frame first, takes its megaflow, and then asks whether the guilty frame would be served by it.
+
+use flow::{Action, FlowKey, PortNo, extract};
+use ofctl::Bridge;
+use packet::PacketBuf;
+use pipeline::{Program, Translation, translate};
+
+fn bridge(flows: &str) -> Program {
+    let ports = (1..=2).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    let mut bridge = Bridge::new("br0", ports).unwrap();
+    bridge.apply(flows, "flows.txt", 0).unwrap_or_else(|error| panic!("{error}"));
+    bridge.program().clone()
+}
+
+fn key_of(frame: &[u8]) -> FlowKey {
+    extract(&PacketBuf::from_bytes(frame), PortNo(1), None).unwrap()
+}
+
+fn is_sent(translation: &Translation<'_>) -> bool {
+    translation.actions.iter().any(|action| matches!(action, Action::Output(_)))
+}
+
+/// The innocent frame passes, the guilty one does not, whichever comes first, and neither's megaflow serves the other.
+fn assert_told_apart(flows: &str, innocent: &[u8], guilty: &[u8]) {
+    let program = bridge(flows);
+    let (innocent, guilty) = (key_of(innocent), key_of(guilty));
+    for (first, second, first_is_sent) in [(&innocent, &guilty, true), (&guilty, &innocent, false)]
+    {
+        let translation = translate(&program, first, &(), &mut ());
+        assert_eq!(is_sent(&translation), first_is_sent, "{first}");
+        assert!(
+            !translation.mask.agree(first, second),
+            "the megaflow of {first} serves {second}: {}",
+            translation.mask
+        );
+    }
+}
+
+const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+
+fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&MACS[..], &ethertype.to_be_bytes(), payload].concat()
+}
+
+/// An IPv4 packet; `fragment` is the word of flags and offset.
+fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+    let total = (20 + payload.len() as u16).to_be_bytes();
+    let fragment = fragment.to_be_bytes();
+    let header = [
+        0x45,
+        0,
+        total[0],
+        total[1],
+        0,
+        1,
+        fragment[0],
+        fragment[1],
+        64,
+        protocol,
+        0,
+        0,
+        10,
+        0,
+        0,
+        1,
+        10,
+        0,
+        0,
+        2,
+    ];
+    [&header[..], payload].concat()
+}
+
+fn udp(destination: u16) -> Vec<u8> {
+    let [high, low] = destination.to_be_bytes();
+    vec![0x10, 0, high, low, 0, 8, 0, 0]
+}
+
+/// CVE-2020-35498 (Open vSwitch): frames padded to 60 bytes were parsed beyond the end of the packet, so that one frame with
+/// other padding changed how later ones were taken.
+#[test]
+fn padding_does_not_decide() {
+    let program = bridge("priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2");
+    let packet = ipv4(17, 0, &udp(80));
+    let plain = key_of(&ethernet(0x0800, &packet));
+    for padding in [vec![0; 18], vec![0xff; 18], udp(53).repeat(3)] {
+        let padded = key_of(&ethernet(0x0800, &[&packet[..], &padding].concat()));
+        assert_eq!(padded, plain);
+        assert!(is_sent(&translate(&program, &padded, &(), &mut ())));
+    }
+    // A header that ends in the padding is none.
+    let short =
+        ethernet(0x0800, &[&ipv4(17, 0, &[0x10, 0]), &[0, 53, 0, 8, 0, 0][..], &[0; 20]].concat());
+    assert!(extract(&PacketBuf::from_bytes(&short), PortNo(1), None).is_err());
+}
+
+/// CVE-2023-1668 (Open vSwitch): a packet of IP protocol 0 had a megaflow with the protocol wildcarded, which then served all.
+#[test]
+fn protocol_zero_does_not_serve_other_protocols() {
+    let flows = "priority=10,udp,actions=drop\npriority=0,actions=output:2";
+    let innocent = ethernet(0x0800, &ipv4(0, 0, &udp(80)));
+    let guilty = ethernet(0x0800, &ipv4(17, 0, &udp(80)));
+    assert_told_apart(flows, &innocent, &guilty);
+    let rewriting = "priority=10,udp,actions=drop\npriority=0,ip,actions=mod_nw_ttl:9,output:2";
+    assert_told_apart(rewriting, &innocent, &guilty);
+}
+
+fn solicitation(kind: u8, target: u8) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 24, 58, 255];
+    packet.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    packet.extend([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 2]);
+    packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+    packet.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, target]);
+    ethernet(0x86dd, &packet)
+}
+
+/// CVE-2023-5366 (Open vSwitch): rules that differ in `nd_target` were served by one megaflow, so that a guest could advertise
+/// addresses of others.
+#[test]
+fn neighbour_target_is_in_the_mask() {
+    let flows = "priority=10,icmp6,icmpv6_type=136,nd_target=fe80::2,actions=output:2\n\
+                 priority=5,icmp6,icmpv6_type=136,actions=drop\npriority=0,actions=output:2";
+    assert_told_apart(flows, &solicitation(136, 2), &solicitation(136, 3));
+    let by_type = "priority=10,icmp6,icmpv6_type=136,actions=drop\npriority=0,actions=output:2";
+    assert_told_apart(by_type, &solicitation(135, 2), &solicitation(136, 2));
+}
+
+/// A later fragment has no ports; bytes of its payload taken for them would let it pass or serve others.
+#[test]
+fn later_fragment_has_no_ports() {
+    let flows = "priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2";
+    let later = ethernet(0x0800, &ipv4(17, 0x0001, &udp(53)));
+    let whole = ethernet(0x0800, &ipv4(17, 0, &udp(53)));
+    assert_told_apart(flows, &later, &whole);
+    let first = ethernet(0x0800, &ipv4(17, 0x2000, &udp(53)));
+    assert_told_apart(flows, &later, &first);
+    // Port 0 is a port: a rule about it is not about fragments.
+    let zero =
+        "priority=10,udp,tp_dst=0,ip_frag=not_later,actions=drop\npriority=0,actions=output:2";
+    let whole_zero = ethernet(0x0800, &ipv4(17, 0, &udp(0)));
+    assert_told_apart(zero, &later, &whole_zero);
+}
+
+fn arp(operation: u16, sender: u8) -> Vec<u8> {
+    let mut packet = vec![0, 1, 8, 0, 6, 4];
+    packet.extend(operation.to_be_bytes());
+    packet.extend([2, 0, 0, 0, 0, 1, 10, 0, 0, sender, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+    ethernet(0x0806, &packet)
+}
+
+/// The ARP operation has 16 bits. A switch that keeps eight of them takes 257 for a request.
+#[test]
+fn arp_operation_is_read_in_full() {
+    let flows = "priority=10,arp,arp_op=1,actions=output:2\npriority=0,actions=drop";
+    assert_told_apart(flows, &arp(1, 1), &arp(0x0101, 1));
+    assert_told_apart(flows, &arp(1, 1), &arp(2, 1));
+    let spoofed = "priority=10,arp,arp_spa=10.0.0.1,actions=output:2\npriority=0,actions=drop";
+    assert_told_apart(spoofed, &arp(2, 1), &arp(2, 3));
+}
+
+/// A rule about a prefix tells addresses of its neighbourhood apart, not whole addresses: but those it must.
+#[test]
+fn short_prefix_beside_long_ones_is_told_apart() {
+    let flows = "priority=10,ip,nw_dst=10.0.0.0/8,actions=output:2\n\
+                 priority=20,ip,nw_dst=10.0.0.2/32,actions=drop\npriority=0,actions=drop";
+    let mut other = ipv4(17, 0, &udp(80));
+    other[19] = 3;
+    let (innocent, guilty) = (ethernet(0x0800, &other), ethernet(0x0800, &ipv4(17, 0, &udp(80))));
+    assert_told_apart(flows, &innocent, &guilty);
+}
+
+/// A tagged frame is not an untagged one of the same EtherType.
+#[test]
+fn tag_does_not_hide_a_protocol() {
+    let flows = "priority=10,dl_vlan=5,ip,actions=drop\npriority=0,actions=output:2";
+    let packet = ipv4(17, 0, &udp(80));
+    let tagged = |tpid: u16, tci: u16| {
+        let tag = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
+        [&MACS[..], &tag, &[8, 0], &packet].concat()
+    };
+    assert_told_apart(flows, &ethernet(0x0800, &packet), &tagged(0x8100, 5));
+    assert_told_apart(flows, &tagged(0x8100, 6), &tagged(0x8100, 5));
+    // Whatever the priority bits.
+    assert_told_apart(flows, &tagged(0x8100, 6), &tagged(0x8100, 0xe005));
+    assert_told_apart(flows, &ethernet(0x0800, &packet), &tagged(0x88a8, 5));
+}

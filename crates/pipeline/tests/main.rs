@@ -1,0 +1,3 @@
+//! Properties of translations, on random programs and packets.
+
+mod soundness;

@@ -1,0 +1,285 @@
+//! From the rows to a program, in which every port is on this host: what ovn-trace looks at, too.
+
+use super::rows::{DatapathBinding, LogicalFlow as FlowRow, PortBinding, PortKind};
+use super::{Southbound, Uuid};
+use flow::{DatapathKey, PortKey, PortNo};
+use lflow::lexer::Lexer;
+use lflow::{Constant, FlowError, Loader, LogicalFlow, TokenKind};
+use pipeline::{
+    BindingKey, DatapathKind, Entry, Learned, Lesson, LogicalPort, MulticastGroup, Place,
+    PortSecurity, State, StationKey, StationPlace,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// A network of a southbound database, ready to be traced.
+#[derive(Debug)]
+pub struct SouthboundNetwork {
+    /// Its program; changes of the database can be brought to it.
+    pub loader: Loader,
+    /// The bindings and stations of the database.
+    pub learned: Learned,
+    /// The datapath port of each logical port that packets come in by, by its name.
+    pub ports: BTreeMap<String, PortNo>,
+    /// What was passed over, and why: entries that ovn-controller passes over, too.
+    pub warnings: Vec<String>,
+}
+
+/// Something of the database that a program cannot be made from.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// A flow is not in the language.
+    #[error(transparent)]
+    Flow(#[from] Box<FlowError>),
+    /// A row speaks of one that is not there.
+    #[error("table {table}, row {row}: there is no {wanted}")]
+    Reference {
+        /// The table.
+        table: &'static str,
+        /// The row.
+        row: Uuid,
+        /// What is missing.
+        wanted: String,
+    },
+    /// A member of an address set is no address.
+    #[error("address set `{set}`: `{member}` is no address, subnet or number")]
+    Address {
+        /// The set.
+        set: String,
+        /// The member.
+        member: String,
+    },
+}
+
+impl Southbound {
+    /// Makes a program of the rows.
+    ///
+    /// # Errors
+    /// Everything that is wrong. Nothing is made then.
+    pub fn network(&self) -> Result<SouthboundNetwork, Vec<NetworkError>> {
+        let mut maker = Maker::new(self);
+        maker.datapaths();
+        maker.ports();
+        maker.multicast_groups();
+        maker.sets();
+        maker.flows();
+        maker.learned();
+        if maker.errors.is_empty() { Ok(maker.network) } else { Err(maker.errors) }
+    }
+}
+
+struct Maker<'s> {
+    rows: &'s Southbound,
+    network: SouthboundNetwork,
+    errors: Vec<NetworkError>,
+    datapaths: HashMap<Uuid, &'s DatapathBinding>,
+    ports: HashMap<Uuid, &'s PortBinding>,
+    by_name: HashMap<&'s str, &'s PortBinding>,
+}
+
+impl<'s> Maker<'s> {
+    fn new(rows: &'s Southbound) -> Self {
+        Self {
+            rows,
+            network: SouthboundNetwork {
+                loader: Loader::default(),
+                learned: Learned::default(),
+                ports: BTreeMap::new(),
+                warnings: Vec::new(),
+            },
+            errors: Vec::new(),
+            datapaths: rows.datapaths.iter().map(|row| (row.uuid, row)).collect(),
+            ports: rows.ports.iter().map(|row| (row.uuid, row)).collect(),
+            by_name: rows.ports.iter().map(|row| (row.logical_port.as_str(), row)).collect(),
+        }
+    }
+
+    fn missing(&mut self, table: &'static str, row: Uuid, wanted: String) {
+        self.errors.push(NetworkError::Reference { table, row, wanted });
+    }
+
+    /// The key of a datapath; an error when it is not there.
+    fn datapath(&mut self, table: &'static str, row: Uuid, wanted: Uuid) -> Option<DatapathKey> {
+        let found = self.datapaths.get(&wanted).map(|row| row.tunnel_key);
+        if found.is_none() {
+            self.missing(table, row, format!("datapath {wanted}"));
+        }
+        found
+    }
+
+    fn datapaths(&mut self) {
+        for row in &self.rows.datapaths {
+            let kind = if row.is_router() { DatapathKind::Router } else { DatapathKind::Switch };
+            self.network.loader.add_datapath(row.tunnel_key, &row.name(), kind);
+        }
+    }
+
+    fn ports(&mut self) {
+        let mut next = PortNo(1);
+        for row in &self.rows.ports {
+            let Some(datapath) = self.datapath("Port_Binding", row.uuid, row.datapath) else {
+                continue;
+            };
+            let place = self.place(row, &mut next);
+            if let Place::Local(port) = place {
+                let entry = Entry::Vif { datapath, port: row.tunnel_key };
+                self.network.loader.physical().set_entry(port, entry);
+                self.network.ports.insert(row.logical_port.clone(), port);
+            }
+            let (security, problems) = PortSecurity::parse_as_ovn(&row.port_security);
+            let name = &row.logical_port;
+            let warnings = problems.iter().map(|problem| format!("port {name}: {problem}"));
+            self.network.warnings.extend(warnings);
+            let port = LogicalPort { name: name.clone(), place, security };
+            self.network.loader.set_port(datapath, row.tunnel_key, port);
+        }
+    }
+
+    fn place(&self, row: &PortBinding, next: &mut PortNo) -> Place {
+        let named = |option: &str| {
+            row.options.get(option).and_then(|name| self.by_name.get(name.as_str())).copied()
+        };
+        match row.kind {
+            PortKind::Patch | PortKind::L3Gateway => named("peer")
+                .and_then(|peer| Some((self.datapaths.get(&peer.datapath)?.tunnel_key, peer)))
+                .map_or(Place::Unbound, |(datapath, peer)| Place::Patch {
+                    datapath,
+                    port: peer.tunnel_key,
+                }),
+            PortKind::ChassisRedirect => named("distributed-port")
+                .filter(|port| port.datapath == row.datapath)
+                .map_or(Place::Unbound, |port| Place::Redirect(port.tunnel_key)),
+            PortKind::Vif | PortKind::Localnet | PortKind::Localport | PortKind::Other(_) => {
+                let port = *next;
+                *next = PortNo(port.0 + 1);
+                Place::Local(port)
+            }
+        }
+    }
+
+    fn multicast_groups(&mut self) {
+        const TABLE: &str = "Multicast_Group";
+        for row in &self.rows.multicast_groups {
+            let Some(datapath) = self.datapath(TABLE, row.uuid, row.datapath) else { continue };
+            let mut members = Vec::with_capacity(row.ports.len());
+            for port in &row.ports {
+                match self.ports.get(port) {
+                    Some(port) => members.push(port.tunnel_key),
+                    None => self.missing(TABLE, row.uuid, format!("port {port}")),
+                }
+            }
+            members.sort_unstable();
+            let group = MulticastGroup { name: row.name.clone(), members };
+            self.network.loader.set_multicast(datapath, row.tunnel_key, group);
+        }
+    }
+
+    fn sets(&mut self) {
+        for row in &self.rows.address_sets {
+            let mut members = Vec::with_capacity(row.addresses.len());
+            for member in &row.addresses {
+                match constant(member) {
+                    Some(constant) => members.push(constant),
+                    None => {
+                        let (set, member) = (row.name.clone(), member.clone());
+                        self.errors.push(NetworkError::Address { set, member });
+                    }
+                }
+            }
+            self.network.loader.set_address_set(&row.name, members);
+        }
+        // A group has a row for each datapath that ports of it are in, named after both. What ports mean is a matter of
+        // the datapath anyway: all rows together say the same.
+        let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for row in &self.rows.port_groups {
+            groups.entry(row.group_name()).or_default().extend(row.ports.iter().cloned());
+        }
+        for (name, ports) in groups {
+            self.network.loader.set_port_group(name, ports);
+        }
+    }
+
+    fn flows(&mut self) {
+        const TABLE: &str = "Logical_Flow";
+        let mut groups: HashMap<Uuid, Vec<DatapathKey>> = HashMap::new();
+        for row in &self.rows.dp_groups {
+            let keys = row.datapaths.iter();
+            let keys = keys.filter_map(|&uuid| self.datapath("Logical_DP_Group", row.uuid, uuid));
+            let keys = keys.collect();
+            groups.insert(row.uuid, keys);
+        }
+        for row in &self.rows.flows {
+            let own = row.logical_datapath.map(|uuid| self.datapath(TABLE, row.uuid, uuid));
+            let shared = row.logical_dp_group.map(|uuid| groups.get(&uuid));
+            if let (Some(group), Some(None)) = (row.logical_dp_group, shared) {
+                self.missing(TABLE, row.uuid, format!("datapath group {group}"));
+            }
+            let shared = shared.flatten().into_iter().flatten().copied();
+            let datapaths: Vec<DatapathKey> = own.flatten().into_iter().chain(shared).collect();
+            if let Err(error) = self.network.loader.add_flow(&logical_flow(row, datapaths)) {
+                self.errors.push(error.into());
+            }
+        }
+    }
+
+    fn learned(&mut self) {
+        for row in &self.rows.mac_bindings {
+            let key = self.binding_key("MAC_Binding", row.uuid, row.datapath, &row.logical_port);
+            if let Some((datapath, port)) = key {
+                let key = BindingKey { datapath, port, ip: row.ip };
+                self.network.learned.configure(Lesson::Binding(key, row.mac));
+            }
+        }
+        for row in &self.rows.static_mac_bindings {
+            let key =
+                self.binding_key("Static_MAC_Binding", row.uuid, row.datapath, &row.logical_port);
+            let Some((datapath, port)) = key else { continue };
+            let key = BindingKey { datapath, port, ip: row.ip };
+            let is_learnt = self.network.learned.binding(&key).0.is_some();
+            if row.override_dynamic_mac || !is_learnt {
+                self.network.learned.configure(Lesson::Binding(key, row.mac));
+            }
+        }
+        for row in &self.rows.fdb {
+            let key = StationKey { datapath: row.dp_key, vlan: 0, mac: row.mac };
+            let place = StationPlace::Logical(row.port_key);
+            self.network.learned.configure(Lesson::Station(key, place));
+        }
+    }
+
+    fn binding_key(
+        &mut self,
+        table: &'static str,
+        row: Uuid,
+        datapath: Uuid,
+        port: &str,
+    ) -> Option<(DatapathKey, PortKey)> {
+        let datapath = self.datapath(table, row, datapath)?;
+        let found = self.by_name.get(port).map(|port| port.tunnel_key);
+        if found.is_none() {
+            self.missing(table, row, format!("port {port}"));
+        }
+        Some((datapath, found?))
+    }
+}
+
+fn logical_flow(row: &FlowRow, datapaths: Vec<DatapathKey>) -> LogicalFlow {
+    LogicalFlow {
+        datapaths,
+        direction: row.pipeline,
+        table: row.table_id,
+        priority: row.priority,
+        stage: row.origin.stage.clone(),
+        condition: row.condition.clone(),
+        actions: row.actions.clone(),
+        source: row.origin.source.clone(),
+        // The first 32 bits, as OVN makes cookies.
+        cookie: (row.uuid.0 >> 96) as u64,
+    }
+}
+
+/// A number, address or subnet as the language writes it.
+fn constant(text: &str) -> Option<Constant> {
+    let mut lexer = Lexer::new(text);
+    let TokenKind::Integer(constant) = lexer.advance().kind else { return None };
+    (*lexer.kind() == TokenKind::End).then_some(constant)
+}

@@ -1,0 +1,363 @@
+//! Real OVN networks, drawn with ovn-nbctl and compiled by ovn-northd: what [`translate`] does with a packet is what ovn-trace
+//! says. Where it is not, the reason is one of [`Known`], and is counted.
+
+mod networks;
+mod oracle;
+mod packets;
+
+use flow::{Action, DropReason, Field, FlowKey, Reply};
+use networks::Network;
+use oracle::{Answer, Headers, Own};
+use packets::{Inport, Packet, Random};
+use pipeline::{Event, Nested, Observer, Program, translate};
+use southbound::{Southbound, SouthboundNetwork};
+use std::collections::{BTreeMap, HashMap};
+use testkit::ovn::Ovn;
+
+/// Packets that each network is tried with.
+const PACKETS: usize = 2500;
+
+/// Why weft does something else than ovn-trace says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Known {
+    /// A difference in the headers of a reply, which the comparison has put right.
+    Own(Own),
+    /// ovn-trace aborts ("assertion ovnact->type == OVNACT_ND_NA failed") at `nd_na_router`.
+    AbortsAtRouterAdvertisement,
+    /// ovn-trace recurses until its stack is full where answers to answers have no end: it answers resets and errors, and takes
+    /// a solicitation for the packet that it was made for. weft does not, or drops at its limit.
+    RecursesWithoutEnd,
+    /// ovn-trace lets ACLs judge a solicitation by the headers of the packet that it was made for
+    /// ([`Own::SolicitationKeepsHeaders`]).
+    SolicitationIsJudgedAsThatPacket,
+    /// ovn-trace lets ACLs judge a reset by ports that it does not have ([`Own::ResetKeepsPorts`]).
+    ResetIsJudgedByOldPorts,
+    /// A routing loop that outlives weft's limit of steps; ovn-trace follows it until the hop limit is used up.
+    LoopIsCut,
+    /// `igmp`, `mldv1` and `mldv2` mean such packets to any address in OVN 23.03.1, to multicast addresses in later ones and
+    /// in weft.
+    SnoopsUnicast,
+    /// ovn-trace's port security lets an entry with IP addresses send other Ethernet types, checks link-layer addresses
+    /// in solicitations but none in advertisements of a port without IP addresses, and forbids `::` as a source; in
+    /// ovn-controller's rules, and weft's, it is the other way about.
+    PortSecurityIsSimpler,
+    /// weft does not execute the action: connection tracking, dialogues with the controller, `sctp_abort`.
+    Unsupported,
+}
+
+/// What weft does with a packet.
+struct Watch<'n> {
+    program: &'n Program,
+    /// Choices that ovn-trace has made, the first one last.
+    selected: Vec<u16>,
+    outputs: Vec<(String, Headers)>,
+    drops: Vec<DropReason>,
+    replies: Vec<Reply>,
+    /// Nested steps; true for the case of a frame that is too long, which ovn-trace does not look at.
+    too_long: Vec<bool>,
+}
+
+impl Observer for Watch<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Enter(nested) => {
+                self.too_long.push(matches!(nested, Nested::Longer(_)));
+                if let Nested::Reply(reply) = nested {
+                    self.replies.push(reply);
+                }
+            }
+            Event::Leave => drop(self.too_long.pop()),
+            _ if self.too_long.contains(&true) => {}
+            Event::Output { logical: Some((datapath, port)), key, .. } => {
+                let port = self.program.datapath(datapath).and_then(|d| d.ports.get(&port));
+                let name = port.map(|port| port.name.clone()).unwrap_or_default();
+                self.outputs.push((name, Headers::of(key).cleared()));
+            }
+            Event::Drop(reason) => self.drops.push(reason),
+            _ => {}
+        }
+    }
+
+    fn select(&mut self, choices: &[(u16, u16)]) -> Option<usize> {
+        let wanted = self.selected.pop()?;
+        choices.iter().position(|&(value, _)| value == wanted)
+    }
+}
+
+/// A network under test.
+struct Trial {
+    ovn: Ovn,
+    network: SouthboundNetwork,
+    program: Program,
+    inports: Vec<Inport>,
+}
+
+impl Trial {
+    fn start(drawn: &Network) -> Self {
+        let ovn = Ovn::start(drawn.name);
+        ovn.configure(&drawn.commands);
+        let rows = Southbound::parse(&ovn.dump()).expect("a dump can be read");
+        for command in &drawn.learned {
+            ovn.sbctl(&with_names(command, &rows));
+        }
+        let rows = Southbound::parse(&ovn.dump()).expect("a dump can be read");
+        let network = rows.network().unwrap_or_else(|errors| panic!("{errors:#?}"));
+        let datapaths: HashMap<_, _> = rows.datapaths.iter().map(|d| (d.uuid, d.name())).collect();
+        let inports = rows.ports.iter().filter_map(|row| {
+            Some(Inport {
+                name: row.logical_port.clone(),
+                datapath: datapaths.get(&row.datapath)?.clone(),
+                number: *network.ports.get(&row.logical_port)?,
+                addresses: row.mac.clone(),
+                is_secured: !row.port_security.is_empty(),
+            })
+        });
+        let mut inports: Vec<Inport> = inports.collect();
+        inports.sort_by(|a, b| a.name.cmp(&b.name));
+        let program = network.loader.program();
+        Self { ovn, network, program, inports }
+    }
+
+    /// What weft does with a packet, choosing as ovn-trace did; and the reason if nothing leaves.
+    fn watch(&self, packet: &Packet, selected: &[u16]) -> Watch<'_> {
+        let mut watch = Watch {
+            program: &self.program,
+            selected: selected.iter().rev().copied().collect(),
+            outputs: Vec::new(),
+            drops: Vec::new(),
+            replies: Vec::new(),
+            too_long: Vec::new(),
+        };
+        let translation = translate(&self.program, &packet.key, &self.network.learned, &mut watch);
+        let last = translation.dropped();
+        watch.drops.extend(last);
+        watch.outputs.sort();
+        watch
+    }
+
+    /// A packet that differs only in bits that the decision did not depend on is treated alike.
+    fn check_mask(&self, packet: &Packet, other: &FlowKey) {
+        let state = &self.network.learned;
+        let decided = translate(&self.program, &packet.key, state, &mut ());
+        let mut changed = other.clone();
+        for &field in Field::ALL {
+            let bits = decided.mask.get(field);
+            changed.set(field, packet.key.get(field) & bits | other.get(field) & !bits);
+        }
+        let again = translate(&self.program, &changed, state, &mut ());
+        assert_eq!(again.actions, decided.actions, "{}\n{changed:?}", packet.text);
+    }
+
+    /// The whole story of a packet that is not treated alike.
+    fn explain(&self, packet: &Packet, theirs: &str, answer: &Answer, ours: &Watch<'_>) -> String {
+        let trace = pipeline::trace(&self.program, &packet.key, &self.network.learned, None).0;
+        format!(
+            "--- {}\novn-trace: {:#?}\nweft: {:#?} {:?}\n{theirs}\n{trace}",
+            packet.text, answer.outputs, ours.outputs, ours.drops
+        )
+    }
+}
+
+/// Replaces `{NAME}` by the UUID of a datapath and `{#NAME}` by the key of a datapath or port.
+fn with_names(command: &str, rows: &Southbound) -> String {
+    let mut command = command.to_owned();
+    for row in &rows.datapaths {
+        command = command.replace(&format!("{{{}}}", row.name()), &row.uuid.to_string());
+        command = command.replace(&format!("{{#{}}}", row.name()), &row.tunnel_key.to_string());
+    }
+    for row in &rows.ports {
+        let name = format!("{{#{}}}", row.logical_port);
+        command = command.replace(&name, &row.tunnel_key.to_string());
+    }
+    command
+}
+
+/// Why ovn-trace has crashed.
+fn why_crashed(ours: &Watch<'_>) -> Option<Known> {
+    const ENDLESS: [DropReason; 2] = [DropReason::TranslationSteps, DropReason::TranslationDepth];
+    let is_endless = ENDLESS.iter().any(|reason| ours.drops.contains(reason));
+    // An ABORT has no end either, but weft makes none.
+    let is_unsupported = ours.drops.contains(&DropReason::UnsupportedAction);
+    if ours.replies.contains(&Reply::NeighbourAdvert { router: true }) {
+        Some(Known::AbortsAtRouterAdvertisement)
+    } else if is_endless || is_unsupported || !ours.replies.is_empty() {
+        Some(Known::RecursesWithoutEnd)
+    } else {
+        None
+    }
+}
+
+/// Why the two differ.
+fn why_different(
+    packet: &Packet,
+    is_secured: bool,
+    said: &str,
+    answer: &Answer,
+    ours: &Watch<'_>,
+) -> Option<Known> {
+    let get = |field| packet.key.get(field);
+    let all_but = |is_excepted: fn(&Headers) -> bool| {
+        let others = |outputs: &[(String, Headers)]| {
+            let others = outputs.iter().filter(|(_, headers)| !is_excepted(headers));
+            others.cloned().collect::<Vec<_>>()
+        };
+        others(&answer.outputs) == others(&ours.outputs)
+    };
+    if ours.drops.contains(&DropReason::UnsupportedAction) {
+        const ACTIONS: [&str; 6] =
+            ["ct_", "put_dhcp", "put_nd_ra_opts", "dns_lookup", "sctp_abort", "igmp"];
+        return ACTIONS.iter().any(|action| said.contains(action)).then_some(Known::Unsupported);
+    }
+    if ours.drops.contains(&DropReason::TranslationSteps) && said.matches("ip.ttl--;").count() > 20
+    {
+        return Some(Known::LoopIsCut);
+    }
+    if answer.own.contains(&Own::SolicitationKeepsHeaders) && all_but(Headers::is_solicitation) {
+        return Some(Known::SolicitationIsJudgedAsThatPacket);
+    }
+    if answer.own.contains(&Own::ResetKeepsPorts) && all_but(Headers::is_reset) {
+        return Some(Known::ResetIsJudgedByOldPorts);
+    }
+    let is_snooped = match get(Field::EthType) {
+        0x800 => get(Field::IpProto) == 2 && get(Field::Ip4Dst) >> 28 != 0xe,
+        _ => matches!(get(Field::IcmpType), 130..=132 | 143) && get(Field::Ip6Dst) >> 120 != 0xff,
+    };
+    if is_snooped && said.contains(" igmp;") {
+        return Some(Known::SnoopsUnicast);
+    }
+    let is_other = !matches!(get(Field::EthType), 0x800 | 0x806 | 0x86dd);
+    let is_from_nobody = get(Field::EthType) == 0x86dd && get(Field::Ip6Src) == 0;
+    let has_others_link = [Field::NdSll, Field::NdTll]
+        .iter()
+        .any(|&link| ![0, get(Field::EthSrc)].contains(&get(link)));
+    if is_secured && (is_other || is_from_nobody || has_others_link) {
+        return Some(Known::PortSecurityIsSimpler);
+    }
+    None
+}
+
+fn compare(drawn: &Network) -> BTreeMap<Known, usize> {
+    let trial = Trial::start(drawn);
+    let mut tracers = 0;
+    let mut tracer = trial.ovn.tracer(tracers);
+    let mut random = Random::new(1);
+    let mut known: BTreeMap<Known, usize> = BTreeMap::new();
+    let (mut delivered, mut unknown) = (0, Vec::new());
+    let mut before = FlowKey::default();
+    for _ in 0..PACKETS {
+        let inport = random.pick(&trial.inports);
+        let packet = Packet::random(&mut random, drawn, inport);
+        let Some(said) = tracer.trace(&inport.datapath, &packet.text) else {
+            match why_crashed(&trial.watch(&packet, &[])) {
+                Some(reason) => *known.entry(reason).or_default() += 1,
+                None => unknown.push(trial.explain(
+                    &packet,
+                    "ovn-trace has crashed",
+                    &Answer::default(),
+                    &trial.watch(&packet, &[]),
+                )),
+            }
+            tracers += 1;
+            tracer = trial.ovn.tracer(tracers);
+            continue;
+        };
+        let mut answer = oracle::read(&said, &Headers::of(&packet.key));
+        answer.outputs.sort();
+        let ours = trial.watch(&packet, &answer.selected);
+        for own in &answer.own {
+            *known.entry(Known::Own(*own)).or_default() += 1;
+        }
+        trial.check_mask(&packet, &before);
+        before = packet.key.clone();
+        delivered += usize::from(!answer.outputs.is_empty());
+        if answer.outputs != ours.outputs {
+            match why_different(&packet, inport.is_secured, &said, &answer, &ours) {
+                Some(reason) => *known.entry(reason).or_default() += 1,
+                None => unknown.push(trial.explain(&packet, &said, &answer, &ours)),
+            }
+        }
+    }
+    let shown = unknown.len().min(5);
+    println!(
+        "{}: {PACKETS} packets, {delivered} delivered, known differences: {known:?}",
+        drawn.name
+    );
+    assert!(unknown.is_empty(), "{} differ:\n{}", unknown.len(), unknown[..shown].join("\n"));
+    // A comparison of drops alone, or of what differs, would say little.
+    assert!(delivered > PACKETS / 4, "{delivered}");
+    let differing = known.iter().filter(|(reason, _)| !matches!(reason, Known::Own(_)));
+    assert!(differing.map(|(_, count)| count).sum::<usize>() < PACKETS / 20, "{known:?}");
+    testkit::report::peer(
+        "OVN 23.03 ovn-trace",
+        &format!("{PACKETS} random packets in the network `{}`, {delivered} delivered", drawn.name),
+    );
+    known
+}
+
+#[test]
+fn acls_do_what_ovn_trace_says() {
+    testkit::require_program!("ovn-northd", "ovn-central");
+    compare(&networks::acls());
+}
+
+#[test]
+fn routers_do_what_ovn_trace_says() {
+    testkit::require_program!("ovn-northd", "ovn-central");
+    compare(&networks::routers());
+}
+
+#[test]
+fn layer_2_does_what_ovn_trace_says() {
+    testkit::require_program!("ovn-northd", "ovn-central");
+    compare(&networks::layer2());
+}
+
+#[test]
+fn connection_tracking_drops_as_unsupported() {
+    testkit::require_program!("ovn-northd", "ovn-central");
+    let drawn = networks::connection_tracking();
+    let trial = Trial::start(&drawn);
+    let mut random = Random::new(2);
+    let mut unsupported = 0;
+    for _ in 0..PACKETS {
+        let inport = random.pick(&trial.inports);
+        let packet = Packet::random(&mut random, &drawn, inport);
+        let mut ours = trial.watch(&packet, &[]);
+        let translation = translate(&trial.program, &packet.key, &trial.network.learned, &mut ours);
+        let is_ip = matches!(packet.key.get(Field::EthType), 0x800 | 0x86dd);
+        if ours.drops.contains(&DropReason::UnsupportedAction) {
+            unsupported += 1;
+            assert!(is_ip, "{}", packet.text);
+            assert!(!matches!(translation.actions.as_slice(), [Action::Output(_)]));
+        }
+    }
+    assert!(unsupported > PACKETS / 10, "{unsupported}");
+}
+
+#[test]
+fn large_network_is_loaded_whole() {
+    testkit::require_program!("ovn-northd", "ovn-central");
+    let drawn = networks::large();
+    let ovn = Ovn::start(drawn.name);
+    ovn.configure(&drawn.commands);
+    let rows = Southbound::parse(&ovn.dump()).expect("a dump can be read");
+    let network = rows.network().unwrap_or_else(|errors| panic!("{errors:#?}"));
+    assert!(rows.flows.len() > 8000, "{}", rows.flows.len());
+    assert_eq!(network.loader.flow_count(), rows.flows.len());
+    let mut key = FlowKey::default();
+    for (field, value) in [
+        (Field::InPort, network.ports["vm-7-1"].0.into()),
+        (Field::EthSrc, 0x0200_0007_0001),
+        (Field::EthDst, 0x0001_0007_0001),
+        (Field::EthType, 0x800),
+        (Field::Ip4Src, 0x0a00_0701),
+        (Field::Ip4Dst, 0x0a00_0c0c),
+        (Field::IpProto, 47),
+        (Field::IpTtl, 64),
+    ] {
+        key.set(field, value);
+    }
+    let program = network.loader.program();
+    let actions = translate(&program, &key, &network.learned, &mut ()).actions;
+    assert_eq!(actions.last(), Some(&Action::Output(network.ports["vm-12-12"])), "{actions:?}");
+}
