@@ -1,16 +1,16 @@
 #!/bin/sh
-# Puts Debian's kernel for virtual machines into the directory named as argument, with the modules that a guest on a TAP needs:
-# the tests of crates/testkit/src/vm.rs boot it, and so does `weft bench exact`, with the modules of what it compares. The package itself is not installed: it would become the host's next kernel.
-# Does nothing, quickly, when it is there. Exit 2, after one sentence, when it cannot get it.
+# Downloads Debian's kernel into the directory named by the argument, with the modules that the tests'
+# virtual machines and `weft bench exact` load. The package is not installed: it would become the
+# host's next kernel. Does nothing if the kernel is there. Exits with 2 and one sentence on failure.
 set -eu
 
 directory=$1
 modules='virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net
     llc stp garp mrp 8021q'
-# What hosts and guests made of namespaces need, and who is compared; what these need in turn comes with them.
+# Modules of the virtual switches that `weft bench exact` compares, and those they depend on.
 switches='veth bridge tun udp_tunnel ip6_udp_tunnel vxlan geneve ip_tunnel gre ip_gre crc32c_generic libcrc32c nsh
     nf_defrag_ipv4 nf_defrag_ipv6 nf_conntrack nf_nat nf_conncount nfnetlink nf_conntrack_netlink openvswitch vport-geneve vport-gre vport-vxlan sch_ingress cls_bpf'
-[ ! -e "$directory/complete" ] || exit 0
+[ ! -e "$directory/complete" ] || [ ! -e "$directory/vmlinux" ] || exit 0
 
 fail() {
     echo "weft: $1" >&2
@@ -26,7 +26,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# The package of the present version, which linux-image-amd64 stands for.
+# Prints the name of the package that the metapackage linux-image-amd64 depends on.
 package() {
     apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1
 }
@@ -49,8 +49,13 @@ done
 dpkg-deb --fsys-tarfile "$work"/*.deb | tar -x -C "$work" "$@"
 find "$work" -name '*.ko.xz' -exec unxz {} +
 find "$work" -name '*.ko' -exec mv {} "$directory" \;
-# The order in which a guest loads them.
+# The order in which a guest loads the modules.
 echo $modules >"$directory/modules"
-# Last: it says that the rest is there.
-mv "$work"/boot/vmlinuz-* "$directory/vmlinuz"
+# An emulated processor takes longer to unpack a bzImage than to boot the rest, so it gets the ELF file.
+offset=$(LC_ALL=C grep -aboP -m1 '\xfd7zXZ\x00' "$work"/boot/vmlinuz-* | head -n 1 | cut -d: -f1)
+[ -n "$offset" ] || fail "$name: the kernel image holds no xz data, so it cannot be unpacked"
+# Data follows the xz stream, about which xz complains after it has written the whole kernel.
+tail -c "+$((offset + 1))" "$work"/boot/vmlinuz-* | xz -dcq --single-stream >"$directory/vmlinux" || true
+[ "$(head -c 4 "$directory/vmlinux" | tail -c 3)" = ELF ] || fail "$name: cannot unpack the kernel image"
+# The file `complete` marks a finished download, so it is written last.
 echo "$name" >"$directory/complete"

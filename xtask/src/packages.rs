@@ -13,7 +13,7 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines, a browser for
 /// reports.
-pub const TEST: [&str; 14] = [
+pub const TEST: [&str; 15] = [
     "busybox-static",
     "chromium",
     "ethtool",
@@ -28,6 +28,7 @@ pub const TEST: [&str; 14] = [
     "sockperf",
     "tcpdump",
     "tshark",
+    "xz-utils",
 ];
 
 /// Where the tests look for the kernel of their virtual machines.

@@ -74,7 +74,7 @@ macro_rules! require_vm {
 /// True, after a [`report::skip`], when there is no kernel for the machine.
 #[must_use]
 pub fn lacks_kernel(test: &str) -> bool {
-    let lacks = !Path::new(KERNEL).join("vmlinuz").exists();
+    let lacks = !Path::new(KERNEL).join("vmlinux").exists();
     if lacks {
         report::skip(test, "needs what scripts/fetch-guest-kernel.sh target/guest-kernel gets");
     }
@@ -150,7 +150,7 @@ impl Vm {
             .args(["-accel", "tcg", "-cpu", "max", "-m", "256", "-no-reboot"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .arg("-kernel")
-            .arg(Path::new(KERNEL).join("vmlinuz"))
+            .arg(Path::new(KERNEL).join("vmlinux"))
             .arg("-initrd")
             .arg(&root)
             .args(["-append", "console=ttyS0 quiet panic=-1"])

@@ -80,7 +80,7 @@ impl Kernel {
             .args(["-rtc", "base=2026-01-01T00:00:00,clock=vm"])
             .args(["-no-reboot", "-nodefaults", "-no-user-config", "-display", "none"])
             .arg("-kernel")
-            .arg(self.0.join("vmlinuz"))
+            .arg(self.0.join("vmlinux"))
             .arg("-initrd")
             .arg(&image)
             .args([
