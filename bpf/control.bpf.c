@@ -4,7 +4,7 @@
  * BPF_PROG_TEST_RUN, one at a time. Here a word is written as a whole, which an update by bpf(2)
  * does not promise, and hashes are made by the very code that looks them up.
  */
-#include "source.h"
+#include "endpoint_lookup.h"
 
 #define ENOENT 2
 #define E2BIG 7
@@ -16,20 +16,20 @@ static __always_inline __u16 sections(const struct weft_key *key)
 	const struct weft_key none = {};
 	__u16 sections = 0;
 
-	if (differ(words(key), words(&none), L3_FIRST, L3_LAST))
+	if (diff_words(key_words(key), key_words(&none), L3_FIRST, L3_LAST))
 		sections |= WEFT_L3_LONG;
-	if (differ(words(key), words(&none), ND_FIRST, ND_LAST))
+	if (diff_words(key_words(key), key_words(&none), ND_FIRST, ND_LAST))
 		sections |= WEFT_ND;
-	if (differ(words(key), words(&none), TUNNEL_FIRST, TUNNEL_LAST))
+	if (diff_words(key_words(key), key_words(&none), TUNNEL_FIRST, TUNNEL_LAST))
 		sections |= WEFT_TUNNEL;
-	if (differ(words(key), words(&none), TUNNEL6_FIRST, TUNNEL6_LAST))
+	if (diff_words(key_words(key), key_words(&none), TUNNEL6_FIRST, TUNNEL6_LAST))
 		sections |= WEFT_TUNNEL6;
 	return sections;
 }
 
 static __always_inline __u32 *bucket_of(const struct weft_key *key, __u32 mask)
 {
-	__u32 bucket = bucket_at(sum_words(words(key), BASE_FIRST, TUNNEL6_LAST), mask);
+	__u32 bucket = bucket_at(hash_words(key_words(key), BASE_FIRST, TUNNEL6_LAST), mask);
 
 	return bpf_map_lookup_elem(&weft_buckets, &bucket);
 }
@@ -60,7 +60,7 @@ int flow_put(struct weft_control *control)
 	flow->mask = control->mask;
 	flow->sections = sections(&key);
 	flow->list = control->list;
-	flow->aside = 0;
+	flow->pinned_at = 0;
 	flow->next = *bucket;
 	flow->generation = control->generation;
 	/* Ordered after what the entry says. */
@@ -104,7 +104,7 @@ int flow_delete(struct weft_control *control)
 
 /* Gives a megaflow another list. Programs that have found it go on with the old one for a grace period. */
 SEC("syscall")
-int flow_list(struct weft_control *control)
+int flow_set_list(struct weft_control *control)
 {
 	struct weft_flow *flow = flow_at(control->flow);
 
@@ -135,7 +135,7 @@ int mask_append(struct weft_control *control)
 
 /* Makes the list of masks that is not in use the one that is. */
 SEC("syscall")
-int masks_flip(void *context)
+int mask_list_swap(void *context)
 {
 	__sync_fetch_and_xor(&mask_list_in_use, 1);
 	return 0;
@@ -143,7 +143,7 @@ int masks_flip(void *context)
 
 /* Writes an end point while programs count in it. Its addresses are in place before it is said to be resolved. */
 SEC("syscall")
-int endpoint_put(struct weft_endpoint_change *change)
+int endpoint_put(struct weft_endpoint_update *change)
 {
 	__u32 number = change->number;
 	struct weft_endpoint *endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
@@ -213,7 +213,7 @@ static long source_put(__u32 at, struct sources_walk *walk)
  * not, because too many others have the same hash.
  */
 SEC("syscall")
-int sources_put(struct weft_endpoints *endpoints)
+int sources_put(struct weft_endpoint_range *endpoints)
 {
 	struct sources_walk walk = { .first = endpoints->first };
 
@@ -250,7 +250,7 @@ static long source_delete(__u32 at, struct sources_walk *walk)
 
 /* Has end points not be found any more. Programs that have found one go on with it for a grace period. */
 SEC("syscall")
-int sources_delete(struct weft_endpoints *endpoints)
+int sources_delete(struct weft_endpoint_range *endpoints)
 {
 	struct sources_walk walk = { .first = endpoints->first };
 

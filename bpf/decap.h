@@ -12,8 +12,8 @@
  */
 #pragma once
 
-#include "execute.h"
-#include "source.h"
+#include "actions.h"
+#include "endpoint_lookup.h"
 
 #define VXLAN_LEN 8
 #define GENEVE_LEN 8
@@ -29,7 +29,7 @@
 
 /* Where a tunnelled frame is, and from whom it came. */
 struct arrival {
-	struct place place;
+	struct inner_frame inner;
 	__u32 endpoint;		/* or WEFT_NO_ENDPOINT */
 	__u8 tos;		/* of the outer header */
 	__u8 proto;		/* of the outer header */
@@ -95,7 +95,7 @@ static __always_inline bool read_ip6(struct __sk_buff *skb, void *data, void *en
 }
 
 /* The class of the end point that sends from there to here, and its number; 0: there is none. */
-static __always_inline struct weft_class *from_whom(const void *ip, bool is_ip6, __u8 proto,
+static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip6, __u8 proto,
 						    __be16 port, __u32 *number)
 {
 	const __u32 *remote = ip + (is_ip6 ? 8 : 12), *local = ip + (is_ip6 ? 24 : 16);
@@ -125,11 +125,11 @@ static __always_inline struct weft_class *from_whom(const void *ip, bool is_ip6,
 	return 0;
 }
 
-enum arrived {
+enum arrival_kind {
 	/* It is nothing that a program knows: the host's own stack gets it. */
 	ARRIVED_NOT_OURS,
 	/* Userspace has to read it. */
-	ARRIVED_ODD,
+	ARRIVED_SLOW_PATH,
 	/* Tags that are of no link: userspace counts it, and the host's own stack gets it. */
 	ARRIVED_OTHER_LINK,
 	ARRIVED,
@@ -139,10 +139,10 @@ enum arrived {
 #define LINK_LEN (ETH_LEN + 2 * TAG_LEN)
 
 /* What is not for a program: GRE to one of our tunnels, from whomever, is for userspace. */
-static __always_inline int not_for_programs(const void *data, const void *end, bool is_ip6)
+static __always_inline int classify_other(const void *data, const void *end, bool is_ip6)
 {
 	const void *ip = data + ETH_LEN;
-	struct weft_gre to = {};
+	struct weft_gre_local to = {};
 
 	if (ip + (is_ip6 ? IP6_LEN : IP4_LEN) > end)
 		return ARRIVED_NOT_OURS;
@@ -153,7 +153,7 @@ static __always_inline int not_for_programs(const void *data, const void *end, b
 		__builtin_memcpy(to.local, ip + 24, sizeof(to.local));
 	else
 		to.local[0] = *(const __u32 *)(ip + 16);
-	return bpf_map_lookup_elem(&weft_gre, &to) ? ARRIVED_ODD : ARRIVED_NOT_OURS;
+	return bpf_map_lookup_elem(&weft_gre_locals, &to) ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
 }
 
 /* The header of a tunnel over UDP; 0 or its length, with what it says in the key. */
@@ -210,7 +210,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	__be16 port = 0;
 
 	if (!(is_ip6 ? read_ip6(skb, data, end, &ip) : read_ip4(skb, data, end, &ip)))
-		return not_for_programs(data, end, is_ip6);
+		return classify_other(data, end, is_ip6);
 	if (ip.proto == PROTO_UDP) {
 		port = *(const __be16 *)(ip.l4 + 2);
 		if (be16(ip.l4 + 4) != ip.len)
@@ -220,12 +220,12 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		return ARRIVED_NOT_OURS;
 	}
 	tunnel = ip.l4 + udp_len;
-	class = from_whom(data + ETH_LEN, is_ip6, ip.proto, port, &number);
+	class = find_sender(data + ETH_LEN, is_ip6, ip.proto, port, &number);
 	arrival->endpoint = class ? number : WEFT_NO_ENDPOINT;
 	arrival->tos = ip.tos;
 	arrival->proto = ip.proto;
 	if (!class)
-		return not_for_programs(data, end, is_ip6);
+		return classify_other(data, end, is_ip6);
 	key->port = (__u64)class->in_port << 32 | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {
@@ -234,11 +234,11 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		 * section 5): userspace's socket refuses the others.
 		 */
 		if (is_ip6 && class->flags & WEFT_CLASS_CHECKSUM && !be16(ip.l4 + 6))
-			return ARRIVED_ODD;
+			return ARRIVED_SLOW_PATH;
 		header = read_over_udp(tunnel, end, class->tunnel, key);
 	} else {
 		if (class->tunnel != WEFT_GRE)
-			return ARRIVED_ODD;
+			return ARRIVED_SLOW_PATH;
 		if (!(class->flags & WEFT_CLASS_KEY))
 			key->tun_flags &= ~TUN_FLAG_KEY;
 		key->tun_flags |= (__u64)ip.ttl << TUN_TTL_SHIFT;
@@ -247,7 +247,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		header = read_gre(tunnel, end, class->flags & WEFT_CLASS_KEY, key);
 	}
 	if (!header)
-		return ARRIVED_ODD;
+		return ARRIVED_SLOW_PATH;
 	if (is_ip6) {
 		key->port |= WEFT_TUNNEL6;
 		key->tun_addr[0] = be64(data + ETH_LEN + 8);
@@ -257,7 +257,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	} else {
 		key->tun_addr[0] = be64(data + ETH_LEN + 12);
 	}
-	arrival->place.offset = ETH_LEN + (is_ip6 ? IP6_LEN : IP4_LEN) + udp_len + header;
+	arrival->inner.offset = ETH_LEN + (is_ip6 ? IP6_LEN : IP4_LEN) + udp_len + header;
 	return ARRIVED;
 }
 
@@ -273,17 +273,17 @@ __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arri
 }
 
 /* A link by one tag, or by two. */
-static __always_inline struct weft_link *link_of(__u16 tpid, __u16 tci, __u16 inner_tpid,
+static __always_inline struct weft_tag_link *link_of(__u16 tpid, __u16 tci, __u16 inner_tpid,
 						 __u16 inner_tci)
 {
-	struct weft_tags tags = {
+	struct weft_tag_link_key tags = {
 		.tpid = tpid,
 		.vlan = tci & 0xfff,
 		.inner_tpid = inner_tpid,
 		.inner_vlan = inner_tci & 0xfff,
 	};
 
-	return bpf_map_lookup_elem(&weft_links, &tags);
+	return bpf_map_lookup_elem(&weft_tag_links, &tags);
 }
 
 /*
@@ -295,7 +295,7 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	bool is_odd = !skb->vlan_present;
 	__u16 tpid, tci, type;
-	struct weft_link *link;
+	struct weft_tag_link *link;
 	void *at = data + ETH_LEN;
 
 	if (!key || !arrival)
@@ -321,13 +321,13 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 		tci = skb->vlan_tci;
 	}
 	arrival->endpoint = WEFT_NO_ENDPOINT;
-	arrival->place.is_bare = true;
+	arrival->inner.ignore_skb_tag = true;
 	arrival->tags = 2;
-	arrival->place.skip = TAG_LEN;
+	arrival->inner.skip = TAG_LEN;
 	link = type == ETHERTYPE_VLAN ? link_of(tpid, tci, type, be16(at)) : 0;
 	if (!link) {
 		arrival->tags = 1;
-		arrival->place.skip = 0;
+		arrival->inner.skip = 0;
 		link = tpid == ETHERTYPE_VLAN ? link_of(tpid, tci, 0, 0) : 0;
 	}
 	if (!link)
@@ -335,7 +335,7 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 	key->port = (__u64)link->in_port << 32 | WEFT_TUNNEL;
 	key->tun_id = link->tun_id;
 	key->tun_flags = link->tun_flags;
-	return is_odd ? ARRIVED_ODD : ARRIVED;
+	return is_odd ? ARRIVED_SLOW_PATH : ARRIVED;
 }
 
 /*
@@ -379,11 +379,11 @@ static __always_inline bool is_one_packet(struct __sk_buff *skb, const struct we
 	return false;
 }
 
-enum taken_off {
-	TAKEN_OFF = 0,
+enum decap_result {
+	DECAP_OK = 0,
 	/* The packet is as it was. */
-	TAKE_OFF_REFUSED = 1,
-	TAKE_OFF_LOST = 2,
+	DECAP_REFUSED = 1,
+	DECAP_LOST = 2,
 };
 
 /*
@@ -391,7 +391,7 @@ enum taken_off {
  * still that of the outer header, is that of the frame. A super-packet has to have it: otherwise
  * devices would look for another header when they send it.
  */
-static __always_inline int take_off(struct __sk_buff *skb, const struct weft_key *key,
+static __always_inline int remove_outer_headers(struct __sk_buff *skb, const struct weft_key *key,
 				    __u32 offset, bool *has_protocol)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET, other = 0;
@@ -401,10 +401,10 @@ static __always_inline int take_off(struct __sk_buff *skb, const struct weft_key
 	__be16 type;
 
 	/* It has been read there. */
-	forget(offset, MAX_OFFSET);
+	hide_bounds(offset, MAX_OFFSET);
 	data += offset;
 	if (data + ETH_LEN > end)
-		return TAKE_OFF_REFUSED;
+		return DECAP_REFUSED;
 	*(any64 *)ethernet = *(const any64 *)data;
 	*(any32 *)(ethernet + 8) = *(const any32 *)(data + 8);
 	type = *(const any16 *)(data + 12);
@@ -421,11 +421,11 @@ static __always_inline int take_off(struct __sk_buff *skb, const struct weft_key
 		if (*has_protocol)
 			goto taken;
 		if (skb->gso_size)
-			return TAKE_OFF_REFUSED;
+			return DECAP_REFUSED;
 	}
 	if (bpf_skb_adjust_room(skb, -(__s32)offset, BPF_ADJ_ROOM_MAC, flags))
-		return TAKE_OFF_REFUSED;
+		return DECAP_REFUSED;
 taken:
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-	return bpf_skb_store_bytes(skb, 0, ethernet, ETH_LEN, 0) ? TAKE_OFF_LOST : TAKEN_OFF;
+	return bpf_skb_store_bytes(skb, 0, ethernet, ETH_LEN, 0) ? DECAP_LOST : DECAP_OK;
 }

@@ -27,7 +27,7 @@
  * Checksums
  * ---------
  * The outer UDP checksum of a frame whose own checksum is still owed follows from the headers alone, see
- * sum.h; the others are summed. No helper can ask for the outer checksum of a super-packet's segments.
+ * checksum.h; the others are summed. No helper can ask for the outer checksum of a super-packet's segments.
  * They go without one over IPv4, where it is optional, and are handed over with IPv6, where receivers
  * refuse that (RFC 8200 section 8.1).
  */
@@ -38,7 +38,7 @@
 #include <bpf/bpf_core_read.h>
 
 #include "rewrite.h"
-#include "sum.h"
+#include "checksum.h"
 
 /* Bytes of the Geneve option for logical ports, and its header: class, type, length in words. */
 #define OPTION_LEN 8
@@ -289,8 +289,8 @@ static __always_inline void fill_inner(__u8 *outer, const struct weft_key *key, 
 	*at16(outer, at + 12 + count * TAG_LEN) = type;
 }
 
-enum encapped {
-	ENCAPPED = 0,
+enum encap_result {
+	ENCAP_OK = 0,
 	/* The frame is as it was. */
 	ENCAP_REFUSED = 1,
 	ENCAP_LOST = 2,
@@ -339,7 +339,7 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	len = class->len;
 	if (class->tunnel == WEFT_GENEVE && action->has_ports)
 		len += OPTION_LEN;
-	forget(len, 0x1ff);
+	hide_bounds(len, 0x1ff);
 	if (len > (is_ip6 ? WEFT_HEADER_MAX : HEADER4_MAX) + OPTION_LEN)
 		return ENCAP_REFUSED;
 	/* Or a copy is used from here on, of which the verifier does not know that. */
@@ -347,7 +347,7 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	count = take_tags(skb, tags);
 	if (count < 0)
 		return ENCAP_LOST;
-	forget(count, 3);
+	hide_bounds(count, 3);
 	type = bpf_htons(key->eth_dst);
 	/* The key does not say what stands there when it is a length. */
 	if (type == bpf_htons(ETHERTYPE_NONE) &&
@@ -366,7 +366,7 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	if (room > buffer_len - HEADER_AT)
 		return ENCAP_LOST;
 	return bpf_skb_store_bytes(skb, 0, outer + HEADER_AT, room, 0) ? ENCAP_LOST :
-										 ENCAPPED;
+										 ENCAP_OK;
 }
 
 /*

@@ -70,11 +70,11 @@ struct weft_flow {
 	__u16 mask;		/* its number in the map of masks */
 	__u16 sections;		/* WEFT_L3_LONG, .._ND, .._TUNNEL, .._TUNNEL6: where `key` is not 0 */
 	__u32 list;		/* of actions */
-	__u32 aside;		/* when a packet was last set aside (see execute.h), or 0 */
+	__u32 pinned_at;		/* when a packet was last set aside (see actions.h), or 0 */
 };
 
 /* An entry of the exact-match cache. */
-struct weft_cached {
+struct weft_cache_entry {
 	struct weft_key key;
 	__u64 generation;	/* of the megaflow when it was found; 0: empty */
 	__u32 flow;
@@ -82,20 +82,20 @@ struct weft_cached {
 };
 
 /* What a megaflow has served, on one CPU. */
-struct weft_served {
+struct weft_flow_stats {
 	__u64 packets;
 	__u64 bytes;
 };
 
 /* Of so many, side by side: the kernel takes memory for each element of a map by itself, which for every megaflow takes half a second. */
-#define WEFT_SERVED_PAGE 64
+#define WEFT_FLOW_STATS_PER_PAGE 64
 
-struct weft_served_page {
-	struct weft_served of[WEFT_SERVED_PAGE];
+struct weft_flow_stats_page {
+	struct weft_flow_stats stats[WEFT_FLOW_STATS_PER_PAGE];
 };
 
 /* What the lookups of one CPU came to that were not hits in the exact-match cache. */
-struct weft_lookups {
+struct weft_lookup_stats {
 	__u64 hits;		/* found by a mask */
 	__u64 misses;
 	__u64 masks;		/* tried, by hits and misses */
@@ -128,7 +128,7 @@ struct weft_control {
  */
 #define WEFT_MAX_ACTIONS 15
 /* List 0 hands over. */
-#define WEFT_LIST_HAND_OVER 0
+#define WEFT_ACTIONS_PUNT 0
 #define WEFT_NO_ENDPOINT (~0U)
 
 enum weft_action_kind {
@@ -178,7 +178,7 @@ struct weft_action {
 	__u64 value;
 };
 
-struct weft_list {
+struct weft_action_list {
 	__u32 count;		/* of actions */
 	__u32 endpoint;		/* of the last action, or WEFT_NO_ENDPOINT */
 	/*
@@ -225,7 +225,7 @@ struct weft_device {
  * Of a port, on one CPU; of tagged frames on the uplink likewise. What is handed over is counted
  * where it goes.
  */
-struct weft_port_count {
+struct weft_port_stats {
 	__u64 rx_packets;
 	__u64 rx_bytes;
 	__u64 tx_packets;
@@ -233,13 +233,13 @@ struct weft_port_count {
 };
 
 /* Who may hand over how many misses; see weft_config. */
-struct weft_bucket {
+struct weft_token_bucket {
 	__u64 at_ns;		/* of the last */
 	__u64 tokens;
 };
 
 /* The port that a packet came in by (not always one of a VIF) << 8 | the reason. */
-struct weft_drop {
+struct weft_drop_key {
 	__u64 port_reason;
 };
 
@@ -267,7 +267,7 @@ struct weft_class {
 	 */
 	__u16 ip_sum;
 	__u32 in_port;		/* the port by which its packets come in */
-	__u32 carrier;		/* what they come by: see source.h */
+	__u32 carrier;		/* what they come by: see endpoint_lookup.h */
 	__u32 local[4];		/* where they come to, as on the wire; IPv4: the first */
 };
 
@@ -297,7 +297,7 @@ struct weft_endpoint {
 };
 
 /* endpoint_put: what is written but for the counters, which go on. */
-struct weft_endpoint_change {
+struct weft_endpoint_update {
 	struct weft_endpoint endpoint;
 	__u32 number;
 	__u32 pad;
@@ -314,26 +314,26 @@ struct weft_endpoint_change {
 #define WEFT_ENDPOINT_LEN_SHIFT 16
 
 /* sources_put, sources_delete: of end points with numbers in a row. */
-struct weft_endpoints {
+struct weft_endpoint_range {
 	__u32 first;
 	__u32 count;
 };
 
 /* An address of ours, as on the wire, to which GRE is for userspace, whoever sends it. */
-struct weft_gre {
+struct weft_gre_local {
 	__u32 local[4];		/* IPv4: the first */
 	__u32 is_ip6;
 };
 
 /* A logical link of the uplink, by its tags: flow::TagLink. */
-struct weft_tags {
+struct weft_tag_link_key {
 	__u16 tpid;
 	__u16 vlan;
 	__u16 inner_tpid;	/* 0: there is only one tag */
 	__u16 inner_vlan;
 };
 
-struct weft_link {
+struct weft_tag_link {
 	__u32 in_port;
 	__u32 pad;
 	__u64 tun_id;		/* as in struct weft_key */
@@ -364,4 +364,4 @@ struct weft_config {
  * Frames that cannot be given that header have two more tags instead, in front of their own: one of
  * 0x88a8 with the upper half of the port and one of 0x8100 with the lower half, both as TCI.
  */
-#define WEFT_HAND_OVER_ETHERTYPE 0x88b5
+#define WEFT_PUNT_ETHERTYPE 0x88b5

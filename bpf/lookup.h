@@ -28,7 +28,7 @@ struct masks_walk {
 };
 
 /* The words of a key from `first` to `last`, hashed under a mask: multiply-shift over vectors. */
-static __always_inline __u64 hash_words(const __u64 *key, const __u64 *mask, int first, int last)
+static __always_inline __u64 hash_words_masked(const __u64 *key, const __u64 *mask, int first, int last)
 {
 	__u64 sum = 0;
 	int i;
@@ -39,7 +39,7 @@ static __always_inline __u64 hash_words(const __u64 *key, const __u64 *mask, int
 	return sum;
 }
 
-static __always_inline __u64 sum_words(const __u64 *key, int first, int last)
+static __always_inline __u64 hash_words(const __u64 *key, int first, int last)
 {
 	__u64 sum = 0;
 	int i;
@@ -53,7 +53,7 @@ static __always_inline __u64 sum_words(const __u64 *key, int first, int last)
 /*
  * Differences between the words `first` to `last` of two keys, of which the first is under a mask.
  */
-static __always_inline __u64 differ_under(const __u64 *key, const __u64 *mask, const __u64 *other,
+static __always_inline __u64 diff_words_masked(const __u64 *key, const __u64 *mask, const __u64 *other,
 					  int first, int last)
 {
 	__u64 bits = 0;
@@ -65,7 +65,7 @@ static __always_inline __u64 differ_under(const __u64 *key, const __u64 *mask, c
 	return bits;
 }
 
-static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int first, int last)
+static __always_inline __u64 diff_words(const __u64 *key, const __u64 *other, int first, int last)
 {
 	__u64 bits = 0;
 	int i;
@@ -105,7 +105,7 @@ static __always_inline __u64 differ(const __u64 *key, const __u64 *other, int fi
 		}                                                                      \
 	} while (0)
 
-static __always_inline const __u64 *words(const struct weft_key *key)
+static __always_inline const __u64 *key_words(const struct weft_key *key)
 {
 	return (const __u64 *)key;
 }
@@ -113,10 +113,10 @@ static __always_inline const __u64 *words(const struct weft_key *key)
 /*
  * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so
  * that values in a row, as ports and addresses are, might come to a few places only. What has been
- * folded once is so still where the values differ in their highest bits alone; folded twice it is
+ * folded once is so still where the values diff_words in their highest bits alone; folded twice it is
  * not.
  */
-static __always_inline __u32 place(__u64 sum, __u32 shift)
+static __always_inline __u32 hash_index(__u64 sum, __u32 shift)
 {
 	__u64 factor = hash_factors[WEFT_KEY_WORDS + 1];
 
@@ -127,7 +127,7 @@ static __always_inline __u32 place(__u64 sum, __u32 shift)
 /* Keys that are alike under several masks are not to be in one chain. */
 static __always_inline __u32 bucket_at(__u64 sum, __u32 mask)
 {
-	return place(sum + mask * hash_factors[WEFT_KEY_WORDS], bucket_shift);
+	return hash_index(sum + mask * hash_factors[WEFT_KEY_WORDS], bucket_shift);
 }
 
 static __always_inline struct weft_flow *flow_at(__u32 number)
@@ -143,8 +143,8 @@ static __always_inline bool flow_matches(const struct weft_flow *flow, const str
 
 	if (flow->mask != number || flow->sections & ~key->port)
 		return false;
-	OVER_SECTIONS(key->port, |=, bits, differ_under, words(key), words(mask),
-		      words(&flow->key));
+	OVER_SECTIONS(key->port, |=, bits, diff_words_masked, key_words(key), key_words(mask),
+		      key_words(&flow->key));
 	return !bits;
 }
 
@@ -163,7 +163,7 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 	if (!mask)
 		return 1;
 	walk->tried++;
-	OVER_SECTIONS(key->port, +=, sum, hash_words, words(key), words(mask));
+	OVER_SECTIONS(key->port, +=, sum, hash_words_masked, key_words(key), key_words(mask));
 	bucket = bucket_at(sum, number);
 	first = bpf_map_lookup_elem(&weft_buckets, &bucket);
 	if (!first)
@@ -187,7 +187,7 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 static __noinline __u32 search(const struct weft_key *key)
 {
 	struct masks_walk walk = { .key = key, .number = WEFT_NO_FLOW };
-	struct weft_lookups *counters;
+	struct weft_lookup_stats *counters;
 	__u32 list = mask_list_in_use & 1, none = 0;
 
 	walk.list = bpf_map_lookup_elem(&weft_mask_lists, &list);
@@ -205,17 +205,17 @@ static __noinline __u32 search(const struct weft_key *key)
 	return walk.flow ? walk.number : WEFT_NO_FLOW;
 }
 
-static __always_inline bool is_cached(const struct weft_cached *cached, const struct weft_key *key,
+static __always_inline bool is_cached(const struct weft_cache_entry *cached, const struct weft_key *key,
 				      __u64 shape)
 {
 	__u64 bits;
 
-	OVER_SECTIONS(shape, |=, bits, differ, words(key), words(&cached->key));
+	OVER_SECTIONS(shape, |=, bits, diff_words, key_words(key), key_words(&cached->key));
 	return !bits;
 }
 
 /* Searches, and remembers what is found. No other program runs on this CPU meanwhile. */
-static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft_cached *cached)
+static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entry *cached)
 {
 	__u32 number = search(key);
 	struct weft_flow *flow = flow_at(number);
@@ -244,14 +244,14 @@ static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft
 /* The megaflow of a key of `shape` and its number, which is WEFT_NO_FLOW when there is none. */
 static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u64 shape, __u32 *number)
 {
-	struct weft_cached *cached;
+	struct weft_cache_entry *cached;
 	struct weft_flow *flow;
 	__u64 sum;
 	__u32 at;
 
 	*number = WEFT_NO_FLOW;
-	OVER_SECTIONS(shape, +=, sum, sum_words, words(key));
-	at = place(sum, cache_shift);
+	OVER_SECTIONS(shape, +=, sum, hash_words, key_words(key));
+	at = hash_index(sum, cache_shift);
 	cached = bpf_map_lookup_elem(&weft_cache, &at);
 	if (!cached)
 		return 0;
@@ -265,15 +265,15 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u6
 }
 
 /* A packet of `bytes` ends here as its megaflow says. What is handed over is counted there. */
-static __always_inline void serve(__u32 number, __u32 bytes)
+static __always_inline void count_flow(__u32 number, __u32 bytes)
 {
-	__u32 at = number / WEFT_SERVED_PAGE;
-	struct weft_served_page *page = bpf_map_lookup_elem(&weft_served, &at);
+	__u32 at = number / WEFT_FLOW_STATS_PER_PAGE;
+	struct weft_flow_stats_page *page = bpf_map_lookup_elem(&weft_flow_stats, &at);
 
 	if (page) {
-		struct weft_served *served = &page->of[number % WEFT_SERVED_PAGE];
+		struct weft_flow_stats *stats = &page->stats[number % WEFT_FLOW_STATS_PER_PAGE];
 
-		served->packets++;
-		served->bytes += bytes;
+		stats->packets++;
+		stats->bytes += bytes;
 	}
 }

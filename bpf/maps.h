@@ -5,13 +5,13 @@
  *	weft_devices, weft_ports		which port a device is, and how frames leave by it
  *	weft_cache, weft_flows, weft_buckets,
  *	weft_masks, weft_mask_lists, weft_grace	the lookup, see lookup.h
- *	weft_lists				what is done with the packets of a megaflow
+ *	weft_actions				what is done with the packets of a megaflow
  *	weft_endpoints, weft_classes		remote end points, by number, and what they share
- *	weft_sources, weft_gre, weft_links	from outer headers to an end point or a logical link
- *	weft_served, weft_lookups, weft_port_counts,
- *	weft_uplink_count, weft_drops		counters
- *	weft_misses				the token buckets of misses, by port
- *	weft_hand_over				the TAP by which packets are handed over
+ *	weft_sources, weft_gre_locals, weft_tag_links	from outer headers to an end point or a logical link
+ *	weft_flow_stats, weft_lookups, weft_port_stats,
+ *	weft_uplink_stats, weft_drops		counters
+ *	weft_miss_limit				the token buckets of misses, by port
+ *	weft_punt_device				the TAP by which packets are handed over
  *	weft_config, mask_list_in_use		variables that may change at any time
  *	cache_shift, bucket_shift, source_shift,
  *	hash_factors, entropy_factors		constants, set before loading
@@ -35,7 +35,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_cached);
+	__type(value, struct weft_cache_entry);
 	__uint(max_entries, WEFT_CACHED);
 } weft_cache __weak SEC(".maps");
 
@@ -51,9 +51,9 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_served_page);
+	__type(value, struct weft_flow_stats_page);
 	__uint(max_entries, WEFT_FLOWS);
-} weft_served __weak SEC(".maps");
+} weft_flow_stats __weak SEC(".maps");
 
 /* The first megaflow of each chain. A power of two, 2 at least, of which `bucket_shift` knows. */
 struct {
@@ -81,7 +81,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_lookups);
+	__type(value, struct weft_lookup_stats);
 	__uint(max_entries, 1);
 } weft_lookups __weak SEC(".maps");
 
@@ -96,13 +96,13 @@ struct {
 #define WEFT_LINKS 1024
 #define WEFT_DROPS 16384
 
-/* By their numbers; the first, WEFT_LIST_HAND_OVER, is never read. */
+/* By their numbers; the first, WEFT_ACTIONS_PUNT, is never read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_list);
+	__type(value, struct weft_action_list);
 	__uint(max_entries, WEFT_LISTS);
-} weft_lists __weak SEC(".maps");
+} weft_actions __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -115,17 +115,17 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_port_count);
+	__type(value, struct weft_port_stats);
 	__uint(max_entries, WEFT_PORTS);
-} weft_port_counts __weak SEC(".maps");
+} weft_port_stats __weak SEC(".maps");
 
 /* As many. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_bucket);
+	__type(value, struct weft_token_bucket);
 	__uint(max_entries, WEFT_PORTS);
-} weft_misses __weak SEC(".maps");
+} weft_miss_limit __weak SEC(".maps");
 
 /* Always as many. */
 struct {
@@ -162,22 +162,22 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct weft_gre);
+	__type(key, struct weft_gre_local);
 	__type(value, __u32);
 	__uint(max_entries, WEFT_GRE_LOCALS);
-} weft_gre __weak SEC(".maps");
+} weft_gre_locals __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct weft_tags);
-	__type(value, struct weft_link);
+	__type(key, struct weft_tag_link_key);
+	__type(value, struct weft_tag_link);
 	__uint(max_entries, WEFT_LINKS);
-} weft_links __weak SEC(".maps");
+} weft_tag_links __weak SEC(".maps");
 
 /* Userspace puts in those of the uplink, see count_drop(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__type(key, struct weft_drop);
+	__type(key, struct weft_drop_key);
 	__type(value, __u64);
 	__uint(max_entries, WEFT_DROPS);
 } weft_drops __weak SEC(".maps");
@@ -186,9 +186,9 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_port_count);
+	__type(value, struct weft_port_stats);
 	__uint(max_entries, 1);
-} weft_uplink_count __weak SEC(".maps");
+} weft_uplink_stats __weak SEC(".maps");
 
 /*
  * The index of the TAP by which packets are handed over; nothing when nobody reads. Programs outlive
@@ -200,7 +200,7 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 	__uint(max_entries, 1);
-} weft_hand_over __weak SEC(".maps");
+} weft_punt_device __weak SEC(".maps");
 
 /*
  * Never read. An update of a map of maps returns when no program runs any more that ran when it

@@ -74,10 +74,10 @@ enum {
 
 /*
  * Leaves a number as it is, which `mask` covers, but makes all that the verifier knows of it the
- * mask. So it sees that ways through the program which differ in the number only are the same, and
+ * mask. So it sees that ways through the program which diff_words in the number only are the same, and
  * follows one of them.
  */
-#define forget(number, mask)         \
+#define hide_bounds(number, mask)         \
 	do {                         \
 		barrier_var(number); \
 		(number) &= (mask);  \
@@ -97,12 +97,12 @@ struct frame {
 /*
  * Where a frame stands that came by a tunnel: `offset` bytes of the skb are the outer headers, and
  * `skip` bytes behind its addresses are tags of the underlay. The tag in the skb's metadata is no
- * part of it when `is_bare` is set.
+ * part of it when `ignore_skb_tag` is set.
  */
-struct place {
+struct inner_frame {
 	__u32 offset;
 	__u32 skip;
-	bool is_bare;
+	bool ignore_skb_tag;
 };
 
 /* An upper layer and the bytes of the IP packet from there on. */
@@ -167,7 +167,7 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 	for (i = 0; i < MAX_ND_OPTIONS; i++) {
 		if (at == len)
 			return WEFT_PARSED;
-		forget(at, 0xfff);
+		hide_bounds(at, 0xfff);
 		option = message + at;
 		if (at + 8 > len)
 			return WEFT_MALFORMED;
@@ -307,7 +307,7 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
 		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
 			goto found;
-		forget(at, MAX_L4_OFFSET);
+		hide_bounds(at, MAX_L4_OFFSET);
 		header = l3 + at;
 		if (at + 8 > total)
 			return WEFT_MALFORMED;
@@ -322,7 +322,7 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 			*frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
 			if (fragment & ~7)
 				*frag = FRAG_LATER;
-			forget(*frag, 3);
+			hide_bounds(*frag, 3);
 		}
 		if (at + len > total)
 			return WEFT_MALFORMED;
@@ -335,7 +335,7 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 	}
 	return WEFT_MALFORMED;
 found:
-	forget(at, MAX_L4_OFFSET);
+	hide_bounds(at, MAX_L4_OFFSET);
 	upper->proto = proto;
 	upper->at = l3 + at;
 	upper->len = total - at;
@@ -398,13 +398,13 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
  */
 static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
 				      const struct frame *frame, void **l3, __u16 *type,
-				      bool is_bare)
+				      bool ignore_skb_tag)
 {
 	__u64 tags = 0;
 	int room = 2;
 	__u32 at;
 
-	if (skb->vlan_present && !is_bare) {
+	if (skb->vlan_present && !ignore_skb_tag) {
 		__u16 tpid = bpf_ntohs(skb->vlan_proto);
 
 		if (!is_tpid(tpid))
@@ -423,17 +423,17 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 	/* The outer tag is in the upper half. */
 	key->vlan = tags >> 32 ? tags : tags << 32;
 	at = *l3 - frame->data;
-	forget(at, 0x1f);
+	hide_bounds(at, 0x1f);
 	*l3 = frame->data + at;
 	return 0;
 }
 
 /*
- * `key` has the port, the tunnel and 0 in all else; the other arguments are those of struct place.
+ * `key` has the port, the tunnel and 0 in all else; the other arguments are those of struct inner_frame.
  * Global, so that the verifier goes through it once.
  */
 __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset, __u32 skip,
-		       bool is_bare)
+		       bool ignore_skb_tag)
 {
 	struct frame frame = {
 		.skb = skb,
@@ -454,8 +454,8 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 		return missing(&frame, l3);
 	key->eth_src = be64(frame.data + 6) & ~0xffffULL;
 	type = be16(l3 - 2);
-	if ((skb->vlan_present && !is_bare) || is_tpid(type)) {
-		verdict = parse_tags(skb, key, &frame, &l3, &type, is_bare);
+	if ((skb->vlan_present && !ignore_skb_tag) || is_tpid(type)) {
+		verdict = parse_tags(skb, key, &frame, &l3, &type, ignore_skb_tag);
 		if (verdict)
 			return verdict;
 	}
@@ -481,7 +481,7 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
  * writing to pages that it shares with the frame.
  */
 static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
-				   const struct place *place)
+				   const struct inner_frame *inner)
 {
 	__u64 port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
 	__u32 most = PULL_LEN + MAX_OFFSET;
@@ -494,7 +494,7 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 			return WEFT_UPCALL;
 		__builtin_memset(key, 0, __builtin_offsetof(struct weft_key, tun_id));
 		key->port = port;
-		verdict = parse_frame(skb, key, place->offset, place->skip, place->is_bare);
+		verdict = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
 		len = skb->len;
 	}
 	return verdict == WEFT_PULL ? WEFT_UPCALL : verdict;
@@ -504,12 +504,12 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
  * A frame of IPv4 without tags, whose headers up to there are in the linear part: what most are. False
  * says nothing of any other.
  */
-static __always_inline bool is_plain(struct __sk_buff *skb, const struct place *place,
+static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_frame *inner,
 				     struct frame *frame)
 {
-	__u32 offset = place->offset;
+	__u32 offset = inner->offset;
 
-	if (offset > MAX_OFFSET || place->skip || (skb->vlan_present && !place->is_bare))
+	if (offset > MAX_OFFSET || inner->skip || (skb->vlan_present && !inner->ignore_skb_tag))
 		return false;
 	frame->skb = skb;
 	frame->data = (void *)(long)skb->data + offset;
@@ -525,19 +525,19 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct place *
  * frequent way through parse_frame() is here once more, where it costs half.
  */
 static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *key,
-				       const struct place *place)
+				       const struct inner_frame *inner)
 {
 	struct frame frame;
 	int verdict;
 
-	if (is_plain(skb, place, &frame)) {
+	if (is_plain(skb, inner, &frame)) {
 		key->eth_dst = be48(frame.data) | ETHERTYPE_IP4;
 		key->eth_src = be48(frame.data + 6);
 		verdict = parse_ip4(key, &frame, frame.data + ETH_LEN);
 	} else {
-		verdict = parse_frame(skb, key, place->offset, place->skip, place->is_bare);
+		verdict = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
 	}
-	return verdict == WEFT_PULL ? parse_pulled(skb, key, place) : verdict;
+	return verdict == WEFT_PULL ? parse_pulled(skb, key, inner) : verdict;
 }
 
 /*
@@ -547,7 +547,7 @@ static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *k
 static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __u32 in_port,
 				 const struct tunnel *tunnel)
 {
-	const struct place whole = {};
+	const struct inner_frame whole = {};
 
 	__builtin_memset(key, 0, sizeof(*key));
 	key->port = (__u64)in_port << 32;

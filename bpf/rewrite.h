@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "leave.h"
+#include "exit.h"
 
 #define IP4_TOS 0
 #define IP4_TTL 8

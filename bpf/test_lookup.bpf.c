@@ -32,7 +32,7 @@ int test_lookup(struct __sk_buff *skb)
 	if (parse(skb, &key, in_port, 0) != WEFT_PARSED)
 		return WEFT_NO_FLOW;
 	lookup(&key, UNTUNNELLED(&key), &number);
-	serve(number, skb->len);
+	count_flow(number, skb->len);
 	return number;
 }
 
@@ -46,7 +46,7 @@ int test_tunnel(struct __sk_buff *skb)
 	if (parse(skb, &key, in_port, &tunnel) != WEFT_PARSED)
 		return WEFT_NO_FLOW;
 	lookup(&key, TUNNELLED(&key), &number);
-	serve(number, skb->len);
+	count_flow(number, skb->len);
 	return number;
 }
 

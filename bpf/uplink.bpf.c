@@ -107,11 +107,11 @@ static __noinline int to_host(struct __sk_buff *skb)
  * When there is no such socket, the host's own stack would tell the sender that there is none: it is
  * counted instead, as what cannot be handed over is.
  */
-static __noinline int leave(struct __sk_buff *skb, const struct arrival *arrival)
+static __noinline int to_slow_path(struct __sk_buff *skb, const struct arrival *arrival)
 {
 	if (arrival->proto == PROTO_UDP && has_daemon())
 		return to_host(skb);
-	return hand_over(skb, weft_config.uplink_port);
+	return punt(skb, weft_config.uplink_port);
 }
 
 /*
@@ -135,17 +135,17 @@ static __noinline int other_link(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	}
 	skb->mark = 0;
-	return hand_over(skb, weft_config.uplink_port);
+	return punt(skb, weft_config.uplink_port);
 }
 
 /* Where a frame of this key has its ECN field. */
 #define ECN_FIELD(key) (l3_shape(key) == WEFT_L3_IP6 ? WEFT_SET_IP6_TOS : WEFT_SET_IP4_TOS)
 
 /* A frame out of a tunnel or of a link, and the megaflow that it belongs to. */
-struct received {
+struct underlay_frame {
 	const struct arrival *by;
 	__u32 number;		/* of the megaflow */
-	const struct weft_list *list;
+	const struct weft_action_list *list;
 	const struct weft_action *last;
 	__u32 gso_size;		/* of a super-packet, else 0 */
 	__u32 bytes;		/* of the frame, with its tags */
@@ -158,16 +158,16 @@ static __always_inline bool is_tunnelled(const struct arrival *arrival)
 }
 
 /* Where layer 3 is in the skb. */
-static __always_inline __u32 received_l3(const struct weft_key *key, const struct received *it)
+static __always_inline __u32 received_l3(const struct weft_key *key, const struct underlay_frame *it)
 {
-	return it->by->place.offset + it->by->place.skip + ETH_LEN + tag_count(key) * TAG_LEN;
+	return it->by->inner.offset + it->by->inner.skip + ETH_LEN + tag_count(key) * TAG_LEN;
 }
 
 /* This packet has to go to userspace, and those behind it take the same way. */
-static __always_inline int leave_aside(struct __sk_buff *skb, const struct received *it)
+static __always_inline int to_slow_path_and_pin(struct __sk_buff *skb, const struct underlay_frame *it)
 {
-	set_aside(it->number);
-	return leave(skb, it->by);
+	pin_to_slow_path(it->number);
+	return to_slow_path(skb, it->by);
 }
 
 /* Takes off what brought the frame. */
@@ -175,22 +175,22 @@ static __always_inline int decap(struct __sk_buff *skb, struct weft_key *key,
 				 const struct arrival *arrival, bool *has_protocol)
 {
 	if (is_tunnelled(arrival))
-		return take_off(skb, key, arrival->place.offset, has_protocol);
+		return remove_outer_headers(skb, key, arrival->inner.offset, has_protocol);
 	*has_protocol = true;
 	if (bpf_skb_vlan_pop(skb) || (arrival->tags == 2 && bpf_skb_vlan_pop(skb)))
-		return TAKE_OFF_LOST;
-	return TAKEN_OFF;
+		return DECAP_LOST;
+	return DECAP_OK;
 }
 
 /* A packet that will be delivered, or that ends here. */
-static __always_inline void finish(const struct received *it)
+static __always_inline void count_frame(const struct underlay_frame *it)
 {
 	__u32 number = it->by->endpoint;
 	struct weft_endpoint *endpoint;
 
-	serve(it->number, it->bytes);
+	count_flow(it->number, it->bytes);
 	if (!is_tunnelled(it->by)) {
-		count_rx(uplink_count(), it->bytes + it->by->tags * TAG_LEN);
+		count_rx(uplink_stats(), it->bytes + it->by->tags * TAG_LEN);
 		return;
 	}
 	endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
@@ -214,10 +214,10 @@ static __always_inline bool can_deliver_whole(const struct weft_key *key,
 }
 
 /* The frame can be taken off what brought it, and all actions but the last can be executed. */
-static __always_inline bool can_begin(struct __sk_buff *skb, const struct weft_key *key,
-				      const struct received *it)
+static __always_inline bool can_decap_and_apply(struct __sk_buff *skb, const struct weft_key *key,
+				      const struct underlay_frame *it)
 {
-	__u32 outer = it->by->place.offset + it->by->place.skip, wire_len = it->bytes;
+	__u32 outer = it->by->inner.offset + it->by->inner.skip, wire_len = it->bytes;
 
 	/* Or outer headers cannot be taken off: a whole header of their kind has to stay. */
 	if (is_tunnelled(it->by) &&
@@ -235,33 +235,33 @@ static __always_inline bool can_begin(struct __sk_buff *skb, const struct weft_k
 	}
 	if (it->list->max_len && wire_len > it->list->max_len)
 		return false;
-	return it->list->count == 1 || can_change(skb, key, it->list, received_l3(key, it), wire_len);
+	return it->list->count == 1 || can_apply_all_but_last(skb, key, it->list, received_l3(key, it), wire_len);
 }
 
 /*
  * Takes off what brought the frame, and executes all actions but the last; `ecn`: the frame is to get
- * the ECN field that the key has. An enum taken_off.
+ * the ECN field that the key has. An enum decap_result.
  */
-static __always_inline int begin(struct __sk_buff *skb, struct weft_key *key,
-				 struct received *it, int ecn, bool *has_protocol)
+static __always_inline int decap_and_apply(struct __sk_buff *skb, struct weft_key *key,
+				 struct underlay_frame *it, int ecn, bool *has_protocol)
 {
 	int taken = decap(skb, key, it->by, has_protocol);
 
-	if (taken == TAKE_OFF_REFUSED)
+	if (taken == DECAP_REFUSED)
 		return taken;
-	finish(it);
-	if (taken != TAKEN_OFF || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)))
-		return TAKE_OFF_LOST;
+	count_frame(it);
+	if (taken != DECAP_OK || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)))
+		return DECAP_LOST;
 	if (it->list->count > 1) {
-		if (change_all(skb, key, it->list))
-			return TAKE_OFF_LOST;
+		if (apply_all_but_last(skb, key, it->list))
+			return DECAP_LOST;
 		it->bytes = frame_bytes(skb);
 	}
-	return TAKEN_OFF;
+	return DECAP_OK;
 }
 
 static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
-				   struct received *it, __u32 tags, int ecn)
+				   struct underlay_frame *it, __u32 tags, int ecn)
 {
 	struct weft_port *out = port_at(it->last->number);
 	bool has_protocol;
@@ -269,64 +269,64 @@ static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
 	if (!can_output(out, it->gso_size ? 0 : it->bytes - tags) ||
 	    (it->gso_size && is_tunnelled(it->by) &&
 	     !can_deliver_whole(key, out, it->list->count)))
-		return leave_aside(skb, it);
-	switch (begin(skb, key, it, ecn, &has_protocol)) {
-	case TAKEN_OFF:
-		count_tx(count_of(it->last->number), it->bytes);
+		return to_slow_path_and_pin(skb, it);
+	switch (decap_and_apply(skb, key, it, ecn, &has_protocol)) {
+	case DECAP_OK:
+		count_tx(port_stats(it->last->number), it->bytes);
 		return deliver(skb, key, out, has_protocol);
-	case TAKE_OFF_REFUSED:
-		return leave_aside(skb, it);
+	case DECAP_REFUSED:
+		return to_slow_path_and_pin(skb, it);
 	default:
 		return count_drop(key->port >> 32, DROP_HEADROOM);
 	}
 }
 
-static __always_inline int to_nobody(struct __sk_buff *skb, struct weft_key *key,
-				     struct received *it, int ecn)
+static __always_inline int run_drop(struct __sk_buff *skb, struct weft_key *key,
+				     struct underlay_frame *it, int ecn)
 {
 	bool has_protocol;
 
 	if (weft_config.watch_drops && has_daemon())
-		return leave(skb, it->by);
+		return to_slow_path(skb, it->by);
 	if (it->list->count == 1) {
-		finish(it);
+		count_frame(it);
 		return count_drop(key->port >> 32, it->last->field);
 	}
 	/* There are copies. */
-	switch (begin(skb, key, it, ecn, &has_protocol)) {
-	case TAKEN_OFF:
+	switch (decap_and_apply(skb, key, it, ecn, &has_protocol)) {
+	case DECAP_OK:
 		return count_drop(key->port >> 32, it->last->field);
-	case TAKE_OFF_REFUSED:
-		return leave_aside(skb, it);
+	case DECAP_REFUSED:
+		return to_slow_path_and_pin(skb, it);
 	default:
 		return count_drop(key->port >> 32, DROP_HEADROOM);
 	}
 }
 
-static __always_inline int execute(struct __sk_buff *skb, struct weft_key *key,
-				   struct received *it, int ecn)
+static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *key,
+				   struct underlay_frame *it, int ecn)
 {
 	__u32 tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
-	__u32 outer = it->by->place.offset + it->by->place.skip;
+	__u32 outer = it->by->inner.offset + it->by->inner.skip;
 
 	it->bytes = skb->len - outer;
 	it->gso_size = skb->gso_size;
 	if (!it->list->count) {
-		finish(it);
+		count_frame(it);
 		return TC_ACT_SHOT;
 	}
 	it->last = last_of(it->list);
 	if (!it->last)
-		return leave(skb, it->by);
-	if (!can_begin(skb, key, it))
-		return leave_aside(skb, it);
+		return to_slow_path(skb, it->by);
+	if (!can_decap_and_apply(skb, key, it))
+		return to_slow_path_and_pin(skb, it);
 	switch (it->last->kind) {
 	case WEFT_ACTION_OUTPUT:
 		return to_port(skb, key, it, tags, ecn);
 	case WEFT_ACTION_DROP:
-		return to_nobody(skb, key, it, ecn);
+		return run_drop(skb, key, it, ecn);
 	default:
-		return leave(skb, it->by);
+		return to_slow_path(skb, it->by);
 	}
 }
 
@@ -361,9 +361,9 @@ SEC("tc")
 int weft_uplink(struct __sk_buff *skb)
 {
 	struct arrival arrival = {};
-	struct received frame = {};
+	struct underlay_frame frame = {};
 	struct weft_key key = {};
-	struct weft_list *list;
+	struct weft_action_list *list;
 	struct weft_flow *flow;
 	__u32 number, at;
 	int found, ecn;
@@ -373,22 +373,22 @@ int weft_uplink(struct __sk_buff *skb)
 		return to_host(skb);
 	if (found == ARRIVED_OTHER_LINK)
 		return other_link(skb);
-	if (found == ARRIVED_ODD || parse_inner(skb, &key, &arrival.place) != WEFT_PARSED)
-		return leave(skb, &arrival);
+	if (found == ARRIVED_SLOW_PATH || parse_inner(skb, &key, &arrival.inner) != WEFT_PARSED)
+		return to_slow_path(skb, &arrival);
 	ecn = join_ecn(&key, arrival.tos);
 	if (ecn < 0)
-		return leave(skb, &arrival);
+		return to_slow_path(skb, &arrival);
 	flow = lookup(&key, TUNNELLED(&key), &number);
 	if (!flow)
-		return leave(skb, &arrival);
+		return to_slow_path(skb, &arrival);
 	at = flow->list;
-	list = bpf_map_lookup_elem(&weft_lists, &at);
-	if (at == WEFT_LIST_HAND_OVER || !list || is_aside(flow))
-		return leave(skb, &arrival);
+	list = bpf_map_lookup_elem(&weft_actions, &at);
+	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
+		return to_slow_path(skb, &arrival);
 	frame.by = &arrival;
 	frame.number = number;
 	frame.list = list;
-	return execute(skb, &key, &frame, ecn);
+	return run_actions(skb, &key, &frame, ecn);
 }
 
 char _license[] SEC("license") __weak = "Dual BSD/GPL";

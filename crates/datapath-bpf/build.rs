@@ -18,7 +18,7 @@ const CLANG_ARGS: [&str; 6] =
 const OBJECTS: [(&str, &[&str]); 5] = [
     ("control", &["control"]),
     ("datapath", &["control", "vif", "uplink"]),
-    ("lab_copy", &["lab_copy"]),
+    ("lab_unclone", &["lab_unclone"]),
     ("test_extract", &["test_extract"]),
     ("test_lookup", &["control", "test_lookup"]),
 ];

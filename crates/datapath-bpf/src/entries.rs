@@ -1,7 +1,7 @@
 //! What programs read of end points, tunnels and logical links: the entries of their maps.
 
-use crate::layout::{weft_class, weft_endpoint, weft_gre, weft_link, weft_tags};
-use crate::record::record;
+use crate::layout::{weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key};
+use crate::struct_bytes::struct_bytes;
 use datapath::user::EndpointConfig;
 use flow::{
     Dscp, EndpointId, EndpointTable, NextHop, PortNo, TagLink, Ttl, TunnelSpec, TunnelType,
@@ -39,7 +39,7 @@ pub(crate) struct Known {
     pub(crate) path_mtu: Option<u16>,
 }
 
-/// By what its packets come: see `carrier()` in `bpf/source.h`.
+/// By what its packets come: see `carrier()` in `bpf/endpoint_lookup.h`.
 fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
     let (proto, port) = match spec.tunnel {
         TunnelType::Gre => (47, 0),
@@ -50,7 +50,7 @@ fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
 
 /// Where it is said that GRE to this address of ours is for userspace.
 pub(crate) fn of_gre(local: IpAddr) -> Vec<u8> {
-    record!(weft_gre { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
+    struct_bytes!(weft_gre_local { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
 }
 
 /// An address as it is on the wire.
@@ -64,7 +64,7 @@ pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
     }
 }
 
-/// How programs reach an end point.
+/// How programs endpoint_maps an end point.
 pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
     let Known { config: EndpointConfig { spec, local, remote, .. }, class, hop, path_mtu } = known;
     let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
@@ -75,7 +75,7 @@ pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
     let class_says = u32::from(class_flags(spec, local.is_ipv6())) << CLASS_FLAGS_SHIFT
         | ((overhead + ETHERNET_LEN) as u32) << CLASS_LEN_SHIFT;
     let flags = way | option | class_says;
-    record!(weft_endpoint {
+    struct_bytes!(weft_endpoint {
         remote: words(*remote),
         eth_dst: destination,
         eth_src: source,
@@ -134,7 +134,7 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
         Dscp::Inherit => 0,
     };
     let flags = class_flags(spec, local.is_ipv6());
-    let mut bytes = record!(weft_class {
+    let mut bytes = struct_bytes!(weft_class {
         len: len as u8,
         tunnel: spec.tunnel as u8,
         flags: flags,
@@ -152,7 +152,7 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
 
 /// From which logical link frames with its tags come.
 pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
-    record!(weft_link {
+    struct_bytes!(weft_tag_link {
         in_port: port.0,
         tun_id: u64::from(link.key().0),
         tun_flags: u64::from(tun_flags::KEY) << 48,
@@ -163,7 +163,7 @@ pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
 pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
     let (outer, inner) = link.tags();
     let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
-    record!(weft_tags {
+    struct_bytes!(weft_tag_link_key {
         tpid: outer.tpid.0,
         vlan: vlan(outer),
         inner_tpid: inner.map_or(0, |tag| tag.tpid.0),

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 /// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
 #[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
 mod generated {
-    include!(concat!(env!("OUT_DIR"), "/lab_copy.skel.rs"));
+    include!(concat!(env!("OUT_DIR"), "/lab_unclone.skel.rs"));
 }
 
 /// Has a device of this thread's network namespace send packets that share no head with their sender's socket, as those do not that
@@ -20,12 +20,12 @@ mod generated {
 ///
 /// # Errors
 /// There is no such device, no right to do so, or it does so already.
-pub fn send_copies(device: Ifindex) -> io::Result<()> {
+pub fn unclone_on_egress(device: Ifindex) -> io::Result<()> {
     let mut object = MaybeUninit::uninit();
-    let open = generated::LabCopySkelBuilder::default().open(&mut object);
+    let open = generated::LabUncloneSkelBuilder::default().open(&mut object);
     let loaded = open.and_then(OpenSkel::load).map_err(io::Error::other)?;
     sys::create_clsact(device.0)?;
-    let mut hook = TcHook::new(loaded.progs.weft_lab_copy.as_fd());
+    let mut hook = TcHook::new(loaded.progs.weft_lab_unclone.as_fd());
     hook.ifindex(device.0.cast_signed()).attach_point(TC_EGRESS);
     hook.priority(1).handle(1);
     hook.attach().map(drop).map_err(io::Error::other)

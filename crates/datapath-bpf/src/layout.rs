@@ -8,9 +8,10 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    weft_action, weft_bucket, weft_class, weft_config, weft_control, weft_device, weft_drop,
-    weft_endpoint, weft_endpoint_change, weft_endpoints, weft_flow, weft_gre, weft_key, weft_link,
-    weft_list, weft_lookups, weft_mask_list, weft_port, weft_served, weft_served_page, weft_tags,
+    weft_action, weft_action_list, weft_class, weft_config, weft_control, weft_device,
+    weft_drop_key, weft_endpoint, weft_endpoint_range, weft_endpoint_update, weft_flow,
+    weft_flow_stats, weft_flow_stats_page, weft_gre_local, weft_key, weft_lookup_stats,
+    weft_mask_list, weft_port, weft_tag_link, weft_tag_link_key, weft_token_bucket,
 };
 
 use flow::Field;

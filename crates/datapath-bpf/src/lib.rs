@@ -6,44 +6,45 @@
 //!
 //! - [`KernelKey`] is the kernel's key, made of a [`flow::FlowKey`].
 //! - [`KernelMatch`] is a megaflow in terms of it, or a refusal.
-//! - [`Tables`] are the megaflows, masks and exact-match caches that the programs look up.
+//! - [`FlowTables`] are the megaflows, masks and exact-match caches that the programs look up.
 //!
-//! What is done with a packet is a [`List`]. A program executes it whole or hands the packet over as it came, to the user datapath
+//! What is done with a packet is a [`ActionList`]. A program executes it whole or hands the packet over as it came, to the user datapath
 //! that stands behind the programs: together they are the [`KernelDatapath`] (docs/adr/0011).
 #![deny(unsafe_code)]
 
-mod adopt;
-mod attach;
+mod action_list;
+mod action_list_map;
+mod attach_point;
+mod attachment;
+mod device_slots;
+mod endpoint_maps;
 mod entries;
-mod flows;
-mod front;
+mod flow_tables;
 mod key;
 pub mod lab;
 mod layout;
-mod list;
-mod lists;
 mod load;
-mod pieces;
+mod megaflows;
+mod object;
 mod pin;
-mod place;
 mod ports;
+mod previous;
 mod provider;
 mod purge;
-mod reach;
-mod record;
-mod slots;
+mod state;
+mod struct_bytes;
 mod sys;
-mod tables;
 
-pub use adopt::Inherited;
-pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
-pub use list::{List, SetField, Step};
-pub use load::{OLDEST_KERNEL, Room, Unsupported, check};
-pub use pieces::Pieces;
-pub use pin::{PinError, Pins};
-pub use provider::{KernelDatapath, StartError, TakenOver};
-pub use purge::{Purged, purge};
-pub use reach::sends_super_packets;
-pub use tables::{
-    FlowNo, Grace, ListNo, Lookups, MaskNo, Retired, Served, Sizes, TableError, Tables,
+pub use action_list::{ActionList, BpfAction, SetField};
+pub use endpoint_maps::sends_super_packets;
+pub use flow_tables::{
+    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, Grace, LookupStats, MapError,
+    MaskNo, Retired,
 };
+pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
+pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check};
+pub use object::LoadedObject;
+pub use pin::{PinError, Pins};
+pub use previous::InheritedMatches;
+pub use provider::{Adoption, KernelDatapath, StartError};
+pub use purge::{Purged, purge};

@@ -1,7 +1,7 @@
-//! The programs, loaded: [`Room`] for what they are to hold, and why they cannot be when they cannot.
+//! The programs, loaded: [`MapSizes`] for what they are to hold, and why they cannot be when they cannot.
 
-use crate::pieces::Pieces;
-use crate::tables::Sizes;
+use crate::flow_tables::FlowTableSizes;
+use crate::object::LoadedObject;
 use flow::EntropySeed;
 use generated::DatapathSkelBuilder;
 use libbpf_rs::OpenObject;
@@ -19,22 +19,22 @@ mod generated {
 
 /// How much the programs' tables hold; all of it is allocated when they are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct MapSizes {
     /// Megaflows, and the exact-match cache in front of them.
-    pub sizes: Sizes,
+    pub flow_tables: FlowTableSizes,
     /// Different lists of actions.
     pub lists: u32,
     /// Remote end points; their numbers are below.
     pub endpoints: u32,
 }
 
-impl Room {
+impl MapSizes {
     /// For so many megaflows and end points, with room for some more end points.
     pub fn new(megaflows: usize, endpoints: usize) -> Self {
         let flows = u32::try_from(megaflows).unwrap_or(u32::MAX).clamp(1, 1 << 24);
         let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX).saturating_mul(2);
         Self {
-            sizes: Sizes { flows, cached: flows.clamp(256, 1 << 15) },
+            flow_tables: FlowTableSizes { flows, cached: flows.clamp(256, 1 << 15) },
             lists: flows.clamp(64, 1 << 16),
             endpoints: endpoints.clamp(1 << 14, 1 << 24),
         }
@@ -46,11 +46,11 @@ impl Room {
     }
 
     fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
-        self.sizes.apply(object)?;
+        self.flow_tables.apply(object)?;
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
-                Some("weft_lists") => self.lists + 1,
-                Some("weft_ports" | "weft_port_counts" | "weft_misses") => PORTS,
+                Some("weft_actions") => self.lists + 1,
+                Some("weft_ports" | "weft_port_stats" | "weft_miss_limit") => PORTS,
                 Some("weft_endpoints") => self.endpoints,
                 Some("weft_sources") => self.sources(),
                 _ => continue,
@@ -82,21 +82,21 @@ const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 /// # Errors
 /// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
 pub fn check() -> Result<(), Unsupported> {
-    load(Room::new(1, 0), &EntropySeed::random()).map(drop)
+    load(MapSizes::new(1, 0), &EntropySeed::random()).map(drop)
 }
 
 /// Loads the programs; nothing stays when that fails, or when what is returned is dropped.
 ///
 /// # Errors
 /// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
-pub(crate) fn load(room: Room, entropy: &EntropySeed) -> Result<Pieces, Unsupported> {
+pub(crate) fn load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObject, Unsupported> {
     if let Some(version) = KernelVersion::running()
         && version < OLDEST_KERNEL
     {
         let why = format!("Linux {version} is older than {OLDEST_KERNEL}");
         return Err(Unsupported { why });
     }
-    try_load(room, entropy).map_err(|error| {
+    try_load(sizes, entropy).map_err(|error| {
         let is_denied = std::error::Error::source(&error)
             .and_then(|source| source.downcast_ref::<std::io::Error>())
             .is_some_and(|source| source.raw_os_error() == Some(EPERM));
@@ -124,20 +124,20 @@ fn denied() -> String {
     }
 }
 
-fn try_load(room: Room, entropy: &EntropySeed) -> Result<Pieces, libbpf_rs::Error> {
+fn try_load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObject, libbpf_rs::Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = DatapathSkelBuilder::default().open(&mut object)?;
     if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-        constants.bucket_shift = room.sizes.bucket_shift();
-        constants.source_shift = 64 - room.sources().ilog2();
-        constants.cache_shift = room.sizes.cache_shift();
-        constants.hash_factors = Sizes::hash_factors();
+        constants.bucket_shift = sizes.flow_tables.bucket_shift();
+        constants.source_shift = 64 - sizes.sources().ilog2();
+        constants.cache_shift = sizes.flow_tables.cache_shift();
+        constants.hash_factors = FlowTableSizes::hash_factors();
         constants.entropy_factors = *entropy.factors();
     }
-    room.apply(open.open_object_mut())?;
+    sizes.apply(open.open_object_mut())?;
     let loaded = open.load()?;
-    Pieces::of(loaded.object()).map_err(|error| match error {
-        crate::TableError::Kernel(error) => error,
+    LoadedObject::of(loaded.object()).map_err(|error| match error {
+        crate::MapError::Kernel(error) => error,
         other => libbpf_rs::Error::from(std::io::Error::other(other)),
     })
 }
@@ -147,10 +147,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_bounded_when_much_is_asked_for() {
-        let room = Room::new(200_000, 1_000_000);
-        assert_eq!((room.sizes.flows, room.endpoints, room.lists), (200_000, 2_000_000, 1 << 16));
-        assert_eq!(Room::new(usize::MAX, usize::MAX).endpoints, 1 << 24);
-        assert_eq!(Room::new(0, 0).sizes.flows, 1);
+    fn sizes_are_bounded_when_much_is_asked_for() {
+        let sizes = MapSizes::new(200_000, 1_000_000);
+        assert_eq!(
+            (sizes.flow_tables.flows, sizes.endpoints, sizes.lists),
+            (200_000, 2_000_000, 1 << 16)
+        );
+        assert_eq!(MapSizes::new(usize::MAX, usize::MAX).endpoints, 1 << 24);
+        assert_eq!(MapSizes::new(0, 0).flow_tables.flows, 1);
     }
 }

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::layout::LAYOUT;
-use crate::pieces::Pieces;
+use crate::object::LoadedObject;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netdev::{Claim, Ifindex, Netns, bpf_fs};
@@ -214,14 +214,14 @@ impl Pins {
     }
 
     /// Pins freshly loaded programs and their maps.
-    pub(crate) fn add_set(&self, pieces: &Pieces) -> io::Result<Set> {
+    pub(crate) fn add_set(&self, loaded: &LoadedObject) -> io::Result<Set> {
         let sets = self.folder.join("sets");
         let number = numbered(&sets).last().map_or(0, |(number, _)| number + 1);
         let folder = sets.join(number.to_string());
         fs::create_dir_all(&folder)?;
         // From here on, what goes wrong removes it.
         let mut set = Set { folder, state: None };
-        for (name, object) in pieces.all() {
+        for (name, object) in loaded.all() {
             // The file system takes no dot.
             sys::pin(object, &set.folder.join(name.replace('.', "_")))?;
         }
@@ -385,7 +385,7 @@ pub(crate) fn read_state(set: &Path) -> Option<State> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Room, load};
+    use crate::load::{MapSizes, load};
     use flow::EntropySeed;
     use std::process::Command;
     use testkit::host::{TestHost, wait_until};
@@ -413,12 +413,12 @@ mod tests {
     fn what_is_pinned_goes_with_its_namespace_when_no_link_says_that_it_is_gone() {
         testkit::require_root!();
         let bpf_fs = BpfFs::new("dead");
-        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         let (host, other) = (TestHost::new("dead"), TestHost::new("next"));
         let folder = host.run(|| {
             let pins = Pins::at(&bpf_fs.0).unwrap();
             // As a process does that is killed where programs are filters.
-            std::mem::forget(pins.add_set(&pieces).unwrap());
+            std::mem::forget(pins.add_set(&loaded).unwrap());
             pins.note_clsact(7).unwrap();
             pins.folder().to_owned()
         });

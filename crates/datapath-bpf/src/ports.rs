@@ -1,13 +1,13 @@
 //! [`Ports`]: the devices that programs stand at, and what they count there.
 
-use crate::attach::remove_filters;
-use crate::layout::{weft_bucket, weft_device, weft_drop, weft_port};
-use crate::pieces::Pieces;
+use crate::attach_point::AttachPoint;
+use crate::attachment::remove_filters;
+use crate::device_slots::{DeviceSlot, DeviceSlots};
+use crate::flow_tables::{MapError, sums};
+use crate::layout::{weft_device, weft_drop_key, weft_port, weft_token_bucket};
+use crate::object::LoadedObject;
 use crate::pin::Pins;
-use crate::place::Place;
-use crate::record::record;
-use crate::slots::{Slot, Slots};
-use crate::tables::{TableError, sums};
+use crate::struct_bytes::struct_bytes;
 use datapath::stats::Count;
 use datapath::user::{DeviceConfig, MAX_PORT, PortConfig};
 use flow::{DropCounters, DropReason, PortNo};
@@ -35,12 +35,12 @@ pub(crate) struct Ports {
     drops: MapHandle,
     vif: OwnedFd,
     uplink_program: OwnedFd,
-    slots: Slots,
+    slots: DeviceSlots,
     pins: Option<Arc<Pins>>,
     /// Programs of another process forward still: none of ours stands anywhere.
     waits: bool,
     known: BTreeMap<PortNo, Port>,
-    uplink: Option<Place>,
+    uplink: Option<AttachPoint>,
     /// As of ports.
     uplink_missed: u64,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Ports {
 struct Port {
     /// The guest's address, of a device that was made for it.
     mac: Option<MacAddr>,
-    upkeep: Upkeep,
+    cleanup: DeviceCleanup,
     is_watched: bool,
     device: Option<Device>,
     /// Why its device has no slot.
@@ -63,7 +63,7 @@ struct Port {
 
 /// What is to be done to the device of a port when that goes, beside what goes with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Upkeep {
+pub(crate) enum DeviceCleanup {
     #[default]
     None,
     /// It was made to receive all frames.
@@ -72,7 +72,7 @@ pub(crate) enum Upkeep {
     VmTap,
 }
 
-impl Upkeep {
+impl DeviceCleanup {
     fn of(device: &DeviceConfig) -> Self {
         match device {
             DeviceConfig::Interface { .. } => Self::Promiscuous,
@@ -92,14 +92,14 @@ impl Upkeep {
     /// As it is written down with a port.
     pub(crate) fn of_flags(flags: u32) -> Self {
         let all = [Self::Promiscuous, Self::VmTap];
-        all.into_iter().find(|upkeep| flags & upkeep.flags() != 0).unwrap_or_default()
+        all.into_iter().find(|cleanup| flags & cleanup.flags() != 0).unwrap_or_default()
     }
 }
 
 #[derive(Debug)]
 struct Device {
-    slot: Slot,
-    place: Place,
+    slot: DeviceSlot,
+    point: AttachPoint,
     max_len: u32,
     is_peer: bool,
     is_usable: bool,
@@ -114,22 +114,22 @@ pub(crate) struct PortCounts {
 }
 
 impl Ports {
-    /// Those of freshly loaded programs, which stand nowhere; with `waits` until they [take over](Ports::take_over).
+    /// Those of freshly loaded programs, which stand nowhere; with `waits` until they [take over](Ports::replace_previous_programs).
     pub(crate) fn new(
-        pieces: &Pieces,
+        loaded: &LoadedObject,
         pins: Option<Arc<Pins>>,
         waits: bool,
-    ) -> Result<Self, TableError> {
+    ) -> Result<Self, MapError> {
         Ok(Self {
-            ports: pieces.map("weft_ports")?,
-            devices: pieces.map("weft_devices")?,
-            counts: pieces.map("weft_port_counts")?,
-            misses: pieces.map("weft_misses")?,
-            uplink_count: pieces.map("weft_uplink_count")?,
-            drops: pieces.map("weft_drops")?,
-            vif: pieces.own_program("weft_vif")?,
-            uplink_program: pieces.own_program("weft_uplink")?,
-            slots: Slots::default(),
+            ports: loaded.map("weft_ports")?,
+            devices: loaded.map("weft_devices")?,
+            counts: loaded.map("weft_port_stats")?,
+            misses: loaded.map("weft_miss_limit")?,
+            uplink_count: loaded.map("weft_uplink_stats")?,
+            drops: loaded.map("weft_drops")?,
+            vif: loaded.own_program("weft_vif")?,
+            uplink_program: loaded.own_program("weft_uplink")?,
+            slots: DeviceSlots::default(),
             pins,
             waits,
             known: BTreeMap::new(),
@@ -139,17 +139,19 @@ impl Ports {
     }
 
     /// There is always a place for what is dropped at the uplink, so that what finds the table full is counted there.
-    pub(crate) fn count_for(&self, uplink: PortNo) -> Result<(), TableError> {
+    pub(crate) fn count_for(&self, uplink: PortNo) -> Result<(), MapError> {
         let cpus = libbpf_rs::num_possible_cpus()?;
         for &reason in DropReason::ALL {
-            let key = record!(weft_drop { port_reason: u64::from(uplink.0) << 8 | reason as u64 });
+            let key = struct_bytes!(weft_drop_key {
+                port_reason: u64::from(uplink.0) << 8 | reason as u64
+            });
             self.drops.update_percpu(&key, &vec![vec![0; 8]; cpus], MapFlags::ANY)?;
         }
         Ok(())
     }
 
     /// There is a port.
-    pub(crate) fn add(&mut self, config: &PortConfig) -> Result<(), TableError> {
+    pub(crate) fn add(&mut self, config: &PortConfig) -> Result<(), MapError> {
         let port = config.port;
         let mac = match &config.device {
             DeviceConfig::Tap { guest: Some(guest), .. } => Some(guest.mac),
@@ -157,9 +159,9 @@ impl Ports {
         };
         let base = self.counted(port)?;
         self.forget_drops(port)?;
-        self.misses.update(&key(port), &record!(weft_bucket {}), MapFlags::ANY)?;
-        let upkeep = Upkeep::of(&config.device);
-        self.known.insert(port, Port { mac, upkeep, base, ..Port::default() });
+        self.misses.update(&key(port), &struct_bytes!(weft_token_bucket {}), MapFlags::ANY)?;
+        let cleanup = DeviceCleanup::of(&config.device);
+        self.known.insert(port, Port { mac, cleanup, base, ..Port::default() });
         Ok(())
     }
 
@@ -168,21 +170,17 @@ impl Ports {
     }
 
     /// There is no such port any more, even when the kernel refuses something.
-    pub(crate) fn remove(&mut self, port: PortNo) -> Result<(), TableError> {
+    pub(crate) fn remove(&mut self, port: PortNo) -> Result<(), MapError> {
         let unplugged = self.unplug(port);
         self.known.remove(&port);
         unplugged.and(self.forget_drops(port))
     }
 
     /// The device of a port is like this, or not there.
-    pub(crate) fn observe(
-        &mut self,
-        number: PortNo,
-        link: Option<&Link>,
-    ) -> Result<(), TableError> {
+    pub(crate) fn observe(&mut self, number: PortNo, link: Option<&Link>) -> Result<(), MapError> {
         let Some(link) = link else { return self.unplug(number) };
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
-        if port.device.as_ref().is_some_and(|device| device.place.link.index != link.index) {
+        if port.device.as_ref().is_some_and(|device| device.point.link.index != link.index) {
             self.unplug(number)?;
         }
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
@@ -196,15 +194,15 @@ impl Ports {
                 port.trouble = Some(text);
                 return Ok(());
             };
-            let entry = record!(weft_device { ifindex: link.index.0, port: number.0 });
+            let entry = struct_bytes!(weft_device { ifindex: link.index.0, port: number.0 });
             if let Err(error) = self.devices.update(&slot.key(), &entry, MapFlags::ANY) {
-                self.slots.give_back(slot);
+                self.slots.free(slot);
                 return Err(error.into());
             }
             port.trouble = None;
-            let place = Place::new(link.clone());
+            let point = AttachPoint::new(link.clone());
             let (max_len, is_peer, is_usable) = (0, false, false);
-            port.device = Some(Device { slot, place, max_len, is_peer, is_usable });
+            port.device = Some(Device { slot, point, max_len, is_peer, is_usable });
         }
         let Some(device) = &mut port.device else { return Ok(()) };
         device.max_len = link.mtu + ETHERNET_LEN;
@@ -222,7 +220,7 @@ impl Ports {
         }
         let pins = self.pins.as_ref();
         for device in self.known.values_mut().filter_map(|port| port.device.as_mut()) {
-            device.place.attach(self.vif.as_fd(), pins);
+            device.point.attach(self.vif.as_fd(), pins);
         }
         if let Some(uplink) = &mut self.uplink {
             uplink.attach(self.uplink_program.as_fd(), pins);
@@ -231,12 +229,12 @@ impl Ports {
 
     /// Has programs stand everywhere, each in the place of the one that another process has left there; of those, none is left
     /// elsewhere.
-    pub(crate) fn take_over(&mut self) -> io::Result<()> {
+    pub(crate) fn replace_previous_programs(&mut self) -> io::Result<()> {
         self.waits = false;
         self.attach_missing();
         let devices = self.known.values().filter_map(|port| port.device.as_ref());
-        let places = devices.map(|device| &device.place).chain(&self.uplink);
-        let devices: Vec<Ifindex> = places.map(|place| place.link.index).collect();
+        let points = devices.map(|device| &device.point).chain(&self.uplink);
+        let devices: Vec<Ifindex> = points.map(|point| point.link.index).collect();
         let pins = self.pins.as_deref();
         let filters = remove_filters(pins, &devices);
         let keep: Vec<_> = devices.iter().map(|index| index.0).collect();
@@ -246,13 +244,13 @@ impl Ports {
 
     /// The port at each device.
     pub(crate) fn by_device(&self) -> HashMap<Ifindex, PortNo> {
-        let device = |port: &Port| port.device.as_ref().map(|device| device.place.link.index);
+        let device = |port: &Port| port.device.as_ref().map(|device| device.point.link.index);
         self.known.iter().filter_map(|(number, port)| Some((device(port)?, *number))).collect()
     }
 
     /// The uplink.
     pub(crate) fn uplink(&self) -> Option<&Link> {
-        self.uplink.as_ref().map(|place| &place.link)
+        self.uplink.as_ref().map(|point| &point.link)
     }
 
     /// Counts what programs have dropped that are not there any more. Not in the table: whoever takes over from these programs counts what
@@ -265,7 +263,7 @@ impl Ports {
     }
 
     /// What comes from it or goes to it is handed over while somebody watches it.
-    pub(crate) fn watch(&mut self, number: PortNo, is_watched: bool) -> Result<(), TableError> {
+    pub(crate) fn watch(&mut self, number: PortNo, is_watched: bool) -> Result<(), MapError> {
         match self.known.get_mut(&number) {
             Some(port) if port.is_watched != is_watched => {
                 port.is_watched = is_watched;
@@ -282,18 +280,18 @@ impl Ports {
     /// Why no program stands at its device, although it is there.
     pub(crate) fn trouble(&self, port: PortNo) -> Option<&str> {
         let port = self.known.get(&port)?;
-        let place = port.device.as_ref().and_then(|device| device.place.trouble.as_deref());
-        port.trouble.as_deref().or(place)
+        let point = port.device.as_ref().and_then(|device| device.point.trouble.as_deref());
+        port.trouble.as_deref().or(point)
     }
 
     /// Whose programs see packets from the device of a port before ours, if there are any.
-    pub(crate) fn in_front(&self, port: PortNo) -> Option<String> {
-        self.known.get(&port)?.device.as_ref()?.place.in_front()
+    pub(crate) fn programs_before(&self, port: PortNo) -> Option<String> {
+        self.known.get(&port)?.device.as_ref()?.point.programs_before()
     }
 
     /// The same of the uplink.
-    pub(crate) fn in_front_of_uplink(&self) -> Option<String> {
-        self.uplink.as_ref()?.in_front()
+    pub(crate) fn programs_before_uplink(&self) -> Option<String> {
+        self.uplink.as_ref()?.programs_before()
     }
 
     /// Why no program stands at the uplink, although it is there.
@@ -308,8 +306,8 @@ impl Ports {
 
     /// The uplink is this device, or there is none.
     pub(crate) fn set_uplink(&mut self, link: Option<&Link>) {
-        if self.uplink.as_ref().map(|place| place.link.index) != link.map(|link| link.index) {
-            self.uplink = link.cloned().map(Place::new);
+        if self.uplink.as_ref().map(|point| point.link.index) != link.map(|link| link.index) {
+            self.uplink = link.cloned().map(AttachPoint::new);
         }
         self.attach_missing();
     }
@@ -321,7 +319,7 @@ impl Ports {
     }
 
     /// What programs have counted, by port; what they have dropped before a port of a VIF was known counts for the uplink.
-    pub(crate) fn counts(&self) -> Result<(HashMap<PortNo, PortCounts>, PortCounts), TableError> {
+    pub(crate) fn counts(&self) -> Result<(HashMap<PortNo, PortCounts>, PortCounts), MapError> {
         let mut ports: HashMap<PortNo, PortCounts> = HashMap::new();
         let last = self.known.last_key_value().map_or(0, |(port, _)| port.0);
         let counted: Vec<[u64; 4]> = sums(&self.counts, 0, last + 1)?;
@@ -345,7 +343,7 @@ impl Ports {
         for key in self.drops.keys() {
             let Some((port, reason)) = read_key(&key) else { continue };
             let counted = self.drops.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
-            let total: u64 = counted.iter().map(|cpu| crate::record::u64_at(cpu, 0)).sum();
+            let total: u64 = counted.iter().map(|cpu| crate::struct_bytes::u64_at(cpu, 0)).sum();
             match ports.get_mut(&port) {
                 Some(counts) => counts.drops.add(reason, total),
                 // Of a port that there was: gone with it.
@@ -356,50 +354,51 @@ impl Ports {
         Ok((ports, uplink))
     }
 
-    fn counted(&self, port: PortNo) -> Result<[Count; 2], TableError> {
+    fn counted(&self, port: PortNo) -> Result<[Count; 2], MapError> {
         let words: Vec<[u64; 4]> = sums(&self.counts, port.0, 1)?;
         Ok(words.first().map_or_else(Default::default, |&words| count(words)))
     }
 
     /// What another port of this number has dropped is not counted any more.
-    fn forget_drops(&self, port: PortNo) -> Result<(), TableError> {
+    fn forget_drops(&self, port: PortNo) -> Result<(), MapError> {
         for key in self.drops.keys().filter(|key| read_key(key).is_some_and(|(of, _)| of == port)) {
             self.drops.delete(&key)?;
         }
         Ok(())
     }
 
-    fn unplug(&mut self, number: PortNo) -> Result<(), TableError> {
+    fn unplug(&mut self, number: PortNo) -> Result<(), MapError> {
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
         let Some(device) = port.device.take() else { return Ok(()) };
-        let silenced = self.ports.update(&key(number), &record!(weft_port {}), MapFlags::ANY);
-        let Device { slot, place, .. } = device;
+        let silenced = self.ports.update(&key(number), &struct_bytes!(weft_port {}), MapFlags::ANY);
+        let Device { slot, point, .. } = device;
         // The program first: without a slot it does not know whose the device is.
-        drop(place);
+        drop(point);
         self.clear(slot)?;
         Ok(silenced?)
     }
 
     /// A device has gone from its slot.
-    fn clear(&mut self, slot: Slot) -> Result<(), TableError> {
-        let cleared = self.devices.update(&slot.key(), &record!(weft_device {}), MapFlags::ANY);
+    fn clear(&mut self, slot: DeviceSlot) -> Result<(), MapError> {
+        let cleared =
+            self.devices.update(&slot.key(), &struct_bytes!(weft_device {}), MapFlags::ANY);
         if cleared.is_ok() {
-            self.slots.give_back(slot);
+            self.slots.free(slot);
         }
         Ok(cleared?)
     }
 
-    fn write(&self, number: PortNo) -> Result<(), TableError> {
-        let Some(Port { mac, upkeep, is_watched, device: Some(device), .. }) =
+    fn write(&self, number: PortNo) -> Result<(), MapError> {
+        let Some(Port { mac, cleanup, is_watched, device: Some(device), .. }) =
             self.known.get(&number)
         else {
             return Ok(());
         };
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         let [a, b, c, d, e, f] = mac.map_or([0; 6], |mac| mac.0);
-        let entry = record!(weft_port {
-            ifindex: if device.is_usable { device.place.link.index.0 } else { 0 },
-            flags: flag(device.is_peer, PEER) | flag(*is_watched, WATCHED) | upkeep.flags(),
+        let entry = struct_bytes!(weft_port {
+            ifindex: if device.is_usable { device.point.link.index.0 } else { 0 },
+            flags: flag(device.is_peer, PEER) | flag(*is_watched, WATCHED) | cleanup.flags(),
             max_len: device.max_len,
             eth_dst: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
         });
@@ -411,7 +410,7 @@ fn key(port: PortNo) -> [u8; 4] {
     port.0.to_ne_bytes()
 }
 
-/// The words of a `struct weft_port_count`.
+/// The words of a `struct weft_port_stats`.
 fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [Count; 2] {
     [Count { packets: rx_packets, bytes: rx_bytes }, Count { packets: tx_packets, bytes: tx_bytes }]
 }
@@ -423,7 +422,7 @@ fn since(now: Count, base: Count) -> Count {
     }
 }
 
-/// Port and reason of a `struct weft_drop`.
+/// Port and reason of a `struct weft_drop_key`.
 fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
     let word = u64::from_ne_bytes(*key.first_chunk()?);
     let reason = DropReason::ALL.get((word & 0xff) as usize)?;

@@ -1,12 +1,13 @@
-//! [`KernelDatapath`]: a user datapath with programs in front of it.
+//! [`KernelDatapath`]: a user datapath with programs in bpf of it.
 
-mod take_over;
+mod adoption;
 
-use crate::adopt::Old;
-use crate::front::Front;
-use crate::load::{Room, Unsupported, load};
+use crate::flow_tables::{FlowNo, MapError};
+use crate::load::{MapSizes, Unsupported, load};
 use crate::pin::{Namespace, PinError, Pins, Set};
-use crate::tables::{FlowNo, TableError};
+use crate::previous::PreviousState;
+use crate::state::BpfState;
+use adoption::Pinned;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor, Portion};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
@@ -23,12 +24,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use take_over::Pinned;
 
-pub use take_over::TakenOver;
+pub use adoption::Adoption;
 
 /// The TAP by which programs hand packets over; the kernel finds a number that nobody in the namespace has.
-const HAND_OVER_DEVICE: &str = "weft-up%d";
+const PUNT_DEVICE: &str = "weft-up%d";
 /// How often it is looked whether anybody still watches.
 const TICK: Duration = Duration::from_millis(250);
 /// Ticks between two times that masks are put in order.
@@ -38,7 +38,7 @@ const SORT_TICKS: u32 = 20;
 #[derive(Debug)]
 pub struct KernelDatapath {
     user: UserDatapath,
-    front: Arc<Front>,
+    bpf: Arc<BpfState>,
     /// How many workers the user datapath has; the programs' table is one more.
     workers: usize,
     /// Held while ports or the underlay change, which are two steps: before and behind the programs.
@@ -56,7 +56,7 @@ pub enum StartError {
     Unsupported(#[from] Unsupported),
     /// The tables of the programs cannot be filled.
     #[error(transparent)]
-    Tables(#[from] TableError),
+    FlowTables(#[from] MapError),
     /// The user datapath behind the programs cannot be made.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -76,7 +76,7 @@ impl KernelDatapath {
     }
 
     /// The same, and what is cached goes on forwarding when the process is killed: it is pinned in the BPF file system that is meant by
-    /// `bpf_fs`. If a process was killed before, its programs stay where they are until [`KernelDatapath::take_over`] is called, and
+    /// `bpf_fs`. If a process was killed before, its programs stay where they are until [`KernelDatapath::adopt`] is called, and
     /// this datapath gets nothing from ports and the underlay until then; otherwise that does nothing.
     ///
     /// Where nothing can be pinned, that is said, and everything ends with the process.
@@ -102,31 +102,34 @@ impl KernelDatapath {
         if let Some(port) = config.ports.iter().find(wrong) {
             return Err(SetupError::PortNumber(port.port).into());
         }
-        let room = Room::new(config.megaflows, config.underlay.endpoints.len());
+        let sizes = MapSizes::new(config.megaflows, config.underlay.endpoints.len());
         let entropy = EntropySeed::random();
-        let pieces = load(room, &entropy)?;
-        let old = pins.as_ref().map(|pins| Old::read(pins)).filter(|old| !old.is_empty());
-        let front = Front::new(&pieces, &config, pins.clone(), old.is_some())?;
-        let front = Arc::new(front);
+        let loaded = load(sizes, &entropy)?;
+        let previous = pins
+            .as_ref()
+            .map(|pins| PreviousState::read(pins))
+            .filter(|previous| !previous.is_empty());
+        let bpf = BpfState::new(&loaded, &config, pins.clone(), previous.is_some())?;
+        let bpf = Arc::new(bpf);
         for port in &config.ports {
-            front.lock().ports.add(port)?;
+            bpf.lock().ports.add(port)?;
         }
-        let pinned = pins.map(|pins| Pinned::new(&pieces, pins, old));
+        let pinned = pins.map(|pins| Pinned::new(&loaded, pins, previous));
         let underlay = config.underlay.clone();
         let workers = config.workers.count.clamp(1, MAX_WORKERS);
-        let programs = Arc::clone(&front);
-        let hand_over = HandOver { device: HAND_OVER_DEVICE.to_owned(), entropy, programs };
+        let programs = Arc::clone(&bpf);
+        let hand_over = HandOver { device: PUNT_DEVICE.to_owned(), entropy, programs };
         let user = UserDatapath::start(Config { hand_over: Some(hand_over), ..config })?;
-        front.add_reach(&underlay)?;
+        bpf.add_endpoints(&underlay)?;
         let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
-        maintain(&front, set)?;
+        maintain(&bpf, set)?;
         let changing = Mutex::default();
-        Ok(Self { user, front, workers, changing, pinned, _namespace: namespace })
+        Ok(Self { user, bpf, workers, changing, pinned, _namespace: namespace })
     }
 
     /// How the program at the uplink is attached, `tcx` or `clsact`; `None` while there is none.
     pub fn uplink_hook(&self) -> Option<String> {
-        self.front.lock().ports.uplink_hook()
+        self.bpf.lock().ports.uplink_hook()
     }
 
     /// Where it is pinned what goes on when this process is killed; `None` when nothing does.
@@ -145,7 +148,7 @@ impl KernelDatapath {
     /// # Errors
     /// The first error with which one of the threads had ended.
     pub fn join(&self) -> Result<(), netdev::Error> {
-        self.front.close();
+        self.bpf.close();
         if let Some(pinned) = &self.pinned
             && let Err(error) = pinned.pins.remove_all()
         {
@@ -158,15 +161,15 @@ impl KernelDatapath {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add_counts(&self, snapshot: &mut Snapshot) -> Result<(), TableError> {
-        let state = self.front.lock();
+    fn add_counts(&self, snapshot: &mut Snapshot) -> Result<(), MapError> {
+        let state = self.bpf.lock();
         snapshot.datapath = "kernel".to_owned();
         let (ports, uplink) = state.ports.counts()?;
         for port in &mut snapshot.ports {
             let number = PortNo(port.port);
             if let Some(trouble) = state.ports.trouble(number) {
                 port.state = format!("down: {trouble}");
-            } else if let Some(others) = state.ports.in_front(number) {
+            } else if let Some(others) = state.ports.programs_before(number) {
                 port.state = format!("{}, behind {others}", port.state);
             }
             let Some(counts) = ports.get(&number) else { continue };
@@ -176,13 +179,13 @@ impl KernelDatapath {
         }
         if let Some(trouble) = state.ports.uplink_trouble() {
             snapshot.uplink.state = format!("{}, but {trouble}", snapshot.uplink.state);
-        } else if let Some(others) = state.ports.in_front_of_uplink() {
+        } else if let Some(others) = state.ports.programs_before_uplink() {
             snapshot.uplink.state = format!("{}, behind {others}", snapshot.uplink.state);
         }
         snapshot.uplink.rx += uplink.rx;
         snapshot.uplink.tx += uplink.tx;
         add_drops(&mut snapshot.uplink.drops, &uplink.drops);
-        let endpoints = state.reach.counts()?;
+        let endpoints = state.endpoint_maps.counts()?;
         if !endpoints.is_empty() {
             for end in &mut snapshot.endpoints {
                 let key = (end.tunnel.as_str(), end.local, end.remote);
@@ -192,8 +195,8 @@ impl KernelDatapath {
                 }
             }
         }
-        let (megaflows, masks) = state.flows.len();
-        let (served, lookups) = state.flows.lookups()?;
+        let (megaflows, masks) = state.megaflows.len();
+        let (served, lookups) = state.megaflows.lookups()?;
         // Of those that a mask has found, some were handed over.
         let search_hits = lookups.hits.min(served);
         snapshot.megaflows += MegaflowStats {
@@ -226,7 +229,7 @@ impl KernelDatapath {
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
     ) {
-        if let Err(error) = self.front.put(megaflows) {
+        if let Err(error) = self.bpf.put(megaflows) {
             // Their packets are handed over, and served all the same.
             tracing::error!("cannot put megaflows into the programs' tables: {error}");
         }
@@ -240,22 +243,22 @@ fn add_drops(sums: &mut Drops, counters: &DropCounters) {
 }
 
 /// What the tables do not do as they should.
-fn failed(error: TableError) -> DatapathError {
+fn failed(error: MapError) -> DatapathError {
     DatapathError::Programs(error.to_string())
 }
 
 /// The thread that looks after the programs, until nobody has them any more.
-fn maintain(front: &Arc<Front>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
-    let (front, set) = (Arc::downgrade(front), set.map(Arc::downgrade));
+fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
+    let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
         for tick in 1.. {
             std::thread::sleep(TICK);
-            let Some(front) = Weak::upgrade(&front) else { return };
-            if let Err(error) = front.maintain(tick % SORT_TICKS == 0) {
+            let Some(bpf) = Weak::upgrade(&bpf) else { return };
+            if let Err(error) = bpf.maintain(tick % SORT_TICKS == 0) {
                 tracing::error!("cannot look after the programs' tables: {error}");
             }
             if let Some(set) = set.as_ref().and_then(Weak::upgrade) {
-                let (megaflows, _) = front.lock().flows.len();
+                let (megaflows, _) = bpf.lock().megaflows.len();
                 if let Err(error) = set.note(megaflows as u64) {
                     tracing::error!("cannot write down how many megaflows there are: {error}");
                 }
@@ -273,13 +276,13 @@ impl Datapath for KernelDatapath {
         if !(1..=MAX_PORT.0).contains(&port.0) {
             return Err(DatapathError::PortNumber(port));
         }
-        if self.front.lock().ports.has(port) {
+        if self.bpf.lock().ports.has(port) {
             return Err(DatapathError::PortTaken(port));
         }
-        self.front.lock().ports.add(&config).map_err(failed)?;
+        self.bpf.lock().ports.add(&config).map_err(failed)?;
         let added = self.user.add_port(config);
         if added.is_err() {
-            self.front.lock().ports.remove(port).map_err(failed)?;
+            self.bpf.lock().ports.remove(port).map_err(failed)?;
         }
         added
     }
@@ -287,15 +290,15 @@ impl Datapath for KernelDatapath {
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
         let _changing = self.changing();
         self.user.remove_port(port)?;
-        self.front.lock().ports.remove(port).map_err(failed)
+        self.bpf.lock().ports.remove(port).map_err(failed)
     }
 
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
-        let failed = |error: TableError| DatapathError::Underlay(error.to_string());
+        let failed = |error: MapError| DatapathError::Underlay(error.to_string());
         let _changing = self.changing();
-        self.front.forget_reach(&underlay).map_err(failed)?;
+        self.bpf.remove_stale_endpoints(&underlay).map_err(failed)?;
         self.user.set_underlay(underlay.clone())?;
-        self.front.add_reach(&underlay).map_err(failed)
+        self.bpf.add_endpoints(&underlay).map_err(failed)
     }
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
@@ -307,7 +310,7 @@ impl Datapath for KernelDatapath {
         &self,
         megaflows: Vec<MegaflowId>,
     ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
-        let (mut counted, deleted) = self.front.delete(&megaflows, self.now_ms());
+        let (mut counted, deleted) = self.bpf.delete(&megaflows, self.now_ms());
         counted.extend(self.user.delete(megaflows)?);
         deleted.map_err(failed).map(|()| counted)
     }
@@ -318,7 +321,7 @@ impl Datapath for KernelDatapath {
         for megaflow in &found {
             others.remove(&megaflow.id);
         }
-        found.extend(self.front.lock().flows.get(others));
+        found.extend(self.bpf.lock().megaflows.get(others));
         Ok(found)
     }
 
@@ -331,7 +334,7 @@ impl Datapath for KernelDatapath {
             return Ok(self.behind(self.user.dump(from, most)?));
         };
         let now = self.now_ms();
-        let portion = self.front.lock().flows.portion(at, most, now, |_, megaflow| megaflow());
+        let portion = self.bpf.lock().megaflows.portion(at, most, now, |_, megaflow| megaflow());
         let (portion, next) = portion.map_err(failed)?;
         Ok((portion, self.cursor(next)))
     }
@@ -345,7 +348,7 @@ impl Datapath for KernelDatapath {
             return Ok(self.behind(self.user.usage(from, most)?));
         };
         let now = self.now_ms();
-        let portion = self.front.lock().flows.portion(at, most, now, |id, _| id);
+        let portion = self.bpf.lock().megaflows.portion(at, most, now, |id, _| id);
         let (portion, next) = portion.map_err(failed)?;
         Ok((portion, self.cursor(next)))
     }
@@ -384,7 +387,7 @@ impl Datapath for KernelDatapath {
 
     fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
         let watching = self.user.watch_drops()?;
-        let watched = self.front.lock().watch_drops(watching.token());
+        let watched = self.bpf.lock().watch_drops(watching.token());
         watched.map_err(failed)?;
         Ok(watching)
     }
@@ -395,7 +398,7 @@ impl Datapath for KernelDatapath {
         snap_bytes: usize,
     ) -> Result<Watching<CapturedFrame>, DatapathError> {
         let watching = self.user.watch_frames(port, snap_bytes)?;
-        let watched = self.front.lock().watch_frames(port, watching.token());
+        let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;
         Ok(watching)
     }
@@ -405,7 +408,7 @@ impl Datapath for KernelDatapath {
     }
 
     fn stop(&self) {
-        self.front.close();
+        self.bpf.close();
         self.user.stop();
     }
 }

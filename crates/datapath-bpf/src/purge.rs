@@ -1,8 +1,8 @@
 //! [`purge`]: removes all that a kernel datapath has left whose process was killed.
 
-use crate::adopt::Old;
-use crate::attach::remove_filters;
+use crate::attachment::remove_filters;
 use crate::pin::{Namespace, PinError, Pins};
+use crate::previous::PreviousState;
 use datapath::user::remove_pairs;
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,11 +30,11 @@ pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
     let refused = |error| PinError::Refused { folder: bpf_fs.to_owned(), error };
     let mut devices = remove_filters(pins.as_ref(), &[]).map_err(refused)?;
     if let Some(pins) = &pins {
-        let old = Old::read(pins);
-        purged.megaflows = old.megaflows() as u64 + old.unreadable;
+        let previous = PreviousState::read(pins);
+        purged.megaflows = previous.megaflows() as u64 + previous.unreadable;
         devices.extend(pins.linked());
         pins.remove_all().map_err(refused)?;
-        old.close_devices(&devices, &HashSet::new());
+        previous.close_devices(&devices, &HashSet::new());
     }
     devices.sort_unstable();
     devices.dedup();

@@ -101,7 +101,7 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
 
 /// A program at the tc ingress of a device, by tcx.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct AttachedProgram {
     /// The number of the program.
     pub(crate) program: u32,
     /// That of its link; 0 when it is attached without one.
@@ -109,22 +109,22 @@ pub(crate) struct Standing {
 }
 
 /// More programs than these at one device are not looked at; the kernel takes 64.
-const MAX_STANDING: usize = 64;
+const MAX_ATTACHED: usize = 64;
 
 /// Those at a device of this thread's network namespace, in the order in which they are executed. None where the kernel does not know
 /// tcx.
 ///
 /// # Errors
 /// There is no such device.
-pub(crate) fn standing(ifindex: u32) -> io::Result<Vec<Standing>> {
-    let (mut programs, mut links) = ([0_u32; MAX_STANDING], [0_u32; MAX_STANDING]);
+pub(crate) fn attached_programs(ifindex: u32) -> io::Result<Vec<AttachedProgram>> {
+    let (mut programs, mut links) = ([0_u32; MAX_ATTACHED], [0_u32; MAX_ATTACHED]);
     let mut options = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
         prog_ids: programs.as_mut_ptr(),
         link_ids: links.as_mut_ptr(),
         ..Default::default()
     };
-    options.__bindgen_anon_1.count = MAX_STANDING as u32;
+    options.__bindgen_anon_1.count = MAX_ATTACHED as u32;
     // SAFETY: the options point to two arrays of `count` numbers, and all live until the call has returned.
     let queried = result(unsafe {
         libbpf_sys::bpf_prog_query_opts(ifindex.cast_signed(), BPF_TCX_INGRESS, &raw mut options)
@@ -136,7 +136,7 @@ pub(crate) fn standing(ifindex: u32) -> io::Result<Vec<Standing>> {
     // SAFETY: any bits are a number.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     let both = programs.into_iter().zip(links).take(count);
-    Ok(both.map(|(program, link)| Standing { program, link }).collect())
+    Ok(both.map(|(program, link)| AttachedProgram { program, link }).collect())
 }
 
 const EINVAL: i32 = 22;

@@ -51,7 +51,7 @@ fn kernel_and_userspace_agree_on_frames() {
     assert!(tally.share(Outcome::Parsed) > 0.5 && tally.share(Outcome::Malformed) > 0.1, "{tally}");
 }
 
-/// The kernel leaves a frame of a TAP in pieces when it is longer than a page, and as much of it linear as its virtio-net header
+/// The kernel leaves a frame of a TAP in loaded when it is longer than a page, and as much of it linear as its virtio-net header
 /// says that there are headers.
 #[test]
 fn frames_in_pieces_are_read_as_whole_ones() {

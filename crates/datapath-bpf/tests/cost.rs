@@ -7,7 +7,7 @@ use common::frames::{tcp4, tcp6};
 use common::lookup::Lookup;
 use common::switch::Switch;
 use common::tunnels;
-use datapath_bpf::{KernelMatch, ListNo, Sizes};
+use datapath_bpf::{ActionListNo, FlowTableSizes, KernelMatch};
 use flow::{
     Action, DatapathKey, Field, FlowKey, FlowMask, LogicalPorts, PortKey, PortNo, TunnelInfo,
     TunnelKey, TunnelType,
@@ -35,7 +35,7 @@ fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
             other.set(Field::EthSrc, 1);
         }
         let megaflow = KernelMatch::new(&other, &mask).expect("bits that the key holds");
-        kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
+        kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
     }
 }
 
@@ -45,7 +45,7 @@ fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
 fn print_times() {
     for (name, frame) in [("tcp4", tcp4()), ("tcp6", tcp6())] {
         for masks in [1, 8, 64] {
-            let mut kernel = Lookup::load(Sizes { flows: 1000, cached: 1024 });
+            let mut kernel = Lookup::load(FlowTableSizes { flows: 1000, cached: 1024 });
             install(&mut kernel, &frame, masks);
             let found = kernel.find(&frame);
             assert!(found.is_some() && kernel.search(&frame) == found);
@@ -60,7 +60,7 @@ fn print_times() {
 #[test]
 #[ignore = "prints times, for the machine that counts instructions"]
 fn print_program_times() {
-    let lookup = Lookup::load(Sizes { flows: 10, cached: 16 });
+    let lookup = Lookup::load(FlowTableSizes { flows: 10, cached: 16 });
     let zeros = [&tcp4()[..14], &[0; 36], &tcp4()].concat();
     let floors = lookup.floors(&tcp4(), &zeros);
     for (name, time) in ["nothing", "floor put on", "floor take off"].into_iter().zip(floors) {
@@ -123,7 +123,7 @@ fn print_times_at_scale() {
         println!("TIME uplink endpoints={endpoints} {uplink}");
     }
     for megaflows in [1, 100_000_u64] {
-        let mut kernel = Lookup::load(Sizes { flows: megaflows as u32 + 1, cached: 1024 });
+        let mut kernel = Lookup::load(FlowTableSizes { flows: megaflows as u32 + 1, cached: 1024 });
         install(&mut kernel, &tcp4(), 1);
         let key = flow::extract(&PacketBuf::from_bytes(&tcp4()), Lookup::PORT, None);
         let mut key = key.expect("it is whole");
@@ -133,7 +133,7 @@ fn print_times_at_scale() {
         for other in 1..megaflows {
             key.set(Field::EthSrc, u128::from(other));
             let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-            kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
+            kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
         }
         // Those that were put first and last, and between them.
         let mut sums = [0; 2];

@@ -5,7 +5,9 @@ mod common;
 
 use common::frames::tcp4;
 use common::lookup::Lookup;
-use datapath_bpf::{FlowNo, KernelKey, KernelMatch, ListNo, Lookups, Served, Sizes, TableError};
+use datapath_bpf::{
+    ActionListNo, FlowNo, FlowStats, FlowTableSizes, KernelKey, KernelMatch, LookupStats, MapError,
+};
 use flow::{Field, FlowKey, FlowMask};
 use packet::PacketBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +16,7 @@ use std::time::Duration;
 use testkit::frames::{self, FrameKinds};
 use testkit::random::{Random, environment};
 
-const SIZES: Sizes = Sizes { flows: 3000, cached: 256 };
+const SIZES: FlowTableSizes = FlowTableSizes { flows: 3000, cached: 256 };
 const KINDS: FrameKinds = FrameKinds { supers: false, malformed: false, max_payload: 200 };
 
 fn mask_of(fields: &[Field]) -> FlowMask {
@@ -64,9 +66,9 @@ fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) 
             if flow.is_none() && random.once_in(2) {
                 let megaflow = KernelMatch::new(key, &masks[random.below(masks.len())]);
                 let megaflow = megaflow.expect("bits that the key holds");
-                match kernel.tables.put(&megaflow, ListNo::HAND_OVER) {
+                match kernel.tables.put(&megaflow, ActionListNo::PUNT) {
                     Ok(number) => installed.push((number, megaflow)),
-                    Err(TableError::ChainFull | TableError::FlowsFull) => {}
+                    Err(MapError::ChainFull | MapError::FlowsFull) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -115,10 +117,10 @@ fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
         let mut key = FlowKey::default();
         key.set(field, 5);
         let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
-        kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
+        kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
         assert_eq!(kernel.find(&tcp4()), None, "{field}");
         let without = KernelMatch::new(&FlowKey::default(), &mask_of(&[field])).expect("is held");
-        let without = kernel.tables.put(&without, ListNo::HAND_OVER).expect("there is room");
+        let without = kernel.tables.put(&without, ActionListNo::PUNT).expect("there is room");
         assert_eq!(kernel.find(&tcp4()), Some(without), "{field}");
     }
 }
@@ -142,7 +144,7 @@ fn tunnelled_keys_of_one_place_are_told_apart() {
         let fields = [Field::TunId, Field::TunFlags, Field::TunMetadata0];
         let mask = mask_of(&[&fields[..], &addresses].concat());
         let megaflow = KernelMatch::new(&key, &mask).expect("it is held");
-        let flow = kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
+        let flow = kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
         let words = if tunnel[0] == ip6 { 1..8 } else { 1..5 };
         for word in words {
             // By its mask, by the cache, and after another has had its place.
@@ -168,10 +170,10 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     assert!(exact.is_some(), "the kernel's key does not hold all");
     let mask = mask_of(&[Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType]);
     let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-    let first = kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room");
+    let first = kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
     assert_eq!((kernel.find(&bytes), kernel.find(&bytes)), (Some(first), Some(first)));
-    let served = Served { packets: 2, bytes: 2 * bytes.len() as u64 };
-    assert_eq!(kernel.tables.served(first).expect("it is there"), served);
+    let served = FlowStats { packets: 2, bytes: 2 * bytes.len() as u64 };
+    assert_eq!(kernel.tables.stats(first).expect("it is there"), served);
 
     kernel.tables.delete(first).expect("it is there");
     assert_eq!(kernel.find(&bytes), None);
@@ -180,12 +182,12 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     other.set(Field::EthSrc, 0x02_ff);
     let other = KernelMatch::new(&other, &mask).expect("bits that the key holds");
     assert_eq!(
-        kernel.tables.put(&other, ListNo::HAND_OVER).expect("there is room"),
+        kernel.tables.put(&other, ActionListNo::PUNT).expect("there is room"),
         first,
         "used again"
     );
     assert_eq!(kernel.find(&bytes), None, "the cache has the key with the entry's number");
-    assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(TableError::NoSuchFlow(FlowNo(2)))));
+    assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(MapError::NoSuchFlow(FlowNo(2)))));
 }
 
 /// Two megaflows change places again and again. Whoever looks one up meanwhile finds it where it is, or, while it is moved, nothing.
@@ -219,7 +221,7 @@ fn lookups_go_on_while_megaflows_come_and_go() {
         for round in 0..100 {
             // What was free last is taken first, so they change places.
             let flows = [&sought, &other]
-                .map(|flow| kernel.tables.put(flow, ListNo::HAND_OVER).expect("there is room"));
+                .map(|flow| kernel.tables.put(flow, ActionListNo::PUNT).expect("there is room"));
             at.store(flows[0].0 as usize, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(5));
             at.store(MOVING, Ordering::SeqCst);
@@ -242,12 +244,12 @@ fn tables_refuse_more_than_they_hold() {
     let mut put = |kernel: &mut Lookup, id: u32| {
         key.set(Field::TunId, id.into());
         let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-        kernel.tables.put(&megaflow, ListNo::HAND_OVER)
+        kernel.tables.put(&megaflow, ActionListNo::PUNT)
     };
     let flows: Vec<_> = (1..=SIZES.flows).map(|id| put(&mut kernel, id).expect("room")).collect();
-    assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(TableError::FlowsFull)));
+    assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(MapError::FlowsFull)));
     kernel.tables.delete(flows[5]).expect("it is there");
-    assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(TableError::FlowsFull)), "in use");
+    assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(MapError::FlowsFull)), "in use");
     kernel.tables.reclaim().expect("a grace period ends");
     assert_eq!(put(&mut kernel, SIZES.flows + 1).expect("there is room again"), flows[5]);
 }
@@ -269,7 +271,7 @@ fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
                 let mut key = FlowKey::default();
                 key.set(field, number << shift);
                 let megaflow = KernelMatch::new(&shaped(key, field), &mask).expect("it is held");
-                let put = kernel.tables.put(&megaflow, ListNo::HAND_OVER);
+                let put = kernel.tables.put(&megaflow, ActionListNo::PUNT);
                 put.unwrap_or_else(|e| panic!("{field} = {number} << {shift}: {e}"));
             }
         }
@@ -300,16 +302,16 @@ fn masks_without_megaflows_make_room_for_others() {
         let mut mask = FlowMask::default();
         mask.add_bits(Field::TunId, number as u128);
         let megaflow = KernelMatch::new(&FlowKey::default(), &mask).expect("it is held");
-        let put = kernel.tables.put(&megaflow, ListNo::HAND_OVER);
-        if number > Sizes::MASKS && put.is_err() {
-            assert!(matches!(put, Err(TableError::MasksFull)));
+        let put = kernel.tables.put(&megaflow, ActionListNo::PUNT);
+        if number > FlowTableSizes::MASKS && put.is_err() {
+            assert!(matches!(put, Err(MapError::MasksFull)));
             kernel.tables.delete(FlowNo(17)).expect("it is there");
             kernel.tables.reclaim().expect("a grace period ends");
-            return kernel.tables.put(&megaflow, ListNo::HAND_OVER);
+            return kernel.tables.put(&megaflow, ActionListNo::PUNT);
         }
         put
     };
-    for number in 1..=Sizes::MASKS + 1 {
+    for number in 1..=FlowTableSizes::MASKS + 1 {
         put(number).expect("there is room, at last by what was deleted");
     }
 }
@@ -326,16 +328,16 @@ fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
     let (bytes, key) = frames.take(100).find(differ).expect("most have other addresses");
     let put = |kernel: &mut Lookup, field| {
         let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
-        kernel.tables.put(&megaflow, ListNo::HAND_OVER).expect("there is room")
+        kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room")
     };
     let [src, dst, port] =
         [Field::EthSrc, Field::EthDst, Field::InPort].map(|field| put(&mut kernel, field));
     let order = kernel.tables.masks().to_vec();
     assert_eq!(kernel.search(&bytes), Some(src), "the first that was put");
-    let mut lookups = Lookups { hits: 1, misses: 0, masks: 1 };
+    let mut lookups = LookupStats { hits: 1, misses: 0, masks: 1 };
     assert_eq!(kernel.tables.lookups().expect("they are counted"), lookups);
     assert_eq!(kernel.search(&other), Some(port));
-    lookups = Lookups { hits: 2, misses: 0, masks: 4 };
+    lookups = LookupStats { hits: 2, misses: 0, masks: 4 };
     assert_eq!(kernel.tables.lookups().expect("they are counted"), lookups);
     kernel.tables.reclaim_and_sort(|mask| u64::from(mask == order[2])).expect("sorted");
     assert_eq!(kernel.tables.masks(), [order[2], order[0], order[1]]);

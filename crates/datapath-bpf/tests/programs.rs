@@ -3,8 +3,8 @@
 
 mod common;
 
+use common::action_lists::{is_odd, sets};
 use common::frames::udp4;
-use common::lists::{is_odd, sets};
 use common::reference::reference;
 use common::switch::{PASSED, REDIRECTED, Ran, Switch};
 use common::tunnels::{self, Tunnel};
@@ -46,7 +46,7 @@ fn frames_leave_as_the_reference_executor_says() {
     let mut switch = Switch::load();
     let tunnels = tunnels::add_every(&mut switch);
     let seed = environment("WEFT_SEED", 1);
-    let (mut done, mut handed_over) = (0, 0);
+    let (mut done, mut punted) = (0, 0);
     for case in 0..environment("WEFT_CASES", 3000) {
         let random = &mut Random::new(seed << 32 | case);
         let (frame, key) = frame(random);
@@ -59,26 +59,26 @@ fn frames_leave_as_the_reference_executor_says() {
         });
         let flow = switch.put(&key, &actions, ANY_LEN);
         let expected = reference(&actions, &PacketBuf::from_bytes(&frame), &mut switch.endpoints);
-        let before = switch.tables.served(flow).expect("it is there");
+        let before = switch.tables.stats(flow).expect("it is there");
         let ran = switch.vif(&frame);
         let context =
             || format!("case {case} of seed {seed}: {tunnel:?} {actions:?}\n{frame:02x?}");
-        if let Some((port, as_it_was)) = ran.handed_over() {
+        if let Some((port, as_it_was)) = ran.punted() {
             assert!(is_odd(&key, &actions) || is_tagged(&key), "{}", context());
             assert_eq!((port, as_it_was), (Switch::VIF, &frame[..]), "{}", context());
-            handed_over += 1;
+            punted += 1;
         } else {
             assert_eq!(ran.verdict, REDIRECTED, "{}", context());
             let [(_, bytes)] = &expected.frames[..] else { panic!("{}", context()) };
             assert_eq!(ran.bytes, bytes.to_vec(), "{}", context());
-            let served = switch.tables.served(flow).expect("it is there");
+            let served = switch.tables.stats(flow).expect("it is there");
             let grown = (served.packets - before.packets, served.bytes - before.bytes);
             assert_eq!(grown, (1, frame.len() as u64), "{}", context());
             done += 1;
         }
         switch.tables.delete(flow).expect("it is there");
     }
-    assert!(done > 5 * handed_over && handed_over > 0, "{done} done, {handed_over} handed over");
+    assert!(done > 5 * punted && punted > 0, "{done} done, {punted} handed over");
 }
 
 /// Nothing is owed to these: all of their bytes are summed.
@@ -148,7 +148,7 @@ fn tunnelled_frames_are_delivered_as_the_reference_says() {
         let ran = switch.uplink(&outer);
         let context =
             || format!("case {case} of seed {seed}: {tunnel:?} {actions:?}\n{outer:02x?}");
-        let untouched = match ran.handed_over() {
+        let untouched = match ran.punted() {
             Some((port, frame)) => {
                 assert_eq!(port, Switch::UPLINK, "{}", context());
                 tunnel.spec.tunnel == TunnelType::Gre && frame == outer

@@ -6,7 +6,7 @@ mod common;
 use common::agree::Extractor;
 use common::lookup::Lookup;
 use common::switch::Switch;
-use datapath_bpf::Sizes;
+use datapath_bpf::FlowTableSizes;
 use libbpf_rs::query::ProgInfoIter;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ const PROGRAMS: [&str; 14] = [
     "flow_delete",
     "flow_put",
     "mask_append",
-    "masks_flip",
+    "mask_list_swap",
     "test_empty",
     "test_extract",
     "test_lookup",
@@ -37,7 +37,7 @@ const PROGRAMS: [&str; 14] = [
 fn verify() -> String {
     let mut object = std::mem::MaybeUninit::uninit();
     let extractor = Extractor::load(&mut object);
-    let lookup = Lookup::load(Sizes { flows: 1000, cached: 1024 });
+    let lookup = Lookup::load(FlowTableSizes { flows: 1000, cached: 1024 });
     let switch = Switch::load();
     let counts: BTreeMap<_, _> = ProgInfoIter::default()
         .filter_map(|program| {

@@ -3,9 +3,9 @@
 
 mod common;
 
+use common::action_lists::{is_odd, sets};
 use common::encode;
-use common::lab::{Lab, PATIENCE, Wire, comparable, handed_over, handed_over_by_tags};
-use common::lists::{is_odd, sets};
+use common::lab::{Lab, PATIENCE, Wire, comparable, punted, punted_by_tags};
 use common::reference::reference;
 use common::switch::{Switch, guest};
 use common::tunnels::{self, Tunnel};
@@ -55,7 +55,7 @@ fn tag_changes(random: &mut Random, key: &FlowKey) -> Vec<Action> {
 }
 
 /// Why a program may hand a frame over to userspace.
-fn may_be_handed_over(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunnel) -> bool {
+fn may_be_punted(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunnel) -> bool {
     let ends_in_tunnel = matches!(actions.last(), Some(Action::Encap { .. }));
     let tpids = [Field::VlanTpid, Field::VlanInnerTpid].map(|field| key.get(field));
     let has_odd_tag =
@@ -101,8 +101,8 @@ fn frames_of_any_length_are_handed_over() {
             let flow = actions.map(|actions| lab.switch.put(&key, &actions, 0));
             lab.send(Wire::Vif, &frame);
             let (wire, seen) = lab.receive(PATIENCE).expect("it is not lost");
-            assert_eq!(wire, Wire::HandOver);
-            let (port, seen) = handed_over_by_tags(&seen);
+            assert_eq!(wire, Wire::Punt);
+            let (port, seen) = punted_by_tags(&seen);
             assert_eq!((port, comparable(&seen)), (Switch::VIF, comparable(&frame)));
             if let Some(flow) = flow {
                 lab.switch.tables.delete(flow).expect("it is there");
@@ -138,11 +138,11 @@ fn what_guests_send_leaves_as_the_reference_says() {
         let context =
             || format!("case {case} of seed {seed}: {tunnel:?} {actions:?}\n{}", shown(&frame));
         let (wire, seen) = lab.receive(PATIENCE).unwrap_or_else(|| panic!("lost, {}", context()));
-        if wire == Wire::HandOver {
-            let (port, seen) = handed_over(&seen);
+        if wire == Wire::Punt {
+            let (port, seen) = punted(&seen);
             assert_eq!(port, Switch::VIF, "{}", context());
             assert_eq!(comparable(&seen), comparable(&frame), "{}", context());
-            assert!(may_be_handed_over(&frame, &key, &actions, &tunnel), "{}", context());
+            assert!(may_be_punted(&frame, &key, &actions, &tunnel), "{}", context());
             tally[3] += 1;
         } else {
             assert_eq!(comparable(&seen), comparable(expected), "{}", context());
@@ -152,12 +152,9 @@ fn what_guests_send_leaves_as_the_reference_says() {
         }
         lab.switch.tables.delete(flow).expect("it is there");
     }
-    let [done, supers, outer, handed_over] = tally;
-    let is_mixed = supers * 8 > done && outer * 3 > done && handed_over * 3 < done;
-    assert!(
-        is_mixed && handed_over > 0,
-        "done, super-packets, by the uplink, handed over: {tally:?}"
-    );
+    let [done, supers, outer, punted] = tally;
+    let is_mixed = supers * 8 > done && outer * 3 > done && punted * 3 < done;
+    assert!(is_mixed && punted > 0, "done, super-packets, by the uplink, handed over: {tally:?}");
 }
 
 /// The other end's view of a tunnel, known to the same programs.
@@ -207,7 +204,7 @@ fn links() -> [TagLink; 3] {
 fn add_links(switch: &Switch) {
     for link in links() {
         let (key, value) = encode::link(link, Switch::TUNNEL);
-        switch.update_key("weft_links", &key, &value);
+        switch.update_key("weft_tag_links", &key, &value);
     }
 }
 
@@ -251,14 +248,14 @@ fn what_one_program_sends_the_other_delivers() {
             .map(|(key, actions)| lab.switch.put(key, actions, 0));
         let expected = reference(&inward, &frame, &mut lab.switch.endpoints);
         let [(_, expected)] = &expected.frames[..] else { panic!("one frame leaves") };
-        let is_refused = may_be_handed_over(&frame, &key, &outward, &tunnel);
+        let is_refused = may_be_punted(&frame, &key, &outward, &tunnel);
         let by_tunnel = matches!(outward[..], [Action::Encap { .. }]);
         let pops = inward.contains(&Action::PopVlan);
         let is_for_guest = key.get(Field::EthDst) == (guest() >> 16).into();
         let is_udp_super = frame.offload.gso.is_some_and(|gso| gso.kind == GsoKind::UdpL4)
             && !(is_for_guest && inward == [Action::Output(Switch::PEER)]);
         let is_tagged_super = frame.offload.gso.is_some() && key.get(Field::VlanTci) != 0;
-        let may_be_left = may_be_handed_over(&frame, &arriving, &inward, &tunnel)
+        let may_be_left = may_be_punted(&frame, &arriving, &inward, &tunnel)
             || by_tunnel && (is_tagged_super || is_udp_super || pops);
         lab.send(Wire::Vif, &frame);
         let context = || {
@@ -273,7 +270,7 @@ fn what_one_program_sends_the_other_delivers() {
                 assert!(may_be_left, "lost, {}", context());
                 tally[2] += 1;
             }
-            Some((Wire::HandOver, _)) => {
+            Some((Wire::Punt, _)) => {
                 assert!(is_refused || may_be_left, "{}", context());
                 tally[3] += 1;
             }
@@ -287,7 +284,7 @@ fn what_one_program_sends_the_other_delivers() {
             lab.switch.tables.delete(flow).expect("it is there");
         }
     }
-    let [done, supers, left, handed_over] = tally;
-    let is_mixed = supers * 8 > done && left * 6 < done && handed_over * 2 < done;
+    let [done, supers, left, punted] = tally;
+    let is_mixed = supers * 8 > done && left * 6 < done && punted * 2 < done;
     assert!(is_mixed, "done, super-packets, left, handed over: {tally:?}");
 }

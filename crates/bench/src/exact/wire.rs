@@ -38,7 +38,7 @@ impl Wire {
         for (netns, device) in ends {
             let index = netns.netlink()?.index_of(device)?;
             netns
-                .run_in(|| datapath_bpf::lab::send_copies(index))?
+                .run_in(|| datapath_bpf::lab::unclone_on_egress(index))?
                 .map_err(Error::io(format!("have {device} send copies")))?;
         }
         Ok(())

@@ -113,7 +113,7 @@ pub fn endpoint(spec: &TunnelSpec, template: &[u8], class: u16, is_resolved: boo
     bytes.u16(class).u16(max_len).u32(flags).u32(0).padded(72)
 }
 
-/// A `struct weft_link` and its key.
+/// A `struct weft_tag_link` and its key.
 pub fn link(link: flow::TagLink, in_port: PortNo) -> (Bytes, Bytes) {
     let (outer, inner) = link.tags();
     let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
@@ -135,7 +135,7 @@ const fn plain(kind: u8, number: u32, value: u64) -> Encoded {
     Encoded { kind, field: 0, has_ports: 0, number, value }
 }
 
-/// A `struct weft_list` for frames of `key`.
+/// A `struct weft_action_list` for frames of `key`.
 pub fn list(actions: &[Action], key: &FlowKey, max_len: u32) -> Bytes {
     let mut encoded = Vec::new();
     let (mut endpoint, mut grows) = (NO_ENDPOINT, 0_i32);

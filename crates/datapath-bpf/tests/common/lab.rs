@@ -25,7 +25,7 @@ pub enum Wire {
     Peer,
     Device,
     Uplink,
-    HandOver,
+    Punt,
 }
 
 pub const WIRES: [(Wire, &str); 5] = [
@@ -33,7 +33,7 @@ pub const WIRES: [(Wire, &str); 5] = [
     (Wire::Peer, "peer"),
     (Wire::Device, "device"),
     (Wire::Uplink, "uplink"),
-    (Wire::HandOver, "hand_over"),
+    (Wire::Punt, "punt"),
 ];
 
 pub struct Lab {
@@ -77,8 +77,8 @@ impl Lab {
                     switch.configure(offsets::UPLINK_IFINDEX, &index.to_ne_bytes());
                     inside.run(|| attach(uplink, index));
                 }
-                Wire::HandOver => {
-                    inside.run(|| switch.hand_over_to(Some(index)));
+                Wire::Punt => {
+                    inside.run(|| switch.punt_to(Some(index)));
                 }
             }
         }
@@ -139,7 +139,7 @@ pub fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
 }
 
 /// The frame of one that was handed over, with the tag that was in its metadata.
-pub fn handed_over(packet: &PacketBuf) -> (PortNo, PacketBuf) {
+pub fn punted(packet: &PacketBuf) -> (PortNo, PacketBuf) {
     let mut packet = packet.clone();
     let tag = flow::pop_vlan(&mut packet);
     let header: [u8; 14] = *packet.head().first_chunk().expect("it has a header");
@@ -153,7 +153,7 @@ pub fn handed_over(packet: &PacketBuf) -> (PortNo, PacketBuf) {
 }
 
 /// The port and the frame of one that was too long for a header.
-pub fn handed_over_by_tags(packet: &PacketBuf) -> (PortNo, PacketBuf) {
+pub fn punted_by_tags(packet: &PacketBuf) -> (PortNo, PacketBuf) {
     let mut packet = packet.clone();
     let [high, low] = [(); 2].map(|()| flow::pop_vlan(&mut packet).expect("it has a tag"));
     assert_eq!([high.tpid, low.tpid], [EtherType::QINQ, EtherType::VLAN]);

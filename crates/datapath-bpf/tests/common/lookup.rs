@@ -1,6 +1,6 @@
 //! [`Lookup`]: the programs that look frames up, and their tables.
 
-use datapath_bpf::{FlowNo, Pieces, Sizes, Tables};
+use datapath_bpf::{FlowNo, FlowTableSizes, FlowTables, LoadedObject};
 use flow::PortNo;
 use generated::{TestLookupSkel, TestLookupSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -16,23 +16,23 @@ mod generated {
 /// The programs, loaded until the process ends.
 pub struct Lookup {
     skel: &'static TestLookupSkel<'static>,
-    pub tables: Tables,
+    pub tables: FlowTables,
 }
 
 impl Lookup {
     /// Where all frames come in.
     pub const PORT: PortNo = PortNo(7);
 
-    pub fn load(sizes: Sizes) -> Self {
-        Self::load_with(sizes, Sizes::hash_factors())
+    pub fn load(sizes: FlowTableSizes) -> Self {
+        Self::load_with(sizes, FlowTableSizes::hash_factors())
     }
 
     /// With all megaflows in one chain, and all keys in one place of the cache.
-    pub fn load_in_one_chain(sizes: Sizes) -> Self {
+    pub fn load_in_one_chain(sizes: FlowTableSizes) -> Self {
         Self::load_with(sizes, [0; 22])
     }
 
-    fn load_with(sizes: Sizes, hash_factors: [u64; 22]) -> Self {
+    fn load_with(sizes: FlowTableSizes, hash_factors: [u64; 22]) -> Self {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = TestLookupSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
@@ -45,8 +45,8 @@ impl Lookup {
         variables.tunnel.id = 5;
         sizes.apply(open.open_object_mut()).expect("the maps have these sizes");
         let skel = Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
-        let pieces = Pieces::of(skel.object()).expect("there are files left to open");
-        let tables = Tables::new(&pieces).expect("the object has the tables");
+        let loaded = LoadedObject::of(skel.object()).expect("there are files left to open");
+        let tables = FlowTables::new(&loaded).expect("the object has the tables");
         Self { skel, tables }
     }
 

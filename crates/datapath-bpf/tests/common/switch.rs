@@ -1,7 +1,7 @@
 //! [`Switch`]: the programs that stand at VIFs and at the uplink, and their tables, filled by hand.
 
 use super::encode::{self, Bytes};
-use datapath_bpf::{FlowNo, KernelMatch, ListNo, Pieces, Sizes, Tables};
+use datapath_bpf::{ActionListNo, FlowNo, FlowTableSizes, FlowTables, KernelMatch, LoadedObject};
 use flow::{Action, EndpointId, EndpointTable, EntropySeed, FlowKey, FlowMask, PortNo};
 use generated::{DatapathSkel, DatapathSkelBuilder, types};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -21,7 +21,7 @@ pub const DROPPED: u32 = 2;
 pub const REDIRECTED: u32 = 7;
 
 /// Bytes in front of a frame that is handed over.
-const HAND_OVER_LEN: usize = 14;
+const PUNT_HEADER_LEN: usize = 14;
 
 /// What became of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,8 +32,8 @@ pub struct Ran {
 
 impl Ran {
     /// The port and the frame, if it was handed over.
-    pub fn handed_over(&self) -> Option<(PortNo, &[u8])> {
-        let (header, frame) = self.bytes.split_at_checked(HAND_OVER_LEN)?;
+    pub fn punted(&self) -> Option<(PortNo, &[u8])> {
+        let (header, frame) = self.bytes.split_at_checked(PUNT_HEADER_LEN)?;
         let (&port, rest) = header.split_first_chunk()?;
         let is = self.verdict == REDIRECTED && rest == [0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
         is.then_some((PortNo(u32::from_be_bytes(port)), frame))
@@ -43,7 +43,7 @@ impl Ran {
 /// The programs, loaded until the process ends. All frames come in by the loopback device: a test run knows no other.
 pub struct Switch {
     skel: &'static DatapathSkel<'static>,
-    pub tables: Tables,
+    pub tables: FlowTables,
     /// Of the latest list.
     list: u32,
     pub endpoints: EndpointTable,
@@ -64,7 +64,7 @@ impl Switch {
     pub const MAX_LEN: u32 = 3014;
     pub const ENTROPY_BASE: u16 = 49152;
     pub const ENTROPY_PORTS: u16 = 16384;
-    const SIZES: Sizes = Sizes { flows: 1000, cached: 256 };
+    const SIZES: FlowTableSizes = FlowTableSizes { flows: 1000, cached: 256 };
     const LISTS: u32 = 1024;
 
     pub fn load() -> Self {
@@ -82,7 +82,7 @@ impl Switch {
         let sources = 2 * room.next_power_of_two();
         constants.source_shift = 64 - sources.ilog2();
         constants.cache_shift = Self::SIZES.cache_shift();
-        constants.hash_factors = Sizes::hash_factors();
+        constants.hash_factors = FlowTableSizes::hash_factors();
         constants.entropy_factors = *seed.factors();
         let config =
             &mut open.maps.bss_data.as_deref_mut().expect("there are variables").weft_config;
@@ -101,17 +101,17 @@ impl Switch {
         }
         let skel: &'static DatapathSkel<'static> =
             Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
-        let pieces = Pieces::of(skel.object()).expect("there are files left to open");
-        let tables = Tables::new(&pieces).expect("the object has the tables");
+        let loaded = LoadedObject::of(skel.object()).expect("there are files left to open");
+        let tables = FlowTables::new(&loaded).expect("the object has the tables");
         let switch = Self { skel, tables, list: 0, endpoints };
         switch.put_ports();
-        switch.hand_over_to(Some(1));
+        switch.punt_to(Some(1));
         switch
     }
 
     /// By which device frames are handed over.
-    pub fn hand_over_to(&self, ifindex: Option<u32>) {
-        let (map, first) = (self.map("weft_hand_over"), 0_u32.to_ne_bytes());
+    pub fn punt_to(&self, ifindex: Option<u32>) {
+        let (map, first) = (self.map("weft_punt_device"), 0_u32.to_ne_bytes());
         let told = match ifindex {
             Some(ifindex) => map.update(&first, &ifindex.to_ne_bytes(), MapFlags::ANY),
             None => map.delete(&first),
@@ -229,11 +229,11 @@ impl Switch {
     pub fn put(&mut self, key: &FlowKey, actions: &[Action], max_len: u32) -> FlowNo {
         self.list = self.list % (Self::LISTS - 1) + 1;
         let list = encode::list(actions, key, max_len);
-        self.update("weft_lists", self.list, &list);
-        self.put_list(key, ListNo(self.list))
+        self.update("weft_actions", self.list, &list);
+        self.put_action_list(key, ActionListNo(self.list))
     }
 
-    pub fn put_list(&mut self, key: &FlowKey, list: ListNo) -> FlowNo {
+    pub fn put_action_list(&mut self, key: &FlowKey, list: ActionListNo) -> FlowNo {
         let mut mask = FlowMask::exact().of_packet();
         for field in
             [flow::Field::TunMetadata1, flow::Field::TunMetadata2, flow::Field::TunMetadata3]
@@ -286,7 +286,7 @@ impl Switch {
 
     /// Received packets and bytes, sent packets and bytes.
     pub fn counts(&self, port: PortNo) -> [u64; 4] {
-        let cpus = self.map("weft_port_counts").lookup_percpu(&port.0.to_ne_bytes(), MapFlags::ANY);
+        let cpus = self.map("weft_port_stats").lookup_percpu(&port.0.to_ne_bytes(), MapFlags::ANY);
         let cpus = cpus.expect("can be read").expect("is there");
         std::array::from_fn(|at| sum_words(&cpus, at))
     }

@@ -3,7 +3,7 @@
 use super::Daemon;
 use super::deployed::Deployed;
 use datapath::user::{DeviceConfig, PortConfig, Underlay, joins_vxlan};
-use datapath_bpf::{TakenOver, sends_super_packets};
+use datapath_bpf::{Adoption, sends_super_packets};
 use doctor::choice::{self, Chosen};
 use doctor::facts::{Features, KernelVersion, NicFacts};
 use flow::{TunnelSpec, TunnelType};
@@ -119,7 +119,7 @@ fn port(PortConfig { name, device, .. }: &PortConfig, by_kernel: bool) -> Chosen
 }
 
 /// What a daemon that was killed or stopped has left to this one.
-fn took_over(TakenOver { megaflows, adopted, unreadable, missed }: &TakenOver) -> Chosen {
+fn took_over(Adoption { megaflows, adopted, unreadable, missed }: &Adoption) -> Chosen {
     let why = match unreadable {
         0 => "those that the network file of now decides alike for all their packets".to_owned(),
         lost => format!("{lost} were lost, another version of weft has laid them out"),

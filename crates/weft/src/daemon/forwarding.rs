@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::user::{Config, UserDatapath};
-use datapath_bpf::{KernelDatapath, PinError, Purged, StartError, TakenOver, purge};
+use datapath_bpf::{Adoption, KernelDatapath, PinError, Purged, StartError, purge};
 use doctor::host::Capabilities;
 use std::path::Path;
 use std::sync::Arc;
@@ -109,17 +109,17 @@ impl Forwarding {
     pub fn take_over(&self, switch: &Switch) -> Result<()> {
         let Provider::Kernel(kernel) = &self.provider else { return Ok(()) };
         let adopted = switch.adopt(kernel.inherited(), Instant::now())?;
-        if let Err(error) = kernel.take_over(adopted) {
+        if let Err(error) = kernel.adopt(adopted) {
             tracing::warn!("something is left of the daemon before: {error}");
         }
         Ok(())
     }
 
     /// What became of what a daemon had left.
-    pub fn taken_over(&self) -> Option<TakenOver> {
+    pub fn taken_over(&self) -> Option<Adoption> {
         match &self.provider {
             Provider::User(_) => None,
-            Provider::Kernel(kernel) => kernel.taken_over(),
+            Provider::Kernel(kernel) => kernel.adoption(),
         }
     }
 

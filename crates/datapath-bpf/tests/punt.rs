@@ -6,7 +6,7 @@ use common::encode;
 use common::frames::tcp4;
 use common::switch::{DROPPED, PASSED, REDIRECTED, Ran, Switch, offsets};
 use common::tunnels::{self, Tunnel};
-use datapath_bpf::{ListNo, Served};
+use datapath_bpf::{ActionListNo, FlowStats};
 use flow::{
     Action, DatapathKey, DropReason, FlowKey, LogicalPorts, PortKey, PortNo, TunnelKey, TunnelSpec,
     TunnelType, extract,
@@ -23,8 +23,8 @@ fn key(frame: &[u8]) -> FlowKey {
     extract(&PacketBuf::from_bytes(frame), Switch::VIF, None).expect("it is whole")
 }
 
-fn is_handed_over(ran: &Ran, frame: &[u8]) -> bool {
-    ran.handed_over() == Some((Switch::VIF, frame))
+fn is_punted(ran: &Ran, frame: &[u8]) -> bool {
+    ran.punted() == Some((Switch::VIF, frame))
 }
 
 #[test]
@@ -32,28 +32,28 @@ fn misses_are_handed_over_as_long_as_there_are_tokens() {
     testkit::require_root!();
     let switch = Switch::load();
     let frame = tcp4();
-    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    assert!(is_punted(&switch.vif(&frame), &frame));
     switch.configure(offsets::MISS_BURST, &3_u64.to_ne_bytes());
     switch.configure(offsets::MISS_NS, &(1_u64 << 50).to_ne_bytes());
-    let handed_over = (0..10).filter(|_| is_handed_over(&switch.vif(&frame), &frame)).count();
+    let punted = (0..10).filter(|_| is_punted(&switch.vif(&frame), &frame)).count();
     // The machine may have been up for less than that many nanoseconds: then there is not one token.
-    assert!(handed_over <= 3, "{handed_over}");
+    assert!(punted <= 3, "{punted}");
     let dropped = switch.drops(Switch::VIF, DropReason::UpcallQueueFull);
-    assert_eq!(dropped, 10 - handed_over as u64);
+    assert_eq!(dropped, 10 - punted as u64);
     switch.configure(offsets::MISS_NS, &1_u64.to_ne_bytes());
-    assert!(is_handed_over(&switch.vif(&frame), &frame), "there are tokens again");
+    assert!(is_punted(&switch.vif(&frame), &frame), "there are tokens again");
     switch.configure(offsets::MISS_NS, &(1_u64 << 62).to_ne_bytes());
     (0..3).for_each(|_| drop(switch.vif(&frame)));
     assert_eq!(switch.vif(&frame).verdict, DROPPED);
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
-    assert!(is_handed_over(&switch.vif(&frame), &frame), "somebody wants to see it");
+    assert!(is_punted(&switch.vif(&frame), &frame), "somebody wants to see it");
 }
 
 #[test]
 fn what_nobody_reads_is_dropped_and_counted() {
     testkit::require_root!();
     let switch = Switch::load();
-    switch.hand_over_to(None);
+    switch.punt_to(None);
     assert_eq!(switch.vif(&tcp4()).verdict, DROPPED);
     assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
 }
@@ -70,23 +70,23 @@ fn what_was_watched_or_set_aside_is_served_when_nobody_reads() {
     let flow = switch.put(&key(&frame), &output, frame.len() as u32);
     let served = Ran { verdict: REDIRECTED, bytes: frame.clone() };
     let gone_and_back = |switch: &Switch, what: &str| {
-        assert!(is_handed_over(&switch.vif(&frame), &frame), "{what}");
-        switch.hand_over_to(None);
+        assert!(is_punted(&switch.vif(&frame), &frame), "{what}");
+        switch.punt_to(None);
         assert_eq!(switch.vif(&frame), served, "{what}");
-        switch.hand_over_to(Some(1));
+        switch.punt_to(Some(1));
     };
     for port in [Switch::VIF, Switch::DEVICE] {
         switch.set_port(port, 1, encode::WATCHED, 0);
         gone_and_back(&switch, "a port that is watched");
         switch.set_port(port, 1, 0, 0);
     }
-    assert!(is_handed_over(&switch.vif(&long), &long));
+    assert!(is_punted(&switch.vif(&long), &long));
     gone_and_back(&switch, "set aside");
     switch.tables.delete(flow).expect("it is there");
     switch.put(&key(&frame), &[Action::Drop(DropReason::FlowDrop)], 0);
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
-    assert!(is_handed_over(&switch.vif(&frame), &frame));
-    switch.hand_over_to(None);
+    assert!(is_punted(&switch.vif(&frame), &frame));
+    switch.punt_to(None);
     assert_eq!(switch.vif(&frame).verdict, DROPPED);
     let dropped = [DropReason::FlowDrop, DropReason::NoDaemon];
     assert_eq!(dropped.map(|reason| switch.drops(Switch::VIF, reason)), [1, 0]);
@@ -102,10 +102,10 @@ fn packets_of_tunnels_are_counted_when_nobody_reads_what_programs_leave() {
         let (outer, _) = tunnels::arrival(tunnel, &tcp4(), &tunnel_key);
         let is_gre = tunnel.spec.tunnel == TunnelType::Gre;
         assert_eq!(switch.uplink(&outer).verdict, if is_gre { REDIRECTED } else { PASSED });
-        switch.hand_over_to(None);
+        switch.punt_to(None);
         assert_eq!(switch.uplink(&outer).verdict, DROPPED, "{tunnel:?}");
         assert_eq!(switch.drops(Switch::UPLINK, DropReason::NoDaemon), number as u64 + 1);
-        switch.hand_over_to(Some(1));
+        switch.punt_to(Some(1));
     }
 }
 
@@ -115,9 +115,9 @@ fn nothing_is_handed_over_to_the_device_that_gets_the_number_of_the_one_that_is_
     let (switch, host) = (Switch::load(), TestHost::new("gone"));
     let (netlink, spec) = (host.netlink(), LinkSpec::new("up"));
     let index = netlink.create(&spec, &LinkKind::Bridge).expect("a device can be made");
-    host.run(|| switch.hand_over_to(Some(index.0)));
+    host.run(|| switch.punt_to(Some(index.0)));
     let frame = tcp4();
-    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    assert!(is_punted(&switch.vif(&frame), &frame));
     netlink.delete(index).expect("it can be removed");
     let again = host.program("ip");
     let made = { again }
@@ -133,12 +133,12 @@ fn list_for_userspace_is_handed_over_without_tokens() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
-    let flow = switch.put_list(&key(&frame), ListNo::HAND_OVER);
+    let flow = switch.put_action_list(&key(&frame), ActionListNo::PUNT);
     switch.configure(offsets::MISS_NS, &(1_u64 << 62).to_ne_bytes());
-    assert!((0..5).all(|_| is_handed_over(&switch.vif(&frame), &frame)));
+    assert!((0..5).all(|_| is_punted(&switch.vif(&frame), &frame)));
     assert_eq!(
-        switch.tables.served(flow).expect("it is there"),
-        Served::default(),
+        switch.tables.stats(flow).expect("it is there"),
+        FlowStats::default(),
         "userspace counts it"
     );
     assert_eq!(switch.counts(Switch::VIF), [0; 4]);
@@ -153,10 +153,10 @@ fn drops_are_counted_unless_somebody_watches_them() {
     assert_eq!(switch.vif(&frame).verdict, DROPPED);
     assert_eq!(switch.drops(Switch::VIF, DropReason::FlowDrop), 1);
     assert_eq!(switch.counts(Switch::VIF), [1, frame.len() as u64, 0, 0]);
-    let served = switch.tables.served(flow).expect("it is there");
+    let served = switch.tables.stats(flow).expect("it is there");
     assert_eq!((served.packets, served.bytes), (1, frame.len() as u64));
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
-    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    assert!(is_punted(&switch.vif(&frame), &frame));
     assert_eq!(switch.drops(Switch::VIF, DropReason::FlowDrop), 1);
 }
 
@@ -181,14 +181,14 @@ fn frames_that_are_too_long_are_handed_over() {
     let output = Action::Output(Switch::DEVICE);
     for (max_len, goes) in [(len, true), (len - 1, false)] {
         let flow = switch.put(&key(&frame), std::slice::from_ref(&output), max_len);
-        assert_eq!(is_handed_over(&switch.vif(&frame), &frame), !goes, "a list of {max_len}");
+        assert_eq!(is_punted(&switch.vif(&frame), &frame), !goes, "a list of {max_len}");
         switch.tables.delete(flow).expect("it is there");
     }
     for (extra, goes) in [(0, true), (1, false)] {
         let mut long = frame.clone();
         long.resize(Switch::MAX_LEN as usize + extra, 0);
         let flow = switch.put(&key(&long), std::slice::from_ref(&output), 0);
-        assert_eq!(is_handed_over(&switch.vif(&long), &long), !goes, "{extra} too long for a port");
+        assert_eq!(is_punted(&switch.vif(&long), &long), !goes, "{extra} too long for a port");
         switch.tables.delete(flow).expect("it is there");
     }
     for tunnel in &all {
@@ -199,7 +199,7 @@ fn frames_that_are_too_long_are_handed_over() {
             let mut long = frame.clone();
             long.resize(most + extra, 0);
             let flow = switch.put(&key(&long), std::slice::from_ref(&encap), 0);
-            assert_eq!(is_handed_over(&switch.vif(&long), &long), !goes, "{extra}: {tunnel:?}");
+            assert_eq!(is_punted(&switch.vif(&long), &long), !goes, "{extra}: {tunnel:?}");
             switch.tables.delete(flow).expect("it is there");
         }
     }
@@ -214,11 +214,11 @@ fn ports_that_cannot_be_used_or_are_watched_get_nothing_from_programs() {
     assert_eq!(switch.vif(&frame), Ran { verdict: REDIRECTED, bytes: frame.clone() });
     for (ifindex, flags) in [(0, 0), (1, encode::WATCHED)] {
         switch.set_port(Switch::DEVICE, ifindex, flags, 0);
-        assert!(is_handed_over(&switch.vif(&frame), &frame), "{ifindex} {flags}");
+        assert!(is_punted(&switch.vif(&frame), &frame), "{ifindex} {flags}");
     }
     switch.set_port(Switch::DEVICE, 1, 0, 0);
     switch.set_port(Switch::VIF, 1, encode::WATCHED, 0);
-    assert!(is_handed_over(&switch.vif(&frame), &frame), "a port that is watched");
+    assert!(is_punted(&switch.vif(&frame), &frame), "a port that is watched");
 }
 
 #[test]
@@ -273,12 +273,12 @@ fn packets_of_a_megaflow_do_not_overtake_one_another() {
     let is_left =
         |outer: &[u8]| switch.uplink(outer) == Ran { verdict: PASSED, bytes: outer.to_vec() };
 
-    assert!(!is_handed_over(&switch.vif(&frame), &frame) && !is_left(&outer));
-    assert!(is_handed_over(&switch.vif(&long), &long) && is_left(&long_outer));
-    assert!(is_handed_over(&switch.vif(&frame), &frame), "the longer one is in front of it");
+    assert!(!is_punted(&switch.vif(&frame), &frame) && !is_left(&outer));
+    assert!(is_punted(&switch.vif(&long), &long) && is_left(&long_outer));
+    assert!(is_punted(&switch.vif(&frame), &frame), "the longer one is in front of it");
     assert!(is_left(&outer), "the longer one is in front of it");
     let patience = Duration::from_secs(10);
-    wait_until(patience, "it is a while ago", || !is_handed_over(&switch.vif(&frame), &frame));
+    wait_until(patience, "it is a while ago", || !is_punted(&switch.vif(&frame), &frame));
     wait_until(patience, "it is a while ago", || !is_left(&outer));
 }
 
@@ -291,9 +291,9 @@ fn nothing_counts_as_sent_without_an_uplink() {
     let encap = Action::Encap { endpoint: tunnel.id, key: ALL };
     let flow = switch.put(&key(&frame), &[encap], 0);
     switch.configure(offsets::UPLINK_IFINDEX, &0_u32.to_ne_bytes());
-    assert!(is_handed_over(&switch.vif(&frame), &frame));
+    assert!(is_punted(&switch.vif(&frame), &frame));
     assert_eq!(switch.endpoint_counts(tunnel.id), [0; 4]);
-    assert_eq!(switch.tables.served(flow).expect("it is there"), Served::default());
+    assert_eq!(switch.tables.stats(flow).expect("it is there"), FlowStats::default());
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn copies_by_the_uplink_are_handed_over_when_they_are_too_long() {
         let flow = switch.put(&key(&frame), &copies, 0);
         let max_len = frame.len() as u32 - extra;
         switch.configure(offsets::UPLINK_MAX_LEN, &max_len.to_ne_bytes());
-        assert_eq!(is_handed_over(&switch.vif(&frame), &frame), !goes, "{extra} too long");
+        assert_eq!(is_punted(&switch.vif(&frame), &frame), !goes, "{extra} too long");
         switch.tables.delete(flow).expect("it is there");
     }
 }
@@ -345,11 +345,11 @@ fn end_points_that_are_not_ready_get_nothing_from_programs() {
         switch.put(&key(frame), std::slice::from_ref(&encap), 0);
     }
     assert_eq!(switch.vif(&frame).verdict, REDIRECTED);
-    assert!(!is_handed_over(&switch.vif(&frame), &frame));
-    assert!(is_handed_over(&switch.vif(&syn), &syn), "its MSS is lowered there");
+    assert!(!is_punted(&switch.vif(&frame), &frame));
+    assert!(is_punted(&switch.vif(&syn), &syn), "its MSS is lowered there");
     switch.endpoints.resolve(tunnel.id, None);
     switch.put_endpoint(tunnel.id, 0, &spec, local);
-    assert!(is_handed_over(&switch.vif(&frame), &frame), "it is not resolved");
+    assert!(is_punted(&switch.vif(&frame), &frame), "it is not resolved");
 }
 
 /// A change to an outer packet.
@@ -413,7 +413,7 @@ fn odd_packets_of_the_underlay_are_left_as_they_are() {
             let ran = switch.uplink(&odd);
             let of_gre = matches!(what, "a checksum" | "another payload");
             if of_gre {
-                assert_eq!(ran.handed_over(), Some((Switch::UPLINK, &odd[..])), "{what}");
+                assert_eq!(ran.punted(), Some((Switch::UPLINK, &odd[..])), "{what}");
             } else {
                 assert_eq!(ran, Ran { verdict: PASSED, bytes: odd }, "{what}: {tunnel:?}");
             }

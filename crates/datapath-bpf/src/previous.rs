@@ -3,11 +3,11 @@
 use crate::entries::{PRESENT, RESOLVED};
 use crate::key::{KernelKey, KernelMask, KernelMatch};
 use crate::layout::{
-    LAYOUT, WORDS, weft_device, weft_drop, weft_endpoint, weft_flow, weft_key, weft_port,
+    LAYOUT, WORDS, weft_device, weft_drop_key, weft_endpoint, weft_flow, weft_key, weft_port,
 };
 use crate::pin::{Pins, read_state, remove_set};
-use crate::ports::Upkeep;
-use crate::record::{u16_at, u32_at, u64_at};
+use crate::ports::DeviceCleanup;
+use crate::struct_bytes::{u16_at, u32_at, u64_at};
 use crate::sys;
 use flow::{DropReason, Field, Match, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -25,23 +25,23 @@ const PORTION: u32 = 4096;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Old {
+pub(crate) struct PreviousState {
     sets: Vec<PathBuf>,
     /// Those of which all is known.
-    read: Vec<OldSet>,
+    read: Vec<PreviousSet>,
     /// Megaflows of those that this version cannot read.
     pub(crate) unreadable: u64,
 }
 
 /// The programs of one process, and their maps. Of a million megaflows only the numbers are here: the rest stays where it is.
 #[derive(Debug)]
-struct OldSet {
+struct PreviousSet {
     /// Generations and numbers of megaflows, the newest last.
     megaflows: Vec<(u64, u32)>,
     masks: Vec<KernelMask>,
     flows: MapHandle,
     /// Ports are numbered as that process had them.
-    devices: HashMap<PortNo, OldDevice>,
+    devices: HashMap<PortNo, PreviousDevice>,
     hops: HashMap<[u32; 4], NextHop>,
     drops: MapHandle,
     links: MapHandle,
@@ -49,9 +49,9 @@ struct OldSet {
 
 /// The device of a port.
 #[derive(Clone, Copy, Debug)]
-struct OldDevice {
+struct PreviousDevice {
     index: Ifindex,
-    upkeep: Upkeep,
+    cleanup: DeviceCleanup,
 }
 
 /// The port at each device, as they are numbered now.
@@ -59,26 +59,26 @@ pub(crate) type PortsNow = HashMap<Ifindex, PortNo>;
 
 /// The conditions of megaflows that a process has left, the oldest first; see [`crate::KernelDatapath::inherited`].
 #[derive(Clone, Debug, Default)]
-pub struct Inherited {
-    left: Option<(Arc<Old>, Arc<PortsNow>)>,
+pub struct InheritedMatches {
+    left: Option<(Arc<PreviousState>, Arc<PortsNow>)>,
     /// Set and megaflow of the next.
     at: (usize, usize),
 }
 
-impl Inherited {
-    pub(crate) fn new(old: Arc<Old>, now: PortsNow) -> Self {
-        Self { left: Some((old, Arc::new(now))), at: (0, 0) }
+impl InheritedMatches {
+    pub(crate) fn new(previous: Arc<PreviousState>, now: PortsNow) -> Self {
+        Self { left: Some((previous, Arc::new(now))), at: (0, 0) }
     }
 }
 
-impl Iterator for Inherited {
+impl Iterator for InheritedMatches {
     type Item = Match;
 
     fn next(&mut self) -> Option<Match> {
-        let (old, now) = self.left.as_ref()?;
+        let (previous, now) = self.left.as_ref()?;
         loop {
             let (set, megaflow) = self.at;
-            let set = old.read.get(set)?;
+            let set = previous.read.get(set)?;
             match set.megaflows.get(megaflow) {
                 None => self.at = (self.at.0 + 1, 0),
                 Some(&which) => {
@@ -92,25 +92,25 @@ impl Iterator for Inherited {
     }
 }
 
-impl Old {
+impl PreviousState {
     /// What is pinned.
     pub(crate) fn read(pins: &Pins) -> Self {
-        let mut old = Self { sets: pins.sets(), ..Self::default() };
-        for folder in &old.sets {
+        let mut previous = Self { sets: pins.sets(), ..Self::default() };
+        for folder in &previous.sets {
             match read_state(folder) {
-                Some(state) if state.layout == LAYOUT => match OldSet::read(folder) {
-                    Ok(set) => old.read.push(set),
+                Some(state) if state.layout == LAYOUT => match PreviousSet::read(folder) {
+                    Ok(set) => previous.read.push(set),
                     Err(error) => {
                         tracing::warn!(set = %folder.display(), "cannot be read: {error}");
-                        old.unreadable += state.megaflows;
+                        previous.unreadable += state.megaflows;
                     }
                 },
-                Some(state) => old.unreadable += state.megaflows,
+                Some(state) => previous.unreadable += state.megaflows,
                 // It was never in use.
                 None => {}
             }
         }
-        old
+        previous
     }
 
     /// Nothing is left.
@@ -131,10 +131,11 @@ impl Old {
         // It was made to receive all frames for the sake of tags alone.
         let has_links = self.read.iter().any(|set| set.links.keys().next().is_some());
         let uplinks = stood.iter().filter(|index| has_links && !vifs.contains(index));
-        let uplinks = uplinks.map(|&index| OldDevice { index, upkeep: Upkeep::Promiscuous });
-        for OldDevice { index, upkeep } in ports().copied().chain(uplinks) {
+        let uplinks =
+            uplinks.map(|&index| PreviousDevice { index, cleanup: DeviceCleanup::Promiscuous });
+        for PreviousDevice { index, cleanup } in ports().copied().chain(uplinks) {
             if !stay.contains(&index)
-                && let Err(error) = close(index, upkeep)
+                && let Err(error) = close(index, cleanup)
             {
                 // It may be gone by now.
                 tracing::debug!("{error}");
@@ -153,7 +154,7 @@ impl Old {
         let mut missed = HashMap::new();
         for set in &self.read {
             for key in set.drops.keys() {
-                let word = u64_at(&key, offset_of!(weft_drop, port_reason));
+                let word = u64_at(&key, offset_of!(weft_drop_key, port_reason));
                 if word & 0xff != DropReason::NoDaemon as u64 {
                     continue;
                 }
@@ -190,18 +191,18 @@ fn each(map: &MapHandle, mut take: impl FnMut(u32, &[u8])) -> io::Result<()> {
 }
 
 /// Does to a device what an orderly end does.
-fn close(index: Ifindex, upkeep: Upkeep) -> Result<(), netdev::Error> {
+fn close(index: Ifindex, cleanup: DeviceCleanup) -> Result<(), netdev::Error> {
     let netlink = Netlink::open()?;
-    match upkeep {
-        Upkeep::None => Ok(()),
-        Upkeep::Promiscuous if !netlink.link_by_index(index)?.promiscuous => Ok(()),
-        Upkeep::Promiscuous => netlink.set_promiscuous(index, false),
+    match cleanup {
+        DeviceCleanup::None => Ok(()),
+        DeviceCleanup::Promiscuous if !netlink.link_by_index(index)?.promiscuous => Ok(()),
+        DeviceCleanup::Promiscuous => netlink.set_promiscuous(index, false),
         // Unless a machine has it open.
-        Upkeep::VmTap => Tap::release(&netlink.link_by_index(index)?.name).map(drop),
+        DeviceCleanup::VmTap => Tap::release(&netlink.link_by_index(index)?.name).map(drop),
     }
 }
 
-impl OldSet {
+impl PreviousSet {
     fn read(set: &Path) -> Result<Self, libbpf_rs::Error> {
         Self::from_maps(|name| MapHandle::from_pinned_path(set.join(name)))
     }
@@ -220,11 +221,11 @@ impl OldSet {
             }
         })?;
         megaflows.sort_unstable();
-        let mut upkeeps = HashMap::new();
+        let mut cleanups = HashMap::new();
         each(&map("weft_ports")?, |port, entry| {
-            let upkeep = Upkeep::of_flags(u32_at(entry, offset_of!(weft_port, flags)));
-            if upkeep != Upkeep::None {
-                upkeeps.insert(PortNo(port), upkeep);
+            let cleanup = DeviceCleanup::of_flags(u32_at(entry, offset_of!(weft_port, flags)));
+            if cleanup != DeviceCleanup::None {
+                cleanups.insert(PortNo(port), cleanup);
             }
         })?;
         // Not by what frames to ports leave by: of a device without a carrier, that is nothing.
@@ -233,8 +234,8 @@ impl OldSet {
             let index = Ifindex(u32_at(entry, offset_of!(weft_device, ifindex)));
             if index.0 != 0 {
                 let port = PortNo(u32_at(entry, offset_of!(weft_device, port)));
-                let upkeep = upkeeps.get(&port).copied().unwrap_or_default();
-                devices.insert(port, OldDevice { index, upkeep });
+                let cleanup = cleanups.get(&port).copied().unwrap_or_default();
+                devices.insert(port, PreviousDevice { index, cleanup });
             }
         })?;
         let mut hops = HashMap::new();
@@ -251,7 +252,7 @@ impl OldSet {
                 hops.insert(remote, hop);
             }
         })?;
-        let (drops, links) = (map("weft_drops")?, map("weft_links")?);
+        let (drops, links) = (map("weft_drops")?, map("weft_tag_links")?);
         Ok(Self { megaflows, masks, flows, devices, hops, drops, links })
     }
 
@@ -284,9 +285,9 @@ fn words(entry: &[u8]) -> [u64; WORDS] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flows::Flows;
-    use crate::load::{Room, load};
-    use crate::pieces::Pieces;
+    use crate::load::{MapSizes, load};
+    use crate::megaflows::Megaflows;
+    use crate::object::LoadedObject;
     use crate::ports::Ports;
     use datapath::megaflow::Megaflow;
     use datapath::user::{DeviceConfig, PortConfig};
@@ -295,9 +296,11 @@ mod tests {
     use testkit::host::TestHost;
 
     /// What programs have, as it would be pinned.
-    fn set(pieces: &Pieces) -> OldSet {
-        OldSet::from_maps(|name| pieces.map(name).map_err(|error| io::Error::other(error).into()))
-            .expect("all maps are there")
+    fn set(loaded: &LoadedObject) -> PreviousSet {
+        PreviousSet::from_maps(|name| {
+            loaded.map(name).map_err(|error| io::Error::other(error).into())
+        })
+        .expect("all maps are there")
     }
 
     fn port(number: u32, device: DeviceConfig) -> PortConfig {
@@ -320,25 +323,26 @@ mod tests {
     fn megaflows_are_inherited_in_their_order_when_their_devices_have_no_carrier() {
         testkit::require_root!();
         let host = TestHost::new("carrier");
-        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         // It is down.
         let link = bridge(&host, "d0");
         assert!(!link.is_usable());
-        let mut ports = Ports::new(&pieces, None, true).unwrap();
+        let mut ports = Ports::new(&loaded, None, true).unwrap();
         let device = DeviceConfig::Interface { name: "d0".to_owned(), mtu: 1500 };
         ports.add(&port(3, device)).unwrap();
         ports.observe(PortNo(3), Some(&link)).unwrap();
-        let mut flows = Flows::new(&pieces, PortNo(0)).unwrap();
+        let mut flows = Megaflows::new(&loaded, PortNo(0)).unwrap();
         for in_port in [3, 4, 100_000] {
             flows
                 .put(&Megaflow::new(from(in_port), [Action::Output(PortNo(3))].into()), None)
                 .unwrap();
         }
-        let old = Old { read: vec![set(&pieces)], ..Old::default() };
-        assert_eq!(old.megaflows(), 3);
-        let inherited = Inherited::new(Arc::new(old), PortsNow::from([(link.index, PortNo(9))]));
+        let previous = PreviousState { read: vec![set(&loaded)], ..PreviousState::default() };
+        assert_eq!(previous.megaflows(), 3);
+        let inherited =
+            InheritedMatches::new(Arc::new(previous), PortsNow::from([(link.index, PortNo(9))]));
         let again = inherited.clone();
-        let ports = |conditions: Inherited| -> Vec<u128> {
+        let ports = |conditions: InheritedMatches| -> Vec<u128> {
             conditions.map(|condition| condition.key().get(Field::InPort)).collect()
         };
         assert_eq!(ports(inherited), [9, 100_000], "there is no device of port 4");
@@ -349,11 +353,11 @@ mod tests {
     fn devices_are_left_as_they_were_when_they_are_no_ports_any_more() {
         testkit::require_root!();
         let host = TestHost::new("closed");
-        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
+        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         let links = ["d0", "d1", "d2"].map(|name| bridge(&host, name));
         host.run(|| Tap::provide("vm0")).expect("a TAP");
         let tap = host.netlink().link("vm0").expect("it is there");
-        let mut ports = Ports::new(&pieces, None, true).unwrap();
+        let mut ports = Ports::new(&loaded, None, true).unwrap();
         for (number, link) in (1..).zip(&links[..2]) {
             let device = DeviceConfig::Interface { name: link.name.clone(), mtu: 1500 };
             ports.add(&port(number, device)).unwrap();
@@ -364,8 +368,8 @@ mod tests {
         for link in &links {
             host.netlink().set_promiscuous(link.index, true).unwrap();
         }
-        let old = Old { read: vec![set(&pieces)], ..Old::default() };
-        host.run(|| old.close_devices(&[], &HashSet::from([links[1].index])));
+        let previous = PreviousState { read: vec![set(&loaded)], ..PreviousState::default() };
+        host.run(|| previous.close_devices(&[], &HashSet::from([links[1].index])));
         let promiscuous =
             |link: &Link| host.netlink().link_by_index(link.index).unwrap().promiscuous;
         // The second is a port still, and the third was none.

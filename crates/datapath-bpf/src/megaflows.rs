@@ -1,10 +1,12 @@
-//! [`Flows`]: the megaflows that programs have, by number and by entry.
+//! [`Megaflows`]: the megaflows that programs have, by number and by entry.
 
+use crate::action_list::ActionList;
+use crate::action_list_map::ActionListMap;
+use crate::flow_tables::{
+    ActionListNo, FlowNo, FlowStats, FlowTables, Grace, LookupStats, MapError, MaskNo, Retired,
+};
 use crate::key::KernelMatch;
-use crate::list::List;
-use crate::lists::Lists;
-use crate::pieces::Pieces;
-use crate::tables::{FlowNo, Grace, ListNo, Lookups, MaskNo, Retired, Served, TableError, Tables};
+use crate::object::LoadedObject;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use flow::{Action, FlowKey, FlowMask, Match, PortNo};
 use std::collections::{HashMap, HashSet};
@@ -12,9 +14,9 @@ use std::sync::Arc;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Flows {
-    tables: Tables,
-    lists: Lists,
+pub(crate) struct Megaflows {
+    tables: FlowTables,
+    lists: ActionListMap,
     uplink: PortNo,
     numbers: HashMap<MegaflowId, FlowNo>,
     /// By the number of the entry.
@@ -33,9 +35,9 @@ struct Entry {
     /// The words of the key of which the mask has bits.
     values: Box<[u64]>,
     actions: Arc<[Action]>,
-    list: ListNo,
+    list: ActionListNo,
     /// What the place had served before.
-    base: Served,
+    base: FlowStats,
     /// Packets that it had served when it was looked at last, and when that was another number than before.
     seen: u64,
     used_ms: u64,
@@ -52,7 +54,7 @@ pub(crate) type Portion<T> = (Vec<(T, Usage)>, Option<FlowNo>);
 pub(crate) struct Deleted {
     entries: Vec<(FlowNo, Entry)>,
     tables: Retired,
-    lists: Vec<ListNo>,
+    lists: Vec<ActionListNo>,
 }
 
 impl Deleted {
@@ -80,7 +82,7 @@ impl Entry {
     }
 
     /// What it has counted, when its place has served so much.
-    fn usage(&mut self, served: Served, now_ms: u64) -> Usage {
+    fn usage(&mut self, served: FlowStats, now_ms: u64) -> Usage {
         let packets = served.packets.wrapping_sub(self.base.packets);
         if packets != self.seen {
             (self.seen, self.used_ms) = (packets, now_ms.max(1));
@@ -95,14 +97,14 @@ fn values(condition: &Match) -> Box<[u64]> {
     words.filter(|(_, mask)| **mask != 0).map(|(word, _)| *word).collect()
 }
 
-impl Flows {
+impl Megaflows {
     /// Those of freshly loaded programs: none. Frames leave by the uplink when they leave by the port `uplink`.
-    pub(crate) fn new(pieces: &Pieces, uplink: PortNo) -> Result<Self, TableError> {
-        let tables = Tables::new(pieces)?;
+    pub(crate) fn new(loaded: &LoadedObject, uplink: PortNo) -> Result<Self, MapError> {
+        let tables = FlowTables::new(loaded)?;
         let entries = std::iter::repeat_with(|| None).take(tables.capacity()).collect();
         Ok(Self {
             tables,
-            lists: Lists::new(pieces)?,
+            lists: ActionListMap::new(loaded)?,
             uplink,
             numbers: HashMap::new(),
             entries,
@@ -115,13 +117,13 @@ impl Flows {
     /// are handed over. `example` is the key of a packet that it is for, if one is known.
     ///
     /// # Errors
-    /// [`TableError::is_full`]: perhaps there is room when something has been [reclaimed](Flows::reclaim). With any error, the megaflow
+    /// [`MapError::is_full`]: perhaps there is room when something has been [reclaimed](Megaflows::reclaim). With any error, the megaflow
     /// is not there, whatever its actions were before.
     pub(crate) fn put(
         &mut self,
         megaflow: &Megaflow,
         example: Option<&FlowKey>,
-    ) -> Result<(), TableError> {
+    ) -> Result<(), MapError> {
         self.doomed.remove(&megaflow.id);
         let put = match self.numbers.get(&megaflow.id).copied() {
             Some(number) => self.replace(number, megaflow),
@@ -133,7 +135,7 @@ impl Flows {
         put
     }
 
-    fn insert(&mut self, megaflow: &Megaflow, example: Option<&FlowKey>) -> Result<(), TableError> {
+    fn insert(&mut self, megaflow: &Megaflow, example: Option<&FlowKey>) -> Result<(), MapError> {
         let mask = megaflow.condition.mask();
         let Ok(matched) = KernelMatch::of(&megaflow.condition, example) else { return Ok(()) };
         let list = self.list(megaflow)?;
@@ -144,24 +146,24 @@ impl Flows {
         };
         self.masks.insert(Arc::clone(&mask));
         self.numbers.insert(megaflow.id, number);
-        let entry = self.entries.get_mut(number.0 as usize).ok_or(TableError::FlowsFull)?;
+        let entry = self.entries.get_mut(number.0 as usize).ok_or(MapError::FlowsFull)?;
         let entry = entry.insert(Entry {
             id: megaflow.id,
             mask,
             values: values(&megaflow.condition),
             actions: Arc::clone(&megaflow.actions),
             list,
-            base: Served::default(),
+            base: FlowStats::default(),
             seen: 0,
             used_ms: 0,
             sorted: 0,
         });
-        entry.base = self.tables.served(number)?;
+        entry.base = self.tables.stats(number)?;
         Ok(())
     }
 
     /// Other actions for a megaflow that there is.
-    fn replace(&mut self, number: FlowNo, megaflow: &Megaflow) -> Result<(), TableError> {
+    fn replace(&mut self, number: FlowNo, megaflow: &Megaflow) -> Result<(), MapError> {
         let same = self.entry(number).is_some_and(|entry| entry.is_of(&megaflow.condition));
         if !same {
             // Another condition with the same number: as rare as a hash with a secret makes it.
@@ -180,7 +182,7 @@ impl Flows {
     }
 
     /// Takes a megaflow out, with what it has counted: its packets are handed over. If not even that can be done, it stays as it is, is
-    /// seen to be there, and [`Flows::discard_doomed`] tries again.
+    /// seen to be there, and [`Megaflows::discard_doomed`] tries again.
     fn discard(&mut self, id: MegaflowId) {
         if self.take_out(id).is_err() {
             self.doomed.insert(id);
@@ -193,7 +195,7 @@ impl Flows {
     }
 
     /// Takes a megaflow out of the tables, if it is there. Programs may still be executing it.
-    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, Entry)>, TableError> {
+    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, Entry)>, MapError> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
         self.tables.delete(number)?;
         self.numbers.remove(&id);
@@ -208,17 +210,19 @@ impl Flows {
     }
 
     /// The list of a megaflow, used once more.
-    fn list(&mut self, megaflow: &Megaflow) -> Result<ListNo, TableError> {
-        let Some(list) = List::of(megaflow, self.uplink) else { return Ok(ListNo::HAND_OVER) };
+    fn list(&mut self, megaflow: &Megaflow) -> Result<ActionListNo, MapError> {
+        let Some(list) = ActionList::of(megaflow, self.uplink) else {
+            return Ok(ActionListNo::PUNT);
+        };
         match self.lists.acquire(list) {
-            Err(TableError::ListsFull) => Ok(ListNo::HAND_OVER),
+            Err(MapError::ActionListsFull) => Ok(ActionListNo::PUNT),
             result => result,
         }
     }
 
-    /// Takes megaflows out. When a grace period has passed, [`Flows::finish`] says what they have counted. The first error, beside what
+    /// Takes megaflows out. When a grace period has passed, [`Megaflows::finish`] says what they have counted. The first error, beside what
     /// could be done all the same; what could not be taken out is there still.
-    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (Deleted, Result<(), TableError>) {
+    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (Deleted, Result<(), MapError>) {
         let (mut entries, mut result) = (Vec::new(), Ok(()));
         for &id in ids {
             match self.take_out(id) {
@@ -236,24 +240,24 @@ impl Flows {
     }
 
     /// What has to be waited for until there is room again, if there is anything.
-    pub(crate) fn reclaim(&mut self) -> Result<Deleted, TableError> {
+    pub(crate) fn reclaim(&mut self) -> Result<Deleted, MapError> {
         let tables = self.tables.retire_and_sort(|_| 0)?;
         Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
     /// No grace period could be waited for: what was deleted stays so, and is given back another time.
-    pub(crate) fn put_off(&mut self, deleted: Deleted) {
+    pub(crate) fn requeue(&mut self, deleted: Deleted) {
         let Deleted { entries: _, tables, lists } = deleted;
-        self.tables.put_off(tables);
-        self.lists.put_off(lists);
+        self.tables.requeue(tables);
+        self.lists.requeue(lists);
     }
 
     /// What is to be done now and then: masks are tried in the order in which they have been hit since the last time, and what
     /// nobody uses any more is taken out.
-    pub(crate) fn maintain(&mut self) -> Result<Deleted, TableError> {
+    pub(crate) fn maintain(&mut self) -> Result<Deleted, MapError> {
         let mut hits: HashMap<MaskNo, u64> = HashMap::new();
         let end = self.tables.end();
-        let served = self.tables.served_from(FlowNo(0), end.0)?;
+        let served = self.tables.stats_from(FlowNo(0), end.0)?;
         for (number, (entry, served)) in (0..).map(FlowNo).zip(self.entries.iter_mut().zip(served))
         {
             if let (Some(entry), Some(mask)) = (entry, self.tables.mask_of(number)) {
@@ -277,15 +281,15 @@ impl Flows {
         &mut self,
         deleted: Deleted,
         now_ms: u64,
-    ) -> Result<Vec<(MegaflowId, Usage)>, TableError> {
+    ) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
         let Deleted { entries, tables, lists } = deleted;
         let count = |(number, mut entry): (FlowNo, Entry)| {
-            let served = self.tables.served(number)?;
+            let served = self.tables.stats(number)?;
             Ok((entry.id, entry.usage(served, now_ms)))
         };
         let counted = entries.into_iter().map(count).collect();
-        self.tables.give_back(tables);
-        self.lists.give_back(lists);
+        self.tables.free(tables);
+        self.lists.free(lists);
         counted
     }
 
@@ -302,11 +306,11 @@ impl Flows {
         most: usize,
         now_ms: u64,
         of: impl Fn(MegaflowId, &dyn Fn() -> Megaflow) -> T,
-    ) -> Result<Portion<T>, TableError> {
+    ) -> Result<Portion<T>, MapError> {
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
         let end = self.tables.end();
         let most = most.min(end.0.saturating_sub(from.0));
-        let served = self.tables.served_from(from, most)?;
+        let served = self.tables.stats_from(from, most)?;
         let entries = self.entries.iter_mut().skip(from.0 as usize).zip(served);
         let portion = entries.filter_map(|(entry, served)| {
             let entry = entry.as_mut()?;
@@ -324,8 +328,8 @@ impl Flows {
     }
 
     /// Packets that programs have served, and what their lookups came to.
-    pub(crate) fn lookups(&self) -> Result<(u64, Lookups), TableError> {
-        let served = self.tables.served_from(FlowNo(0), self.tables.end().0)?;
+    pub(crate) fn lookups(&self) -> Result<(u64, LookupStats), MapError> {
+        let served = self.tables.stats_from(FlowNo(0), self.tables.end().0)?;
         let packets = served.iter().map(|served| served.packets).sum();
         Ok((packets, self.tables.lookups()?))
     }
@@ -334,13 +338,14 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Room, load};
+    use crate::load::{MapSizes, load};
     use flow::{EntropySeed, Field};
 
     const UPLINK: PortNo = PortNo(0);
 
-    fn loaded(megaflows: usize) -> Pieces {
-        load(Room::new(megaflows, 1), &EntropySeed::random()).expect("the programs can be loaded")
+    fn loaded(megaflows: usize) -> LoadedObject {
+        load(MapSizes::new(megaflows, 1), &EntropySeed::random())
+            .expect("the programs can be loaded")
     }
 
     /// What comes in by a port goes out by another.
@@ -353,12 +358,12 @@ mod tests {
     #[test]
     fn megaflow_is_absent_when_its_new_actions_cannot_be_put() {
         testkit::require_root!();
-        let pieces = loaded(100);
-        let mut flows = Flows::new(&pieces, UPLINK).unwrap();
+        let loaded = loaded(100);
+        let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
         for from in [1, 2] {
             flows.put(&from_to(from, 2), None).unwrap();
         }
-        pieces.map("weft_lists").unwrap().freeze().unwrap();
+        loaded.map("weft_actions").unwrap().freeze().unwrap();
         let (known, new) = (from_to(3, 2), from_to(1, 9));
         assert!(flows.put(&new, None).is_err(), "there is no list for it");
         assert!(flows.get([new.id]).is_empty(), "it would be executed with its old actions");
@@ -370,8 +375,8 @@ mod tests {
     #[test]
     fn others_are_put_and_deleted_when_one_cannot_be() {
         testkit::require_root!();
-        let pieces = loaded(100);
-        let mut flows = Flows::new(&pieces, UPLINK).unwrap();
+        let loaded = loaded(100);
+        let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
         let [a, b, c] = [1, 2, 3].map(|from| from_to(from, 9));
         for megaflow in [&a, &b, &c] {
             flows.put(megaflow, None).unwrap();
@@ -380,7 +385,7 @@ mod tests {
         let number = flows.numbers[&b.id];
         flows.tables.delete(number).unwrap();
         let (deleted, result) = flows.delete(&[a.id, b.id, c.id]);
-        assert!(matches!(result, Err(TableError::NoSuchFlow(_))), "{result:?}");
+        assert!(matches!(result, Err(MapError::NoSuchFlow(_))), "{result:?}");
         let gone: Vec<_> = deleted.entries.iter().map(|(_, entry)| entry.id).collect();
         assert_eq!(gone, [a.id, c.id]);
         assert_eq!(flows.get([a.id, b.id, c.id]), [b], "what could not be deleted is seen");

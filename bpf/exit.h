@@ -20,7 +20,7 @@ enum {
 /* Counts a packet that came in by `port`; for the uplink, when there is no room for one more port. */
 __weak int count_drop(__u32 port, __u32 reason)
 {
-	struct weft_drop drop = { .port_reason = (__u64)port << 8 | (reason & 0xff) };
+	struct weft_drop_key drop = { .port_reason = (__u64)port << 8 | (reason & 0xff) };
 	__u64 *count = bpf_map_lookup_elem(&weft_drops, &drop);
 	__u64 one = 1;
 
@@ -37,9 +37,9 @@ __weak int count_drop(__u32 port, __u32 reason)
 
 /*
  * Longer frames that are no super-packets cannot be given a header: helpers make them longer only up
- * to what is allocated in one piece. Tags they can be given, see WEFT_HAND_OVER_ETHERTYPE.
+ * to what is allocated in one piece. Tags they can be given, see WEFT_PUNT_ETHERTYPE.
  */
-static __noinline int hand_over_tagged(struct __sk_buff *skb, __u32 port, __u32 ifindex)
+static __noinline int punt_tagged(struct __sk_buff *skb, __u32 port, __u32 ifindex)
 {
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETHERTYPE_VLAN), port & 0xffff) ||
 	    bpf_skb_vlan_push(skb, bpf_htons(ETHERTYPE_QINQ), port >> 16))
@@ -55,13 +55,13 @@ __weak int has_daemon(void)
 {
 	__u32 first = 0;
 
-	return bpf_map_lookup_elem(&weft_hand_over, &first) != 0;
+	return bpf_map_lookup_elem(&weft_punt_device, &first) != 0;
 }
 
-/* See WEFT_HAND_OVER_ETHERTYPE. */
-__weak int hand_over(struct __sk_buff *skb, __u32 port)
+/* See WEFT_PUNT_ETHERTYPE. */
+__weak int punt(struct __sk_buff *skb, __u32 port)
 {
-	__u32 first = 0, *found = bpf_map_lookup_elem(&weft_hand_over, &first), ifindex;
+	__u32 first = 0, *found = bpf_map_lookup_elem(&weft_punt_device, &first), ifindex;
 	struct {
 		__be32 port;
 		__u32 nobody[2];
@@ -69,14 +69,14 @@ __weak int hand_over(struct __sk_buff *skb, __u32 port)
 		__u16 pad;
 	} header = {
 		.port = bpf_htonl(port),
-		.type = bpf_htons(WEFT_HAND_OVER_ETHERTYPE),
+		.type = bpf_htons(WEFT_PUNT_ETHERTYPE),
 	};
 
 	if (!found)
 		return count_drop(port, DROP_NO_DAEMON);
 	ifindex = *found;
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
-		return hand_over_tagged(skb, port, ifindex);
+		return punt_tagged(skb, port, ifindex);
 	if (bpf_skb_store_bytes(skb, 0, &header, ETH_LEN, 0))
 		return count_drop(port, DROP_HEADROOM);
 	return bpf_redirect(ifindex, 0);
@@ -89,7 +89,7 @@ __weak int hand_over(struct __sk_buff *skb, __u32 port)
  */
 static __always_inline bool has_token(__u32 port)
 {
-	struct weft_bucket *bucket = bpf_map_lookup_elem(&weft_misses, &port);
+	struct weft_token_bucket *bucket = bpf_map_lookup_elem(&weft_miss_limit, &port);
 	__u64 period = weft_config.miss_ns, burst = weft_config.miss_burst;
 	__u64 now, at, fresh, tokens;
 
@@ -119,5 +119,5 @@ __weak int miss(struct __sk_buff *skb, __u32 port)
 {
 	if (!weft_config.watch_drops && !has_token(port))
 		return count_drop(port, DROP_UPCALL_QUEUE_FULL);
-	return hand_over(skb, port);
+	return punt(skb, port);
 }

@@ -1,10 +1,10 @@
 //! What outlives a process, and how the next one takes over: see docs/adr/0012.
 
 use super::{KernelDatapath, StartError};
-use crate::adopt::{Inherited, Old};
-use crate::attach;
-use crate::pieces::Pieces;
+use crate::attachment;
+use crate::object::LoadedObject;
 use crate::pin::{PinError, Pins, Set};
+use crate::previous::{InheritedMatches, PreviousState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What stays when the process is killed, and what one that was has left.
@@ -13,13 +13,13 @@ pub(super) struct Pinned {
     /// The names of these programs go before the folder does. `None` when they could not be pinned.
     pub(super) set: Option<Arc<Set>>,
     pub(super) pins: Arc<Pins>,
-    old: Mutex<Option<Arc<Old>>>,
-    taken_over: OnceLock<TakenOver>,
+    previous: Mutex<Option<Arc<PreviousState>>>,
+    adoption: OnceLock<Adoption>,
 }
 
 /// What became of what a process had left that was killed, or stopped so that its programs stay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TakenOver {
+pub struct Adoption {
     /// Megaflows that it had.
     pub megaflows: u64,
     /// Those of them that its successor has, decided anew.
@@ -33,13 +33,13 @@ pub struct TakenOver {
 impl KernelDatapath {
     /// The conditions of the megaflows that a process has left which was killed, the oldest first, by the numbers that ports have now.
     /// Every packet that one of these served meets its condition. Whoever decides them anew puts what comes of it, and then calls
-    /// [`KernelDatapath::take_over`].
-    pub fn inherited(&self) -> Inherited {
-        let old = self.pinned.as_ref().and_then(|pinned| {
-            pinned.old.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Arc::clone)
+    /// [`KernelDatapath::adopt`].
+    pub fn inherited(&self) -> InheritedMatches {
+        let previous = self.pinned.as_ref().and_then(|pinned| {
+            pinned.previous.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Arc::clone)
         });
-        let now = || self.front.lock().ports.by_device();
-        old.map(|old| Inherited::new(old, now())).unwrap_or_default()
+        let now = || self.bpf.lock().ports.by_device();
+        previous.map(|previous| InheritedMatches::new(previous, now())).unwrap_or_default()
     }
 
     /// Forwards from now on instead of the programs of a process that was killed, if it has left any. `adopted` of what was
@@ -48,63 +48,69 @@ impl KernelDatapath {
     ///
     /// # Errors
     /// Something that was left behind cannot be removed; packets are forwarded all the same.
-    pub fn take_over(&self, adopted: usize) -> Result<(), StartError> {
+    pub fn adopt(&self, adopted: usize) -> Result<(), StartError> {
         let refused = |error| {
             let folder = self.pinned.as_ref().map(|pinned| pinned.pins.folder().to_owned());
             StartError::Pins(PinError::Refused { folder: folder.unwrap_or_default(), error })
         };
-        let old = self.pinned.as_ref().and_then(|pinned| {
-            Some((pinned, pinned.old.lock().unwrap_or_else(PoisonError::into_inner).take()?))
+        let previous = self.pinned.as_ref().and_then(|pinned| {
+            Some((pinned, pinned.previous.lock().unwrap_or_else(PoisonError::into_inner).take()?))
         });
         // Programs may stand somewhere of which nothing is left to be read.
-        let Some((pinned, old)) = old else { return self.front.take_over().map_err(refused) };
-        let stood = attach::devices(&pinned.pins);
-        self.front.lock().inherit_hops(&old.hops());
-        let taken = self.front.take_over();
+        let Some((pinned, previous)) = previous else {
+            return self.bpf.replace_previous_programs().map_err(refused);
+        };
+        let stood = attachment::devices(&pinned.pins);
+        self.bpf.lock().inherit_hops(&previous.hops());
+        let taken = self.bpf.replace_previous_programs();
         let missed = {
-            let mut state = self.front.lock();
-            let missed = old.missed(&state.ports.by_device());
+            let mut state = self.bpf.lock();
+            let missed = previous.missed(&state.ports.by_device());
             for (port, packets) in &missed {
                 state.ports.add_missed(*port, *packets);
             }
             missed.values().sum()
         };
-        old.close_devices(&stood, &self.front.lock().kept_devices());
-        let taken_over = TakenOver {
-            megaflows: old.megaflows() as u64 + old.unreadable,
+        previous.close_devices(&stood, &self.bpf.lock().kept_devices());
+        let adoption = Adoption {
+            megaflows: previous.megaflows() as u64 + previous.unreadable,
             adopted: adopted as u64,
-            unreadable: old.unreadable,
+            unreadable: previous.unreadable,
             missed,
         };
-        taken_over.say();
+        adoption.say();
         // There is one.
-        let _ = pinned.taken_over.set(taken_over);
-        let removed = old.remove();
+        let _ = pinned.adoption.set(adoption);
+        let removed = previous.remove();
         taken.and(removed).map_err(refused)
     }
 
-    /// What became of what a process had left, once it has been [taken over](KernelDatapath::take_over).
-    pub fn taken_over(&self) -> Option<TakenOver> {
-        self.pinned.as_ref()?.taken_over.get().copied()
+    /// What became of what a process had left, once it has been [taken over](KernelDatapath::adopt).
+    pub fn adoption(&self) -> Option<Adoption> {
+        self.pinned.as_ref()?.adoption.get().copied()
     }
 }
 
 impl Pinned {
-    pub(super) fn new(pieces: &Pieces, pins: Arc<Pins>, old: Option<Old>) -> Self {
-        let set = pins.add_set(pieces).map(Arc::new);
+    pub(super) fn new(
+        loaded: &LoadedObject,
+        pins: Arc<Pins>,
+        previous: Option<PreviousState>,
+    ) -> Self {
+        let set = pins.add_set(loaded).map(Arc::new);
         let set = set.inspect_err(|error| {
             tracing::warn!(folder = %pins.folder().display(), "programs cannot be pinned: {error}; what is cached now nobody takes over");
         });
         Self {
             set: set.ok(),
             pins,
-            old: Mutex::new(old.map(Arc::new)),
-            taken_over: OnceLock::new(),
+            previous: Mutex::new(previous.map(Arc::new)),
+            adoption: OnceLock::new(),
         }
     }
 }
 
-impl TakenOver {
+impl Adoption {
     fn say(&self) {
         let Self { megaflows, adopted, unreadable, missed } = self;
         tracing::info!(

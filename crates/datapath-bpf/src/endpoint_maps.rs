@@ -1,14 +1,14 @@
-//! [`Reach`]: remote end points and logical links as programs know them.
+//! [`EndpointMaps`]: remote end points and logical links as programs know them.
 //!
 //! What programs cannot do with an end point they leave to the user datapath: one that they do not know gets its packets from
 //! there, and packets from it go there.
 
 use crate::entries::{self, Class, Known};
-use crate::layout::{weft_endpoint, weft_endpoint_change, weft_endpoints};
-use crate::pieces::Pieces;
-use crate::record::{record, u64_at};
+use crate::flow_tables::MapError;
+use crate::layout::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
+use crate::object::LoadedObject;
+use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
-use crate::tables::TableError;
 use datapath::stats::Count;
 use datapath::user::{EndpointConfig, TunnelConfig, Underlay};
 use flow::{EndpointId, NextHop, PortNo, TagLink, TunnelSpec, TunnelType};
@@ -26,7 +26,7 @@ pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [Count;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub(crate) struct EndpointMaps {
     classes_map: MapHandle,
     endpoints_map: MapHandle,
     gre_map: MapHandle,
@@ -54,20 +54,20 @@ pub(crate) struct Reach {
 #[must_use = "what is not given back is lost"]
 pub(crate) struct RetiredClasses(Vec<u16>);
 
-impl Reach {
+impl EndpointMaps {
     /// That of a freshly loaded object: nothing.
-    pub(crate) fn new(pieces: &Pieces) -> Result<Self, TableError> {
-        let classes_map = pieces.map("weft_classes")?;
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
+        let classes_map = loaded.map("weft_classes")?;
         Ok(Self {
             classes: vec![None; classes_map.max_entries() as usize],
             overheads: vec![0; classes_map.max_entries() as usize],
             classes_map,
-            endpoints_map: pieces.map("weft_endpoints")?,
-            gre_map: pieces.map("weft_gre")?,
-            links_map: pieces.map("weft_links")?,
-            endpoint_put: pieces.own_program("endpoint_put")?,
-            sources_put: pieces.own_program("sources_put")?,
-            sources_delete: pieces.own_program("sources_delete")?,
+            endpoints_map: loaded.map("weft_endpoints")?,
+            gre_map: loaded.map("weft_gre_locals")?,
+            links_map: loaded.map("weft_tag_links")?,
+            endpoint_put: loaded.own_program("endpoint_put")?,
+            sources_put: loaded.own_program("sources_put")?,
+            sources_delete: loaded.own_program("sources_delete")?,
             endpoints: BTreeMap::new(),
             links: HashSet::new(),
             gre: HashSet::new(),
@@ -81,7 +81,7 @@ impl Reach {
     ///
     /// # Errors
     /// When the kernel refuses something.
-    pub(crate) fn forget(&mut self, underlay: &Underlay) -> Result<(), TableError> {
+    pub(crate) fn forget(&mut self, underlay: &Underlay) -> Result<(), MapError> {
         let wanted: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
         let ports = ports(underlay);
@@ -112,11 +112,11 @@ impl Reach {
         Ok(())
     }
 
-    /// Adds what an underlay has. What it has not is [forgotten](Reach::forget) already.
+    /// Adds what an underlay has. What it has not is [forgotten](EndpointMaps::forget) already.
     ///
     /// # Errors
     /// When the kernel refuses something.
-    pub(crate) fn add_all(&mut self, underlay: &Underlay) -> Result<(), TableError> {
+    pub(crate) fn add_all(&mut self, underlay: &Underlay) -> Result<(), MapError> {
         let ports = ports(underlay);
         let mut new = Vec::new();
         for end in &underlay.endpoints {
@@ -147,7 +147,7 @@ impl Reach {
         Ok(())
     }
 
-    /// The classes that no end point is of. They may be [given back](Reach::give_back) after a grace period.
+    /// The classes that no end point is of. They may be [given back](EndpointMaps::free) after a grace period.
     pub(crate) fn retire(&self) -> RetiredClasses {
         let used: HashSet<u16> = self.endpoints.values().map(|known| known.class).collect();
         let is_unused =
@@ -157,16 +157,12 @@ impl Reach {
     }
 
     /// Makes free what nobody can be using any more.
-    pub(crate) fn give_back(&mut self, retired: RetiredClasses) {
+    pub(crate) fn free(&mut self, retired: RetiredClasses) {
         retired.0.into_iter().for_each(|class| self.classes[usize::from(class)] = None);
     }
 
     /// The way to an end point is another one, or not known any more.
-    pub(crate) fn resolve(
-        &mut self,
-        id: EndpointId,
-        hop: Option<NextHop>,
-    ) -> Result<(), TableError> {
+    pub(crate) fn resolve(&mut self, id: EndpointId, hop: Option<NextHop>) -> Result<(), MapError> {
         match hop {
             Some(hop) => drop(self.hops.insert(id, hop)),
             None => drop(self.hops.remove(&id)),
@@ -186,7 +182,7 @@ impl Reach {
         &mut self,
         id: EndpointId,
         mtu: Option<u16>,
-    ) -> Result<(), TableError> {
+    ) -> Result<(), MapError> {
         match mtu {
             Some(mtu) => drop(self.path_mtus.insert(id, mtu)),
             None => drop(self.path_mtus.remove(&id)),
@@ -201,7 +197,7 @@ impl Reach {
     }
 
     /// What programs have counted of each end point with which they have exchanged something: received, and sent.
-    pub(crate) fn counts(&self) -> Result<EndpointCounts, TableError> {
+    pub(crate) fn counts(&self) -> Result<EndpointCounts, MapError> {
         let mut counts = HashMap::new();
         let Some((last, _)) = self.endpoints.last_key_value() else { return Ok(counts) };
         let entries =
@@ -230,7 +226,7 @@ impl Reach {
     pub(crate) fn inherit(
         &mut self,
         hop: impl Fn(&[u32; 4]) -> Option<NextHop>,
-    ) -> Result<(), TableError> {
+    ) -> Result<(), MapError> {
         let open = self.endpoints.values_mut().filter(|known| known.hop.is_none());
         let mut inherited = Vec::new();
         for known in open {
@@ -242,20 +238,20 @@ impl Reach {
     }
 
     /// Forgets ways of which nothing has been heard.
-    pub(crate) fn disinherit(&mut self) -> Result<(), TableError> {
+    pub(crate) fn disinherit(&mut self) -> Result<(), MapError> {
         std::mem::take(&mut self.inherited).into_iter().try_for_each(|id| self.resolve(id, None))
     }
 
-    fn remove(&mut self, gone: &[Known]) -> Result<(), TableError> {
+    fn remove(&mut self, gone: &[Known]) -> Result<(), MapError> {
         self.in_rows(gone, &self.sources_delete)?;
         for known in gone {
             self.endpoints.remove(&known.config.id);
-            self.put(known.config.id, record!(weft_endpoint { flags: 0_u32 }))?;
+            self.put(known.config.id, struct_bytes!(weft_endpoint { flags: 0_u32 }))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, new: &[Known]) -> Result<(), TableError> {
+    fn add(&mut self, new: &[Known]) -> Result<(), MapError> {
         for batch in new.chunks(BATCH) {
             let (mut numbers, mut entries) = (Vec::new(), Vec::new());
             for known in batch {
@@ -282,15 +278,15 @@ impl Reach {
     }
 
     /// Has a program do something with end points, many whose numbers are in a row at once; the sum of what it returns.
-    fn in_rows(&self, endpoints: &[Known], program: &OwnedFd) -> Result<u32, TableError> {
+    fn in_rows(&self, endpoints: &[Known], program: &OwnedFd) -> Result<u32, MapError> {
         let mut sum = 0;
         for row in endpoints.chunk_by(|one, next| one.config.id.0 + 1 == next.config.id.0) {
             for part in row.chunks(BATCH) {
                 let (first, count) = (part[0].config.id.0, part.len() as u32);
-                let mut request = record!(weft_endpoints { first: first, count: count });
+                let mut request = struct_bytes!(weft_endpoint_range { first: first, count: count });
                 let done = sys::run(program.as_fd(), &mut request);
                 match done.map_err(libbpf_rs::Error::from)? {
-                    refused @ ..0 => return Err(TableError::Refused(refused)),
+                    refused @ ..0 => return Err(MapError::Refused(refused)),
                     result => sum += result.cast_unsigned(),
                 }
             }
@@ -299,18 +295,18 @@ impl Reach {
     }
 
     /// Writes an end point again, whose counters go on.
-    fn write(&self, id: EndpointId) -> Result<(), TableError> {
+    fn write(&self, id: EndpointId) -> Result<(), MapError> {
         let Some(known) = self.endpoints.get(&id) else { return Ok(()) };
         self.put(id, entries::of_endpoint(known, self.overhead(known.class)))
     }
 
-    fn put(&self, id: EndpointId, mut endpoint: Vec<u8>) -> Result<(), TableError> {
-        const _: () = assert!(offset_of!(weft_endpoint_change, endpoint) == 0);
-        let change = record!(weft_endpoint_change { number: id.0 });
+    fn put(&self, id: EndpointId, mut endpoint: Vec<u8>) -> Result<(), MapError> {
+        const _: () = assert!(offset_of!(weft_endpoint_update, endpoint) == 0);
+        let change = struct_bytes!(weft_endpoint_update { number: id.0 });
         endpoint.extend_from_slice(&change[endpoint.len()..]);
         match sys::run(self.endpoint_put.as_fd(), &mut endpoint).map_err(libbpf_rs::Error::from)? {
             0 => Ok(()),
-            other => Err(TableError::Refused(other)),
+            other => Err(MapError::Refused(other)),
         }
     }
 
@@ -320,7 +316,7 @@ impl Reach {
     }
 
     /// The number of a class; `None` when there are too many.
-    fn class(&mut self, wanted: Class) -> Result<Option<u16>, TableError> {
+    fn class(&mut self, wanted: Class) -> Result<Option<u16>, MapError> {
         if let Some(at) = self.classes.iter().position(|class| *class == Some(wanted)) {
             return Ok(Some(at as u16));
         }
@@ -374,8 +370,8 @@ pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Room, load};
-    use crate::record::u32_at;
+    use crate::load::{MapSizes, load};
+    use crate::struct_bytes::u32_at;
     use flow::{Dscp, EntropySeed, Ttl};
     use std::net::Ipv6Addr;
     use std::os::fd::AsRawFd;
@@ -421,14 +417,14 @@ mod tests {
     }
 
     /// The numbers of the end points of all chains.
-    fn chains(reach: &Reach, sources: &MapHandle) -> Vec<Vec<u32>> {
+    fn chains(endpoint_maps: &EndpointMaps, sources: &MapHandle) -> Vec<Vec<u32>> {
         let read = |map: &MapHandle| {
             let size = sys::entry_len(map).unwrap();
             let bytes = sys::read(map, 0, map.max_entries()).unwrap();
             (bytes, size)
         };
         let (heads, _) = read(sources);
-        let (endpoints, size) = read(&reach.endpoints_map);
+        let (endpoints, size) = read(&endpoint_maps.endpoints_map);
         let next = |after: u32| {
             let at = after as usize * size + offset_of!(weft_endpoint, next);
             u32_at(&endpoints, at).checked_sub(1)
@@ -450,18 +446,24 @@ mod tests {
     fn end_point_takes_less_than_200_bytes_of_the_kernel_when_there_are_a_million() {
         testkit::require_root!();
         const COUNT: u32 = 1_000_000;
-        let pieces = load(Room::new(16, COUNT as usize), &EntropySeed::random()).expect("programs");
-        let mut reach = Reach::new(&pieces).unwrap();
+        let loaded =
+            load(MapSizes::new(16, COUNT as usize), &EntropySeed::random()).expect("programs");
+        let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
         let underlay = underlay(COUNT, u32::MAX);
         let begun = Instant::now();
-        reach.add_all(&underlay).unwrap();
+        endpoint_maps.add_all(&underlay).unwrap();
         let took = begun.elapsed();
-        let sources = pieces.map("weft_sources").unwrap();
-        let maps = [&reach.endpoints_map, &sources, &reach.gre_map, &reach.classes_map];
+        let sources = loaded.map("weft_sources").unwrap();
+        let maps = [
+            &endpoint_maps.endpoints_map,
+            &sources,
+            &endpoint_maps.gre_map,
+            &endpoint_maps.classes_map,
+        ];
         let each = maps.map(bytes).iter().sum::<u64>() / u64::from(COUNT);
         println!("{COUNT} end points in {took:?}, {each} bytes each");
         assert!(each < 200, "{each} bytes");
-        let chains = chains(&reach, &sources);
+        let chains = chains(&endpoint_maps, &sources);
         assert_eq!(chains.iter().map(Vec::len).sum::<usize>(), COUNT as usize, "all are found");
         let longest = chains.iter().map(Vec::len).max().unwrap_or_default();
         println!("the longest chain has {longest}");
@@ -471,46 +473,47 @@ mod tests {
     #[test]
     fn inherited_way_is_believed_until_something_is_heard_or_it_is_forgotten() {
         testkit::require_root!();
-        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
-        let mut reach = Reach::new(&pieces).unwrap();
-        reach.add_all(&underlay(4, u32::MAX)).unwrap();
+        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
+        let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
+        endpoint_maps.add_all(&underlay(4, u32::MAX)).unwrap();
         let hop = |last| NextHop {
             destination: wire::MacAddr([2, 0, 0, 0, 0, last]),
             source: wire::MacAddr([2, 0, 0, 0, 1, 1]),
         };
-        let way = |reach: &Reach, id: u32| {
-            let entry = reach.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
+        let way = |endpoint_maps: &EndpointMaps, id: u32| {
+            let entry = endpoint_maps.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
             let entry = entry.unwrap().unwrap();
             let is_resolved =
                 u32_at(&entry, offset_of!(weft_endpoint, flags)) & entries::RESOLVED != 0;
             is_resolved.then(|| entry[offset_of!(weft_endpoint, eth_dst) + 5])
         };
-        let ways = |reach: &Reach| [0, 1, 2, 3].map(|id| way(reach, id));
-        reach.resolve(EndpointId(3), Some(hop(3))).unwrap();
+        let ways = |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| way(endpoint_maps, id));
+        endpoint_maps.resolve(EndpointId(3), Some(hop(3))).unwrap();
         // Of the third, nothing was known.
         let third = entries::words(IpAddr::from([10, 0, 0, 2]));
-        reach.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
-        assert_eq!(ways(&reach), [Some(7), Some(7), None, Some(3)]);
-        reach.resolve(EndpointId(1), Some(hop(1))).unwrap();
-        assert_eq!(ways(&reach), [Some(7), Some(1), None, Some(3)]);
-        reach.disinherit().unwrap();
-        assert_eq!(ways(&reach), [None, Some(1), None, Some(3)]);
+        endpoint_maps.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
+        assert_eq!(ways(&endpoint_maps), [Some(7), Some(7), None, Some(3)]);
+        endpoint_maps.resolve(EndpointId(1), Some(hop(1))).unwrap();
+        assert_eq!(ways(&endpoint_maps), [Some(7), Some(1), None, Some(3)]);
+        endpoint_maps.disinherit().unwrap();
+        assert_eq!(ways(&endpoint_maps), [None, Some(1), None, Some(3)]);
     }
 
     #[test]
     fn chains_have_exactly_those_that_there_are_when_end_points_come_and_go() {
         testkit::require_root!();
-        let pieces = load(Room::new(16, 1000), &EntropySeed::random()).expect("programs");
-        let mut reach = Reach::new(&pieces).unwrap();
-        let sources = pieces.map("weft_sources").unwrap();
+        let loaded = load(MapSizes::new(16, 1000), &EntropySeed::random()).expect("programs");
+        let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
+        let sources = loaded.map("weft_sources").unwrap();
         let all = underlay(1000, 3);
         let mut wanted = all.clone();
         for (divisor, rest) in [(1, 0), (7, 3), (2, 1), (5, 0), (1, 0), (1001, 1000)] {
             wanted.endpoints =
                 all.endpoints.iter().filter(|end| end.id.0 % divisor == rest).copied().collect();
-            reach.forget(&wanted).unwrap();
-            reach.add_all(&wanted).unwrap();
-            let mut found: Vec<u32> = chains(&reach, &sources).into_iter().flatten().collect();
+            endpoint_maps.forget(&wanted).unwrap();
+            endpoint_maps.add_all(&wanted).unwrap();
+            let mut found: Vec<u32> =
+                chains(&endpoint_maps, &sources).into_iter().flatten().collect();
             found.sort_unstable();
             let ids: Vec<u32> = wanted.endpoints.iter().map(|end| end.id.0).collect();
             assert_eq!(found, ids, "every {divisor}th");

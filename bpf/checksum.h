@@ -36,56 +36,56 @@ typedef __u32 __attribute__((may_alias)) any32;
 typedef __u64 __attribute__((may_alias)) any64;
 
 /* What the kernel knows of a packet and does not tell in the context. */
-struct owed {
+struct partial_csum {
 	__u32 start;	/* from where the checksum is owed that a device is to make */
 	__u32 field;	/* and where it goes */
 };
 
 /* Of a struct sk_buff, from the byte with `ip_summed` on, as far as `mac_header`: 60 bytes and more. */
-#define OWED_SPAN 88
+#define CSUM_SPAN 88
 
 #define field_info(member, what) __builtin_preserve_field_info(((struct sk_buff *)0)->member, what)
-#define offset_of_summed(member) \
+#define offset_from_ip_summed(member) \
 	(field_info(member, BPF_FIELD_BYTE_OFFSET) - field_info(ip_summed, BPF_FIELD_BYTE_OFFSET))
 
-enum debt {
-	OWES_NOTHING,
+enum csum_state {
+	CSUM_DONE,
 	/* A checksum of 16 bits over all that follows. */
-	OWES,
+	CSUM_PENDING,
 	/* It cannot be told: the kernel has its fields in another order. */
-	OWES_UNKNOWN,
+	CSUM_UNKNOWN,
 };
 
 /*
  * Says whether a checksum is owed. Offsets count from the Ethernet header. All is read at once, for
  * what reading takes is mostly the call.
  */
-static __always_inline enum debt debt_of(struct __sk_buff *ctx, struct owed *owed)
+static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx, struct partial_csum *csum)
 {
-	__u32 start = offset_of_summed(csum_start), offset = offset_of_summed(csum_offset);
-	__u32 mac = offset_of_summed(mac_header);
-	__u8 part[OWED_SPAN] __attribute__((aligned(8)));
+	__u32 start = offset_from_ip_summed(csum_start), offset = offset_from_ip_summed(csum_offset);
+	__u32 mac = offset_from_ip_summed(mac_header);
+	__u8 part[CSUM_SPAN] __attribute__((aligned(8)));
 	__u64 summed;
 
-	if (start > OWED_SPAN - 2 || offset > OWED_SPAN - 2 || mac > OWED_SPAN - 2)
-		return OWES_UNKNOWN;
+	if (start > CSUM_SPAN - 2 || offset > CSUM_SPAN - 2 || mac > CSUM_SPAN - 2)
+		return CSUM_UNKNOWN;
 	if (bpf_probe_read_kernel(part, (mac > offset ? mac : offset) + 2,
 				  (void *)ctx + field_info(ip_summed, BPF_FIELD_BYTE_OFFSET)))
-		return OWES_UNKNOWN;
+		return CSUM_UNKNOWN;
 	summed = *(const any64 *)part << field_info(ip_summed, BPF_FIELD_LSHIFT_U64) >>
 		 field_info(ip_summed, BPF_FIELD_RSHIFT_U64);
 	if (summed != CHECKSUM_PARTIAL)
-		return OWES_NOTHING;
-	owed->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
-	owed->field = owed->start + *(const any16 *)(part + offset);
-	return OWES;
+		return CSUM_DONE;
+	csum->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
+	csum->field = csum->start + *(const any16 *)(part + offset);
+	return CSUM_PENDING;
 }
 
 /* A packet is read in pieces: whole words, and no more bytes than bpf_csum_diff() takes. */
 #define PIECE_LEN 512
 #define PIECES ((LONGEST_PLAIN + PIECE_LEN - 1) / PIECE_LEN)
 
-struct weft_piece {
+struct weft_sum_buffer {
 	__be32 words[PIECE_LEN / sizeof(__be32)];
 };
 
@@ -93,15 +93,15 @@ struct weft_piece {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_piece);
+	__type(value, struct weft_sum_buffer);
 	__uint(max_entries, 1);
-} weft_piece __weak SEC(".maps");
+} weft_sum_buffer __weak SEC(".maps");
 
 /* Adds the bytes from `at` to `end` of the packet, wherever they are, to a sum; false when that cannot be done. */
 __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 {
 	__u32 none = 0, i, behind, words;
-	struct weft_piece *piece = bpf_map_lookup_elem(&weft_piece, &none);
+	struct weft_sum_buffer *piece = bpf_map_lookup_elem(&weft_sum_buffer, &none);
 	__s64 added;
 
 	if (!sum || !piece)
@@ -114,7 +114,7 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 		behind = end - at - 1;
 		if (behind >= PIECE_LEN)
 			behind = PIECE_LEN - 1;
-		forget(behind, PIECE_LEN - 1);
+		hide_bounds(behind, PIECE_LEN - 1);
 		words = behind / sizeof(__be32);
 		/* The last one may not be full. */
 		piece->words[words] = 0;
@@ -191,7 +191,7 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *sum)
 {
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct owed owed = {};
+	struct partial_csum csum = {};
 	__u64 total = EMPTY_SUM;
 	__be16 field;
 
@@ -200,29 +200,29 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *su
 	/* Devices put the outermost tag into the metadata. One that stays in the bytes would not be summed. */
 	if (l3 > ETH_LEN && !skb->vlan_present)
 		return false;
-	forget(l3, MAX_L3_OFFSET);
+	hide_bounds(l3, MAX_L3_OFFSET);
 	if (has_ip && (sum_by_pseudo_header(data + l3, end, skb->len - l3, false, &total) ||
 		      sum_by_pseudo_header(data + l3, end, skb->len - l3, true, &total))) {
 		*sum = total;
 		return true;
 	}
-	switch (debt_of(skb, &owed)) {
-	case OWES_NOTHING:
+	switch (read_partial_csum(skb, &csum)) {
+	case CSUM_DONE:
 		if (!sum_bytes(skb, l3, skb->len, &total))
 			return false;
 		*sum = total;
 		return true;
-	case OWES:
+	case CSUM_PENDING:
 		break;
 	default:
 		return false;
 	}
 	/* What is summed begins and ends at even offsets. */
-	if (owed.start < l3 || (owed.start - l3) % 2 || (owed.field - owed.start) % 2 ||
-	    owed.field - owed.start == SCTP_SUM)
+	if (csum.start < l3 || (csum.start - l3) % 2 || (csum.field - csum.start) % 2 ||
+	    csum.field - csum.start == SCTP_SUM)
 		return false;
-	if (!sum_bytes(skb, l3, owed.start, &total) ||
-	    bpf_skb_load_bytes(skb, owed.field, &field, sizeof(field)))
+	if (!sum_bytes(skb, l3, csum.start, &total) ||
+	    bpf_skb_load_bytes(skb, csum.field, &field, sizeof(field)))
 		return false;
 	*sum = total + (__u16)~field;
 	return true;

@@ -1,15 +1,15 @@
-//! [`Tables`]: the megaflows and masks that the programs look up, written while they do.
+//! [`FlowTables`]: the megaflows and masks that the programs look up, written while they do.
 //!
-//! The rules that make this safe are told in `bpf/lookup.h`. Userspace's part is that it writes only to what no program can reach:
-//! an entry or a mask that has been taken out is used again only after a grace period, which [`Tables::reclaim`] waits
+//! The rules that make this safe are told in `bpf/lookup.h`. Userspace's part is that it writes only to what no program can endpoint_maps:
+//! an entry or a mask that has been taken out is used again only after a grace period, which [`FlowTables::reclaim`] waits
 //! for.
 
 use crate::key::{KernelMask, KernelMatch};
 use crate::layout::{
-    WORDS, weft_control, weft_flow, weft_key, weft_lookups, weft_mask_list, weft_served,
-    weft_served_page,
+    WORDS, weft_control, weft_flow, weft_flow_stats, weft_flow_stats_page, weft_key,
+    weft_lookup_stats, weft_mask_list,
 };
-use crate::pieces::Pieces;
+use crate::object::LoadedObject;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject};
 use std::collections::HashMap;
@@ -18,33 +18,33 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The number of a megaflow's entry, 1 to [`Sizes::flows`]. It is used again after the megaflow is deleted.
+/// The number of a megaflow's entry, 1 to [`FlowTableSizes::flows`]. It is used again after the megaflow is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowNo(pub u32);
 
-/// The number of a mask, 0 to [`Sizes::MASKS`] - 1.
+/// The number of a mask, 0 to [`FlowTableSizes::MASKS`] - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MaskNo(pub u32);
 
 /// The number of a list of actions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ListNo(pub u32);
+pub struct ActionListNo(pub u32);
 
-impl ListNo {
+impl ActionListNo {
     /// The list that hands packets over.
-    pub const HAND_OVER: Self = Self(0);
+    pub const PUNT: Self = Self(0);
 }
 
 /// How much the tables hold; all of it is allocated when they are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sizes {
+pub struct FlowTableSizes {
     /// Megaflows, 1 to 2^30.
     pub flows: u32,
     /// Entries of the exact-match cache of each CPU; a power of two is made of it.
     pub cached: u32,
 }
 
-impl Sizes {
+impl FlowTableSizes {
     /// Masks.
     pub const MASKS: usize = (size_of::<weft_mask_list>() - 4) / 4;
 
@@ -77,7 +77,7 @@ impl Sizes {
         std::array::from_fn(|at| random.hash_one(at) | 1)
     }
 
-    /// Sizes the maps of an object that is not loaded yet. Its constants are for the caller to set.
+    /// FlowTableSizes the maps of an object that is not loaded yet. Its constants are for the caller to set.
     ///
     /// # Errors
     /// When libbpf does not take a size.
@@ -85,7 +85,7 @@ impl Sizes {
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("weft_flows") => self.places(),
-                Some("weft_served") => self.places().div_ceil(PAGE),
+                Some("weft_flow_stats") => self.places().div_ceil(PAGE),
                 Some("weft_buckets") => self.buckets(),
                 Some("weft_cache") => self.cached(),
                 _ => continue,
@@ -98,7 +98,7 @@ impl Sizes {
 
 /// What the lookups of all CPUs came to, those apart that the exact-match cache answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lookups {
+pub struct LookupStats {
     /// Found by a mask.
     pub hits: u64,
     /// Not found.
@@ -109,7 +109,7 @@ pub struct Lookups {
 
 /// What an entry of the table of megaflows has served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Served {
+pub struct FlowStats {
     /// Packets; a super-packet is one.
     pub packets: u64,
     /// Their bytes.
@@ -118,7 +118,7 @@ pub struct Served {
 
 /// Why the tables did not do what they were asked to.
 #[derive(Debug, thiserror::Error)]
-pub enum TableError {
+pub enum MapError {
     /// As many megaflows as there are places for.
     #[error("the table of megaflows is full")]
     FlowsFull,
@@ -127,7 +127,7 @@ pub enum TableError {
     MasksFull,
     /// As many lists of actions as there are places for.
     #[error("the table of lists of actions is full")]
-    ListsFull,
+    ActionListsFull,
     /// As many end points, tunnels or links as there are places for.
     #[error("there is no room for {0}")]
     Full(&'static str),
@@ -139,7 +139,7 @@ pub enum TableError {
     NoSuchFlow(FlowNo),
     /// The object has no map or program of this name.
     #[error("the object has no {0}")]
-    Lacks(&'static str),
+    Missing(&'static str),
     /// A program refused what it was asked to do.
     #[error("a control program says {0}")]
     Refused(i32),
@@ -148,7 +148,7 @@ pub enum TableError {
     Kernel(#[from] libbpf_rs::Error),
 }
 
-impl TableError {
+impl MapError {
     /// There is no room, for now or at all.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::FlowsFull | Self::MasksFull | Self::ChainFull)
@@ -159,20 +159,20 @@ const E2BIG: i32 = -7;
 
 /// The tables of an object that `control.bpf.c` is a part of, written by one thread.
 #[derive(Debug)]
-pub struct Tables {
+pub struct FlowTables {
     flow_put: OwnedFd,
-    flow_list: OwnedFd,
+    flow_set_list: OwnedFd,
     flow_delete: OwnedFd,
     mask_append: OwnedFd,
-    masks_flip: OwnedFd,
+    mask_list_swap: OwnedFd,
     masks: MapHandle,
     mask_lists: MapHandle,
     served: MapHandle,
     lookups: MapHandle,
     grace: Grace,
-    flows: Flows,
+    flows: FlowEntries,
     numbers: HashMap<KernelMask, MaskNo>,
-    /// How many megaflows each mask has; `None` when nobody can reach it.
+    /// How many megaflows each mask has; `None` when nobody can endpoint_maps it.
     users: Vec<Option<u32>>,
     /// As the programs try them.
     order: Vec<MaskNo>,
@@ -193,20 +193,20 @@ pub struct Grace {
 }
 
 impl Grace {
-    fn new(pieces: &Pieces) -> Result<Self, TableError> {
+    fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
             ..Default::default()
         };
         let anything = MapHandle::create(MapType::Array, Some("weft_grace_in"), 4, 4, 1, &options)?;
-        Ok(Self { map: Arc::new(pieces.map("weft_grace")?), anything: Arc::new(anything) })
+        Ok(Self { map: Arc::new(loaded.map("weft_grace")?), anything: Arc::new(anything) })
     }
 
     /// Waits, some tens of milliseconds: see `weft_grace` in `bpf/maps.h`.
     ///
     /// # Errors
     /// When the kernel refuses it.
-    pub fn wait(&self) -> Result<(), TableError> {
+    pub fn wait(&self) -> Result<(), MapError> {
         let anything = self.anything.as_fd().as_raw_fd().to_ne_bytes();
         Ok(self.map.update(&0_u32.to_ne_bytes(), &anything, MapFlags::ANY)?)
     }
@@ -230,10 +230,10 @@ impl Retired {
 
 /// Who has which entry.
 #[derive(Debug)]
-struct Flows {
+struct FlowEntries {
     /// The mask of each megaflow, by its number.
     masks: Vec<Option<MaskNo>>,
-    /// Nobody can reach these.
+    /// Nobody can endpoint_maps these.
     free: Vec<FlowNo>,
     /// Programs may still be using these.
     deleted: Vec<FlowNo>,
@@ -243,25 +243,25 @@ struct Flows {
     generation: u64,
 }
 
-impl Tables {
+impl FlowTables {
     /// The tables of a freshly loaded object, which are empty.
     ///
     /// # Errors
-    /// [`TableError::Lacks`] for an object that is not of this kind.
-    pub fn new(pieces: &Pieces) -> Result<Self, TableError> {
-        let flows = pieces.map("weft_flows")?.max_entries();
+    /// [`MapError::Missing`] for an object that is not of this kind.
+    pub fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
+        let flows = loaded.map("weft_flows")?.max_entries();
         Ok(Self {
-            flow_put: pieces.own_program("flow_put")?,
-            flow_list: pieces.own_program("flow_list")?,
-            flow_delete: pieces.own_program("flow_delete")?,
-            mask_append: pieces.own_program("mask_append")?,
-            masks_flip: pieces.own_program("masks_flip")?,
-            masks: pieces.map("weft_masks")?,
-            mask_lists: pieces.map("weft_mask_lists")?,
-            served: pieces.map("weft_served")?,
-            lookups: pieces.map("weft_lookups")?,
-            grace: Grace::new(pieces)?,
-            flows: Flows {
+            flow_put: loaded.own_program("flow_put")?,
+            flow_set_list: loaded.own_program("flow_set_list")?,
+            flow_delete: loaded.own_program("flow_delete")?,
+            mask_append: loaded.own_program("mask_append")?,
+            mask_list_swap: loaded.own_program("mask_list_swap")?,
+            masks: loaded.map("weft_masks")?,
+            mask_lists: loaded.map("weft_mask_lists")?,
+            served: loaded.map("weft_flow_stats")?,
+            lookups: loaded.map("weft_lookups")?,
+            grace: Grace::new(loaded)?,
+            flows: FlowEntries {
                 masks: vec![None; flows as usize],
                 free: (1..flows).rev().map(FlowNo).collect(),
                 deleted: Vec::new(),
@@ -269,7 +269,7 @@ impl Tables {
                 generation: 0,
             },
             numbers: HashMap::new(),
-            users: vec![None; Sizes::MASKS],
+            users: vec![None; FlowTableSizes::MASKS],
             order: Vec::new(),
             in_use: 0,
             flipped: false,
@@ -280,17 +280,17 @@ impl Tables {
     /// Installs a megaflow. It must not be there already: the programs find the one that was put last.
     ///
     /// # Errors
-    /// [`TableError::FlowsFull`], [`TableError::MasksFull`], both until something is [reclaimed](Tables::reclaim), or
-    /// [`TableError::ChainFull`]; the megaflow is not there then.
-    pub fn put(&mut self, megaflow: &KernelMatch, list: ListNo) -> Result<FlowNo, TableError> {
-        let flow = *self.flows.free.last().ok_or(TableError::FlowsFull)?;
+    /// [`MapError::FlowsFull`], [`MapError::MasksFull`], both until something is [reclaimed](FlowTables::reclaim), or
+    /// [`MapError::ChainFull`]; the megaflow is not there then.
+    pub fn put(&mut self, megaflow: &KernelMatch, list: ActionListNo) -> Result<FlowNo, MapError> {
+        let flow = *self.flows.free.last().ok_or(MapError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
         self.flows.generation += 1;
         let control = control(megaflow.key().words(), self.flows.generation, flow, mask, list);
         match run(&self.flow_put, control)? {
             0 => {}
-            E2BIG => return Err(TableError::ChainFull),
-            other => return Err(TableError::Refused(other)),
+            E2BIG => return Err(MapError::ChainFull),
+            other => return Err(MapError::Refused(other)),
         }
         self.flows.free.pop();
         self.flows.end = self.flows.end.max(FlowNo(flow.0 + 1));
@@ -304,12 +304,12 @@ impl Tables {
     /// Gives a megaflow another list; its counters go on.
     ///
     /// # Errors
-    /// [`TableError::NoSuchFlow`].
-    pub fn set_list(&mut self, flow: FlowNo, list: ListNo) -> Result<(), TableError> {
-        let mask = self.mask_of(flow).ok_or(TableError::NoSuchFlow(flow))?;
-        match run(&self.flow_list, control(&[0; WORDS], 0, flow, mask, list))? {
+    /// [`MapError::NoSuchFlow`].
+    pub fn set_list(&mut self, flow: FlowNo, list: ActionListNo) -> Result<(), MapError> {
+        let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
+        match run(&self.flow_set_list, control(&[0; WORDS], 0, flow, mask, list))? {
             0 => Ok(()),
-            other => Err(TableError::Refused(other)),
+            other => Err(MapError::Refused(other)),
         }
     }
 
@@ -321,12 +321,12 @@ impl Tables {
     /// Takes a megaflow out: no lookup that begins later finds it, not in an exact-match cache either.
     ///
     /// # Errors
-    /// [`TableError::NoSuchFlow`]; with any other error, it is still there.
-    pub fn delete(&mut self, flow: FlowNo) -> Result<(), TableError> {
-        let mask = self.mask_of(flow).ok_or(TableError::NoSuchFlow(flow))?;
-        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ListNo::HAND_OVER))? {
+    /// [`MapError::NoSuchFlow`]; with any other error, it is still there.
+    pub fn delete(&mut self, flow: FlowNo) -> Result<(), MapError> {
+        let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
+        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ActionListNo::PUNT))? {
             0 => {}
-            other => return Err(TableError::Refused(other)),
+            other => return Err(MapError::Refused(other)),
         }
         self.flows.masks[flow.0 as usize] = None;
         self.flows.deleted.push(flow);
@@ -341,12 +341,12 @@ impl Tables {
     ///
     /// # Errors
     /// When the kernel refuses it.
-    pub fn reclaim_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<(), TableError> {
+    pub fn reclaim_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<(), MapError> {
         let retired = self.retire_and_sort(hits)?;
         let waited = self.grace.wait();
         match &waited {
-            Ok(()) => self.give_back(retired),
-            Err(_) => self.put_off(retired),
+            Ok(()) => self.free(retired),
+            Err(_) => self.requeue(retired),
         }
         waited
     }
@@ -356,7 +356,7 @@ impl Tables {
         self.grace.clone()
     }
 
-    /// What has been deleted. When a grace period has passed that began later, it is to be [given back](Tables::give_back).
+    /// What has been deleted. When a grace period has passed that began later, it is to be [given back](FlowTables::free).
     pub fn retire(&mut self) -> Retired {
         let mut retired = std::mem::take(&mut self.late);
         retired.flows.append(&mut self.flows.deleted);
@@ -364,7 +364,7 @@ impl Tables {
     }
 
     /// No grace period could be waited for: it is retired once more the next time.
-    pub fn put_off(&mut self, retired: Retired) {
+    pub fn requeue(&mut self, retired: Retired) {
         let Retired { mut flows, mut masks, flipped } = retired;
         self.late.flows.append(&mut flows);
         self.late.masks.append(&mut masks);
@@ -375,7 +375,7 @@ impl Tables {
     ///
     /// # Errors
     /// When the kernel refuses it.
-    pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, TableError> {
+    pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, MapError> {
         if self.flipped {
             return Ok(self.retire());
         }
@@ -390,7 +390,7 @@ impl Tables {
             &list_bytes(&order),
             MapFlags::ANY,
         )?;
-        run(&self.masks_flip, Vec::new())?;
+        run(&self.mask_list_swap, Vec::new())?;
         self.in_use ^= 1;
         let mut retired = self.retire();
         let had = std::mem::replace(&mut self.order, order);
@@ -402,7 +402,7 @@ impl Tables {
     }
 
     /// Makes free what nobody can be using any more.
-    pub fn give_back(&mut self, retired: Retired) {
+    pub fn free(&mut self, retired: Retired) {
         let Retired { mut flows, masks, flipped } = retired;
         self.flows.free.append(&mut flows);
         for mask in masks {
@@ -413,27 +413,27 @@ impl Tables {
         }
     }
 
-    /// [`Tables::reclaim_and_sort`] that leaves the order as it is.
+    /// [`FlowTables::reclaim_and_sort`] that leaves the order as it is.
     ///
     /// # Errors
     /// When the kernel refuses it.
-    pub fn reclaim(&mut self) -> Result<(), TableError> {
+    pub fn reclaim(&mut self) -> Result<(), MapError> {
         self.reclaim_and_sort(|_| 0)
     }
 
     /// Packets and bytes that this entry has ever served, whichever megaflow it held.
     ///
     /// # Errors
-    /// [`TableError::NoSuchFlow`].
-    pub fn served(&self, flow: FlowNo) -> Result<Served, TableError> {
-        self.served_from(flow, 1)?.first().copied().ok_or(TableError::NoSuchFlow(flow))
+    /// [`MapError::NoSuchFlow`].
+    pub fn stats(&self, flow: FlowNo) -> Result<FlowStats, MapError> {
+        self.stats_from(flow, 1)?.first().copied().ok_or(MapError::NoSuchFlow(flow))
     }
 
     /// The same of at most `most` entries from `first` on; fewer where the table ends.
     ///
     /// # Errors
     /// When the kernel refuses it.
-    pub fn served_from(&self, first: FlowNo, most: u32) -> Result<Vec<Served>, TableError> {
+    pub fn stats_from(&self, first: FlowNo, most: u32) -> Result<Vec<FlowStats>, MapError> {
         let most = most.min((self.capacity() as u32).saturating_sub(first.0));
         if most == 0 {
             return Ok(Vec::new());
@@ -441,7 +441,7 @@ impl Tables {
         let pages = (first.0 / PAGE, (first.0 + most).div_ceil(PAGE));
         let words: Vec<[u64; PAGE_WORDS]> = sums(&self.served, pages.0, pages.1 - pages.0)?;
         let served = words.as_flattened().as_chunks().0.iter();
-        let served = served.map(|&[packets, bytes]| Served { packets, bytes });
+        let served = served.map(|&[packets, bytes]| FlowStats { packets, bytes });
         Ok(served.skip((first.0 % PAGE) as usize).take(most as usize).collect())
     }
 
@@ -459,10 +459,10 @@ impl Tables {
     ///
     /// # Errors
     /// When the kernel refuses it.
-    pub fn lookups(&self) -> Result<Lookups, TableError> {
+    pub fn lookups(&self) -> Result<LookupStats, MapError> {
         let sums = sums(&self.lookups, 0, 1)?;
-        let &[hits, misses, masks] = sums.first().ok_or(TableError::Lacks("weft_lookups"))?;
-        Ok(Lookups { hits, misses, masks })
+        let &[hits, misses, masks] = sums.first().ok_or(MapError::Missing("weft_lookups"))?;
+        Ok(LookupStats { hits, misses, masks })
     }
 
     /// The masks in the order in which they are tried.
@@ -475,17 +475,19 @@ impl Tables {
     }
 
     /// The number of a mask, which the programs try from now on.
-    fn mask(&mut self, mask: &KernelMask) -> Result<MaskNo, TableError> {
+    fn mask(&mut self, mask: &KernelMask) -> Result<MaskNo, MapError> {
         if let Some(&number) = self.numbers.get(mask) {
             return Ok(number);
         }
-        let free = self.users.iter().position(Option::is_none).ok_or(TableError::MasksFull)?;
+        let free = self.users.iter().position(Option::is_none).ok_or(MapError::MasksFull)?;
         let number = MaskNo(free as u32);
         self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
-        match run(&self.mask_append, control(&[0; WORDS], 0, FlowNo(0), number, ListNo::HAND_OVER))?
-        {
+        match run(
+            &self.mask_append,
+            control(&[0; WORDS], 0, FlowNo(0), number, ActionListNo::PUNT),
+        )? {
             0 => {}
-            other => return Err(TableError::Refused(other)),
+            other => return Err(MapError::Refused(other)),
         }
         self.users[free] = Some(0);
         self.numbers.insert(*mask, number);
@@ -495,17 +497,17 @@ impl Tables {
 }
 
 /// Entries whose counters are side by side, and the words of these.
-const PAGE: u32 = (size_of::<weft_served_page>() / size_of::<weft_served>()) as u32;
-const PAGE_WORDS: usize = size_of::<weft_served_page>() / 8;
+const PAGE: u32 = (size_of::<weft_flow_stats_page>() / size_of::<weft_flow_stats>()) as u32;
+const PAGE_WORDS: usize = size_of::<weft_flow_stats_page>() / 8;
 
 // What `sums` takes for words in this order.
 const _: () = assert!(
-    offset_of!(weft_served, packets) == 0
-        && offset_of!(weft_served, bytes) == 8
-        && size_of::<weft_served>() == 16
-        && offset_of!(weft_lookups, hits) == 0
-        && offset_of!(weft_lookups, misses) == 8
-        && offset_of!(weft_lookups, masks) == 16
+    offset_of!(weft_flow_stats, packets) == 0
+        && offset_of!(weft_flow_stats, bytes) == 8
+        && size_of::<weft_flow_stats>() == 16
+        && offset_of!(weft_lookup_stats, hits) == 0
+        && offset_of!(weft_lookup_stats, misses) == 8
+        && offset_of!(weft_lookup_stats, masks) == 16
 );
 
 /// The sums over all CPUs of the first `N` words of at most `most` entries from `first` on.
@@ -513,7 +515,7 @@ pub(crate) fn sums<const N: usize>(
     map: &MapHandle,
     first: u32,
     most: u32,
-) -> Result<Vec<[u64; N]>, TableError> {
+) -> Result<Vec<[u64; N]>, MapError> {
     let bytes = sys::read(map, first, most).map_err(libbpf_rs::Error::from)?;
     let value = map.value_size().next_multiple_of(8) as usize;
     let entry = sys::entry_len(map).map_err(libbpf_rs::Error::from)?;
@@ -548,7 +550,7 @@ fn control(
     generation: u64,
     flow: FlowNo,
     mask: MaskNo,
-    list: ListNo,
+    list: ActionListNo,
 ) -> Vec<u8> {
     const KEY: usize = size_of::<weft_key>();
     const _: () = assert!(
@@ -570,6 +572,6 @@ fn control(
 }
 
 /// Runs a control program, and returns what it does.
-fn run(program: &OwnedFd, mut context: Vec<u8>) -> Result<i32, TableError> {
+fn run(program: &OwnedFd, mut context: Vec<u8>) -> Result<i32, MapError> {
     Ok(sys::run(program.as_fd(), &mut context).map_err(libbpf_rs::Error::from)?)
 }

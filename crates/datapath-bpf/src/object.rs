@@ -1,34 +1,34 @@
-//! [`Pieces`]: the maps and programs of a loaded object, each by its name.
+//! [`LoadedObject`]: the maps and programs of a loaded object, each by its name.
 
-use crate::tables::TableError;
+use crate::flow_tables::MapError;
 use libbpf_rs::{MapCore, MapHandle, Object};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// See the module. They stay as long as somebody has them; the object may go.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct LoadedObject {
     maps: BTreeMap<String, MapHandle>,
     programs: BTreeMap<String, OwnedFd>,
 }
 
-impl Pieces {
+impl LoadedObject {
     /// Those of an object.
     ///
     /// # Errors
     /// The process may open no more files.
-    pub fn of(object: &Object) -> Result<Self, TableError> {
-        let mut pieces = Self::default();
+    pub fn of(object: &Object) -> Result<Self, MapError> {
+        let mut loaded = Self::default();
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
-            pieces.maps.insert(name, MapHandle::try_from(&map)?);
+            loaded.maps.insert(name, MapHandle::try_from(&map)?);
         }
         for program in object.progs() {
             let name = program.name().to_string_lossy().into_owned();
             let handle = program.as_fd().try_clone_to_owned().map_err(libbpf_rs::Error::from)?;
-            pieces.programs.insert(name, handle);
+            loaded.programs.insert(name, handle);
         }
-        Ok(pieces)
+        Ok(loaded)
     }
 
     /// All of them by their names, maps and programs.
@@ -40,25 +40,25 @@ impl Pieces {
     /// A handle to a map.
     ///
     /// # Errors
-    /// [`TableError::Lacks`].
-    pub fn map(&self, name: &'static str) -> Result<MapHandle, TableError> {
-        let map = self.maps.get(name).ok_or(TableError::Lacks(name))?;
+    /// [`MapError::Missing`].
+    pub fn map(&self, name: &'static str) -> Result<MapHandle, MapError> {
+        let map = self.maps.get(name).ok_or(MapError::Missing(name))?;
         Ok(MapHandle::try_from(map)?)
     }
 
     /// A program.
     ///
     /// # Errors
-    /// [`TableError::Lacks`].
-    pub fn program(&self, name: &'static str) -> Result<BorrowedFd<'_>, TableError> {
-        self.programs.get(name).map(AsFd::as_fd).ok_or(TableError::Lacks(name))
+    /// [`MapError::Missing`].
+    pub fn program(&self, name: &'static str) -> Result<BorrowedFd<'_>, MapError> {
+        self.programs.get(name).map(AsFd::as_fd).ok_or(MapError::Missing(name))
     }
 
     /// A program, to be kept.
     ///
     /// # Errors
-    /// As [`Pieces::program`], or the process may open no more files.
-    pub fn own_program(&self, name: &'static str) -> Result<OwnedFd, TableError> {
+    /// As [`LoadedObject::program`], or the process may open no more files.
+    pub fn own_program(&self, name: &'static str) -> Result<OwnedFd, MapError> {
         Ok(self.program(name)?.try_clone_to_owned().map_err(libbpf_rs::Error::from)?)
     }
 }

@@ -1,6 +1,6 @@
-//! [`Place`]: a device where a program is to stand.
+//! [`AttachPoint`]: a device where a program is to stand.
 
-use crate::attach::Attached;
+use crate::attachment::Attachment;
 use crate::pin::Pins;
 use netdev::Link;
 use std::os::fd::BorrowedFd;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// Where a program is to stand.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct AttachPoint {
     pub(crate) link: Link,
-    attached: Option<Attached>,
+    attached: Option<Attachment>,
     /// Why none does.
     pub(crate) trouble: Option<String>,
 }
 
-impl Place {
+impl AttachPoint {
     pub(crate) fn new(link: Link) -> Self {
         Self { link, attached: None, trouble: None }
     }
@@ -26,11 +26,11 @@ impl Place {
             return;
         }
         let device = &self.link.name;
-        match Attached::new(program, &self.link, pins) {
+        match Attachment::new(program, &self.link, pins) {
             Ok(attached) => {
                 tracing::info!(%device, "a program stands at the device, by {attached}");
                 (self.attached, self.trouble) = (Some(attached), None);
-                if let Some(others) = self.in_front() {
+                if let Some(others) = self.programs_before() {
                     tracing::warn!(%device, "{others} sees packets before it, and may take them away");
                 }
             }
@@ -50,8 +50,8 @@ impl Place {
     }
 
     /// Whose programs see packets before ours, if there are any.
-    pub(crate) fn in_front(&self) -> Option<String> {
-        let others = self.attached.as_ref()?.in_front(self.link.index).ok()?;
+    pub(crate) fn programs_before(&self) -> Option<String> {
+        let others = self.attached.as_ref()?.programs_before(self.link.index).ok()?;
         (!others.is_empty()).then(|| others.join(", "))
     }
 }
@@ -59,7 +59,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Room, load};
+    use crate::load::{MapSizes, load};
     use flow::EntropySeed;
     use netdev::{Ifindex, LinkKind, LinkSpec};
     use testkit::host::TestHost;
@@ -71,16 +71,16 @@ mod tests {
         let netlink = host.netlink();
         let index = netlink.create(&LinkSpec::new("d0"), &LinkKind::Bridge).expect("a device");
         let link = netlink.link_by_index(index).expect("it is there");
-        let pieces = load(Room::new(16, 16), &EntropySeed::random()).expect("programs");
-        let vif = pieces.program("weft_vif").expect("a program");
-        let mut place = Place::new(Link { index: Ifindex(9999), ..link.clone() });
+        let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
+        let vif = loaded.program("weft_vif").expect("a program");
+        let mut point = AttachPoint::new(Link { index: Ifindex(9999), ..link.clone() });
         host.run(|| {
-            place.attach(vif, None);
-            let trouble = place.trouble.clone().expect("there is no such device");
+            point.attach(vif, None);
+            let trouble = point.trouble.clone().expect("there is no such device");
             assert!(trouble.starts_with("cannot attach a program to d0: "), "{trouble}");
-            place.link = link;
-            place.attach(vif, None);
+            point.link = link;
+            point.attach(vif, None);
         });
-        assert!(place.attached.is_some() && place.trouble.is_none());
+        assert!(point.attached.is_some() && point.trouble.is_none());
     }
 }

@@ -1,17 +1,17 @@
-//! [`Slots`]: where in the table of devices each is.
+//! [`DeviceSlots`]: where in the table of devices each is.
 
 use netdev::Ifindex;
 use std::collections::HashSet;
 
-/// Slots in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
+/// DeviceSlots in the table of devices, and in how many of them a program looks for one: `WEFT_DEVICES` and `WEFT_DEVICE_PROBES`.
 const DEVICES: u32 = 1 << 16;
 const PROBES: u32 = 4;
 
 /// A slot in the table of devices, which one device has.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Slot(u32);
+pub(crate) struct DeviceSlot(u32);
 
-impl Slot {
+impl DeviceSlot {
     pub(crate) fn key(&self) -> [u8; 4] {
         self.0.to_ne_bytes()
     }
@@ -19,16 +19,16 @@ impl Slot {
 
 /// Who has which slot.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(HashSet<u32>);
+pub(crate) struct DeviceSlots(HashSet<u32>);
 
-impl Slots {
+impl DeviceSlots {
     /// One of those where a program looks for a device: see `device_of()` in `bpf/vif.bpf.c`.
-    pub(crate) fn take(&mut self, device: Ifindex) -> Option<Slot> {
+    pub(crate) fn take(&mut self, device: Ifindex) -> Option<DeviceSlot> {
         let mut slots = (0..PROBES).map(|probe| device.0.wrapping_add(probe) % DEVICES);
-        slots.find(|&slot| self.0.insert(slot)).map(Slot)
+        slots.find(|&slot| self.0.insert(slot)).map(DeviceSlot)
     }
 
-    pub(crate) fn give_back(&mut self, slot: Slot) {
+    pub(crate) fn free(&mut self, slot: DeviceSlot) {
         self.0.remove(&slot.0);
     }
 }
@@ -39,14 +39,14 @@ mod tests {
 
     #[test]
     fn devices_have_slots_of_their_own_when_their_numbers_end_alike() {
-        let mut slots = Slots::default();
+        let mut slots = DeviceSlots::default();
         let of = |number: u32| Ifindex(7 + number * DEVICES);
         let taken: Vec<_> = (0..PROBES).map(|number| slots.take(of(number))).collect();
-        assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(Slot(place))));
+        assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(DeviceSlot(place))));
         assert_eq!(slots.take(of(PROBES)), None, "that would be another's");
-        slots.give_back(Slot(8));
-        assert_eq!(slots.take(of(PROBES)), Some(Slot(8)));
-        assert_eq!(slots.take(Ifindex(u32::MAX)), Some(Slot(DEVICES - 1)), "the last");
-        assert_eq!(slots.take(Ifindex(DEVICES - 1)), Some(Slot(0)), "behind the last");
+        slots.free(DeviceSlot(8));
+        assert_eq!(slots.take(of(PROBES)), Some(DeviceSlot(8)));
+        assert_eq!(slots.take(Ifindex(u32::MAX)), Some(DeviceSlot(DEVICES - 1)), "the last");
+        assert_eq!(slots.take(Ifindex(DEVICES - 1)), Some(DeviceSlot(0)), "behind the last");
     }
 }

@@ -1,4 +1,4 @@
-//! Lists of actions for frames.
+//! ActionListMap of actions for frames.
 
 use flow::{Action, Field, FlowKey};
 use testkit::random::Random;

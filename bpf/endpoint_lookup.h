@@ -31,7 +31,7 @@ static __always_inline __u32 *sources_of(const __u32 *remote, const __u32 *local
 		sum += ((__u64)remote[2] << 32 | local[2]) * hash_factors[2];
 		sum += ((__u64)remote[3] << 32 | local[3]) * hash_factors[3];
 	}
-	bucket = place(sum, source_shift);
+	bucket = hash_index(sum, source_shift);
 	return bpf_map_lookup_elem(&weft_sources, &bucket);
 }
 

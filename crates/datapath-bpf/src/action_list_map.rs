@@ -1,10 +1,10 @@
-//! [`Lists`]: the lists of actions that programs execute. Megaflows with the same list share it.
+//! [`ActionListMap`]: the lists of actions that programs execute. Megaflows with the same list share it.
 
-use crate::layout::{weft_action, weft_list};
-use crate::list::{List, MAX_STEPS, Step};
-use crate::pieces::Pieces;
-use crate::record::record;
-use crate::tables::{ListNo, TableError};
+use crate::action_list::{ActionList, BpfAction, MAX_ACTIONS};
+use crate::flow_tables::{ActionListNo, MapError};
+use crate::layout::{weft_action, weft_action_list};
+use crate::object::LoadedObject;
+use crate::struct_bytes::struct_bytes;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,39 +13,39 @@ use std::sync::Arc;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Lists {
+pub struct ActionListMap {
     map: MapHandle,
-    numbers: HashMap<Arc<List>, ListNo>,
-    /// By number; the first is [`ListNo::HAND_OVER`].
-    users: Vec<Option<(Arc<List>, u32)>>,
+    numbers: HashMap<Arc<ActionList>, ActionListNo>,
+    /// By number; the first is [`ActionListNo::PUNT`].
+    users: Vec<Option<(Arc<ActionList>, u32)>>,
     /// Nobody can be executing these.
-    free: Vec<ListNo>,
+    free: Vec<ActionListNo>,
     /// Programs may still be executing these.
-    unused: Vec<ListNo>,
+    unused: Vec<ActionListNo>,
 }
 
-impl Lists {
+impl ActionListMap {
     /// Those of a freshly loaded object: none.
     ///
     /// # Errors
-    /// [`TableError::Lacks`].
-    pub fn new(pieces: &Pieces) -> Result<Self, TableError> {
-        let map = pieces.map("weft_lists")?;
+    /// [`MapError::Missing`].
+    pub fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
+        let map = loaded.map("weft_actions")?;
         let count = map.max_entries();
         Ok(Self {
             map,
             numbers: HashMap::new(),
             users: vec![None; count as usize],
-            free: (1..count).rev().map(ListNo).collect(),
+            free: (1..count).rev().map(ActionListNo).collect(),
             unused: Vec::new(),
         })
     }
 
-    /// The number of a list for one more user, who [releases](Lists::release) it some day.
+    /// The number of a list for one more user, who [releases](ActionListMap::release) it some day.
     ///
     /// # Errors
-    /// [`TableError::ListsFull`].
-    pub fn acquire(&mut self, list: List) -> Result<ListNo, TableError> {
+    /// [`MapError::ActionListsFull`].
+    pub fn acquire(&mut self, list: ActionList) -> Result<ActionListNo, MapError> {
         let list = Arc::new(list);
         match self.numbers.entry(Arc::clone(&list)) {
             Entry::Occupied(had) => {
@@ -56,7 +56,7 @@ impl Lists {
                 Ok(number)
             }
             Entry::Vacant(place) => {
-                let number = *self.free.last().ok_or(TableError::ListsFull)?;
+                let number = *self.free.last().ok_or(MapError::ActionListsFull)?;
                 self.map.update(&number.0.to_ne_bytes(), &bytes(&list), MapFlags::ANY)?;
                 self.free.pop();
                 self.users[number.0 as usize] = Some((list, 1));
@@ -65,8 +65,8 @@ impl Lists {
         }
     }
 
-    /// One user less. [`ListNo::HAND_OVER`] has none, and is always there.
-    pub fn release(&mut self, number: ListNo) {
+    /// One user less. [`ActionListNo::PUNT`] has none, and is always there.
+    pub fn release(&mut self, number: ActionListNo) {
         let Some(place) = self.users.get_mut(number.0 as usize) else { return };
         if let Some((_, users)) = place {
             *users -= 1;
@@ -77,37 +77,38 @@ impl Lists {
         }
     }
 
-    /// Those that nobody uses any more. They may be [given back](Lists::give_back) after a grace period that has begun later.
-    pub fn retire(&mut self) -> Vec<ListNo> {
+    /// Those that nobody uses any more. They may be [given back](ActionListMap::free) after a grace period that has begun later.
+    pub fn retire(&mut self) -> Vec<ActionListNo> {
         std::mem::take(&mut self.unused)
     }
 
     /// No grace period could be waited for: they are retired once more the next time.
-    pub fn put_off(&mut self, mut retired: Vec<ListNo>) {
+    pub fn requeue(&mut self, mut retired: Vec<ActionListNo>) {
         self.unused.append(&mut retired);
     }
 
     /// Makes free what nobody can be executing any more.
-    pub fn give_back(&mut self, mut retired: Vec<ListNo>) {
+    pub fn free(&mut self, mut retired: Vec<ActionListNo>) {
         self.free.append(&mut retired);
     }
 }
 
 const NO_ENDPOINT: u32 = u32::MAX;
 const ACTION: usize = size_of::<weft_action>();
-const _: () =
-    assert!(size_of::<weft_list>() == offset_of!(weft_list, actions) + MAX_STEPS * ACTION);
+const _: () = assert!(
+    size_of::<weft_action_list>() == offset_of!(weft_action_list, actions) + MAX_ACTIONS * ACTION
+);
 
-fn bytes(list: &List) -> Vec<u8> {
-    let mut bytes = record!(weft_list {
-        count: list.steps.len() as u32,
+fn bytes(list: &ActionList) -> Vec<u8> {
+    let mut bytes = struct_bytes!(weft_action_list {
+        count: list.actions.len() as u32,
         endpoint: list.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint.0),
         // Without a limit, nobody has to look at the segments of super-packets.
         max_len: if list.max_len == u32::MAX { 0 } else { list.max_len },
         grows: list.grows,
     });
-    let places = bytes[offset_of!(weft_list, actions)..].chunks_exact_mut(ACTION);
-    for (place, step) in places.zip(&list.steps) {
+    let places = bytes[offset_of!(weft_action_list, actions)..].chunks_exact_mut(ACTION);
+    for (place, step) in places.zip(&list.actions) {
         place.copy_from_slice(&action(step));
     }
     bytes
@@ -127,25 +128,34 @@ enum Kind {
 }
 
 /// A `struct weft_action`.
-fn action(step: &Step) -> Vec<u8> {
+fn action(step: &BpfAction) -> Vec<u8> {
     match *step {
-        Step::Output(port) => record!(weft_action { kind: Kind::Output as u8, number: port.0 }),
-        Step::Uplink => record!(weft_action { kind: Kind::Uplink as u8 }),
-        Step::Encap { endpoint, key, ports } => record!(weft_action {
+        BpfAction::Output(port) => {
+            struct_bytes!(weft_action { kind: Kind::Output as u8, number: port.0 })
+        }
+        BpfAction::Uplink => struct_bytes!(weft_action { kind: Kind::Uplink as u8 }),
+        BpfAction::Encap { endpoint, key, ports } => struct_bytes!(weft_action {
             kind: Kind::Encap as u8,
             has_ports: ports.is_some().into(),
             number: endpoint.0,
             value: u64::from(key) << 32 | u64::from(ports.unwrap_or(0)),
         }),
-        Step::Drop(reason) => record!(weft_action { kind: Kind::Drop as u8, field: reason as u8 }),
-        Step::PushVlan(tag) => record!(weft_action {
+        BpfAction::Drop(reason) => {
+            struct_bytes!(weft_action { kind: Kind::Drop as u8, field: reason as u8 })
+        }
+        BpfAction::PushVlan(tag) => struct_bytes!(weft_action {
             kind: Kind::PushVlan as u8,
             value: u64::from(tag.tpid.0) << 16 | u64::from(tag.tci()),
         }),
-        Step::PopVlan => record!(weft_action { kind: Kind::PopVlan as u8 }),
-        Step::Set { field, bits, value } => {
+        BpfAction::PopVlan => struct_bytes!(weft_action { kind: Kind::PopVlan as u8 }),
+        BpfAction::Set { field, bits, value } => {
             let kind = Kind::Set as u8;
-            record!(weft_action { kind: kind, field: field as u8, number: bits, value: value })
+            struct_bytes!(weft_action {
+                kind: kind,
+                field: field as u8,
+                number: bits,
+                value: value
+            })
         }
     }
 }

@@ -27,23 +27,23 @@ impl<T: Field, const N: usize> Field for [T; N] {
 }
 
 /// The bytes of a `$type` with these fields, and 0 in all others. It does not compile when a field has another type there.
-macro_rules! record {
+macro_rules! struct_bytes {
     ($type:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         #[allow(unused_mut, reason = "there may be no field")]
         let mut bytes = vec![0_u8; size_of::<$type>()];
         $({
-            fn same<T: $crate::record::Field>(value: T, _: impl Fn(&$type) -> T) -> T {
+            fn same<T: $crate::struct_bytes::Field>(value: T, _: impl Fn(&$type) -> T) -> T {
                 value
             }
             let value = same($value, |entry: &$type| entry.$field);
             let at = std::mem::offset_of!($type, $field);
-            $crate::record::Field::put(&value, &mut bytes[at..at + size_of_val(&value)]);
+            $crate::struct_bytes::Field::put(&value, &mut bytes[at..at + size_of_val(&value)]);
         })*
         bytes
     }};
 }
 
-pub(crate) use record;
+pub(crate) use struct_bytes;
 
 macro_rules! at {
     ($($name:ident $kind:ty)*) => {

@@ -9,7 +9,7 @@
 #include <bpf/bpf_helpers.h>
 
 SEC("tc")
-int weft_lab_copy(struct __sk_buff *skb)
+int weft_lab_unclone(struct __sk_buff *skb)
 {
 	/* Room for no byte more: a packet that is shared gets a head of its own first (skb_cow()). */
 	bpf_skb_change_head(skb, 0, 0);

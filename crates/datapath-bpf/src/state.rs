@@ -1,14 +1,14 @@
-//! [`Front`]: everything that the programs have, written by one thread at a time, and told by the user datapath what changes.
+//! [`BpfState`]: everything that the programs have, written by one thread at a time, and told by the user datapath what changes.
 
-use crate::flows::{Deleted, Flows};
+use crate::endpoint_maps::EndpointMaps;
+use crate::flow_tables::MapError;
 use crate::layout::weft_config;
-use crate::pieces::Pieces;
+use crate::megaflows::{Deleted, Megaflows};
+use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::ports::Ports;
-use crate::reach::Reach;
-use crate::record::record;
+use crate::struct_bytes::struct_bytes;
 use crate::sys;
-use crate::tables::TableError;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::user::hand_over::{FastPath, Lead, PathMtu, Resolved};
 use datapath::user::{Config, Underlay};
@@ -31,16 +31,16 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Front(Mutex<State>);
+pub(crate) struct BpfState(Mutex<Inner>);
 
 #[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) flows: Flows,
-    pub(crate) reach: Reach,
+pub(crate) struct Inner {
+    pub(crate) megaflows: Megaflows,
+    pub(crate) endpoint_maps: EndpointMaps,
     pub(crate) ports: Ports,
-    config: Words,
+    config: ProgramConfig,
     config_put: OwnedFd,
-    hand_over: MapHandle,
+    punt_device: MapHandle,
     /// Who watches drops, as long as they live.
     drops: Vec<Weak<()>>,
     /// Who watches ports.
@@ -55,7 +55,7 @@ pub(crate) struct State {
 
 /// `struct weft_config`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Words {
+struct ProgramConfig {
     uplink_ifindex: u32,
     uplink_max_len: u32,
     uplink_port: u32,
@@ -68,39 +68,39 @@ struct Words {
     socket_port: u16,
 }
 
-impl Front {
-    /// For freshly loaded programs, which do nothing yet; with `waits` until they [take over](Front::take_over).
+impl BpfState {
+    /// For freshly loaded programs, which do nothing yet; with `waits` until they [take over](BpfState::replace_previous_programs).
     pub(crate) fn new(
-        pieces: &Pieces,
+        loaded: &LoadedObject,
         config: &Config,
         pins: Option<Arc<Pins>>,
         waits: bool,
-    ) -> Result<Self, TableError> {
-        let words = Words {
+    ) -> Result<Self, MapError> {
+        let program_config = ProgramConfig {
             uplink_port: config.uplink_port.0,
             entropy_base: config.entropy_base,
             entropy_mask: config.entropy_ports.max(1).next_power_of_two() - 1,
-            ..Words::default()
+            ..ProgramConfig::default()
         };
-        let state = State {
-            flows: Flows::new(pieces, config.uplink_port)?,
-            reach: Reach::new(pieces)?,
-            ports: Ports::new(pieces, pins, waits)?,
-            config: words,
-            config_put: pieces.own_program("config_put")?,
-            hand_over: pieces.map("weft_hand_over")?,
+        let inner = Inner {
+            megaflows: Megaflows::new(loaded, config.uplink_port)?,
+            endpoint_maps: EndpointMaps::new(loaded)?,
+            ports: Ports::new(loaded, pins, waits)?,
+            config: program_config,
+            config_put: loaded.own_program("config_put")?,
+            punt_device: loaded.map("weft_punt_device")?,
             drops: Vec::new(),
             frames: HashMap::new(),
             is_config_unwritten: false,
             is_closed: false,
             inherited_until: None,
         };
-        state.write_config()?;
-        state.ports.count_for(config.uplink_port)?;
-        Ok(Self(Mutex::new(state)))
+        inner.write_config()?;
+        inner.ports.count_for(config.uplink_port)?;
+        Ok(Self(Mutex::new(inner)))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         // Whatever panics here has at worst left a megaflow out.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,13 +110,13 @@ impl Front {
     pub(crate) fn put<'m>(
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
-    ) -> Result<(), TableError> {
+    ) -> Result<(), MapError> {
         let mut result = Ok(());
         let mut left = Vec::new();
         {
             let mut state = self.lock();
             for (megaflow, key) in megaflows {
-                match state.flows.put(megaflow, key) {
+                match state.megaflows.put(megaflow, key) {
                     Ok(()) => {}
                     Err(error) if error.is_full() => left.push((megaflow, key)),
                     Err(error) => result = result.and(Err(error)),
@@ -128,7 +128,7 @@ impl Front {
         }
         let mut state = self.lock();
         for (megaflow, key) in left {
-            match state.flows.put(megaflow, key) {
+            match state.megaflows.put(megaflow, key) {
                 Err(error) if !error.is_full() => result = result.and(Err(error)),
                 _ => {}
             }
@@ -137,8 +137,8 @@ impl Front {
     }
 
     /// Waits until what was deleted makes room; false when that is nothing.
-    fn make_room(&self) -> Result<bool, TableError> {
-        let deleted = self.lock().flows.reclaim()?;
+    fn make_room(&self) -> Result<bool, MapError> {
+        let deleted = self.lock().megaflows.reclaim()?;
         if deleted.is_empty() {
             return Ok(false);
         }
@@ -151,8 +151,8 @@ impl Front {
         &self,
         ids: &[MegaflowId],
         now_ms: u64,
-    ) -> (Vec<(MegaflowId, Usage)>, Result<(), TableError>) {
-        let (deleted, result) = self.lock().flows.delete(ids);
+    ) -> (Vec<(MegaflowId, Usage)>, Result<(), MapError>) {
+        let (deleted, result) = self.lock().megaflows.delete(ids);
         if deleted.is_empty() {
             return (Vec::new(), result);
         }
@@ -163,53 +163,49 @@ impl Front {
     }
 
     /// Gives back what was deleted, after a grace period for which nobody else has to wait.
-    fn finish(
-        &self,
-        deleted: Deleted,
-        now_ms: u64,
-    ) -> Result<Vec<(MegaflowId, Usage)>, TableError> {
-        let grace = self.lock().flows.grace();
+    fn finish(&self, deleted: Deleted, now_ms: u64) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
+        let grace = self.lock().megaflows.grace();
         let waited = grace.wait();
         let mut state = self.lock();
         match waited {
-            Ok(()) => state.flows.finish(deleted, now_ms),
+            Ok(()) => state.megaflows.finish(deleted, now_ms),
             Err(error) => {
-                state.flows.put_off(deleted);
+                state.megaflows.requeue(deleted);
                 Err(error)
             }
         }
     }
 
     /// Forgets what another underlay does not have; when this returns, no program uses it any more.
-    pub(crate) fn forget_reach(&self, underlay: &Underlay) -> Result<(), TableError> {
+    pub(crate) fn remove_stale_endpoints(&self, underlay: &Underlay) -> Result<(), MapError> {
         let (classes, grace) = {
             let mut state = self.lock();
-            state.reach.forget(underlay)?;
-            (state.reach.retire(), state.flows.grace())
+            state.endpoint_maps.forget(underlay)?;
+            (state.endpoint_maps.retire(), state.megaflows.grace())
         };
         grace.wait()?;
-        self.lock().reach.give_back(classes);
+        self.lock().endpoint_maps.free(classes);
         Ok(())
     }
 
     /// Adds what an underlay has that programs do not know yet.
-    pub(crate) fn add_reach(&self, underlay: &Underlay) -> Result<(), TableError> {
+    pub(crate) fn add_endpoints(&self, underlay: &Underlay) -> Result<(), MapError> {
         let mut state = self.lock();
-        state.reach.add_all(underlay)?;
-        state.configure(|words| words.has_links = !underlay.links.is_empty())
+        state.endpoint_maps.add_all(underlay)?;
+        state.configure(|config| config.has_links = !underlay.links.is_empty())
     }
 
     /// What is to be done now and then; `thoroughly` less often.
-    pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), TableError> {
+    pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), MapError> {
         // One that fails keeps the others from nothing.
         let mut result;
         let deleted = {
             let mut state = self.lock();
             result = state.tidy_watchers();
-            state.flows.discard_doomed();
+            state.megaflows.discard_doomed();
             if state.inherited_until.is_some_and(|until| until <= Instant::now()) {
                 state.inherited_until = None;
-                result = result.and(state.reach.disinherit());
+                result = result.and(state.endpoint_maps.disinherit());
             }
             if !state.is_closed {
                 state.ports.attach_missing();
@@ -217,7 +213,7 @@ impl Front {
             if !thoroughly {
                 return result;
             }
-            match state.flows.maintain() {
+            match state.megaflows.maintain() {
                 Ok(deleted) => deleted,
                 Err(error) => return result.and(Err(error)),
             }
@@ -229,9 +225,9 @@ impl Front {
     }
 
     /// Has programs stand everywhere, in the place of those of another process.
-    pub(crate) fn take_over(&self) -> io::Result<()> {
+    pub(crate) fn replace_previous_programs(&self) -> io::Result<()> {
         let mut state = self.lock();
-        if state.is_closed { Ok(()) } else { state.ports.take_over() }
+        if state.is_closed { Ok(()) } else { state.ports.replace_previous_programs() }
     }
 
     /// Detaches the programs.
@@ -242,10 +238,10 @@ impl Front {
     }
 }
 
-impl State {
-    fn write_config(&self) -> Result<(), TableError> {
-        let Words { uplink_ifindex, uplink_max_len, uplink_port, .. } = self.config;
-        let mut bytes = record!(weft_config {
+impl Inner {
+    fn write_config(&self) -> Result<(), MapError> {
+        let ProgramConfig { uplink_ifindex, uplink_max_len, uplink_port, .. } = self.config;
+        let mut bytes = struct_bytes!(weft_config {
             uplink_ifindex: uplink_ifindex,
             uplink_port: uplink_port,
             watch_drops: u32::from(self.config.watch_drops),
@@ -261,11 +257,11 @@ impl State {
         });
         match sys::run(self.config_put.as_fd(), &mut bytes).map_err(libbpf_rs::Error::from)? {
             0 => Ok(()),
-            other => Err(TableError::Refused(other)),
+            other => Err(MapError::Refused(other)),
         }
     }
 
-    fn configure(&mut self, change: impl FnOnce(&mut Words)) -> Result<(), TableError> {
+    fn configure(&mut self, change: impl FnOnce(&mut ProgramConfig)) -> Result<(), MapError> {
         let had = self.config;
         change(&mut self.config);
         if self.config == had && !self.is_config_unwritten {
@@ -282,7 +278,10 @@ impl State {
     pub(crate) fn inherit_hops(&mut self, hops: &HashMap<[u32; 4], NextHop>) {
         let Some(source) = self.ports.uplink().map(|link| link.mac) else { return };
         let of_uplink = |remote: &[u32; 4]| hops.get(remote).filter(|hop| hop.source == source);
-        say("the way to end points", self.reach.inherit(|remote| of_uplink(remote).copied()));
+        say(
+            "the way to end points",
+            self.endpoint_maps.inherit(|remote| of_uplink(remote).copied()),
+        );
         self.inherited_until = Some(Instant::now() + INHERITED_LIMIT);
     }
 
@@ -293,29 +292,25 @@ impl State {
     }
 
     /// What is dropped is handed over as long as somebody has what the weak reference refers to.
-    pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), TableError> {
+    pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), MapError> {
         self.drops.push(watcher);
         self.tidy_watchers()
     }
 
     /// The same for the frames of a port.
-    pub(crate) fn watch_frames(
-        &mut self,
-        port: PortNo,
-        watcher: Weak<()>,
-    ) -> Result<(), TableError> {
+    pub(crate) fn watch_frames(&mut self, port: PortNo, watcher: Weak<()>) -> Result<(), MapError> {
         self.frames.entry(port).or_default().push(watcher);
         self.tidy_watchers()
     }
 
-    fn tidy_watchers(&mut self) -> Result<(), TableError> {
+    fn tidy_watchers(&mut self) -> Result<(), MapError> {
         let is_there = |watcher: &Weak<()>| watcher.strong_count() > 0;
         self.drops.retain(is_there);
         let watch_drops = !self.drops.is_empty();
-        let mut told = self.configure(|words| words.watch_drops = watch_drops);
+        let mut told = self.configure(|config| config.watch_drops = watch_drops);
         let ports: Vec<PortNo> = self.frames.keys().copied().collect();
         let is_watched = self.frames.values().flatten().any(is_there);
-        let switch = |state: &mut Self| state.configure(|words| words.watch_frames = is_watched);
+        let switch = |state: &mut Self| state.configure(|config| config.watch_frames = is_watched);
         // What can be told is, whatever else fails: the switch is on while a port is watched.
         if is_watched {
             told = told.and(switch(self));
@@ -335,20 +330,22 @@ impl State {
 }
 
 /// What goes wrong here leaves packets to the user datapath, and is said.
-fn say(what: &str, result: Result<(), TableError>) {
+fn say(what: &str, result: Result<(), MapError>) {
     if let Err(error) = result {
         tracing::error!("the programs cannot be told {what}: {error}");
     }
 }
 
-impl FastPath for Front {
+impl FastPath for BpfState {
     fn hand_over(&self, device: Option<Ifindex>) {
         let (state, first) = (self.lock(), 0_u32.to_ne_bytes());
         let told = match device {
-            Some(device) => state.hand_over.update(&first, &device.0.to_ne_bytes(), MapFlags::ANY),
-            None => state.hand_over.delete(&first),
+            Some(device) => {
+                state.punt_device.update(&first, &device.0.to_ne_bytes(), MapFlags::ANY)
+            }
+            None => state.punt_device.delete(&first),
         };
-        say("where packets are handed over", told.map_err(TableError::from));
+        say("where packets are handed over", told.map_err(MapError::from));
     }
 
     fn uplink(&self, link: Option<&Link>) {
@@ -357,9 +354,9 @@ impl FastPath for Front {
             return;
         }
         let usable = link.filter(|link| link.is_usable());
-        let told = state.configure(|words| {
-            words.uplink_ifindex = usable.map_or(0, |link| link.index.0);
-            words.uplink_max_len = usable.map_or(0, |link| link.mtu + ETHERNET_LEN);
+        let told = state.configure(|config| {
+            config.uplink_ifindex = usable.map_or(0, |link| link.index.0);
+            config.uplink_max_len = usable.map_or(0, |link| link.mtu + ETHERNET_LEN);
         });
         say("of the uplink", told);
         state.ports.set_uplink(link);
@@ -367,9 +364,9 @@ impl FastPath for Front {
 
     fn lead_vxlan(&self, ports: Option<Lead>) -> bool {
         let mut state = self.lock();
-        let led = state.configure(|words| {
-            words.vxlan_port = ports.map_or(0, |ports| ports.tunnel);
-            words.socket_port = ports.map_or(0, |ports| ports.socket);
+        let led = state.configure(|config| {
+            config.vxlan_port = ports.map_or(0, |ports| ports.tunnel);
+            config.socket_port = ports.map_or(0, |ports| ports.socket);
         });
         let is_led = led.is_ok();
         if !is_led && ports.is_some() {
@@ -389,19 +386,19 @@ impl FastPath for Front {
 
     fn resolved(&self, news: &[Resolved]) {
         let mut state = self.lock();
-        let told = news.iter().try_for_each(|&(id, hop)| state.reach.resolve(id, hop));
+        let told = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
         say("the way to end points", told);
     }
 
     fn path_mtus(&self, news: &[PathMtu]) {
         let mut state = self.lock();
-        let told = news.iter().try_for_each(|&(id, mtu)| state.reach.set_path_mtu(id, mtu));
+        let told = news.iter().try_for_each(|&(id, mtu)| state.endpoint_maps.set_path_mtu(id, mtu));
         say("what paths carry", told);
     }
 }
 
 /// Programs are detached by whoever had them attached.
-impl Drop for Front {
+impl Drop for BpfState {
     fn drop(&mut self) {
         self.close();
     }

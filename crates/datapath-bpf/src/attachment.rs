@@ -1,7 +1,7 @@
-//! [`Attached`]: a program at the tc ingress of a device.
+//! [`Attachment`]: a program at the tc ingress of a device.
 
 use crate::pin::Pins;
-use crate::sys::{self, Standing};
+use crate::sys::{self, AttachedProgram};
 use libbpf_rs::{PrintLevel, TC_EGRESS, TC_INGRESS, TcHook};
 use netdev::{Ifindex, Link, Netlink};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Once};
 
 /// How a program is attached: detached again when this is dropped.
 #[derive(Debug)]
-pub(crate) enum Attached {
+pub(crate) enum Attachment {
     /// By tcx, which Linux has since 6.6: as a link of its own, beside the programs of others.
     Tcx {
         link: OwnedFd,
@@ -31,7 +31,7 @@ const HANDLE: u32 = 0x7765_6674;
 const PROGRAMS: [&str; 2] = ["weft_vif", "weft_uplink"];
 const EINVAL: i32 = 22;
 
-impl Attached {
+impl Attachment {
     /// Attaches it to a device of this thread's network namespace, in the place of the one that a process has left there which was
     /// killed: no packet passes without one of the two.
     ///
@@ -44,7 +44,7 @@ impl Attached {
     ) -> io::Result<Self> {
         let ifindex = device.index.0;
         let pin = pins.map(|pins| pins.link(ifindex));
-        let standing = sys::standing(ifindex)?;
+        let standing = sys::attached_programs(ifindex)?;
         // The number may be that of another device by now: one that has gone to another namespace keeps its link.
         let is_here = |link: &OwnedFd| {
             let id = sys::link_id(link.as_fd());
@@ -97,9 +97,9 @@ impl Attached {
     }
 
     /// The programs of others that see a packet before this one, in their order.
-    pub(crate) fn in_front(&self, ifindex: Ifindex) -> io::Result<Vec<String>> {
+    pub(crate) fn programs_before(&self, ifindex: Ifindex) -> io::Result<Vec<String>> {
         let name = |id| sys::program_name(id).unwrap_or_else(|_| format!("program {id}"));
-        let standing = sys::standing(ifindex.0)?;
+        let standing = sys::attached_programs(ifindex.0)?;
         let tcx = standing.iter().map(|standing| name(standing.program));
         Ok(match self {
             Self::Tcx { link, .. } => {
@@ -118,9 +118,9 @@ impl Attached {
 
 /// Detaches programs of ours that stand at a device by tcx and by no link that is pinned here: those of a process that had another BPF
 /// file system. They would take packets away. There is no such process any more: this one has the namespace's claim.
-fn remove_strays(device: &Link, standing: &[Standing], pinned: Option<&OwnedFd>) {
+fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&OwnedFd>) {
     let pinned = pinned.and_then(|link| sys::link_id(link.as_fd()).ok());
-    let is_stray = |standing: &&Standing| {
+    let is_stray = |standing: &&AttachedProgram| {
         standing.link != 0
             && Some(standing.link) != pinned
             && sys::program_name(standing.program).is_ok_and(|name| PROGRAMS.contains(&&*name))
@@ -246,7 +246,7 @@ pub(crate) fn remove_filters(pins: Option<&Pins>, keep: &[Ifindex]) -> io::Resul
     refused.map_or(Ok(removed), Err)
 }
 
-impl Drop for Attached {
+impl Drop for Attachment {
     fn drop(&mut self) {
         let removed = match self {
             Self::Tcx { pin: Some(pin), .. } => std::fs::remove_file(pin),
@@ -262,7 +262,7 @@ impl Drop for Attached {
 }
 
 /// `tcx` or `clsact`.
-impl fmt::Display for Attached {
+impl fmt::Display for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcx { .. } => "tcx",
@@ -274,15 +274,15 @@ impl fmt::Display for Attached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Room, load};
-    use crate::pieces::Pieces;
+    use crate::load::{MapSizes, load};
+    use crate::object::LoadedObject;
     use flow::EntropySeed;
     use libbpf_rs::ObjectBuilder;
     use netdev::{LinkKind, LinkSpec, Netns};
     use testkit::host::TestHost;
 
-    fn programs() -> Pieces {
-        load(Room::new(16, 16), &EntropySeed::random()).expect("the kernel takes the programs")
+    fn programs() -> LoadedObject {
+        load(MapSizes::new(16, 16), &EntropySeed::random()).expect("the kernel takes the programs")
     }
 
     fn device(host: &TestHost) -> Link {
@@ -292,17 +292,17 @@ mod tests {
     }
 
     /// As a killed process does not.
-    fn never_dropped(attached: Attached) {
+    fn never_dropped(attached: Attachment) {
         std::mem::forget(attached);
     }
 
     #[test]
     fn filter_of_a_killed_process_is_replaced_and_removed() {
         testkit::require_root!();
-        let (host, pieces) = (TestHost::new("clsact"), programs());
+        let (host, loaded) = (TestHost::new("clsact"), programs());
         let index = device(&host).index;
         let (vif, uplink) =
-            (pieces.program("weft_vif").unwrap(), pieces.program("weft_uplink").unwrap());
+            (loaded.program("weft_vif").unwrap(), loaded.program("weft_uplink").unwrap());
         // In the namespace of whoever asks.
         let count = || Netlink::open().unwrap().filters(index).unwrap();
         let name = || {
@@ -311,13 +311,13 @@ mod tests {
         };
         host.run(|| {
             assert_eq!(count(), 0);
-            never_dropped(Attached::clsact(vif, index, None).unwrap());
+            never_dropped(Attachment::clsact(vif, index, None).unwrap());
             assert_eq!((count(), name().as_str()), (1, "weft_vif"));
-            let attached = Attached::clsact(uplink, index, None).unwrap();
+            let attached = Attachment::clsact(uplink, index, None).unwrap();
             assert_eq!((count(), name().as_str()), (1, "weft_uplink"), "in its place");
             drop(attached);
             assert_eq!(count(), 0);
-            never_dropped(Attached::clsact(vif, index, None).unwrap());
+            never_dropped(Attachment::clsact(vif, index, None).unwrap());
             assert_eq!(remove_filters(None, &[index]).unwrap(), []);
             assert_eq!(remove_filters(None, &[]).unwrap(), [index]);
             assert_eq!(count(), 0);
@@ -338,18 +338,18 @@ mod tests {
     fn filter_of_somebody_else_stays_when_it_has_the_first_priority() {
         testkit::require_root!();
         testkit::require_program!("tc", "iproute2");
-        let (host, pieces) = (TestHost::new("foreign"), programs());
+        let (host, loaded) = (TestHost::new("foreign"), programs());
         let index = device(&host).index;
-        let vif = pieces.program("weft_vif").unwrap();
+        let vif = loaded.program("weft_vif").unwrap();
         host.run(|| {
             let count = || Netlink::open().unwrap().filters(index).unwrap();
             assert!(sys::create_clsact(index.0).unwrap());
             add_foreign("d0");
             let before = count();
-            never_dropped(Attached::clsact(vif, index, None).unwrap());
-            let attached = Attached::clsact(vif, index, None).unwrap();
+            never_dropped(Attachment::clsact(vif, index, None).unwrap());
+            let attached = Attachment::clsact(vif, index, None).unwrap();
             assert_eq!(count(), before + 1, "beside it, and once");
-            assert_eq!(attached.in_front(index).unwrap(), ["filter 1"]);
+            assert_eq!(attached.programs_before(index).unwrap(), ["filter 1"]);
             drop(attached);
             assert_eq!(count(), before);
             assert_eq!(find_filter(index), None);
@@ -359,17 +359,17 @@ mod tests {
     #[test]
     fn program_of_another_file_system_is_detached_when_ours_is_attached() {
         testkit::require_root!();
-        let (host, pieces) = (TestHost::new("stray"), programs());
+        let (host, loaded) = (TestHost::new("stray"), programs());
         let link = device(&host);
-        let vif = pieces.program("weft_vif").unwrap();
+        let vif = loaded.program("weft_vif").unwrap();
         host.run(|| {
             let stray = sys::attach_tcx(vif, link.index.0).unwrap();
-            if sys::standing(link.index.0).unwrap().is_empty() {
+            if sys::attached_programs(link.index.0).unwrap().is_empty() {
                 return;
             }
-            let attached = Attached::new(vif, &link, None).unwrap();
-            assert_eq!(sys::standing(link.index.0).unwrap().len(), 1, "the stray is gone");
-            assert_eq!(attached.in_front(link.index).unwrap(), Vec::<String>::new());
+            let attached = Attachment::new(vif, &link, None).unwrap();
+            assert_eq!(sys::attached_programs(link.index.0).unwrap().len(), 1, "the stray is gone");
+            assert_eq!(attached.programs_before(link.index).unwrap(), Vec::<String>::new());
             assert_eq!(sys::device_of(stray.as_fd()).unwrap(), None);
         });
     }
@@ -377,22 +377,22 @@ mod tests {
     #[test]
     fn program_of_somebody_else_stays_and_is_named_when_it_stands_in_front() {
         testkit::require_root!();
-        let (host, pieces) = (TestHost::new("front"), programs());
+        let (host, loaded) = (TestHost::new("front"), programs());
         let link = device(&host);
-        let vif = pieces.program("weft_vif").unwrap();
+        let vif = loaded.program("weft_vif").unwrap();
         let object = concat!(env!("OUT_DIR"), "/test_extract.bpf.o");
         let object = ObjectBuilder::default().open_file(object).unwrap().load().unwrap();
         let foreign = object.progs().find(|program| program.name() == "test_extract").unwrap();
         let foreign = foreign.as_fd();
         host.run(|| {
-            let standing = || sys::standing(link.index.0).unwrap().len();
+            let standing = || sys::attached_programs(link.index.0).unwrap().len();
             let _theirs = sys::attach_tcx(foreign, link.index.0).unwrap();
             if standing() == 0 {
                 return;
             }
-            let attached = Attached::new(vif, &link, None).unwrap();
+            let attached = Attachment::new(vif, &link, None).unwrap();
             assert_eq!(standing(), 2);
-            assert_eq!(attached.in_front(link.index).unwrap(), ["test_extract"]);
+            assert_eq!(attached.programs_before(link.index).unwrap(), ["test_extract"]);
             drop(attached);
             assert_eq!(standing(), 1, "it is not ours to detach");
         });
@@ -401,10 +401,10 @@ mod tests {
     #[test]
     fn program_stands_at_a_new_device_when_one_of_its_number_has_gone_elsewhere() {
         testkit::require_root!();
-        let (host, other, pieces) = (TestHost::new("moved"), TestHost::new("there"), programs());
+        let (host, other, loaded) = (TestHost::new("moved"), TestHost::new("there"), programs());
         let path = std::env::temp_dir().join(format!("weft-moved-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
-        let (vif, there) = (pieces.program("weft_vif").unwrap(), Netns::clone(&other));
+        let (vif, there) = (loaded.program("weft_vif").unwrap(), Netns::clone(&other));
         host.run(|| {
             let pins = Arc::new(Pins::open(&path).unwrap());
             let netlink = Netlink::open().unwrap();
@@ -414,8 +414,8 @@ mod tests {
                 netlink.link_by_index(index.expect("a device")).expect("it is there")
             };
             let gone = make("d0");
-            never_dropped(Attached::new(vif, &gone, Some(&pins)).unwrap());
-            if sys::standing(gone.index.0).unwrap().is_empty() {
+            never_dropped(Attachment::new(vif, &gone, Some(&pins)).unwrap());
+            if sys::attached_programs(gone.index.0).unwrap().is_empty() {
                 return;
             }
             // As if the number were given again: the pin says so.
@@ -425,8 +425,8 @@ mod tests {
                 make("d1")
             };
             std::fs::rename(pins.link(gone.index.0), pins.link(next.index.0)).unwrap();
-            let attached = Attached::new(vif, &next, Some(&pins)).unwrap();
-            assert_eq!(sys::standing(next.index.0).unwrap().len(), 1, "{attached}");
+            let attached = Attachment::new(vif, &next, Some(&pins)).unwrap();
+            assert_eq!(sys::attached_programs(next.index.0).unwrap().len(), 1, "{attached}");
         });
         let unmounted = std::process::Command::new("umount").arg(&path).status().unwrap();
         assert!(unmounted.success());
@@ -436,14 +436,14 @@ mod tests {
     #[test]
     fn queueing_discipline_is_removed_when_we_have_made_it_and_nobody_else_uses_it() {
         testkit::require_root!();
-        let (host, pieces) = (TestHost::new("qdisc"), programs());
+        let (host, loaded) = (TestHost::new("qdisc"), programs());
         let index = device(&host).index;
         let folder = std::env::temp_dir().join(format!("weft-qdisc-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        let vif = pieces.program("weft_vif").unwrap();
+        let vif = loaded.program("weft_vif").unwrap();
         host.run(|| {
             let pins = Arc::new(Pins::open(&folder).unwrap());
-            let attach = || Attached::clsact(vif, index, Some(Arc::clone(&pins))).unwrap();
+            let attach = || Attachment::clsact(vif, index, Some(Arc::clone(&pins))).unwrap();
             drop(attach());
             assert!(sys::create_clsact(index.0).unwrap(), "it was gone");
             drop(attach());

@@ -1,4 +1,4 @@
-//! [`List`]: what a program does with the packets of a megaflow, made of the [`Action`]s that say so.
+//! [`ActionList`]: what a program does with the packets of a megaflow, made of the [`Action`]s that say so.
 //!
 //! A list claims that it *is* the actions: a program that executes it comes to the same frames and counters as
 //! [`flow::execute()`]. What cannot be claimed of all packets of the megaflow is no list, and its packets are handed over to who
@@ -15,7 +15,7 @@ use wire::EtherType;
 use wire::vlan::{TAG_LEN, Tag};
 
 /// The most actions of a list.
-pub const MAX_STEPS: usize = 15;
+pub const MAX_ACTIONS: usize = 15;
 /// The highest number of a port that programs know.
 const MAX_PORT: PortNo = datapath::user::MAX_PORT;
 /// How deep lists may stand in lists; deeper ones are executed by who has no stack to spare either.
@@ -25,7 +25,7 @@ const PROTO_UDP: u128 = 17;
 
 /// One action of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Step {
+pub enum BpfAction {
     /// To a port. The last action of a list takes the packet; another takes a copy.
     Output(PortNo),
     /// By the uplink, with the tags that there are.
@@ -79,9 +79,9 @@ pub enum SetField {
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct List {
-    /// At most [`MAX_STEPS`]; without any, the frame ends and is not counted as a drop.
-    pub steps: Vec<Step>,
+pub struct ActionList {
+    /// At most [`MAX_ACTIONS`]; without any, the frame ends and is not counted as a drop.
+    pub actions: Vec<BpfAction>,
     /// The longest frame, or segment of a super-packet, in bytes from the Ethernet header on that it is for; the others are
     /// handed over.
     pub max_len: u32,
@@ -89,7 +89,7 @@ pub struct List {
     pub grows: u32,
 }
 
-impl List {
+impl ActionList {
     /// The list of a megaflow, where frames leave by the uplink when they leave by the port `uplink`. `None` when programs
     /// cannot do all of its actions with all of its packets.
     pub fn of(megaflow: &Megaflow, uplink: PortNo) -> Option<Self> {
@@ -97,39 +97,48 @@ impl List {
             condition: &megaflow.condition,
             uplink,
             tags: Tags::of(&megaflow.condition),
-            list: Self { steps: Vec::new(), max_len: u32::MAX, grows: 0 },
+            list: Self { actions: Vec::new(), max_len: u32::MAX, grows: 0 },
             growth: 0,
         };
         compiler.compile(&megaflow.actions)?;
         let Compiler { mut list, .. } = compiler;
         // What is done to the frame behind its last output is seen by nobody, and none of it can fail.
-        let is_unseen = |step: &Step| matches!(step, Step::Set { .. } | Step::PopVlan);
-        while list.steps.pop_if(|last| is_unseen(last)).is_some() {}
+        let is_unseen =
+            |step: &BpfAction| matches!(step, BpfAction::Set { .. } | BpfAction::PopVlan);
+        while list.actions.pop_if(|last| is_unseen(last)).is_some() {}
         (list.is_whole() && list.max_len > 0).then_some(list)
     }
 
     /// Ends as a list has to, and has copies only where they are as long as the frame.
     fn is_whole(&self) -> bool {
         // Nothing is to be done: the frame ends here, and is no drop. Nobody asks then how long it is.
-        let Some((last, others)) = self.steps.split_last() else {
+        let Some((last, others)) = self.actions.split_last() else {
             return self.max_len == u32::MAX;
         };
-        let ends = |step: &Step| {
-            matches!(step, Step::Output(_) | Step::Uplink | Step::Encap { .. } | Step::Drop(_))
+        let ends = |step: &BpfAction| {
+            matches!(
+                step,
+                BpfAction::Output(_)
+                    | BpfAction::Uplink
+                    | BpfAction::Encap { .. }
+                    | BpfAction::Drop(_)
+            )
         };
         let is_copied = others.iter().any(ends);
-        let is_tagged = others.iter().any(|step| matches!(step, Step::PushVlan(_) | Step::PopVlan));
-        let is_at_the_end = |step: &Step| matches!(step, Step::Encap { .. } | Step::Drop(_));
+        let is_tagged =
+            others.iter().any(|step| matches!(step, BpfAction::PushVlan(_) | BpfAction::PopVlan));
+        let is_at_the_end =
+            |step: &BpfAction| matches!(step, BpfAction::Encap { .. } | BpfAction::Drop(_));
         ends(last)
             && !others.iter().any(is_at_the_end)
             && !(is_copied && is_tagged)
-            && self.steps.len() <= MAX_STEPS
+            && self.actions.len() <= MAX_ACTIONS
     }
 
     /// The end point of the last action.
     pub fn endpoint(&self) -> Option<EndpointId> {
-        match self.steps.last() {
-            Some(&Step::Encap { endpoint, .. }) => Some(endpoint),
+        match self.actions.last() {
+            Some(&BpfAction::Encap { endpoint, .. }) => Some(endpoint),
             _ => None,
         }
     }
@@ -187,7 +196,7 @@ struct Compiler<'a> {
     condition: &'a Match,
     uplink: PortNo,
     tags: Tags,
-    list: List,
+    list: ActionList,
     /// Bytes by which the frame is longer than it came.
     growth: i32,
 }
@@ -207,12 +216,12 @@ impl Compiler<'_> {
                     rest = otherwise.iter();
                 }
                 Action::Drop(reason) => {
-                    self.list.steps.push(Step::Drop(*reason));
+                    self.list.actions.push(BpfAction::Drop(*reason));
                     return Some(());
                 }
                 action => self.step(action, 0)?,
             }
-            if self.list.steps.len() > MAX_STEPS {
+            if self.list.actions.len() > MAX_ACTIONS {
                 return None;
             }
         }
@@ -221,8 +230,8 @@ impl Compiler<'_> {
 
     fn step(&mut self, action: &Action, depth: usize) -> Option<()> {
         let step = match action {
-            Action::Output(port) if *port == self.uplink => Step::Uplink,
-            Action::Output(port) if *port <= MAX_PORT => Step::Output(*port),
+            Action::Output(port) if *port == self.uplink => BpfAction::Uplink,
+            Action::Output(port) if *port <= MAX_PORT => BpfAction::Output(*port),
             Action::Encap { endpoint, key } => encap(*endpoint, key),
             Action::PushVlan(tag) => self.push(*tag)?,
             Action::PopVlan => {
@@ -231,7 +240,7 @@ impl Compiler<'_> {
                 }
                 self.tags.changed = true;
                 self.growth -= TAG_LEN as i32;
-                Step::PopVlan
+                BpfAction::PopVlan
             }
             Action::Set { field, value, mask } => return self.set(*field, *value, *mask),
             // There is one queue, as in the user datapath.
@@ -239,10 +248,10 @@ impl Compiler<'_> {
             Action::Clone(list) if depth < MAX_DEPTH => return self.copies(list, depth + 1),
             _ => return None,
         };
-        if matches!(step, Step::Output(_) | Step::Uplink | Step::Encap { .. }) {
+        if matches!(step, BpfAction::Output(_) | BpfAction::Uplink | BpfAction::Encap { .. }) {
             self.list.grows = self.growth.max(0).unsigned_abs();
         }
-        self.list.steps.push(step);
+        self.list.actions.push(step);
         Some(())
     }
 
@@ -257,14 +266,14 @@ impl Compiler<'_> {
                 Action::SetQueue(_) => {}
                 _ => return None,
             }
-            if self.list.steps.len() > MAX_STEPS {
+            if self.list.actions.len() > MAX_ACTIONS {
                 return None;
             }
         }
         Some(())
     }
 
-    fn push(&mut self, tag: Tag) -> Option<Step> {
+    fn push(&mut self, tag: Tag) -> Option<BpfAction> {
         // Linux puts on no others.
         if !matches!(tag.tpid, EtherType::VLAN | EtherType::QINQ) {
             return None;
@@ -272,7 +281,7 @@ impl Compiler<'_> {
         self.tags.pushed += 1;
         self.tags.changed = true;
         self.growth += TAG_LEN as i32;
-        Some(Step::PushVlan(tag))
+        Some(BpfAction::PushVlan(tag))
     }
 
     fn set(&mut self, field: Field, value: u128, mask: u128) -> Option<()> {
@@ -283,7 +292,7 @@ impl Compiler<'_> {
         let is_whole = mask == field.all_ones();
         let mut push = |field, bits: u128, value: u128| {
             let (bits, value) = (bits as u32, value as u64);
-            self.list.steps.push(Step::Set { field, bits, value });
+            self.list.actions.push(BpfAction::Set { field, bits, value });
         };
         match field {
             Field::EthDst if is_whole => push(SetField::EthDst, 0, value),
@@ -297,7 +306,7 @@ impl Compiler<'_> {
                     _ => return None,
                 };
                 for (field, bits, value) in self.ip(is_ip6, field, value, mask)? {
-                    self.list.steps.push(Step::Set { field, bits, value });
+                    self.list.actions.push(BpfAction::Set { field, bits, value });
                 }
             }
         }
@@ -341,12 +350,12 @@ impl Compiler<'_> {
     }
 }
 
-fn encap(endpoint: EndpointId, key: &TunnelKey) -> Step {
+fn encap(endpoint: EndpointId, key: &TunnelKey) -> BpfAction {
     let ports = key.ports.map(|ports| {
         let ingress = ports.ingress.map_or(0, PortKey::value) & 0x7fff;
         u32::from(ingress) << 16 | u32::from(ports.egress.value())
     });
-    Step::Encap { endpoint, key: key.datapath.0, ports }
+    BpfAction::Encap { endpoint, key: key.datapath.0, ports }
 }
 
 #[cfg(test)]
@@ -357,7 +366,7 @@ mod tests {
 
     const UPLINK: PortNo = PortNo(0);
     const OUT: Action = Action::Output(PortNo(2));
-    const TWO: Step = Step::Output(PortNo(2));
+    const TWO: BpfAction = BpfAction::Output(PortNo(2));
 
     fn megaflow(fields: &[(Field, u128)], actions: &[Action]) -> Megaflow {
         let mut condition = Match::any();
@@ -367,15 +376,15 @@ mod tests {
         Megaflow::new(condition, actions.into())
     }
 
-    fn list(fields: &[(Field, u128)], actions: &[Action]) -> Option<List> {
-        List::of(&megaflow(fields, actions), UPLINK)
+    fn list(fields: &[(Field, u128)], actions: &[Action]) -> Option<ActionList> {
+        ActionList::of(&megaflow(fields, actions), UPLINK)
     }
 
     /// The steps of a list that is for frames of all lengths and does not make them longer.
-    fn steps(fields: &[(Field, u128)], actions: &[Action]) -> Option<Vec<Step>> {
+    fn compiled_actions(fields: &[(Field, u128)], actions: &[Action]) -> Option<Vec<BpfAction>> {
         let list = list(fields, actions)?;
         assert_eq!((list.max_len, list.grows), (u32::MAX, 0), "{list:?}");
-        Some(list.steps)
+        Some(list.actions)
     }
 
     fn tag(tpid: EtherType, vlan: u16) -> Tag {
@@ -388,7 +397,8 @@ mod tests {
 
     const KEY: TunnelKey = TunnelKey { datapath: DatapathKey(0x12_3456), ports: None };
     const TUNNEL: Action = Action::Encap { endpoint: EndpointId(7), key: KEY };
-    const INTO: Step = Step::Encap { endpoint: EndpointId(7), key: 0x12_3456, ports: None };
+    const INTO: BpfAction =
+        BpfAction::Encap { endpoint: EndpointId(7), key: 0x12_3456, ports: None };
     const IP4: (Field, u128) = (Field::EthType, 0x0800);
     const IP6: (Field, u128) = (Field::EthType, 0x86dd);
     const TCP: (Field, u128) = (Field::IpProto, 6);
@@ -397,23 +407,23 @@ mod tests {
     #[test]
     fn outputs_are_steps_and_the_last_one_takes_the_packet() {
         let copy = |port| Action::Output(PortNo(port));
-        assert_eq!(steps(&[], &[OUT]), Some(vec![TWO]));
+        assert_eq!(compiled_actions(&[], &[OUT]), Some(vec![TWO]));
         assert_eq!(
-            steps(&[], &[copy(1), OUT, TUNNEL]),
-            Some(vec![Step::Output(PortNo(1)), TWO, INTO])
+            compiled_actions(&[], &[copy(1), OUT, TUNNEL]),
+            Some(vec![BpfAction::Output(PortNo(1)), TWO, INTO])
         );
-        assert_eq!(steps(&[], &[Action::Output(UPLINK)]), Some(vec![Step::Uplink]));
-        assert_eq!(steps(&[], &[OUT, Action::SetQueue(3), OUT]), Some(vec![TWO, TWO]));
+        assert_eq!(compiled_actions(&[], &[Action::Output(UPLINK)]), Some(vec![BpfAction::Uplink]));
+        assert_eq!(compiled_actions(&[], &[OUT, Action::SetQueue(3), OUT]), Some(vec![TWO, TWO]));
         let drop = Action::Drop(DropReason::FlowDrop);
-        let dropped = Step::Drop(DropReason::FlowDrop);
-        assert_eq!(steps(&[], &[OUT, drop.clone(), OUT]), Some(vec![TWO, dropped]));
-        assert_eq!(steps(&[], &vec![OUT; 15]), Some(vec![TWO; 15]));
-        assert_eq!(steps(&[], &[]), Some(Vec::new()));
-        assert_eq!(steps(&[], &[OUT, set(Field::EthDst, 1)]), Some(vec![TWO]));
+        let dropped = BpfAction::Drop(DropReason::FlowDrop);
+        assert_eq!(compiled_actions(&[], &[OUT, drop.clone(), OUT]), Some(vec![TWO, dropped]));
+        assert_eq!(compiled_actions(&[], &vec![OUT; 15]), Some(vec![TWO; 15]));
+        assert_eq!(compiled_actions(&[], &[]), Some(Vec::new()));
+        assert_eq!(compiled_actions(&[], &[OUT, set(Field::EthDst, 1)]), Some(vec![TWO]));
         for too_much in [&[TUNNEL, OUT][..], &vec![OUT; 16]] {
-            assert_eq!(steps(&[], too_much), None, "{too_much:?}");
+            assert_eq!(compiled_actions(&[], too_much), None, "{too_much:?}");
         }
-        assert_eq!(steps(&[], &[copy(0xffff_ff00)]), None);
+        assert_eq!(compiled_actions(&[], &[copy(0xffff_ff00)]), None);
     }
 
     #[test]
@@ -422,7 +432,9 @@ mod tests {
             LogicalPorts { ingress: PortKey::new(0x0102), egress: PortKey::new(0x8003).unwrap() };
         let key = TunnelKey { ports: Some(ports), ..KEY };
         let list = list(&[], &[Action::Encap { endpoint: EndpointId(7), key }]).unwrap();
-        let Some(Step::Encap { key, ports, .. }) = list.steps.last().copied() else { panic!() };
+        let Some(BpfAction::Encap { key, ports, .. }) = list.actions.last().copied() else {
+            panic!()
+        };
         assert_eq!((key, ports), (0x12_3456, Some(0x0102_8003)));
         assert_eq!(list.endpoint(), Some(EndpointId(7)));
     }
@@ -444,7 +456,7 @@ mod tests {
             set(Field::TpDst, 1),
             Action::Set { field: Field::EthDst, value: 1, mask: 1 },
         ] {
-            assert_eq!(steps(&[], &[action.clone(), OUT]), None, "{action:?}");
+            assert_eq!(compiled_actions(&[], &[action.clone(), OUT]), None, "{action:?}");
         }
     }
 
@@ -452,16 +464,19 @@ mod tests {
     fn copies_that_change_nothing_are_outputs() {
         let inner = Action::Clone(Box::new([OUT, Action::SetQueue(1)]));
         let clone = Action::Clone(Box::new([OUT, inner]));
-        assert_eq!(steps(&[], &[clone.clone(), TUNNEL]), Some(vec![TWO, TWO, INTO]));
-        assert_eq!(steps(&[], &[set(Field::EthSrc, 9), clone]).map(|steps| steps.len()), Some(3));
+        assert_eq!(compiled_actions(&[], &[clone.clone(), TUNNEL]), Some(vec![TWO, TWO, INTO]));
+        assert_eq!(
+            compiled_actions(&[], &[set(Field::EthSrc, 9), clone]).map(|steps| steps.len()),
+            Some(3)
+        );
         let deep = (0..20).fold(OUT, |inner, _| Action::Clone(Box::new([inner])));
-        assert_eq!(steps(&[], &[deep]), None);
+        assert_eq!(compiled_actions(&[], &[deep]), None);
     }
 
     #[test]
     fn fields_are_rewritten_when_the_condition_says_that_they_are_there() {
-        let one = |field, bits, value| Some(vec![Step::Set { field, bits, value }, TWO]);
-        let of = |fields: &[(Field, u128)], action| steps(fields, &[action, OUT]);
+        let one = |field, bits, value| Some(vec![BpfAction::Set { field, bits, value }, TWO]);
+        let of = |fields: &[(Field, u128)], action| compiled_actions(fields, &[action, OUT]);
         assert_eq!(
             of(&[], set(Field::EthDst, 0x0200_0000_0001)),
             one(SetField::EthDst, 0, 0x0200_0000_0001)
@@ -477,8 +492,8 @@ mod tests {
             one(SetField::Ip4Dst, 0, 0x0a00_0001)
         );
         assert_eq!(of(&[IP4, TCP, WHOLE], set(Field::TpDst, 80)), one(SetField::TpDst, 0, 80));
-        let halves = steps(&[IP6], &[set(Field::Ip6Src, 5 << 64 | 6), OUT]).unwrap();
-        let half = |field, value| Step::Set { field, bits: 0, value };
+        let halves = compiled_actions(&[IP6], &[set(Field::Ip6Src, 5 << 64 | 6), OUT]).unwrap();
+        let half = |field, value| BpfAction::Set { field, bits: 0, value };
         assert_eq!(halves, [half(SetField::Ip6SrcHigh, 5), half(SetField::Ip6SrcLow, 6), TWO]);
         let sctp = (Field::IpProto, 132);
         for (fields, field) in [
@@ -507,7 +522,7 @@ mod tests {
             actions.push(OUT);
             let list = list(fields, &actions)?;
             assert_eq!(list.grows, 0);
-            Some(list.steps.len() - 1)
+            Some(list.actions.len() - 1)
         };
         assert_eq!(pops(&[vlan(0)], 3), Some(0));
         assert_eq!(pops(&[vlan(0x8100)], 1), Some(1));
@@ -524,14 +539,15 @@ mod tests {
     fn tags_count_for_the_length_and_come_after_what_is_rewritten() {
         let (customer, service) = (tag(EtherType::VLAN, 5), tag(EtherType::QINQ, 6));
         let push = [Action::PushVlan(customer), Action::PushVlan(service), Action::Output(UPLINK)];
-        let expected = [Step::PushVlan(customer), Step::PushVlan(service), Step::Uplink];
+        let expected =
+            [BpfAction::PushVlan(customer), BpfAction::PushVlan(service), BpfAction::Uplink];
         let qinq = list(&[], &push).unwrap();
-        assert_eq!((&qinq.steps[..], qinq.grows), (&expected[..], 8));
+        assert_eq!((&qinq.actions[..], qinq.grows), (&expected[..], 8));
         let pops = [Action::PopVlan, Action::PopVlan];
         assert_eq!(list(&[], &[&push[..], &pops].concat()), Some(qinq), "as it was, for nobody");
         let pushed = Action::PushVlan(customer);
         let popped = list(&[], &[pushed.clone(), Action::PopVlan, OUT]).unwrap();
-        assert_eq!((popped.steps.len(), popped.grows), (3, 0));
+        assert_eq!((popped.actions.len(), popped.grows), (3, 0));
         assert!(list(&[IP4], &[set(Field::IpTtl, 1), pushed.clone(), OUT]).is_some());
         assert_eq!(list(&[IP4], &[pushed.clone(), set(Field::IpTtl, 1), OUT]), None);
         assert!(list(&[], &[pushed.clone(), set(Field::EthDst, 1), OUT]).is_some());
@@ -547,7 +563,7 @@ mod tests {
         };
         let checked =
             list(&[], &[check(1400, &[check(1500, &[OUT])]), Action::Controller]).unwrap();
-        assert_eq!((checked.max_len, &checked.steps[..]), (1400, &[TWO][..]));
+        assert_eq!((checked.max_len, &checked.actions[..]), (1400, &[TWO][..]));
         let pushed = Action::PushVlan(tag(EtherType::VLAN, 5));
         let tagged = list(&[], &[pushed.clone(), check(1400, &[OUT])]).unwrap();
         assert_eq!((tagged.max_len, tagged.grows), (1396, 4));

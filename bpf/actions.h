@@ -16,40 +16,40 @@
  * that was handed over take the same way, until there has been none of that kind for a second:
  * whatever was handed over is out of userspace's queues by then.
  */
-#define ASIDE_SHIFT 20
-#define ASIDE_LAST (1000000000 >> ASIDE_SHIFT)
+#define PIN_CLOCK_SHIFT 20
+#define PIN_TICKS (1000000000 >> PIN_CLOCK_SHIFT)
 
 /* The packet at hand, of this megaflow, goes to userspace. */
-__weak int set_aside(__u32 number)
+__weak int pin_to_slow_path(__u32 number)
 {
-	__u32 now = bpf_ktime_get_ns() >> ASIDE_SHIFT;
+	__u32 now = bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT;
 	struct weft_flow *flow = flow_at(number);
 
 	if (flow)
-		*(volatile __u32 *)&flow->aside = now ? now : 1;
+		*(volatile __u32 *)&flow->pinned_at = now ? now : 1;
 	return 0;
 }
 
 /* Whether one did a short while ago. */
-__weak int is_still_aside(struct weft_flow *flow)
+__weak int has_recent_pin(struct weft_flow *flow)
 {
-	__u32 now = bpf_ktime_get_ns() >> ASIDE_SHIFT, at;
+	__u32 now = bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT, at;
 
 	if (!flow || !has_daemon())
 		return false;
-	at = *(volatile __u32 *)&flow->aside;
+	at = *(volatile __u32 *)&flow->pinned_at;
 	/* Another CPU may have seen a later time than this one. */
-	if ((__s32)(now - at) <= ASIDE_LAST)
+	if ((__s32)(now - at) <= PIN_TICKS)
 		return true;
 	/* Unless another CPU sets one aside just now. */
-	__sync_val_compare_and_swap(&flow->aside, at, 0);
+	__sync_val_compare_and_swap(&flow->pinned_at, at, 0);
 	return false;
 }
 
 /* A packet has to go where an earlier one of its megaflow has gone. */
-static __always_inline bool is_aside(struct weft_flow *flow)
+static __always_inline bool is_pinned(struct weft_flow *flow)
 {
-	return flow->aside && is_still_aside(flow);
+	return flow->pinned_at && has_recent_pin(flow);
 }
 
 static __always_inline struct weft_port *port_at(__u32 number)
@@ -144,7 +144,7 @@ static __always_inline bool can_uplink(__u32 wire_len)
  * An action that is not the last can be executed; `extensions` is what has_extensions() says. Global,
  * so that the verifier goes through it once.
  */
-__weak int can_do(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
+__weak int can_apply(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
 		  __u32 wire_len, bool extensions)
 {
 	if (!key || !action)
@@ -175,8 +175,8 @@ __weak int can_do(const struct weft_key *key, const struct weft_action *action, 
  * `wire_len` the length of the frame or, if anybody asks, of the longest segment. Rarely called: most
  * lists have one action.
  */
-__weak int can_change(struct __sk_buff *skb, const struct weft_key *key,
-		      const struct weft_list *list, __u32 l3, __u32 wire_len)
+__weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *key,
+		      const struct weft_action_list *list, __u32 l3, __u32 wire_len)
 {
 	__u32 i, count, extensions, untagged;
 
@@ -189,14 +189,14 @@ __weak int can_change(struct __sk_buff *skb, const struct weft_key *key,
 	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
 		if (i + 1 >= count)
 			return true;
-		if (!can_do(key, &list->actions[i], untagged, wire_len, extensions))
+		if (!can_apply(key, &list->actions[i], untagged, wire_len, extensions))
 			return false;
 	}
 	return true;
 }
 
 /* The last action of a list that is not empty; 0 when it says that it has more than there are. */
-static __always_inline const struct weft_action *last_of(const struct weft_list *list)
+static __always_inline const struct weft_action *last_of(const struct weft_action_list *list)
 {
 	__u32 at = list->count - 1;
 
@@ -207,7 +207,7 @@ static __always_inline const struct weft_action *last_of(const struct weft_list 
 	return &list->actions[at];
 }
 
-static __always_inline void count_tx(struct weft_port_count *count, __u32 bytes)
+static __always_inline void count_tx(struct weft_port_stats *count, __u32 bytes)
 {
 	if (count) {
 		count->tx_packets++;
@@ -215,7 +215,7 @@ static __always_inline void count_tx(struct weft_port_count *count, __u32 bytes)
 	}
 }
 
-static __always_inline void count_rx(struct weft_port_count *count, __u32 bytes)
+static __always_inline void count_rx(struct weft_port_stats *count, __u32 bytes)
 {
 	if (count) {
 		count->rx_packets++;
@@ -223,16 +223,16 @@ static __always_inline void count_rx(struct weft_port_count *count, __u32 bytes)
 	}
 }
 
-static __always_inline struct weft_port_count *count_of(__u32 port)
+static __always_inline struct weft_port_stats *port_stats(__u32 port)
 {
-	return bpf_map_lookup_elem(&weft_port_counts, &port);
+	return bpf_map_lookup_elem(&weft_port_stats, &port);
 }
 
-static __always_inline struct weft_port_count *uplink_count(void)
+static __always_inline struct weft_port_stats *uplink_stats(void)
 {
 	__u32 none = 0;
 
-	return bpf_map_lookup_elem(&weft_uplink_count, &none);
+	return bpf_map_lookup_elem(&weft_uplink_stats, &none);
 }
 
 /* Bytes of the frame, its tag in metadata included. */
@@ -242,7 +242,7 @@ static __always_inline __u32 frame_bytes(struct __sk_buff *skb)
 }
 
 /* One action that is not the last. 0, or an error that ends the list. */
-__weak int change(struct __sk_buff *skb, struct weft_key *key, const struct weft_action *action)
+__weak int apply_action(struct __sk_buff *skb, struct weft_key *key, const struct weft_action *action)
 {
 	struct weft_port *out;
 	__u32 bytes;
@@ -256,14 +256,14 @@ __weak int change(struct __sk_buff *skb, struct weft_key *key, const struct weft
 		if (!out || bpf_clone_redirect(skb, out->ifindex, 0))
 			count_drop(key->port >> 32, DROP_QUEUE_FULL);
 		else
-			count_tx(count_of(action->number), bytes);
+			count_tx(port_stats(action->number), bytes);
 		return 0;
 	case WEFT_ACTION_UPLINK:
 		bytes = frame_bytes(skb);
 		if (bpf_clone_redirect(skb, weft_config.uplink_ifindex, 0))
 			count_drop(key->port >> 32, DROP_QUEUE_FULL);
 		else
-			count_tx(uplink_count(), bytes);
+			count_tx(uplink_stats(), bytes);
 		return 0;
 	case WEFT_ACTION_PUSH_VLAN:
 		return bpf_skb_vlan_push(skb, bpf_htons(action->value >> 16), action->value);
@@ -277,7 +277,7 @@ __weak int change(struct __sk_buff *skb, struct weft_key *key, const struct weft
 }
 
 /* All actions but the last. */
-__weak int change_all(struct __sk_buff *skb, struct weft_key *key, const struct weft_list *list)
+__weak int apply_all_but_last(struct __sk_buff *skb, struct weft_key *key, const struct weft_action_list *list)
 {
 	__u32 i, count;
 
@@ -289,7 +289,7 @@ __weak int change_all(struct __sk_buff *skb, struct weft_key *key, const struct 
 	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
 		if (i + 1 >= count)
 			return 0;
-		if (change(skb, key, &list->actions[i]))
+		if (apply_action(skb, key, &list->actions[i]))
 			return -1;
 	}
 	return 0;
