@@ -10,12 +10,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::demo::{first_ping, shuffle};
 use crate::lab::{Attachment, CONGESTION_CONTROL, Contender, Guest, Lab, Session, Shape};
 use crate::process::Process;
+use crate::random::shuffle;
 use crate::stats::Estimate;
 use crate::study::{Scenario, Timing};
 use crate::traffic::load::{Load, Pattern};
+use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
 /// How long another study on the machine is waited for.

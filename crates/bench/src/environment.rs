@@ -37,7 +37,7 @@ impl Environment {
         Self {
             kernel: kernel.trim().to_owned(),
             cpu_model: cpu_model(&cpuinfo).unwrap_or(std::env::consts::ARCH).to_owned(),
-            cores: crate::measure::processors().len(),
+            cores: crate::lab::processors().len(),
             date: rfc3339(seconds),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit,

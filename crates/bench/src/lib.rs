@@ -15,8 +15,8 @@
 //! The programs `ip`, `tc` and `ethtool` are not used. Only peers under comparison are run as programs.
 #![forbid(unsafe_code)]
 
-mod ask;
 pub mod cli;
+mod control;
 pub mod crosscheck;
 pub mod demo;
 mod environment;
@@ -27,6 +27,7 @@ pub mod lab;
 pub mod measure;
 mod process;
 mod progress;
+mod random;
 pub mod stats;
 mod stop;
 pub mod study;

@@ -1,23 +1,12 @@
 //! What a run cost: the machine's processors and the frames on the underlay, as differences of two snapshots.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use netdev::cpu::{CpuTimes, ticks_per_second};
 
-use crate::lab::Guest;
-use crate::{Error, Result};
-
-/// Counters of one end of the underlay. A super-packet counts as one frame on a veth device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct WireCounters {
-    /// Frames in both directions.
-    pub frames: u64,
-    /// Bytes in both directions.
-    pub bytes: u64,
-    /// Frames dropped in both directions.
-    pub dropped: u64,
-}
+use crate::Result;
+use crate::lab::WireCounters;
+use crate::stats::ratio;
 
 /// The state of all counters at one instant.
 #[derive(Clone, Debug)]
@@ -89,52 +78,6 @@ impl Usage {
     }
 }
 
-/// TCP segments that the namespace of `guest` has retransmitted since it was made (RetransSegs of RFC 4022).
-///
-/// # Errors
-/// The kernel's statistics cannot be read.
-pub fn retransmitted(guest: &Guest) -> Result<u64> {
-    // Of the thread, not of the process: it is the thread that is in the namespace.
-    let path = "/proc/thread-self/net/snmp";
-    let text =
-        guest.run(|| std::fs::read_to_string(path))?.map_err(Error::io(format!("read {path}")))?;
-    tcp_counter(&text, "RetransSegs")
-        .ok_or_else(|| Error::Traffic(format!("{path} has no TCP counter RetransSegs")))
-}
-
-/// A counter of the two `Tcp:` lines of `/proc/net/snmp`: names in the first, values in the second.
-fn tcp_counter(text: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let mut pairs = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
-    pairs.find(|(found, _)| *found == name)?.1.parse().ok()
-}
-
-/// The numbers of the processors that this process could use when it first asked, in order, at least one: a thread that is pinned
-/// later does not change them.
-pub fn processors() -> &'static [usize] {
-    static ALL: OnceLock<Vec<usize>> = OnceLock::new();
-    ALL.get_or_init(|| netdev::cpu::usable().ok().filter(|a| !a.is_empty()).unwrap_or(vec![0]))
-}
-
-/// `a / b`, or `None` where that is not a number to be shown.
-pub fn ratio(a: f64, b: f64) -> Option<f64> {
-    let value = a / b;
-    (b != 0.0 && value.is_finite()).then_some(value)
-}
-
-/// The middle value (the mean of the two middle ones), or `None` of nothing. Order does not matter.
-pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,26 +103,5 @@ mod tests {
         assert!((usage.cpu_busy - 0.6).abs() < 1e-9 && (usage.cpu_steal - 0.2).abs() < 1e-9);
         assert!((usage.cpu_seconds * ticks_per_second() as f64 - 150.0).abs() < 1e-9);
         assert_eq!((usage.wire_frames_per_second, usage.wire_dropped), (10.0, 3));
-    }
-
-    #[test]
-    fn median_is_the_middle_when_unsorted() {
-        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 3.0, 2.0]), Some(2.5));
-        assert_eq!(median([]), None);
-    }
-
-    #[test]
-    fn ratio_is_absent_when_the_base_is_zero() {
-        assert_eq!(ratio(1.0, 4.0), Some(0.25));
-        assert_eq!((ratio(1.0, 0.0), ratio(0.0, 0.0)), (None, None));
-    }
-
-    #[test]
-    fn tcp_counter_is_found_by_its_name() {
-        let text = "Ip: A B\nIp: 1 2\nTcp: MaxConn RetransSegs\nTcp: -1 42\nUdp: X\nUdp: 9\n";
-        assert_eq!(tcp_counter(text, "RetransSegs"), Some(42));
-        assert_eq!((tcp_counter(text, "Other"), tcp_counter(text, "MaxConn")), (None, None));
-        assert_eq!(tcp_counter("Tcp: RetransSegs\n", "RetransSegs"), None);
     }
 }

@@ -1,7 +1,6 @@
 //! What repeated measurements say: a middle value and how far it can be trusted.
 
-use crate::measure::median;
-use crate::traffic::frames::scramble;
+use crate::random::scramble;
 
 /// Samples drawn anew for an interval.
 const RESAMPLES: u64 = 2000;
@@ -72,7 +71,25 @@ pub fn relative_deviation(values: &[f64]) -> Option<f64> {
     }
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    crate::measure::ratio((squares / (count - 1.0)).sqrt(), mean)
+    ratio((squares / (count - 1.0)).sqrt(), mean)
+}
+
+/// `a / b`, or `None` where that is not a number to be shown.
+pub fn ratio(a: f64, b: f64) -> Option<f64> {
+    let value = a / b;
+    (b != 0.0 && value.is_finite()).then_some(value)
+}
+
+/// The middle value (the mean of the two middle ones), or `None` of nothing. Order does not matter.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
 }
 
 #[cfg(test)]
@@ -111,5 +128,18 @@ mod tests {
         let found = relative_deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         assert!((found - 2.138 / 5.0).abs() < 1e-3, "{found}");
         assert_eq!((relative_deviation(&[1.0]), relative_deviation(&[0.0, 0.0])), (None, None));
+    }
+
+    #[test]
+    fn median_is_the_middle_when_unsorted() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 3.0, 2.0]), Some(2.5));
+        assert_eq!(median([]), None);
+    }
+
+    #[test]
+    fn ratio_is_absent_when_the_base_is_zero() {
+        assert_eq!(ratio(1.0, 4.0), Some(0.25));
+        assert_eq!((ratio(1.0, 0.0), ratio(0.0, 0.0)), (None, None));
     }
 }

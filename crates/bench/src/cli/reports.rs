@@ -54,7 +54,7 @@ pub fn compare(args: &Compare) -> Result<(), Failure> {
 }
 
 pub fn report(args: &Report) -> Result<(), Failure> {
-    let results = Results::read(&args.results).map_err(Failure::input)?.judged();
+    let results = study::judged(Results::read(&args.results).map_err(Failure::input)?);
     write_all(&results, &args.out)
 }
 

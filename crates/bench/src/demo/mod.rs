@@ -12,7 +12,6 @@ mod table;
 mod trial;
 
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,12 +20,11 @@ use network::TunnelType;
 use crate::environment::Environment;
 use crate::lab::{Contender, DEFAULT_UPLINK_MTU, Datapath, OffloadFlags, Profile, Session};
 use crate::progress::Progress;
+use crate::random::shuffle;
 use crate::{Error, Result, Stop};
 
 pub use policy::{Entry, PolicyReport, Refusals, RoutedPings};
 pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
-
-pub(crate) use trial::{first_ping, with_testimony};
 
 use report::BASE;
 use trial::Plan;
@@ -166,14 +164,6 @@ fn schedule(contenders: &[Contender], blocks: usize) -> Vec<Trial> {
     trials
 }
 
-/// Fisher and Yates' shuffle. The standard library's hash keys are all the randomness that an order needs.
-pub(crate) fn shuffle<T>(items: &mut [T]) {
-    for last in (1..items.len()).rev() {
-        let random = RandomState::new().hash_one(last) % (last as u64 + 1);
-        items.swap(last, random as usize);
-    }
-}
-
 fn write_json(report: &DemoReport, path: &std::path::Path) -> Result<()> {
     let what = || format!("write {}", path.display());
     let mut text = serde_json::to_string_pretty(report).map_err(|e| Error::io(what())(e))?;
@@ -201,19 +191,6 @@ mod tests {
             assert!(block > 0 || order == others, "the first block is the order of the report");
         }
         assert_eq!(schedule(&[], 1).len(), 2);
-    }
-
-    #[test]
-    fn shuffle_reaches_every_order() {
-        // Six orders: that one of them is missing after 600 shuffles has a chance of 6 * (5/6)^600.
-        let orders: std::collections::HashSet<_> = (0..600)
-            .map(|_| {
-                let mut items = [1, 2, 3];
-                shuffle(&mut items);
-                items
-            })
-            .collect();
-        assert_eq!(orders.len(), 6);
     }
 
     #[test]

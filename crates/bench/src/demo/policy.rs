@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::trial::{PAIR_LIMIT, PINGS_OF_A_PAIR};
-use crate::ask::{Answer, ask};
+use crate::control::{Answer, ask};
 use crate::lab::policy::{GATEWAY4, GATEWAY6, LETTING_IN, REFUSED_PORT, REFUSING, SWITCHES};
 use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
+/// How long the first ping of every other pair may take: addresses are resolved, nothing starts.
+pub(super) const PAIR_LIMIT: Duration = Duration::from_secs(3);
+/// Pings of every other pair.
+pub(super) const PINGS_OF_A_PAIR: u32 = 3;
 /// Bytes of payload in the longest packet, more than there are.
 const LONGEST_PACKET: u64 = 65_536;
 /// Connections that the list must refuse.

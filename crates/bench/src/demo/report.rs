@@ -3,7 +3,8 @@
 use super::policy::PolicyReport;
 use crate::environment::Environment;
 use crate::lab::{Contender, Datapath, OffloadFlags, Profile};
-use crate::measure::{Usage, median, ratio};
+use crate::measure::Usage;
+use crate::stats::{median, ratio};
 use crate::traffic::ping::PingReport;
 
 /// A TCP measurement: what it moved, and what it cost.

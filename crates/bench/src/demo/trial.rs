@@ -3,22 +3,19 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::policy;
+use super::policy::{self, PAIR_LIMIT, PINGS_OF_A_PAIR};
 use super::report::{StreamReport, Trial};
-use crate::lab::{Attachment, Contender, GUEST_DEVICE, Guest, Lab, OffloadFlags, Profile, Session};
-use crate::measure::{Snapshot, Usage, retransmitted};
+use crate::lab::{
+    Attachment, Contender, GUEST_DEVICE, Guest, Lab, OffloadFlags, Profile, Session, retransmitted,
+};
+use crate::measure::{Snapshot, Usage};
 use crate::progress::Progress;
 use crate::traffic::between::{Flow, Traffic};
-use crate::traffic::ping::{PingReport, Pinger};
+use crate::traffic::ping::{PingReport, Pinger, first_ping};
 use crate::{Error, Result, Stop};
 
-/// How long the first ping may take, the start of daemons included.
-const READY_LIMIT: Duration = Duration::from_secs(10);
-/// How long the first ping of every other pair may take: addresses are resolved, nothing starts.
-pub(super) const PAIR_LIMIT: Duration = Duration::from_secs(3);
-/// Pings between the first guests, for the round-trip time, and between all others.
+/// Pings between the first guests, for the round-trip time.
 const PINGS: u32 = 20;
-pub(super) const PINGS_OF_A_PAIR: u32 = 3;
 /// TCP's start, which is not measured.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// No switch is that slow, in software or emulated, unless it loses packets all the time.
@@ -67,7 +64,7 @@ impl Plan<'_> {
             // That a process died is the better explanation, whatever was noticed first.
             Err(error) if !error.is_interrupted() => {
                 attachment.check()?;
-                return Err(with_testimony(error, &attachment, self.session.stop()));
+                return Err(attachment.explain(error, self.session.stop()));
             }
             other => other?,
         }
@@ -176,38 +173,6 @@ fn streams4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Result<V
     Ok(vec![Flow::stream(from, to, to.ip4().into())?; connections])
 }
 
-/// Waits until `from` has a device and `to` answers, as long as the contender's processes run.
-pub(crate) fn first_ping(
-    from: &Guest,
-    to: &Guest,
-    attachment: &mut Attachment,
-    stop: &Stop,
-) -> Result<Pinger> {
-    let what = format!("the first ping from {} to {}", from.name(), to.name());
-    let mut last = String::new();
-    let opened = stop.wait_for(&what, READY_LIMIT, || {
-        attachment.check()?;
-        // Before there is a device, there is no route.
-        let opened = from.run(|| Pinger::open(to.ip4().into()))?.and_then(|mut pinger| {
-            pinger.wait_for_answer(Duration::from_millis(200), stop).map(|()| pinger)
-        });
-        match opened {
-            Ok(pinger) => Ok(Some(pinger)),
-            Err(Error::Interrupted) => Err(Error::Interrupted),
-            Err(error) => {
-                last = error.to_string();
-                Ok(None)
-            }
-        }
-    });
-    opened.map_err(|error| match error {
-        Error::Deadline { what, limit, .. } => {
-            Error::Deadline { what, limit, detail: last.clone() }
-        }
-        other => other,
-    })
-}
-
 /// Pings between every two guests that the contender joins, over IPv4 and IPv6.
 fn ping_all_pairs(lab: &Lab<'_>, contender: Contender, stop: &Stop) -> Result<()> {
     for (index, from) in lab.guests().iter().enumerate() {
@@ -241,12 +206,6 @@ fn not_stalled(report: &StreamReport) -> Result<()> {
     Err(Error::Traffic(format!(
         "TCP is stalled: {mbps:.1} Mb/s over {connections} connection(s), {retransmitted} segments sent again"
     )))
-}
-
-/// Adds to `error` what the contender's processes have to say.
-pub(crate) fn with_testimony(error: Error, attachment: &Attachment, stop: &Stop) -> Error {
-    let said = attachment.testimony(stop);
-    if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
 }
 
 /// Checks that a stopped weft has taken the guests' devices with it.

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Counts, Rounds, Wire};
-use crate::demo::{first_ping, with_testimony};
 use crate::lab::{Contender, Datapath, Guest, Lab, Session, Shape};
+use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
 /// Bytes of a message over TCP and of one over UDP.
@@ -46,7 +46,7 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))
-        .map_err(|error| with_testimony(error, &attachment, &stop))?;
+        .map_err(|error| attachment.explain(error, &stop))?;
     if let Contender::Weft(Datapath::Kernel, _) = contender {
         stop.sleep(SET_ASIDE)?;
     }

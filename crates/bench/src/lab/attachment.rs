@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::policy::Policy;
 use super::scratch::Scratch;
 use crate::process::{self, Process};
-use crate::{Result, Stop};
+use crate::{Error, Result, Stop};
 
 /// How long an answer to an inquiry may take.
 const INQUIRY_LIMIT: Duration = Duration::from_secs(2);
@@ -82,6 +82,12 @@ impl Attachment {
             .map(|(name, text)| format!("{name} says:\n{text}"))
             .collect::<Vec<_>>()
             .join("\n")
+    }
+
+    /// Adds to `error` what the contender's processes have to say.
+    pub fn explain(&self, error: Error, stop: &Stop) -> Error {
+        let said = self.testimony(stop);
+        if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
     }
 
     /// Ends the processes: those of one host before those of the next, or daemons of weft, which are all alike, at the same time.

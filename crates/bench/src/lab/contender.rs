@@ -1,13 +1,12 @@
 //! What joins the guests: weft with one of its tunnels, or something to compare it with.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 
 use network::TunnelType;
 
-use super::attachment::Attachment;
-use super::{Family, Guest, Lab, kernel, ovs, weft};
+use super::host::Guest;
+use super::shape::Family;
 use crate::{Error, Result};
 
 /// The network identifier of every contender that has one, and the outer of two VLANs.
@@ -167,16 +166,6 @@ impl Contender {
         }
     }
 
-    /// Why this contender cannot take part on this machine, if so; `weft` is the program that would be run.
-    pub fn unavailable(self, weft: &Path) -> Option<String> {
-        match self {
-            Self::Ovs(datapath, _) => ovs::unavailable(datapath),
-            Self::Kernel(tunnel) => kernel::tunnel_unavailable(tunnel),
-            Self::Weft(datapath, tunnel) => weft::unavailable(datapath, tunnel, weft),
-            Self::Direct | Self::LinuxBridge => None,
-        }
-    }
-
     /// True when the contender is meant to carry frames between the two guests.
     pub fn joins(self, a: &Guest, b: &Guest) -> bool {
         match self {
@@ -185,24 +174,6 @@ impl Contender {
                 a.host() != b.host() && a.number() == b.number()
             }
             _ => true,
-        }
-    }
-
-    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for weft's own tunnels. A
-    /// process may still be starting when this returns: wait for a ping.
-    ///
-    /// # Errors
-    /// The kernel refuses a device, a program cannot be started, or the tunnel does not go over this underlay.
-    pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
-        match self {
-            Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),
-            Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),
-            Self::Direct => kernel::direct(lab),
-            Self::LinuxBridge => kernel::bridge(lab),
-            Self::Kernel(KernelTunnel::Gre) if lab.shape().family == Family::V6 => {
-                Err(Error::Traffic("this lab has no kernel GRE over IPv6".into()))
-            }
-            Self::Kernel(tunnel) => kernel::tunnel(lab, tunnel),
         }
     }
 }

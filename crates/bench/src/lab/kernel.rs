@@ -7,7 +7,10 @@ use wire::Vni;
 
 use super::attachment::Attachment;
 use super::contender::{KernelTunnel, LAB_INNER_VLAN, LAB_VNI};
-use super::{GUEST_DEVICE, Guest, Host, Lab, UPLINK, session};
+use super::host::{GUEST_DEVICE, Guest, Host, UPLINK};
+use super::names;
+use super::session::check_privileges;
+use super::underlay::{Lab, host_end};
 use crate::{Error, Result};
 
 /// The source port of a tunnel whose flows are not told apart.
@@ -30,11 +33,6 @@ pub(super) fn veth_guest(
     let index = lab.hosts()[guest.host()].netlink().create(&spec, &LinkKind::Veth { peer })?;
     guest.configure()?;
     Ok(index)
-}
-
-/// The end of `guest`'s veth pair that is on its host.
-pub(super) fn host_end(guest: &Guest) -> String {
-    format!("g{}", guest.number() + 1)
 }
 
 fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {
@@ -126,7 +124,7 @@ fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'st
 /// Why this kernel has no such devices, if so: one is made, in a namespace of its own.
 pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
     let probe = || -> Result<()> {
-        let netns = OwnedNetns::create(&format!("{}probe", session::prefix()))?;
+        let netns = OwnedNetns::create(&format!("{}probe", names::prefix()))?;
         let netlink = netns.netlink()?;
         let peer = LinkSpec::new("far");
         let parent = netlink.create(&LinkSpec::new("near"), &LinkKind::Veth { peer })?;
@@ -142,7 +140,7 @@ pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
         };
         Ok(netlink.create(&LinkSpec::new("tun0"), &kind).map(drop)?)
     };
-    match super::check_privileges() {
+    match check_privileges() {
         Err(_) => Some("not known without root, which makes such a device to find out".to_owned()),
         Ok(()) => probe().err().map(|error| format!("this kernel has no such devices ({error})")),
     }

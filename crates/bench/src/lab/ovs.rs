@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use super::attachment::Attachment;
 use super::contender::{Datapath, LAB_INNER_VLAN, LAB_VNI, OvsTunnel};
+use super::host::{GUEST_DEVICE, Host, UPLINK, add_address, switch};
 use super::kernel::veth_guest;
 use super::scratch::Scratch;
-use super::{Family, GUEST_DEVICE, Host, Lab, UPLINK, add_address, switch};
+use super::shape::Family;
+use super::underlay::Lab;
 use crate::process::{self, Process};
 use crate::{Error, Result, Stop};
 

@@ -17,8 +17,10 @@ use netdev::{IpPrefix, Netns, OwnedNetns, Route};
 use network::TunnelType;
 use wire::MacAddr;
 
-use super::weft::{flat_network, segment};
-use super::{GUEST_DEVICE, Lab, namespace, session};
+use super::host::{GUEST_DEVICE, namespace};
+use super::names;
+use super::network_file::{flat_network, segment};
+use super::underlay::Lab;
 use crate::{Error, Result, Stop};
 
 /// The TCP port that the list of the second switch rejects, telnet's.
@@ -90,7 +92,7 @@ impl Policy {
     /// The kernel refuses a namespace.
     pub fn create(lab: &Lab<'_>) -> Result<Self> {
         let guest = |host| {
-            let netns = namespace(&format!("{}h{}r", session::prefix(), host + 1))?;
+            let netns = namespace(&format!("{}h{}r", names::prefix(), host + 1))?;
             Ok(RoutedGuest { host, netns })
         };
         (0..lab.hosts().len()).map(guest).collect::<Result<_>>().map(|guests| Self { guests })

@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::session;
+use super::names;
 use crate::{Error, Result};
 
 /// Where the directories are: only root can write here, so nobody can put anything in their place.
@@ -29,7 +29,7 @@ impl Scratch {
     fn create_in(parent: &Path) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("{}{number}", session::prefix()));
+        let path = parent.join(format!("{}{number}", names::prefix()));
         let what = format!("create the directory {}", path.display());
         DirBuilder::new().mode(0o700).create(&path).map_err(Error::io(what))?;
         Ok(Self(path))

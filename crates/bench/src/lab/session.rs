@@ -12,6 +12,7 @@ use netdev::capability::{self, Capability};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::names::owner;
 use super::scratch;
 use crate::{Error, Result, Stop};
 
@@ -20,8 +21,6 @@ const LOCK: &str = "/run/weft-lab.lock";
 /// veth hops lose frames under bursts with the usual 1000.
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const LAB_BACKLOG: &str = "10000";
-/// Namespaces and directories of a lab are called `weft-<pid of the session>-<host, guest or number>`.
-const PREFIX: &str = "weft-";
 /// How long orphaned processes may take to end after SIGTERM.
 const ORPHAN_GRACE: Duration = Duration::from_secs(3);
 /// What a lab needs.
@@ -65,11 +64,6 @@ impl Drop for Session {
             }
         }
     }
-}
-
-/// The beginning of the names of this process's namespaces.
-pub(super) fn prefix() -> String {
-    format!("{PREFIX}{}-", std::process::id())
 }
 
 /// # Errors
@@ -173,12 +167,6 @@ fn remove_stale_directories(alive: impl Fn(u32) -> bool) {
     }
 }
 
-/// The process that a namespace or directory called `name` belongs to, if it is one of a lab.
-fn owner(name: &str) -> Option<u32> {
-    let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
-    if rest.is_empty() { None } else { pid.parse().ok() }
-}
-
 /// Ends what runs in the namespaces `ids`: SIGTERM, and SIGKILL after 3 s.
 fn end_processes_in(ids: &[u64], stop: &Stop) -> Result<()> {
     let end = Instant::now() + ORPHAN_GRACE;
@@ -215,18 +203,4 @@ fn processes_in(ids: &[u64]) -> Vec<i32> {
             fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ids.contains(&ns.ino()))
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn owner_is_found_when_the_name_is_of_a_lab() {
-        assert_eq!(owner("weft-123-h1"), Some(123));
-        assert_eq!(owner("weft-123-h1g2"), Some(123));
-        for other in ["weft-123", "weft-123-", "weft-x-h1", "weft--h1", "123-h1", "blue"] {
-            assert_eq!(owner(other), None, "{other}");
-        }
-    }
 }

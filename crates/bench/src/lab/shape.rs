@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::{DEFAULT_UPLINK_MTU, Profile};
+use super::profile::Profile;
 use crate::{Error, Result};
 
+/// The MTU of the underlay unless told otherwise, in bytes.
+pub const DEFAULT_UPLINK_MTU: u16 = 1500;
 /// The most guests of a host: their addresses end in two digits.
 const MAX_GUESTS: usize = 8;
 

@@ -1,10 +1,8 @@
 //! Several runs as one. A machine that does not hold still needs more repetitions than one sitting has time for, and not every study
 //! has to be run in the same.
 
-use std::collections::BTreeMap;
-
-use super::results::{Results, Sample};
-use super::select::INTERLEAVED;
+use super::model::{INTERLEAVED, Results, Sample, blocks_by_study};
+use super::verdict::judged;
 use crate::environment::Environment;
 use crate::{Error, Result};
 
@@ -28,9 +26,9 @@ pub fn join(runs: Vec<Results>) -> Result<Results> {
         }
         append(&mut joined, run);
     }
-    let blocks = blocks(&joined.samples);
+    let blocks = blocks_by_study(&joined.samples);
     joined.blocks = blocks.values().copied().max().unwrap_or(joined.blocks);
-    Ok(joined.judged())
+    Ok(judged(joined))
 }
 
 /// Between the dates of the runs that a joined one is made of, and between their commits.
@@ -71,7 +69,7 @@ fn differs(one: &Results, other: &Results) -> Option<String> {
 }
 
 fn append(joined: &mut Results, run: Results) {
-    let begun = blocks(&joined.samples);
+    let begun = blocks_by_study(&joined.samples);
     joined.samples.extend(run.samples.into_iter().map(|sample| {
         let behind = begun.get(&sample.study).copied().unwrap_or_default();
         Sample { block: sample.block + behind, ..sample }
@@ -103,22 +101,11 @@ fn append(joined: &mut Results, run: Results) {
     *commit = Some(all);
 }
 
-/// How many blocks there are of each study.
-pub(super) fn blocks(samples: &[Sample]) -> BTreeMap<String, usize> {
-    let mut blocks = BTreeMap::new();
-    for sample in samples {
-        let count = blocks.entry(sample.study.clone()).or_insert(0);
-        *count = (*count).max(sample.block + 1);
-    }
-    blocks
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::run::empty;
-    use super::super::summary::BASE;
     use super::*;
     use crate::lab::Shape;
+    use crate::study::model::{BASE, empty};
 
     fn run(date: &str, studies: &[(&str, usize)]) -> Results {
         let mut run = Results { complete: true, ..empty(2) };

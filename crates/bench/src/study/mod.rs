@@ -1,38 +1,26 @@
 //! The published studies, repeated on this machine: runs, a verdict for each claim, and reports.
 //!
-//! [`run()`] measures and gives [`Results`], which are all that a report is made of: [`tables`] has the rows, [`verdicts`] the claims.
+//! Each layer uses only those above it:
+//!
+//! - [`model`]: the studies, the results of a run, and the claims;
+//! - [`scenarios`]: what is measured, and how;
+//! - [`verdict`]: tables of the results, the noise of the machine, and the verdicts;
+//! - [`run()`]: measures the studies and gives [`Results`], the only input of the layers below;
+//! - `report`: the results for people.
 
-mod catalogue;
-mod chart;
-mod checks;
-mod claims;
-mod compare;
-mod entropy;
-mod findings;
-mod html;
+mod format;
 mod join;
-mod judge;
-mod longest;
-mod markdown;
-mod noise;
-mod outline;
-mod published;
-mod results;
+pub mod model;
+mod report;
 mod run;
-mod scale;
-mod scenario;
-mod select;
-mod summary;
+pub mod scenarios;
+pub mod verdict;
 
-pub use catalogue::Study;
-pub use claims::{Claim, Finding, Tally, Verdict, verdicts};
-pub use compare::{Change, Comparison, compare};
-pub use findings::findings;
-pub use html::html;
 pub use join::join;
-pub use markdown::markdown;
-pub use published::{Published, published};
-pub use results::{Figures, LeftOut, Results, SCHEMA, Sample};
+pub use model::{
+    BASE, Claim, ClaimVerdict, Figures, Finding, LeftOut, Results, SCHEMA, Sample, Study, Tally,
+};
+pub use report::{Change, Comparison, Published, compare, findings, html, markdown, published};
 pub use run::{Milestone, Options, run};
-pub use scenario::{Cell, Scenario, Timing};
-pub use summary::{AGREEMENT, BASE, Metric, Row, Table, tables};
+pub use scenarios::{Cell, Scenario, Timing};
+pub use verdict::{AGREEMENT, Metric, Row, Table, judged, tables, verdicts};

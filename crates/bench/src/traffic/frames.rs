@@ -109,15 +109,6 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A number that looks random, another for every `number` (the finaliser of SplitMix64): the same frames in every run, and
-/// neither a cache nor a hash has it easier than with random ones.
-pub fn scramble(number: u64) -> u64 {
-    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-use crate::measure::median;
+use crate::lab::{Attachment, Guest};
+use crate::stats::median;
 use crate::{Error, Result, Stop};
 
 const ICMPV4_ECHO_REQUEST: u8 = 8;
@@ -20,6 +21,9 @@ const ECHO_LEN: usize = 8 + 56;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same while nothing is known to answer: short, so that the first answer is not missed by long.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// How long the first ping may take, the start of daemons included.
+const READY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Round-trip times of a series of pings.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
@@ -140,6 +144,38 @@ impl Pinger {
             }
         }
     }
+}
+
+/// Waits until `from` has a device and `to` answers, as long as the contender's processes run.
+pub fn first_ping(
+    from: &Guest,
+    to: &Guest,
+    attachment: &mut Attachment,
+    stop: &Stop,
+) -> Result<Pinger> {
+    let what = format!("the first ping from {} to {}", from.name(), to.name());
+    let mut last = String::new();
+    let opened = stop.wait_for(&what, READY_LIMIT, || {
+        attachment.check()?;
+        // Before there is a device, there is no route.
+        let opened = from.run(|| Pinger::open(to.ip4().into()))?.and_then(|mut pinger| {
+            pinger.wait_for_answer(Duration::from_millis(200), stop).map(|()| pinger)
+        });
+        match opened {
+            Ok(pinger) => Ok(Some(pinger)),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => {
+                last = error.to_string();
+                Ok(None)
+            }
+        }
+    });
+    opened.map_err(|error| match error {
+        Error::Deadline { what, limit, .. } => {
+            Error::Deadline { what, limit, detail: last.clone() }
+        }
+        other => other,
+    })
 }
 
 /// Type, code 0, checksum and identifier left to the kernel, sequence number, payload.

@@ -7,8 +7,9 @@ use network::TunnelType;
 use wire::MacAddr;
 
 use crate::lab::{Guest, Lab, network_toml};
+use crate::random::scramble;
 use crate::traffic::connections::{Change, acl, connection_lists, connections};
-use crate::traffic::frames::{Frame, scramble};
+use crate::traffic::frames::Frame;
 
 /// The router of the port scan, on the side of the guests.
 const ROUTER: (MacAddr, Ipv4Addr) =

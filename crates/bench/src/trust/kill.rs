@@ -6,7 +6,7 @@ use super::report::{Outcome, Verdict};
 use super::stage::Stage;
 use crate::Result;
 use crate::lab::GUEST_DEVICE;
-use crate::measure::median;
+use crate::stats::median;
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::frames::{Frame, socket};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use netdev::cpu::resident_bytes;
 use serde_json::{Value, json};
 
-use crate::ask::{Answer, ask};
+use crate::control::{Answer, ask};
 use crate::lab::scratch::Scratch;
 use crate::lab::{Guest, Lab};
 use crate::process::{Process, run};

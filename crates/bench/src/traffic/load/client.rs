@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::histogram::Histogram;
-use super::instance::{self, Shared};
+use super::instance::{self, STACK_BYTES, Shared};
+use super::pattern::{Load, Pattern};
 use super::placement::Placement;
 use super::protocol::{self, Request};
-use super::server::STACK_BYTES;
-use super::{Load, Pattern};
+
 use crate::traffic::blast::{Blast, Pace};
 use crate::{Error, Result, Stop};
 

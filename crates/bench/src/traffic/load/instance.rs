@@ -23,8 +23,8 @@ pub(super) const WAIT: Duration = Duration::from_millis(20);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a response over UDP is waited for before it counts as lost.
 const DATAGRAM_LIMIT: Duration = Duration::from_millis(200);
-/// How long a connection may take to be established.
-pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// Stacks are small: there may be many threads, and what is large is on the heap.
+pub(super) const STACK_BYTES: usize = 256 << 10;
 /// Bytes of one read: more than what one wake-up usually finds.
 const READ_LEN: usize = 128 << 10;
 /// Datagrams of one system call.

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use netdev::cpu::{CpuTimes, ticks_per_second};
 
-use super::instance::CONNECT_LIMIT;
+use super::placement::CONNECT_LIMIT;
 use super::protocol::{self, Request};
 use super::server::Server;
 use crate::{Error, Result};

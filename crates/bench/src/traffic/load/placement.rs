@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use netdev::cpu::pin_current_thread;
 use nix::errno::Errno;
@@ -10,8 +11,10 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
 };
 
-use super::instance::CONNECT_LIMIT;
 use crate::Result;
+
+/// How long a connection may take to be established.
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Where traffic is made, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -14,7 +14,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::{Load, Pattern};
+use super::pattern::{Load, Pattern};
 use crate::{Error, Result};
 
 /// The version of the protocol.

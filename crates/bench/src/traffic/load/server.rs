@@ -10,19 +10,20 @@ use netdev::cpu::{CpuTimes, ticks_per_second};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::instance::{self, Shared, WAIT};
+use super::instance::{self, STACK_BYTES, Shared, WAIT};
+use super::pattern::{MAX_CONNECTIONS, Pattern};
+use super::placement::Placement;
 use super::protocol::{self, Request};
-use super::{MAX_CONNECTIONS, Pattern, Placement};
 use crate::{Error, Result};
 
+/// The TCP port of `weft bench serve` unless told otherwise.
+pub const DEFAULT_PORT: u16 = 7070;
 /// Connections at once: those of a load, of another that is about to end, and those that only ask.
 const LIMIT: usize = 2 * MAX_CONNECTIONS + 20;
 /// Bytes that may wait in the kernel for a receiver of datagrams that does not run.
 const QUEUE_BYTES: usize = 16 << 20;
 /// A client that is silent for longer, in seconds, is asked whether it is there: three times, then it is not.
 const KEEPALIVE_SECONDS: u32 = 10;
-/// Stacks are small: there may be many threads, and what is large is on the heap.
-pub(super) const STACK_BYTES: usize = 256 << 10;
 
 /// A server at one address. Dropping it ends it, with all its connections.
 #[derive(Debug)]

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::claims::{Finding, verdicts};
-use super::select::INTERLEAVED;
+use super::claim::Finding;
 use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Shape};
 use crate::{Error, Result, file};
@@ -15,6 +14,12 @@ use crate::{Error, Result, file};
 /// The version of the schema. It grows when a reader of the earlier one would misunderstand. Since 2 blocks are those of a whole study;
 /// since 3 verdicts count the noise of the machine, and say of how many measurements they are made.
 pub const SCHEMA: u32 = 3;
+
+/// The first schema of which blocks are those of a whole study.
+pub(crate) const INTERLEAVED: u32 = 2;
+
+/// What all ratios are to: no tunnel.
+pub const BASE: Contender = Contender::LinuxBridge;
 
 /// A whole run of one or more studies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -120,17 +125,6 @@ pub struct Figures {
 }
 
 impl Results {
-    /// The same samples, with the verdicts of this program.
-    #[must_use]
-    pub fn judged(mut self) -> Self {
-        self.verdicts = verdicts(&self);
-        // Only what an earlier file calls a block would be misunderstood.
-        if self.schema >= INTERLEAVED {
-            self.schema = SCHEMA;
-        }
-        self
-    }
-
     /// Reads a file.
     ///
     /// # Errors
@@ -160,6 +154,34 @@ impl Results {
         let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::io(what())(e))?;
         text.push('\n');
         file::write(path, &text).map_err(Error::io(what()))
+    }
+}
+
+/// How many blocks there are of each study.
+pub(crate) fn blocks_by_study(samples: &[Sample]) -> BTreeMap<String, usize> {
+    let mut blocks = BTreeMap::new();
+    for sample in samples {
+        let count = blocks.entry(sample.study.clone()).or_insert(0);
+        *count = (*count).max(sample.block + 1);
+    }
+    blocks
+}
+
+/// Results of nothing so far.
+#[cfg(test)]
+pub(crate) fn empty(blocks: usize) -> Results {
+    Results {
+        schema: SCHEMA,
+        environment: Environment::read(None),
+        quick: true,
+        seconds: 1.0,
+        blocks,
+        studies: Vec::new(),
+        complete: false,
+        offloads: BTreeMap::new(),
+        left_out: Vec::new(),
+        verdicts: Vec::new(),
+        samples: Vec::new(),
     }
 }
 

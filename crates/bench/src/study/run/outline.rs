@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::catalogue::Study;
-use super::scenario::{Cell, RATE_TRIALS, Scenario, Timing};
 use crate::lab::{Contender, Datapath};
 use crate::progress::duration;
+use crate::study::model::Study;
+use crate::study::scenarios::{Cell, RATE_TRIALS, Scenario, Timing};
 
 /// A run in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ impl fmt::Display for Outline {
 }
 
 /// How long one contender takes for all scenarios of a visit. Besides what the timing says these are durations that were seen on two
-/// cores; [`run()`](super::run()) notes them at level `debug`.
+/// cores; [`super::run`] notes them at level `debug`.
 fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Duration {
     let millis = Duration::from_millis;
     let join = match contender {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::catalogue::Study;
+use crate::study::model::Study;
 
 /// The published table of a study: its source, its columns, and its rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,9 +18,9 @@ pub struct Published {
 /// The published table of `study`, if it has one: QinQ was published in graphs without numbers.
 pub fn published(study: Study) -> Option<Published> {
     let text = match study {
-        Study::SoftwareTunnelling => include_str!("../../published/software-tunnelling.csv"),
-        Study::JumboFrames => include_str!("../../published/jumbo-frames.csv"),
-        Study::GeneveVsVxlan => include_str!("../../published/geneve-vs-vxlan.csv"),
+        Study::SoftwareTunnelling => include_str!("../../../published/software-tunnelling.csv"),
+        Study::JumboFrames => include_str!("../../../published/jumbo-frames.csv"),
+        Study::GeneveVsVxlan => include_str!("../../../published/geneve-vs-vxlan.csv"),
         _ => return None,
     };
     let (notes, lines): (Vec<&str>, Vec<&str>) =

@@ -1,13 +1,10 @@
 //! What a run has found, in three sentences with the figures behind each: for whoever reads no report.
 
-use super::catalogue::Study;
-use super::claims::{Finding, Verdict, verdicts};
-use super::markdown;
-use super::results::Results;
-use super::select::{Evidence, Pick, Ratio};
-use super::summary::BASE;
 use crate::exact::{Baseline, Row};
 use crate::lab::{Contender, Datapath, OvsTunnel, Profile};
+use crate::study::format;
+use crate::study::model::{BASE, ClaimVerdict, Finding, Results, Study};
+use crate::study::verdict::{Evidence, Pick, Ratio, verdicts};
 use network::TunnelType;
 
 /// The scenario by which throughput is told: one stream in plain writes, as published in 2012.
@@ -54,12 +51,12 @@ fn claims(all: &[Finding]) -> String {
         all.iter().filter(|finding| finding.verdict == verdict).collect()
     };
     let unknown = [
-        (Verdict::NotConverged, "noise or the conditions of the run allow either"),
-        (Verdict::NotTestable, "machine or run lacks what they need"),
+        (ClaimVerdict::NotConverged, "noise or the conditions of the run allow either"),
+        (ClaimVerdict::NotTestable, "machine or run lacks what they need"),
     ];
     let open = unknown.map(|(verdict, why)| (with(verdict), verdict, why));
     let open: Vec<_> = open.into_iter().filter(|(claims, ..)| !claims.is_empty()).collect();
-    let so_far = [Verdict::HoldsSoFar, Verdict::DoesNotHoldSoFar];
+    let so_far = [ClaimVerdict::HoldsSoFar, ClaimVerdict::DoesNotHoldSoFar];
     let in_part: usize = so_far.iter().map(|verdict| with(*verdict).len()).sum();
     let unsettled: usize = open.iter().map(|(claims, ..)| claims.len()).sum();
     let why: Vec<_> =
@@ -72,7 +69,7 @@ fn claims(all: &[Finding]) -> String {
         why.join(", ")
     );
     let told =
-        Verdict::ALL.into_iter().filter(|verdict| unknown.iter().all(|(it, _)| it != verdict));
+        ClaimVerdict::ALL.into_iter().filter(|verdict| unknown.iter().all(|(it, _)| it != verdict));
     let numbers = open.iter().map(|(claims, verdict, _)| {
         let ids: Vec<_> = claims.iter().map(|finding| finding.claim.id).collect();
         format!("{}: {}", verdict.words(), ids.join(", "))
@@ -83,7 +80,7 @@ fn claims(all: &[Finding]) -> String {
 /// A claim with its verdict, and what that stands on where it is not all.
 fn line(Finding { claim, verdict, measurements, .. }: &Finding) -> String {
     let by = match verdict {
-        Verdict::HoldsSoFar | Verdict::DoesNotHoldSoFar => {
+        ClaimVerdict::HoldsSoFar | ClaimVerdict::DoesNotHoldSoFar => {
             let judged = measurements.agree + measurements.disagree;
             format!(", by {judged} of {} measurements", measurements.all())
         }
@@ -156,7 +153,7 @@ fn stream(results: &Results) -> String {
         ),
     };
     let estimate = |Stream { who, ratio, .. }: &Stream| {
-        format!("{who} {}", markdown::estimate(Some(ratio.estimate)))
+        format!("{who} {}", format::estimate(Some(ratio.estimate)))
     };
     let figures: Vec<_> = told.iter().map(estimate).collect();
     item(&sentence, [format!("of what the bridge carries: {}", figures.join(", "))])
@@ -167,7 +164,7 @@ fn noise(evidence: &Evidence<'_>) -> String {
     let table = evidence
         .of_study(Study::SoftwareTunnelling)
         .find(|table| (table.scenario.as_str(), table.shape.profile) == (STREAM, Profile::Full));
-    markdown::estimate(table.and_then(|table| table.noise))
+    format::estimate(table.and_then(|table| table.noise))
 }
 
 fn message(counted: &Baseline, copied: Option<&Baseline>) -> String {
@@ -254,12 +251,13 @@ mod tests {
     use super::*;
     use crate::exact::{Counts, Entry, Failed, Rounds, Wire};
     use crate::lab::Shape;
-    use crate::study::{Figures, Sample};
+    use crate::study::model::{Figures, Sample, empty};
+    use crate::study::verdict::judged;
     use std::path::Path;
 
     /// A run in which the bridge carries 10 Gb/s, and kernel VXLAN and Open vSwitch in userspace less.
     fn results() -> Results {
-        let mut results = super::super::run::empty(2);
+        let mut results = empty(2);
         for block in 0..2 {
             for (contender, again, gbps) in [
                 (BASE, false, 10.0),
@@ -357,11 +355,11 @@ mod tests {
 
     #[test]
     fn claims_that_the_run_speaks_of_are_told_once_and_in_words() {
-        let mut all = verdicts(&super::super::run::empty(1));
-        all[1].verdict = Verdict::DoesNotHold;
-        all[2].verdict = Verdict::NotConverged;
-        all[3].verdict = Verdict::HoldsSoFar;
-        all[7].verdict = Verdict::Holds;
+        let mut all = verdicts(&empty(1));
+        all[1].verdict = ClaimVerdict::DoesNotHold;
+        all[2].verdict = ClaimVerdict::NotConverged;
+        all[3].verdict = ClaimVerdict::HoldsSoFar;
+        all[7].verdict = ClaimVerdict::Holds;
         let told = claims(&all);
         let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because noise \
                         or the conditions of the run allow either, 13 because";
@@ -404,14 +402,15 @@ mod tests {
     fn kept_reports_are_what_is_made_of_the_kept_run() {
         let directory = Path::new(KEPT);
         let path = directory.join("results.json");
-        let results = Results::read(&path).unwrap().judged();
+        let results = Results::read(&path).unwrap();
+        let results = judged(results);
         let how = format!("weft bench report {KEPT}/results.json --out {KEPT}");
         let kept = std::fs::read_to_string(path).unwrap();
         let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
         let verdicts = serde_json::to_value(&results.verdicts).unwrap();
         assert!(kept["verdicts"] == verdicts, "{how}");
         for (name, made) in [
-            ("report.md", markdown::markdown(&results)),
+            ("report.md", crate::study::markdown(&results)),
             ("report.html", crate::study::html(&results)),
         ] {
             let kept = std::fs::read_to_string(directory.join(name)).unwrap();

@@ -2,13 +2,10 @@
 
 use std::fmt::{self, Write};
 
-use super::catalogue::Study;
-use super::claims::{Finding, Verdict, verdicts};
 use super::published;
-use super::results::Results;
-use super::select::{INTERLEAVED, spread};
-use super::summary::{AGREEMENT, Row, Table, tables};
-use crate::stats::Estimate;
+use crate::study::format::{estimate, number};
+use crate::study::model::{ClaimVerdict, Finding, INTERLEAVED, Results, Study, blocks_by_study};
+use crate::study::verdict::{AGREEMENT, Row, Table, spread, tables, verdicts};
 
 /// The report on `results`.
 pub fn markdown(results: &Results) -> String {
@@ -52,11 +49,11 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
 
 /// How many claims have which verdict, in a sentence.
 pub(super) fn tally(findings: &[Finding]) -> String {
-    let of = |verdict: Verdict| {
+    let of = |verdict: ClaimVerdict| {
         let count = findings.iter().filter(|finding| finding.verdict == verdict).count();
         (count > 0).then(|| format!("{count} {}", verdict.words()))
     };
-    let parts: Vec<_> = Verdict::ALL.into_iter().filter_map(of).collect();
+    let parts: Vec<_> = ClaimVerdict::ALL.into_iter().filter_map(of).collect();
     format!(
         "{} claims: {}. A claim opens to what it was judged by.",
         findings.len(),
@@ -68,7 +65,7 @@ pub(super) fn tally(findings: &[Finding]) -> String {
 pub(super) fn how(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
-    let each = super::join::blocks(&results.samples);
+    let each = blocks_by_study(&results.samples);
     let (fewest, most) =
         (each.values().min().unwrap_or(blocks), each.values().max().unwrap_or(blocks));
     let blocks = if fewest == most { most.to_string() } else { format!("{fewest} to {most}") };
@@ -175,25 +172,6 @@ fn write_row(out: &mut String, row: &Row) -> fmt::Result {
         row.retransmitted,
         row.cpu_steal * 100.0,
     )
-}
-
-/// `1.02 [0.98, 1.05]`.
-pub(super) fn estimate(estimate: Option<Estimate>) -> String {
-    let Some(Estimate { median, low, high, runs }) = estimate else { return "-".to_owned() };
-    if runs == 1 {
-        return number(median);
-    }
-    format!("{} [{}, {}]", number(median), number(low), number(high))
-}
-
-/// With as many digits as mean something.
-pub(super) fn number(value: f64) -> String {
-    match value.abs() {
-        large if large >= 100.0 => format!("{value:.0}"),
-        middle if middle >= 10.0 => format!("{value:.1}"),
-        small if small >= 0.1 || small == 0.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
 }
 
 fn write_environment(out: &mut String, results: &Results) -> fmt::Result {

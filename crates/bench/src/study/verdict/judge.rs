@@ -1,62 +1,39 @@
 //! Whether a claim holds here: what its checks come to.
 
-use super::catalogue::Study;
-use super::checks::{checks, steering};
-use super::claims::{Claim, Finding, Tally, Verdict};
+use super::check::{Check, moved};
+use super::criteria::{checks, steering};
+use super::evidence::{Evidence, ratios, spread};
 use super::noise::{self, Figure};
-use super::select::{Evidence, Ratio, ratios};
-use super::summary::{Metric, Row, Table, WIRE};
+use super::select::Ratio;
+use super::tables::{Metric, Row, Table, WIRE};
 use crate::stats::Estimate;
+use crate::study::format;
+use crate::study::model::{
+    CLAIMS, Claim, ClaimVerdict, Finding, INTERLEAVED, Results, SCHEMA, Study, Tally,
+};
 
-/// One measurement that speaks for or against a claim.
-pub(super) struct Check {
-    pub(super) what: String,
-    /// `None` when it was not measured.
-    pub(super) found: Option<Ratio>,
-    /// What it has to lie between.
-    pub(super) range: (f64, f64),
+/// A verdict for each claim.
+pub fn verdicts(results: &Results) -> Vec<Finding> {
+    let evidence = Evidence::of(results);
+    CLAIMS.into_iter().map(|claim| judge(claim, &evidence)).collect()
 }
 
-impl Check {
-    /// `None` when it was not measured.
-    fn verdict(&self) -> Option<Verdict> {
-        let (low, high) = self.range;
-        Some(match self.found.as_ref()?.widened() {
-            Ok((from, to, _)) if from >= low && to <= high => Verdict::Holds,
-            Ok((from, to, _)) if to < low || from > high => Verdict::DoesNotHold,
-            Ok(_) | Err(_) => Verdict::NotConverged,
-        })
+/// `results` with the verdicts of this program.
+#[must_use]
+pub fn judged(mut results: Results) -> Results {
+    results.verdicts = verdicts(&results);
+    // Only what an earlier file calls a block would be misunderstood.
+    if results.schema >= INTERLEAVED {
+        results.schema = SCHEMA;
     }
-
-    fn line(&self) -> Option<String> {
-        let found = self.found.as_ref()?;
-        let Estimate { median, low, high, runs } = found.estimate;
-        let verdict = self.verdict()?;
-        let range = match self.range {
-            (low, f64::INFINITY) => format!("at least {low}"),
-            (f64::NEG_INFINITY, high) => format!("at most {high}"),
-            (low, high) => format!("{low} to {high}"),
-        };
-        let what = &self.what;
-        let plural = if runs == 1 { "run" } else { "runs" };
-        let noise = match found.widened() {
-            // Counted, not timed.
-            Ok((_, _, 1.0)) => String::new(),
-            Ok((low, high, factor)) => moved(low, high, &format!("{factor:.2} times")),
-            Err(why) => format!("; {why}"),
-        };
-        let words = verdict.words();
-        Some(format!(
-            "{what}: {median:.2} [{low:.2}, {high:.2}], {runs} {plural}{noise}; claimed {range}: {words}"
-        ))
-    }
+    results
 }
 
 /// What became of `claim` by what was measured.
-pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
+fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     let untestable = |why: &str| Finding {
         claim,
-        verdict: Verdict::NotTestable,
+        verdict: ClaimVerdict::NotTestable,
         measurements: Tally::default(),
         why: why.to_owned(),
         evidence: Vec::new(),
@@ -77,7 +54,7 @@ pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
                       and with one for all. What a card's own hash does cannot be tested on a veth pair, which has none: `weft doctor` \
                       asks a real card";
             let mut finding = combine(claim, by, &steering(evidence));
-            finding.evidence.extend(super::select::spread(evidence.results));
+            finding.evidence.extend(spread(evidence.results));
             finding
         }
         "C17" => untestable(
@@ -92,12 +69,12 @@ pub(super) fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
 }
 
 fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
-    let verdicts: Vec<Verdict> = checks.iter().filter_map(Check::verdict).collect();
+    let verdicts: Vec<ClaimVerdict> = checks.iter().filter_map(Check::verdict).collect();
     let count = |verdict| verdicts.iter().filter(|v| **v == verdict).count();
     let measurements = Tally {
-        agree: count(Verdict::Holds),
-        disagree: count(Verdict::DoesNotHold),
-        open: count(Verdict::NotConverged),
+        agree: count(ClaimVerdict::Holds),
+        disagree: count(ClaimVerdict::DoesNotHold),
+        open: count(ClaimVerdict::NotConverged),
     };
     let Tally { agree, disagree, open } = measurements;
     let why = match measurements.all() {
@@ -128,12 +105,12 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     }
     let Tally { agree, open, .. } = measurements;
     let verdict = match (agree, open) {
-        (0, 0) => Verdict::NotTestable,
-        (_, 0) => Verdict::Answered,
-        (_, 1..) => Verdict::NotConverged,
+        (0, 0) => ClaimVerdict::NotTestable,
+        (_, 0) => ClaimVerdict::Answered,
+        (_, 1..) => ClaimVerdict::NotConverged,
     };
     let why = match verdict {
-        Verdict::NotTestable => "nobody who takes part here was measured for it".to_owned(),
+        ClaimVerdict::NotTestable => "nobody who takes part here was measured for it".to_owned(),
         _ => format!(
             "the highest rate at which 99 % of the packets arrive; and at the same rate for all, the processor time of the whole \
              machine less that with one veth and no switch. Of {} figures {agree} are known to a third. What more flows cost is the \
@@ -194,13 +171,8 @@ impl Answer {
     }
 }
 
-/// Where a figure may truly be, if the noise has moved it `by` so much.
-fn moved(low: f64, high: f64, by: &str) -> String {
-    format!("; A/A up to {by}, so [{low:.2}, {high:.2}]")
-}
-
 fn figure(estimate: Estimate) -> String {
-    super::markdown::estimate(Some(estimate))
+    format::estimate(Some(estimate))
 }
 
 /// The first of each pair less the second.
@@ -210,55 +182,10 @@ fn differences(pairs: &[(f64, f64)]) -> Option<Estimate> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::{Figures, Results, Sample};
+    use super::super::check::tests::check;
     use super::*;
     use crate::lab::{Contender, Profile, Shape};
-
-    fn check(low: f64, high: f64, noise: Result<f64, &str>) -> Check {
-        let estimate = Estimate { median: 1.0, low, high, runs: 5 };
-        let found = Some(Ratio { estimate, noise: noise.map_err(str::to_owned) });
-        Check { what: String::new(), found, range: (0.5, 2.0) }
-    }
-
-    #[test]
-    fn check_is_open_when_its_widened_interval_crosses_a_limit() {
-        let verdict = |low, high, noise| check(low, high, Ok(noise)).verdict();
-        let (holds, fails, open) =
-            (Some(Verdict::Holds), Some(Verdict::DoesNotHold), Some(Verdict::NotConverged));
-        // Without noise: on a limit is within it.
-        assert_eq!((verdict(0.5, 2.0, 1.0), verdict(0.49, 0.6, 1.0)), (holds, open));
-        assert_eq!((verdict(0.4, 0.49, 1.0), verdict(2.01, 3.0, 1.0)), (fails, fails));
-        assert_eq!((verdict(0.4, 0.5, 1.0), verdict(2.0, 3.0, 1.0)), (open, open));
-        // With noise of a quarter: wholly within both limits, and wholly beyond either.
-        assert_eq!((verdict(0.625, 1.6, 1.25), verdict(0.62, 1.0, 1.25)), (holds, open));
-        assert_eq!((verdict(1.0, 1.61, 1.25), verdict(0.3, 0.39, 1.25)), (open, fails));
-        assert_eq!((verdict(0.3, 0.4, 1.25), verdict(2.5, 3.0, 1.25)), (open, open));
-        assert_eq!(verdict(2.51, 3.0, 1.25), fails);
-        assert_eq!(verdict(1.0, 1.0, f64::INFINITY), open);
-    }
-
-    #[test]
-    fn far_ratio_is_judged_when_the_machine_did_not_hold_still() {
-        let far = check(0.10, 0.11, Ok(1.35));
-        assert_eq!(far.verdict(), Some(Verdict::DoesNotHold));
-        let line = far.line().unwrap();
-        assert!(
-            line.contains("[0.10, 0.11], 5 runs; A/A up to 1.35 times, so [0.07, 0.15];"),
-            "{line}"
-        );
-    }
-
-    #[test]
-    fn check_is_open_with_its_numbers_when_nothing_is_known_of_the_noise() {
-        let open = check(0.10, 0.11, Err("one run says nothing"));
-        assert_eq!(open.verdict(), Some(Verdict::NotConverged));
-        let line = open.line().unwrap();
-        assert!(line.contains("[0.10, 0.11]"), "{line}");
-        assert!(
-            line.ends_with("one run says nothing; claimed 0.5 to 2: not converged here"),
-            "{line}"
-        );
-    }
+    use crate::study::model::{Figures, Sample, empty};
 
     /// Results of one study: what `of` gives for each contender and block.
     fn results(
@@ -268,7 +195,7 @@ mod tests {
         scenario: &str,
         of: impl Fn(Contender, usize) -> Figures,
     ) -> Results {
-        let mut results = super::super::run::empty(runs);
+        let mut results = empty(runs);
         results.studies.push(study.name().to_owned());
         let shape = Shape { profile: Profile::None, ..Shape::default() };
         for block in 0..runs {
@@ -293,8 +220,8 @@ mod tests {
         results
     }
 
-    fn verdict(id: &str, results: &Results) -> (Verdict, Vec<String>) {
-        let mut all = super::super::claims::verdicts(results).into_iter();
+    fn verdict(id: &str, results: &Results) -> (ClaimVerdict, Vec<String>) {
+        let mut all = verdicts(results).into_iter();
         let finding = all.find(|finding| finding.claim.id == id).unwrap();
         (finding.verdict, finding.evidence)
     }
@@ -308,9 +235,9 @@ mod tests {
             let run = |_, _| figures.clone();
             verdict("C8", &results(Study::JumboFrames, 2, &vxlan, "longest-packet", run))
         };
-        assert_eq!(of(1450.0).0, Verdict::Holds);
-        assert_eq!(of(1454.0).0, Verdict::DoesNotHold);
-        assert_eq!(of(1446.0).0, Verdict::DoesNotHold);
+        assert_eq!(of(1450.0).0, ClaimVerdict::Holds);
+        assert_eq!(of(1454.0).0, ClaimVerdict::DoesNotHold);
+        assert_eq!(of(1446.0).0, ClaimVerdict::DoesNotHold);
     }
 
     #[test]
@@ -334,10 +261,10 @@ mod tests {
             )
         };
         let (found, lines) = of(0.2, 7);
-        assert_eq!(found, Verdict::Holds, "{lines:?}");
+        assert_eq!(found, ClaimVerdict::Holds, "{lines:?}");
         assert!(lines[0].contains("20.00 ["), "{lines:?}");
-        assert_eq!(of(0.01, 7).0, Verdict::DoesNotHold);
-        assert_eq!(of(0.2, 2).0, Verdict::NotTestable);
+        assert_eq!(of(0.01, 7).0, ClaimVerdict::DoesNotHold);
+        assert_eq!(of(0.2, 2).0, ClaimVerdict::NotTestable);
     }
 
     #[test]
@@ -363,9 +290,9 @@ mod tests {
             verdict("C10", &both)
         };
         let (found, lines) = both(1.5, 0.8);
-        assert_eq!((found, lines.len()), (Verdict::Holds, 1), "{lines:?}");
+        assert_eq!((found, lines.len()), (ClaimVerdict::Holds, 1), "{lines:?}");
         assert!(lines[0].contains("2 scenarios: 1.10 ["), "{lines:?}");
-        assert_eq!(both(1.2, 0.5).0, Verdict::DoesNotHold);
+        assert_eq!(both(1.2, 0.5).0, ClaimVerdict::DoesNotHold);
         // What failed altogether is left out, and that is said.
         let mut failed = of(1.0, 1.0, "tcp_rr-1024B-64i");
         failed.samples.extend(of(1.5, 1.0, "tcp_rr-1024B-8i").samples);
@@ -378,17 +305,17 @@ mod tests {
             let mut failed = failed.clone();
             lost(&mut failed, blocks);
             let (found, lines) = verdict("C10", &failed);
-            assert_eq!(found, Verdict::NotConverged, "{lines:?}");
+            assert_eq!(found, ClaimVerdict::NotConverged, "{lines:?}");
             assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
             assert!(lines[0].contains("; 1 failed; claimed"), "{lines:?}");
         }
         // No block has both.
         failed.samples.retain(|s| s.block % 2 == usize::from(s.scenario.ends_with("64i")));
         let (found, lines) = verdict("C10", &failed);
-        assert_eq!((found, lines.len()), (Verdict::NotConverged, 1), "{lines:?}");
+        assert_eq!((found, lines.len()), (ClaimVerdict::NotConverged, 1), "{lines:?}");
         assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
         // Of one alone, nothing is known.
-        assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, Verdict::NotConverged);
+        assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, ClaimVerdict::NotConverged);
     }
 
     #[test]
@@ -411,14 +338,14 @@ mod tests {
             }
             verdict("C15", &slow)
         };
-        assert_eq!(of(1.95).0, Verdict::Holds);
+        assert_eq!(of(1.95).0, ClaimVerdict::Holds);
         // Of a run in which nothing moved there are no figures.
         for (held, why) in [
             (1.3, "weft user vxlan held 1.3 of 2 Gb/s in its worst run"),
             (0.0, "runs of weft user vxlan that failed: 1"),
         ] {
             let (found, lines) = of(held);
-            assert_eq!(found, Verdict::NotConverged);
+            assert_eq!(found, ClaimVerdict::NotConverged);
             assert!(lines[0].contains(&format!("; {why}; claimed")), "{lines:?}");
         }
     }
@@ -438,9 +365,9 @@ mod tests {
             }
             verdict("C4", &results)
         };
-        assert_eq!(of(1.3).0, Verdict::Answered);
+        assert_eq!(of(1.3).0, ClaimVerdict::Answered);
         let (found, lines) = of(1.5);
-        assert_eq!(found, Verdict::NotConverged);
+        assert_eq!(found, ClaimVerdict::NotConverged);
         assert!(
             lines[0].ends_with("A/A up to 1.50 times, so [0.67, 1.50]: not converged here"),
             "{lines:?}"
@@ -459,7 +386,7 @@ mod tests {
         let mut both = of("packet_rate-18B-8i");
         both.samples.extend(of("udp_stream-18B-8i-3M").samples);
         let (found, lines) = verdict("C4", &both);
-        assert_eq!(found, Verdict::Answered);
+        assert_eq!(found, ClaimVerdict::Answered);
         let has = |text: &str| lines.iter().any(|line| line.contains(text));
         assert!(
             has("Linux bridge, packet_rate-18B-8i: 1000 [1000, 1000] packets a second"),
@@ -470,7 +397,7 @@ mod tests {
 
     #[test]
     fn claim_says_no_more_than_its_measurements() {
-        let claim = super::super::claims::verdicts(&super::super::run::empty(1))[0].claim;
+        let claim = verdicts(&empty(1))[0].claim;
         let good = || check(0.96, 1.1, Ok(1.1));
         let bad = || check(0.1, 0.2, Ok(1.1));
         let open = || check(0.1, 2.0, Ok(1.1));

@@ -1,16 +1,12 @@
 //! Rows of a report: what all runs of one scenario with one contender come to.
 
-use super::catalogue::Study;
-use super::results::{Figures, Results, Sample};
-use super::scenario::Scenario;
 use crate::lab::{Contender, Shape};
-use crate::measure::ratio;
-use crate::stats::{Estimate, relative_deviation};
+use crate::stats::{Estimate, median, ratio, relative_deviation};
+use crate::study::model::{BASE, Figures, Results, Sample, Study};
+use crate::study::scenarios::Scenario;
 
-/// What all ratios are to: no tunnel.
-pub const BASE: Contender = Contender::LinuxBridge;
 /// What is subtracted for the cost of switching: no switch.
-pub(super) const WIRE: Contender = Contender::Direct;
+pub(crate) const WIRE: Contender = Contender::Direct;
 /// The published rule: runs agree when their standard deviation is not more than this part of their mean.
 pub const AGREEMENT: f64 = 0.05;
 
@@ -135,7 +131,7 @@ impl Table {
     }
 
     /// True when `sample` is one of those that this is made of.
-    pub(super) fn has(&self, sample: &Sample) -> bool {
+    pub(crate) fn has(&self, sample: &Sample) -> bool {
         (sample.study.as_str(), sample.scenario.as_str(), sample.shape)
             == (self.study.as_str(), self.scenario.as_str(), self.shape)
     }
@@ -253,7 +249,7 @@ impl Blocks<'_> {
             samples.iter().filter_map(|s| of(s.figures.as_ref()?)).collect()
         };
         let values = all(&|figures| self.metric.value(figures));
-        let middle = |of: &dyn Fn(&Figures) -> Option<f64>| crate::measure::median(all(of));
+        let middle = |of: &dyn Fn(&Figures) -> Option<f64>| median(all(of));
         let latency = |place: usize| middle(&|f| f.latency_us.and_then(|l| l.get(place).copied()));
         let latencies = || Some([latency(0)?, latency(1)?, latency(2)?]);
         Row {

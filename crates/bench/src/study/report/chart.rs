@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use super::markdown::number;
 use crate::lab::Contender;
 use crate::stats::Estimate;
+use crate::study::format::number;
 
 /// Width of a chart, in SVG's units.
 const WIDTH: f64 = 960.0;

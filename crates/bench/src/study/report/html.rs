@@ -2,16 +2,14 @@
 
 use std::fmt::{self, Write};
 
-use super::catalogue::Study;
 use super::chart::{Chart, escape};
-use super::claims::{Finding, Verdict, verdicts};
-use super::markdown::{environment, how, noise, number, place, tally};
+use super::markdown::{environment, how, noise, place, tally};
 use super::published::{Published, published};
-use super::results::Results;
-use super::select::spread;
-use super::summary::{AGREEMENT, Metric, Row, Table, tables};
 use crate::lab::Contender;
 use crate::stats::Estimate;
+use crate::study::format::number;
+use crate::study::model::{ClaimVerdict, Finding, Results, Study};
+use crate::study::verdict::{AGREEMENT, Metric, Row, Table, spread, tables, verdicts};
 
 /// The report on `results`.
 pub fn html(results: &Results) -> String {
@@ -84,14 +82,16 @@ fn write_verdicts(out: &mut String, findings: &[Finding]) -> fmt::Result {
     writeln!(out, "</tbody></table>")
 }
 
-const fn class(verdict: Verdict) -> &'static str {
+const fn class(verdict: ClaimVerdict) -> &'static str {
     match verdict {
-        Verdict::Holds => "holds",
-        Verdict::DoesNotHold => "does_not_hold",
-        Verdict::HoldsInPart | Verdict::HoldsSoFar | Verdict::DoesNotHoldSoFar => "holds_in_part",
-        Verdict::Answered => "answered",
-        Verdict::NotConverged => "not_converged",
-        Verdict::NotTestable => "not_testable",
+        ClaimVerdict::Holds => "holds",
+        ClaimVerdict::DoesNotHold => "does_not_hold",
+        ClaimVerdict::HoldsInPart | ClaimVerdict::HoldsSoFar | ClaimVerdict::DoesNotHoldSoFar => {
+            "holds_in_part"
+        }
+        ClaimVerdict::Answered => "answered",
+        ClaimVerdict::NotConverged => "not_converged",
+        ClaimVerdict::NotTestable => "not_testable",
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::results::Results;
-use super::summary::{Table, tables};
 use crate::lab::Contender;
 use crate::stats::Estimate;
+use crate::study::model::Results;
+use crate::study::verdict::{Table, tables};
 
 /// Runs of which an interval says something: of three, one may be wrong.
 const ENOUGH: usize = 3;

@@ -7,8 +7,8 @@ use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use packet::PacketBuf;
 
-use super::results::Figures;
 use crate::lab::{Attachment, Lab, UPLINK};
+use crate::study::model::Figures;
 use crate::traffic::frames::{self, Frame};
 use crate::{Error, Result};
 

@@ -2,15 +2,12 @@
 
 use serde::Serialize;
 
-use super::catalogue::Study;
-use super::judge::judge;
-use super::results::Results;
-use super::select::Evidence;
+use super::study::Study;
 
 /// What became of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// Everything that was measured agrees with it.
     Holds,
     /// Some implementations agree with it, others do not.
@@ -30,7 +27,7 @@ pub enum Verdict {
     NotTestable,
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// All of them, those first that say most.
     pub const ALL: [Self; 8] = [
         Self::Holds,
@@ -87,15 +84,15 @@ impl Tally {
     }
 
     /// What they come to. Measurements that differ for certain do so whatever the open ones would say.
-    pub(super) const fn verdict(self) -> Verdict {
+    pub(crate) const fn verdict(self) -> ClaimVerdict {
         match (self.agree, self.disagree, self.open) {
-            (0, 0, 0) => Verdict::NotTestable,
-            (1.., 1.., _) => Verdict::HoldsInPart,
-            (1.., 0, 0) => Verdict::Holds,
-            (0, 1.., 0) => Verdict::DoesNotHold,
-            (1.., 0, 1..) => Verdict::HoldsSoFar,
-            (0, 1.., 1..) => Verdict::DoesNotHoldSoFar,
-            (0, 0, 1..) => Verdict::NotConverged,
+            (0, 0, 0) => ClaimVerdict::NotTestable,
+            (1.., 1.., _) => ClaimVerdict::HoldsInPart,
+            (1.., 0, 0) => ClaimVerdict::Holds,
+            (0, 1.., 0) => ClaimVerdict::DoesNotHold,
+            (1.., 0, 1..) => ClaimVerdict::HoldsSoFar,
+            (0, 1.., 1..) => ClaimVerdict::DoesNotHoldSoFar,
+            (0, 0, 1..) => ClaimVerdict::NotConverged,
         }
     }
 }
@@ -107,7 +104,7 @@ pub struct Finding {
     #[serde(flatten)]
     pub claim: Claim,
     /// What became of it.
-    pub verdict: Verdict,
+    pub verdict: ClaimVerdict,
     /// What it is made of: no measurements where it is not testable.
     pub measurements: Tally,
     /// Why, or what it was judged by.
@@ -122,7 +119,7 @@ impl Finding {
         let words = self.verdict.words();
         let judged = self.measurements.agree + self.measurements.disagree;
         match self.verdict {
-            Verdict::HoldsSoFar | Verdict::DoesNotHoldSoFar => {
+            ClaimVerdict::HoldsSoFar | ClaimVerdict::DoesNotHoldSoFar => {
                 format!("{words} ({judged} of {})", self.measurements.all())
             }
             _ => words.to_owned(),
@@ -130,7 +127,7 @@ impl Finding {
     }
 }
 
-const CLAIMS: [Claim; 17] = [
+pub(crate) const CLAIMS: [Claim; 17] = [
     claim(
         "C1",
         Study::SoftwareTunnelling,
@@ -212,12 +209,6 @@ const CLAIMS: [Claim; 17] = [
 
 const fn claim(id: &'static str, study: Study, text: &'static str) -> Claim {
     Claim { id, study, text }
-}
-
-/// A verdict for each claim.
-pub fn verdicts(results: &Results) -> Vec<Finding> {
-    let evidence = Evidence::of(results);
-    CLAIMS.into_iter().map(|claim| judge(claim, &evidence)).collect()
 }
 
 #[cfg(test)]

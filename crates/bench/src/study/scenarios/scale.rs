@@ -10,13 +10,14 @@ use network::TunnelType;
 use serde_json::json;
 use wire::MacAddr;
 
-use crate::ask::{Answer, ask};
-use crate::demo;
+use crate::control::{Answer, ask};
 use crate::lab::{Attachment, Datapath, Lab, UPLINK, attach_large, attach_with, network_toml};
 use crate::measure::{Snapshot, Usage};
+use crate::random::scramble;
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::connections::{connection_lists, connections};
-use crate::traffic::frames::{Frame, scramble, socket};
+use crate::traffic::frames::{Frame, socket};
+use crate::traffic::ping::first_ping;
 use crate::traffic::sink::Sink;
 use crate::{Error, Result};
 
@@ -168,7 +169,7 @@ fn endpoints(
 fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
     let deadline = Instant::now() + LOADING;
     loop {
-        match demo::first_ping(lab.guest(0, 0), lab.guest(1, 0), attachment, lab.stop()) {
+        match first_ping(lab.guest(0, 0), lab.guest(1, 0), attachment, lab.stop()) {
             Err(Error::Deadline { .. }) if Instant::now() < deadline => {}
             pinged => return pinged.map(drop),
         }

@@ -2,47 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::catalogue::Study;
+use super::evidence::{Evidence, means, ratios};
 use super::noise::{self, Figure, Statistic};
-use super::results::{Figures, Results, Sample};
-use super::summary::{Table, tables};
+use super::tables::Table;
 use crate::lab::{Contender, Profile, Shape};
-use crate::measure::ratio;
-use crate::stats::{Estimate, relative_deviation};
-
-/// The first schema of which blocks are those of a whole study.
-pub(super) const INTERLEAVED: u32 = 2;
-
-/// What verdicts are made of.
-pub(super) struct Evidence<'a> {
-    pub(super) results: &'a Results,
-    pub(super) tables: Vec<Table>,
-}
-
-impl<'a> Evidence<'a> {
-    pub(super) fn of(results: &'a Results) -> Self {
-        Self { results, tables: tables(results) }
-    }
-
-    /// The tables of `study`.
-    pub(super) fn of_study(&self, study: Study) -> impl Iterator<Item = &Table> {
-        self.tables.iter().filter(move |table| table.study == study.name())
-    }
-
-    /// The contenders with this tunnel, or all of weft when it is none in particular.
-    pub(super) fn subjects(&self, tunnel: &str) -> Vec<Contender> {
-        let measured = |c: &Contender| self.results.samples.iter().any(|s| s.contender == *c);
-        let is = |c: &Contender| match tunnel {
-            "" => c.is_weft(),
-            tunnel => c.id().ends_with(&format!("-{tunnel}")),
-        };
-        Contender::all().into_iter().filter(|c| is(c) && measured(c)).collect()
-    }
-}
+use crate::stats::{Estimate, ratio, relative_deviation};
+use crate::study::model::{Figures, INTERLEAVED, Sample, Study};
 
 /// The runs of one contender in one scenario of a study, on one underlay.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pick<'a> {
+pub(crate) struct Pick<'a> {
     study: Study,
     contender: Contender,
     scenario: &'a str,
@@ -54,15 +23,15 @@ pub(super) struct Pick<'a> {
 }
 
 /// A ratio of two series.
-pub(super) struct Ratio {
-    pub(super) estimate: Estimate,
+pub(crate) struct Ratio {
+    pub(crate) estimate: Estimate,
     /// How many times larger or smaller the machine may have made it, 1 or more; or why that is not known.
-    pub(super) noise: Result<f64, String>,
+    pub(crate) noise: Result<f64, String>,
 }
 
 impl Ratio {
     /// What it may truly be: the interval, widened by the noise, with the factor of that; or why that is not known.
-    pub(super) fn widened(&self) -> Result<(f64, f64, f64), &str> {
+    pub(crate) fn widened(&self) -> Result<(f64, f64, f64), &str> {
         let Self { estimate: Estimate { low, high, .. }, noise } = self;
         let widened = |factor: &f64| (low / factor, high * factor, *factor);
         noise.as_ref().map(widened).map_err(String::as_str)
@@ -70,33 +39,33 @@ impl Ratio {
 }
 
 impl<'p> Pick<'p> {
-    pub(super) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
+    pub(crate) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
         let (profile, guest_mtu, checksum, steering) = (None, None, None, None);
         let one_source_port = false;
         Self { study, contender, scenario, profile, guest_mtu, checksum, steering, one_source_port }
     }
 
-    pub(super) const fn profile(self, profile: Profile) -> Self {
+    pub(crate) const fn profile(self, profile: Profile) -> Self {
         Self { profile: Some(profile), ..self }
     }
 
-    pub(super) const fn guest_mtu(self, bytes: u16) -> Self {
+    pub(crate) const fn guest_mtu(self, bytes: u16) -> Self {
         Self { guest_mtu: Some(bytes), ..self }
     }
 
-    pub(super) const fn checksum(self, sent: bool) -> Self {
+    pub(crate) const fn checksum(self, sent: bool) -> Self {
         Self { checksum: Some(sent), ..self }
     }
 
-    pub(super) const fn steering(self, on: bool) -> Self {
+    pub(crate) const fn steering(self, on: bool) -> Self {
         Self { steering: Some(on), ..self }
     }
 
-    pub(super) const fn one_source_port(self) -> Self {
+    pub(crate) const fn one_source_port(self) -> Self {
         Self { one_source_port: true, ..self }
     }
 
-    pub(super) const fn scenario(self, name: &'p str) -> Self {
+    pub(crate) const fn scenario(self, name: &'p str) -> Self {
         Self { scenario: name, ..self }
     }
 
@@ -130,7 +99,7 @@ impl<'p> Pick<'p> {
     }
 
     /// The least of `of` in any run.
-    pub(super) fn least(
+    pub(crate) fn least(
         &self,
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
@@ -140,14 +109,14 @@ impl<'p> Pick<'p> {
     }
 
     /// How many runs have no figures.
-    pub(super) fn failed(&self, evidence: &Evidence<'_>) -> usize {
+    pub(crate) fn failed(&self, evidence: &Evidence<'_>) -> usize {
         let Some(table) = self.table(evidence) else { return 0 };
         let samples = evidence.results.samples.iter();
         samples.filter(|s| self.is_of(s, table) && s.figures.is_none()).count()
     }
 
     /// The ratios of these to those, of the same block.
-    pub(super) fn over(
+    pub(crate) fn over(
         &self,
         base: &Pick<'_>,
         evidence: &Evidence<'_>,
@@ -157,7 +126,7 @@ impl<'p> Pick<'p> {
     }
 
     /// The standard deviation of these over that of those, each in parts of its mean; of three blocks or more.
-    pub(super) fn scatter_over(
+    pub(crate) fn scatter_over(
         &self,
         base: &Pick<'_>,
         evidence: &Evidence<'_>,
@@ -190,7 +159,7 @@ impl<'p> Pick<'p> {
 
 /// The geometric means over several comparisons, of the ratios within each block that has all of them: what a published average is of.
 /// The noise is that of the same means, where runs are enough for that.
-pub(super) fn mean_over(
+pub(crate) fn mean_over(
     comparisons: &[(Pick<'_>, Pick<'_>)],
     evidence: &Evidence<'_>,
     of: impl Fn(&Figures) -> Option<f64>,
@@ -213,21 +182,6 @@ pub(super) fn mean_over(
     Some(Ratio { estimate, noise })
 }
 
-/// The geometric mean of all ratios of a block, for each block that all have.
-pub(super) fn means(ratios: &[BTreeMap<usize, f64>]) -> Vec<f64> {
-    let Some(first) = ratios.first() else { return Vec::new() };
-    let mean = |block: &usize| {
-        let logs = ratios.iter().map(|ratios| ratios.get(block).map(|ratio| ratio.ln()));
-        Some((logs.sum::<Option<f64>>()? / ratios.len() as f64).exp())
-    };
-    first.keys().filter_map(mean).collect()
-}
-
-/// The first of each pair over the second.
-pub(super) fn ratios(pairs: &[(f64, f64)]) -> Option<Estimate> {
-    Estimate::of(&pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect::<Vec<_>>())
-}
-
 /// How much the first of all pairs scatter, over how much the second do.
 fn scatters(pairs: &[(f64, f64)]) -> Option<Estimate> {
     if pairs.len() < 3 {
@@ -243,37 +197,14 @@ fn scatters(pairs: &[(f64, f64)]) -> Option<Estimate> {
     })
 }
 
-/// What the study `entropy` has seen, a line for each contender.
-pub(super) fn spread(results: &Results) -> Vec<String> {
-    let entropy = |sample: &&Sample| sample.study == Study::Entropy.name() && !sample.again;
-    let mut lines: Vec<String> = results
-        .samples
-        .iter()
-        .filter(entropy)
-        .filter_map(|sample| {
-            let more = &sample.figures.as_ref()?.more;
-            let (paths, busiest) = (more.get("outer_flows")?, more.get("busiest_queue_share")?);
-            let one = if sample.shape.one_source_port { ", one outer source port" } else { "" };
-            Some(format!(
-                "{}{one}: {} flows are {paths} on the wire; of 8 queues the busiest has {:.0} %",
-                sample.contender,
-                more.get("inner_flows")?,
-                busiest * 100.0
-            ))
-        })
-        .collect();
-    lines.sort();
-    lines.dedup();
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::study::model::{Results, empty};
 
     /// Three blocks of a tunnel without offload and a bridge with it, which is steady.
     fn results(schema: u32) -> Results {
-        let mut results = super::super::run::empty(3);
+        let mut results = empty(3);
         results.schema = schema;
         for block in 0..3 {
             for (contender, profile, again, gbps) in [
@@ -358,7 +289,7 @@ mod tests {
     #[test]
     fn noise_of_other_scenarios_counts_when_runs_are_few() {
         let with_another = |blocks: usize| {
-            let mut results = super::super::run::empty(blocks);
+            let mut results = empty(blocks);
             for block in 0..blocks {
                 for (scenario, contender, again, gbps) in [
                     ("s", Contender::LinuxBridge, false, 1.0),

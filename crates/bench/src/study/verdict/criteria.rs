@@ -1,12 +1,12 @@
 //! What each claim is measured by: the ratios that speak for or against it, and what they have to be.
 
-use super::catalogue::Study;
-use super::judge::Check;
-use super::results::{Figures, Sample};
-use super::select::{Evidence, Pick, Ratio, mean_over};
-use super::summary::Metric;
+use super::check::Check;
+use super::evidence::Evidence;
+use super::select::{Pick, Ratio, mean_over};
+use super::tables::Metric;
 use crate::lab::{Contender, Family, Profile};
 use crate::stats::Estimate;
+use crate::study::model::{Figures, Sample, Study};
 
 const UP: f64 = f64::INFINITY;
 const DOWN: f64 = f64::NEG_INFINITY;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::results::Figures;
 use super::scale::{self, Axis};
-use super::summary::BASE;
-use crate::lab::{Attachment, Contender, Lab, Shape};
-use crate::measure::{Snapshot, Usage, ratio, retransmitted};
+use super::{entropy, longest};
+use crate::lab::{Attachment, Contender, Lab, Shape, retransmitted};
+use crate::measure::{Snapshot, Usage};
+use crate::stats::ratio;
+use crate::study::model::{BASE, Figures};
 use crate::traffic::between::{Counts, Flow, Traffic};
 use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};
@@ -30,12 +31,12 @@ pub struct Cell {
 impl Cell {
     /// Who is measured twice in each block, for the A/A check: the base, or without it the first. Where each scenario has a lab of its own
     /// only the first, which takes least, is measured twice: what the others are compared with.
-    pub(super) fn twice(&self) -> Option<Contender> {
+    pub(crate) fn twice(&self) -> Option<Contender> {
         self.contenders.iter().find(|c| **c == BASE).or(self.contenders.first()).copied()
     }
 
     /// What is measured in a visit, which may be the second of [`Cell::twice`].
-    pub(super) fn scenarios(&self, again: bool) -> &[Scenario] {
+    pub(crate) fn scenarios(&self, again: bool) -> &[Scenario] {
         match &self.scenarios[..] {
             [first, ..] if again && first.joins_guests() => std::slice::from_ref(first),
             all => all,
@@ -124,8 +125,8 @@ impl Scenario {
         match *self {
             Self::Load { pairs, load } => Run { pairs, load }.run(lab, attachment, timing),
             Self::Rate { load } => highest_rate(load, lab, attachment, timing),
-            Self::Spread => super::entropy::spread(lab, attachment),
-            Self::Longest => super::longest::longest(lab, attachment),
+            Self::Spread => entropy::spread(lab, attachment),
+            Self::Longest => longest::longest(lab, attachment),
             Self::Scale { .. } => Err(Error::Traffic("this joins the guests itself".into())),
         }
     }
@@ -163,7 +164,7 @@ impl Scenario {
 const ARRIVES: f64 = 0.99;
 const KEEPS_PACE: f64 = 0.95;
 /// Rates that are tried: the last is within 1/16 of the highest.
-pub(super) const RATE_TRIALS: u32 = 4;
+pub(crate) const RATE_TRIALS: u32 = 4;
 
 /// The load of packets at the highest rate that loses no more than 1 %, found by halving (as RFC 2544 section 26.1 does with none).
 fn highest_rate(

@@ -13,28 +13,26 @@
 
 use std::collections::BTreeMap;
 
-use super::catalogue::Study;
-use super::results::{Figures, Sample};
-use super::select::{Evidence, means, ratios};
-use super::summary::Table;
-use crate::measure::ratio;
-use crate::stats::Estimate;
+use super::evidence::{Evidence, means, ratios};
+use super::tables::Table;
+use crate::stats::{Estimate, ratio};
+use crate::study::model::{Figures, Sample, Study};
 
 /// Runs of which the A/A check of a scenario says how noisy it is.
 const ENOUGH: usize = 5;
 
 /// What is taken from a run, if it has it.
-pub(super) type Figure<'f> = &'f dyn Fn(&Figures) -> Option<f64>;
+pub(crate) type Figure<'f> = &'f dyn Fn(&Figures) -> Option<f64>;
 
 /// By how much two series differ, of what both have in each block.
-pub(super) type Statistic = fn(&[(f64, f64)]) -> Option<Estimate>;
+pub(crate) type Statistic = fn(&[(f64, f64)]) -> Option<Estimate>;
 
 /// `what` the second run of each block differs from the first by, of whoever was measured twice in `tables` of `study`, for a
 /// comparison of `runs`: one estimate for each table that counts.
 ///
 /// # Errors
 /// Why nothing is known of it.
-pub(super) fn twice(
+pub(crate) fn twice(
     evidence: &Evidence<'_>,
     study: Study,
     tables: &[&Table],
@@ -62,7 +60,7 @@ pub(super) fn twice(
 ///
 /// # Errors
 /// Why nothing is known of it.
-pub(super) fn of_means(
+pub(crate) fn of_means(
     evidence: &Evidence<'_>,
     study: Study,
     tables: &[&Table],
@@ -81,13 +79,13 @@ pub(super) fn of_means(
 }
 
 /// The farthest that `ratios` are from 1, as a factor of 1 or more; infinite where one is 0.
-pub(super) fn factor(ratios: &[Estimate]) -> f64 {
+pub(crate) fn factor(ratios: &[Estimate]) -> f64 {
     let factor = |e: &Estimate| e.high.max(if e.low > 0.0 { 1.0 / e.low } else { f64::INFINITY });
     ratios.iter().map(factor).fold(1.0, f64::max)
 }
 
 /// The farthest that `differences` are from 0.
-pub(super) fn distance(differences: &[Estimate]) -> f64 {
+pub(crate) fn distance(differences: &[Estimate]) -> f64 {
     differences.iter().map(|e| e.high.max(-e.low)).fold(0.0, f64::max)
 }
 

@@ -1,0 +1,40 @@
+//! How a contender joins the guests of a lab.
+
+use std::path::Path;
+
+use super::attachment::Attachment;
+use super::contender::{Contender, KernelTunnel};
+use super::shape::Family;
+use super::underlay::Lab;
+use super::{kernel, ovs, weft};
+use crate::{Error, Result};
+
+impl Contender {
+    /// Why this contender cannot take part on this machine, if so; `weft` is the program that would be run.
+    pub fn unavailable(self, weft: &Path) -> Option<String> {
+        match self {
+            Self::Ovs(datapath, _) => ovs::unavailable(datapath),
+            Self::Kernel(tunnel) => kernel::tunnel_unavailable(tunnel),
+            Self::Weft(datapath, tunnel) => weft::unavailable(datapath, tunnel, weft),
+            Self::Direct | Self::LinuxBridge => None,
+        }
+    }
+
+    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for weft's own tunnels. A
+    /// process may still be starting when this returns: wait for a ping.
+    ///
+    /// # Errors
+    /// The kernel refuses a device, a program cannot be started, or the tunnel does not go over this underlay.
+    pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
+        match self {
+            Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),
+            Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),
+            Self::Direct => kernel::direct(lab),
+            Self::LinuxBridge => kernel::bridge(lab),
+            Self::Kernel(KernelTunnel::Gre) if lab.shape().family == Family::V6 => {
+                Err(Error::Traffic("this lab has no kernel GRE over IPv6".into()))
+            }
+            Self::Kernel(tunnel) => kernel::tunnel(lab, tunnel),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The `network.toml` of a lab.
+
+use std::fmt::Write;
+
+use network::TunnelType;
+
+use super::contender::{LAB_INNER_VLAN, LAB_VNI};
+use super::host::{GUEST_DEVICE, UPLINK};
+use super::shape::Family;
+use super::underlay::Lab;
+
+/// The network file of `lab` with `tunnel` between the hosts: both hosts, one logical switch, all four guests.
+pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
+    flat_network(lab, tunnel, "")
+}
+
+/// As [`network_toml`], with these lines in the logical switch.
+pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> String {
+    let shape = lab.shape();
+    let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
+    // Those of the kernel, beside which it is measured, have one unless told otherwise; left to itself weft would choose.
+    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    if let Some(checksum) = shape.outer_checksum.or(is_udp.then_some(true)) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n[tunnel_options.{tunnel}]\nchecksum = {checksum}\n");
+    }
+    for host in lab.hosts() {
+        let name = host.name();
+        let underlay = match shape.family {
+            Family::V4 => format!("\"{}\", \"{}\"", host.underlay4(), host.underlay6()),
+            Family::V6 => format!("\"{}\"", host.underlay6()),
+        };
+        let _ = write!(
+            text,
+            "\n[[host]]\nname = \"{name}\"\nuplink = \"{UPLINK}\"\nunderlay = [{underlay}]\n"
+        );
+    }
+    let segment = segment(tunnel, 0);
+    let _ = write!(text, "\n[[logical_switch]]\nname = \"lab\"\n{segment}\n{switch}");
+    if let Some(mtu) = shape.guest_mtu {
+        let _ = writeln!(text, "mtu = {mtu}");
+    }
+    for guest in lab.guests() {
+        let (name, host) = (guest.name(), lab.hosts()[guest.host()].name());
+        let (mac, ip4, ip6) = (guest.mac(), guest.ip4(), guest.ip6());
+        let netns = guest.netns();
+        let _ = write!(
+            text,
+            "\n[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\"\nmac = \"{mac}\"\n\
+             addresses = [\"{ip4}/24\", \"{ip6}/64\"]\n\
+             device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}\n"
+        );
+    }
+    text
+}
+
+/// What tells the frames of the logical switch `number`, from 0, from those of others.
+pub(super) fn segment(tunnel: TunnelType, number: u32) -> String {
+    match tunnel {
+        TunnelType::Vlan => format!("vlan = {}", LAB_VNI + number),
+        TunnelType::QinQ => format!(
+            "vlan = {{ outer = {LAB_VNI}, inner = {} }}",
+            u32::from(LAB_INNER_VLAN) + number
+        ),
+        _ => format!("vni = {}", LAB_VNI + number),
+    }
+}

@@ -1,0 +1,182 @@
+//! The lab itself: two hosts joined by an underlay, and their guests.
+
+use netdev::{CpuMask, LinkKind, LinkSpec};
+
+use super::counters::WireCounters;
+use super::host::{GUEST_DEVICE, Guest, Host, UPLINK, add_address, namespace, processors, switch};
+use super::names;
+use super::profile::{OffloadFlags, Profile};
+use super::session::Session;
+use super::shape::Shape;
+use crate::{Error, Result, Stop};
+
+/// The end of the veth pair of `guest` that is on its host, where it has one: `g1`, `g2`, ...
+pub(super) fn host_end(guest: &Guest) -> String {
+    format!("g{}", guest.number() + 1)
+}
+
+/// Two hosts with guests, joined by an underlay. Dropping it removes everything.
+#[derive(Debug)]
+pub struct Lab<'s> {
+    // Guests first: a process of a host may hold devices in their namespaces, never the other way round.
+    guests: Vec<Guest>,
+    hosts: Vec<Host>,
+    shape: Shape,
+    offloads: OffloadFlags,
+    session: &'s Session,
+}
+
+impl<'s> Lab<'s> {
+    /// Builds hosts, underlay and guests; the guests have no device yet. A session can have one lab at a time.
+    ///
+    /// # Errors
+    /// The kernel refuses a part, such as an offload flag that cannot be set; what was built before is removed.
+    pub fn build(session: &'s Session, profile: Profile, uplink_mtu: u16) -> Result<Self> {
+        Self::build_as(session, Shape { profile, uplink_mtu, policy: true, ..Shape::default() })
+    }
+
+    /// The same in any shape.
+    ///
+    /// # Errors
+    /// As [`Lab::build`], and a shape with more guests than there are addresses for.
+    pub fn build_as(session: &'s Session, shape: Shape) -> Result<Self> {
+        shape.check()?;
+        let prefix = names::prefix();
+        let (guests, hosts) = (Vec::new(), Vec::with_capacity(2));
+        let offloads = OffloadFlags::new();
+        let mut lab = Self { guests, hosts, shape, offloads, session };
+        for index in 0..2 {
+            session.stop().check()?;
+            let netns = namespace(&format!("{prefix}h{}", index + 1))?;
+            let netlink = netns.netlink()?;
+            lab.hosts.push(Host { index, netns, netlink });
+            for number in 0..shape.guests_per_host {
+                let netns = namespace(&format!("{prefix}h{}g{}", index + 1, number + 1))?;
+                lab.guests.push(Guest { host: index, number, netns });
+            }
+        }
+        lab.join_hosts()?;
+        lab.offloads = lab.apply_profile()?;
+        Ok(lab)
+    }
+
+    /// The two hosts.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The guests, host by host.
+    pub fn guests(&self) -> &[Guest] {
+        &self.guests
+    }
+
+    /// The guest `number` of host `host`, both from 0.
+    pub fn guest(&self, host: usize, number: usize) -> &Guest {
+        &self.guests[self.shape.guests_per_host * host + number]
+    }
+
+    /// What it was asked to be.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The MTU of the underlay, in bytes.
+    pub fn uplink_mtu(&self) -> u16 {
+        self.shape.uplink_mtu
+    }
+
+    /// The MTU of the guests where a tunnel takes `overhead` bytes of the underlay's.
+    ///
+    /// # Errors
+    /// The shape asks for more than fits.
+    pub(crate) fn guest_mtu(&self, overhead: u16) -> Result<u16> {
+        let most = self.shape.uplink_mtu.saturating_sub(overhead);
+        match self.shape.guest_mtu {
+            Some(mtu) if mtu > most => Err(Error::Traffic(format!(
+                "guests with an MTU of {mtu} need an underlay of {}",
+                mtu + overhead
+            ))),
+            Some(mtu) => Ok(mtu),
+            None => Ok(most),
+        }
+    }
+
+    /// Sets the MTU of the guests' devices, and of the ends of those on the hosts, whatever fits the underlay: what a guest is that
+    /// was told wrong.
+    ///
+    /// # Errors
+    /// A device is not there yet, or does not take it.
+    pub(crate) fn raise_guest_mtu(&self, bytes: u16) -> Result<()> {
+        let bytes = u32::from(bytes);
+        for guest in &self.guests {
+            let (inside, host) = (guest.netns.netlink()?, &self.hosts[guest.host]);
+            inside.set_mtu(inside.index_of(GUEST_DEVICE)?, bytes)?;
+            // A TAP has no other end.
+            if let Ok(index) = host.netlink.index_of(&host_end(guest)) {
+                host.netlink.set_mtu(index, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The host that is not `host`.
+    pub(crate) fn other(&self, host: &Host) -> &Host {
+        &self.hosts[1 - host.index]
+    }
+
+    /// The offload flags of the underlay, read back from the kernel.
+    pub fn offloads(&self) -> &OffloadFlags {
+        &self.offloads
+    }
+
+    /// The flag that waits poll.
+    pub fn stop(&self) -> &'s Stop {
+        self.session.stop()
+    }
+
+    /// What has passed the uplink of the first host since the lab was built.
+    ///
+    /// # Errors
+    /// The uplink is gone.
+    pub fn wire_counters(&self) -> Result<WireCounters> {
+        let stats = self.hosts[0].netlink.link(UPLINK)?.stats;
+        Ok(WireCounters {
+            frames: stats.rx_packets + stats.tx_packets,
+            bytes: stats.rx_bytes + stats.tx_bytes,
+            dropped: stats.rx_dropped + stats.tx_dropped,
+        })
+    }
+
+    fn join_hosts(&self) -> Result<()> {
+        let [first, second] = &self.hosts[..] else { return Ok(()) };
+        let mtu = u32::from(self.shape.uplink_mtu);
+        let peer = LinkSpec::new(UPLINK).mtu(mtu).up().netns(second.netns());
+        let spec = LinkSpec::new(UPLINK).mtu(mtu).up();
+        first.netlink.create(&spec, &LinkKind::Veth { peer })?;
+        for host in &self.hosts {
+            let index = host.netlink.index_of(UPLINK)?;
+            add_address(&host.netlink, index, host.underlay4().into(), 24)?;
+            add_address(&host.netlink, index, host.underlay6().into(), 64)?;
+        }
+        Ok(())
+    }
+
+    /// Switches what the profile says on both ends of the underlay, and reads the flags back (they are the same on both).
+    fn apply_profile(&self) -> Result<OffloadFlags> {
+        let mut flags = OffloadFlags::new();
+        for host in &self.hosts {
+            let ethtool = host.netns.ethtool()?;
+            switch(&ethtool, UPLINK, &self.shape.profile.features_off(), false)?;
+            switch(&ethtool, UPLINK, self.shape.profile.features_on(), true)?;
+            if self.shape.steering {
+                let all = CpuMask::of(processors().iter().copied());
+                host.netns.steer_packets(UPLINK, &all)?;
+            }
+            let features = ethtool.features(UPLINK)?;
+            flags = Profile::reported_features()
+                .filter_map(|name| Some((name.to_owned(), features.get(name)?.active)))
+                .collect();
+        }
+        Ok(flags)
+    }
+}

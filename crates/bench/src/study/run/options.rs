@@ -1,0 +1,213 @@
+//! What to run: the studies, and the part of them that the options select.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::lab::{Contender, Family, Profile};
+use crate::study::model::{BASE, LeftOut, Study};
+use crate::study::scenarios::{Cell, Timing};
+use crate::{Error, Result};
+
+/// What to run, and how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program that is run as `weft run`.
+    pub weft: PathBuf,
+    /// The studies, in order.
+    pub studies: Vec<Study>,
+    /// Two short runs of each in place of five long ones.
+    pub quick: bool,
+    /// Repetitions, where not the usual number.
+    pub blocks: Option<usize>,
+    /// How many more of a study, at most, while its last three do not agree ([`AGREEMENT`]), where not the usual number.
+    pub repeats: Option<usize>,
+    /// Seconds of each measurement, where not the usual number.
+    pub seconds: Option<f64>,
+    /// Only these contenders, and the base.
+    pub contenders: Option<Vec<Contender>>,
+    /// Only scenarios of which the name has this in it.
+    pub scenario: Option<String>,
+    /// Only cells with this profile.
+    pub profile: Option<Profile>,
+    /// Only cells with this underlay MTU, in bytes; where there is none, all with this one.
+    pub mtu: Option<u16>,
+    /// The protocol of the underlay.
+    pub family: Family,
+    /// No progress on standard error.
+    pub quiet: bool,
+    /// The commit that this program was built from.
+    pub commit: Option<String>,
+}
+
+impl Options {
+    /// The usual run of `studies`.
+    pub fn new(weft: PathBuf, studies: Vec<Study>) -> Self {
+        Self {
+            weft,
+            studies,
+            quick: false,
+            blocks: None,
+            repeats: None,
+            seconds: None,
+            contenders: None,
+            scenario: None,
+            profile: None,
+            mtu: None,
+            family: Family::V4,
+            quiet: false,
+            commit: None,
+        }
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
+    }
+
+    /// Whoever says how many, or is in a hurry, gets so many.
+    pub(super) fn repeats(&self) -> usize {
+        self.repeats.unwrap_or(if self.quick || self.blocks.is_some() { 0 } else { 2 })
+    }
+
+    pub(super) fn timing(&self) -> Timing {
+        let (warm_up, measured) = if self.quick { (0.1, 0.2) } else { (0.5, 2.0) };
+        let measured = self.seconds.unwrap_or(measured);
+        Timing {
+            warm_up: Duration::from_secs_f64(warm_up),
+            measured: Duration::from_secs_f64(measured),
+        }
+    }
+
+    /// What the options leave of the studies.
+    ///
+    /// # Errors
+    /// Nothing is left, or nothing with one of the contenders: a run of them would measure something else, and not say so.
+    pub fn check(&self) -> Result<()> {
+        let chosen: Result<Vec<_>> =
+            self.studies.iter().map(|study| self.all_cells(*study)).collect();
+        let chosen = chosen?.concat();
+        if chosen.is_empty() {
+            return Err(Error::Traffic("no study has such a scenario, profile or MTU".into()));
+        }
+        let takes_part = |who: &Contender| chosen.iter().any(|cell| cell.contenders.contains(who));
+        let lost: Vec<_> =
+            self.contenders.iter().flatten().filter(|who| !takes_part(who)).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let ids = |of: &mut dyn Iterator<Item = Contender>| {
+            of.map(|who| who.id()).collect::<Vec<_>>().join(", ")
+        };
+        let all = Contender::all();
+        Err(Error::Traffic(format!(
+            "no chosen scenario has {}; those that the chosen ones have are {}",
+            ids(&mut lost.into_iter().copied()),
+            ids(&mut all.into_iter().filter(takes_part))
+        )))
+    }
+
+    /// The cells of `study` that are asked for, with the contenders that are.
+    pub(super) fn cells(&self, study: Study) -> Result<Vec<Cell>> {
+        let mut cells = self.all_cells(study)?;
+        for cell in &mut cells {
+            cell.contenders.retain(|contender| self.wants(*contender));
+        }
+        Ok(cells)
+    }
+
+    /// The cells of `study` that are asked for, with all contenders.
+    fn all_cells(&self, study: Study) -> Result<Vec<Cell>> {
+        let mut cells = study.cells(self.quick)?;
+        if let Some(mtu) = self.mtu
+            && !cells.iter().any(|cell| cell.shape.uplink_mtu == mtu)
+        {
+            for cell in &mut cells {
+                (cell.shape.uplink_mtu, cell.shape.guest_mtu) = (mtu, None);
+            }
+        }
+        for cell in &mut cells {
+            cell.shape.family = self.family;
+            cell.scenarios.retain(|scenario| {
+                self.scenario.as_ref().is_none_or(|part| scenario.name().contains(part))
+            });
+        }
+        cells.retain(|cell| {
+            self.profile.is_none_or(|profile| profile == cell.shape.profile)
+                && self.mtu.is_none_or(|mtu| mtu == cell.shape.uplink_mtu)
+                && !cell.scenarios.is_empty()
+        });
+        Ok(cells)
+    }
+
+    fn wants(&self, contender: Contender) -> bool {
+        let wanted = self.contenders.as_ref().is_none_or(|wanted| wanted.contains(&contender));
+        wanted || contender == BASE
+    }
+}
+
+/// Takes out of `plan` who cannot take part.
+pub(super) fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &Options) -> Vec<LeftOut> {
+    let mut known: Vec<(Contender, Option<String>)> = Vec::new();
+    for cell in plan.iter_mut().flat_map(|(_, cells)| cells) {
+        cell.contenders.retain(|&contender| {
+            if let Some((_, why)) = known.iter().find(|(other, _)| *other == contender) {
+                return why.is_none();
+            }
+            let why = contender.unavailable(&options.weft);
+            known.push((contender, why.clone()));
+            why.is_none()
+        });
+    }
+    let left_out =
+        |(contender, why): (Contender, Option<String>)| why.map(|why| LeftOut { contender, why });
+    known.into_iter().filter_map(left_out).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outline::Outline;
+    use super::*;
+    use crate::lab::{Datapath, KernelTunnel};
+    use network::TunnelType;
+
+    /// On a machine with Open vSwitch in userspace and, of the kernel's tunnels, VXLAN.
+    #[test]
+    fn quick_run_of_everything_is_planned_for_less_than_ten_minutes() {
+        let takes_part = |contender: &Contender| match contender {
+            Contender::Kernel(tunnel) => *tunnel == KernelTunnel::Vxlan,
+            Contender::Ovs(datapath, _) => *datapath == Datapath::User,
+            Contender::Weft(datapath, tunnel) => {
+                (*datapath, *tunnel) != (Datapath::Kernel, TunnelType::Stt)
+            }
+            Contender::Direct | Contender::LinuxBridge => true,
+        };
+        let options = Options { quick: true, ..Options::new("weft".into(), Study::ALL.to_vec()) };
+        let of =
+            |plan: &[(Study, Vec<Cell>)]| Outline::of(plan, options.blocks(), options.timing());
+        let (mut plan, mut each) = (Vec::new(), String::new());
+        for &study in &options.studies {
+            let mut cells = options.cells(study).unwrap();
+            cells.iter_mut().for_each(|cell| cell.contenders.retain(takes_part));
+            each += &format!("{study}: {}\n", of(&[(study, cells.clone())]));
+            plan.push((study, cells));
+        }
+        let outline = of(&plan);
+        assert!(outline.estimate() < Duration::from_secs(570), "{each}{outline}");
+    }
+
+    #[test]
+    fn contender_that_no_chosen_scenario_has_is_refused_with_those_that_they_have() {
+        let check = |studies: &[Study], names: &[&str]| {
+            let contenders = names.iter().map(|name| name.parse().unwrap()).collect();
+            let options = Options::new("weft".into(), studies.to_vec());
+            Options { contenders: Some(contenders), ..options }.check()
+        };
+        check(&[Study::Entropy], &["kernel-vxlan", "bridge"]).unwrap();
+        check(&[Study::Entropy, Study::Qinq], &["weft-user-qinq"]).unwrap();
+        let names = ["kernel-vxlan", "weft-user-qinq"];
+        let error = check(&[Study::Entropy], &names).unwrap_err().to_string();
+        let (lost, there) = error.split_once("; those that the chosen ones have are ").unwrap();
+        assert_eq!(lost, "no chosen scenario has weft-user-qinq");
+        let there: Vec<_> = there.split(", ").collect();
+        assert!(there.contains(&"kernel-vxlan") && !there.contains(&"weft-user-qinq"), "{error}");
+    }
+}

@@ -1,0 +1,321 @@
+//! The results of a run as they grow, and the order in which its blocks are measured.
+
+use crate::lab::Contender;
+use crate::progress::Progress;
+use crate::random::shuffle;
+use crate::study::model::{Results, Sample, Study};
+use crate::study::scenarios::{Cell, Scenario};
+use crate::study::verdict::{tables, verdicts};
+use crate::{Error, Result};
+
+/// When results are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Milestone {
+    /// There is one sample more.
+    Sample,
+    /// A block has ended.
+    Block,
+}
+
+/// The published rule is for so many.
+pub(super) const RUNS_THAT_AGREE: usize = 3;
+
+/// Whether the last three runs of everything in a study agree. What failed is not waited for.
+fn agree(results: &Results, study: Study) -> bool {
+    let of_study = |sample: &&Sample| sample.study == study.name();
+    let blocks = results.samples.iter().filter(of_study).map(|sample| sample.block + 1).max();
+    let mut last = results.clone();
+    last.samples.retain(|sample| {
+        of_study(&sample) && blocks.is_some_and(|blocks| sample.block + RUNS_THAT_AGREE >= blocks)
+    });
+    tables(&last).iter().flat_map(|table| &table.rows).all(|row| {
+        let runs = row.value.map_or(0, |value| value.runs);
+        row.failure.is_some() || (runs >= RUNS_THAT_AGREE && row.agrees())
+    })
+}
+
+/// All visits of a block, in random order. Who is the base of a cell comes twice: the A/A check.
+fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<Visit<'_>> {
+    let mut visits = Vec::new();
+    for cell in cells {
+        let again = cell.twice().map(|contender| (contender, true));
+        let once = cell.contenders.iter().map(|&contender| (contender, false));
+        visits.extend(once.chain(again).map(|(contender, again)| Visit {
+            study,
+            cell,
+            contender,
+            block,
+            again,
+        }));
+    }
+    shuffle(&mut visits);
+    visits
+}
+
+/// One contender in one block of a cell.
+#[derive(Clone, Copy)]
+pub(super) struct Visit<'a> {
+    pub(super) study: Study,
+    pub(super) cell: &'a Cell,
+    pub(super) contender: Contender,
+    pub(super) block: usize,
+    again: bool,
+}
+
+impl<'a> Visit<'a> {
+    pub(super) fn scenarios(&self) -> &'a [Scenario] {
+        self.cell.scenarios(self.again)
+    }
+
+    pub(super) fn sample(&self, scenario: &Scenario) -> Sample {
+        Sample {
+            study: self.study.name().to_owned(),
+            scenario: scenario.name(),
+            shape: self.cell.shape,
+            contender: self.contender,
+            block: self.block,
+            again: self.again,
+            figures: None,
+            failure: None,
+        }
+    }
+}
+
+/// Measures all scenarios of a visit, and adds a sample for each that it comes to.
+pub(super) type Measure<'m> = dyn FnMut(Visit<'_>, &mut Record<'_>) -> Result<()> + 'm;
+
+/// The results as they grow.
+pub(super) struct Record<'a> {
+    pub(super) results: Results,
+    pub(super) keep: &'a mut dyn FnMut(&Results, Milestone) -> Result<()>,
+    pub(super) progress: &'a Progress,
+    /// How many blocks of a study there may be more than planned.
+    pub(super) repeats: usize,
+    /// Why they could not be kept: that is no fault of who is being measured.
+    pub(super) failed: Option<Error>,
+}
+
+impl Record<'_> {
+    /// Visits all of `plan`, and marks the results as complete unless it is interrupted.
+    pub(super) fn run_all(
+        &mut self,
+        plan: &[(Study, Vec<Cell>)],
+        measure: &mut Measure<'_>,
+    ) -> Result<()> {
+        for (study, cells) in plan {
+            for block in 0..self.results.blocks + self.repeats {
+                let visits = visits(*study, cells, block);
+                if block >= self.results.blocks {
+                    if agree(&self.results, *study) {
+                        break;
+                    }
+                    let scenarios = visits.iter().map(|visit| visit.scenarios().len());
+                    self.progress.more(scenarios.sum());
+                }
+                for visit in visits {
+                    match self.visit(visit, measure) {
+                        Err(Error::Interrupted) => return Ok(()),
+                        other => other?,
+                    }
+                }
+                self.results.verdicts = verdicts(&self.results);
+                (self.keep)(&self.results, Milestone::Block)?;
+            }
+        }
+        self.results.complete = true;
+        Ok(())
+    }
+
+    /// What a visit does not come to, because something fails that all of its scenarios need, becomes rows that say so.
+    fn visit(&mut self, visit: Visit<'_>, measure: &mut Measure<'_>) -> Result<()> {
+        let before = self.results.samples.len();
+        let failure = match measure(visit, self) {
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            other => other.err().map(|error| error.to_string()),
+        };
+        let done = self.results.samples.len() - before;
+        let left = visit.scenarios().get(done..).unwrap_or_default();
+        if let (Some(failure), []) = (&failure, left) {
+            tracing::warn!(contender = %visit.contender, failure, "after its last scenario");
+        }
+        let failure = failure.unwrap_or_else(|| "it was not measured".to_owned());
+        for scenario in left {
+            self.add(Sample { failure: Some(failure.clone()), ..visit.sample(scenario) });
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn add(&mut self, sample: Sample) {
+        self.results.samples.push(sample);
+        self.results.verdicts.clear();
+        self.progress.done();
+        if let Err(error) = (self.keep)(&self.results, Milestone::Sample) {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::Options;
+    use super::*;
+    use crate::lab::Profile;
+    use crate::study::model::{BASE, Figures, empty};
+    use crate::traffic::load::{Load, Pattern};
+
+    fn cell() -> Cell {
+        let scenario = |size| Scenario::one_pair(Load::new(Pattern::TcpRr, size, 1).unwrap());
+        Cell {
+            shape: crate::lab::Shape::default(),
+            contenders: vec![BASE, Contender::KERNEL_VXLAN],
+            scenarios: vec![scenario(1), scenario(2)],
+        }
+    }
+
+    /// What is kept of a run of `plan` in two blocks, at each milestone, and how it ends.
+    fn run_with(
+        plan: &[(Study, Vec<Cell>)],
+        measure: &mut Measure<'_>,
+    ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
+        repeat_with(0, plan, measure)
+    }
+
+    /// The same with so many blocks more, at most.
+    fn repeat_with(
+        repeats: usize,
+        plan: &[(Study, Vec<Cell>)],
+        measure: &mut Measure<'_>,
+    ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
+        let mut kept = Vec::new();
+        let mut keep = |results: &Results, milestone| {
+            kept.push((results.samples.len(), milestone));
+            Ok(())
+        };
+        let progress = Progress::start(0, true);
+        let mut record = Record {
+            results: empty(2),
+            keep: &mut keep,
+            progress: &progress,
+            repeats,
+            failed: None,
+        };
+        let ended = record.run_all(plan, measure);
+        let results = record.results;
+        (kept, ended, results)
+    }
+
+    #[test]
+    fn others_are_measured_when_the_lab_of_one_fails() {
+        let plan = [(Study::Qinq, vec![cell()])];
+        let (kept, ended, results) = run_with(&plan, &mut |visit, record| {
+            if visit.contender != BASE {
+                return Err(Error::Traffic("no such device".into()));
+            }
+            let scenarios = visit.cell.scenarios.iter();
+            scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
+            Ok(())
+        });
+        ended.unwrap();
+        assert!(results.complete);
+        // In each of two blocks the base twice and the other once, two scenarios each.
+        let (bad, good): (Vec<_>, Vec<_>) =
+            results.samples.iter().partition(|sample| sample.failure.is_some());
+        assert_eq!((bad.len(), good.len()), (4, 8));
+        assert!(bad.iter().all(|s| s.failure.as_deref() == Some("no such device")));
+        assert_eq!(kept.iter().filter(|(_, at)| *at == Milestone::Block).count(), 2);
+        let after_each: Vec<usize> =
+            kept.iter().filter(|(_, at)| *at == Milestone::Sample).map(|(len, _)| *len).collect();
+        assert_eq!(after_each, (1..=12).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn cells_of_a_study_are_interleaved_when_their_blocks_are_visited() {
+        let mut other = cell();
+        other.shape.profile = Profile::None;
+        let plan = [(Study::Qinq, vec![cell(), other])];
+        let mut starts = std::collections::HashSet::new();
+        for _ in 0..40 {
+            let (_, _, results) = run_with(&plan, &mut |visit, record| {
+                let scenarios = visit.cell.scenarios.iter();
+                scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
+                Ok(())
+            });
+            // Block by block, and all of both cells in each: the bridge twice, the other once, two scenarios each.
+            let blocks: Vec<usize> = results.samples.iter().map(|sample| sample.block).collect();
+            assert_eq!(blocks, [vec![0; 12], vec![1; 12]].concat());
+            for profile in [Profile::Full, Profile::None] {
+                for again in [false, true] {
+                    let is = |s: &&Sample| {
+                        (s.shape.profile, s.block, s.contender, s.again)
+                            == (profile, 1, BASE, again)
+                    };
+                    assert_eq!(results.samples.iter().filter(is).count(), 2);
+                }
+            }
+            starts.extend(results.samples.first().map(|s| s.shape.profile));
+        }
+        assert_eq!(starts.len(), 2, "the order is random");
+    }
+
+    #[test]
+    fn what_was_measured_stays_when_the_run_is_interrupted() {
+        let mut visits = 0;
+        let (_, ended, results) = run_with(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
+            visits += 1;
+            if visits == 2 {
+                return Err(Error::Interrupted);
+            }
+            record.add(visit.sample(&visit.cell.scenarios[0]));
+            Err(Error::Traffic("the second scenario has broken it".into()))
+        });
+        ended.unwrap();
+        assert!(!results.complete);
+        let failures: Vec<bool> = results.samples.iter().map(|s| s.failure.is_some()).collect();
+        assert_eq!(failures, [false, true]);
+    }
+
+    #[test]
+    fn study_is_repeated_until_three_runs_agree_and_no_longer_than_allowed() {
+        let blocks = |repeats, rate: fn(usize) -> f64| {
+            let plan = [(Study::Qinq, vec![cell()])];
+            let (_, ended, results) = repeat_with(repeats, &plan, &mut |visit, record| {
+                for scenario in &visit.cell.scenarios {
+                    let figures = Figures {
+                        transactions_per_second: Some(rate(visit.block)),
+                        ..Figures::default()
+                    };
+                    record.add(Sample { figures: Some(figures), ..visit.sample(scenario) });
+                }
+                Ok(())
+            });
+            ended.unwrap();
+            assert!(results.complete);
+            results.samples.last().unwrap().block + 1
+        };
+        // Two were planned, of which the rule says nothing.
+        assert_eq!((blocks(0, |_| 100.0), blocks(9, |_| 100.0)), (2, 3));
+        let wild = |block| 100.0 * (1 + block % 2) as f64;
+        assert_eq!((blocks(0, wild), blocks(4, wild)), (2, 6));
+        let calm_from_the_third_on = |block: usize| if block < 2 { 50.0 } else { 100.0 };
+        assert_eq!(blocks(9, calm_from_the_third_on), 5);
+        assert!(Options { quick: true, ..Options::new("weft".into(), vec![]) }.repeats() == 0);
+    }
+
+    #[test]
+    fn run_ends_when_results_cannot_be_kept() {
+        let mut keep = |_: &Results, _| Err(Error::Traffic("the disk is full".into()));
+        let progress = Progress::start(0, true);
+        let mut record = Record {
+            results: empty(2),
+            keep: &mut keep,
+            progress: &progress,
+            repeats: 0,
+            failed: None,
+        };
+        let ended = record.run_all(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
+            record.add(visit.sample(&visit.cell.scenarios[0]));
+            Ok(())
+        });
+        assert_eq!(ended.unwrap_err().to_string(), "the disk is full");
+    }
+}

@@ -1,0 +1,158 @@
+//! Runs studies. A block visits every contender of every cell of its study once, in random order, and the base of each cell
+//! twice: so whatever a claim compares, on one underlay or on two, was measured in the same block.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::options::{Options, leave_out};
+use super::outline::Outline;
+use super::record::{Milestone, RUNS_THAT_AGREE, Record, Visit};
+use crate::environment::Environment;
+use crate::lab::{Attachment, Lab, Session};
+use crate::progress::{Progress, duration};
+use crate::study::model::{Results, SCHEMA, Sample, Study};
+use crate::study::scenarios::{Cell, Scenario};
+use crate::study::verdict::{AGREEMENT, verdicts};
+use crate::traffic::ping::first_ping;
+use crate::{Error, Result, Stop};
+
+/// How long another study on the machine is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Runs the studies. What was measured before Ctrl-C is returned as incomplete results; `keep` is given all results at every
+/// milestone, so that a crash loses one sample at most.
+///
+/// # Errors
+/// [`Error::Missing`] when a privilege is missing or another study is running; [`Options::check`]; `keep` fails.
+/// That a scenario fails, or the lab for it, is no error: it is a row of the results.
+pub fn run(
+    options: &Options,
+    stop: &Stop,
+    keep: &mut dyn FnMut(&Results, Milestone) -> Result<()>,
+) -> Result<Results> {
+    options.check()?;
+    let session = Session::open(PATIENCE, stop)?;
+    let mut plan: Vec<(Study, Vec<Cell>)> = Vec::new();
+    for &study in &options.studies {
+        plan.push((study, options.cells(study)?));
+    }
+    let left_out = leave_out(&mut plan, options);
+    let outline = Outline::of(&plan, options.blocks(), options.timing());
+    if !options.quiet {
+        eprintln!("{outline}");
+        if options.repeats() > 0 {
+            eprintln!(
+                "a study is run again, {} times at most, while the last {RUNS_THAT_AGREE} runs of anything in it have a standard deviation \
+                 above {:.0} % of their mean: up to {} in all",
+                options.repeats(),
+                AGREEMENT * 100.0,
+                duration(outline.with_repeats(options.repeats()))
+            );
+        }
+    }
+    let results = Results {
+        schema: SCHEMA,
+        environment: Environment::read(options.commit.clone()),
+        quick: options.quick,
+        seconds: options.timing().measured.as_secs_f64(),
+        blocks: options.blocks(),
+        studies: options.studies.iter().map(|study| study.name().to_owned()).collect(),
+        complete: false,
+        offloads: BTreeMap::new(),
+        left_out,
+        verdicts: Vec::new(),
+        samples: Vec::new(),
+    };
+    let progress = Progress::start(outline.measurements(), options.quiet);
+    let begin = Instant::now();
+    let runner = Runner { session: &session, options, progress: &progress };
+    let repeats = options.repeats();
+    let mut record = Record { results, keep, progress: &progress, repeats, failed: None };
+    record.run_all(&plan, &mut |visit, record| runner.visit(visit, record))?;
+    if !options.quiet {
+        eprintln!("measured in {}", duration(begin.elapsed()));
+    }
+    let mut results = record.results;
+    results.verdicts = verdicts(&results);
+    Ok(results)
+}
+
+struct Runner<'a> {
+    session: &'a Session,
+    options: &'a Options,
+    progress: &'a Progress,
+}
+
+impl Runner<'_> {
+    /// All scenarios of the cell with one contender.
+    fn visit(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
+        let Visit { study, cell, contender, block, .. } = visit;
+        let (profile, blocks) = (cell.shape.profile, record.results.blocks);
+        // A study that was not steady is given more than were planned.
+        let block = match (block + 1).checked_sub(blocks).filter(|more| *more > 0) {
+            None => format!("block {} of {blocks}", block + 1),
+            Some(more) => format!("more block {more}, after {blocks}"),
+        };
+        let what = format!("{study} · {profile} · {block} · {contender}");
+        self.progress.trial(&what);
+        self.progress.step(&what);
+        if visit.scenarios().iter().any(Scenario::joins_guests) {
+            return self.alone(visit, record);
+        }
+        let begin = Instant::now();
+        let lab = self.lab(visit, record)?;
+        let mut attachment = contender.attach(&lab, &self.options.weft)?;
+        self.wait_until_joined(&lab, &mut attachment)?;
+        tracing::debug!(took = ?begin.elapsed(), "guests joined");
+        for scenario in visit.scenarios() {
+            let begin = Instant::now();
+            let sample = visit.sample(scenario);
+            match scenario.run(&lab, &mut attachment, self.options.timing()) {
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => {
+                    // A process that has ended fails all scenarios that are left.
+                    attachment.check()?;
+                    record.add(Sample { failure: Some(error.to_string()), ..sample });
+                }
+                Ok(figures) => record.add(Sample { figures: Some(figures), ..sample }),
+            }
+            tracing::debug!(took = ?begin.elapsed(), scenario = scenario.name(), "measured");
+        }
+        attachment.stop()
+    }
+
+    /// Scenarios that need a lab each.
+    fn alone(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
+        for scenario in visit.scenarios() {
+            let measured = self.lab(visit, record).and_then(|lab| {
+                scenario.run_alone(
+                    &lab,
+                    (visit.contender, &self.options.weft),
+                    self.options.timing(),
+                )
+            });
+            let sample = visit.sample(scenario);
+            match measured {
+                Err(Error::Interrupted) => return Err(Error::Interrupted),
+                Err(error) => record.add(Sample { failure: Some(error.to_string()), ..sample }),
+                Ok(figures) => record.add(Sample { figures: Some(figures), ..sample }),
+            }
+        }
+        Ok(())
+    }
+
+    fn lab(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<Lab<'_>> {
+        let shape = visit.cell.shape;
+        let lab = Lab::build_as(self.session, shape)?;
+        record.results.offloads.insert(shape.profile.to_string(), lab.offloads().clone());
+        Ok(lab)
+    }
+
+    fn wait_until_joined(&self, lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
+        for number in 0..lab.shape().guests_per_host {
+            let (from, to) = (lab.guest(0, number), lab.guest(1, number));
+            first_ping(from, to, attachment, lab.stop())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,11 @@
+//! What the studies measure: the catalogue of their scenarios, and the measurement of each kind.
+
+mod catalogue;
+mod entropy;
+mod longest;
+mod scale;
+mod scenario;
+
+pub use scale::Axis;
+pub(crate) use scenario::RATE_TRIALS;
+pub use scenario::{Cell, Scenario, Timing};

@@ -1,0 +1,15 @@
+//! The judgement of a run: tables of its samples, the noise of the machine, and a verdict for each
+//! claim.
+
+mod check;
+mod criteria;
+mod evidence;
+mod judge;
+mod noise;
+mod select;
+mod tables;
+
+pub(crate) use evidence::{Evidence, spread};
+pub use judge::{judged, verdicts};
+pub(crate) use select::{Pick, Ratio};
+pub use tables::{AGREEMENT, Metric, Row, Table, tables};
