@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use datapath::Cursor;
 use datapath::megaflow::{Megaflow, Usage};
-use datapath::user::cache::{Cache, CacheLimits, Cursor, PutRefused};
+use datapath_user::cache::{Cache, CacheLimits, PutRefused};
 use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 
 /// Fields of many stages, among them one of 128 bits.

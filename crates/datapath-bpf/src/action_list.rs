@@ -17,7 +17,7 @@ use wire::vlan::{TAG_LEN, Tag};
 /// The most actions of a list.
 pub const MAX_ACTIONS: usize = 15;
 /// The highest number of a port that programs know.
-const MAX_PORT: PortNo = datapath::user::MAX_PORT;
+const MAX_PORT: PortNo = datapath::config::MAX_PORT;
 /// How deep lists may stand in lists; deeper ones are executed by who has no stack to spare either.
 const MAX_DEPTH: usize = 8;
 const PROTO_TCP: u128 = 6;

@@ -2,7 +2,7 @@
 
 use crate::layout::{weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key};
 use crate::struct_bytes::struct_bytes;
-use datapath::user::EndpointConfig;
+use datapath::config::EndpointConfig;
 use flow::{
     Dscp, EndpointId, EndpointTable, NextHop, PortNo, TagLink, Ttl, TunnelSpec, TunnelType,
     tun_flags,

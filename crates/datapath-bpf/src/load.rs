@@ -61,7 +61,7 @@ impl MapSizes {
     }
 }
 
-const PORTS: u32 = datapath::user::MAX_PORT.0 + 1;
+const PORTS: u32 = datapath::config::MAX_PORT.0 + 1;
 
 /// This host cannot have the kernel datapath.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

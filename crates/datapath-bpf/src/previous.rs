@@ -266,7 +266,7 @@ impl PreviousSet {
         let key = KernelKey::from_words(words(entry.get(offset_of!(weft_flow, key)..)?));
         let condition = KernelMatch::from_parts(key, *mask).condition();
         let port = PortNo(condition.key().get(Field::InPort) as u32);
-        if port > datapath::user::MAX_PORT || port.0 == 0 {
+        if port > datapath::config::MAX_PORT || port.0 == 0 {
             // Not of a device: these are numbered by the kind of tunnel.
             return Some(condition);
         }
@@ -289,8 +289,8 @@ mod tests {
     use crate::megaflows::Megaflows;
     use crate::object::LoadedObject;
     use crate::ports::Ports;
+    use datapath::config::{DeviceConfig, PortConfig};
     use datapath::megaflow::Megaflow;
-    use datapath::user::{DeviceConfig, PortConfig};
     use flow::{Action, EntropySeed};
     use netdev::{Link, LinkKind, LinkSpec};
     use testkit::host::TestHost;

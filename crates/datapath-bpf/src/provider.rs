@@ -8,16 +8,14 @@ use crate::pin::{Namespace, PinError, Pins, Set};
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
+use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::provider::{Datapath, DatapathError, DumpCursor, Portion};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
 use datapath::upcall::{Answer, Upcall};
-use datapath::user::cache::Cursor;
-use datapath::user::hand_over::HandOver;
-use datapath::user::{
-    Config, MAX_PORT, MAX_WORKERS, PortConfig, SetupError, Underlay, UserDatapath,
-};
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath_user::fast_path::Punt;
+use datapath_user::{SetupError, UserDatapath};
 use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
@@ -117,9 +115,9 @@ impl KernelDatapath {
         let pinned = pins.map(|pins| Pinned::new(&loaded, pins, previous));
         let underlay = config.underlay.clone();
         let workers = config.workers.count.clamp(1, MAX_WORKERS);
-        let programs = Arc::clone(&bpf);
-        let hand_over = HandOver { device: PUNT_DEVICE.to_owned(), entropy, programs };
-        let user = UserDatapath::start(Config { hand_over: Some(hand_over), ..config })?;
+        let fast_path = Arc::clone(&bpf);
+        let punt = Punt { device: PUNT_DEVICE.to_owned(), entropy, fast_path };
+        let user = UserDatapath::start_behind(punt, config)?;
         bpf.add_endpoints(&underlay)?;
         let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
         maintain(&bpf, set)?;
@@ -212,7 +210,7 @@ impl KernelDatapath {
 
     /// Where in the programs' table a cursor is; `None` when it is at a worker of the user datapath.
     fn in_tables(&self, from: DumpCursor) -> Option<FlowNo> {
-        (from.worker >= self.workers).then_some(FlowNo(from.at.number()))
+        (from.worker >= self.workers).then_some(FlowNo(from.at.0))
     }
 
     /// What follows a portion of the user datapath.
@@ -222,7 +220,7 @@ impl KernelDatapath {
     }
 
     fn cursor(&self, next: Option<FlowNo>) -> Option<DumpCursor> {
-        next.map(|next| DumpCursor { worker: self.workers, at: Cursor::from_number(next.0) })
+        next.map(|next| DumpCursor { worker: self.workers, at: Cursor(next.0) })
     }
 
     fn put_in_tables<'m>(
@@ -244,7 +242,7 @@ fn add_drops(sums: &mut Drops, counters: &DropCounters) {
 
 /// What the tables do not do as they should.
 fn failed(error: MapError) -> DatapathError {
-    DatapathError::Programs(error.to_string())
+    DatapathError::FastPath(error.to_string())
 }
 
 /// The thread that looks after the programs, until nobody has them any more.

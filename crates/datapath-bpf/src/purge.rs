@@ -3,7 +3,7 @@
 use crate::attachment::remove_filters;
 use crate::pin::{Namespace, PinError, Pins};
 use crate::previous::PreviousState;
-use datapath::user::remove_pairs;
+use datapath_user::fast_path::remove_orphaned_devices;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -39,6 +39,6 @@ pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
     devices.sort_unstable();
     devices.dedup();
     purged.programs = devices.len();
-    purged.devices += remove_pairs()?;
+    purged.devices += remove_orphaned_devices()?;
     Ok(purged)
 }

@@ -9,9 +9,9 @@ use crate::pin::Pins;
 use crate::ports::Ports;
 use crate::struct_bytes::struct_bytes;
 use crate::sys;
+use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::user::hand_over::{FastPath, Lead, PathMtu, Resolved};
-use datapath::user::{Config, Underlay};
+use datapath_user::fast_path::{FastPath, PathMtu, PortRedirect, Resolved};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
@@ -337,7 +337,7 @@ fn say(what: &str, result: Result<(), MapError>) {
 }
 
 impl FastPath for BpfState {
-    fn hand_over(&self, device: Option<Ifindex>) {
+    fn punt_device(&self, device: Option<Ifindex>) {
         let (state, first) = (self.lock(), 0_u32.to_ne_bytes());
         let told = match device {
             Some(device) => {
@@ -362,11 +362,11 @@ impl FastPath for BpfState {
         state.ports.set_uplink(link);
     }
 
-    fn lead_vxlan(&self, ports: Option<Lead>) -> bool {
+    fn redirect_vxlan(&self, ports: Option<PortRedirect>) -> bool {
         let mut state = self.lock();
         let led = state.configure(|config| {
-            config.vxlan_port = ports.map_or(0, |ports| ports.tunnel);
-            config.socket_port = ports.map_or(0, |ports| ports.socket);
+            config.vxlan_port = ports.map_or(0, |ports| ports.tunnel_port);
+            config.socket_port = ports.map_or(0, |ports| ports.socket_port);
         });
         let is_led = led.is_ok();
         if !is_led && ports.is_some() {

@@ -1,7 +1,7 @@
 //! The `kernel` provider passes the conformance suite of datapaths.
 
 use datapath::Datapath;
-use datapath::user::{Config, Workers};
+use datapath::config::{Config, Workers};
 use datapath_bpf::KernelDatapath;
 use std::sync::Arc;
 use testkit::conformance::{Ability, Provider};

@@ -1,15 +1,21 @@
-//! The datapath: where frames come in, what they are looked up in, and where they go.
+//! What a switch asks of a datapath, and what all datapath providers share.
 //!
-//! [`provider::Datapath`] is what a switch asks of it. [`user`] forwards in userspace over TAP, AF_PACKET and UDP sockets,
-//! with super-packets whole.
+//! A datapath receives frames, looks each of them up among cached decisions ([`megaflow`]), and
+//! executes the actions that it finds. A frame without a cached decision goes to the switch as an
+//! [`upcall`]. [`Datapath`] is the interface; crate `datapath-user` forwards in userspace threads,
+//! crate `datapath-bpf` in eBPF programs with the user datapath behind them.
+//!
+//! [`config`] describes ports and tunnels, [`stats`] is the form in which counters are reported,
+//! [`watch`] delivers copies of frames to observers, and [`solicit`] limits how often a logical
+//! router asks for a neighbour.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod megaflow;
 pub mod provider;
 pub mod solicit;
 pub mod stats;
 pub mod upcall;
-pub mod user;
 pub mod watch;
 
-pub use provider::{Datapath, DatapathError, DumpCursor};
+pub use provider::{Cursor, Datapath, DatapathError, DumpCursor, Portion};

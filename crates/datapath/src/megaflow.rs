@@ -1,12 +1,14 @@
-//! Megaflows: cached decisions, each with the condition under which it holds.
+//! Megaflows: cached forwarding decisions, each with the match that says which packets it serves.
 
 use ahash::RandomState;
 use flow::{Action, Match};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-/// The number of a megaflow: a hash of its condition, seeded anew in every process. The same condition has the same number,
-/// whoever made the megaflow.
+/// The number of a megaflow: a hash of its match.
+///
+/// The hash is seeded anew in every process. Within one process, the same match always has the same
+/// number, whichever thread made the megaflow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MegaflowId(pub u64);
 
@@ -17,34 +19,34 @@ impl fmt::Display for MegaflowId {
     }
 }
 
-/// Who chooses the packets must not be able to choose megaflows with one number.
+/// A random seed, so that a sender cannot choose packets whose megaflows collide in their numbers.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// A cached decision: what is done with every packet whose key meets the condition.
+/// A cached decision: the actions for every packet whose key meets the match.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Megaflow {
-    /// Its number.
+    /// Its number, derived from `condition`.
     pub id: MegaflowId,
-    /// Which packets it is about.
+    /// The packets that it serves.
     pub condition: Match,
-    /// What is done with them.
+    /// What is done with these packets.
     pub actions: Arc<[Action]>,
 }
 
 impl Megaflow {
-    /// A megaflow, with the number that its condition gives it.
+    /// Makes a megaflow; its number follows from `condition`.
     pub fn new(condition: Match, actions: Arc<[Action]>) -> Self {
         Self { id: MegaflowId(SEED.hash_one(&condition)), condition, actions }
     }
 }
 
-/// How often a megaflow was hit, and when last.
+/// How often a megaflow was hit, and when it was hit last.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
-    /// Packets; a super-packet is one.
+    /// Packets; a super-packet counts as one.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// When it was hit last: milliseconds since the datapath started; 0 as long as it was not.
+    /// Time of the last hit, in milliseconds since the datapath started; 0 if there was none.
     pub used_ms: u64,
 }

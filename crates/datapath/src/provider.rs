@@ -1,10 +1,9 @@
-//! [`Datapath`]: what a switch asks of whoever moves its packets.
+//! [`Datapath`]: the interface between the switch and a datapath provider.
 
+use crate::config::{MAX_PORT, PortConfig, Underlay};
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
 use crate::upcall::{Answer, Upcall};
-use crate::user::cache::Cursor;
-use crate::user::{PortConfig, Underlay};
 use crate::watch::{CapturedFrame, DroppedPacket, Watching};
 #[cfg(doc)]
 use flow::DropReason;
@@ -13,109 +12,127 @@ use packet::PacketBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A datapath that does not do what it is asked.
+/// Why a datapath did not carry out a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DatapathError {
-    /// It has ended.
+    /// Its threads have ended.
     #[error("the datapath has stopped")]
     Stopped,
-    /// It did not answer in time.
+    /// A forwarding thread did not reply within its time limit.
     #[error("the datapath does not answer")]
     Busy,
-    /// A port number is taken.
-    #[error("port {0} is there already")]
+    /// Another port has this number.
+    #[error("port {0} exists already")]
     PortTaken(PortNo),
-    /// A port number is beyond what the datapath has.
-    #[error("there can be no port {0}")]
+    /// The port number is 0, or above the highest that the datapath supports.
+    #[error("port {0} is out of range (1 to {MAX_PORT})")]
     PortNumber(PortNo),
-    /// What another underlay needs cannot be opened.
+    /// A socket or device of the requested underlay cannot be opened.
     #[error("{0}")]
     Underlay(String),
-    /// Programs in front of the datapath cannot be told something; the datapath goes on, and it may be tried again.
-    #[error("the programs' tables: {0}")]
-    Programs(String),
+    /// The eBPF maps in front of the datapath cannot be updated. The datapath goes on, and the
+    /// request may be repeated.
+    #[error("cannot update the eBPF maps: {0}")]
+    FastPath(String),
 }
 
-/// Where a [`Datapath::dump`] goes on; to begin with, before the first.
+/// A position within one table of megaflows. Only the table that returned it can interpret it; the
+/// default is the beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Cursor(pub u32);
+
+/// Where a [`Datapath::dump`] continues; the default is the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DumpCursor {
-    /// The worker whose megaflows are next.
+    /// The worker whose megaflows come next.
     pub worker: usize,
-    /// Where among them.
+    /// The position among that worker's megaflows.
     pub at: Cursor,
 }
 
-/// Some of the megaflows or usages, and where the next ones are; `None` behind the last.
+/// One portion of a dump, and where the next one begins; `None` after the last.
 pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
 
-/// Moves packets between ports and tunnels: looks each up among the megaflows and executes their actions, or hands it up.
+/// Moves packets between ports and tunnels.
+///
+/// A datapath looks each packet up among its megaflows and executes the actions it finds. A packet
+/// without a megaflow becomes an upcall.
 ///
 /// # Threads
 ///
-/// Every method may be called from any thread at any time. None waits for traffic but [`Datapath::upcalls`], and none holds
-/// up forwarding. Those that may open devices or sockets, [`Datapath::add_port`] and [`Datapath::set_underlay`], are called by threads
-/// that are in the network namespace in which the datapath was made.
+/// Every method may be called from any thread at any time. Only [`Datapath::upcalls`] waits for
+/// traffic, and no method delays forwarding. [`Datapath::add_port`] and [`Datapath::set_underlay`]
+/// may open devices or sockets. Their callers must be in the network namespace in which the
+/// datapath was made.
 ///
 /// # Order
 ///
-/// - What one thread asks for is done in that order.
-/// - Packets that came in by one port and belong to one flow leave in their order. A packet that went up is overtaken by those that
-///   came after its megaflow was put; each [`Answer`] puts its megaflow before its packet is sent.
-/// - After [`Datapath::delete`] has returned no packet is executed by those megaflows any more.
+/// - Requests of one thread are carried out in order.
+/// - Packets of one flow that arrive by one port leave in order. A packet that went to the switch may
+///   be overtaken by packets that arrive after its megaflow was installed. Each [`Answer`] installs
+///   its megaflow before its packet is sent.
+/// - After [`Datapath::delete`] has returned, no packet is executed by the deleted megaflows.
 ///
 /// # Megaflows
 ///
-/// Two megaflows that both match a packet have to agree on what becomes of it: which of them is used is not said. What a
-/// translation returns has this property as long as its program and its answers about learnt state are the same.
+/// If two megaflows match the same packet, they must have the same effect on it: which of them is
+/// used is not specified. Translations have this property as long as the program and the learnt
+/// state that they read are the same.
 ///
-/// [`Datapath::put`] reaches every worker of the datapath. The megaflow of an [`Answer`] reaches the worker from which its upcall came,
-/// and need not reach another: a packet that another worker receives comes up even if the megaflow matches it, and is answered
-/// with a megaflow of its own, or the same once more. So a megaflow may be in several workers, and in some only; each counts
-/// for itself. To change or delete one, [`Datapath::put`] and [`Datapath::delete`] need not know where it is.
+/// [`Datapath::put`] reaches every worker. The megaflow of an [`Answer`] reaches only the worker that
+/// raised the upcall. If another worker receives a matching packet, it raises an upcall of its own.
+/// So a megaflow may exist in several workers, and each counts its own hits. [`Datapath::put`] and
+/// [`Datapath::delete`] act on all of them.
 pub trait Datapath: Send + Sync {
-    /// Adds a port. Its device may be there already or not: it is opened when it can be, and opened again when it was gone.
+    /// Adds a port. Its device need not exist: the datapath opens it when it appears, and again
+    /// after it has vanished.
     ///
     /// # Errors
-    /// [`DatapathError::PortTaken`], [`DatapathError::PortNumber`], [`DatapathError::Programs`], or the datapath has ended.
+    /// [`DatapathError::PortTaken`], [`DatapathError::PortNumber`], [`DatapathError::FastPath`], or
+    /// the datapath has ended.
     fn add_port(&self, config: PortConfig) -> Result<(), DatapathError>;
 
-    /// Removes a port, and with it the device if the datapath made it; when this returns, the device is closed. No such port is
-    /// no error.
+    /// Removes a port, and its device if the datapath made it. The device is closed when this
+    /// returns. It is no error if there is no such port.
     ///
     /// # Errors
     /// The datapath has ended, or does not answer.
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError>;
 
-    /// Goes over to other tunnels and end points. Those that stay as they are lose no packet. When this has returned, frames to
-    /// those that are gone are dropped as [`DropReason::UnknownEndpoint`], and so are frames from them while their tunnel is there;
-    /// to new ones as [`DropReason::EndpointUnresolved`] until the way to them is known.
+    /// Replaces the tunnels and end points. Those that stay the same lose no packet. When this has
+    /// returned, frames to removed end points are dropped as [`DropReason::UnknownEndpoint`], and so
+    /// are frames from them while their tunnel exists. Frames to new end points are dropped as
+    /// [`DropReason::EndpointUnresolved`] until their next hop is known.
     ///
     /// # Errors
-    /// [`DatapathError::Underlay`]: some of it may be in place then, and it may be tried again. Or the datapath has ended.
+    /// [`DatapathError::Underlay`]: a part of it may be in place, and the call may be repeated. Or
+    /// the datapath has ended.
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
-    /// Puts megaflows, in the place of those with the same condition, whose counters go on. They are in place when a
-    /// [`Datapath::snapshot`] returns that the same thread takes afterwards. What does not fit is not put: its packets come up.
+    /// Installs megaflows. One with the match of an existing megaflow replaces its actions and keeps
+    /// its counters. They are in place once a later [`Datapath::snapshot`] of the same thread has
+    /// returned. A megaflow that does not fit is not installed, and its packets become upcalls.
     ///
     /// # Errors
     /// The datapath has ended.
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError>;
 
-    /// Deletes megaflows; returns what each has counted. One that is not there counts for nothing.
+    /// Deletes megaflows and returns their final counters. Megaflows that do not exist are skipped.
     ///
     /// # Errors
-    /// [`DatapathError::Programs`]: those that could not be deleted are there still, and seen to be. Or the datapath has ended.
+    /// [`DatapathError::FastPath`]: those that could not be deleted still exist and are reported by
+    /// dumps. Or the datapath has ended.
     fn delete(&self, megaflows: Vec<MegaflowId>)
     -> Result<Vec<(MegaflowId, Usage)>, DatapathError>;
 
-    /// Those of these megaflows that are there, each once.
+    /// Returns those of these megaflows that exist, each once.
     ///
     /// # Errors
     /// The datapath has ended.
     fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError>;
 
-    /// Some of the megaflows, from `from` on, with what they have counted. Those that are there all the time are met at least
-    /// once; a megaflow in several workers, once for each.
+    /// Returns up to `most` megaflows from `from` on, with their counters. A megaflow that exists
+    /// during the whole dump is returned at least once, and once for each worker that has it.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -125,7 +142,7 @@ pub trait Datapath: Send + Sync {
         most: usize,
     ) -> Result<Portion<(Megaflow, Usage)>, DatapathError>;
 
-    /// The same without conditions and actions, which costs much less.
+    /// Like [`Datapath::dump`], without matches and actions, which makes it much cheaper.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -135,18 +152,17 @@ pub trait Datapath: Send + Sync {
         most: usize,
     ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError>;
 
-    /// Moves up to `most` upcalls into `out`, fair between ports; waits up to `timeout` for the first. False once the datapath
-    /// has ended.
+    /// Moves up to `most` upcalls into `out`, fairly between ports, and waits up to `timeout` for
+    /// the first. Returns false once the datapath has ended.
     fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool;
 
-    /// Answers upcalls, each by the worker from which it came: see the trait. Whoever calls is held up while too many answers
-    /// wait.
+    /// Hands answers to the workers that raised the upcalls. Blocks while too many answers wait.
     ///
     /// # Errors
     /// The datapath has ended.
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError>;
 
-    /// Executes actions on a packet as if it had come in by `port`.
+    /// Executes actions on a packet as if it had arrived by `port`.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -157,21 +173,21 @@ pub trait Datapath: Send + Sync {
         actions: Arc<[Action]>,
     ) -> Result<(), DatapathError>;
 
-    /// All counters of this moment. They may be a little behind what they count.
+    /// Returns all counters. They may lag slightly behind the traffic.
     ///
     /// # Errors
     /// The datapath has ended, or does not answer.
     fn snapshot(&self) -> Result<Snapshot, DatapathError>;
 
-    /// From now on, copies of the packets that are not delivered. What comes from the underlay and is no frame of any tunnel is
-    /// counted, and not shown. To end it, drop what is returned.
+    /// Starts to copy dropped packets to the returned receiver; dropping it ends that. Packets from
+    /// the underlay that belong to no tunnel are counted and not copied.
     ///
     /// # Errors
     /// The datapath has ended.
     fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError>;
 
-    /// From now on, copies of the first `snap_bytes` bytes of the frames that a port's guest sends and gets. To end it, drop
-    /// what is returned.
+    /// Starts to copy the first `snap_bytes` bytes of each frame that a port's guest sends and
+    /// receives; dropping the returned receiver ends that.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -184,6 +200,6 @@ pub trait Datapath: Send + Sync {
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;
 
-    /// Ends it.
+    /// Ends the datapath's threads.
     fn stop(&self);
 }

@@ -1,11 +1,12 @@
-//! How often routers ask for neighbours: once in a while for each, and not for too many.
+//! Limits how often logical routers ask for neighbours (ARP requests, neighbour solicitations).
 //!
-//! Packets to an address that nobody has answered for make a router ask for it, and what it asks is a broadcast: to every port of the
-//! logical switch, on every host. So somebody who sends many packets to such an address, or one to each of many, would have
-//! his packets delivered to everybody. RFC 1122 section 2.3.2.1 asks for a limit ("the recommended maximum rate is 1 per second per
-//! destination"), and so does RFC 4861 section 7.2.2.
+//! A router that has no MAC address for a next hop asks for it with a broadcast, which reaches every
+//! port of the logical switch on every host. Without a limit, a guest that sends many packets to an
+//! address that nobody answers for would flood the switch with requests. RFC 1122 section 2.3.2.1
+//! recommends at most one request per second and destination; RFC 4861 section 7.2.2 limits
+//! neighbour solicitations in the same way.
 //!
-//! Each port that packets come in by is limited for itself: who uses up his share keeps nobody else's packets from being asked for.
+//! The limits apply to each ingress port on its own, so one guest cannot use up another's share.
 
 use ahash::{HashMap, HashSet, RandomState};
 use flow::{DropReason, PortNo};
@@ -13,12 +14,12 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// How often routers ask.
+/// How often routers may ask for neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SolicitLimits {
-    /// For the same neighbour again, at the earliest; zero: at any time, and then nothing is limited.
+    /// The shortest time between two requests for the same neighbour; zero means no limit at all.
     pub again_after: Duration,
-    /// For how many neighbours within that time, for the sake of packets that come in by one port.
+    /// The most different neighbours asked for within that time on behalf of one ingress port.
     pub neighbours: usize,
 }
 
@@ -28,33 +29,36 @@ impl Default for SolicitLimits {
     }
 }
 
-/// Who was asked for lately. It is no larger than its limits, and holds nothing of ports whose packets never needed it.
+/// The recent requests. Its size is bounded by the limits, and ports whose packets never caused a
+/// request take no memory.
 #[derive(Debug)]
 pub struct Solicitations {
     limits: SolicitLimits,
-    /// Seeded: no guest knows of two neighbours that are taken for one.
+    /// Seeded, so that a guest cannot find two neighbours with the same hash.
     hasher: RandomState,
     ports: HashMap<PortNo, Recent>,
 }
 
-/// The neighbours that were asked for lately, by their hashes.
+/// The neighbours that were asked for recently, by their hashes.
 #[derive(Debug, Default)]
 struct Recent {
     hashes: HashSet<u64>,
-    /// The same, with the time from which on they may be asked for again, which is in this order.
+    /// The same hashes, each with the time from which it may be asked for again, in that order.
     order: VecDeque<(Instant, u64)>,
 }
 
 impl Solicitations {
-    /// Nobody was asked for.
+    /// Starts without any request.
     pub fn new(limits: SolicitLimits) -> Self {
         Self { limits, hasher: RandomState::new(), ports: HashMap::default() }
     }
 
-    /// Has a router ask at `now` for the sake of a packet that came in by `port`. What is asked for, and where, is `what`.
+    /// Asks for permission to request the neighbour `what` at `now`, for a packet that arrived by
+    /// `port`. `what` identifies the neighbour and its network.
     ///
     /// # Errors
-    /// [`DropReason::NeighbourAsked`] when that was asked for lately, [`DropReason::SolicitLimit`] when too much else was.
+    /// [`DropReason::NeighbourAsked`] if it was requested recently, [`DropReason::SolicitLimit`] if
+    /// too many others were.
     pub fn admit(&mut self, port: PortNo, what: impl Hash, now: Instant) -> Result<(), DropReason> {
         let Recent { hashes, order } = self.ports.entry(port).or_default();
         while let Some((_, hash)) = order.pop_front_if(|(until, _)| *until <= now) {
@@ -72,7 +76,7 @@ impl Solicitations {
         Ok(())
     }
 
-    /// The port is gone.
+    /// Forgets the requests of a port that was removed.
     pub fn forget(&mut self, port: PortNo) {
         self.ports.remove(&port);
     }
@@ -86,7 +90,7 @@ mod tests {
     const A: PortNo = PortNo(1);
     const B: PortNo = PortNo(2);
 
-    /// With room for two neighbours in 1,000 ms, and the time by milliseconds.
+    /// A limit of two neighbours in 1,000 ms, and a clock in milliseconds.
     fn limited() -> (Solicitations, impl Fn(u64) -> Instant) {
         let limits = SolicitLimits { again_after: Duration::from_secs(1), neighbours: 2 };
         let start = Instant::now();
@@ -94,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbour_is_asked_for_again_when_the_time_is_over() {
+    fn same_neighbour_is_admitted_again_when_its_time_is_over() {
         let (mut asked, at) = limited();
         assert_eq!(asked.admit(A, "x", at(0)), Ok(()));
         assert_eq!(asked.admit(A, "x", at(1)), Err(NeighbourAsked));
@@ -103,19 +107,19 @@ mod tests {
         assert_eq!(
             asked.admit(A, "x", at(1999)),
             Err(NeighbourAsked),
-            "a refusal counts for nothing"
+            "a refused request does not restart the time"
         );
         assert_eq!(asked.admit(A, "x", at(90_000)), Ok(()));
     }
 
     #[test]
-    fn other_neighbours_are_asked_for_until_there_are_too_many() {
+    fn other_neighbours_are_admitted_up_to_the_limit() {
         let (mut asked, at) = limited();
         assert_eq!(asked.admit(A, "x", at(0)), Ok(()));
         assert_eq!(asked.admit(A, "y", at(600)), Ok(()));
         assert_eq!(asked.admit(A, "z", at(700)), Err(SolicitLimit));
         assert_eq!(asked.admit(A, "x", at(700)), Err(NeighbourAsked));
-        // Only the first one's time is over.
+        // Only the time of the first is over.
         assert_eq!(asked.admit(A, "z", at(1000)), Ok(()));
         assert_eq!(asked.admit(A, "x", at(1000)), Err(SolicitLimit));
         assert_eq!(asked.admit(A, "x", at(1600)), Ok(()));
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_limited_when_all_may_be_asked_for_again_at_once() {
+    fn nothing_is_limited_when_again_after_is_zero() {
         let limits = SolicitLimits { again_after: Duration::ZERO, neighbours: 1 };
         let (mut asked, now) = (Solicitations::new(limits), Instant::now());
         assert!((0..1000).all(|n| asked.admit(A, n / 2, now) == Ok(())));

@@ -1,4 +1,4 @@
-//! What a datapath tells about itself: the form in which counters are shown.
+//! The counters of a datapath in the form in which they are reported, for JSON as well.
 
 use flow::{DropCounters, Traffic};
 use serde::{Deserialize, Serialize};
@@ -6,39 +6,39 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::AddAssign;
 
-/// Everything a datapath counts, at one moment.
+/// All counters of a datapath at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Snapshot {
     /// The host's name in the network file.
     pub host: String,
-    /// Which datapath it is: `user` or `kernel`.
+    /// The provider: `user` or `kernel`.
     pub datapath: String,
-    /// The process that forwards.
+    /// The process ID of the daemon.
     pub pid: u32,
     /// Milliseconds since the datapath started.
     pub uptime_ms: u64,
-    /// VIFs, in the order of their numbers.
+    /// The VIFs, in the order of their numbers.
     pub ports: Vec<PortStats>,
-    /// The uplink, as far as tagged frames go, and what was dropped on receive before a port was known.
+    /// The uplink: tagged frames, and packets dropped on receive before their port was known.
     pub uplink: UplinkStats,
-    /// Remote end points, by tunnel type and address.
+    /// The remote end points, by tunnel type and address.
     pub endpoints: Vec<EndpointStats>,
-    /// The cache of decisions.
+    /// The megaflow cache.
     pub megaflows: MegaflowStats,
 }
 
-/// What the cache of decisions has, and how it was found.
+/// The size of the megaflow cache and the results of its lookups.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct MegaflowStats {
-    /// Megaflows; one that several workers have counts for each.
+    /// Megaflows; one that several workers have is counted for each.
     pub megaflows: u64,
-    /// Different masks of theirs.
+    /// Different masks of these megaflows.
     pub masks: u64,
     /// Packets looked up.
     pub lookups: u64,
-    /// Found in the exact-match cache.
+    /// Packets found in the exact-match cache.
     pub exact_hits: u64,
-    /// Found by searching the masks.
+    /// Packets found by searching the masks.
     pub search_hits: u64,
     /// Masks searched.
     pub mask_probes: u64,
@@ -60,7 +60,7 @@ impl AddAssign for MegaflowStats {
 pub struct Count {
     /// Frames.
     pub packets: u64,
-    /// Bytes, from the Ethernet header on.
+    /// Bytes, Ethernet header included.
     pub bytes: u64,
 }
 
@@ -77,10 +77,10 @@ impl From<Traffic> for Count {
     }
 }
 
-/// Counts by the name of the drop reason; reasons that have counted nothing are absent.
+/// Counters by the name of the drop reason. Reasons with a count of zero are absent.
 pub type Drops = BTreeMap<String, u64>;
 
-/// The nonzero counters by name.
+/// Returns the nonzero counters by name.
 pub fn drops(counters: &DropCounters) -> Drops {
     counters.nonzero().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
 }
@@ -94,15 +94,15 @@ pub struct PortStats {
     pub name: String,
     /// The logical switch it belongs to.
     pub logical_switch: String,
-    /// The device, with its namespace where it has one.
+    /// The device, and its namespace if it is in one.
     pub device: String,
     /// `up`, or why it is not.
     pub state: String,
-    /// From the guest.
+    /// Frames from the guest.
     pub rx: Count,
-    /// To the guest.
+    /// Frames to the guest.
     pub tx: Count,
-    /// Frames from this guest that were not delivered, and frames that this port refused.
+    /// Frames from this guest that were dropped, and frames that could not be sent to it.
     pub drops: Drops,
 }
 
@@ -117,7 +117,7 @@ pub struct UplinkStats {
     pub rx: Count,
     /// Tagged frames sent.
     pub tx: Count,
-    /// What came from the underlay, tunnelled or tagged, and was not delivered.
+    /// Packets from the underlay, tunnelled or tagged, that were dropped.
     pub drops: Drops,
 }
 
@@ -130,21 +130,13 @@ pub struct EndpointStats {
     pub local: IpAddr,
     /// The other host's.
     pub remote: IpAddr,
-    /// `resolved` or `unresolved` for the types whose neighbour the datapath looks up itself, `kernel` where the kernel
-    /// routes.
+    /// `resolved` or `unresolved` where the datapath resolves the next hop itself; `kernel` where the
+    /// kernel's sockets route.
     pub neighbour: String,
-    /// The longest outer packet that reaches it in one piece, in bytes: as configured, or as the underlay says.
+    /// The path MTU in bytes of the outer packet: as configured, or lower if an ICMP message said so.
     pub path_mtu: u16,
     /// Inner frames received from it.
     pub rx: Count,
     /// Inner frames sent to it.
     pub tx: Count,
-}
-
-impl EndpointStats {
-    /// Adds what another thread has counted of the same end point.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.rx += other.rx;
-        self.tx += other.tx;
-    }
 }

@@ -1,7 +1,7 @@
 //! Whether all ports and tunnels of a host fit into what the system lets one process have open.
 
 use anyhow::{Result, bail};
-use datapath::user::Config;
+use datapath::config::Config;
 use flow::TunnelType;
 use std::collections::HashSet;
 

@@ -2,12 +2,12 @@
 
 use crate::numbers::{EndpointName, Numbers, Pool};
 use anyhow::{Context, Result, bail};
-use datapath::solicit::SolicitLimits;
-use datapath::upcall::UpcallLimits;
-use datapath::user::{
+use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
     TunnelConfig, Underlay, Workers,
 };
+use datapath::solicit::SolicitLimits;
+use datapath::upcall::UpcallLimits;
 use flow::{Dscp, EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
 use netdev::IpPrefix;
 use network::{
@@ -90,7 +90,6 @@ pub fn plan(
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
         solicit: SolicitLimits::default(),
-        hand_over: None,
     };
     Ok(Plan { config, program })
 }

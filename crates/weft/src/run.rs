@@ -4,7 +4,7 @@ use crate::control::{Control, default_path};
 use crate::daemon::{Choice, Daemon, End, Means, Ready};
 use crate::plan::MEGAFLOWS;
 use crate::{Failure, logging, sentence};
-use datapath::user::Workers;
+use datapath::config::Workers;
 use netdev::epoll::{Epoll, Events};
 use netdev::signal::{Signal, Signals};
 use std::path::PathBuf;

@@ -1,13 +1,13 @@
 //! A datapath in memory: the caches of the user datapath, the reference executor, and nothing that runs by itself. One without workers
 //! takes everything and does nothing.
 
+use datapath::config::{PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::provider::{Datapath, DatapathError, DumpCursor, Portion};
 use datapath::stats::Snapshot;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use datapath::user::cache::{Cache, CacheLimits, Cursor};
-use datapath::user::{PortConfig, Underlay};
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath_user::cache::{Cache, CacheLimits};
 use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
 use packet::PacketBuf;
 use std::collections::VecDeque;

@@ -3,11 +3,11 @@
 use super::reference::{Sighting, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
-use datapath::solicit::SolicitLimits;
-use datapath::upcall::{Upcall, UpcallLimits};
-use datapath::user::{
+use datapath::config::{
     Config, DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay, Workers,
 };
+use datapath::solicit::SolicitLimits;
+use datapath::upcall::{Upcall, UpcallLimits};
 use datapath::{Datapath, stats::PortStats, stats::Snapshot};
 use flow::PortNo;
 use netdev::af_packet::{PacketOptions, PacketSocket};
@@ -299,6 +299,5 @@ fn config(underlay: Underlay, limits: Limits) -> Config {
         megaflows,
         upcalls,
         solicit,
-        hand_over: None,
     }
 }

@@ -3,7 +3,7 @@
 use super::reference::Up;
 use super::{UPLINK, tunnel_port};
 use crate::random::Random;
-use datapath::user::LinkConfig;
+use datapath::config::LinkConfig;
 use flow::{DropReason, PortNo, TagLink, TagLinks, TunnelInfo, extract, push_vlan};
 use packet::PacketBuf;
 use wire::vlan::{Tag, Tags};

@@ -76,8 +76,8 @@ use crate::random::{Random, environment};
 use crate::report;
 use datapath::Datapath;
 #[cfg(doc)]
-use datapath::user::DeviceConfig;
-use datapath::user::{Config, EndpointConfig};
+use datapath::config::DeviceConfig;
+use datapath::config::{Config, EndpointConfig};
 use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

@@ -13,10 +13,10 @@ use super::tunnels::{Inner, decapped, encapsulated, key, wait_arrived};
 use super::{PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::frames::{self, FrameKinds};
 use crate::random::{Random, environment};
+use datapath::config::EndpointConfig;
 use datapath::megaflow::Megaflow;
 use datapath::stats::Snapshot;
 use datapath::upcall::{Upcall, UpcallReason};
-use datapath::user::EndpointConfig;
 use datapath::{Datapath, DumpCursor};
 use flow::{
     Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, Output, PortNo, TunnelInfo,

@@ -3,9 +3,9 @@
 use super::lab::{Limits, PEER_MAC, UPLINK_MAC};
 use super::tunnels::group_mac;
 use super::{BASE, PORTS, UPLINK, endpoints, links};
+use datapath::config::EndpointConfig;
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
-use datapath::user::EndpointConfig;
 use flow::{
     Action, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask,
     NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,

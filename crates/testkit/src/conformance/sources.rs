@@ -4,7 +4,7 @@
 use super::{Ability, PORTS, Provider, tunnel_port};
 use crate::frames;
 use crate::random::Random;
-use datapath::user::EndpointConfig;
+use datapath::config::EndpointConfig;
 use flow::{EndpointId, PortNo, TunnelType};
 use network::{Network, Placement, load_program, logical_flows};
 use ofctl::Bridge;

@@ -9,10 +9,10 @@ use super::{BASE, UPLINK, tunnel_port};
 use crate::frames::{self, FrameKinds};
 use crate::host::wait_until;
 use crate::random::Random;
+use datapath::config::EndpointConfig;
 use datapath::megaflow::Megaflow;
 use datapath::stats::Snapshot;
 use datapath::upcall::UpcallReason;
-use datapath::user::EndpointConfig;
 use flow::{
     Action, DatapathKey, DropReason, EndpointTable, Field, FlowMask, LogicalPorts, Match, NextHop,
     OuterIp, PortKey, TunnelInfo, TunnelKey, TunnelType, decap_geneve, decap_gre, decap_stt,

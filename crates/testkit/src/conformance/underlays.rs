@@ -9,9 +9,9 @@ use super::{PORTS, Provider, UPLINK, conforms, tunnel_port};
 use crate::frames::{self, FrameKinds};
 use crate::host::wait_until;
 use crate::random::Random;
+use datapath::config::EndpointConfig;
 use datapath::megaflow::Megaflow;
 use datapath::stats::Snapshot;
-use datapath::user::EndpointConfig;
 use flow::{
     Action, DatapathKey, DropReason, EndpointId, Field, Match, PortNo, TunnelInfo, TunnelKey,
 };

@@ -2,8 +2,9 @@
 
 use super::Daemon;
 use super::deployed::Deployed;
-use datapath::user::{DeviceConfig, PortConfig, Underlay, joins_vxlan};
+use datapath::config::{DeviceConfig, PortConfig, Underlay};
 use datapath_bpf::{Adoption, sends_super_packets};
+use datapath_user::fast_path::{is_vxlan_gro_enabled, veth_name};
 use doctor::choice::{self, Chosen};
 use doctor::facts::{Features, KernelVersion, NicFacts};
 use flow::{TunnelSpec, TunnelType};
@@ -76,7 +77,7 @@ fn used(in_use: &Deployed) -> Vec<(TunnelType, Option<TunnelSpec>)> {
 /// How segments come out of `tunnel` to the programs.
 fn received(uplink: &NicFacts, tunnel: TunnelType) -> Chosen {
     let is_led = match tunnel {
-        TunnelType::Vxlan => joins_vxlan(),
+        TunnelType::Vxlan => is_vxlan_gro_enabled(),
         _ => Ok(false),
     };
     match is_led {
@@ -107,7 +108,7 @@ fn sending(
 fn port(PortConfig { name, device, .. }: &PortConfig, by_kernel: bool) -> Chosen {
     let sent_by = match device {
         DeviceConfig::Vm { name, .. } | DeviceConfig::Interface { name, .. } => Some(name.clone()),
-        DeviceConfig::Tap { .. } => device.pair_name().filter(|_| by_kernel),
+        DeviceConfig::Tap { .. } => veth_name(device).filter(|_| by_kernel),
     };
     let Some(sent_by) = sent_by else {
         return choice::tap(name);

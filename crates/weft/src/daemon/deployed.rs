@@ -4,7 +4,7 @@ use crate::numbers::Numbers;
 use crate::plan::{self, Plan};
 use crate::{Failure, limits, rights};
 use anyhow::anyhow;
-use datapath::user::{Config, DeviceConfig, PortConfig, Underlay, Workers};
+use datapath::config::{Config, DeviceConfig, PortConfig, Underlay, Workers};
 use doctor::choice::OuterChecksum;
 use doctor::facts::NicFacts;
 use flow::{PortNo, TunnelType};

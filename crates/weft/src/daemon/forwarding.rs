@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use datapath::Datapath;
-use datapath::user::{Config, UserDatapath};
+use datapath::config::Config;
 use datapath_bpf::{Adoption, KernelDatapath, PinError, Purged, StartError, purge};
+use datapath_user::UserDatapath;
 use doctor::host::Capabilities;
 use std::path::Path;
 use std::sync::Arc;

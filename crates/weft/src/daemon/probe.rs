@@ -5,7 +5,7 @@
 
 use super::deployed::Deployed;
 use datapath::Datapath;
-use datapath::user::EndpointConfig;
+use datapath::config::EndpointConfig;
 use doctor::facts::{self, SwitchMtu};
 use doctor::path::{PathFacts, Told, Way, search};
 use flow::{Action, DatapathKey, TunnelKey};

@@ -9,7 +9,7 @@ use super::{Daemon, Deployed};
 use crate::Failure;
 use crate::control::answers::{Changes, Reloaded};
 use anyhow::{Context, anyhow};
-use datapath::user::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
+use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
 use network::Network;
 use pipeline::{Program, Question, Senders, StationKey, StationPlace};

@@ -9,7 +9,7 @@ use super::deployed::Deployed;
 use super::watch::{LOOK, hexadecimal, nanos};
 use crate::control::Client;
 use crate::control::answers::{CaptureStart, FrameRow};
-use datapath::user::Underlay;
+use datapath::config::Underlay;
 use flow::{DatapathKey, SttSegment, TagLinks, TunnelType, decap_geneve, decap_gre, decap_vxlan};
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::epoll::{Epoll, Events};
@@ -186,7 +186,7 @@ impl Guest {
             }
             Protocol::GRE => {
                 let gre =
-                    |known: &&datapath::user::TunnelConfig| known.spec.tunnel == TunnelType::Gre;
+                    |known: &&datapath::config::TunnelConfig| known.spec.tunnel == TunnelType::Gre;
                 let keyed = self.underlay.tunnels.iter().find(gre)?.spec.key;
                 // The checksum is not verified, as of a super-packet: whoever looks on wants to see wrong ones, too.
                 let decapped = decap_gre(inside.head(), keyed, true).ok()?;
@@ -201,7 +201,7 @@ impl Guest {
     /// An STT segment.
     fn stt(&mut self, mut packet: PacketBuf, sent: &'static str) -> Option<&'static str> {
         let segment: SttSegment = flow::strip_stt_segment(&mut packet).ok()?;
-        let is_stt = |known: &datapath::user::TunnelConfig| {
+        let is_stt = |known: &datapath::config::TunnelConfig| {
             known.spec.tunnel == TunnelType::Stt && known.spec.port == segment.port
         };
         if !self.underlay.tunnels.iter().any(is_stt) {

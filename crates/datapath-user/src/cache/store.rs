@@ -1,0 +1,194 @@
+//! Where megaflows are kept: in chunks of up to 64 with one mask, which never move.
+
+use super::interner::ListNo;
+use super::slab::Slab;
+use super::subtable::Lane;
+use datapath::megaflow::{MegaflowId, Usage};
+use flow::FlowKey;
+use std::num::NonZero;
+
+/// Megaflows of a chunk: as many as a word has bits. Larger chunks would be emptier, since a chunk serves one mask.
+const CHUNK: u32 = u64::BITS;
+
+/// The place of a megaflow: its chunk, and where in it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Slot(pub(super) u32);
+
+impl Slot {
+    pub(super) const fn new(chunk: u32, at: usize) -> Self {
+        Self(chunk * CHUNK + at as u32)
+    }
+
+    #[inline]
+    pub(super) const fn chunk(self) -> u32 {
+        self.0 / CHUNK
+    }
+
+    #[inline]
+    pub(super) const fn at(self) -> usize {
+        (self.0 % CHUNK) as usize
+    }
+}
+
+/// A megaflow without its condition.
+pub(super) struct Record {
+    pub(super) id: MegaflowId,
+    packets: u64,
+    bytes: u64,
+    /// In the lower bits the number of its list and one more, so that it is never 0; above them when it was hit last, in milliseconds:
+    /// 34 years.
+    list_and_used: NonZero<u64>,
+}
+
+// Hundreds of thousands of them.
+const _: () = assert!(size_of::<Option<Record>>() == 32);
+
+impl Record {
+    /// Bits that a list has.
+    pub(super) const LIST_BITS: u32 = 24;
+
+    /// A megaflow that was never hit.
+    pub(super) const fn new(id: MegaflowId, list: ListNo) -> Self {
+        Self { id, packets: 0, bytes: 0, list_and_used: Self::pack(list, 0) }
+    }
+
+    const fn pack(ListNo(number): ListNo, used_ms: u64) -> NonZero<u64> {
+        let list = (number as u64 + 1) & ((1 << Self::LIST_BITS) - 1);
+        match NonZero::new(list | used_ms << Self::LIST_BITS) {
+            Some(packed) => packed,
+            None => NonZero::<u64>::MIN,
+        }
+    }
+
+    /// One more packet.
+    #[inline]
+    pub(super) const fn hit(&mut self, bytes: u64, now_ms: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+        self.list_and_used = Self::pack(self.list(), now_ms);
+    }
+
+    #[inline]
+    pub(super) const fn list(&self) -> ListNo {
+        let list = self.list_and_used.get() & ((1 << Self::LIST_BITS) - 1);
+        ListNo((list as u32).wrapping_sub(1))
+    }
+
+    /// It has another list from now on.
+    pub(super) const fn set_list(&mut self, list: ListNo) {
+        self.list_and_used = Self::pack(list, self.usage().used_ms);
+    }
+
+    pub(super) const fn usage(&self) -> Usage {
+        let used_ms = self.list_and_used.get() >> Self::LIST_BITS;
+        Usage { packets: self.packets, bytes: self.bytes, used_ms }
+    }
+}
+
+/// Some megaflows with one mask.
+pub(super) struct Chunk {
+    /// Whose they are.
+    pub(super) subtable: u32,
+    /// A one for every place that is taken.
+    taken: u64,
+    /// For each place, what the mask lets through.
+    values: Vec<u64>,
+    records: Vec<Option<Record>>,
+}
+
+impl Chunk {
+    /// A chunk without megaflows.
+    pub(super) const fn new(subtable: u32) -> Self {
+        Self { subtable, taken: 0, values: Vec::new(), records: Vec::new() }
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.taken == u64::MAX
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.taken == 0
+    }
+
+    #[inline]
+    pub(super) fn record(&self, at: usize) -> Option<&Record> {
+        self.records.get(at)?.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn record_mut(&mut self, at: usize) -> Option<&mut Record> {
+        self.records.get_mut(at)?.as_mut()
+    }
+
+    /// What the condition of a megaflow demands of each lane.
+    #[inline]
+    fn values(&self, at: usize, lanes: &[Lane]) -> Option<&[u64]> {
+        self.values.get(at * lanes.len()..)?.get(..lanes.len())
+    }
+
+    /// True when there is a megaflow, and the key meets its condition.
+    #[inline]
+    pub(super) fn matches(&self, at: usize, lanes: &[Lane], key: &FlowKey) -> bool {
+        let Some(values) = self.values(at, lanes) else { return false };
+        // All lanes are looked at: that they agree is by far the most frequent case.
+        let differ = lanes.iter().zip(values).fold(0, |all, (lane, v)| all | (lane.of(key) ^ v));
+        differ == 0 && self.taken >> at & 1 == 1
+    }
+
+    /// The values of the condition, put back where they belong.
+    pub(super) fn key(&self, at: usize, lanes: &[Lane]) -> FlowKey {
+        let mut key = FlowKey::default();
+        for (lane, value) in lanes.iter().zip(self.values(at, lanes).unwrap_or_default()) {
+            key.words_mut()[lane.word] = *value;
+        }
+        key
+    }
+
+    /// Adds a megaflow to a chunk that is not full, and says where.
+    pub(super) fn insert(&mut self, lanes: &[Lane], key: &FlowKey, record: Record) -> usize {
+        let at = self.taken.trailing_ones() as usize;
+        self.taken |= 1 << at;
+        let values = lanes.iter().map(|lane| lane.of(key));
+        if let Some(place) = self.records.get_mut(at) {
+            *place = Some(record);
+            let places = self.values.iter_mut().skip(at * lanes.len());
+            places.zip(values).for_each(|(place, value)| *place = value);
+            return at;
+        }
+        if self.records.len() == self.records.capacity() {
+            let more = self.records.len().max(1);
+            self.records.reserve_exact(more);
+            self.values.reserve_exact(more * lanes.len());
+        }
+        self.records.push(Some(record));
+        self.values.extend(values);
+        at
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Option<Record> {
+        let record = self.records.get_mut(at)?.take()?;
+        self.taken &= !(1 << at);
+        Some(record)
+    }
+
+    /// The megaflows from a place on, with their places.
+    pub(super) fn iter_from(&self, first: usize) -> impl Iterator<Item = (usize, &Record)> {
+        let records = self.records.iter().enumerate().skip(first);
+        records.filter_map(|(at, record)| Some((at, record.as_ref()?)))
+    }
+
+    /// Bytes that the chunk has allocated.
+    fn memory_bytes(&self) -> usize {
+        self.values.capacity() * size_of::<u64>()
+            + self.records.capacity() * size_of::<Option<Record>>()
+    }
+}
+
+/// All chunks.
+pub(super) type Store = Slab<Chunk>;
+
+/// Bytes of all chunks.
+pub(super) fn memory_bytes(store: &Store) -> usize {
+    let chunks = store.iter_from(0).map(|(_, chunk)| chunk.memory_bytes());
+    store.memory_bytes() + chunks.sum::<usize>()
+}

@@ -1,0 +1,370 @@
+//! [`UserDatapath`]: starts the threads and implements the [`Datapath`] trait by requests to them.
+
+use crate::Notices;
+use crate::busy_poll::BusyPoll;
+use crate::cache::{Cache, CacheLimits};
+use crate::control::{self, Control};
+use crate::fast_path::Punt;
+use crate::forward::{Forwarder, Outputs};
+use crate::mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
+use crate::token_bucket::TokenBuckets;
+use crate::upcall_queue::UpcallQueues;
+use crate::watchers::Watch;
+use crate::worker::Worker;
+use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
+use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::stats::{PortStats, Snapshot, UplinkStats, drops};
+use datapath::upcall::{Answer, Upcall, WorkerId};
+use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use flow::{Action, EndpointError, EndpointTable, EntropySeed, PortNo};
+use netdev::epoll::Waker;
+use netdev::{Error, Netlink};
+use packet::PacketBuf;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Why a user datapath cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The kernel refuses to open or configure a device or socket.
+    #[error(transparent)]
+    Device(#[from] Error),
+    /// An end point of the configuration is invalid.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A thread cannot be started.
+    #[error("cannot start a forwarding thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// A port's number is 0, which is the uplink's, or above [`MAX_PORT`].
+    #[error("port {0} is out of range (1 to {MAX_PORT})")]
+    PortNumber(PortNo),
+    /// A thread did not carry out a request.
+    #[error(transparent)]
+    Threads(#[from] DatapathError),
+}
+
+/// A running user datapath. Dropping it ends its threads and removes the devices that it made.
+#[derive(Debug)]
+pub struct UserDatapath {
+    host: String,
+    started: Instant,
+    upcalls: Arc<UpcallQueues>,
+    control: Arc<Mutex<Control>>,
+    control_waker: Arc<Waker>,
+    workers: Vec<Mailbox>,
+    threads: Mutex<Vec<JoinHandle<Result<(), Error>>>>,
+}
+
+impl UserDatapath {
+    /// Opens the sockets of the underlay in this thread's network namespace and the devices of the
+    /// ports, and starts to forward. Devices that cannot be opened are retried from time to time.
+    /// After an error, nothing is left behind.
+    ///
+    /// # Errors
+    /// [`SetupError`] when the underlay cannot be opened: no such uplink, an address that is not
+    /// this host's, or a UDP port in use.
+    pub fn start(config: Config) -> Result<Self, SetupError> {
+        Self::start_with(config, None)
+    }
+
+    /// Like [`start`](Self::start), behind programs that punt packets to this datapath.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start); or the TAP cannot be made.
+    pub fn start_behind(punt: Punt, config: Config) -> Result<Self, SetupError> {
+        Self::start_with(config, Some(punt))
+    }
+
+    fn start_with(config: Config, punt: Option<Punt>) -> Result<Self, SetupError> {
+        let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
+        if let Some(port) = config.ports.iter().find(wrong) {
+            return Err(SetupError::PortNumber(port.port));
+        }
+        let started = Instant::now();
+        let ifindex = Netlink::open()?.index_of(&config.uplink)?;
+        let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
+        let mut control = Control::open(&config, ifindex, punt)?;
+        let (sender, noticed) = channel();
+        let notices = Notices { sender, waker: Arc::new(Waker::new()?) };
+        let control_waker = Arc::clone(&notices.waker);
+        let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
+        let meters = Arc::new(TokenBuckets::default());
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..config.workers.count.clamp(1, MAX_WORKERS) {
+            let (mailbox, requests, waker) = Mailbox::new()?;
+            let forwarder = Forwarder::new(
+                WorkerId(number as u16),
+                Cache::new(CacheLimits { megaflows: config.megaflows }),
+                EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
+                Outputs::new(config.uplink_port, Arc::clone(&meters), config.solicit),
+                Arc::clone(&upcalls),
+            );
+            let busy_poll = BusyPoll::new(config.workers.busy_poll);
+            let mailbox_end = (requests, waker);
+            let mut worker =
+                Worker::new(started, mailbox_end, forwarder, busy_poll, notices.clone())?;
+            threads.push(spawn(&format!("forward-{number}"), move || worker.run())?);
+            workers.push(mailbox);
+        }
+        drop(notices);
+        let begun = control.begin(workers.clone(), &Arc::new(config.underlay));
+        let control = Arc::new(Mutex::new(control));
+        let (shared, woken) = (Arc::clone(&control), Arc::clone(&control_waker));
+        threads.push(spawn("control", move || control::run(&shared, &noticed, &woken))?);
+        let threads = Mutex::new(threads);
+        let datapath =
+            Self { host: config.host, started, upcalls, control, control_waker, workers, threads };
+        // On an error, dropping `datapath` ends the threads again.
+        begun.map(|()| datapath)
+    }
+
+    /// True when a thread has ended, so that the datapath no longer forwards.
+    pub fn has_ended(&self) -> bool {
+        self.threads().iter().any(JoinHandle::is_finished)
+    }
+
+    /// Stops the threads, waits for them, and removes the devices that were made.
+    ///
+    /// # Errors
+    /// The error of the first thread that had failed.
+    pub fn join(&self) -> Result<(), Error> {
+        self.stop();
+        let mut result = Ok(());
+        for thread in self.threads().drain(..) {
+            self.control_waker.wake();
+            let ended = thread.join().unwrap_or_else(|_| {
+                Err(Error::invalid("forward".to_owned(), "a thread of the datapath panicked"))
+            });
+            result = result.and(ended);
+        }
+        result
+    }
+
+    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<Result<(), Error>>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, watch: &Watch) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.send(Request::Watch(watch.clone())))
+    }
+
+    /// Asks the worker of a cursor for a portion of its megaflows.
+    fn portion<T>(
+        &self,
+        from: DumpCursor,
+        ask: impl Fn(&Mailbox, Cursor) -> Result<Dumped<T>, DatapathError>,
+    ) -> Result<Portion<(T, Usage)>, DatapathError> {
+        let Some(worker) = self.workers.get(from.worker) else { return Ok((Vec::new(), None)) };
+        let (found, next) = ask(worker, from.at)?;
+        let next = match next {
+            Some(at) => Some(DumpCursor { at, ..from }),
+            None if from.worker + 1 < self.workers.len() => {
+                Some(DumpCursor { worker: from.worker + 1, at: Cursor::default() })
+            }
+            None => None,
+        };
+        Ok((found, next))
+    }
+}
+
+/// Starts a thread of the datapath.
+fn spawn(
+    name: &str,
+    run: impl FnOnce() -> Result<(), Error> + Send + 'static,
+) -> std::io::Result<JoinHandle<Result<(), Error>>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
+
+impl Datapath for UserDatapath {
+    fn add_port(&self, config: PortConfig) -> Result<(), DatapathError> {
+        if !(1..=MAX_PORT.0).contains(&config.port.0) {
+            return Err(DatapathError::PortNumber(config.port));
+        }
+        control::lock(&self.control).add_port(config)
+    }
+
+    fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
+        control::lock(&self.control).remove_port(port)
+    }
+
+    fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
+        let set = control::lock(&self.control).set_underlay(&Arc::new(underlay));
+        set.map_err(|error| match error {
+            SetupError::Threads(error) => error,
+            error => DatapathError::Underlay(error.to_string()),
+        })
+    }
+
+    fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
+        let megaflows: Arc<[Megaflow]> = megaflows.into();
+        self.workers.iter().try_for_each(|worker| worker.send(Request::Put(Arc::clone(&megaflows))))
+    }
+
+    fn delete(
+        &self,
+        megaflows: Vec<MegaflowId>,
+    ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
+        let megaflows: Arc<[MegaflowId]> = megaflows.into();
+        let mut counted = Vec::new();
+        for worker in &self.workers {
+            counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&megaflows), reply))?);
+        }
+        Ok(counted)
+    }
+
+    fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError> {
+        let mut wanted: BTreeSet<MegaflowId> = megaflows.into_iter().collect();
+        let mut found: Vec<Megaflow> = Vec::with_capacity(wanted.len());
+        for worker in &self.workers {
+            let ids: Arc<[MegaflowId]> = wanted.iter().copied().collect();
+            let here = worker.ask(|reply| Request::Get(ids, reply))?;
+            for megaflow in &here {
+                wanted.remove(&megaflow.id);
+            }
+            found.extend(here);
+        }
+        Ok(found)
+    }
+
+    fn dump(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+        self.portion(from, |worker, at| worker.ask(|reply| Request::Dump(at, most, reply)))
+    }
+
+    fn usage(
+        &self,
+        from: DumpCursor,
+        most: usize,
+    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+        self.portion(from, |worker, at| worker.ask(|reply| Request::Usage(at, most, reply)))
+    }
+
+    fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
+        self.upcalls.take(most, timeout, out)
+    }
+
+    fn answer(&self, mut answers: Vec<Answer>) -> Result<(), DatapathError> {
+        if let [worker] = self.workers.as_slice() {
+            return worker.send(Request::Answers(answers));
+        }
+        for (number, worker) in (0..).map(WorkerId).zip(&self.workers) {
+            let (here, others): (Vec<_>, _) =
+                answers.into_iter().partition(|answer| answer.upcall.worker == number);
+            answers = others;
+            if !here.is_empty() {
+                worker.send(Request::Answers(here))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(
+        &self,
+        port: PortNo,
+        packet: PacketBuf,
+        actions: Arc<[Action]>,
+    ) -> Result<(), DatapathError> {
+        let worker = self.workers.first().ok_or(DatapathError::Stopped)?;
+        worker.send(Request::Execute(port, packet, actions))
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, DatapathError> {
+        let mut total = Report::default();
+        let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
+        let mut endpoints = BTreeMap::new();
+        for worker in &self.workers {
+            let report = worker.ask(Request::Report)?;
+            for (port, counters) in report.ports {
+                *ports.entry(port).or_default() += counters;
+            }
+            total.uplink += report.uplink;
+            total.megaflows += report.megaflows;
+            // Every worker has counters of every end point.
+            for endpoint in report.endpoints {
+                let name = (endpoint.tunnel.clone(), endpoint.remote, endpoint.local);
+                match endpoints.entry(name) {
+                    Entry::Vacant(entry) => drop(entry.insert(endpoint)),
+                    Entry::Occupied(mut sum) => {
+                        sum.get_mut().rx += endpoint.rx;
+                        sum.get_mut().tx += endpoint.tx;
+                    }
+                }
+            }
+        }
+        let control = control::lock(&self.control);
+        let port_stats = control.ports.iter().map(|(&number, port)| {
+            let counters = ports.remove(&number).unwrap_or_default();
+            PortStats {
+                port: number.0,
+                name: port.config.name.clone(),
+                logical_switch: port.config.logical_switch.clone(),
+                device: port.config.device.to_string(),
+                state: port.state(),
+                rx: counters.rx.into(),
+                tx: counters.tx.into(),
+                drops: drops(&counters.drops),
+            }
+        });
+        Ok(Snapshot {
+            host: self.host.clone(),
+            datapath: "user".to_owned(),
+            pid: std::process::id(),
+            uptime_ms: self.now_ms(),
+            ports: port_stats.collect(),
+            uplink: UplinkStats {
+                device: control.uplink.device.clone(),
+                state: control.uplink.state().name().to_owned(),
+                rx: total.uplink.rx.into(),
+                tx: total.uplink.tx.into(),
+                drops: drops(&total.uplink.drops),
+            },
+            endpoints: endpoints.into_values().collect(),
+            megaflows: total.megaflows,
+        })
+    }
+
+    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+        let (watch, receiver) = Watch::drops();
+        self.watch(&watch)?;
+        Ok(receiver)
+    }
+
+    fn watch_frames(
+        &self,
+        port: PortNo,
+        snap_bytes: usize,
+    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+        let (watch, receiver) = Watch::frames(port, snap_bytes);
+        self.watch(&watch)?;
+        Ok(receiver)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn stop(&self) {
+        self.upcalls.stop();
+        control::lock(&self.control).forget_ports();
+        for worker in &self.workers {
+            // A worker that cannot be reached has ended already.
+            let _ = worker.send(Request::Stop);
+        }
+    }
+}
+
+/// Ends the threads. The devices that they made go with them.
+impl Drop for UserDatapath {
+    fn drop(&mut self) {
+        // A caller that is interested in errors has called `join` before.
+        let _ = self.join();
+    }
+}

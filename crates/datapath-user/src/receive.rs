@@ -1,0 +1,443 @@
+//! From the underlay: who sent a packet is checked, the frame taken out of its tunnel, and what belongs together joined
+//! into super-packets before the guest sees it.
+
+use super::BATCH;
+use super::counter_delta::CounterDelta;
+use super::forward::Forwarder;
+use super::stt::SttReceiver;
+use datapath::config::TunnelConfig;
+use flow::{
+    Decapped, DropCounters, DropReason, EndpointId, EndpointTable, OuterIp, PortNo, TunnelInfo,
+    TunnelKey, TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
+    tun_flags,
+};
+use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
+use netdev::filter::Filter;
+use netdev::raw_ip::PROTOCOL_GRE;
+use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
+use netdev::{Error, Ifindex};
+use packet::{Checksum, Coalescer, PacketBuf, coalesce_ranges, infer_offload, infer_partial};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use wire::{Protocol, ipv4, ipv6, udp};
+
+/// What must be equal of frames that are joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct From {
+    endpoint: EndpointId,
+    info: TunnelInfo,
+}
+
+/// The local end of one tunnel type at one address.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    tunnel: TunnelConfig,
+    /// The longest packet that the path carries in one piece, without its IP and UDP headers, in bytes.
+    max_payload_len: usize,
+    socket: Socket,
+    batch: Batch,
+    overruns: CounterDelta,
+    malformed: CounterDelta,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Udp {
+        socket: UdpUnderlay,
+        trains: Vec<RxTrain>,
+    },
+    /// Not a raw IP socket: the kernel merges what GRE carries, and only a packet socket tells how.
+    Gre {
+        socket: PacketSocket,
+        heads: Vec<PacketRx>,
+    },
+    Stt(Box<SttReceiver>),
+    /// None: programs hand over packets of GRE.
+    Punted,
+}
+
+/// Buffers to receive into, and what waits to be joined.
+#[derive(Debug)]
+struct Batch {
+    packets: Vec<PacketBuf>,
+    /// Buffers that came back.
+    spare: Vec<PacketBuf>,
+    coalescer: Coalescer<From>,
+    frames: Vec<Range<usize>>,
+}
+
+impl Receiver {
+    /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them, and those to a group
+    /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged. With
+    /// `punted`, programs hand over what would be received by packet sockets, and see each datagram before a socket does; UDP sockets
+    /// are at the port `socket_port` if there is one.
+    pub(super) fn open_group(
+        tunnel: &TunnelConfig,
+        uplink: Ifindex,
+        count: usize,
+        punted: bool,
+        socket_port: Option<u16>,
+    ) -> Result<Vec<Self>, Error> {
+        let TunnelConfig { spec, local, .. } = tunnel;
+        let sockets: Vec<Socket> = match spec.tunnel {
+            TunnelType::Gre if punted => (0..count).map(|_| Socket::Punted).collect(),
+            TunnelType::Gre => {
+                let filter = Filter::protocol_to(*local, PROTOCOL_GRE);
+                let options = PacketOptions::default();
+                let sockets = PacketSocket::open_group(uplink, &filter, options, count)?;
+                let heads = || vec![PacketRx::default(); BATCH];
+                sockets.into_iter().map(|socket| Socket::Gre { socket, heads: heads() }).collect()
+            }
+            TunnelType::Stt => {
+                let receivers = SttReceiver::open_group(tunnel, uplink, count)?;
+                receivers.into_iter().map(|stt| Socket::Stt(Box::new(stt))).collect()
+            }
+            _ => {
+                let options = UdpOptions {
+                    // Trains that the kernel has joined would go round the programs, and single packets would overtake them.
+                    gro: !punted,
+                    // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
+                    zero_checksum_v6: !spec.checksum,
+                    device: Some(uplink),
+                    ..UdpOptions::default()
+                };
+                let address = SocketAddr::new(tunnel.address(), socket_port.unwrap_or(spec.port));
+                let sockets = match tunnel.group {
+                    Some(_) => vec![UdpUnderlay::join(address, uplink, options)?],
+                    None => UdpUnderlay::bind_group(address, options, count)?,
+                };
+                let trains = || vec![RxTrain::EMPTY; BATCH];
+                sockets.into_iter().map(|socket| Socket::Udp { socket, trains: trains() }).collect()
+            }
+        };
+        Ok(sockets.into_iter().map(|socket| Self::new(*tunnel, socket)).collect())
+    }
+
+    fn new(tunnel: TunnelConfig, socket: Socket) -> Self {
+        let (buffers, udp_len) = match socket {
+            Socket::Udp { .. } => (BATCH, udp::HEADER_LEN),
+            Socket::Gre { .. } => (BATCH, 0),
+            Socket::Punted => (1, 0),
+            Socket::Stt(_) => (0, 0),
+        };
+        let ip_len = if tunnel.local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
+        let path_mtu = usize::from(tunnel.spec.path_mtu_bytes);
+        Self {
+            tunnel,
+            max_payload_len: path_mtu.saturating_sub(ip_len + udp_len),
+            socket,
+            batch: Batch {
+                packets: (0..buffers).map(|_| new_buffer()).collect(),
+                spare: Vec::new(),
+                coalescer: Coalescer::new(COALESCED_FLOWS),
+                frames: Vec::new(),
+            },
+            overruns: CounterDelta::default(),
+            malformed: CounterDelta::default(),
+        }
+    }
+
+    /// What it is the local end of.
+    pub(super) fn tunnel(&self) -> &TunnelConfig {
+        &self.tunnel
+    }
+
+    /// What to wait for.
+    pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(match &self.socket {
+            Socket::Udp { socket, .. } => socket.as_fd(),
+            Socket::Gre { socket, .. } => socket.as_fd(),
+            Socket::Stt(stt) => stt.as_fd(),
+            Socket::Punted => return None,
+        })
+    }
+
+    /// Forwards what has arrived, up to a batch.
+    pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
+        match &mut self.socket {
+            Socket::Udp { socket, trains } => {
+                let count = socket.recv_batch(&mut self.batch.packets, trains).unwrap_or(0);
+                for (index, train) in trains.iter().take(count).enumerate() {
+                    if train.source == RxTrain::EMPTY.source {
+                        continue; // Lost; the socket has counted it.
+                    }
+                    let from = Arrival {
+                        port: self.tunnel.port,
+                        tunnel: self.tunnel.spec.tunnel,
+                        keyed: self.tunnel.spec.key,
+                        local: self.tunnel.local,
+                        destination: self.tunnel.address(),
+                        remote: train.source.ip(),
+                        traffic_class: train.tos,
+                        ttl: 0,
+                        dont_fragment: false,
+                        max_payload_len: self.max_payload_len,
+                    };
+                    match train.gso_size {
+                        Some(size) if usize::from(size) < train.len => {
+                            self.batch.train(index, usize::from(size), from, forwarder);
+                        }
+                        _ => self.batch.single(index, from, forwarder),
+                    }
+                }
+                self.batch.flush(self.tunnel.port, forwarder);
+            }
+            Socket::Gre { socket, heads } => {
+                let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
+                for index in 0..count {
+                    let packet = &mut self.batch.packets[index];
+                    if packet.is_empty() {
+                        continue; // Lost; the socket has counted it.
+                    }
+                    match strip_outer(packet) {
+                        Ok(outer) => {
+                            let from = Arrival::of(&self.tunnel, &outer, self.max_payload_len);
+                            self.batch.single(index, from, forwarder);
+                        }
+                        Err(reason) => forwarder.dropped(reason),
+                    }
+                }
+                self.batch.flush(self.tunnel.port, forwarder);
+            }
+            Socket::Stt(stt) => stt.receive(forwarder),
+            Socket::Punted => {}
+        }
+    }
+
+    /// True for the local end of GRE at this address if its packets are handed over.
+    pub(super) fn receives_punted(&self, local: IpAddr) -> bool {
+        matches!(self.socket, Socket::Punted) && self.tunnel.local == local
+    }
+
+    /// Takes a packet that was handed over, without its outer headers; [`flush_punted`](Self::flush_punted) sees to the
+    /// last of them. The packet's buffer becomes another.
+    pub(super) fn receive_punted(
+        &mut self,
+        outer: &OuterIp,
+        packet: &mut PacketBuf,
+        forwarder: &mut Forwarder,
+    ) {
+        let from = Arrival::of(&self.tunnel, outer, self.max_payload_len);
+        if let Some(place) = self.batch.packets.first_mut() {
+            std::mem::swap(place, packet);
+            self.batch.single(0, from, forwarder);
+        }
+    }
+
+    /// Forwards what waits to be joined with packets that follow.
+    pub(super) fn flush_punted(&mut self, forwarder: &mut Forwarder) {
+        if matches!(self.socket, Socket::Punted) {
+            self.batch.flush(self.tunnel.port, forwarder);
+        }
+    }
+
+    /// Ages what is incomplete and takes over what the kernel dropped before it could be read.
+    pub(super) fn tick(&mut self, time_ms: u64, drops: &mut DropCounters) {
+        let (overruns, malformed) = match &mut self.socket {
+            Socket::Udp { socket, .. } => (socket.dropped(), socket.malformed()),
+            Socket::Gre { socket, .. } => {
+                let dropped = socket.stats().map_or(0, |stats| stats.dropped);
+                drops.add(DropReason::ReceiveOverrun, self.overruns.advance_to(dropped));
+                drops.add(
+                    DropReason::Malformed,
+                    self.malformed.advance_wrapping_to(socket.malformed()),
+                );
+                return;
+            }
+            Socket::Stt(stt) => return stt.tick(time_ms, drops),
+            Socket::Punted => return,
+        };
+        if let Ok(overruns) = overruns {
+            drops.add(DropReason::ReceiveOverrun, self.overruns.advance_wrapping_to(overruns));
+        }
+        drops.add(DropReason::Malformed, self.malformed.advance_wrapping_to(malformed));
+    }
+}
+
+const COALESCED_FLOWS: usize = 8;
+
+pub(super) fn new_buffer() -> PacketBuf {
+    PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME)
+}
+
+/// What the outer headers said.
+#[derive(Clone, Copy)]
+struct Arrival {
+    port: PortNo,
+    tunnel: TunnelType,
+    keyed: bool,
+    /// This host, as the other end knows it.
+    local: IpAddr,
+    /// What the packet was sent to: that address, or a group.
+    destination: IpAddr,
+    remote: IpAddr,
+    traffic_class: u8,
+    /// 0 where the socket does not tell.
+    ttl: u8,
+    /// False where the socket does not tell.
+    dont_fragment: bool,
+    /// The longest datagram that the path carries in one piece, from its tunnel header on, in bytes.
+    max_payload_len: usize,
+}
+
+impl Arrival {
+    /// A packet of GRE.
+    fn of(tunnel: &TunnelConfig, outer: &OuterIp, max_payload_len: usize) -> Self {
+        Self {
+            port: tunnel.port,
+            tunnel: tunnel.spec.tunnel,
+            keyed: tunnel.spec.key,
+            local: tunnel.local,
+            destination: outer.destination,
+            remote: outer.source,
+            traffic_class: outer.traffic_class,
+            ttl: outer.ttl,
+            dont_fragment: outer.dont_fragment,
+            max_payload_len,
+        }
+    }
+
+    fn info(&self, key: &TunnelKey) -> TunnelInfo {
+        let protocol = if self.tunnel == TunnelType::Gre { Protocol::GRE } else { Protocol::UDP };
+        let outer = OuterIp {
+            source: self.remote,
+            destination: self.destination,
+            protocol,
+            traffic_class: self.traffic_class,
+            ttl: self.ttl,
+            dont_fragment: self.dont_fragment,
+        };
+        let mut info = TunnelInfo::new(self.tunnel, &outer, key);
+        if self.tunnel == TunnelType::Gre && !self.keyed {
+            info.flags &= !tun_flags::KEY;
+        }
+        info
+    }
+}
+
+fn decap(arrival: &Arrival, bytes: &[u8], is_sure: bool) -> Result<Decapped, DropReason> {
+    match arrival.tunnel {
+        TunnelType::Vxlan => decap_vxlan(bytes),
+        TunnelType::Geneve => decap_geneve(bytes),
+        TunnelType::Gre => decap_gre(bytes, arrival.keyed, is_sure),
+        TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::TunnelProtocol),
+    }
+}
+
+impl Batch {
+    /// One datagram: joined with its neighbours in the batch where it can be.
+    fn single(&mut self, index: usize, arrival: Arrival, forwarder: &mut Forwarder) {
+        let packet = &mut self.packets[index];
+        let from = match take_out(arrival, packet, &forwarder.endpoints) {
+            Ok(from) => from,
+            Err(reason) => return forwarder.dropped(reason),
+        };
+        let fresh = self.spare.pop().unwrap_or_else(new_buffer);
+        let packet = std::mem::replace(packet, fresh);
+        let spare = &mut self.spare;
+        let emit = |from, mut packet| {
+            forward(arrival.port, from, &mut packet, forwarder);
+            spare.push(packet);
+        };
+        let free = self.coalescer.push(from, packet, emit);
+        self.spare.extend(free);
+    }
+
+    /// A train of equal datagrams, which the kernel has joined: its frames are joined where they lie.
+    fn train(&mut self, index: usize, size: usize, arrival: Arrival, forwarder: &mut Forwarder) {
+        // What was received before goes first.
+        self.flush(arrival.port, forwarder);
+        let packet = &mut self.packets[index];
+        let endpoint = match forwarder.endpoints.find(arrival.tunnel, arrival.local, arrival.remote)
+        {
+            Ok(endpoint) => endpoint,
+            Err(reason) => {
+                let datagrams = packet.len().div_ceil(size);
+                return (0..datagrams).for_each(|_| forwarder.dropped(reason));
+            }
+        };
+        let (headroom, len) = (packet.headroom(), packet.len());
+        let mut run: Option<TunnelInfo> = None;
+        self.frames.clear();
+        for start in (0..len).step_by(size) {
+            let end = len.min(start + size);
+            let found =
+                decap(&arrival, &packet.spare_mut()[start..end], false).and_then(|decapped| {
+                    let frame = start + decapped.inner..end;
+                    propagate_ecn(arrival.traffic_class, &mut packet.spare_mut()[frame.clone()])?;
+                    Ok((arrival.info(&decapped.key), frame))
+                });
+            match found {
+                Ok((info, frame)) => {
+                    if let Some(info) = run.filter(|previous| *previous != info) {
+                        let from = From { endpoint, info };
+                        let frames = &self.frames;
+                        forward_run(arrival.port, from, packet, headroom, frames, forwarder);
+                        self.frames.clear();
+                    }
+                    run = Some(info);
+                    self.frames.push(frame);
+                }
+                Err(reason) => forwarder.dropped(reason),
+            }
+            packet.reset(headroom);
+        }
+        if let Some(info) = run {
+            let from = From { endpoint, info };
+            forward_run(arrival.port, from, packet, headroom, &self.frames, forwarder);
+        }
+    }
+
+    fn flush(&mut self, port: PortNo, forwarder: &mut Forwarder) {
+        let spare = &mut self.spare;
+        self.coalescer.flush(|from, mut packet| {
+            forward(port, from, &mut packet, forwarder);
+            spare.push(packet);
+        });
+        self.spare.truncate(BATCH);
+    }
+}
+
+/// Joins frames of one logical switch that lie in one buffer, and forwards what comes of it.
+fn forward_run(
+    port: PortNo,
+    from: From,
+    packet: &mut PacketBuf,
+    headroom: usize,
+    frames: &[Range<usize>],
+    forwarder: &mut Forwarder,
+) {
+    let mut rest = frames;
+    while !rest.is_empty() {
+        packet.reset(headroom);
+        let taken = coalesce_ranges(packet, rest, false);
+        infer_partial(packet);
+        forward(port, from, packet, forwarder);
+        rest = &rest[taken.max(1)..];
+    }
+    packet.reset(headroom);
+}
+
+fn forward(port: PortNo, from: From, packet: &mut PacketBuf, forwarder: &mut Forwarder) {
+    if let Some(endpoint) = forwarder.endpoints.get_mut(from.endpoint) {
+        endpoint.rx.add(packet.len());
+    }
+    forwarder.frame(port, Some(&from.info), packet);
+}
+
+/// Checks the sender, takes the tunnel header off and carries the outer ECN mark inward.
+fn take_out(
+    arrival: Arrival,
+    packet: &mut PacketBuf,
+    endpoints: &EndpointTable,
+) -> Result<From, DropReason> {
+    let endpoint = endpoints.find(arrival.tunnel, arrival.local, arrival.remote)?;
+    let owes = matches!(packet.offload.checksum, Checksum::Partial { .. });
+    let decapped = decap(&arrival, packet.head(), owes || packet.offload.gso.is_some())?;
+    packet.pull_front(decapped.inner);
+    propagate_ecn(arrival.traffic_class, packet.head_mut())?;
+    infer_offload(packet, arrival.max_payload_len.saturating_sub(decapped.inner))
+        .map_err(|_| DropReason::Segmentation)?;
+    Ok(From { endpoint, info: arrival.info(&decapped.key) })
+}

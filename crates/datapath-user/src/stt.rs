@@ -1,0 +1,148 @@
+//! STT from the underlay: TCP-shaped segments taken off the uplink before the host's own stack can answer them, put
+//! together to frames.
+
+use super::BATCH;
+use super::counter_delta::CounterDelta;
+use super::forward::Forwarder;
+use super::receive::new_buffer;
+use datapath::config::TunnelConfig;
+use flow::{
+    DropCounters, DropReason, OuterIp, PortNo, TunnelInfo, TunnelType, decap_stt, propagate_ecn,
+    strip_stt_segment,
+};
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
+use netdev::io_error::IoError;
+use netdev::stt_sink::SttSink;
+use netdev::{Error, Ifindex};
+use packet::PacketBuf;
+use packet::stt::{SttDrop, SttLimits, SttProgress, SttReassembler};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use wire::Protocol;
+
+/// Frames that the reassembler gave up by itself, not on account of the segment it was given.
+const GIVEN_UP: [(SttDrop, DropReason); 3] = [
+    (SttDrop::Expired, DropReason::SttExpired),
+    (SttDrop::Evicted, DropReason::SttMemory),
+    (SttDrop::Superseded, DropReason::SttFrame),
+];
+
+/// The local end of STT at one address.
+#[derive(Debug)]
+pub(super) struct SttReceiver {
+    port: PortNo,
+    local: IpAddr,
+    socket: PacketSocket,
+    /// Keeps the host's own stack from answering.
+    _sink: Arc<SttSink>,
+    reassembler: SttReassembler,
+    packet: PacketBuf,
+    now_ms: u64,
+    overruns: CounterDelta,
+    given_up: [CounterDelta; GIVEN_UP.len()],
+}
+
+impl SttReceiver {
+    /// Opens the local end of a tunnel for `count` workers: all segments of a frame are received by one of them.
+    pub(super) fn open_group(
+        tunnel: &TunnelConfig,
+        uplink: Ifindex,
+        count: usize,
+    ) -> Result<Vec<Self>, Error> {
+        let TunnelConfig { port, spec, local, .. } = *tunnel;
+        let filter = Filter::tcp_to(local, spec.port);
+        let sockets = PacketSocket::open_group(uplink, &filter, PacketOptions::default(), count)?;
+        let sink = Arc::new(SttSink::bind(SocketAddr::new(local, spec.port))?);
+        let receiver = |socket| Self {
+            port,
+            local,
+            socket,
+            _sink: Arc::clone(&sink),
+            reassembler: SttReassembler::new(SttLimits::default()),
+            packet: new_buffer(),
+            now_ms: 0,
+            overruns: CounterDelta::default(),
+            given_up: Default::default(),
+        };
+        Ok(sockets.into_iter().map(receiver).collect())
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
+        for _ in 0..BATCH {
+            match self.socket.recv(&mut self.packet) {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
+                    forwarder.dropped(DropReason::Malformed);
+                    continue;
+                }
+                // The uplink is down: the monitor tells when it is back.
+                Err(_) => return,
+            }
+            match self.segment(forwarder) {
+                Ok(Some(info)) => forwarder.frame(self.port, Some(&info), &mut self.packet),
+                Ok(None) => {}
+                Err(reason) => forwarder.dropped(reason),
+            }
+            // The next segment may be longer than the frame that was just put together.
+            self.reassembler.give_back(&mut self.packet);
+        }
+    }
+
+    /// One segment, given from its outer Ethernet header on. `Some` when its frame is complete: the packet is the inner
+    /// frame then.
+    fn segment(&mut self, forwarder: &mut Forwarder) -> Result<Option<TunnelInfo>, DropReason> {
+        let packet = &mut self.packet;
+        let segment = strip_stt_segment(packet)?;
+        let endpoint = forwarder.endpoints.find(TunnelType::Stt, self.local, segment.key.src)?;
+        let progress = self.reassembler.push(segment.key, segment.place, packet, self.now_ms);
+        let SttProgress::Complete { ce } = progress.map_err(reason)? else { return Ok(None) };
+        let key = decap_stt(packet)?;
+        // CE is both bits; the DSCP stays.
+        let congested = segment.traffic_class | if ce { 3 } else { 0 };
+        propagate_ecn(congested, packet.head_mut())?;
+        if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
+            endpoint.rx.add(packet.len());
+        }
+        let outer = OuterIp {
+            source: segment.key.src,
+            destination: self.local,
+            protocol: Protocol::TCP,
+            traffic_class: congested,
+            ttl: 0,
+            dont_fragment: false,
+        };
+        Ok(Some(TunnelInfo::new(TunnelType::Stt, &outer, &key)))
+    }
+
+    /// Gives up frames that are too old and takes over what was dropped since the last tick.
+    pub(super) fn tick(&mut self, now_ms: u64, drops: &mut DropCounters) {
+        self.now_ms = now_ms;
+        self.reassembler.expire(now_ms);
+        for ((drop, reason), given_up) in GIVEN_UP.into_iter().zip(&mut self.given_up) {
+            drops.add(reason, given_up.advance_to(self.reassembler.dropped(drop)));
+        }
+        let overruns = self.socket.stats().map_or(0, |stats| stats.dropped);
+        drops.add(DropReason::ReceiveOverrun, self.overruns.advance_to(overruns));
+    }
+}
+
+fn reason(drop: SttDrop) -> DropReason {
+    match drop {
+        SttDrop::Overlap => DropReason::SttOverlap,
+        SttDrop::Expired => DropReason::SttExpired,
+        SttDrop::Evicted | SttDrop::OverLimit => DropReason::SttMemory,
+        SttDrop::Empty
+        | SttDrop::TotalTooShort
+        | SttDrop::BeyondTotal
+        | SttDrop::InconsistentTotal
+        | SttDrop::Scattered
+        | SttDrop::Superseded => DropReason::SttFrame,
+    }
+}

@@ -1,0 +1,211 @@
+//! Toward the underlay: a frame with its outer header becomes a UDP_SEGMENT train, a batch of GRE packets, one TCP-shaped
+//! super-segment, or tagged frames on the uplink.
+
+use datapath::config::TunnelConfig;
+use flow::{DropReason, Encapsulated, TunnelType, finish_gre};
+use netdev::batch::{Messages, Pieces};
+use netdev::io_error::IoError;
+use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
+use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
+use netdev::{Error, Ifindex};
+use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The outer source ports.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourcePorts {
+    pub(super) base: u16,
+    /// A power of two.
+    pub(super) count: u16,
+}
+
+/// What a tunnel is sent from; all workers send from the same.
+#[derive(Clone, Debug)]
+pub(super) enum Sender {
+    /// Source ports for UDP.
+    Udp {
+        /// This host's address.
+        local: IpAddr,
+        /// Whether single datagrams have a checksum.
+        checksum: bool,
+        pool: Arc<TxPool>,
+    },
+    /// A raw socket for GRE, which also keeps the host's own stack from answering.
+    Gre { local: IpAddr, socket: Arc<RawIp> },
+}
+
+impl Sender {
+    /// Opens what a tunnel is sent from, with source ports from this range; `None` for STT, which leaves by the uplink.
+    pub(super) fn open(tunnel: &TunnelConfig, ports: &SourcePorts) -> Result<Option<Self>, Error> {
+        let TunnelConfig { spec, local, .. } = *tunnel;
+        let SourcePorts { base, count } = *ports;
+        Ok(match spec.tunnel {
+            TunnelType::Gre => {
+                Some(Self::Gre { local, socket: Arc::new(RawIp::open(local, PROTOCOL_GRE)?) })
+            }
+            TunnelType::Vxlan | TunnelType::Geneve => {
+                let zero_checksum = !spec.checksum;
+                let options = TxOptions {
+                    base_port_hint: base,
+                    count,
+                    zero_checksum,
+                    ..TxOptions::default()
+                };
+                let pool = Arc::new(TxPool::new(local, options)?);
+                let (first, _) = pool.ports();
+                if first != base {
+                    tracing::warn!(
+                        %local,
+                        "some of the source ports {base} to {} are taken: tunnels are sent from {first} on, and news of narrow \
+                         paths to them is not heeded",
+                        base.saturating_add(count - 1)
+                    );
+                }
+                Some(Self::Udp { local, checksum: spec.checksum, pool })
+            }
+            TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => None,
+        })
+    }
+
+    /// Sends what goes to multicast groups by the device `uplink`.
+    pub(super) fn reach_groups(&self, uplink: Ifindex) -> Result<(), Error> {
+        match self {
+            Self::Udp { pool, .. } => pool.set_multicast_uplink(uplink),
+            Self::Gre { .. } => Ok(()),
+        }
+    }
+
+    /// True when the tunnel is sent from this. Several may be.
+    pub(super) fn is_for(&self, tunnel: &TunnelConfig) -> bool {
+        let TunnelConfig { spec, local: from, .. } = tunnel;
+        match (self, spec.tunnel) {
+            (Self::Udp { local, checksum, .. }, TunnelType::Vxlan | TunnelType::Geneve) => {
+                local == from && *checksum == spec.checksum
+            }
+            (Self::Gre { local, .. }, TunnelType::Gre) => local == from,
+            _ => false,
+        }
+    }
+}
+
+/// The sending halves of all tunnels.
+#[derive(Debug)]
+pub(super) struct Transmit {
+    senders: Vec<Sender>,
+    segmenter: Segmenter,
+}
+
+impl Transmit {
+    pub(super) fn new() -> Self {
+        Self { senders: Vec::new(), segmenter: Segmenter::new() }
+    }
+
+    pub(super) fn add(&mut self, sender: Sender) {
+        self.senders.push(sender);
+    }
+
+    /// Closes what none of these tunnels is sent from.
+    pub(super) fn retain(&mut self, tunnels: &[TunnelConfig]) {
+        self.senders.retain(|sender| tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
+    }
+
+    /// Sends a frame in a UDP tunnel: a super-packet as trains, as few as their limits allow.
+    pub(super) fn udp(
+        &mut self,
+        outer: &Encapsulated,
+        packet: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        let (local, remote) = outer.addresses(packet);
+        let pool = self.senders.iter().find_map(|sender| match sender {
+            Sender::Udp { local: from, checksum, pool } => {
+                (*from == local && *checksum == outer.checksum).then_some(pool)
+            }
+            Sender::Gre { .. } => None,
+        });
+        let pool = pool.ok_or(DropReason::EndpointUnresolved)?;
+        packet.linearize();
+        // The kernel writes the outer headers up to UDP's.
+        packet.pull_front(outer.tunnel_header);
+        let sent = self.segmenter.segment(
+            packet,
+            outer.outer_len - outer.tunnel_header,
+            SegmentChecksum::Complete,
+            |_| {},
+        );
+        let result = sent.map_err(segmentation).and_then(|segments| {
+            let train = |size: Option<usize>| TxTrain {
+                dst: SocketAddr::new(remote, outer.port),
+                entropy: outer.entropy,
+                tos: outer.traffic_class,
+                ttl: Some(outer.ttl),
+                gso_size: size.map(|size| size as u16),
+            };
+            for group in segments.trains(pool.max_segments(), MAX_TRAIN_BYTES) {
+                let size = (group.len() > 1).then_some(group.segment_len());
+                let mut pieces = Pieces::new();
+                if !pieces.extend(group.flat_map(|(header, payload)| [header, payload])) {
+                    return Err(DropReason::Segmentation);
+                }
+                pool.send(&train(size), pieces.as_slice()).map_err(refused)?;
+            }
+            Ok(())
+        });
+        // Room for the pulled bytes is there: they have just been taken off.
+        let _ = packet.push_front(outer.tunnel_header);
+        result
+    }
+
+    /// Sends a frame in GRE, each segment in a packet of its own.
+    pub(super) fn gre(
+        &mut self,
+        outer: &Encapsulated,
+        packet: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        let (local, remote) = outer.addresses(packet);
+        let socket = self.senders.iter().find_map(|sender| match sender {
+            Sender::Gre { local: from, socket } => (*from == local).then_some(socket),
+            Sender::Udp { .. } => None,
+        });
+        let socket = socket.ok_or(DropReason::EndpointUnresolved)?;
+        packet.linearize();
+        packet.pull_front(outer.tunnel_header);
+        let header_len = outer.outer_len - outer.tunnel_header;
+        let sent =
+            self.segmenter.segment(packet, header_len, SegmentChecksum::Complete, |segment| {
+                finish_gre(segment.header, segment.payload, segment.index as u32);
+            });
+        let tx = RawTx { dst: remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
+        let result = sent.map_err(segmentation).and_then(|segments| {
+            for group in segments.trains(Messages::MAX, usize::MAX) {
+                let mut messages = Messages::new();
+                for (header, payload) in group {
+                    if !messages.push([header, payload]) {
+                        return Err(DropReason::Segmentation);
+                    }
+                }
+                let sent = socket.send_batch(&tx, &messages).map_err(refused)?;
+                if sent < messages.len() {
+                    return Err(DropReason::QueueFull);
+                }
+            }
+            Ok(())
+        });
+        let _ = packet.push_front(outer.tunnel_header);
+        result
+    }
+}
+
+fn segmentation(_: SegmentError) -> DropReason {
+    DropReason::Segmentation
+}
+
+pub(super) fn refused(error: IoError) -> DropReason {
+    match error {
+        IoError::Full => DropReason::QueueFull,
+        IoError::LinkDown | IoError::DeviceGone => DropReason::UplinkDown,
+        IoError::TooBig => DropReason::UnderlayTooBig,
+        IoError::Unreachable => DropReason::UnderlayUnreachable,
+        _ => DropReason::DeviceError,
+    }
+}

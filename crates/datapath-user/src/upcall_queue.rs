@@ -1,0 +1,221 @@
+//! The queues of upcalls between the workers and the switch.
+//!
+//! Each port has a bounded queue of its own, and the queues are served round-robin. A guest that
+//! sends only new flows fills its own queue and does not delay the upcalls of other ports.
+
+use ahash::HashMap;
+use datapath::upcall::{Upcall, UpcallLimits};
+use flow::PortNo;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The packets of one port that wait in its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Backlog {
+    packets: usize,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Adds a packet of `len` bytes; false when that would exceed the limits.
+    pub(super) fn admit(&mut self, limits: UpcallLimits, len: usize) -> bool {
+        let bytes = self.bytes.saturating_add(len);
+        let has_room = self.packets < limits.packets && bytes <= limits.bytes;
+        if self.packets > 0 && !has_room {
+            return false;
+        }
+        self.packets += 1;
+        self.bytes = bytes;
+        true
+    }
+}
+
+/// The upcall queues of all ports. Workers push and upcall handlers take, each from any thread.
+#[derive(Debug)]
+pub(super) struct UpcallQueues {
+    limits: UpcallLimits,
+    state: Mutex<State>,
+    ready: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: HashMap<PortNo, Queue>,
+    /// The ports whose queue is not empty, in round-robin order.
+    turns: VecDeque<PortNo>,
+    stopped: bool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    upcalls: VecDeque<Upcall>,
+    backlog: Backlog,
+}
+
+impl UpcallQueues {
+    /// Makes empty queues.
+    pub(super) fn new(limits: UpcallLimits) -> Self {
+        Self { limits, state: Mutex::default(), ready: Condvar::new() }
+    }
+
+    /// The limits of each port's queue.
+    pub(super) const fn limits(&self) -> UpcallLimits {
+        self.limits
+    }
+
+    /// What waits in a port's queue at this moment.
+    pub(super) fn backlog(&self, port: PortNo) -> Backlog {
+        self.lock().queues.get(&port).map_or_else(Backlog::default, |queue| queue.backlog)
+    }
+
+    /// Queues and drains `upcalls`. Those whose queue is full are passed to `refused`.
+    pub(super) fn push(&self, upcalls: &mut Vec<Upcall>, mut refused: impl FnMut(Upcall)) {
+        if upcalls.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        let State { queues, turns, .. } = &mut *state;
+        for upcall in upcalls.drain(..) {
+            let queue = queues.entry(upcall.port).or_default();
+            if !queue.backlog.admit(self.limits, upcall.packet.len()) {
+                refused(upcall);
+                continue;
+            }
+            if queue.upcalls.is_empty() {
+                turns.push_back(upcall.port);
+            }
+            queue.upcalls.push_back(upcall);
+        }
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// Moves up to `most` upcalls into `out`, one of each port in turn, and waits up to `timeout` for
+    /// the first. Returns false once the queues are [stopped](Self::stop).
+    pub(super) fn take(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
+        let end = Instant::now() + timeout;
+        let mut state = self.lock();
+        while state.turns.is_empty() && !state.stopped {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            let waited = self.ready.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let State { queues, turns, stopped } = &mut *state;
+        for _ in 0..most {
+            let Some(port) = turns.pop_front() else { break };
+            let Some(queue) = queues.get_mut(&port) else { continue };
+            if let Some(upcall) = queue.upcalls.pop_front() {
+                queue.backlog.packets -= 1;
+                queue.backlog.bytes -= upcall.packet.len();
+                out.push(upcall);
+            }
+            if queue.upcalls.is_empty() {
+                // Removed, so that ports that no longer exist do not accumulate.
+                queues.remove(&port);
+            } else {
+                turns.push_back(port);
+            }
+        }
+        if !turns.is_empty() {
+            // Another handler may take the rest.
+            self.ready.notify_one();
+        }
+        !*stopped
+    }
+
+    /// Wakes all waiting handlers; from now on [`take`](Self::take) returns at once.
+    pub(super) fn stop(&self) {
+        self.lock().stopped = true;
+        self.ready.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics halfway through a change, so a poisoned state is consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datapath::upcall::{UpcallReason, WorkerId};
+    use flow::FlowKey;
+    use packet::PacketBuf;
+    use std::sync::Arc;
+
+    fn upcall(port: u32, len: usize) -> Upcall {
+        Upcall {
+            packet: PacketBuf::from_bytes(&vec![0; len]),
+            key: FlowKey::default(),
+            port: PortNo(port),
+            reason: UpcallReason::Miss,
+            worker: WorkerId(0),
+        }
+    }
+
+    fn push(queues: &UpcallQueues, upcalls: impl IntoIterator<Item = Upcall>) -> usize {
+        let mut refused = 0;
+        queues.push(&mut upcalls.into_iter().collect(), |_| refused += 1);
+        refused
+    }
+
+    fn take(queues: &UpcallQueues, most: usize) -> Vec<u32> {
+        let mut out = Vec::new();
+        assert!(queues.take(most, Duration::ZERO, &mut out));
+        out.iter().map(|upcall| upcall.port.0).collect()
+    }
+
+    #[test]
+    fn ports_take_turns_when_one_floods() {
+        let queues = UpcallQueues::new(UpcallLimits::default());
+        push(&queues, (0..100).map(|_| upcall(1, 60)));
+        push(&queues, [upcall(2, 60), upcall(2, 60), upcall(3, 60)]);
+        assert_eq!(take(&queues, 6), [1, 2, 3, 1, 2, 1]);
+        assert_eq!(take(&queues, 1000).len(), 97);
+        assert_eq!(take(&queues, 1), [0_u32; 0]);
+    }
+
+    #[test]
+    fn packets_are_refused_only_when_their_own_port_queue_is_full() {
+        let queues = UpcallQueues::new(UpcallLimits { packets: 3, bytes: 1000 });
+        assert_eq!(push(&queues, (0..5).map(|_| upcall(1, 60))), 2);
+        assert_eq!(push(&queues, (0..3).map(|_| upcall(2, 60))), 0);
+        // A packet longer than the limit may wait alone.
+        assert_eq!(push(&queues, [upcall(3, 5000), upcall(3, 1)]), 1);
+        assert_eq!(take(&queues, 3), [1, 2, 3]);
+        assert_eq!(push(&queues, [upcall(1, 60), upcall(1, 900)]), 1);
+    }
+
+    #[test]
+    fn admit_predicts_what_push_refuses() {
+        let limits = UpcallLimits { packets: 4, bytes: 1000 };
+        for lens in [[60; 6], [400; 6], [5000, 1, 1, 1, 1, 1], [1, 999, 0, 1, 0, 0]] {
+            for before in 0..lens.len() {
+                let queues = UpcallQueues::new(limits);
+                push(&queues, lens[..before].iter().map(|&len| upcall(1, len)));
+                let mut predicted = queues.backlog(PortNo(1));
+                for &len in &lens[before..] {
+                    let admits = predicted.admit(limits, len);
+                    assert_eq!(push(&queues, [upcall(1, len)]), usize::from(!admits), "{lens:?}");
+                    assert_eq!(queues.backlog(PortNo(1)), predicted);
+                }
+                let all = take(&queues, lens.len()).len();
+                assert!(all > 0 && queues.backlog(PortNo(1)) == Backlog::default());
+            }
+        }
+    }
+
+    #[test]
+    fn take_returns_when_the_queues_are_stopped() {
+        let queues = Arc::new(UpcallQueues::new(UpcallLimits::default()));
+        let taken = Arc::clone(&queues);
+        let taker =
+            std::thread::spawn(move || taken.take(1, Duration::from_secs(60), &mut Vec::new()));
+        queues.stop();
+        assert!(!taker.join().unwrap());
+    }
+}

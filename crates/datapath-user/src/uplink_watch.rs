@@ -1,0 +1,136 @@
+//! What the kernel says about the uplink, and whether its MTU is enough.
+
+use datapath::config::{Config, Underlay};
+use netdev::{Ifindex, Link};
+use tracing::warn;
+
+/// What the kernel says about the link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Up,
+    Down,
+    /// There is no such device any more.
+    Gone,
+}
+
+impl State {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// The MTU that the uplink has to have, in bytes; 0 where nothing needs any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct MtuNeeded {
+    tunnels: u16,
+    tags: u16,
+}
+
+impl MtuNeeded {
+    fn of(underlay: &Underlay) -> Self {
+        let tunnels = underlay.tunnels.iter().map(|tunnel| tunnel.spec.path_mtu_bytes).max();
+        Self { tunnels: tunnels.unwrap_or(0), tags: underlay.tagged_mtu_bytes }
+    }
+
+    /// What is wrong with this MTU, if anything is, and what would be right.
+    fn unmet_by(self, mtu: u32) -> Option<String> {
+        let Self { tunnels, tags } = self;
+        let right = tunnels.max(tags);
+        if mtu >= u32::from(right) {
+            return None;
+        }
+        let instead = if mtu < u32::from(tunnels) {
+            format!("or write underlay_mtu = {mtu} on all hosts")
+        } else {
+            let bytes = u32::from(tags) - mtu;
+            format!("or give the logical switches linked by tags an MTU that is {bytes} bytes less")
+        };
+        Some(format!(
+            "the uplink's MTU is {mtu} bytes, and the network file needs {right}: long packets will be lost; \
+             set it to {right}, {instead}"
+        ))
+    }
+}
+
+/// The uplink as the control thread knows it.
+#[derive(Debug)]
+pub(super) struct UplinkWatch {
+    pub(super) device: String,
+    pub(super) ifindex: Ifindex,
+    state: State,
+    /// What the MTU has to be for the longest packets of tunnels and for the longest tagged frames.
+    mtu_needed: MtuNeeded,
+    /// The MTU that was found too low; said once, and again when the device was gone.
+    mtu_too_low: Option<u32>,
+}
+
+impl UplinkWatch {
+    /// One that passes for up until it is [observed](Self::observe).
+    pub(super) fn new(config: &Config, ifindex: Ifindex) -> Self {
+        Self {
+            device: config.uplink.clone(),
+            ifindex,
+            state: State::Up,
+            mtu_needed: MtuNeeded::of(&config.underlay),
+            mtu_too_low: None,
+        }
+    }
+
+    /// Takes over what the MTU has to be from now on.
+    pub(super) fn require(&mut self, underlay: &Underlay) {
+        let needed = MtuNeeded::of(underlay);
+        if needed != self.mtu_needed {
+            (self.mtu_needed, self.mtu_too_low) = (needed, None);
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes over what the link is like now; it is gone when there is `None`.
+    pub(super) fn observe(&mut self, link: Option<&Link>) {
+        let state = match link {
+            Some(link) if link.up && link.running => State::Up,
+            Some(_) => State::Down,
+            None => State::Gone,
+        };
+        if state != self.state {
+            self.state = state;
+            let news = match state {
+                State::Up => "up again",
+                State::Down => "down",
+                State::Gone => "gone, will look for it",
+            };
+            warn!(uplink = %self.device, "uplink is {news}");
+        }
+        let too_low = link.and_then(|link| Some((link.mtu, self.mtu_needed.unmet_by(link.mtu)?)));
+        let mtu = too_low.as_ref().map(|(mtu, _)| *mtu);
+        if let Some((_, text)) = too_low
+            && mtu != self.mtu_too_low
+        {
+            warn!(uplink = %self.device, "{text}");
+        }
+        self.mtu_too_low = mtu;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtu_is_found_too_low_when_tunnels_or_tags_need_more() {
+        let needed = MtuNeeded { tunnels: 9000, tags: 1504 };
+        assert_eq!(needed.unmet_by(9000), None);
+        let text = needed.unmet_by(1500).unwrap();
+        assert!(text.contains("set it to 9000, or write underlay_mtu = 1500"), "{text}");
+        let text = MtuNeeded { tunnels: 0, tags: 1504 }.unmet_by(1500).unwrap();
+        assert!(text.contains("set it to 1504") && text.contains("4 bytes less"), "{text}");
+        assert_eq!(MtuNeeded { tunnels: 0, tags: 0 }.unmet_by(68), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! A port as a worker knows it: the device and the counters.
+
+use super::device::Device;
+use super::segmented_send::{SegmentedSender, needs_segmentation};
+use flow::{DropCounters, DropReason, Traffic};
+use netdev::io_error::IoError;
+use packet::PacketBuf;
+
+/// One VIF.
+#[derive(Debug, Default)]
+pub(super) struct Vif {
+    /// `None` while there is none.
+    pub(super) device: Option<Device>,
+    pub(super) rx: Traffic,
+    pub(super) tx: Traffic,
+    pub(super) drops: DropCounters,
+    /// Made when it is needed: hardly any guest uses such tags.
+    segmented: Option<Box<SegmentedSender>>,
+    /// Why the device is gone, until the control thread has been told.
+    pub(super) gone: Option<String>,
+}
+
+impl Vif {
+    /// Closes the device, because it is gone.
+    pub(super) fn close(&mut self, why: &IoError) {
+        if self.device.take().is_some() {
+            self.gone = Some(why.to_string());
+        }
+    }
+
+    pub(super) fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        let device = self.device.as_ref().ok_or(DropReason::PortDown)?;
+        let sent = if device.is_segmented_by_kernel() && needs_segmentation(packet) {
+            self.segmented.get_or_insert_default().send(packet, |segment| device.send(segment))?
+        } else {
+            device.send(packet)
+        };
+        match sent {
+            Ok(()) => {
+                self.tx.add(packet.len());
+                Ok(())
+            }
+            Err(error) => {
+                let reason = match error {
+                    IoError::Full => DropReason::QueueFull,
+                    IoError::LinkDown | IoError::DeviceGone => DropReason::PortDown,
+                    IoError::TooBig => DropReason::PortTooBig,
+                    _ => DropReason::DeviceError,
+                };
+                if matches!(error, IoError::DeviceGone) {
+                    self.close(&error);
+                }
+                Err(reason)
+            }
+        }
+    }
+}

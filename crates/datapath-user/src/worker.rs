@@ -1,0 +1,486 @@
+//! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
+
+use super::busy_poll::{BusyPoll, Idle};
+use super::cache::CacheStats;
+use super::fast_path::punt;
+use super::forward::{Forwarder, MAX_ANSWERS};
+use super::mailbox::{PortCounters, Report, Request};
+use super::receive::Receiver;
+use super::transmit;
+use super::uplink::UplinkSockets;
+use super::{BATCH, Notice, Notices, TICK};
+use datapath::config::{EndpointConfig, LinkConfig, Underlay};
+use datapath::megaflow::MegaflowId;
+use datapath::stats::{EndpointStats, MegaflowStats};
+use flow::{
+    DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType, strip_outer,
+};
+use netdev::Error;
+use netdev::epoll::{Epoll, Events, Waker};
+use netdev::io_error::IoError;
+use netdev::tap::Tap;
+use packet::PacketBuf;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use wire::{EthernetPacket, Protocol};
+
+/// What an epoll event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Token {
+    Waker,
+    Tags,
+    Receiver(usize),
+    Vif(PortNo),
+    Punt,
+}
+
+impl Token {
+    fn to_u64(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Waker => (0, 0),
+            Self::Tags => (1, 0),
+            Self::Receiver(index) => (2, index as u64),
+            Self::Vif(port) => (3, port.0.into()),
+            Self::Punt => (4, 0),
+        };
+        kind << 32 | index
+    }
+
+    fn from_u64(token: u64) -> Option<Self> {
+        let index = token as u32;
+        Some(match token >> 32 {
+            0 => Self::Waker,
+            1 => Self::Tags,
+            2 => Self::Receiver(index as usize),
+            3 => Self::Vif(PortNo(index)),
+            4 => Self::Punt,
+            _ => return None,
+        })
+    }
+}
+
+/// See the module. All of it belongs to its thread: there is no lock on the way of a packet.
+#[derive(Debug)]
+pub(super) struct Worker {
+    started: Instant,
+    epoll: Epoll,
+    busy_poll: BusyPoll,
+    waker: Arc<Waker>,
+    requests: mpsc::Receiver<Request>,
+    /// By the number in their tokens.
+    receivers: Vec<Option<Receiver>>,
+    /// What programs hand over.
+    punt_tap: Option<Tap>,
+    forwarder: Forwarder,
+    packet: PacketBuf,
+    notices: Notices,
+}
+
+impl Worker {
+    pub(super) fn new(
+        started: Instant,
+        (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
+        forwarder: Forwarder,
+        busy_poll: BusyPoll,
+        notices: Notices,
+    ) -> Result<Self, Error> {
+        let epoll = Epoll::new()?;
+        epoll.add(waker.as_fd(), Token::Waker.to_u64())?;
+        let packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        Ok(Self {
+            started,
+            epoll,
+            busy_poll,
+            waker,
+            requests,
+            receivers: Vec::new(),
+            punt_tap: None,
+            forwarder,
+            packet,
+            notices,
+        })
+    }
+
+    /// Forwards until it is asked to stop.
+    ///
+    /// # Errors
+    /// The loop itself cannot go on; devices that fail are no such error.
+    pub(super) fn run(&mut self) -> Result<(), Error> {
+        let mut events = Events::new();
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let idle = Instant::now();
+            let timeout = match self.busy_poll.idle(idle) {
+                Idle::Look => Duration::ZERO,
+                Idle::Sleep => next_tick.saturating_duration_since(idle),
+            };
+            self.epoll.wait(&mut events, Some(timeout))?;
+            let now = Instant::now();
+            if !events.is_empty() {
+                self.busy_poll.busy(now);
+            } else if timeout.is_zero() {
+                // Who else is to run on this processor goes first.
+                thread::yield_now();
+            }
+            self.forwarder.now_ms = (now - self.started).as_millis() as u64;
+            for token in events.tokens().filter_map(Token::from_u64) {
+                match token {
+                    Token::Waker => {
+                        if self.serve() {
+                            return Ok(());
+                        }
+                    }
+                    Token::Tags => self.receive_tagged(),
+                    Token::Receiver(index) => {
+                        if let Some(Some(receiver)) = self.receivers.get_mut(index) {
+                            receiver.receive(&mut self.forwarder);
+                        }
+                    }
+                    Token::Vif(port) => self.receive_from_vif(port),
+                    Token::Punt => self.receive_punted(),
+                }
+                self.forwarder.flush();
+            }
+            if now >= next_tick {
+                next_tick = now + TICK;
+                self.tick();
+            }
+        }
+    }
+
+    fn receive_from_vif(&mut self, port: PortNo) {
+        for _ in 0..BATCH {
+            let Some(vif) = self.forwarder.out.vif(port) else { return };
+            let Some(device) = &vif.device else { return };
+            self.packet.reset(PacketBuf::HEADROOM);
+            match device.recv(&mut self.packet) {
+                Ok(Some(())) => {
+                    vif.rx.add(self.packet.len());
+                    self.handle_guest_frame(port);
+                }
+                Ok(None) => return,
+                Err(IoError::LinkDown) => return,
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
+                    vif.drops.add(DropReason::Malformed, 1);
+                }
+                Err(error @ IoError::DeviceGone) => {
+                    vif.close(&error);
+                    return self.tell_gone(port);
+                }
+                // Such as a kind of super-packet that an older kernel has no words for: the frame is lost, the next is not.
+                Err(_) => vif.drops.add(DropReason::DeviceError, 1),
+            }
+        }
+    }
+
+    /// Forwards a frame that a guest has sent.
+    fn handle_guest_frame(&mut self, port: PortNo) {
+        let Self { packet, forwarder, .. } = self;
+        let settled = packet::settle_checksum(packet);
+        forwarder.show_sent(port, packet);
+        match settled {
+            Ok(()) => forwarder.frame(port, None, packet),
+            Err(_) => forwarder.refuse(port, DropReason::Malformed, packet),
+        }
+    }
+
+    /// Tells the control thread that a device is gone, if it is.
+    fn tell_gone(&mut self, port: PortNo) {
+        if let Some(vif) = self.forwarder.out.vif(port)
+            && let Some(why) = vif.gone.take()
+        {
+            self.notices.send(Notice::PortGone(port, why));
+        }
+    }
+
+    fn receive_tagged(&mut self) {
+        for _ in 0..BATCH {
+            self.packet.reset(PacketBuf::HEADROOM);
+            if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
+                return;
+            }
+            self.handle_tagged_frame();
+        }
+    }
+
+    /// Forwards a tagged frame of the uplink.
+    fn handle_tagged_frame(&mut self) {
+        let Self { packet, forwarder, .. } = self;
+        match forwarder.out.uplink.links.decap(packet) {
+            Ok((link, port)) => forwarder.frame(port, Some(&TunnelInfo::of_link(link)), packet),
+            // Shown to who looks on, too.
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// Drops what came by the uplink.
+    fn refuse(&mut self, reason: DropReason) {
+        let port = self.forwarder.out.uplink_port();
+        self.forwarder.refuse(port, reason, &self.packet);
+    }
+
+    fn receive_punted(&mut self) {
+        for _ in 0..BATCH {
+            let Some(tap) = &self.punt_tap else { break };
+            match punt::recv(tap, &mut self.packet) {
+                Ok(Some(())) => self.handle_punted_frame(),
+                Ok(None) | Err(IoError::LinkDown) => break,
+                Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
+                    self.forwarder.dropped(DropReason::Malformed);
+                }
+                // The control thread hears of it, too, and makes another.
+                Err(IoError::DeviceGone) => self.punt_tap = None,
+                Err(_) => self.forwarder.dropped(DropReason::DeviceError),
+            }
+        }
+        for receiver in self.receivers.iter_mut().flatten() {
+            receiver.flush_punted(&mut self.forwarder);
+        }
+    }
+
+    /// Goes on with a frame as if it had been read from where it came in.
+    fn handle_punted_frame(&mut self) {
+        let Some(port) = punt::decode(&mut self.packet) else {
+            return self.refuse(DropReason::Malformed);
+        };
+        // With the header in front nobody saw that it is SCTP.
+        packet::complete_crc32c(&mut self.packet);
+        let Self { packet, forwarder, .. } = self;
+        if port == forwarder.out.uplink_port() {
+            return self.handle_punted_uplink_frame();
+        }
+        let Some(vif) = forwarder.out.vif(port) else {
+            return self.refuse(DropReason::NoSuchPort);
+        };
+        vif.rx.add(packet.len());
+        self.handle_guest_frame(port);
+    }
+
+    fn handle_punted_uplink_frame(&mut self) {
+        let Self { packet, forwarder, receivers, .. } = self;
+        if EthernetPacket::new_checked(packet.head()).is_ok_and(|it| it.ethertype().is_vlan()) {
+            forwarder.out.uplink.rx.add(packet.len());
+            return self.handle_tagged_frame();
+        }
+        let outer = match strip_outer(packet) {
+            Ok(outer) if outer.protocol == Protocol::GRE => outer,
+            Ok(_) => return self.refuse(DropReason::TunnelProtocol),
+            Err(reason) => return self.refuse(reason),
+        };
+        let mut receivers = receivers.iter_mut().flatten();
+        match receivers.find(|receiver| receiver.receives_punted(outer.destination)) {
+            Some(receiver) => receiver.receive_punted(&outer, packet, forwarder),
+            None => self.refuse(DropReason::UnknownEndpoint),
+        }
+    }
+
+    /// Does what other threads ask for; true when the loop is to end.
+    fn serve(&mut self) -> bool {
+        self.waker.clear();
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                Request::Stop => return true,
+                request => self.serve_one(request),
+            }
+        }
+        false
+    }
+
+    fn serve_one(&mut self, request: Request) {
+        let Self { forwarder, .. } = self;
+        let cache = &mut forwarder.cache;
+        // Whoever asked may have given up waiting for the answer.
+        match request {
+            Request::Answers(answers) => {
+                answers.into_iter().for_each(|answer| forwarder.answered(answer));
+            }
+            Request::Put(megaflows) => megaflows.iter().for_each(|megaflow| {
+                // What does not fit goes up packet by packet.
+                let _ = cache.put(megaflow);
+            }),
+            Request::Delete(ids, reply) => {
+                let delete = |&id: &MegaflowId| Some((id, cache.delete(id)?));
+                let _ = reply.send(ids.iter().filter_map(delete).collect());
+            }
+            Request::Get(ids, reply) => {
+                let get = |&id: &MegaflowId| Some(cache.get(id)?.0);
+                let _ = reply.send(ids.iter().filter_map(get).collect());
+            }
+            Request::Dump(from, most, reply) => {
+                let mut out = Vec::new();
+                let next = cache.dump(from, most, &mut out);
+                let _ = reply.send((out, next));
+            }
+            Request::Usage(from, most, reply) => {
+                let mut out = Vec::new();
+                let next = cache.usage(from, most, &mut out);
+                let _ = reply.send((out, next));
+            }
+            Request::Execute(port, mut packet, actions) => {
+                forwarder.execute(port, &mut packet, &actions);
+            }
+            Request::Watch(watch) => forwarder.out.watchers.add(watch),
+            Request::Report(reply) => drop(reply.send(self.report())),
+            Request::Plug(port, device) => self.plug(port, device),
+            Request::Unplug(port) => {
+                if let Some(vif) = forwarder.out.vif(port) {
+                    vif.device = None;
+                }
+            }
+            Request::RemovePort(port, reply) => {
+                forwarder.out.remove_vif(port);
+                let _ = reply.send(());
+            }
+            Request::Underlay(underlay, reply) => drop(reply.send(self.set_underlay(&underlay))),
+            Request::Tunnel(receiver, sender) => self.add_tunnel(*receiver, sender),
+            Request::CloseUnderlay(reply) => {
+                self.receivers.clear();
+                forwarder.out.transmit.retain(&[]);
+                forwarder.out.uplink.replace(UplinkSockets::default());
+                let _ = reply.send(());
+            }
+            Request::PuntQueue(tap) => {
+                if let Err(error) = self.epoll.add(tap.as_fd(), Token::Punt.to_u64()) {
+                    tracing::error!("cannot wait for what programs hand over: {error}");
+                }
+                self.punt_tap = Some(tap);
+            }
+            Request::Overrun(frames) => {
+                forwarder.out.uplink.drops.add(DropReason::ReceiveOverrun, frames);
+            }
+            Request::Uplink(sockets) => {
+                if let Some(tags) = &sockets.tags
+                    && let Err(error) = self.epoll.add(tags.as_fd(), Token::Tags.to_u64())
+                {
+                    tracing::error!("cannot wait for tagged frames: {error}");
+                }
+                forwarder.out.uplink.replace(sockets);
+            }
+            Request::Resolved(news) => {
+                for &(endpoint, hop) in news.iter() {
+                    forwarder.endpoints.resolve(endpoint, hop);
+                }
+            }
+            Request::PathMtus(news) => {
+                for &(endpoint, mtu) in news.iter() {
+                    forwarder.endpoints.set_path_mtu(endpoint, mtu);
+                }
+            }
+            // Handled by the caller.
+            Request::Stop => {}
+        }
+    }
+
+    fn plug(&mut self, port: PortNo, device: super::device::Device) {
+        if let Err(error) = self.epoll.add(device.as_fd(), Token::Vif(port).to_u64()) {
+            let why = format!("cannot wait for frames: {error}");
+            return self.notices.send(Notice::PortGone(port, why));
+        }
+        self.forwarder.out.vif_or_new(port).device = Some(device);
+    }
+
+    /// Goes over to other end points, and closes the tunnels that are no longer there. What stays as it is is not touched.
+    ///
+    /// # Errors
+    /// An end point cannot be; the others are in place.
+    fn set_underlay(&mut self, underlay: &Underlay) -> Result<(), EndpointError> {
+        let links = underlay.links.iter().map(|&LinkConfig { port, link }| (link, port));
+        self.forwarder.out.uplink.links = links.collect();
+        let endpoints = &mut self.forwarder.endpoints;
+        let stay: HashMap<EndpointId, &EndpointConfig> =
+            underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
+        let is_gone = |(id, remote, endpoint): (EndpointId, IpAddr, &Endpoint)| {
+            let (spec, local) = endpoints.class(endpoint);
+            let stays = stay.get(&id).is_some_and(|config| {
+                (config.spec, config.local, config.remote) == (*spec, local, remote)
+            });
+            (!stays).then_some(id)
+        };
+        let gone: Vec<EndpointId> = endpoints.iter().filter_map(is_gone).collect();
+        gone.into_iter().for_each(|id| endpoints.remove(id));
+        for EndpointConfig { id, spec, local, remote } in &underlay.endpoints {
+            endpoints.insert(*id, spec, *local, *remote)?;
+        }
+        for place in &mut self.receivers {
+            place.take_if(|receiver| !underlay.tunnels.contains(receiver.tunnel()));
+        }
+        self.forwarder.out.transmit.retain(&underlay.tunnels);
+        Ok(())
+    }
+
+    fn add_tunnel(&mut self, receiver: Receiver, sender: Option<transmit::Sender>) {
+        if let Some(sender) = sender {
+            self.forwarder.out.transmit.add(sender);
+        }
+        let free = self.receivers.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.receivers.len());
+        if let Some(fd) = receiver.as_fd()
+            && let Err(error) = self.epoll.add(fd, Token::Receiver(index).to_u64())
+        {
+            tracing::error!("cannot wait for what tunnels bring: {error}");
+        }
+        match self.receivers.get_mut(index) {
+            Some(place) => *place = Some(receiver),
+            None => self.receivers.push(Some(receiver)),
+        }
+    }
+
+    fn tick(&mut self) {
+        let forwarder = &mut self.forwarder;
+        for receiver in self.receivers.iter_mut().flatten() {
+            receiver.tick(forwarder.now_ms, &mut forwarder.out.uplink.drops);
+        }
+        forwarder.out.uplink.tick();
+        forwarder.cache.maintain();
+        forwarder.out.watchers.remove_gone();
+        forwarder.out.answers_left = MAX_ANSWERS;
+        for (port, vif) in forwarder.out.vifs() {
+            // Found out when a frame was to be sent.
+            if let Some(why) = vif.gone.take() {
+                self.notices.send(Notice::PortGone(port, why));
+            }
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
+        let rows = endpoints.iter().map(|(id, remote, endpoint)| {
+            let (spec, local) = endpoints.class(endpoint);
+            let neighbour = match (spec.tunnel, endpoint.resolved) {
+                (TunnelType::Stt, true) => "resolved",
+                (TunnelType::Stt, false) => "unresolved",
+                _ => "kernel",
+            };
+            EndpointStats {
+                tunnel: spec.tunnel.name().to_owned(),
+                local,
+                remote,
+                neighbour: neighbour.to_owned(),
+                path_mtu: endpoints.path_mtu(id).unwrap_or(spec.path_mtu_bytes),
+                rx: endpoint.rx.into(),
+                tx: endpoint.tx.into(),
+            }
+        });
+        let rows = rows.collect();
+        let CacheStats { lookups, exact_hits, search_hits, mask_probes } = cache.stats();
+        let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
+        Report {
+            ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
+            uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
+            endpoints: rows,
+            megaflows: MegaflowStats {
+                megaflows: cache.len() as u64,
+                masks: cache.mask_count() as u64,
+                lookups,
+                exact_hits,
+                search_hits,
+                mask_probes,
+            },
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame.
+
+use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, Resolved};
+use flow::PortNo;
+use netdev::af_packet::PacketSocket;
+use netdev::{Ifindex, Link, Netns};
+use packet::PacketBuf;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_path/punt_all.bpf.c");
+
+/// What programs have been told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    PuntDevice(bool),
+    Uplink(Option<Ifindex>),
+    Port(PortNo, Option<Port>),
+    Resolved(Resolved),
+    PathMtu(PathMtu),
+}
+
+/// What matters of the device of a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    pub index: Ifindex,
+    pub is_usable: bool,
+    pub leads_elsewhere: bool,
+    pub mtu: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct FakePrograms(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    told: Vec<Told>,
+    /// Whether programs are attached.
+    attaches: bool,
+    tap: Option<(Ifindex, PacketSocket)>,
+    devices: BTreeMap<PortNo, Link>,
+    /// Where the devices are. Whoever removes a port may be elsewhere.
+    netns: Option<Netns>,
+}
+
+impl FakePrograms {
+    /// FakePrograms that are told, and attached to nothing.
+    pub fn idle() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// FakePrograms that hand over everything.
+    pub fn attached() -> Arc<Self> {
+        let state = State { attaches: true, ..State::default() };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, told: Told) {
+        self.state().told.push(told);
+    }
+
+    /// Has a program at the device of a port. It goes with the device.
+    fn follow(&self, port: PortNo, link: Option<&Link>) {
+        let mut state = self.state();
+        let Some(link) = link else { return state.detach(port) };
+        let before = state.devices.insert(port, link.clone());
+        if before.is_none_or(|before| before.index != link.index) {
+            state.attach(port);
+        }
+    }
+
+    /// All that has been told.
+    pub fn told(&self) -> Vec<Told> {
+        self.state().told.clone()
+    }
+
+    /// What has been told since this was asked last.
+    pub fn take(&self) -> Vec<Told> {
+        std::mem::take(&mut self.state().told)
+    }
+
+    /// What was told last of a port.
+    pub fn port(&self, port: PortNo) -> Option<Port> {
+        let told = self.told();
+        let mut ports = told.iter().rev().filter_map(|told| match told {
+            Told::Port(number, link) if *number == port => Some(link.clone()),
+            _ => None,
+        });
+        ports.next().flatten()
+    }
+
+    /// Sends a frame by the TAP as it is.
+    pub fn send(&self, packet: &PacketBuf) {
+        let state = self.state();
+        let (_, tap) = state.tap.as_ref().expect("a TAP");
+        tap.send(packet).unwrap();
+    }
+
+    /// Sends a frame by the TAP behind the header that says that it comes from that port.
+    pub fn punt(&self, port: PortNo, packet: &mut PacketBuf) {
+        let header = packet.push_front(14).unwrap();
+        header.fill(0);
+        header[..4].copy_from_slice(&port.0.to_be_bytes());
+        header[12..].copy_from_slice(&ETHERTYPE.0.to_be_bytes());
+        self.send(packet);
+    }
+}
+
+impl State {
+    /// Attaches a program to the device of a port, in the place of any there is.
+    fn attach(&self, port: PortNo) {
+        let (Some((tap, _)), Some(link), true) =
+            (&self.tap, self.devices.get(&port), self.attaches)
+        else {
+            return;
+        };
+        let object = compile(port, *tap);
+        let tc = |arguments: &[&str]| run(&mut self.tc(arguments));
+        tc(&["qdisc", "replace", "dev", &link.name, "clsact"]);
+        let filter =
+            ["filter", "replace", "dev", &link.name, "ingress", "pref", "1", "handle", "1"];
+        let path = object.to_str().expect("a path");
+        tc(&[&filter[..], &["bpf", "direct-action", "obj", path, "sec", "tc"]].concat());
+        std::fs::remove_file(object).unwrap();
+    }
+
+    fn detach(&mut self, port: PortNo) {
+        if let (Some(link), true) = (self.devices.remove(&port), self.attaches) {
+            // The device may be gone, and the program with it.
+            let _ = self.tc(&["qdisc", "del", "dev", &link.name, "clsact"]).output();
+        }
+    }
+
+    fn tc(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("tc");
+        command.args(arguments);
+        self.netns.as_ref().expect("a namespace").command(command)
+    }
+}
+
+fn compile(port: PortNo, tap: Ifindex) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("punt-all-{}-{number}.o", std::process::id());
+    let object = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let is_uplink = u8::from(port == super::UPLINK);
+    run(Command::new("clang-19")
+        .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Werror"])
+        .arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH))
+        .args([
+            format!("-DPORT={port}"),
+            format!("-DTAP={tap}"),
+            format!("-DIS_UPLINK={is_uplink}"),
+        ])
+        .args(["-c", SOURCE, "-o"])
+        .arg(&object));
+    object
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+}
+
+impl FastPath for FakePrograms {
+    fn punt_device(&self, device: Option<Ifindex>) {
+        self.tell(Told::PuntDevice(device.is_some()));
+        let mut state = self.state();
+        state.tap = device.map(|index| (index, PacketSocket::open_sender(index).unwrap()));
+        state.devices.keys().for_each(|port| state.attach(*port));
+    }
+
+    fn uplink(&self, link: Option<&Link>) {
+        self.tell(Told::Uplink(link.map(|link| link.index)));
+        self.state().netns.get_or_insert_with(|| Netns::current().unwrap());
+        self.follow(super::UPLINK, link);
+    }
+
+    fn port(&self, port: PortNo, link: Option<&Link>) {
+        let told = link.map(|link| Port {
+            index: link.index,
+            is_usable: link.is_usable(),
+            leads_elsewhere: link.leads_elsewhere(),
+            mtu: link.mtu,
+        });
+        self.tell(Told::Port(port, told));
+        self.follow(port, link);
+    }
+
+    fn resolved(&self, news: &[Resolved]) {
+        news.iter().for_each(|news| self.tell(Told::Resolved(*news)));
+    }
+
+    fn path_mtus(&self, news: &[PathMtu]) {
+        news.iter().for_each(|news| self.tell(Told::PathMtu(*news)));
+    }
+}

@@ -1,0 +1,324 @@
+//! Ports as veth pairs: they outlive the process, but not an orderly end; and what programs are told of them.
+
+use super::fake_programs::{FakePrograms, Port, Told};
+use super::{Lab, MTU, PATIENCE, TAP, config, guest_mac, guest_port, punt};
+use datapath::Datapath;
+use datapath::config::{DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay};
+use datapath_user::UserDatapath;
+use flow::{Dscp, EndpointId, NextHop, PortNo, Ttl, TunnelSpec, TunnelType};
+use netdev::{IpPrefix, Link, Netns, Route};
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use testkit::host::{TestHost, wait_until};
+
+fn device(guest: &TestHost) -> Link {
+    guest.netlink().link("eth0").unwrap()
+}
+
+fn has_pairs(lab: &Lab) -> usize {
+    let links = lab.host.netlink().links().unwrap();
+    links.iter().filter(|link| link.name.starts_with("weft-") && link.is_veth()).count()
+}
+
+/// The devices that give frames room for outer headers.
+fn rooms(lab: &Lab) -> Vec<Link> {
+    let links = lab.host.netlink().links().unwrap();
+    links.into_iter().filter(|link| link.name.starts_with("weft-room")).collect()
+}
+
+#[test]
+fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
+    testkit::require_root!();
+    let (lab, guest) = (Lab::new(), TestHost::new("g1"));
+    let programs = FakePrograms::idle();
+    let datapath = lab.start(&programs, Vec::new());
+    datapath_add(&lab, &datapath, guest_port(1, &guest));
+    let inner = device(&guest);
+    assert_eq!((inner.mac, inner.mtu), (guest_mac(1), u32::from(MTU)));
+    assert!(inner.is_usable() && inner.leads_elsewhere());
+    let addresses = guest.netlink().addresses(Some(inner.index)).unwrap();
+    let addresses: Vec<String> = addresses.iter().map(|it| it.prefix.to_string()).collect();
+    assert!(addresses.contains(&"10.0.0.1/24".to_owned()), "{addresses:?}");
+    assert!(addresses.contains(&"fd00::1/64".to_owned()), "{addresses:?}");
+    let features = guest.ethtool().unwrap().features("eth0").unwrap();
+    assert!(!features["tx-udp_tnl-segmentation"].active && features["tx-tcp-segmentation"].active);
+
+    let outer = inner.lower.unwrap().index;
+    let told = Port { index: outer, is_usable: true, leads_elsewhere: true, mtu: MTU.into() };
+    assert_eq!(programs.port(PortNo(1)), Some(told));
+    let quiet = format!(
+        "net/ipv6/conf/{}/disable_ipv6",
+        lab.host.netlink().link_by_index(outer).unwrap().name
+    );
+    assert_eq!(lab.host.read_sysctl(&quiet).unwrap(), "1");
+    let rooms_now = rooms(&lab);
+    assert!(rooms_now.iter().all(|room| !room.up), "{rooms_now:?}");
+    let bridge = rooms_now.iter().find(|room| room.kind.as_deref() == Some("bridge")).unwrap();
+    let ports = lab.host.netlink().links().unwrap();
+    let ports = ports.iter().filter(|link| link.master == Some(bridge.index));
+    assert_eq!(ports.filter(|link| link.index == outer || !link.is_veth()).count(), 2);
+
+    // The guest takes its device down, and up.
+    for up in [false, true] {
+        let netlink = guest.netlink();
+        let set = if up { netlink.set_up(inner.index) } else { netlink.set_down(inner.index) };
+        set.unwrap();
+        wait_until(PATIENCE, "programs are told", || {
+            programs.port(PortNo(1)).is_some_and(|port| port.is_usable == up)
+        });
+    }
+    datapath.remove_port(PortNo(1)).unwrap();
+    assert_eq!(programs.port(PortNo(1)), None);
+    assert!(guest.netlink().link("eth0").unwrap_err().is_not_found());
+    assert_eq!((has_pairs(&lab), rooms(&lab).len()), (0, 0));
+}
+
+fn datapath_add(lab: &Lab, datapath: &dyn Datapath, port: PortConfig) {
+    lab.host.run(|| datapath.add_port(port)).unwrap();
+}
+
+#[test]
+fn device_that_stays_in_the_hosts_namespace_leads_nowhere_else() {
+    testkit::require_root!();
+    let lab = Lab::new();
+    let programs = FakePrograms::idle();
+    let device = DeviceConfig::Tap { name: "here".to_owned(), guest: None, mtu: MTU };
+    let port = PortConfig { device, ..guest_port(1, &lab.peer) };
+    let datapath = lab.start(&programs, vec![port]);
+    let inner = lab.host.netlink().link("here").unwrap();
+    let told = programs.port(PortNo(1)).unwrap();
+    assert!(told.is_usable && !told.leads_elsewhere);
+    assert_eq!(told.index, inner.lower.unwrap().index);
+    datapath.join().unwrap();
+    assert!(lab.host.netlink().link("here").unwrap_err().is_not_found());
+}
+
+#[test]
+fn port_is_opened_again_when_its_guest_is_back() {
+    testkit::require_root!();
+    let lab = Lab::new();
+    let programs = FakePrograms::idle();
+    let name = format!("weft-test-{}-back", std::process::id());
+    let guest = Netns::create(&name).unwrap();
+    let datapath = lab.start(&programs, vec![guest_port(1, &guest)]);
+    let first = programs.port(PortNo(1)).unwrap();
+    let state = || datapath.snapshot().unwrap().ports[0].state.clone();
+    assert_eq!(state(), "up");
+    drop(guest);
+    Netns::remove(&name).unwrap();
+    wait_until(PATIENCE, "the port is down", || state().starts_with("down"));
+    assert_eq!(programs.port(PortNo(1)), None);
+    let guest = Netns::create(&name).unwrap();
+    wait_until(PATIENCE, "the port is up", || state() == "up");
+    assert_ne!(programs.port(PortNo(1)).unwrap().index, first.index);
+    assert!(guest.netlink().unwrap().link("eth0").unwrap().is_usable());
+    drop(datapath);
+    Netns::remove(&name).unwrap();
+}
+
+/// A process with a datapath, which is killed.
+struct Victim(Child);
+
+const GUESTS: &str = "WEFT_TEST_GUESTS";
+const UPLINK_NAME: &str = "WEFT_TEST_UPLINK";
+
+impl Victim {
+    /// One with a port for each of the guests.
+    fn start(lab: &Lab, guests: &[&TestHost]) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let names: Vec<&str> = guests.iter().filter_map(|guest| guest.name()).collect();
+        command
+            .args([
+                "--exact",
+                "fast_path::ports::datapath_of_another_process",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(GUESTS, names.join(" "))
+            .env(UPLINK_NAME, &lab.uplink.name)
+            .stdout(Stdio::piped());
+        let mut child = lab.host.command(command).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.contains("all ports are open")));
+        Self(child)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// No test: what [`Victim`] does.
+#[test]
+#[ignore = "other tests start it, to kill it"]
+fn datapath_of_another_process() {
+    let guests = std::env::var(GUESTS).expect("the names of namespaces");
+    let uplink = std::env::var(UPLINK_NAME).expect("the name of a device");
+    let guests: Vec<Netns> = guests.split(' ').map(|name| Netns::open(name).unwrap()).collect();
+    let ports = (1..).zip(&guests).map(|(number, guest)| guest_port(number, guest));
+    let config = config(&uplink, ports.collect(), Underlay::default());
+    let _datapath = UserDatapath::start_behind(punt(FakePrograms::idle()), config).unwrap();
+    println!("all ports are open");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn guests_keep_their_devices_when_the_process_is_killed_and_another_begins() {
+    testkit::require_root!();
+    let lab = Lab::new();
+    let guests = ["stays", "moves", "goes"].map(TestHost::new);
+    let [stays, changes, goes] = &guests;
+    Victim::start(&lab, &[stays, changes, goes]).kill();
+    let before = guests.each_ref().map(device);
+    assert!(before.iter().all(Link::is_usable), "killing it has not interrupted them");
+    assert_eq!(has_pairs(&lab), 3);
+    assert!(lab.host.netlink().link(TAP).unwrap_err().is_not_found());
+
+    // The next one has no port of the third guest's, another MAC address for the second, and other numbers.
+    let programs = FakePrograms::idle();
+    let renumbered = PortConfig { port: PortNo(9), ..guest_port(1, stays) };
+    let mut changed = guest_port(2, changes);
+    if let DeviceConfig::Tap { guest: Some(guest), .. } = &mut changed.device {
+        guest.mac = guest_mac(77);
+    }
+    let datapath = lab.start(&programs, vec![renumbered, changed]);
+    let after = [stays, changes].map(device);
+    assert_eq!(after[0].index, before[0].index, "adopted");
+    assert_eq!(programs.port(PortNo(9)).unwrap().index, before[0].lower.unwrap().index);
+    assert_eq!(after[1].mac, guest_mac(77));
+    assert_ne!(after[1].index, before[1].index, "made anew");
+    assert!(goes.netlink().link("eth0").unwrap_err().is_not_found(), "removed");
+
+    datapath.join().unwrap();
+    assert_eq!(has_pairs(&lab), 0);
+    assert!(stays.netlink().link("eth0").unwrap_err().is_not_found());
+}
+
+#[test]
+fn tap_takes_the_place_of_a_pair_that_was_left_behind() {
+    testkit::require_root!();
+    let (lab, guest) = (Lab::new(), TestHost::new("g1"));
+    Victim::start(&lab, &[&guest]).kill();
+    assert_eq!(device(&guest).kind.as_deref(), Some("veth"));
+    let ports = vec![guest_port(1, &guest)];
+    let config = config(&lab.uplink.name, ports, Underlay::default());
+    let datapath = lab.host.run(|| UserDatapath::start(config)).unwrap();
+    assert_eq!(datapath.snapshot().unwrap().ports[0].state, "up");
+    assert_eq!(device(&guest).kind.as_deref(), Some("tun"));
+    assert_eq!(has_pairs(&lab), 0);
+}
+
+#[test]
+fn link_of_another_is_left_alone_when_it_has_the_guests_name() {
+    testkit::require_root!();
+    let (lab, guest) = (Lab::new(), TestHost::new("g1"));
+    testkit::host::pair(&guest, &lab.peer);
+    let before = device(&guest);
+    let datapath = lab.start(&FakePrograms::idle(), vec![guest_port(1, &guest)]);
+    let state = datapath.snapshot().unwrap().ports[0].state.clone();
+    assert!(state.contains("has a link of that name already"), "{state}");
+    drop(datapath);
+    assert_eq!(device(&guest).index, before.index);
+}
+
+const VXLAN: TunnelSpec = TunnelSpec {
+    tunnel: TunnelType::Vxlan,
+    port: 4789,
+    checksum: false,
+    ttl: Ttl::Fixed(64),
+    dscp: Dscp::Inherit,
+    key: true,
+    sequence: false,
+    path_mtu_bytes: 1500,
+    clamp_mss: false,
+};
+
+#[test]
+fn programs_are_told_in_order_and_of_all_end_points() {
+    testkit::require_root!();
+    let (lab, guest) = (Lab::new(), TestHost::new("g1"));
+    let programs = FakePrograms::idle();
+    let local = IpAddr::from(lab.uplink.ip4);
+    let spec = VXLAN;
+    let endpoint = |id, remote| EndpointConfig { id: EndpointId(id), spec, local, remote };
+    let underlay = Underlay {
+        tunnels: vec![TunnelConfig { port: PortNo(70_000), spec, local, group: None }],
+        // The last is nowhere.
+        endpoints: vec![endpoint(4, lab.far.ip4.into()), endpoint(5, [203, 0, 113, 1].into())],
+        ..Underlay::default()
+    };
+    let datapath = lab.start_with(&programs, vec![guest_port(1, &guest)], underlay.clone());
+    let told = programs.told();
+    let place = |told: &[Told], what: &dyn Fn(&Told) -> bool| told.iter().position(what);
+    let uplink = place(&told, &|it| *it == Told::Uplink(Some(lab.uplink.index))).unwrap();
+    let port = place(&told, &|it| matches!(it, Told::Port(PortNo(1), Some(_)))).unwrap();
+    let punt_device = place(&told, &|it| *it == Told::PuntDevice(true)).unwrap();
+    assert!(punt_device < uplink && uplink < port, "{told:?}");
+    let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
+    let resolved = Told::Resolved((EndpointId(4), Some(hop)));
+    wait_until(PATIENCE, "it is resolved", || programs.told().contains(&resolved));
+    let of_nowhere = |it: &Told| matches!(it, Told::Resolved((EndpointId(5), _)));
+    assert!(!programs.told().iter().any(of_nowhere));
+
+    // Their numbers change hands.
+    let endpoints = vec![endpoint(5, lab.far.ip4.into()), endpoint(4, [203, 0, 113, 1].into())];
+    datapath.set_underlay(Underlay { endpoints, ..underlay.clone() }).unwrap();
+    assert!(programs.told().contains(&Told::Resolved((EndpointId(4), None))), "it was another's");
+    datapath.set_underlay(underlay).unwrap();
+
+    // The uplink goes, and so do the others.
+    let mac = wire::MacAddr([2, 9, 9, 9, 9, 9]);
+    lab.host.netlink().set_mac(lab.uplink.index, mac).unwrap();
+    let hop = NextHop { source: mac, destination: lab.far.mac };
+    let resolved = Told::Resolved((EndpointId(4), Some(hop)));
+    wait_until(PATIENCE, "the new address is told", || programs.told().contains(&resolved));
+    lab.host.netlink().delete(lab.host.netlink().index_of(TAP).unwrap()).unwrap();
+    wait_until(PATIENCE, "there is another TAP", || {
+        let told = programs.told();
+        told.ends_with(&[Told::PuntDevice(false), Told::PuntDevice(true)])
+    });
+    lab.host.netlink().delete(lab.uplink.index).unwrap();
+    wait_until(PATIENCE, "the uplink is gone", || programs.told().contains(&Told::Uplink(None)));
+    drop(datapath);
+}
+
+#[test]
+fn end_points_behind_a_router_are_all_resolved_when_there_are_many() {
+    testkit::require_root!();
+    // More than are looked up before the datapath begins.
+    let count: u32 = std::env::var("WEFT_ENDPOINTS").map_or(20_000, |count| count.parse().unwrap());
+    let lab = Lab::new();
+    let programs = FakePrograms::idle();
+    let local = IpAddr::from(lab.uplink.ip4);
+    let everywhere = "0.0.0.0/0".parse::<IpPrefix>().unwrap();
+    lab.host.netlink().add_route(&Route::via(everywhere, lab.far.ip4.into())).unwrap();
+    let remote = |number: u32| Ipv4Addr::from(0x6440_0000 + number).into();
+    let endpoint = |number| {
+        let (id, remote) = (EndpointId(number), remote(number));
+        EndpointConfig { id, spec: VXLAN, local, remote }
+    };
+    let underlay = Underlay {
+        tunnels: vec![TunnelConfig { port: PortNo(70_000), spec: VXLAN, local, group: None }],
+        endpoints: (0..count).map(endpoint).collect(),
+        ..Underlay::default()
+    };
+    let start = std::time::Instant::now();
+    let datapath = lab.start_with(&programs, Vec::new(), underlay);
+    eprintln!("{count} end points: begins after {:?}", start.elapsed());
+    let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
+    let mut resolved = std::collections::BTreeSet::new();
+    wait_until(PATIENCE * (1 + count / 100_000), "all are resolved", || {
+        for told in programs.take() {
+            if let Told::Resolved((id, to)) = told {
+                assert_eq!(to, Some(hop));
+                resolved.insert(id);
+            }
+        }
+        resolved.len() == count as usize
+    });
+    eprintln!("all are resolved after {:?}", start.elapsed());
+    drop(datapath);
+}

@@ -1,0 +1,179 @@
+//! The configuration of a datapath: ports, tunnels, end points and limits.
+
+use crate::solicit::SolicitLimits;
+use crate::upcall::UpcallLimits;
+use flow::{EndpointId, PortNo, TagLink, TunnelSpec};
+use netdev::IpPrefix;
+use std::net::IpAddr;
+use std::time::Duration;
+use wire::MacAddr;
+
+/// The highest port number that may have a device; 0 is the uplink.
+pub const MAX_PORT: PortNo = PortNo(0xffff);
+/// The most forwarding threads.
+pub const MAX_WORKERS: usize = 64;
+
+/// Everything a datapath needs to start. The caller has validated it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The host's name, for logs and [`Snapshot`](crate::stats::Snapshot).
+    pub host: String,
+    /// The name of the device toward the underlay.
+    pub uplink: String,
+    /// The port number that stands for the uplink: output to it sends a frame with its own tags.
+    pub uplink_port: PortNo,
+    /// The tunnels, end points and tagged links on the uplink.
+    pub underlay: Underlay,
+    /// The local virtual interfaces (VIFs).
+    pub ports: Vec<PortConfig>,
+    /// The first outer source port. The range carries the entropy of the inner flows.
+    pub entropy_base: u16,
+    /// The number of outer source ports in that range.
+    pub entropy_ports: u16,
+    /// The forwarding threads.
+    pub workers: Workers,
+    /// The most megaflows of each forwarding thread.
+    pub megaflows: usize,
+    /// How many packets may wait for translation.
+    pub upcalls: UpcallLimits,
+    /// How often logical routers ask for neighbours; each forwarding thread has these limits.
+    pub solicit: SolicitLimits,
+}
+
+/// The forwarding threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Workers {
+    /// Their number, 1 to [`MAX_WORKERS`]. The hash of a packet's (inner) flow selects the thread.
+    pub count: usize,
+    /// How long an idle thread busy-polls before it sleeps, adaptively; zero never busy-polls.
+    pub busy_poll: Duration,
+}
+
+impl Default for Workers {
+    /// One thread. It busy-polls for half as long as the kernel polls before it halts the processor
+    /// of a virtual machine (haltpoll).
+    fn default() -> Self {
+        Self { count: 1, busy_poll: Duration::from_micros(100) }
+    }
+}
+
+/// What is reached over the uplink. It may change while the datapath runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Underlay {
+    /// The logical switches that are linked by VLAN tags.
+    pub links: Vec<LinkConfig>,
+    /// The uplink MTU in bytes that the longest tagged frame needs; 0 without `links`.
+    pub tagged_mtu_bytes: u16,
+    /// The local ends of tunnels. Each has its own socket.
+    pub tunnels: Vec<TunnelConfig>,
+    /// The remote ends of tunnels.
+    pub endpoints: Vec<EndpointConfig>,
+}
+
+/// A remote end point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointConfig {
+    /// Its number, by which actions refer to it.
+    pub id: EndpointId,
+    /// The settings shared by all end points of its tunnel type.
+    pub spec: TunnelSpec,
+    /// This host's address.
+    pub local: IpAddr,
+    /// The other host's address.
+    pub remote: IpAddr,
+}
+
+/// A logical switch that is linked by VLAN tags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkConfig {
+    /// The port by which its frames enter the pipeline, after the tags are removed.
+    pub port: PortNo,
+    /// The tags.
+    pub link: TagLink,
+}
+
+/// The local end of a tunnel type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TunnelConfig {
+    /// The port by which decapsulated packets enter the pipeline.
+    pub port: PortNo,
+    /// The settings shared by all its end points.
+    pub spec: TunnelSpec,
+    /// This host's address.
+    pub local: IpAddr,
+    /// The multicast group to receive from instead of `local` (UDP tunnels only). Frames to the
+    /// group are sent from the sockets of the tunnel without group, which must exist as well.
+    pub group: Option<IpAddr>,
+}
+
+impl TunnelConfig {
+    /// The destination address of packets to this end: the group, or this host's address.
+    pub fn address(&self) -> IpAddr {
+        self.group.unwrap_or(self.local)
+    }
+}
+
+/// A local VIF.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortConfig {
+    /// Its number, 1 to [`MAX_PORT`].
+    pub port: PortNo,
+    /// Its name in the network file.
+    pub name: String,
+    /// The logical switch it belongs to.
+    pub logical_switch: String,
+    /// Its device.
+    pub device: DeviceConfig,
+}
+
+/// The device of a VIF.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeviceConfig {
+    /// A TAP that the datapath makes. With eBPF programs it makes a veth pair instead.
+    Tap {
+        /// The device's name.
+        name: String,
+        /// The namespace to move it into, and its addresses there.
+        guest: Option<GuestConfig>,
+        /// The guest's MTU in bytes.
+        mtu: u16,
+    },
+    /// A TAP that the datapath makes and a virtual machine opens.
+    Vm {
+        /// The device's name.
+        name: String,
+        /// The guest's MTU in bytes.
+        mtu: u16,
+    },
+    /// A device that exists already.
+    Interface {
+        /// The device's name.
+        name: String,
+        /// The guest's MTU in bytes. The device should have the same.
+        mtu: u16,
+    },
+}
+
+/// The settings of a guest's device in the guest's namespace, where nobody else configures it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GuestConfig {
+    /// The namespace's name.
+    pub netns: String,
+    /// The guest's MAC address.
+    pub mac: MacAddr,
+    /// The guest's addresses with their prefix lengths.
+    pub addresses: Vec<IpPrefix>,
+}
+
+impl std::fmt::Display for DeviceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tap { name, guest: Some(guest), .. } => {
+                write!(f, "tap {name} in {}", guest.netns)
+            }
+            Self::Tap { name, guest: None, .. } => write!(f, "tap {name}"),
+            Self::Vm { name, .. } => write!(f, "vm {name}"),
+            Self::Interface { name, .. } => write!(f, "interface {name}"),
+        }
+    }
+}
