@@ -14,7 +14,7 @@ use flow::{
 };
 use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;
-use pipeline::{Learned, Program, translate};
+use pipeline::{LearnedTables, Program, translate};
 use wire::{EthernetPacket, MacAddr};
 
 use crate::offload;
@@ -117,7 +117,7 @@ impl Switch {
         packet: &mut PacketBuf,
     ) -> Outcome {
         let key = extract(packet, port, tunnel).map_err(|_| DropReason::Malformed)?;
-        let translation = translate(self.program, &key, &Learned::default(), &mut ());
+        let translation = translate(self.program, &key, &LearnedTables::default(), &mut ());
         let from_underlay = !LOCAL_PORTS.contains(&port);
         let mut sink = Sink { from_underlay, ..Sink::default() };
         execute(&translation.actions, packet, &mut self.endpoints, &mut sink);

@@ -4,7 +4,7 @@ mod large;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use flow::{Field, FlowKey, PortKey};
-use pipeline::{LogicalPort, Place, PortSecurity, Program, translate};
+use pipeline::{LogicalPort, PortLocation, PortSecurity, Program, translate};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -53,10 +53,10 @@ fn change(criterion: &mut Criterion) {
         bencher.iter(|| {
             let before = loader.program();
             loader.remove_port(datapath, key);
-            let place = Place::Local(large::guest_port(switch, guest));
+            let location = PortLocation::Local(large::guest_port(switch, guest));
             let security = PortSecurity::default();
             let name = large::guest_name(switch, guest);
-            loader.set_port(datapath, key, LogicalPort { name, place, security });
+            loader.set_port(datapath, key, LogicalPort { name, location, security });
             let ids: Vec<_> = flows.iter().filter_map(|flow| loader.add_flow(flow).ok()).collect();
             let between = loader.program();
             for id in ids {

@@ -35,7 +35,7 @@ pub struct Loader {
     free_groups: Vec<GroupId>,
     flows: Map<FlowId, Loaded>,
     /// Which flows have asked for a name.
-    users: Map<Question, Vec<FlowId>>,
+    users: Map<NameQuery, Vec<FlowId>>,
     strings: Strings,
     /// Compiled actions that mention no names.
     shared_ops: Map<(Arc<str>, TableId), Arc<[Op]>>,
@@ -115,7 +115,7 @@ struct Variant {
 
 /// What the compiler asked for.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-enum Question {
+enum NameQuery {
     Port(Arc<str>),
     AddressSet(Arc<str>),
     PortGroup(Arc<str>),
@@ -149,11 +149,11 @@ impl Parsed {
 struct Asking<'a> {
     loader: &'a Loader,
     datapath: DatapathKey,
-    asked: RefCell<Vec<Question>>,
+    asked: RefCell<Vec<NameQuery>>,
 }
 
 impl Asking<'_> {
-    fn ask(&self, question: Question) {
+    fn ask(&self, question: NameQuery) {
         let mut asked = self.asked.borrow_mut();
         if !asked.contains(&question) {
             asked.push(question);
@@ -167,22 +167,22 @@ impl Scope for Asking<'_> {
         if matches!(name, "none" | "") {
             return Some(0);
         }
-        self.ask(Question::Port(self.loader.strings.find(name)));
+        self.ask(NameQuery::Port(self.loader.strings.find(name)));
         self.loader.names.get(&self.datapath)?.meaning(name).map(PortKey::value)
     }
 
     fn address_set(&self, name: &str) -> Option<&[Constant]> {
-        self.ask(Question::AddressSet(self.loader.strings.find(name)));
+        self.ask(NameQuery::AddressSet(self.loader.strings.find(name)));
         self.loader.address_sets.get(name).map(Vec::as_slice)
     }
 
     fn port_group(&self, name: &str) -> Option<&[String]> {
-        self.ask(Question::PortGroup(self.loader.strings.find(name)));
+        self.ask(NameQuery::PortGroup(self.loader.strings.find(name)));
         self.loader.port_groups.get(name).map(Vec::as_slice)
     }
 
     fn is_chassis_resident(&self, port: &str) -> bool {
-        self.ask(Question::Resident(self.loader.strings.find(port)));
+        self.ask(NameQuery::Resident(self.loader.strings.find(port)));
         !self.loader.elsewhere.contains_key(port)
     }
 }
@@ -285,7 +285,7 @@ impl Loader {
         for (name, meaning) in [(old.as_deref(), None), (name, Some(key))] {
             let Some(name) = name else { continue };
             let name = self.strings.keep(name);
-            self.change(&Question::Port(Arc::clone(&name)), |loader| {
+            self.change(&NameQuery::Port(Arc::clone(&name)), |loader| {
                 let names = loader.names.entry(datapath).or_default();
                 let names = match kind {
                     Named::Port => &mut names.ports,
@@ -304,7 +304,7 @@ impl Loader {
     /// Says what `$name` stands for.
     pub fn set_address_set(&mut self, name: &str, members: Vec<Constant>) {
         let name = self.strings.keep(name);
-        self.change(&Question::AddressSet(Arc::clone(&name)), |loader| {
+        self.change(&NameQuery::AddressSet(Arc::clone(&name)), |loader| {
             loader.address_sets.insert(name, members);
         });
     }
@@ -312,7 +312,7 @@ impl Loader {
     /// Says what `@name` stands for: names of ports.
     pub fn set_port_group(&mut self, name: &str, ports: Vec<String>) {
         let name = self.strings.keep(name);
-        self.change(&Question::PortGroup(Arc::clone(&name)), |loader| {
+        self.change(&NameQuery::PortGroup(Arc::clone(&name)), |loader| {
             loader.port_groups.insert(name, ports);
         });
     }
@@ -320,7 +320,7 @@ impl Loader {
     /// Says whether a port is on this host, for `is_chassis_resident`. Ports are, unless said otherwise.
     pub fn set_resident(&mut self, port: &str, resident: bool) {
         let port = self.strings.keep(port);
-        self.change(&Question::Resident(Arc::clone(&port)), |loader| {
+        self.change(&NameQuery::Resident(Arc::clone(&port)), |loader| {
             if resident {
                 loader.elsewhere.remove(&port);
             } else {
@@ -330,7 +330,7 @@ impl Loader {
     }
 
     /// Changes the answer to a question, and compiles the flows that have asked it again.
-    fn change(&mut self, question: &Question, change: impl FnOnce(&mut Self)) {
+    fn change(&mut self, question: &NameQuery, change: impl FnOnce(&mut Self)) {
         let users = self.users.remove(question).unwrap_or_default();
         let affected: Vec<(FlowId, Loaded)> =
             users.into_iter().filter_map(|id| Some((id, self.take_out(id)?))).collect();
@@ -463,10 +463,10 @@ impl Loader {
         &self,
         datapaths: &Arc<[DatapathKey]>,
         recipe: &Recipe,
-    ) -> Result<(Vec<Variant>, Vec<Question>), Box<FlowError>> {
+    ) -> Result<(Vec<Variant>, Vec<NameQuery>), Box<FlowError>> {
         let parsed = Parsed::new(recipe)?;
         let mut variants = Vec::with_capacity(1);
-        let mut asked: Vec<Question> = Vec::new();
+        let mut asked: Vec<NameQuery> = Vec::new();
         let mut left: Vec<DatapathKey> = Vec::new();
         let mut next = datapaths.first().copied();
         while let Some(first) = next {
@@ -550,11 +550,11 @@ impl Loader {
     }
 
     /// What a question means in a datapath, as far as it differs between datapaths.
-    fn answer(&self, datapath: DatapathKey, question: &Question) -> Option<PortKey> {
+    fn answer(&self, datapath: DatapathKey, question: &NameQuery) -> Option<PortKey> {
         match question {
-            Question::Port(name) => self.names.get(&datapath)?.meaning(name),
+            NameQuery::Port(name) => self.names.get(&datapath)?.meaning(name),
             // The same everywhere.
-            Question::AddressSet(_) | Question::PortGroup(_) | Question::Resident(_) => None,
+            NameQuery::AddressSet(_) | NameQuery::PortGroup(_) | NameQuery::Resident(_) => None,
         }
     }
 }

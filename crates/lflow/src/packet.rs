@@ -5,7 +5,7 @@ use super::expr::{self, parse_microflow, place_of_text};
 use super::scope::Scope;
 use super::token::Constant;
 use flow::{Field, FlowKey};
-use pipeline::{Datapath, Entry, InPorts, Program};
+use pipeline::{Datapath, InPortNames, PortRole, Program};
 
 /// The key of a packet that comes in by a logical port, such as
 /// `inport == "vm1" && eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1`; see [`parse_microflow`].
@@ -18,11 +18,11 @@ pub fn parse_packet(text: &str, program: &Program) -> Result<FlowKey, SyntaxErro
         let message = "A packet comes in by one logical port: say `inport == \"NAME\"'.";
         return Err(SyntaxError::new(0..text.len(), message));
     };
-    let number = InPorts::of(program)
+    let number = InPortNames::of(program)
         .find(name)
         .map_err(|error| SyntaxError::new(place_of_text(text, name), sentence(&error)))?;
-    let names = Names(match program.entry(number) {
-        Some(Entry::Vif { datapath, .. }) => program.datapath(*datapath),
+    let names = Names(match program.port_role(number) {
+        Some(PortRole::Vif { datapath, .. }) => program.datapath(*datapath),
         _ => None,
     });
     let mut key = parse_microflow(text, &names)?.key;

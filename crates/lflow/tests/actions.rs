@@ -6,7 +6,8 @@ use flow::{
 };
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
-    DatapathKind, Direction, Entry, Lesson, LogicalPort, Place, Program, StationPlace, translate,
+    DatapathKind, Direction, FdbPort, LearnEvent, LogicalPort, PortLocation, PortRole, Program,
+    translate,
 };
 use std::sync::Arc;
 
@@ -20,9 +21,9 @@ fn program(actions: &str) -> Program {
     for (number, name) in [(1, "a"), (2, "b")] {
         let (key, port) = (PortKey::new(number).unwrap(), PortNo(number.into()));
         let security = Default::default();
-        let place = Place::Local(port);
-        loader.set_port(SWITCH, key, LogicalPort { name: name.to_owned(), place, security });
-        loader.physical().set_entry(port, Entry::Vif { datapath: SWITCH, port: key });
+        let location = PortLocation::Local(port);
+        loader.set_port(SWITCH, key, LogicalPort { name: name.to_owned(), location, security });
+        loader.physical().set_port_role(port, PortRole::Vif { datapath: SWITCH, port: key });
     }
     let flows = [
         (Direction::Ingress, 0, actions),
@@ -220,11 +221,11 @@ fn packets_too_long_are_told_so() {
 fn stations_are_learnt_as_actions_say() {
     let program = program("reg0[0] = lookup_fdb(inport, eth.src); put_fdb(inport, eth.src);");
     let translation = translate(&program, &tcp(), &(), &mut ());
-    let place = StationPlace::Logical(PortKey::new(1).unwrap());
+    let location = FdbPort::Logical(PortKey::new(1).unwrap());
     assert!(
-        matches!(*translation.lessons, [Lesson::Station(key, learnt)]
-            if key.datapath == SWITCH && learnt == place),
+        matches!(*translation.learn_events, [LearnEvent::Fdb(key, learnt)]
+            if key.datapath == SWITCH && learnt == location),
         "{:?}",
-        translation.lessons
+        translation.learn_events
     );
 }

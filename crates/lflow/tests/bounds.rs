@@ -3,8 +3,8 @@
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
-    DatapathKind, Direction, Entry, LogicalPort, MulticastGroup, Place, PortSecurity, Program,
-    TableId, translate,
+    DatapathKind, Direction, LogicalPort, MulticastGroup, PortLocation, PortRole, PortSecurity,
+    Program, TableId, translate,
 };
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,12 @@ fn switch_with(flows: &[(u8, &str, &str)]) -> Loader {
     let datapath = DatapathKey(1);
     loader.add_datapath(datapath, "sw", DatapathKind::Switch);
     for number in 1..=3u16 {
-        let place = Place::Local(PortNo(number.into()));
+        let location = PortLocation::Local(PortNo(number.into()));
         let port = PortKey::new(number).unwrap();
         let name = format!("vm{number}");
         let security = PortSecurity::default();
-        loader.set_port(datapath, port, LogicalPort { name, place, security });
-        loader.physical().set_entry(PortNo(number.into()), Entry::Vif { datapath, port });
+        loader.set_port(datapath, port, LogicalPort { name, location, security });
+        loader.physical().set_port_role(PortNo(number.into()), PortRole::Vif { datapath, port });
     }
     for &(table, condition, actions) in flows {
         loader.add_flow(&logical(table, condition, actions)).unwrap();
@@ -74,8 +74,12 @@ fn patch_ports_that_lead_to_each_other_end_with_a_named_drop() {
     ]);
     let datapath = DatapathKey(1);
     let (port, name) = (PortKey::new(9).unwrap(), "loop".to_owned());
-    let place = Place::Patch { datapath, port };
-    loader.set_port(datapath, port, LogicalPort { name, place, security: PortSecurity::default() });
+    let location = PortLocation::Patch { datapath, port };
+    loader.set_port(
+        datapath,
+        port,
+        LogicalPort { name, location, security: PortSecurity::default() },
+    );
     let reason = dropped(&loader.program(), &TCP_22);
     assert_eq!(reason, Some(DropReason::TranslationSteps));
 }
@@ -87,9 +91,9 @@ fn group_that_holds_itself_over_a_patch_port_ends_with_a_named_drop() {
         (64, "1", "output;"),
     ]);
     let (datapath, port) = (DatapathKey(1), PortKey::new(9).unwrap());
-    let place = Place::Patch { datapath, port };
+    let location = PortLocation::Patch { datapath, port };
     let security = PortSecurity::default();
-    loader.set_port(datapath, port, LogicalPort { name: "loop".into(), place, security });
+    loader.set_port(datapath, port, LogicalPort { name: "loop".into(), location, security });
     let members = [9, 9, 1].into_iter().filter_map(PortKey::new).collect();
     let group = MulticastGroup { name: "all".into(), members };
     loader.set_multicast(datapath, PortKey::FLOOD, group);
@@ -158,7 +162,7 @@ fn program_that_was_taken_before_a_change_does_not_see_it() {
     // The name gets a meaning: just the flows that mention it are compiled again.
     let port = LogicalPort {
         name: "late".into(),
-        place: Place::Local(PortNo(7)),
+        location: PortLocation::Local(PortNo(7)),
         security: PortSecurity::default(),
     };
     loader.set_port(DatapathKey(1), PortKey::new(7).unwrap(), port);
@@ -197,10 +201,10 @@ fn broadcast_reaches_all_ports_of_a_large_switch() {
     ]);
     let members: Vec<PortKey> = (1..=2000).filter_map(PortKey::new).collect();
     for &port in &members {
-        let place = Place::Local(PortNo(port.value().into()));
+        let location = PortLocation::Local(PortNo(port.value().into()));
         let name = format!("vm{port}");
         let security = PortSecurity::default();
-        loader.set_port(DatapathKey(1), port, LogicalPort { name, place, security });
+        loader.set_port(DatapathKey(1), port, LogicalPort { name, location, security });
     }
     let group = MulticastGroup { name: "all".into(), members };
     loader.set_multicast(DatapathKey(1), PortKey::FLOOD, group);
@@ -248,7 +252,7 @@ fn flow_of_several_datapaths_counts_for_all_of_them() {
     let other = DatapathKey(2);
     loader.add_datapath(other, "other", DatapathKind::Switch);
     let (name, security) = ("vm2".to_owned(), PortSecurity::default());
-    let port = LogicalPort { name, place: Place::Unbound, security };
+    let port = LogicalPort { name, location: PortLocation::Unbound, security };
     loader.set_port(other, PortKey::new(7).unwrap(), port);
     let mut flow = logical(0, "1", "outport = \"vm2\"; output;");
     flow.datapaths.push(other);

@@ -4,7 +4,7 @@
 use crate::logical::{Keys, LogicalPort};
 use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
-use pipeline::{Entry, Place, Senders};
+use pipeline::{PortLocation, PortRole, TunnelInport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -23,13 +23,13 @@ pub struct Placement {
     /// The logical switches and routers to which a packet of a guest of this host can get; the program needs no others.
     pub datapaths: BTreeSet<DatapathKey>,
     /// Every port of these; one that is not here is not in the program.
-    pub places: BTreeMap<(DatapathKey, PortKey), Place>,
+    pub places: BTreeMap<(DatapathKey, PortKey), PortLocation>,
     /// The ports of the datapath.
-    pub entries: BTreeMap<PortNo, Entry>,
+    pub entries: BTreeMap<PortNo, PortRole>,
     /// The end points that stand for all other hosts of a switch: multicast groups of the underlay.
     pub groups: BTreeMap<DatapathKey, EndpointId>,
     /// Where packets of switches come from whose tunnels name no logical ports, where that is learnt.
-    pub senders: BTreeMap<DatapathKey, Senders>,
+    pub senders: BTreeMap<DatapathKey, TunnelInport>,
     /// The switches that tunnel keys stand for.
     pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
     /// The links of the uplink. Their keys are in `tunnels`, like those of all tunnels.
@@ -137,15 +137,15 @@ fn remote_place(
     network: &Network,
     switch: &LogicalSwitch,
     end_point: impl FnOnce() -> Option<EndpointId>,
-) -> Place {
+) -> PortLocation {
     match link_of(network, switch) {
-        Some(link) => Place::Tagged { uplink: Placement::UPLINK, link },
+        Some(link) => PortLocation::Tagged { uplink: Placement::UPLINK, link },
         None => match end_point() {
             Some(endpoint) => {
                 let logical_ports = network.options().logical_ports(switch.tunnel);
-                Place::Remote { endpoint, logical_ports }
+                PortLocation::Remote { endpoint, logical_ports }
             }
-            None => Place::Unbound,
+            None => PortLocation::Unbound,
         },
     }
 }
@@ -160,7 +160,7 @@ enum Placed {
     /// On this host, at a port of the datapath.
     Here(PortNo),
     /// On another.
-    Elsewhere(Place),
+    Elsewhere(PortLocation),
 }
 
 struct Builder<'n> {
@@ -191,9 +191,9 @@ impl<'n> Builder<'n> {
         for port in &switch.ports {
             let place = match place(port) {
                 Placed::Here(number) => {
-                    let entry = Entry::Vif { datapath, port: port.key };
+                    let entry = PortRole::Vif { datapath, port: port.key };
                     self.placement.entries.insert(number, entry);
-                    Place::Local(number)
+                    PortLocation::Local(number)
                 }
                 Placed::Elsewhere(place) => place,
             };
@@ -219,7 +219,7 @@ impl<'n> Builder<'n> {
             return;
         }
         if !switch.tunnel.has_endpoints() {
-            self.placement.senders.insert(datapath, Senders::Wire(LogicalPort::WIRE));
+            self.placement.senders.insert(datapath, TunnelInport::Shared(LogicalPort::WIRE));
             return;
         }
         let mut hosts = BTreeMap::new();
@@ -229,12 +229,12 @@ impl<'n> Builder<'n> {
                 continue;
             };
             let Some(endpoint) = end_point(other) else { continue };
-            let place = Place::Remote { endpoint, logical_ports: false };
+            let place = PortLocation::Remote { endpoint, logical_ports: false };
             self.placement.places.insert((datapath, port), place);
             hosts.insert(address, port);
         }
         if !hosts.is_empty() {
-            self.placement.senders.insert(datapath, Senders::Hosts(hosts));
+            self.placement.senders.insert(datapath, TunnelInport::ByHost(hosts));
         }
     }
 
@@ -243,10 +243,10 @@ impl<'n> Builder<'n> {
         let datapath = self.key(index);
         let tunnel = switch.tunnel;
         self.placement.tunnels.insert((tunnel, switch.datapath_key.0.into()), datapath);
-        self.placement.entries.insert(Placement::tunnel_port(tunnel), Entry::Tunnel(tunnel));
+        self.placement.entries.insert(Placement::tunnel_port(tunnel), PortRole::Tunnel(tunnel));
         if let Some(link) = link_of(self.network, switch) {
             self.placement.links.insert(link);
-            let wire = Place::Tagged { uplink: Placement::UPLINK, link };
+            let wire = PortLocation::Tagged { uplink: Placement::UPLINK, link };
             self.placement.places.insert((datapath, LogicalPort::WIRE), wire);
         }
     }
@@ -259,13 +259,13 @@ impl<'n> Builder<'n> {
             let (datapath, peer) = match port.link {
                 RouterLink::Switch { switch, key: peer } => {
                     let datapath = self.keys.switch(switch);
-                    let back = Place::Patch { datapath: key, port: port.key };
+                    let back = PortLocation::Patch { datapath: key, port: port.key };
                     self.placement.places.insert((datapath, peer), back);
                     (datapath, peer)
                 }
                 RouterLink::Router { router, port } => (self.keys.router(router), port),
             };
-            let place = Place::Patch { datapath, port: peer };
+            let place = PortLocation::Patch { datapath, port: peer };
             self.placement.places.insert((key, port.key), place);
         }
     }

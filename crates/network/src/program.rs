@@ -3,7 +3,7 @@
 use crate::{LogicalNetwork, Placement};
 use flow::PortKey;
 use lflow::{FlowError, Loader};
-use pipeline::{LogicalPort, MulticastGroup, Place, PortSecurity};
+use pipeline::{LogicalPort, MulticastGroup, PortLocation, PortSecurity};
 
 /// Loads what a host needs of the logical network. `file_name` stands in front of the line from which each flow comes.
 ///
@@ -24,7 +24,7 @@ pub fn load_program(
     }
     let program = loader.physical();
     for (&port, entry) in &placement.entries {
-        program.set_entry(port, entry.clone());
+        program.set_port_role(port, entry.clone());
     }
     for (&(tunnel, key), &datapath) in &placement.tunnels {
         program.set_tunnel(tunnel, key, datapath);
@@ -63,15 +63,18 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
         if let Some(entry) = loader.physical().datapath_mut(datapath.key) {
             entry.tunnel_key = datapath.tunnel_key;
             entry.underlay_group = placement.groups.get(&datapath.key).copied();
-            entry.senders = placement.senders.get(&datapath.key).cloned().unwrap_or_default();
+            entry.tunnel_inport = placement.senders.get(&datapath.key).cloned().unwrap_or_default();
         }
         for port in &datapath.ports {
             let Some(&place) = placement.places.get(&(datapath.key, port.key)) else { continue };
             // What the file's reader has made is well-formed.
             let security = port.security.iter().map(ToString::to_string).collect::<Vec<_>>();
             let security = PortSecurity::parse_as_ovn(&security).0;
-            loader.set_resident(&port.name, matches!(place, Place::Local(_) | Place::Patch { .. }));
-            let port_here = LogicalPort { name: port.name.clone(), place, security };
+            loader.set_resident(
+                &port.name,
+                matches!(place, PortLocation::Local(_) | PortLocation::Patch { .. }),
+            );
+            let port_here = LogicalPort { name: port.name.clone(), location: place, security };
             loader.set_port(datapath.key, port.key, port_here);
         }
         let groups = [

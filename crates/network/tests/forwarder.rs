@@ -11,7 +11,7 @@ use flow::{
 };
 use mac_table::{Ingress, MacTable, PortPlace, SwitchLink};
 use network::{LogicalSwitch, Placement};
-use pipeline::{Entry, Place, translate};
+use pipeline::{PortLocation, PortRole, translate};
 use support::Net;
 use wire::MacAddr;
 
@@ -52,9 +52,9 @@ fn table(net: &Net, tunnel: TunnelType) -> MacTable {
         let place = table.add_switch(switch.datapath_key, link(net, switch, tunnel));
         for port in &switch.ports {
             let at = match net.placement.places.get(&(switch.datapath_key, port.key)) {
-                Some(Place::Local(number)) => PortPlace::Local(*number),
-                Some(Place::Remote { endpoint, .. }) => PortPlace::Remote(*endpoint),
-                Some(Place::Tagged { .. }) => PortPlace::Uplink,
+                Some(PortLocation::Local(number)) => PortPlace::Local(*number),
+                Some(PortLocation::Remote { endpoint, .. }) => PortPlace::Remote(*endpoint),
+                Some(PortLocation::Tagged { .. }) => PortPlace::Uplink,
                 // A switch that does not reach this host.
                 _ => continue,
             };
@@ -87,7 +87,7 @@ fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)
         .placement
         .entries
         .iter()
-        .filter(|(_, entry)| matches!(entry, Entry::Vif { .. }))
+        .filter(|(_, entry)| matches!(entry, PortRole::Vif { .. }))
         .map(|(&port, _)| (Ingress::Vif(port), key_from(port)))
         .collect();
     for &(_, number) in net.placement.tunnels.keys() {

@@ -5,7 +5,7 @@ mod support;
 use flow::{DatapathKey, Field, FlowKey, PortKey, TunnelType};
 use network::Placement;
 use network::logical::LogicalPort;
-use pipeline::{LearnLimits, Learned, Lesson, StationKey, StationPlace};
+use pipeline::{FdbKey, FdbPort, LearnEvent, LearnLimits, LearnedTables};
 use support::Net;
 use wire::MacAddr;
 
@@ -40,18 +40,18 @@ const TO_A: &str =
 const FROM_A: &str =
     "eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:00:99 && eth.type == 0x1234";
 
-fn lesson(net: &Net, port: PortKey) -> Lesson {
+fn lesson(net: &Net, port: PortKey) -> LearnEvent {
     let datapath = net.logical.datapaths[0].key;
     let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
-    Lesson::Station(StationKey { datapath, vlan: 0, mac }, StationPlace::Logical(port))
+    LearnEvent::Fdb(FdbKey { datapath, vlan: 0, mac }, FdbPort::Logical(port))
 }
 
 fn key(number: u16) -> PortKey {
     PortKey::new(number).unwrap()
 }
 
-fn knowing(lesson: Lesson) -> Learned {
-    let mut learned = Learned::new(LearnLimits::default());
+fn knowing(lesson: LearnEvent) -> LearnedTables {
+    let mut learned = LearnedTables::new(LearnLimits::default());
     learned.configure(lesson);
     learned
 }

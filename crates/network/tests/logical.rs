@@ -7,7 +7,7 @@ mod support;
 
 use flow::{EndpointId, Field, FlowKey, PortNo, TunnelType};
 use network::{FarEnd, Network, Placement, logical_flows};
-use pipeline::{LearnLimits, Learned};
+use pipeline::{LearnLimits, LearnedTables};
 use std::collections::BTreeSet;
 use support::Net;
 
@@ -193,7 +193,7 @@ fn neighbour_that_has_answered_is_reached_when_the_file_does_not_have_it() {
                   arp.spa == 10.0.1.50 && arp.sha == 02:00:00:00:01:0b && arp.tpa == 10.0.1.1";
     let lessons = open.lessons("web2", answer);
     assert_eq!(lessons.len(), 1);
-    let mut learned = Learned::new(LearnLimits::default());
+    let mut learned = LearnedTables::new(LearnLimits::default());
     lessons.into_iter().for_each(|lesson| learned.configure(lesson));
     assert_eq!(
         open.send_knowing("ops1", packet, &learned),

@@ -1,13 +1,13 @@
-//! [`InPorts`]: the ports by which packets come in, by the names that people know them by.
+//! [`InPortNames`]: the ports by which packets come in, by the names that people know them by.
 
-use crate::program::{Entry, Program};
+use crate::program::{PortRole, Program};
 use crate::suggestion::suggestion;
 use flow::PortNo;
 use std::collections::BTreeMap;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct InPorts<'p>(BTreeMap<&'p str, PortNo>);
+pub struct InPortNames<'p>(BTreeMap<&'p str, PortNo>);
 
 /// No packet comes in by a port of that name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -17,15 +17,15 @@ pub struct UnknownPort {
     hint: String,
 }
 
-impl<'p> InPorts<'p> {
+impl<'p> InPortNames<'p> {
     /// The logical ports of guests that are on this host, and the ports of a bridge.
     pub fn of(program: &'p Program) -> Self {
-        let guests = program.entries().filter_map(|(number, entry)| match entry {
-            Entry::Vif { datapath, port } => {
+        let guests = program.port_roles().filter_map(|(number, entry)| match entry {
+            PortRole::Vif { datapath, port } => {
                 let port = program.datapath(*datapath)?.ports.get(port)?;
                 Some((port.name.as_str(), number))
             }
-            Entry::Bridge | Entry::Tunnel(_) => None,
+            PortRole::Bridge | PortRole::Tunnel(_) => None,
         });
         let bridge = program.bridge_ports().map(|(number, port)| (port.name.as_str(), number));
         Self(guests.chain(bridge).collect())
@@ -69,7 +69,7 @@ mod tests {
                 let port = BridgePort { name, kind: BridgePortKind::Device };
                 program.set_bridge_port(PortNo(number), port);
             }
-            InPorts::of(&program).find(name).map_err(|error| error.to_string())
+            InPortNames::of(&program).find(name).map_err(|error| error.to_string())
         };
         let wrong = |name: &str, hint: &str| {
             Err(format!("there is no port `{name}` by which packets come in; {hint}"))

@@ -1,242 +1,250 @@
-//! [`Learned`]: the bindings and stations that a switch has learnt, with a limit on each, and ageing.
+//! [`LearnedTables`]: MAC bindings and forwarding database entries, with limits and ageing.
 
 mod table;
 
-pub use table::{Refusal, Share, Taught};
+pub use table::{LearnRefusal, PortUsage, TableLimit};
 
 use crate::state::{
-    BindingKey, Generation, LearntAt, Lesson, Question, State, StationKey, StationPlace,
+    FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState, MacBindingKey, StateQuery,
 };
 use std::hash::Hash;
 use std::time::{Duration, Instant};
-use table::Table;
+use table::LearnedTable;
 use wire::MacAddr;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// How many generations there are: questions share them, so that "none" has one too. Two questions that share one are
-/// asked again a little too often, nothing worse. As many as there may be stations by default, 512 KiB: while a port learns as fast as it
-/// can, 5,000 stations between two revalidations, a megaflow that rests on two answers is looked at in vain in one of 7
-/// revalidations; with 4,096 generations it would be 9 of 10.
+/// The number of generation counters. Queries share them by hash, so that a query whose answer is
+/// "unknown" has a generation too. A shared counter costs only some needless retranslations.
+///
+/// As many as FDB entries by default, 512 KiB. While a port learns at full speed, 5,000 entries
+/// between two revalidations, a megaflow with two dependencies is retranslated needlessly in one of
+/// 7 revalidations. With 4,096 counters it would be 9 of 10.
 const GENERATIONS: usize = 65_536;
 
-/// How much may be learnt. What is known when a limit is reached stays; what is new is not learnt, and counted.
+/// How much may be learned. When a limit is reached, known entries stay; new ones are refused and
+/// counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnLimits {
-    /// Bindings of IP addresses, over all routers.
-    pub bindings: Share,
-    /// Stations, over all networks.
-    pub stations: Share,
-    /// After this time without a lesson a binding or station is forgotten.
+    /// MAC bindings, over all routers.
+    pub mac_bindings: TableLimit,
+    /// Forwarding database entries, over all logical switches.
+    pub fdb: TableLimit,
+    /// An entry that is neither learned again nor used for this long ages out.
     pub max_age: Duration,
 }
 
 impl Default for LearnLimits {
     fn default() -> Self {
-        let share = Share { total: 65_536, per_port: 8192 };
-        Self { bindings: share, stations: share, max_age: Duration::from_secs(300) }
+        let limit = TableLimit { total: 65_536, per_port: 8192 };
+        Self { mac_bindings: limit, fdb: limit, max_age: Duration::from_secs(300) }
     }
 }
 
-/// How many lessons were refused, and why.
+/// How many events were refused, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Refusals {
-    /// [`Refusal::Configured`].
+pub struct LearnRefusals {
+    /// [`LearnRefusal::Configured`].
     pub configured: u64,
-    /// [`Refusal::PortFull`].
+    /// [`LearnRefusal::PortFull`].
     pub port_full: u64,
-    /// [`Refusal::TableFull`].
+    /// [`LearnRefusal::TableFull`].
     pub table_full: u64,
 }
 
-impl Refusals {
-    const fn count(&mut self, refusal: Refusal) {
+impl LearnRefusals {
+    const fn count(&mut self, refusal: LearnRefusal) {
         match refusal {
-            Refusal::Configured => self.configured += 1,
-            Refusal::PortFull => self.port_full += 1,
-            Refusal::TableFull => self.table_full += 1,
+            LearnRefusal::Configured => self.configured += 1,
+            LearnRefusal::PortFull => self.port_full += 1,
+            LearnRefusal::TableFull => self.table_full += 1,
         }
     }
 }
 
-/// What was learnt; see the module.
+/// The MAC bindings and forwarding database entries that a switch has learned.
 #[derive(Debug)]
-pub struct Learned {
+pub struct LearnedTables {
     limits: LearnLimits,
-    bindings: Table<BindingKey, MacAddr>,
-    stations: Table<StationKey, StationPlace>,
+    mac_bindings: LearnedTable<MacBindingKey, MacAddr>,
+    fdb: LearnedTable<FdbKey, FdbPort>,
     generations: Box<[Generation]>,
     hash: ahash::RandomState,
-    refused: Refusals,
+    refusals: LearnRefusals,
 }
 
-impl Default for Learned {
+impl Default for LearnedTables {
     fn default() -> Self {
         Self::new(LearnLimits::default())
     }
 }
 
-impl Learned {
-    /// Nothing yet.
+impl LearnedTables {
+    /// Empty tables.
     pub fn new(limits: LearnLimits) -> Self {
         Self {
             limits,
-            bindings: Table::new(limits.bindings),
-            stations: Table::new(limits.stations),
+            mac_bindings: LearnedTable::new(limits.mac_bindings),
+            fdb: LearnedTable::new(limits.fdb),
             generations: vec![Generation::default(); GENERATIONS].into(),
             hash: ahash::RandomState::new(),
-            refused: Refusals::default(),
+            refusals: LearnRefusals::default(),
         }
     }
 
-    /// Adds a binding or station that is configured: it is neither refused nor forgotten, and no port's share.
-    pub fn configure(&mut self, lesson: Lesson) {
-        let is_news = match lesson {
-            Lesson::Binding(key, mac) => self.bindings.configure(key, mac),
-            Lesson::Station(key, place) => self.stations.configure(key, place),
+    /// Adds a configured entry. It is never refused, never ages out, and counts against no limit.
+    pub fn configure(&mut self, event: LearnEvent) {
+        let is_new = match event {
+            LearnEvent::MacBinding(key, mac) => self.mac_bindings.configure(key, mac),
+            LearnEvent::Fdb(key, port) => self.fdb.configure(key, port),
         };
-        if is_news {
-            self.advance(&lesson.question());
+        if is_new {
+            self.advance(&event.query());
         }
     }
 
-    /// Learns from a port. What is configured is not overwritten.
+    /// Learns from a packet that came in by `ingress`.
     ///
     /// # Errors
-    /// The lesson is refused, and that is counted.
+    /// The event conflicts with a configured entry, or exceeds a limit. The refusal is counted.
     pub fn learn(
         &mut self,
-        lesson: Lesson,
-        teacher: LearntAt,
+        event: LearnEvent,
+        ingress: IngressPort,
         now: Instant,
-    ) -> Result<(), Refusal> {
-        let learnt = match lesson {
-            Lesson::Binding(key, mac) => self.bindings.learn(key, mac, teacher, now),
-            Lesson::Station(key, place) => self.stations.learn(key, place, teacher, now),
+    ) -> Result<(), LearnRefusal> {
+        let learned = match event {
+            LearnEvent::MacBinding(key, mac) => self.mac_bindings.learn(key, mac, ingress, now),
+            LearnEvent::Fdb(key, port) => self.fdb.learn(key, port, ingress, now),
         };
-        match learnt {
-            Ok(true) => self.advance(&lesson.question()),
+        match learned {
+            Ok(true) => self.advance(&event.query()),
             Ok(false) => {}
             Err(refusal) => {
-                self.refused.count(refusal);
+                self.refusals.count(refusal);
                 return Err(refusal);
             }
         }
         Ok(())
     }
 
-    /// How many lessons of the kind the port could teach now, this one among them.
+    /// How many events of this kind the port could have accepted now, this one included.
     ///
     /// # Errors
-    /// It would be refused. Nothing is counted.
-    pub fn room(&self, lesson: &Lesson, teacher: LearntAt) -> Result<usize, Refusal> {
-        match lesson {
-            Lesson::Binding(key, _) => self.bindings.admit(key, teacher),
-            Lesson::Station(key, _) => self.stations.admit(key, teacher),
+    /// The event would be refused. Nothing is counted.
+    pub fn capacity_for(
+        &self,
+        event: &LearnEvent,
+        ingress: IngressPort,
+    ) -> Result<usize, LearnRefusal> {
+        match event {
+            LearnEvent::MacBinding(key, _) => self.mac_bindings.capacity_for(key, ingress),
+            LearnEvent::Fdb(key, _) => self.fdb.capacity_for(key, ingress),
         }
     }
 
-    /// Notes that what was learnt is in use: called for the questions of megaflows that packets have hit. Packets of a station that is
-    /// where it was teach nothing new, and yet must keep it from being forgotten. That a binding is in use keeps it only as long as nobody has said otherwise.
-    pub fn refresh(&mut self, question: &Question, now: Instant) {
-        match question {
-            Question::Binding(key) => {
-                if self.bindings.get(key).is_some_and(|known| !known.is_contested) {
-                    self.bindings.refresh(key, now);
+    /// Notes that an entry is in use. The switch calls this for the queries of megaflows that
+    /// packets have hit: packets of a station that has not moved raise no learn event, and yet must
+    /// keep its entry from ageing out. A contested MAC binding is not refreshed.
+    pub fn refresh(&mut self, query: &StateQuery, now: Instant) {
+        match query {
+            StateQuery::MacBinding(key) => {
+                if self.mac_bindings.get(key).is_some_and(|entry| !entry.is_contested) {
+                    self.mac_bindings.refresh(key, now);
                 }
             }
-            Question::Station(key) => self.stations.refresh(key, now),
+            StateQuery::Fdb(key) => self.fdb.refresh(key, now),
         }
     }
 
-    /// When something was learnt last, or in use; `None` when it is not known, or configured.
-    pub fn last(&self, question: &Question) -> Option<Instant> {
-        match question {
-            Question::Binding(key) => self.bindings.get(key)?.last(),
-            Question::Station(key) => self.stations.get(key)?.last(),
+    /// When an entry was last learned or used; `None` for an unknown or configured entry.
+    pub fn last_used(&self, query: &StateQuery) -> Option<Instant> {
+        match query {
+            StateQuery::MacBinding(key) => self.mac_bindings.get(key)?.last_used(),
+            StateQuery::Fdb(key) => self.fdb.get(key)?.last_used(),
         }
     }
 
-    /// Forgets what was neither learnt again nor in use for longer than the limit.
+    /// Removes every entry that was neither learned again nor used within the maximum age.
     pub fn expire(&mut self, now: Instant) {
         let max_age = self.limits.max_age;
-        let is_old = |last| now.saturating_duration_since(last) > max_age;
-        let bindings = self.bindings.old(is_old).copied().map(Question::Binding);
-        let stations = self.stations.old(is_old).copied().map(Question::Station);
-        let gone: Vec<Question> = bindings.chain(stations).collect();
-        gone.iter().for_each(|question| self.forget(question));
+        let is_old = |last_used| now.saturating_duration_since(last_used) > max_age;
+        let bindings = self.mac_bindings.aged_out(is_old).copied().map(StateQuery::MacBinding);
+        let fdb = self.fdb.aged_out(is_old).copied().map(StateQuery::Fdb);
+        let expired: Vec<StateQuery> = bindings.chain(fdb).collect();
+        expired.iter().for_each(|query| self.forget(query));
     }
 
-    /// Forgets one thing.
-    pub fn forget(&mut self, question: &Question) {
-        let was_known = match question {
-            Question::Binding(key) => self.bindings.forget(key),
-            Question::Station(key) => self.stations.forget(key),
+    /// Removes one entry.
+    pub fn forget(&mut self, query: &StateQuery) {
+        let was_known = match query {
+            StateQuery::MacBinding(key) => self.mac_bindings.forget(key),
+            StateQuery::Fdb(key) => self.fdb.forget(key),
         };
         if was_known {
-            self.advance(question);
+            self.advance(query);
         }
     }
 
-    /// How many lessons were refused.
-    pub const fn refused(&self) -> Refusals {
-        self.refused
+    /// How many events were refused.
+    pub const fn refusals(&self) -> LearnRefusals {
+        self.refusals
     }
 
-    /// How much is known.
+    /// The number of entries of both kinds.
     pub fn len(&self) -> usize {
-        self.bindings.len() + self.stations.len()
+        self.mac_bindings.len() + self.fdb.len()
     }
 
-    /// True when nothing is known.
+    /// True without any entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The ports that have taught bindings.
-    pub fn ports_of_bindings(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
-        self.bindings.ports()
+    /// The ports that have taught MAC bindings, with how many.
+    pub fn mac_binding_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
+        self.mac_bindings.usage_by_port()
     }
 
-    /// The ports that have taught stations.
-    pub fn ports_of_stations(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
-        self.stations.ports()
+    /// The ports that have taught forwarding database entries, with how many.
+    pub fn fdb_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
+        self.fdb.usage_by_port()
     }
 
-    /// True while the answer to a question is what it was at that generation.
-    pub fn is_current(&self, question: &Question, generation: Generation) -> bool {
-        self.generations[self.shard(question)] == generation
+    /// True while the answer to a query is the same as at that generation.
+    pub fn is_current(&self, query: &StateQuery, generation: Generation) -> bool {
+        self.generations[self.generation_index(query)] == generation
     }
 
-    /// Every binding.
-    pub fn bindings(&self) -> impl Iterator<Item = (&BindingKey, MacAddr)> {
-        self.bindings.iter()
+    /// Every MAC binding, in no particular order.
+    pub fn mac_bindings(&self) -> impl Iterator<Item = (&MacBindingKey, MacAddr)> {
+        self.mac_bindings.iter()
     }
 
-    /// Every station.
-    pub fn stations(&self) -> impl Iterator<Item = (&StationKey, StationPlace)> {
-        self.stations.iter()
+    /// Every forwarding database entry, in no particular order.
+    pub fn fdb(&self) -> impl Iterator<Item = (&FdbKey, FdbPort)> {
+        self.fdb.iter()
     }
 
-    fn advance(&mut self, question: &Question) {
-        let shard = self.shard(question);
-        self.generations[shard].0 += 1;
+    fn advance(&mut self, query: &StateQuery) {
+        let index = self.generation_index(query);
+        self.generations[index].0 += 1;
     }
 
-    fn shard(&self, question: &impl Hash) -> usize {
-        self.hash.hash_one(question) as usize % GENERATIONS
+    fn generation_index(&self, query: &impl Hash) -> usize {
+        self.hash.hash_one(query) as usize % GENERATIONS
     }
 }
 
-impl State for Learned {
-    fn binding(&self, key: &BindingKey) -> (Option<MacAddr>, Generation) {
-        let known = self.bindings.get(key).map(|known| known.value);
-        (known, self.generations[self.shard(&Question::Binding(*key))])
+impl LearnedState for LearnedTables {
+    fn mac_binding(&self, key: &MacBindingKey) -> (Option<MacAddr>, Generation) {
+        let mac = self.mac_bindings.get(key).map(|entry| entry.value);
+        (mac, self.generations[self.generation_index(&StateQuery::MacBinding(*key))])
     }
 
-    fn station(&self, key: &StationKey) -> (Option<StationPlace>, Generation) {
-        let known = self.stations.get(key).map(|known| known.value);
-        (known, self.generations[self.shard(&Question::Station(*key))])
+    fn fdb_port(&self, key: &FdbKey) -> (Option<FdbPort>, Generation) {
+        let port = self.fdb.get(key).map(|entry| entry.value);
+        (port, self.generations[self.generation_index(&StateQuery::Fdb(*key))])
     }
 }
 
@@ -245,224 +253,241 @@ mod tests {
     use super::*;
     use flow::{DatapathKey, PortKey, PortNo};
 
-    fn station(last: u8) -> StationKey {
-        StationKey { datapath: DatapathKey(0), vlan: 0, mac: MacAddr([2, 0, 0, 0, 0, last]) }
+    fn fdb_key(last: u8) -> FdbKey {
+        FdbKey { datapath: DatapathKey(0), vlan: 0, mac: MacAddr([2, 0, 0, 0, 0, last]) }
     }
 
-    fn at(port: u32) -> StationPlace {
-        StationPlace::Port(PortNo(port))
+    fn behind(number: u32) -> FdbPort {
+        FdbPort::Port(PortNo(number))
     }
 
-    fn teacher(port: u32) -> LearntAt {
-        LearntAt { datapath: DatapathKey(0), port: at(port) }
+    fn ingress(port: u32) -> IngressPort {
+        IngressPort { datapath: DatapathKey(0), port: behind(port) }
     }
 
-    /// A station is seen at a port.
+    /// Learns that a MAC address is behind a port.
     fn learn(
-        learned: &mut Learned,
-        key: StationKey,
+        learned: &mut LearnedTables,
+        key: FdbKey,
         port: u32,
         now: Instant,
-    ) -> Result<(), Refusal> {
-        learned.learn(Lesson::Station(key, at(port)), teacher(port), now)
+    ) -> Result<(), LearnRefusal> {
+        learned.learn(LearnEvent::Fdb(key, behind(port)), ingress(port), now)
     }
 
     #[test]
     fn generation_changes_when_the_answer_does_and_only_then() {
-        let (mut learned, now) = (Learned::default(), Instant::now());
-        let (none, before) = learned.station(&station(1));
-        assert_eq!(learn(&mut learned, station(1), 3, now), Ok(()));
-        let (place, after) = learned.station(&station(1));
-        assert_eq!((none, place), (None, Some(at(3))));
+        let (mut learned, now) = (LearnedTables::default(), Instant::now());
+        let (none, before) = learned.fdb_port(&fdb_key(1));
+        assert_eq!(learn(&mut learned, fdb_key(1), 3, now), Ok(()));
+        let (found, after) = learned.fdb_port(&fdb_key(1));
+        assert_eq!((none, found), (None, Some(behind(3))));
         assert_ne!(before, after);
-        assert!(!learned.is_current(&Question::Station(station(1)), before));
-        learn(&mut learned, station(1), 3, now + Duration::from_secs(1)).unwrap();
-        assert!(learned.is_current(&Question::Station(station(1)), after));
-        learn(&mut learned, station(1), 4, now).unwrap();
-        assert!(!learned.is_current(&Question::Station(station(1)), after));
+        assert!(!learned.is_current(&StateQuery::Fdb(fdb_key(1)), before));
+        learn(&mut learned, fdb_key(1), 3, now + Duration::from_secs(1)).unwrap();
+        assert!(learned.is_current(&StateQuery::Fdb(fdb_key(1)), after));
+        learn(&mut learned, fdb_key(1), 4, now).unwrap();
+        assert!(!learned.is_current(&StateQuery::Fdb(fdb_key(1)), after));
     }
 
     #[test]
-    fn most_other_answers_stay_current_when_stations_are_learnt_by_the_thousand() {
-        let mut learned = Learned::default();
+    fn most_other_answers_stay_current_when_thousands_of_entries_are_learned() {
+        let mut learned = LearnedTables::default();
         let key = |number: u32| {
             let [a, b, c, d] = number.to_be_bytes();
-            StationKey { mac: MacAddr([2, 0, a, b, c, d]), ..station(0) }
+            FdbKey { mac: MacAddr([2, 0, a, b, c, d]), ..fdb_key(0) }
         };
-        let others = || (0..10_000).map(|number| Question::Station(key(1 << 20 | number)));
+        let others = || (0..10_000).map(|number| StateQuery::Fdb(key(1 << 20 | number)));
         for number in 0..5000 {
             learn(&mut learned, key(number), 1, Instant::now()).unwrap();
         }
-        let changed =
-            others().filter(|question| !learned.is_current(question, Generation(0))).count();
+        let changed = others().filter(|query| !learned.is_current(query, Generation(0))).count();
         assert!((100..1000).contains(&changed), "{changed} of 10,000 share a generation");
     }
 
     #[test]
-    fn what_is_not_learnt_again_is_forgotten() {
-        let (mut learned, now) = (Learned::default(), Instant::now());
-        learn(&mut learned, station(1), 3, now).unwrap();
-        learned.configure(Lesson::Station(station(2), at(4)));
+    fn entry_ages_out_when_it_is_not_learned_again() {
+        let (mut learned, now) = (LearnedTables::default(), Instant::now());
+        learn(&mut learned, fdb_key(1), 3, now).unwrap();
+        learned.configure(LearnEvent::Fdb(fdb_key(2), behind(4)));
         let later = now + LearnLimits::default().max_age;
         learned.expire(later);
-        assert_eq!(learned.stations().count(), 2);
-        let generation = learned.station(&station(1)).1;
+        assert_eq!(learned.fdb().count(), 2);
+        let generation = learned.fdb_port(&fdb_key(1)).1;
         learned.expire(later + Duration::from_millis(1));
-        assert_eq!(learned.station(&station(1)).0, None);
-        assert_ne!(learned.station(&station(1)).1, generation);
-        assert_eq!(learned.station(&station(2)).0, Some(at(4)));
+        assert_eq!(learned.fdb_port(&fdb_key(1)).0, None);
+        assert_ne!(learned.fdb_port(&fdb_key(1)).1, generation);
+        assert_eq!(learned.fdb_port(&fdb_key(2)).0, Some(behind(4)));
     }
 
     #[test]
-    fn what_is_in_use_is_kept() {
-        let (mut learned, now) = (Learned::default(), Instant::now());
+    fn entry_is_kept_while_it_is_in_use() {
+        let (mut learned, now) = (LearnedTables::default(), Instant::now());
         let max_age = LearnLimits::default().max_age;
-        learn(&mut learned, station(1), 3, now).unwrap();
-        let (_, generation) = learned.station(&station(1));
-        learned.refresh(&Question::Station(station(1)), now + max_age);
-        learned.refresh(&Question::Station(station(2)), now + max_age);
-        assert_eq!(learned.last(&Question::Station(station(1))), Some(now + max_age));
-        assert_eq!(learned.last(&Question::Station(station(2))), None);
+        learn(&mut learned, fdb_key(1), 3, now).unwrap();
+        let (_, generation) = learned.fdb_port(&fdb_key(1));
+        learned.refresh(&StateQuery::Fdb(fdb_key(1)), now + max_age);
+        learned.refresh(&StateQuery::Fdb(fdb_key(2)), now + max_age);
+        assert_eq!(learned.last_used(&StateQuery::Fdb(fdb_key(1))), Some(now + max_age));
+        assert_eq!(learned.last_used(&StateQuery::Fdb(fdb_key(2))), None);
         learned.expire(now + max_age * 2);
-        assert_eq!(learned.station(&station(1)), (Some(at(3)), generation));
+        assert_eq!(learned.fdb_port(&fdb_key(1)), (Some(behind(3)), generation));
         learned.expire(now + max_age * 3);
-        assert_eq!(learned.stations().count(), 0);
+        assert_eq!(learned.fdb().count(), 0);
     }
 
-    /// A network in which so much may be learnt of stations: of all ports, of one.
-    fn limited(total: usize, per_port: usize) -> Learned {
-        let stations = Share { total, per_port };
-        Learned::new(LearnLimits { stations, ..LearnLimits::default() })
+    /// Tables with a limit on forwarding database entries.
+    fn with_fdb_limit(total: usize, per_port: usize) -> LearnedTables {
+        let fdb = TableLimit { total, per_port };
+        LearnedTables::new(LearnLimits { fdb, ..LearnLimits::default() })
     }
 
-    /// Stations from `first` on are seen at a port: how many are learnt, and why the first of the others is not.
-    fn see(learned: &mut Learned, port: u32, first: u8, count: u8) -> (usize, Option<Refusal>) {
-        let seen = (first..).take(count.into());
-        let learnt: Vec<_> =
-            seen.map(|n| learn(learned, station(n), port, Instant::now())).collect();
-        let refusal = learnt.iter().find_map(|learnt| learnt.err());
-        (learnt.into_iter().filter(Result::is_ok).count(), refusal)
-    }
-
-    #[test]
-    fn port_that_floods_neither_pushes_out_others_nor_takes_their_room() {
-        let mut learned = limited(100, 10);
-        assert_eq!(see(&mut learned, 1, 0, 3), (3, None));
-        assert_eq!(see(&mut learned, 2, 10, 50), (10, Some(Refusal::PortFull)));
-        let known: Vec<_> = (0..3).map(|n| learned.station(&station(n)).0).collect();
-        assert_eq!(known, [Some(at(1)); 3]);
-        assert_eq!(see(&mut learned, 1, 100, 7), (7, None));
-        let refused = Refusals { port_full: 40, ..Refusals::default() };
-        assert_eq!((learned.len(), learned.refused()), (20, refused));
-        let ports = |number| learned.ports_of_stations().find(|(p, _)| p.port == at(number));
-        assert_eq!(ports(2).unwrap().1, Taught { known: 10, refused: 40 });
-        assert_eq!(ports(1).unwrap().1, Taught { known: 10, refused: 0 });
+    /// Learns `count` MAC addresses behind a port. Returns how many were accepted, and why the first
+    /// of the others was refused.
+    fn flood(
+        learned: &mut LearnedTables,
+        port: u32,
+        first: u8,
+        count: u8,
+    ) -> (usize, Option<LearnRefusal>) {
+        let macs = (first..).take(count.into());
+        let results: Vec<_> =
+            macs.map(|n| learn(learned, fdb_key(n), port, Instant::now())).collect();
+        let refusal = results.iter().find_map(|result| result.err());
+        (results.into_iter().filter(Result::is_ok).count(), refusal)
     }
 
     #[test]
-    fn ports_that_flood_together_leave_room_for_one_more() {
-        let mut learned = limited(64, 64);
-        for (port, learnt) in [(1, 32), (2, 16), (3, 8), (4, 4)] {
+    fn port_that_floods_neither_evicts_others_nor_takes_their_capacity() {
+        let mut learned = with_fdb_limit(100, 10);
+        assert_eq!(flood(&mut learned, 1, 0, 3), (3, None));
+        assert_eq!(flood(&mut learned, 2, 10, 50), (10, Some(LearnRefusal::PortFull)));
+        let known: Vec<_> = (0..3).map(|n| learned.fdb_port(&fdb_key(n)).0).collect();
+        assert_eq!(known, [Some(behind(1)); 3]);
+        assert_eq!(flood(&mut learned, 1, 100, 7), (7, None));
+        let refused = LearnRefusals { port_full: 40, ..LearnRefusals::default() };
+        assert_eq!((learned.len(), learned.refusals()), (20, refused));
+        let ports = |number| learned.fdb_usage().find(|(p, _)| p.port == behind(number));
+        assert_eq!(ports(2).unwrap().1, PortUsage { known: 10, refused: 40 });
+        assert_eq!(ports(1).unwrap().1, PortUsage { known: 10, refused: 0 });
+    }
+
+    #[test]
+    fn ports_that_flood_together_leave_capacity_for_another() {
+        let mut learned = with_fdb_limit(64, 64);
+        for (port, learned_count) in [(1, 32), (2, 16), (3, 8), (4, 4)] {
             let first = port as u8 * 50;
-            assert_eq!(see(&mut learned, port, first, 40), (learnt, Some(Refusal::TableFull)));
+            assert_eq!(
+                flood(&mut learned, port, first, 40),
+                (learned_count, Some(LearnRefusal::TableFull))
+            );
         }
-        assert_eq!(see(&mut learned, 5, 0, 2), (2, None));
-        assert_eq!(learned.refused().table_full, 8 + 24 + 32 + 36);
+        assert_eq!(flood(&mut learned, 5, 0, 2), (2, None));
+        assert_eq!(learned.refusals().table_full, 8 + 24 + 32 + 36);
     }
 
     #[test]
-    fn station_moves_to_a_port_that_has_room_and_to_no_other() {
-        let mut learned = limited(4, 2);
-        assert_eq!(see(&mut learned, 1, 1, 1), (1, None));
-        assert_eq!(see(&mut learned, 2, 2, 1), (1, None));
-        assert_eq!(see(&mut learned, 2, 1, 1), (1, None), "whatever room there is in the table");
-        assert_eq!(see(&mut learned, 1, 3, 1), (1, None), "it has left its room at the first");
-        assert_eq!(see(&mut learned, 2, 3, 1), (0, Some(Refusal::PortFull)), "it stays there");
-        let places = [1, 2, 3].map(|n| learned.station(&station(n)).0);
-        assert_eq!(places, [Some(at(2)), Some(at(2)), Some(at(1))]);
-        learned.forget(&Question::Station(station(2)));
-        assert_eq!(see(&mut learned, 2, 3, 1), (1, None));
-        assert!(learned.ports_of_stations().all(|(port, _)| port.port == at(2)));
+    fn entry_moves_only_to_a_port_below_its_limit() {
+        let mut learned = with_fdb_limit(4, 2);
+        assert_eq!(flood(&mut learned, 1, 1, 1), (1, None));
+        assert_eq!(flood(&mut learned, 2, 2, 1), (1, None));
+        assert_eq!(flood(&mut learned, 2, 1, 1), (1, None), "a move needs no free entry");
+        assert_eq!(flood(&mut learned, 1, 3, 1), (1, None), "the move freed capacity of port 1");
+        assert_eq!(
+            flood(&mut learned, 2, 3, 1),
+            (0, Some(LearnRefusal::PortFull)),
+            "a refused move changes nothing"
+        );
+        let ports = [1, 2, 3].map(|n| learned.fdb_port(&fdb_key(n)).0);
+        assert_eq!(ports, [Some(behind(2)), Some(behind(2)), Some(behind(1))]);
+        learned.forget(&StateQuery::Fdb(fdb_key(2)));
+        assert_eq!(flood(&mut learned, 2, 3, 1), (1, None));
+        assert!(learned.fdb_usage().all(|(port, _)| port.port == behind(2)));
     }
 
     #[test]
-    fn configured_is_never_overwritten_and_takes_no_ports_share() {
-        let mut learned = limited(8, 1);
-        learned.configure(Lesson::Station(station(1), at(1)));
-        assert_eq!(see(&mut learned, 1, 1, 1), (0, Some(Refusal::Configured)));
-        assert_eq!(see(&mut learned, 1, 2, 1), (1, None));
-        learned.configure(Lesson::Station(station(2), at(1)));
-        assert_eq!(learned.ports_of_stations().count(), 0);
-        assert_eq!(see(&mut learned, 1, 3, 1), (1, None));
-        assert_eq!(learned.refused(), Refusals { configured: 1, ..Refusals::default() });
+    fn configured_entry_is_never_overwritten_and_counts_against_no_port() {
+        let mut learned = with_fdb_limit(8, 1);
+        learned.configure(LearnEvent::Fdb(fdb_key(1), behind(1)));
+        assert_eq!(flood(&mut learned, 1, 1, 1), (0, Some(LearnRefusal::Configured)));
+        assert_eq!(flood(&mut learned, 1, 2, 1), (1, None));
+        learned.configure(LearnEvent::Fdb(fdb_key(2), behind(1)));
+        assert_eq!(learned.fdb_usage().count(), 0);
+        assert_eq!(flood(&mut learned, 1, 3, 1), (1, None));
+        assert_eq!(learned.refusals(), LearnRefusals { configured: 1, ..LearnRefusals::default() });
     }
 
     #[test]
-    fn room_is_what_a_port_can_teach_until_it_is_refused() {
-        let mut learned = limited(20, 6);
-        let lesson = |n, port| Lesson::Station(station(n), at(port));
-        for (port, first, room) in [(1, 0, 6), (2, 50, 6), (3, 100, 4), (4, 150, 2)] {
-            let asked = learned.room(&lesson(200, port), teacher(port));
-            assert_eq!(asked, Ok(room), "of port {port}");
-            assert_eq!(see(&mut learned, port, first, 8).0, room, "of port {port}");
+    fn capacity_is_what_a_port_can_add_until_it_is_refused() {
+        let mut learned = with_fdb_limit(20, 6);
+        let event = |n, at| LearnEvent::Fdb(fdb_key(n), behind(at));
+        for (port, first, capacity) in [(1, 0, 6), (2, 50, 6), (3, 100, 4), (4, 150, 2)] {
+            let answer = learned.capacity_for(&event(200, port), ingress(port));
+            assert_eq!(answer, Ok(capacity), "of port {port}");
+            assert_eq!(flood(&mut learned, port, first, 8).0, capacity, "of port {port}");
         }
-        let refusal = |n, port| learned.room(&lesson(n, port), teacher(port)).err();
-        assert_eq!(refusal(200, 1), Some(Refusal::PortFull));
-        assert_eq!(refusal(200, 3), Some(Refusal::TableFull));
-        assert_eq!(learned.room(&lesson(0, 1), teacher(1)), Ok(1), "it is the port's already");
-        assert_eq!(learned.room(&lesson(0, 3), teacher(3)), Ok(2), "it moves");
+        let refusal = |n, port| learned.capacity_for(&event(n, port), ingress(port)).err();
+        assert_eq!(refusal(200, 1), Some(LearnRefusal::PortFull));
+        assert_eq!(refusal(200, 3), Some(LearnRefusal::TableFull));
+        assert_eq!(
+            learned.capacity_for(&event(0, 1), ingress(1)),
+            Ok(1),
+            "the port has taught it already"
+        );
+        assert_eq!(learned.capacity_for(&event(0, 3), ingress(3)), Ok(2), "the entry moves");
     }
 
-    fn bindings_of(share: Share) -> Learned {
-        Learned::new(LearnLimits { bindings: share, ..LearnLimits::default() })
+    fn with_binding_limit(mac_bindings: TableLimit) -> LearnedTables {
+        LearnedTables::new(LearnLimits { mac_bindings, ..LearnLimits::default() })
     }
 
-    fn bound(datapath: u32, last: u8) -> BindingKey {
+    fn bound(datapath: u32, last: u8) -> MacBindingKey {
         let (datapath, port) = (DatapathKey(datapath), PortKey::FLOOD);
-        BindingKey { datapath, port, ip: [192, 0, 2, last].into() }
+        MacBindingKey { datapath, port, ip: [192, 0, 2, last].into() }
     }
 
     #[test]
-    fn bindings_are_limited_by_the_port_that_teaches_them_whatever_they_are_behind() {
-        let mut learned = bindings_of(Share { total: 100, per_port: 2 });
+    fn bindings_count_against_the_ingress_port_not_the_router_port() {
+        let mut learned = with_binding_limit(TableLimit { total: 100, per_port: 2 });
         let now = Instant::now();
-        let mut learn =
-            |key, port| learned.learn(Lesson::Binding(key, MacAddr::BROADCAST), teacher(port), now);
+        let mut learn = |key, port| {
+            learned.learn(LearnEvent::MacBinding(key, MacAddr::BROADCAST), ingress(port), now)
+        };
         assert_eq!(learn(bound(1, 1), 1), Ok(()));
         assert_eq!(learn(bound(2, 1), 1), Ok(()));
-        assert_eq!(learn(bound(1, 2), 1), Err(Refusal::PortFull));
-        assert_eq!(learn(bound(1, 2), 2), Ok(()), "behind the same router's port");
-        let taught: std::collections::BTreeMap<_, _> = learned.ports_of_bindings().collect();
-        assert_eq!(taught[&teacher(1)], Taught { known: 2, refused: 1 });
-        assert_eq!(taught[&teacher(2)], Taught { known: 1, refused: 0 });
-        learned.configure(Lesson::Binding(bound(2, 2), MacAddr::ZERO));
-        let lesson = Lesson::Binding(bound(2, 2), MacAddr::BROADCAST);
-        assert_eq!(learned.learn(lesson, teacher(3), now), Err(Refusal::Configured));
-        assert_eq!(learned.binding(&bound(2, 2)).0, Some(MacAddr::ZERO));
+        assert_eq!(learn(bound(1, 2), 1), Err(LearnRefusal::PortFull));
+        assert_eq!(learn(bound(1, 2), 2), Ok(()), "behind the same router port");
+        let usage: std::collections::BTreeMap<_, _> = learned.mac_binding_usage().collect();
+        assert_eq!(usage[&ingress(1)], PortUsage { known: 2, refused: 1 });
+        assert_eq!(usage[&ingress(2)], PortUsage { known: 1, refused: 0 });
+        learned.configure(LearnEvent::MacBinding(bound(2, 2), MacAddr::ZERO));
+        let event = LearnEvent::MacBinding(bound(2, 2), MacAddr::BROADCAST);
+        assert_eq!(learned.learn(event, ingress(3), now), Err(LearnRefusal::Configured));
+        assert_eq!(learned.mac_binding(&bound(2, 2)).0, Some(MacAddr::ZERO));
     }
 
     #[test]
-    fn binding_that_is_contested_is_forgotten_although_it_is_in_use() {
-        let mut learned = bindings_of(Share { total: 100, per_port: 1 });
+    fn contested_binding_ages_out_although_it_is_in_use() {
+        let mut learned = with_binding_limit(TableLimit { total: 100, per_port: 1 });
         let (now, max_age) = (Instant::now(), LearnLimits::default().max_age);
         let macs = [1, 2].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
         for last in [1, 2] {
-            let lesson = Lesson::Binding(bound(1, last), macs[0]);
-            learned.learn(lesson, teacher(last.into()), now).unwrap();
+            let event = LearnEvent::MacBinding(bound(1, last), macs[0]);
+            learned.learn(event, ingress(last.into()), now).unwrap();
         }
-        let moved = Lesson::Binding(bound(1, 1), macs[1]);
-        assert_eq!(learned.learn(moved, teacher(2), now), Err(Refusal::PortFull));
+        let moved = LearnEvent::MacBinding(bound(1, 1), macs[1]);
+        assert_eq!(learned.learn(moved, ingress(2), now), Err(LearnRefusal::PortFull));
         let later = now + max_age + Duration::from_millis(1);
         for last in [1, 2] {
-            learned.refresh(&Question::Binding(bound(1, last)), later);
+            learned.refresh(&StateQuery::MacBinding(bound(1, last)), later);
         }
-        assert_eq!(learned.binding(&bound(1, 1)).0, Some(macs[0]));
+        assert_eq!(learned.mac_binding(&bound(1, 1)).0, Some(macs[0]));
         learned.expire(later);
-        let known = [1, 2].map(|last| learned.binding(&bound(1, last)).0);
+        let known = [1, 2].map(|last| learned.mac_binding(&bound(1, last)).0);
         assert_eq!(known, [None, Some(macs[0])]);
-        // Asked anew, and answered by who is believed.
-        learned.learn(moved, teacher(3), later).unwrap();
-        learned.refresh(&Question::Binding(bound(1, 1)), later + max_age);
-        assert_eq!(learned.last(&Question::Binding(bound(1, 1))), Some(later + max_age));
+        // Resolved again, and learned from a port below its limit.
+        learned.learn(moved, ingress(3), later).unwrap();
+        learned.refresh(&StateQuery::MacBinding(bound(1, 1)), later + max_age);
+        assert_eq!(learned.last_used(&StateQuery::MacBinding(bound(1, 1))), Some(later + max_age));
     }
 }

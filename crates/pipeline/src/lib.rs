@@ -20,22 +20,21 @@ mod trace;
 mod translate;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
-pub use inports::{InPorts, UnknownPort};
-pub use learned::{LearnLimits, Learned, Refusal, Refusals, Share, Taught};
+pub use inports::{InPortNames, UnknownPort};
+pub use learned::{LearnLimits, LearnRefusal, LearnRefusals, LearnedTables, PortUsage, TableLimit};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, LearnedOp, Op, Operand};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use predicate::Predicate;
 pub use program::{
-    BridgePort, BridgePortKind, Datapath, DatapathKind, Entry, GroupId, LogicalPort,
-    MulticastGroup, Place, Program, Senders, TableId,
+    BridgePort, BridgePortKind, Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup,
+    PortLocation, PortRole, Program, TableId, TunnelInport,
 };
 pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
-    BindingKey, Dependency, Generation, LearntAt, Lesson, Question, State, StationKey, StationPlace,
+    Dependency, FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState, MacBindingKey,
+    StateQuery,
 };
 pub use suggestion::suggestion;
-pub use trace::{Hit, Step, Summary, Trace, trace};
-pub use translate::{
-    MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, translate, translate_knowing,
-};
+pub use trace::{MatchedFlow, Step, Trace, TraceSummary, trace};
+pub use translate::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate};

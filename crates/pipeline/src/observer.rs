@@ -92,7 +92,7 @@ pub enum Nested {
 /// Is told what happens in a translation.
 pub trait Observer {
     /// False for an observer that looks at nothing, so that nothing is prepared for it.
-    const WATCHES: bool = true;
+    const ENABLED: bool = true;
 
     /// Something happened.
     fn event(&mut self, event: Event<'_>);
@@ -105,7 +105,7 @@ pub trait Observer {
 
 /// Watches nothing.
 impl Observer for () {
-    const WATCHES: bool = false;
+    const ENABLED: bool = false;
 
     #[inline]
     fn event(&mut self, _: Event<'_>) {}

@@ -85,7 +85,7 @@ pub enum Op {
     /// Sets the MTU of an ICMP "too big".
     SetIcmpMtu(u32),
     /// Asks what was learnt, or teaches. Apart because it is larger than the others.
-    Learned(Box<LearnedOp>),
+    LearnedTables(Box<LearnedOp>),
     /// Sets a bit to 1 when port security forbids the packet: what `inport` may send, or what `outport` may receive.
     PortSecurity {
         /// The bit.
@@ -129,7 +129,7 @@ pub enum Op {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LearnedOp {
     /// Sets `eth_dst` to the MAC address bound to an IP address, to 0 when none is (`get_arp`, `get_nd`).
-    GetBinding {
+    GetMacBinding {
         /// The logical port behind which the address is.
         port: Operand,
         /// An IPv4 address of 32 bits or an IPv6 address of 128.
@@ -137,7 +137,7 @@ pub enum LearnedOp {
     },
     /// Sets a bit: is the address bound, and to this MAC address if one is given? (`lookup_arp`, `lookup_nd` and their `_ip`
     /// forms.)
-    LookupBinding {
+    LookupMacBinding {
         /// The bit.
         to: Subfield,
         /// The logical port behind which the address is.
@@ -148,7 +148,7 @@ pub enum LearnedOp {
         mac: Option<Operand>,
     },
     /// Binds an IP address to a MAC address (`put_arp`, `put_nd`).
-    PutBinding {
+    PutMacBinding {
         /// The logical port behind which the address is.
         port: Operand,
         /// An IPv4 address of 32 bits or an IPv6 address of 128.
@@ -157,14 +157,14 @@ pub enum LearnedOp {
         mac: Operand,
     },
     /// Sets a field to the key of the logical port behind which a MAC address was seen, to 0 when it was not (`get_fdb`).
-    GetStation {
+    GetFdb {
         /// `outport`.
         to: Subfield,
         /// The MAC address.
         mac: Operand,
     },
     /// Sets a bit: was the MAC address seen behind this logical port? (`lookup_fdb`.)
-    LookupStation {
+    LookupFdb {
         /// The bit.
         to: Subfield,
         /// The logical port.
@@ -173,7 +173,7 @@ pub enum LearnedOp {
         mac: Operand,
     },
     /// Notes behind which logical port a MAC address is (`put_fdb`).
-    PutStation {
+    PutFdb {
         /// The logical port.
         port: Operand,
         /// The MAC address.
@@ -183,7 +183,7 @@ pub enum LearnedOp {
 
 impl From<LearnedOp> for Op {
     fn from(op: LearnedOp) -> Self {
-        Self::Learned(Box::new(op))
+        Self::LearnedTables(Box::new(op))
     }
 }
 

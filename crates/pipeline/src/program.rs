@@ -1,17 +1,19 @@
-//! [`Program`]: what the switch does with packets, as one immutable value.
+//! [`Program`]: everything that decides what the switch does with packets, as one immutable value.
 //!
 //! ```text
-//! in_port --> Entry --> Datapath --> groups --> one classifier per table --> Flow --> ops
+//! in_port -> PortRole -> Datapath -> groups -> one classifier per table -> Flow -> ops
 //! ```
 //!
-//! A flow belongs to a *group* of logical datapaths, so that what a thousand logical switches have in common is there once. A
-//! datapath is a member of its own group and of those that it shares; a lookup in a table asks each of them and takes the
-//! best flow. A program written in the syntax of ovs-ofctl has one datapath and one group.
+//! Each flow belongs to a *group* of logical datapaths, so that flows common to a thousand logical
+//! switches are stored once. A datapath uses a group of its own and the groups that it shares. A
+//! lookup in a table asks each group and takes the best flow. A program written in the syntax of
+//! ovs-ofctl has one datapath and one group.
 //!
-//! A clone shares everything with the original. To change a program, change a clone and publish it: whoever holds the
-//! old one sees none of it.
+//! A clone shares all data with the original (copy on write). To change a program, change a clone
+//! and publish it; threads that hold the old program do not see the change.
 
 use crate::flow::Flow;
+use crate::op::Direction;
 use crate::port_security::PortSecurity;
 use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TagLink, TunnelType};
 use classifier::{Classifier, Rank};
@@ -22,48 +24,50 @@ use std::sync::Arc;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// A table of a program. Logical pipelines have two rows of them, ingress and egress; the syntax of ovs-ofctl has one.
+/// The number of a table in a program. Logical datapaths have 64 ingress and 64 egress tables; a
+/// bridge programmed in the syntax of ovs-ofctl has 255 tables.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TableId(u8);
 
 impl TableId {
-    /// Tables in a row of a logical pipeline.
+    /// The number of tables of an ingress or egress pipeline.
     pub const LOGICAL: u8 = 64;
     /// The first table, of a bridge or of an ingress pipeline.
     pub const FIRST: Self = Self(0);
     /// The first table of an egress pipeline.
     pub const FIRST_EGRESS: Self = Self(Self::LOGICAL);
 
-    /// Table `number`, 0 to 254, of a bridge; `None` for 255, which ovs-ofctl takes to mean "all tables".
+    /// Table `number`, 0 to 254, of a bridge. `None` for 255, which means "all tables" in
+    /// ovs-ofctl.
     pub const fn bridge(number: u8) -> Option<Self> {
         if number == 255 { None } else { Some(Self(number)) }
     }
 
-    /// Table `number`, 0 to 63, of a logical pipeline.
-    pub const fn logical(direction: crate::op::Direction, number: u8) -> Option<Self> {
+    /// Table `number`, 0 to 63, of a logical pipeline; `None` for a larger number.
+    pub const fn logical(direction: Direction, number: u8) -> Option<Self> {
         match direction {
             _ if number >= Self::LOGICAL => None,
-            crate::op::Direction::Ingress => Some(Self(number)),
-            crate::op::Direction::Egress => Some(Self(Self::LOGICAL + number)),
+            Direction::Ingress => Some(Self(number)),
+            Direction::Egress => Some(Self(Self::LOGICAL + number)),
         }
     }
 
-    /// The place among all tables of the program.
+    /// The index among all tables of the program.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The pipeline and the number in it, of a table of a logical pipeline.
-    pub const fn in_pipeline(self) -> (crate::op::Direction, u8) {
+    /// For a table of a logical datapath: its pipeline, and its number in that pipeline.
+    pub const fn in_pipeline(self) -> (Direction, u8) {
         if self.0 < Self::LOGICAL {
-            (crate::op::Direction::Ingress, self.0)
+            (Direction::Ingress, self.0)
         } else {
-            (crate::op::Direction::Egress, self.0 - Self::LOGICAL)
+            (Direction::Egress, self.0 - Self::LOGICAL)
         }
     }
 }
 
-/// The plain number, as a bridge's tables are named.
+/// The plain number, as ovs-ofctl names the tables of a bridge.
 impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -74,35 +78,36 @@ impl fmt::Display for TableId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct GroupId(u32);
 
-/// The flows of a group of datapaths.
+/// The flows of one group, by table.
 #[derive(Clone, Debug, Default)]
 struct Group {
-    /// For each table its place in `classifiers` plus 1; 0 for tables without flows. Shorter than the number of tables.
-    places: Vec<u8>,
+    /// For each table, its index in `classifiers` plus 1; 0 for a table without flows. Tables
+    /// beyond the end have no flows.
+    slots: Vec<u8>,
     classifiers: Vec<Classifier<Arc<Flow>>>,
 }
 
 impl Group {
     #[inline]
     fn table(&self, table: TableId) -> Option<&Classifier<Arc<Flow>>> {
-        let place = usize::from(*self.places.get(table.index())?);
-        self.classifiers.get(place.checked_sub(1)?)
+        let slot = usize::from(*self.slots.get(table.index())?);
+        self.classifiers.get(slot.checked_sub(1)?)
     }
 
     fn table_mut(&mut self, table: TableId) -> &mut Classifier<Arc<Flow>> {
-        if self.places.len() <= table.index() {
-            self.places.resize(table.index() + 1, 0);
+        if self.slots.len() <= table.index() {
+            self.slots.resize(table.index() + 1, 0);
         }
-        if self.places[table.index()] == 0 {
+        if self.slots[table.index()] == 0 {
             self.classifiers.push(Classifier::default());
-            // 255 tables at most.
-            self.places[table.index()] = self.classifiers.len() as u8;
+            // The cast is lossless: there are at most 255 tables.
+            self.slots[table.index()] = self.classifiers.len() as u8;
         }
-        &mut self.classifiers[usize::from(self.places[table.index()]) - 1]
+        &mut self.classifiers[usize::from(self.slots[table.index()]) - 1]
     }
 }
 
-/// What a datapath is.
+/// The kind of a datapath.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum DatapathKind {
     /// A logical switch.
@@ -116,35 +121,35 @@ pub enum DatapathKind {
 /// A logical switch, a logical router, or a bridge.
 #[derive(Clone, Debug)]
 pub struct Datapath {
-    /// For people.
+    /// The name, shown in output.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: DatapathKind,
-    /// What tunnels carry for it, when that is not its own key: switches of different tunnel types may have the same number on
-    /// the wire.
+    /// The key in tunnel headers, if it differs from the datapath's own key. Switches with different
+    /// tunnel types may use the same number on the wire.
     pub tunnel_key: Option<DatapathKey>,
-    /// A multicast group of the underlay that all other hosts hear which have ports of it: what goes to several ports goes there
-    /// once, instead of to the end point of each host.
+    /// The underlay multicast group that the other hosts with ports of this datapath have joined.
+    /// Multicast goes there once instead of to the end point of each host.
     pub underlay_group: Option<EndpointId>,
-    /// Where packets come from whose tunnel names no logical ports.
-    pub senders: Senders,
-    /// The groups whose flows it executes.
+    /// The logical ingress port of packets whose tunnel header names no logical ports.
+    pub tunnel_inport: TunnelInport,
+    /// The groups whose flows apply to this datapath.
     pub groups: Vec<GroupId>,
-    /// Its ports.
+    /// The logical ports.
     pub ports: Map<PortKey, LogicalPort>,
-    /// Its multicast groups; their keys are not those of ports.
+    /// The multicast groups. They share the number space of ports.
     pub multicast: Map<PortKey, MulticastGroup>,
 }
 
 impl Datapath {
-    /// One without ports and flows.
+    /// A datapath without ports and flows.
     pub fn new(name: impl Into<String>, kind: DatapathKind) -> Self {
         Self {
             name: name.into(),
             kind,
             tunnel_key: None,
             underlay_group: None,
-            senders: Senders::Unnamed,
+            tunnel_inport: TunnelInport::None,
             groups: Vec::new(),
             ports: Map::default(),
             multicast: Map::default(),
@@ -152,81 +157,85 @@ impl Datapath {
     }
 }
 
-/// The logical port by which a packet comes in out of a tunnel that names none: what it teaches is learnt there.
+/// The logical ingress port of packets that come out of a tunnel whose header names no logical
+/// ports. MAC addresses are learned behind this port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Senders {
-    /// None.
+pub enum TunnelInport {
+    /// There is none.
     #[default]
-    Unnamed,
-    /// This one, whoever has sent it.
-    Wire(PortKey),
-    /// One for each host, by the source address of the outer header; none for hosts that are not here.
-    Hosts(BTreeMap<IpAddr, PortKey>),
+    None,
+    /// One port for all remote hosts.
+    Shared(PortKey),
+    /// One port for each remote host, by the outer source address; none for other addresses.
+    ByHost(BTreeMap<IpAddr, PortKey>),
 }
 
 /// A port of a logical datapath.
 #[derive(Clone, Debug)]
 pub struct LogicalPort {
-    /// For people, and for the language.
+    /// The name, also in matches and actions.
     pub name: String,
-    /// Where it is.
-    pub place: Place,
-    /// What it may send and receive.
+    /// Where the port is attached.
+    pub location: PortLocation,
+    /// The addresses that it may use.
     pub security: PortSecurity,
 }
 
-/// Several ports under one name.
+/// A name for several logical ports of one datapath.
 #[derive(Clone, Debug)]
 pub struct MulticastGroup {
-    /// For people, and for the language.
+    /// The name, also in matches and actions.
     pub name: String,
-    /// The ports, in the order in which they are reached.
+    /// The member ports, in the order in which packets are sent to them.
     pub members: Vec<PortKey>,
 }
 
-/// Where a logical port is: the physical side of the program, different on every host.
+/// Where a logical port is attached, seen from this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// Bound to no host: what is sent there is dropped ([`DropReason::PortDown`](flow::DropReason::PortDown)).
+pub enum PortLocation {
+    /// On no host. Packets sent there are dropped as
+    /// [`DropReason::PortDown`](flow::DropReason::PortDown).
     Unbound,
     /// On this host.
     Local(PortNo),
-    /// Behind a tunnel.
+    /// On another host, reached through a tunnel.
     Remote {
-        /// The end point of the host that has it.
+        /// The tunnel end point of that host.
         endpoint: EndpointId,
-        /// The tunnel says which logical port is meant, so that the other host need not decide again.
+        /// True when the tunnel header carries the logical ports, so that the other host skips the
+        /// ingress pipeline.
         logical_ports: bool,
     },
-    /// Behind the uplink, in frames with the tags of a link.
+    /// Behind the uplink, in frames tagged for one VLAN or QinQ link.
     Tagged {
         /// The uplink.
         uplink: PortNo,
         /// The link.
         link: TagLink,
     },
-    /// Another name for a port of the same datapath (OVN's `chassisredirect`).
+    /// An alias of another port of the same datapath (OVN's `chassisredirect`).
     Redirect(PortKey),
-    /// One end of a cable whose other end is a port of another logical datapath. It is on every host.
+    /// A patch port: its peer is a port of another logical datapath. It exists on every host.
     Patch {
-        /// The other datapath.
+        /// The peer's datapath.
         datapath: DatapathKey,
-        /// Its port.
+        /// The peer.
         port: PortKey,
     },
 }
 
-/// What a packet that comes in by a datapath port is.
+/// The role of a datapath port: how a packet that comes in by it enters the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Entry {
-    /// A guest's frame.
+pub enum PortRole {
+    /// The interface of a guest (VIF).
     Vif {
-        /// Its logical switch.
+        /// The guest's logical switch.
         datapath: DatapathKey,
-        /// Its logical port.
+        /// The guest's logical port.
         port: PortKey,
     },
-    /// Out of a tunnel of this type, or from the uplink without the tags that it had there.
+    /// Frames decapsulated from a tunnel of this type, or received from the uplink and stripped of
+    /// their tags.
     Tunnel(TunnelType),
     /// A port of the bridge.
     Bridge,
@@ -235,36 +244,36 @@ pub enum Entry {
 /// A port of a bridge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BridgePort {
-    /// For people.
+    /// The name.
     pub name: String,
-    /// What is behind it.
+    /// The kind.
     pub kind: BridgePortKind,
 }
 
-/// What is behind a port of a bridge.
+/// The kind of a bridge port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BridgePortKind {
-    /// A device.
+    /// A network device.
     Device,
-    /// A tunnel whose end point is chosen by `tun_dst` and whose key is `tun_id` ("flow-based").
+    /// A flow-based tunnel: flows choose the end point by `tun_dst` and the key by `tun_id`.
     Tunnel {
-        /// The end points by address.
+        /// The end points by remote address.
         endpoints: Map<IpAddr, EndpointId>,
     },
 }
 
-/// A whole program; see the module.
+/// The tables, datapaths and ports of a switch. Cloning is cheap; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     groups: Vec<Arc<Group>>,
     datapaths: Arc<Map<DatapathKey, Arc<Datapath>>>,
-    entries: Arc<Map<PortNo, Entry>>,
+    port_roles: Arc<Map<PortNo, PortRole>>,
     by_tunnel: Arc<Map<(TunnelType, u64), DatapathKey>>,
     bridge_ports: Arc<BTreeMap<PortNo, BridgePort>>,
 }
 
 impl Program {
-    /// The datapath of a bridge.
+    /// The key of the datapath of a bridge.
     pub const BRIDGE: DatapathKey = DatapathKey(0);
 
     /// Adds a group without flows.
@@ -273,22 +282,22 @@ impl Program {
         GroupId(self.groups.len() as u32 - 1)
     }
 
-    /// Adds a datapath, or replaces the one with that key.
+    /// Adds a datapath, or replaces the one with this key.
     pub fn set_datapath(&mut self, key: DatapathKey, datapath: Datapath) {
         Arc::make_mut(&mut self.datapaths).insert(key, Arc::new(datapath));
     }
 
-    /// Takes a datapath out.
+    /// Removes a datapath. False when there is none with this key.
     pub fn remove_datapath(&mut self, key: DatapathKey) -> bool {
         Arc::make_mut(&mut self.datapaths).remove(&key).is_some()
     }
 
-    /// The datapath with that key, to be changed.
+    /// The datapath with this key, for changes.
     pub fn datapath_mut(&mut self, key: DatapathKey) -> Option<&mut Datapath> {
         Arc::make_mut(&mut self.datapaths).get_mut(&key).map(Arc::make_mut)
     }
 
-    /// The datapath with that key.
+    /// The datapath with this key.
     #[inline]
     pub fn datapath(&self, key: DatapathKey) -> Option<&Datapath> {
         self.datapaths.get(&key).map(|datapath| &**datapath)
@@ -299,8 +308,9 @@ impl Program {
         self.datapaths.iter().map(|(key, datapath)| (*key, &**datapath))
     }
 
-    /// Adds a flow: one rule for each of `rows`, which together with the flow's residual predicate are its match. A flow of the
-    /// same group, table, priority and number is not to be there already.
+    /// Adds a flow, as one classifier rule for each of `rows`. The rows and the flow's residual
+    /// predicate together are its match. The group must not yet have a flow with the same table,
+    /// priority and number.
     pub fn add_flow(&mut self, group: GroupId, flow: &Arc<Flow>, rows: &[Match]) {
         let Some(group) = self.groups.get_mut(group.0 as usize) else { return };
         let table = Arc::make_mut(group).table_mut(flow.table);
@@ -309,7 +319,7 @@ impl Program {
         }
     }
 
-    /// Takes out a flow that was added with these rows.
+    /// Removes a flow that was added with these rows.
     pub fn remove_flow(&mut self, group: GroupId, flow: &Flow, rows: &[Match]) {
         let Some(group) = self.groups.get_mut(group.0 as usize) else { return };
         let table = Arc::make_mut(group).table_mut(flow.table);
@@ -318,7 +328,8 @@ impl Program {
         }
     }
 
-    /// The flows of a group and table with their rows; a flow with several rows is there several times.
+    /// The flows of a table of a group, with their rows. A flow with several rows is listed several
+    /// times.
     pub fn rules(
         &self,
         group: GroupId,
@@ -341,44 +352,45 @@ impl Program {
         self.groups.get(group.0 as usize)?.table(table)
     }
 
-    /// Says what comes in by a port.
-    pub fn set_entry(&mut self, port: PortNo, entry: Entry) {
-        Arc::make_mut(&mut self.entries).insert(port, entry);
+    /// Sets the role of a datapath port.
+    pub fn set_port_role(&mut self, port: PortNo, role: PortRole) {
+        Arc::make_mut(&mut self.port_roles).insert(port, role);
     }
 
-    /// Forgets a port.
-    pub fn remove_entry(&mut self, port: PortNo) -> Option<Entry> {
-        Arc::make_mut(&mut self.entries).remove(&port)
+    /// Removes the role of a datapath port and returns it.
+    pub fn remove_port_role(&mut self, port: PortNo) -> Option<PortRole> {
+        Arc::make_mut(&mut self.port_roles).remove(&port)
     }
 
-    /// What comes in by a port.
+    /// The role of a datapath port.
     #[inline]
-    pub fn entry(&self, port: PortNo) -> Option<&Entry> {
-        self.entries.get(&port)
+    pub fn port_role(&self, port: PortNo) -> Option<&PortRole> {
+        self.port_roles.get(&port)
     }
 
-    /// Every port by which packets come in.
-    pub fn entries(&self) -> impl Iterator<Item = (PortNo, &Entry)> {
-        self.entries.iter().map(|(port, entry)| (*port, entry))
+    /// Every datapath port that has a role, in no particular order.
+    pub fn port_roles(&self) -> impl Iterator<Item = (PortNo, &PortRole)> {
+        self.port_roles.iter().map(|(port, role)| (*port, role))
     }
 
-    /// Says which logical switch the frames of a tunnel type with this key belong to.
+    /// Sets the datapath that frames with this key belong to when they come out of a tunnel of this
+    /// type.
     pub fn set_tunnel(&mut self, tunnel: TunnelType, key: u64, datapath: DatapathKey) {
         Arc::make_mut(&mut self.by_tunnel).insert((tunnel, key), datapath);
     }
 
-    /// The logical switch of a tunnel key.
+    /// The datapath of a tunnel key.
     pub fn datapath_of_tunnel(&self, tunnel: TunnelType, key: u64) -> Option<DatapathKey> {
         self.by_tunnel.get(&(tunnel, key)).copied()
     }
 
-    /// Adds a port of the bridge, and its entry.
+    /// Adds a port of the bridge, and sets its role.
     pub fn set_bridge_port(&mut self, port: PortNo, bridge_port: BridgePort) {
         Arc::make_mut(&mut self.bridge_ports).insert(port, bridge_port);
-        self.set_entry(port, Entry::Bridge);
+        self.set_port_role(port, PortRole::Bridge);
     }
 
-    /// The ports of the bridge, in order.
+    /// The ports of the bridge, in ascending order.
     pub fn bridge_ports(&self) -> impl Iterator<Item = (PortNo, &BridgePort)> {
         self.bridge_ports.iter().map(|(port, bridge_port)| (*port, bridge_port))
     }

@@ -1,136 +1,138 @@
-//! What the switch learns while it runs, and what a translation has consulted of it.
+//! What the switch learns from packets while it runs, as a translation queries and changes it.
 
 use flow::{DatapathKey, PortKey};
 use std::fmt;
 use std::net::IpAddr;
 use wire::MacAddr;
 
-/// A number that grows whenever the answer to a question may have changed.
+/// A version number of learned state: it grows whenever the answer to a query may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Generation(pub u64);
 
-/// Where a learnt IP address is: behind a logical port (OVN's MAC_Binding).
+/// The key of a MAC binding: an IP address behind a logical port (OVN's `MAC_Binding` table).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct BindingKey {
+pub struct MacBindingKey {
     /// The logical datapath.
     pub datapath: DatapathKey,
     /// The logical port.
     pub port: PortKey,
-    /// The address.
+    /// The IP address.
     pub ip: IpAddr,
 }
 
-/// Whose place is learnt: a MAC address in a layer 2 network (OVN's FDB, the MAC table of a learning switch).
+/// The key of a forwarding database entry: a MAC address in a layer 2 network (OVN's `FDB` table,
+/// the MAC table of a learning bridge).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct StationKey {
+pub struct FdbKey {
     /// The logical datapath; 0 for a bridge programmed in the syntax of ovs-ofctl.
     pub datapath: DatapathKey,
-    /// The VLAN, 0 without.
+    /// The VLAN ID, 0 for untagged frames.
     pub vlan: u16,
-    /// The address.
+    /// The MAC address.
     pub mac: MacAddr,
 }
 
-/// Where a station is.
+/// The port that a forwarding database entry points to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum StationPlace {
-    /// Behind a logical port.
+pub enum FdbPort {
+    /// A logical port.
     Logical(PortKey),
-    /// Behind a port of the datapath.
+    /// A port of the datapath.
     Port(flow::PortNo),
 }
 
-/// The port that a lesson came in by: there it counts. A logical port of the logical datapath that the packet entered, if that is known.
+/// The port by which a packet entered. Learned entries count against the limit of this port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct LearntAt {
+pub struct IngressPort {
     /// The logical datapath; 0 for a bridge programmed in the syntax of ovs-ofctl.
     pub datapath: DatapathKey,
-    /// The port.
-    pub port: StationPlace,
+    /// The logical port when the packet's origin is known that exactly, else the datapath port.
+    pub port: FdbPort,
 }
 
-/// What was learnt, as a translation asks for it.
-pub trait State {
-    /// The MAC address bound to an IP address, and the generation of the answer; there is one when the answer is "none", too.
-    fn binding(&self, key: &BindingKey) -> (Option<MacAddr>, Generation);
+/// Learned state, as translations read it.
+///
+/// Every answer carries its generation, also the answer "unknown".
+pub trait LearnedState {
+    /// The MAC address that an IP address is bound to.
+    fn mac_binding(&self, key: &MacBindingKey) -> (Option<MacAddr>, Generation);
 
-    /// Where a MAC address was seen last.
-    fn station(&self, key: &StationKey) -> (Option<StationPlace>, Generation);
+    /// The port behind which a MAC address was last seen.
+    fn fdb_port(&self, key: &FdbKey) -> (Option<FdbPort>, Generation);
 }
 
-/// Nothing was learnt and nothing will be.
-impl State for () {
-    fn binding(&self, _: &BindingKey) -> (Option<MacAddr>, Generation) {
+/// State in which nothing is ever learned.
+impl LearnedState for () {
+    fn mac_binding(&self, _: &MacBindingKey) -> (Option<MacAddr>, Generation) {
         (None, Generation(0))
     }
 
-    fn station(&self, _: &StationKey) -> (Option<StationPlace>, Generation) {
+    fn fdb_port(&self, _: &FdbKey) -> (Option<FdbPort>, Generation) {
         (None, Generation(0))
     }
 }
 
-/// A question that a translation asked, with the generation of the answer. While the generation stays the same, so does the
-/// translation.
+/// A query that a translation made, with the generation of the answer. The translation stays valid
+/// as long as the generation does not change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Dependency {
-    /// What was asked.
-    pub question: Question,
+    /// The query.
+    pub query: StateQuery,
     /// The generation of the answer.
     pub generation: Generation,
 }
 
-/// What a translation asked.
+/// A lookup in learned state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Question {
-    /// Which MAC address an IP address is bound to.
-    Binding(BindingKey),
-    /// Where a MAC address is.
-    Station(StationKey),
+pub enum StateQuery {
+    /// Which MAC address is this IP address bound to?
+    MacBinding(MacBindingKey),
+    /// Behind which port is this MAC address?
+    Fdb(FdbKey),
 }
 
-/// Something to be learnt from a packet. It is no part of the cached decision: when it is learnt the generation of the
-/// question changes, and with it what depends on the answer.
+/// Something that the switch is to learn from a packet.
+///
+/// It is not part of the cached decision. Learning it changes the generation of the matching
+/// query, which invalidates the megaflows that depend on the old answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Lesson {
+pub enum LearnEvent {
     /// An IP address has this MAC address.
-    Binding(BindingKey, MacAddr),
-    /// A MAC address was seen here.
-    Station(StationKey, StationPlace),
+    MacBinding(MacBindingKey, MacAddr),
+    /// A MAC address was seen behind this port.
+    Fdb(FdbKey, FdbPort),
 }
 
-impl Lesson {
-    /// What it answers.
-    pub const fn question(&self) -> Question {
+impl LearnEvent {
+    /// The query whose answer this event changes.
+    pub const fn query(&self) -> StateQuery {
         match self {
-            Self::Binding(key, _) => Question::Binding(*key),
-            Self::Station(key, _) => Question::Station(*key),
+            Self::MacBinding(key, _) => StateQuery::MacBinding(*key),
+            Self::Fdb(key, _) => StateQuery::Fdb(*key),
         }
     }
 }
 
-impl fmt::Display for Question {
+impl fmt::Display for StateQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Binding(BindingKey { datapath, port, ip }) => {
+            Self::MacBinding(MacBindingKey { datapath, port, ip }) => {
                 write!(f, "the MAC address of {ip} behind port {port} of datapath {datapath}")
             }
-            Self::Station(StationKey { datapath, vlan, mac }) => {
+            Self::Fdb(FdbKey { datapath, vlan, mac }) => {
                 write!(f, "the port of {mac} in VLAN {vlan} of datapath {datapath}")
             }
         }
     }
 }
 
-impl fmt::Display for Lesson {
+impl fmt::Display for LearnEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let query = self.query();
         match self {
-            Self::Binding(key, mac) => write!(f, "{} is {mac}", Question::Binding(*key)),
-            Self::Station(key, StationPlace::Logical(port)) => {
-                write!(f, "{} is logical port {port}", Question::Station(*key))
-            }
-            Self::Station(key, StationPlace::Port(port)) => {
-                write!(f, "{} is port {port}", Question::Station(*key))
-            }
+            Self::MacBinding(_, mac) => write!(f, "{query} is {mac}"),
+            Self::Fdb(_, FdbPort::Logical(port)) => write!(f, "{query} is logical port {port}"),
+            Self::Fdb(_, FdbPort::Port(port)) => write!(f, "{query} is port {port}"),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Direction;
 use crate::program::{DatapathKind, Program, TableId};
-use crate::state::State;
+use crate::state::LearnedState;
 use crate::translate::{Translation, translate};
 use ::flow::{
     DatapathKey, DropReason, EndpointId, FlowKey, Match, PortKey, ShowActions, ShowValue,
@@ -51,7 +51,7 @@ pub enum Step {
         /// The number of the table in its pipeline.
         table: u8,
         /// The flow that matched.
-        flow: Option<Hit>,
+        flow: Option<MatchedFlow>,
     },
     /// A field got another value.
     Change {
@@ -101,7 +101,7 @@ pub enum Step {
 
 /// A flow that matched.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Hit {
+pub struct MatchedFlow {
     /// The name of its stage; empty in a bridge.
     pub stage: String,
     /// Where it was written.
@@ -117,7 +117,7 @@ pub struct Hit {
     pub actions: String,
 }
 
-impl From<&Flow> for Hit {
+impl From<&Flow> for MatchedFlow {
     fn from(flow: &Flow) -> Self {
         let text = &flow.text;
         Self {
@@ -135,7 +135,7 @@ impl From<&Flow> for Hit {
 pub fn trace<'p>(
     program: &'p Program,
     key: &FlowKey,
-    state: &impl State,
+    state: &impl LearnedState,
     choice: Option<usize>,
 ) -> (Trace, Translation<'p>) {
     let mut teller = Teller { program, choice, open: vec![Vec::new()], labels: Vec::new() };
@@ -150,8 +150,8 @@ pub fn trace<'p>(
         actions: ShowActions(&translation.actions).to_string(),
         megaflow: megaflow.to_string(),
         dropped: translation.dropped().map(DropReason::name),
-        consulted: translation.dependencies.iter().map(|d| d.question.to_string()).collect(),
-        learnt: translation.lessons.iter().map(ToString::to_string).collect(),
+        consulted: translation.dependencies.iter().map(|d| d.query.to_string()).collect(),
+        learnt: translation.learn_events.iter().map(ToString::to_string).collect(),
     };
     (trace, translation)
 }
@@ -172,8 +172,8 @@ impl Trace {
     }
 
     /// Only what becomes of the packet.
-    pub const fn summary(&self) -> Summary<'_> {
-        Summary(self)
+    pub const fn summary(&self) -> TraceSummary<'_> {
+        TraceSummary(self)
     }
 
     fn write_result(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -189,9 +189,9 @@ impl Trace {
 
 /// A trace without its tables and changes: where the packet leaves, or why it does not.
 #[derive(Clone, Copy, Debug)]
-pub struct Summary<'t>(&'t Trace);
+pub struct TraceSummary<'t>(&'t Trace);
 
-impl fmt::Display for Summary<'_> {
+impl fmt::Display for TraceSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# {}", self.0.packet)?;
         // Each list with the place in it, so that the order is that of the steps, and with what it is about.
@@ -291,7 +291,7 @@ impl Observer for Teller<'_> {
             },
             Event::Lookup { datapath, table, flow, .. } => {
                 let kind = self.program.datapath(datapath).map(|datapath| datapath.kind);
-                Step::Table { table: number(kind, table), flow: flow.map(Hit::from) }
+                Step::Table { table: number(kind, table), flow: flow.map(MatchedFlow::from) }
             }
             Event::Change { field, before, after } => Step::Change {
                 field: field.name(),
@@ -393,7 +393,12 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt:
     Ok(())
 }
 
-fn write_hit(f: &mut fmt::Formatter<'_>, table: u8, hit: &Hit, indent: usize) -> fmt::Result {
+fn write_hit(
+    f: &mut fmt::Formatter<'_>,
+    table: u8,
+    hit: &MatchedFlow,
+    indent: usize,
+) -> fmt::Result {
     write!(f, "{:indent$}{table:2}. ", "")?;
     if !hit.stage.is_empty() {
         write!(f, "{} ", hit.stage)?;

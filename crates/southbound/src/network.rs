@@ -6,8 +6,8 @@ use flow::{DatapathKey, PortKey, PortNo};
 use lflow::lexer::Lexer;
 use lflow::{Constant, FlowError, Loader, LogicalFlow, TokenKind};
 use pipeline::{
-    BindingKey, DatapathKind, Entry, Learned, Lesson, LogicalPort, MulticastGroup, Place,
-    PortSecurity, State, StationKey, StationPlace,
+    DatapathKind, FdbKey, FdbPort, LearnEvent, LearnedState, LearnedTables, LogicalPort,
+    MacBindingKey, MulticastGroup, PortLocation, PortRole, PortSecurity,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ pub struct SouthboundNetwork {
     /// Its program; changes of the database can be brought to it.
     pub loader: Loader,
     /// The bindings and stations of the database.
-    pub learned: Learned,
+    pub learned: LearnedTables,
     /// The datapath port of each logical port that packets come in by, by its name.
     pub ports: BTreeMap<String, PortNo>,
     /// What was passed over, and why: entries that ovn-controller passes over, too.
@@ -82,7 +82,7 @@ impl<'s> Maker<'s> {
             rows,
             network: SouthboundNetwork {
                 loader: Loader::default(),
-                learned: Learned::default(),
+                learned: LearnedTables::default(),
                 ports: BTreeMap::new(),
                 warnings: Vec::new(),
             },
@@ -119,39 +119,39 @@ impl<'s> Maker<'s> {
             let Some(datapath) = self.datapath("Port_Binding", row.uuid, row.datapath) else {
                 continue;
             };
-            let place = self.place(row, &mut next);
-            if let Place::Local(port) = place {
-                let entry = Entry::Vif { datapath, port: row.tunnel_key };
-                self.network.loader.physical().set_entry(port, entry);
+            let location = self.location(row, &mut next);
+            if let PortLocation::Local(port) = location {
+                let entry = PortRole::Vif { datapath, port: row.tunnel_key };
+                self.network.loader.physical().set_port_role(port, entry);
                 self.network.ports.insert(row.logical_port.clone(), port);
             }
             let (security, problems) = PortSecurity::parse_as_ovn(&row.port_security);
             let name = &row.logical_port;
             let warnings = problems.iter().map(|problem| format!("port {name}: {problem}"));
             self.network.warnings.extend(warnings);
-            let port = LogicalPort { name: name.clone(), place, security };
+            let port = LogicalPort { name: name.clone(), location, security };
             self.network.loader.set_port(datapath, row.tunnel_key, port);
         }
     }
 
-    fn place(&self, row: &PortBinding, next: &mut PortNo) -> Place {
+    fn location(&self, row: &PortBinding, next: &mut PortNo) -> PortLocation {
         let named = |option: &str| {
             row.options.get(option).and_then(|name| self.by_name.get(name.as_str())).copied()
         };
         match row.kind {
             PortKind::Patch | PortKind::L3Gateway => named("peer")
                 .and_then(|peer| Some((self.datapaths.get(&peer.datapath)?.tunnel_key, peer)))
-                .map_or(Place::Unbound, |(datapath, peer)| Place::Patch {
+                .map_or(PortLocation::Unbound, |(datapath, peer)| PortLocation::Patch {
                     datapath,
                     port: peer.tunnel_key,
                 }),
             PortKind::ChassisRedirect => named("distributed-port")
                 .filter(|port| port.datapath == row.datapath)
-                .map_or(Place::Unbound, |port| Place::Redirect(port.tunnel_key)),
+                .map_or(PortLocation::Unbound, |port| PortLocation::Redirect(port.tunnel_key)),
             PortKind::Vif | PortKind::Localnet | PortKind::Localport | PortKind::Other(_) => {
                 let port = *next;
                 *next = PortNo(port.0 + 1);
-                Place::Local(port)
+                PortLocation::Local(port)
             }
         }
     }
@@ -225,24 +225,24 @@ impl<'s> Maker<'s> {
         for row in &self.rows.mac_bindings {
             let key = self.binding_key("MAC_Binding", row.uuid, row.datapath, &row.logical_port);
             if let Some((datapath, port)) = key {
-                let key = BindingKey { datapath, port, ip: row.ip };
-                self.network.learned.configure(Lesson::Binding(key, row.mac));
+                let key = MacBindingKey { datapath, port, ip: row.ip };
+                self.network.learned.configure(LearnEvent::MacBinding(key, row.mac));
             }
         }
         for row in &self.rows.static_mac_bindings {
             let key =
                 self.binding_key("Static_MAC_Binding", row.uuid, row.datapath, &row.logical_port);
             let Some((datapath, port)) = key else { continue };
-            let key = BindingKey { datapath, port, ip: row.ip };
-            let is_learnt = self.network.learned.binding(&key).0.is_some();
+            let key = MacBindingKey { datapath, port, ip: row.ip };
+            let is_learnt = self.network.learned.mac_binding(&key).0.is_some();
             if row.override_dynamic_mac || !is_learnt {
-                self.network.learned.configure(Lesson::Binding(key, row.mac));
+                self.network.learned.configure(LearnEvent::MacBinding(key, row.mac));
             }
         }
         for row in &self.rows.fdb {
-            let key = StationKey { datapath: row.dp_key, vlan: 0, mac: row.mac };
-            let place = StationPlace::Logical(row.port_key);
-            self.network.learned.configure(Lesson::Station(key, place));
+            let key = FdbKey { datapath: row.dp_key, vlan: 0, mac: row.mac };
+            let location = FdbPort::Logical(row.port_key);
+            self.network.learned.configure(LearnEvent::Fdb(key, location));
         }
     }
 

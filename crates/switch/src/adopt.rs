@@ -11,7 +11,7 @@ use crate::records::Tenths;
 use datapath::provider::DatapathError;
 use datapath::upcall::WorkerId;
 use flow::{Field, Match, PortNo};
-use pipeline::{Translation, translate, translate_knowing};
+use pipeline::{Translation, retranslate, translate};
 use std::time::Instant;
 
 /// Megaflows put at a time.
@@ -33,7 +33,8 @@ impl Engine {
     ) -> Result<usize, DatapathError> {
         let published = self.published();
         for condition in conditions.clone() {
-            if let Some(Translation { lessons, teacher, .. }) = self.decided(&published, &condition)
+            if let Some(Translation { learn_events: lessons, ingress: teacher, .. }) =
+                self.decided(&published, &condition)
                 && !lessons.is_empty()
             {
                 self.learn(&lessons, teacher, now);
@@ -48,7 +49,7 @@ impl Engine {
             let decisions = some.iter().filter_map(|condition| {
                 let translation = self.decided(&published, condition)?;
                 // What is still to be learnt was refused, and is for packets to teach.
-                let is_settled = translation.lessons.is_empty();
+                let is_settled = translation.learn_events.is_empty();
                 let decision = Decision::new(&published, WorkerId(0), condition.key(), translation);
                 is_settled.then_some((condition, decision))
             });
@@ -79,7 +80,7 @@ impl Engine {
             return Some(translation);
         }
         // By what is known already it may be told as well.
-        let translation = translate_knowing(program, key, known.clone(), &*learned, &mut ());
+        let translation = retranslate(program, key, known.clone(), &*learned, &mut ());
         known.covers(&translation.mask).then_some(translation)
     }
 }

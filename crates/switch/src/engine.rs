@@ -9,8 +9,8 @@ use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor};
 use pipeline::{
-    BindingKey, Flow, Learned, LearntAt, Lesson, Program, Question, StationKey, StationPlace,
-    Taught,
+    FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables, MacBindingKey, PortUsage,
+    Program, StateQuery,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -56,8 +56,8 @@ pub struct Engine {
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) limits: Limits,
     published: Mutex<Arc<Published>>,
-    learned: RwLock<Learned>,
-    configured: Mutex<Vec<Lesson>>,
+    learned: RwLock<LearnedTables>,
+    configured: Mutex<Vec<LearnEvent>>,
     /// Taken before `learned` where both are.
     records: Mutex<Records>,
     /// One sweep at a time: the number of the last round of revalidation.
@@ -81,7 +81,7 @@ impl Engine {
             datapath,
             limits,
             published: Mutex::new(Arc::new(Published { number: 1, program })),
-            learned: RwLock::new(Learned::new(config.learn)),
+            learned: RwLock::new(LearnedTables::new(config.learn)),
             configured: Mutex::default(),
             records: Mutex::new(Records::new(&limits)),
             round: Mutex::new(0),
@@ -112,13 +112,13 @@ impl Engine {
     }
 
     /// Says which bindings and stations are configured, in the place of those that were until now.
-    pub fn configure(&self, lessons: Vec<Lesson>) {
+    pub fn configure(&self, lessons: Vec<LearnEvent>) {
         let mut configured = lock(&self.configured);
         let mut learned = self.learned_mut();
-        let mut gone: std::collections::HashSet<Question> =
-            configured.iter().map(Lesson::question).collect();
+        let mut gone: std::collections::HashSet<StateQuery> =
+            configured.iter().map(LearnEvent::query).collect();
         for lesson in &lessons {
-            gone.remove(&lesson.question());
+            gone.remove(&lesson.query());
             learned.configure(*lesson);
         }
         gone.iter().for_each(|question| learned.forget(question));
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Forgets something learnt.
-    pub fn forget(&self, question: &Question) {
+    pub fn forget(&self, question: &StateQuery) {
         self.learned_mut().forget(question);
         self.alarm.changed();
     }
@@ -140,19 +140,19 @@ impl Engine {
     }
 
     /// How long ago something was learnt last, or in use; `None` when it is not known, or configured.
-    pub fn learnt_since(&self, question: &Question) -> Option<Duration> {
-        let last = self.learned().last(question)?;
+    pub fn learnt_since(&self, question: &StateQuery) -> Option<Duration> {
+        let last = self.learned().last_used(question)?;
         Some(Instant::now().saturating_duration_since(last))
     }
 
     /// Every station that is known.
-    pub fn fdb(&self) -> Vec<(StationKey, StationPlace)> {
-        self.learned().stations().map(|(key, place)| (*key, place)).collect()
+    pub fn fdb(&self) -> Vec<(FdbKey, FdbPort)> {
+        self.learned().fdb().map(|(key, place)| (*key, place)).collect()
     }
 
     /// Every binding that is known.
-    pub fn bindings(&self) -> Vec<(BindingKey, MacAddr)> {
-        self.learned().bindings().map(|(key, mac)| (*key, mac)).collect()
+    pub fn bindings(&self) -> Vec<(MacBindingKey, MacAddr)> {
+        self.learned().mac_bindings().map(|(key, mac)| (*key, mac)).collect()
     }
 
     /// Some of the megaflows, from `from` on, and where the next ones are; `None` behind the last. A megaflow that several workers
@@ -197,20 +197,20 @@ impl Engine {
     }
 
     /// The ports that have taught stations.
-    pub fn ports_of_stations(&self) -> Vec<(LearntAt, Taught)> {
-        self.learned().ports_of_stations().collect()
+    pub fn ports_of_stations(&self) -> Vec<(IngressPort, PortUsage)> {
+        self.learned().fdb_usage().collect()
     }
 
     /// The ports that have taught bindings.
-    pub fn ports_of_bindings(&self) -> Vec<(LearntAt, Taught)> {
-        self.learned().ports_of_bindings().collect()
+    pub fn ports_of_bindings(&self) -> Vec<(IngressPort, PortUsage)> {
+        self.learned().mac_binding_usage().collect()
     }
 
     /// Everything counted.
     pub fn stats(&self) -> SwitchStats {
         let (learned, refused) = {
             let learned = self.learned();
-            (learned.len(), learned.refused())
+            (learned.len(), learned.refusals())
         };
         let (megaflows, origins) = {
             let records = self.records();
@@ -232,11 +232,11 @@ impl Engine {
         Arc::clone(&lock(&self.published))
     }
 
-    pub(crate) fn learned(&self) -> RwLockReadGuard<'_, Learned> {
+    pub(crate) fn learned(&self) -> RwLockReadGuard<'_, LearnedTables> {
         self.learned.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn learned_mut(&self) -> RwLockWriteGuard<'_, Learned> {
+    pub(crate) fn learned_mut(&self) -> RwLockWriteGuard<'_, LearnedTables> {
         self.learned.write().unwrap_or_else(PoisonError::into_inner)
     }
 

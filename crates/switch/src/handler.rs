@@ -8,7 +8,7 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use flow::{Action, FlowKey, FlowMask, Match, PortNo};
-use pipeline::{LearntAt, Lesson, Translation, translate};
+use pipeline::{IngressPort, LearnEvent, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -41,8 +41,8 @@ impl<'p> Decision<'p> {
         key: &FlowKey,
         translation: Translation<'p>,
     ) -> Self {
-        let Translation { mask, actions, dependencies, lessons, teacher, flows } = translation;
-        let refused = Refused::new(lessons, teacher);
+        let Translation { mask, actions, dependencies, learn_events, ingress, flows } = translation;
+        let refused = Refused::new(learn_events, ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
         // Of all packets of the megaflow, or two workers with one each would have two origins for it.
@@ -145,19 +145,24 @@ impl Engine {
         let again = || translate(&published.program, key, &*self.learned(), &mut ());
         let mut translation = again();
         for _ in 0..MOST_LESSONS {
-            let Translation { lessons, teacher, .. } = &translation;
+            let Translation { learn_events: lessons, ingress: teacher, .. } = &translation;
             if lessons.is_empty() || self.learn(lessons, *teacher, now) == 0 {
                 return translation;
             }
             translation = again();
         }
         // Nobody has refused these: there seems to be no end of them.
-        translation.lessons.clear();
+        translation.learn_events.clear();
         translation
     }
 
     /// Learns, and says how much: what is refused is not learnt.
-    pub(crate) fn learn(&self, lessons: &[Lesson], teacher: LearntAt, now: Instant) -> usize {
+    pub(crate) fn learn(
+        &self,
+        lessons: &[LearnEvent],
+        teacher: IngressPort,
+        now: Instant,
+    ) -> usize {
         let learnt = {
             let mut learned = self.learned_mut();
             let learnt = lessons.iter().filter(|l| learned.learn(**l, teacher, now).is_ok());

@@ -4,7 +4,7 @@ use ahash::RandomState;
 use datapath::megaflow::Usage;
 use flow::{Field, FlowKey, FlowMask};
 use hashbrown::HashTable;
-use pipeline::{Dependency, Flow, Learned, LearntAt, Lesson, Question};
+use pipeline::{Dependency, Flow, IngressPort, LearnEvent, LearnedTables, StateQuery};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -36,11 +36,11 @@ pub(crate) struct Asked {
 impl Asked {
     /// A station lives as long as *it* sends: what is sent to it shows nothing. A binding is confirmed by its use. Packets that
     /// would have taught something else, and were refused, confirm nothing: the old answer comes to its end.
-    fn new(dependency: Dependency, key: &FlowKey, refused: &[Lesson]) -> Self {
-        let confirms = match dependency.question {
-            question if refused.iter().any(|lesson| lesson.question() == question) => false,
-            Question::Binding(_) => true,
-            Question::Station(station) => {
+    fn new(dependency: Dependency, key: &FlowKey, refused: &[LearnEvent]) -> Self {
+        let confirms = match dependency.query {
+            question if refused.iter().any(|lesson| lesson.query() == question) => false,
+            StateQuery::MacBinding(_) => true,
+            StateQuery::Fdb(station) => {
                 let [_, _, source @ ..] = (key.get(Field::EthSrc) as u64).to_be_bytes();
                 station.mac.0 == source
             }
@@ -52,13 +52,13 @@ impl Asked {
 /// What packets would have taught, had it not been refused.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Refused {
-    lessons: Vec<Lesson>,
-    teacher: LearntAt,
+    lessons: Vec<LearnEvent>,
+    teacher: IngressPort,
 }
 
 impl Refused {
     /// `None` without lessons, as mostly.
-    pub fn new(lessons: Vec<Lesson>, teacher: LearntAt) -> Option<Box<Self>> {
+    pub fn new(lessons: Vec<LearnEvent>, teacher: IngressPort) -> Option<Box<Self>> {
         (!lessons.is_empty()).then(|| Box::new(Self { lessons, teacher }))
     }
 }
@@ -67,14 +67,14 @@ impl Refused {
 /// would bring up all that was ever refused.
 #[derive(Debug, Default)]
 pub(crate) struct Retries {
-    left: HashMap<(Discriminant<Lesson>, LearntAt), usize, RandomState>,
+    left: HashMap<(Discriminant<LearnEvent>, IngressPort), usize, RandomState>,
 }
 
 impl Retries {
     /// True when one of the lessons is to be tried again: it would be learnt now.
-    fn take(&mut self, refused: &Refused, learned: &Learned) -> bool {
+    fn take(&mut self, refused: &Refused, learned: &LearnedTables) -> bool {
         refused.lessons.iter().any(|lesson| {
-            let Ok(room) = learned.room(lesson, refused.teacher) else { return false };
+            let Ok(room) = learned.capacity_for(lesson, refused.teacher) else { return false };
             let left = match self.left.entry((discriminant(lesson), refused.teacher)) {
                 Entry::Occupied(left) => left.into_mut(),
                 Entry::Vacant(first) => first.insert(room),
@@ -115,13 +115,13 @@ impl<'p> Candidate<'p> {
     }
 
     /// True when all answers are as they were.
-    pub fn is_current(&self, learned: &Learned) -> bool {
+    pub fn is_current(&self, learned: &LearnedTables) -> bool {
         is_current(&self.asked, learned)
     }
 }
 
-fn is_current(asked: &[Asked], learned: &Learned) -> bool {
-    let same = |a: &Asked| learned.is_current(&a.dependency.question, a.dependency.generation);
+fn is_current(asked: &[Asked], learned: &LearnedTables) -> bool {
+    let same = |a: &Asked| learned.is_current(&a.dependency.query, a.dependency.generation);
     asked.iter().all(same)
 }
 
@@ -156,7 +156,7 @@ impl Origin {
     }
 
     /// True when the program or an answer has changed since. Looked at once in every `round`, and remembered.
-    pub fn is_stale(&self, generation: u64, learned: &Learned, round: u32) -> bool {
+    pub fn is_stale(&self, generation: u64, learned: &LearnedTables, round: u32) -> bool {
         if self.is_known_stale() {
             return true;
         }
@@ -173,7 +173,7 @@ impl Origin {
     }
 
     /// True when its packets are to come up, to teach what was refused before: a sweep asks. It is out of date then.
-    pub fn tries_again(&self, learned: &Learned, retries: &mut Retries) -> bool {
+    pub fn tries_again(&self, learned: &LearnedTables, retries: &mut Retries) -> bool {
         let Some(refused) = &self.refused else { return false };
         let tries_again = retries.take(refused, learned);
         if tries_again {

@@ -8,7 +8,7 @@ use crate::origin::{Candidate, Origin, Retries};
 use crate::records::{Records, Removed, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
-use pipeline::{Translation, translate_knowing};
+use pipeline::{Translation, retranslate};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -141,7 +141,7 @@ impl Engine {
             if confirmed.peek().is_some() {
                 let mut learned = self.learned_mut();
                 for asked in confirmed.filter(|asked| asked.confirms) {
-                    learned.refresh(&asked.dependency.question, now);
+                    learned.refresh(&asked.dependency.query, now);
                 }
             }
         }
@@ -184,8 +184,7 @@ impl Engine {
             let learned = self.learned();
             let translate = |megaflow: &Megaflow| {
                 let (key, known) = (megaflow.condition.key(), megaflow.condition.mask().clone());
-                let translation =
-                    translate_knowing(&published.program, key, known, &*learned, &mut ());
+                let translation = retranslate(&published.program, key, known, &*learned, &mut ());
                 verdict(published.number, megaflow, translation)
             };
             stale.iter().map(translate).collect()
@@ -246,7 +245,7 @@ fn take_out(records: &mut Records, ids: &[MegaflowId]) -> Vec<Removed> {
 fn verdict<'p>(generation: u64, megaflow: &Megaflow, translation: Translation<'p>) -> Verdict<'p> {
     let condition = &megaflow.condition;
     // A packet of it has to come up: only packets teach.
-    let teaches = !translation.lessons.is_empty();
+    let teaches = !translation.learn_events.is_empty();
     if teaches || !condition.mask().covers(&translation.mask) {
         return Verdict::Wrong;
     }

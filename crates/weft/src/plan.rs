@@ -272,8 +272,8 @@ mod tests {
         let UpcallLimits { packets, bytes } = UpcallLimits::default();
         let SolicitLimits { again_after, neighbours } = SolicitLimits::default();
         assert_eq!(again_after.as_secs(), 1);
-        let (stations, age) = (learn.stations, learn.max_age.as_secs());
-        assert_eq!((limits.megaflows, stations), (MEGAFLOWS, learn.bindings));
+        let (stations, age) = (learn.fdb, learn.max_age.as_secs());
+        assert_eq!((limits.megaflows, stations), (MEGAFLOWS, learn.mac_bindings));
         let (total, per_port) = (thousands(stations.total), thousands(stations.per_port));
         let masks = (limits.masks_per_port, thousands(limits.masks));
         for limit in [

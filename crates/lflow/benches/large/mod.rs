@@ -3,7 +3,9 @@
 
 use flow::{DatapathKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
-use pipeline::{DatapathKind, Direction, Entry, LogicalPort, MulticastGroup, Place, PortSecurity};
+use pipeline::{
+    DatapathKind, Direction, LogicalPort, MulticastGroup, PortLocation, PortRole, PortSecurity,
+};
 
 pub const SWITCHES: u32 = 1000;
 pub const ROUTERS: u32 = 50;
@@ -74,14 +76,14 @@ pub fn topology() -> Loader {
         loader.add_datapath(key, &format!("sw{switch}"), DatapathKind::Switch);
         for guest in 0..GUESTS {
             let (vif, port) = (guest_port(switch, guest), port_key(1 + guest as u16));
-            add_port(&mut loader, key, port, guest_name(switch, guest), Place::Local(vif));
-            loader.physical().set_entry(vif, Entry::Vif { datapath: key, port });
+            add_port(&mut loader, key, port, guest_name(switch, guest), PortLocation::Local(vif));
+            loader.physical().set_port_role(vif, PortRole::Vif { datapath: key, port });
         }
         let (router, peer) = (router_key(router_of(switch)), router_port(switch));
         let to_router = port_key(TO_ROUTER);
-        let there = Place::Patch { datapath: router, port: peer };
+        let there = PortLocation::Patch { datapath: router, port: peer };
         add_port(&mut loader, key, to_router, format!("sw{switch}-r"), there);
-        let back = Place::Patch { datapath: key, port: to_router };
+        let back = PortLocation::Patch { datapath: key, port: to_router };
         add_port(&mut loader, router, peer, format!("r-sw{switch}"), back);
         let members = (1..=TO_ROUTER).map(port_key).collect();
         let group = MulticastGroup { name: "_MC_flood".into(), members };
@@ -90,8 +92,18 @@ pub fn topology() -> Loader {
     loader
 }
 
-fn add_port(loader: &mut Loader, datapath: DatapathKey, key: PortKey, name: String, place: Place) {
-    loader.set_port(datapath, key, LogicalPort { name, place, security: PortSecurity::default() });
+fn add_port(
+    loader: &mut Loader,
+    datapath: DatapathKey,
+    key: PortKey,
+    name: String,
+    location: PortLocation,
+) {
+    loader.set_port(
+        datapath,
+        key,
+        LogicalPort { name, location, security: PortSecurity::default() },
+    );
 }
 
 /// All logical flows.

@@ -231,6 +231,6 @@ impl Parser<'_> {
             None
         };
         self.expect(&TokenKind::RightParen)?;
-        Ok(Action::LookupBinding { to, family, port, ip, mac })
+        Ok(Action::LookupMacBinding { to, family, port, ip, mac })
     }
 }

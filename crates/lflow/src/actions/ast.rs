@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One action.
 ///
-/// Actions that differ in a detail only are one variant: `get_arp` and `get_nd` are [`Action::GetBinding`].
+/// Actions that differ in a detail only are one variant: `get_arp` and `get_nd` are [`Action::GetMacBinding`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// `output;`
@@ -55,7 +55,7 @@ pub enum Action {
     /// `clone { ACTIONS };` and others that execute actions on another packet.
     Nested(Nest, Box<[Action]>),
     /// `get_arp(PORT, IP);`, `get_nd(PORT, IP);`: `eth.dst` becomes the MAC address bound to an IP address.
-    GetBinding {
+    GetMacBinding {
         /// `get_arp` or `get_nd`.
         family: Family,
         /// Behind which logical port.
@@ -64,7 +64,7 @@ pub enum Action {
         ip: FieldRef,
     },
     /// `put_arp(PORT, IP, MAC);`, `put_nd(PORT, IP, MAC);`
-    PutBinding {
+    PutMacBinding {
         /// `put_arp` or `put_nd`.
         family: Family,
         /// Behind which logical port.
@@ -75,7 +75,7 @@ pub enum Action {
         mac: FieldRef,
     },
     /// `BIT = lookup_arp(PORT, IP, MAC);`, `BIT = lookup_nd(PORT, IP, MAC);`, and without MAC `lookup_arp_ip`, `lookup_nd_ip`.
-    LookupBinding {
+    LookupMacBinding {
         /// 1 bit.
         to: FieldRef,
         /// `lookup_arp` or `lookup_nd`.

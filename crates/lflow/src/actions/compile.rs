@@ -61,14 +61,16 @@ fn compile_action(
         Action::DecTtl => Op::DecTtl,
         Action::LoadFragMtu { mtu, .. } => Op::SetIcmpMtu(*mtu),
         Action::Nested(nest, actions) => nested(*nest, compile_list(actions, stage, scope)),
-        Action::GetBinding { port, ip, .. } => {
-            LearnedOp::GetBinding { port: operand(*port)?, ip: operand(*ip)? }.into()
+        Action::GetMacBinding { port, ip, .. } => {
+            LearnedOp::GetMacBinding { port: operand(*port)?, ip: operand(*ip)? }.into()
         }
-        Action::PutBinding { port, ip, mac, .. } => {
-            LearnedOp::PutBinding { port: operand(*port)?, ip: operand(*ip)?, mac: operand(*mac)? }
-                .into()
+        Action::PutMacBinding { port, ip, mac, .. } => LearnedOp::PutMacBinding {
+            port: operand(*port)?,
+            ip: operand(*ip)?,
+            mac: operand(*mac)?,
         }
-        Action::LookupBinding { to, port, ip, mac, .. } => LearnedOp::LookupBinding {
+        .into(),
+        Action::LookupMacBinding { to, port, ip, mac, .. } => LearnedOp::LookupMacBinding {
             to: to.bits()?,
             port: operand(*port)?,
             ip: operand(*ip)?,
@@ -79,13 +81,13 @@ fn compile_action(
         }
         .into(),
         Action::GetFdb { to, mac } => {
-            LearnedOp::GetStation { to: to.bits()?, mac: operand(*mac)? }.into()
+            LearnedOp::GetFdb { to: to.bits()?, mac: operand(*mac)? }.into()
         }
         Action::PutFdb { port, mac } => {
-            LearnedOp::PutStation { port: operand(*port)?, mac: operand(*mac)? }.into()
+            LearnedOp::PutFdb { port: operand(*port)?, mac: operand(*mac)? }.into()
         }
         Action::LookupFdb { to, port, mac } => {
-            LearnedOp::LookupStation { to: to.bits()?, port: operand(*port)?, mac: operand(*mac)? }
+            LearnedOp::LookupFdb { to: to.bits()?, port: operand(*port)?, mac: operand(*mac)? }
                 .into()
         }
         Action::CheckLength { to, bytes } => Op::CheckLength { to: to.bits()?, bytes: *bytes },

@@ -202,7 +202,7 @@ impl<'a> Parser<'a> {
         self.expect(&TokenKind::Comma)?;
         let ip = self.wanted_field(Wanted::Bits(family.address_width()))?;
         self.expect(&TokenKind::RightParen)?;
-        Ok(Action::GetBinding { family, port, ip })
+        Ok(Action::GetMacBinding { family, port, ip })
     }
 
     fn put_binding(&mut self, family: Family) -> Result<Action, SyntaxError> {
@@ -213,7 +213,7 @@ impl<'a> Parser<'a> {
         self.expect(&TokenKind::Comma)?;
         let mac = self.wanted_field(Wanted::Bits(48))?;
         self.expect(&TokenKind::RightParen)?;
-        Ok(Action::PutBinding { family, port, ip, mac })
+        Ok(Action::PutMacBinding { family, port, ip, mac })
     }
 
     fn put_fdb(&mut self) -> Result<Action, SyntaxError> {

@@ -62,12 +62,12 @@ fn fields(action: &Action) -> [Option<FieldRef>; 4] {
         | Action::HandleSvcCheck(to) => (Some(to), None, None, None),
         Action::Move { to: a, from: b }
         | Action::Exchange(a, b)
-        | Action::GetBinding { port: a, ip: b, .. }
+        | Action::GetMacBinding { port: a, ip: b, .. }
         | Action::GetFdb { to: a, mac: b }
         | Action::PutFdb { port: a, mac: b } => (Some(a), Some(b), None, None),
-        Action::PutBinding { port: a, ip: b, mac: c, .. }
+        Action::PutMacBinding { port: a, ip: b, mac: c, .. }
         | Action::LookupFdb { to: a, port: b, mac: c } => (Some(a), Some(b), Some(c), None),
-        Action::LookupBinding { to, port, ip, mac, .. } => (Some(to), Some(port), Some(ip), mac),
+        Action::LookupMacBinding { to, port, ip, mac, .. } => (Some(to), Some(port), Some(ip), mac),
         _ => (None, None, None, None),
     };
     [a, b, c, d]

@@ -73,16 +73,16 @@ impl fmt::Display for Plain<'_> {
             Action::DecTtl => f.write_str("ip.ttl--"),
             Action::LoadFragMtu { family: Family::V4, mtu } => write!(f, "icmp4.frag_mtu = {mtu}"),
             Action::LoadFragMtu { family: Family::V6, mtu } => write!(f, "icmp6.frag_mtu = {mtu}"),
-            Action::GetBinding { family, port, ip } => {
+            Action::GetMacBinding { family, port, ip } => {
                 write!(f, "get_{}({port}, {ip})", protocol(*family))
             }
-            Action::PutBinding { family, port, ip, mac } => {
+            Action::PutMacBinding { family, port, ip, mac } => {
                 write!(f, "put_{}({port}, {ip}, {mac})", protocol(*family))
             }
-            Action::LookupBinding { to, family, port, ip, mac: Some(mac) } => {
+            Action::LookupMacBinding { to, family, port, ip, mac: Some(mac) } => {
                 write!(f, "{to} = lookup_{}({port}, {ip}, {mac})", protocol(*family))
             }
-            Action::LookupBinding { to, family, port, ip, mac: None } => {
+            Action::LookupMacBinding { to, family, port, ip, mac: None } => {
                 write!(f, "{to} = lookup_{}_ip({port}, {ip})", protocol(*family))
             }
             Action::GetFdb { to, mac } => write!(f, "{to} = get_fdb({mac})"),

@@ -4,7 +4,7 @@ use flow::{EndpointId, Field, FlowKey, PortNo};
 use lflow::expr::parse_microflow;
 use lflow::{Constant, Scope};
 use network::{FarEnd, LogicalNetwork, Network, Placement, load_program, logical_flows};
-use pipeline::{Entry, Lesson, Program, State, trace, translate};
+use pipeline::{LearnEvent, LearnedState, PortRole, Program, trace, translate};
 use std::collections::BTreeMap;
 
 #[allow(dead_code, reason = "each test program uses a part")]
@@ -50,7 +50,7 @@ impl Net {
             .unwrap_or_else(|error| panic!("{error}"));
         let mut ports = BTreeMap::new();
         for (number, entry) in &placement.entries {
-            if let Entry::Vif { datapath, port } = entry {
+            if let PortRole::Vif { datapath, port } = entry {
                 let datapath = logical.datapaths.iter().find(|d| d.key == *datapath).unwrap();
                 let port = datapath.ports.iter().find(|p| p.key == *port).unwrap();
                 ports.insert(port.name.clone(), *number);
@@ -65,7 +65,7 @@ impl Net {
     }
 
     /// As [`Net::send`], with something learnt before.
-    pub fn send_knowing(&self, from: &str, packet: &str, state: &impl State) -> String {
+    pub fn send_knowing(&self, from: &str, packet: &str, state: &impl LearnedState) -> String {
         let mut key = self.key(packet);
         key.set(Field::InPort, self.ports[from].0.into());
         trace(&self.program, &key, state, None).0.actions
@@ -81,7 +81,7 @@ impl Net {
         &self,
         packet: &str,
         enter: impl FnOnce(&mut FlowKey),
-        state: &impl State,
+        state: &impl LearnedState,
     ) -> String {
         let mut key = self.key(packet);
         enter(&mut key);
@@ -89,22 +89,27 @@ impl Net {
     }
 
     /// What is learnt from a packet to whose key `enter` adds where it comes from.
-    pub fn lessons_of(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> Vec<Lesson> {
+    pub fn lessons_of(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> Vec<LearnEvent> {
         let mut key = self.key(packet);
         enter(&mut key);
-        translate(&self.program, &key, &(), &mut ()).lessons
+        translate(&self.program, &key, &(), &mut ()).learn_events
     }
 
     /// What is learnt from a packet that a guest sends.
-    pub fn lessons(&self, from: &str, packet: &str) -> Vec<Lesson> {
+    pub fn lessons(&self, from: &str, packet: &str) -> Vec<LearnEvent> {
         self.lessons_knowing(from, packet, &())
     }
 
     /// As [`Net::lessons`], with something learnt before.
-    pub fn lessons_knowing(&self, from: &str, packet: &str, state: &impl State) -> Vec<Lesson> {
+    pub fn lessons_knowing(
+        &self,
+        from: &str,
+        packet: &str,
+        state: &impl LearnedState,
+    ) -> Vec<LearnEvent> {
         let mut key = self.key(packet);
         key.set(Field::InPort, self.ports[from].0.into());
-        translate(&self.program, &key, state, &mut ()).lessons
+        translate(&self.program, &key, state, &mut ()).learn_events
     }
 
     /// The port of the datapath that is a guest's.

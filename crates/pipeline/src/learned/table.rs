@@ -1,209 +1,219 @@
-//! [`Table`]: what was learnt of one kind, and who has how much of it.
+//! [`LearnedTable`]: learned entries of one kind, with a limit for each port that teaches them.
 //!
-//! Packets teach, so whoever sends packets chooses what is learnt. What keeps one port from taking it all:
+//! Guests choose what is learned by choosing what they send. Three rules keep one port from filling
+//! the table:
 //!
-//! - A port has a limit of its own.
-//! - It may have as many as are still free besides (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
-//!   switches", 1998): however many ports flood together, there is room left for the others.
-//! - What is known stays. It is neither pushed out by what is new, nor moved by a port that has its share already.
+//! - Each port has a limit of its own.
+//! - A port may hold at most as many entries as are still free: dynamic thresholds (Choudhury and
+//!   Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). However many
+//!   ports flood at once, room is left for the others.
+//! - A known entry stays. New entries do not evict it, and a port that has reached its limit cannot
+//!   move it.
 //!
-//! # A move that is refused
+//! # Refused moves
 //!
-//! Who has really moved to a port that has its share is not found there. There were three ways:
+//! When a MAC address really moves to a port that has reached its limit, packets keep going to its
+//! old port for a while. There were three ways to handle such a move:
 //!
-//! - To heed the move, as the table grows no larger by it. A port beyond its share could then draw what is meant for others without
-//!   any limit.
-//! - To forget the old place. What is meant for the station would be flooded, and reach it; but a port beyond its share could make
-//!   the switch forget all that others have taught, as often as they teach it, and see what is meant for them.
-//! - To refuse. Nobody suffers but who is at that port, and not for ever: packets that were refused do not confirm the old place, so
-//!   that it is forgotten when it is old, and their lesson is tried again once there is room ([`Table::admit`]).
+//! - Accept it, because the table does not grow. A port above its limit could then attract the
+//!   traffic of any other guest.
+//! - Forget the old entry. The traffic would be flooded and would reach the moved station. But a
+//!   port above its limit could make the switch forget every entry and so see all unicast traffic.
+//! - Refuse it. Only the guest at that port suffers, and only for a time: refused packets do not
+//!   refresh the old entry, so it ages out, and the switch retries the event once there is capacity
+//!   ([`LearnedTable::capacity_for`]).
 //!
-//! The last is what happens. A binding could outlive that: it is confirmed by those who use it, who cannot know. So it counts no more
-//! as in use once it has been *contested*, by a lesson that was refused; when it is old it is forgotten and asked for anew.
+//! The table refuses. A MAC binding could outlive that, because the routers that use it refresh it
+//! without knowing better. A refused event therefore marks the binding as *contested*: use no longer
+//! refreshes it, so it ages out and is resolved again.
 
 use super::Map;
-use crate::state::LearntAt;
+use crate::state::IngressPort;
 use std::hash::Hash;
 use std::time::Instant;
 
-/// How much may be learnt of one kind.
+/// How many entries of one kind may be learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Of all ports together.
+pub struct TableLimit {
+    /// From all ports together.
     pub total: usize,
-    /// Of one port.
+    /// From one port.
     pub per_port: usize,
 }
 
-/// What a port has taught.
+/// What one port has taught.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Taught {
-    /// How much of it is known.
+pub struct PortUsage {
+    /// Entries in the table.
     pub known: usize,
-    /// Lessons refused for want of room, as long as anything is known.
+    /// Events refused for lack of capacity since the port's first entry in the table.
     pub refused: u64,
 }
 
-/// Why something is not learnt.
+/// Why an event is not learned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Refusal {
-    /// What is configured says otherwise.
+pub enum LearnRefusal {
+    /// A configured entry has the same key.
     Configured,
-    /// The port has as much as one port may have.
+    /// The port has reached its limit.
     PortFull,
-    /// There is no room, or so little that it is left to ports that have less.
+    /// The table is full, or its free entries are reserved for ports that have fewer.
     TableFull,
 }
 
-/// What is known of a key.
+/// A value in the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<V> {
+pub struct LearnedEntry<V> {
     pub value: V,
-    /// Who has taught it, and when it was learnt last; `None`: configured, never forgotten.
-    taught: Option<(LearntAt, Instant)>,
-    /// Somebody says otherwise, and was refused.
+    /// The port that taught it, and when it was last learned or used. `None` for a configured
+    /// entry, which never ages out.
+    taught: Option<(IngressPort, Instant)>,
+    /// A port has claimed another value and was refused.
     pub is_contested: bool,
 }
 
-impl<V> Known<V> {
-    /// When it was learnt last; `None` when it is configured.
-    pub fn last(&self) -> Option<Instant> {
+impl<V> LearnedEntry<V> {
+    /// When it was last learned or used; `None` for a configured entry.
+    pub fn last_used(&self) -> Option<Instant> {
         Some(self.taught?.1)
     }
 
-    fn teacher(&self) -> Option<LearntAt> {
+    fn ingress(&self) -> Option<IngressPort> {
         Some(self.taught?.0)
     }
 }
 
-/// See the module.
+/// Learned and configured entries of one kind.
 #[derive(Debug)]
-pub struct Table<K, V> {
-    share: Share,
-    known: Map<K, Known<V>>,
-    /// Those that have taught something.
-    ports: Map<LearntAt, Taught>,
+pub struct LearnedTable<K, V> {
+    limit: TableLimit,
+    entries: Map<K, LearnedEntry<V>>,
+    /// Ports that have taught at least one entry of the table.
+    ports: Map<IngressPort, PortUsage>,
 }
 
-impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
-    /// An empty one.
-    pub fn new(share: Share) -> Self {
-        Self { share, known: Map::default(), ports: Map::default() }
+impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
+    /// An empty table.
+    pub fn new(limit: TableLimit) -> Self {
+        Self { limit, entries: Map::default(), ports: Map::default() }
     }
 
-    pub fn get(&self, key: &K) -> Option<&Known<V>> {
-        self.known.get(key)
+    pub fn get(&self, key: &K) -> Option<&LearnedEntry<V>> {
+        self.entries.get(key)
     }
 
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.entries.len()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&K, V)> {
-        self.known.iter().map(|(key, known)| (key, known.value))
+        self.entries.iter().map(|(key, entry)| (key, entry.value))
     }
 
-    /// The ports that have taught something.
-    pub fn ports(&self) -> impl Iterator<Item = (LearntAt, Taught)> {
-        self.ports.iter().map(|(port, taught)| (*port, *taught))
+    /// The ports that have taught entries, with how many.
+    pub fn usage_by_port(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
+        self.ports.iter().map(|(port, usage)| (*port, *usage))
     }
 
-    /// Learns from a port, if the limits allow it; true when that is news.
+    /// Learns an entry from a port if the limits allow it. True when the value is new.
     pub fn learn(
         &mut self,
         key: K,
         value: V,
-        teacher: LearntAt,
+        ingress: IngressPort,
         now: Instant,
-    ) -> Result<bool, Refusal> {
-        match self.admit(&key, teacher) {
-            Ok(_) => Ok(self.store(key, value, Some((teacher, now)))),
+    ) -> Result<bool, LearnRefusal> {
+        match self.capacity_for(&key, ingress) {
+            Ok(_) => Ok(self.insert(key, value, Some((ingress, now)))),
             Err(refusal) => {
-                if refusal != Refusal::Configured
-                    && let Some(port) = self.ports.get_mut(&teacher)
+                if refusal != LearnRefusal::Configured
+                    && let Some(port) = self.ports.get_mut(&ingress)
                 {
                     port.refused += 1;
                 }
-                if let Some(known) = self.known.get_mut(&key) {
-                    known.is_contested = true;
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.is_contested = true;
                 }
                 Err(refusal)
             }
         }
     }
 
-    /// How many things of that kind a port may teach now, at least one; of a key that it has taught, that one.
-    pub fn admit(&self, key: &K, teacher: LearntAt) -> Result<usize, Refusal> {
-        let old = self.known.get(key).map(Known::teacher);
+    /// How many entries the port may add now if it starts with this key; at least 1. It is 1 for a
+    /// key that the port has taught already.
+    pub fn capacity_for(&self, key: &K, ingress: IngressPort) -> Result<usize, LearnRefusal> {
+        let old = self.entries.get(key).map(LearnedEntry::ingress);
         match old {
-            Some(None) => return Err(Refusal::Configured),
-            Some(Some(before)) if before == teacher => return Ok(1),
+            Some(None) => return Err(LearnRefusal::Configured),
+            Some(Some(before)) if before == ingress => return Ok(1),
             _ => {}
         }
-        let of_port = self.ports.get(&teacher).map_or(0, |port| port.known);
-        let share = self.share.per_port.saturating_sub(of_port);
-        if share == 0 {
-            return Err(Refusal::PortFull);
+        let of_port = self.ports.get(&ingress).map_or(0, |port| port.known);
+        let left_of_port = self.limit.per_port.saturating_sub(of_port);
+        if left_of_port == 0 {
+            return Err(LearnRefusal::PortFull);
         }
         if old.is_some() {
-            // What moves takes no more room than before.
-            return Ok(share);
+            // The table does not grow when an entry moves to another port.
+            return Ok(left_of_port);
         }
-        // With each one more of the port there is one less free.
-        let free = self.share.total.saturating_sub(self.known.len());
+        // Each entry that the port adds also takes one of the free ones: it may add half of the
+        // difference before its count reaches the free count.
+        let free = self.limit.total.saturating_sub(self.entries.len());
         match free.saturating_sub(of_port).div_ceil(2) {
-            0 => Err(Refusal::TableFull),
-            room => Ok(room.min(share)),
+            0 => Err(LearnRefusal::TableFull),
+            capacity => Ok(capacity.min(left_of_port)),
         }
     }
 
-    /// Stores what is configured; true when that is news.
+    /// Stores a configured entry. True when the value is new.
     pub fn configure(&mut self, key: K, value: V) -> bool {
-        self.store(key, value, None)
+        self.insert(key, value, None)
     }
 
-    fn store(&mut self, key: K, value: V, taught: Option<(LearntAt, Instant)>) -> bool {
-        if let Some((teacher, _)) = taught {
-            self.ports.entry(teacher).or_default().known += 1;
+    fn insert(&mut self, key: K, value: V, taught: Option<(IngressPort, Instant)>) -> bool {
+        if let Some((ingress, _)) = taught {
+            self.ports.entry(ingress).or_default().known += 1;
         }
-        let old = self.known.insert(key, Known { value, taught, is_contested: false });
+        let old = self.entries.insert(key, LearnedEntry { value, taught, is_contested: false });
         if let Some(old) = &old {
-            self.leave(old);
+            self.uncount(old);
         }
         old.is_none_or(|old| old.value != value)
     }
 
-    /// Forgets one entry; false when there is none.
+    /// Removes one entry. False when there is none.
     pub fn forget(&mut self, key: &K) -> bool {
-        let old = self.known.remove(key);
+        let old = self.entries.remove(key);
         if let Some(old) = &old {
-            self.leave(old);
+            self.uncount(old);
         }
         old.is_some()
     }
 
-    /// An entry is not there any more.
-    fn leave(&mut self, old: &Known<V>) {
-        if let Some(teacher) = old.teacher()
-            && let Some(taught) = self.ports.get_mut(&teacher)
+    /// Takes a removed entry off the usage of the port that taught it.
+    fn uncount(&mut self, removed: &LearnedEntry<V>) {
+        if let Some(ingress) = removed.ingress()
+            && let Some(usage) = self.ports.get_mut(&ingress)
         {
-            taught.known -= 1;
-            if taught.known == 0 {
-                self.ports.remove(&teacher);
+            usage.known -= 1;
+            if usage.known == 0 {
+                self.ports.remove(&ingress);
             }
         }
     }
 
-    /// Notes that an entry is in use.
+    /// Notes that an entry is in use, which restarts its ageing.
     pub fn refresh(&mut self, key: &K, now: Instant) {
-        if let Some(Known { taught: Some((_, last)), .. }) = self.known.get_mut(key) {
-            *last = now.max(*last);
+        if let Some(LearnedEntry { taught: Some((_, last_used)), .. }) = self.entries.get_mut(key) {
+            *last_used = now.max(*last_used);
         }
     }
 
-    /// The entries for whose last time `is_old` is true.
-    pub fn old(&self, is_old: impl Fn(Instant) -> bool) -> impl Iterator<Item = &K> {
-        let old = self.known.iter().filter(move |(_, known)| known.last().is_some_and(&is_old));
+    /// The keys of learned entries for whose last use `is_old` is true.
+    pub fn aged_out(&self, is_old: impl Fn(Instant) -> bool) -> impl Iterator<Item = &K> {
+        let entries = self.entries.iter();
+        let old = entries.filter(move |(_, entry)| entry.last_used().is_some_and(&is_old));
         old.map(|(key, _)| key)
     }
 }

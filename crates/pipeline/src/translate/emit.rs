@@ -4,7 +4,7 @@ use super::machine::{Machine, Packet, TAG_PRESENT};
 use super::presence::has_field;
 use crate::observer::{Event, Observer};
 use crate::recorder::RecordedKey;
-use crate::state::State;
+use crate::state::LearnedState;
 use flow::{Action, DropReason, Field, FlowKey, FlowMask, KeyStep, Reply, Subfield};
 use wire::EtherType;
 use wire::vlan::Tag;
@@ -35,7 +35,7 @@ impl Sent {
     }
 }
 
-impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     /// Leaves actions that give the packet the headers that its key has.
     pub fn emit_changes(&mut self, packet: &mut Packet<'p>) {
         if packet.dirty == FlowMask::default() {
@@ -118,7 +118,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     }
 }
 
-impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     /// Turns the key into that of the reply to the packet. The executor makes the packet itself: nothing is left to emit.
     pub fn become_reply(&mut self, packet: &mut Packet<'p>, reply: Reply) {
         let advert = matches!(reply, Reply::NeighbourAdvert { .. });

@@ -3,16 +3,16 @@
 use super::machine::{Abort, Machine, Packet};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
-use crate::program::{Datapath, Entry, Program, Senders, TableId};
+use crate::program::{Datapath, PortRole, Program, TableId, TunnelInport};
 use crate::recorder::{RecordedKey, Recorder};
-use crate::state::{LearntAt, State, StationPlace};
+use crate::state::{FdbPort, IngressPort, LearnedState};
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo, TunnelType};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel that names no logical ports.
 pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
 
-impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     /// Translates a packet as it came in.
     pub fn run_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
         let mut key = RecordedKey::new(key.clone());
@@ -20,16 +20,16 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
         // 32 bits wide.
         let in_port = PortNo(in_port as u32);
-        let entered = match self.program.entry(in_port) {
+        let entered = match self.program.port_role(in_port) {
             None => Err(DropReason::NoSuchPort),
-            Some(Entry::Vif { datapath, port }) => self.datapath(*datapath).map(|datapath| {
+            Some(PortRole::Vif { datapath, port }) => self.datapath(*datapath).map(|datapath| {
                 let packet = Packet::new(key, in_port, datapath, false);
                 (packet, Start::Ingress(Some(*port)))
             }),
-            Some(Entry::Bridge) => self
+            Some(PortRole::Bridge) => self
                 .datapath(Program::BRIDGE)
                 .map(|datapath| (Packet::new(key, in_port, datapath, false), Start::Bridge)),
-            Some(Entry::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
+            Some(PortRole::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
         };
         let (mut packet, start) = match entered {
             Ok(entered) => entered,
@@ -38,7 +38,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 return Ok(vec![Action::Drop(reason)]);
             }
         };
-        self.teacher = LearntAt { datapath: packet.datapath.0, port: start.place(in_port) };
+        self.ingress = IngressPort { datapath: packet.datapath.0, port: start.place(in_port) };
         match start {
             Start::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
             Start::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
@@ -97,10 +97,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
 
     /// The logical port that stands for where a packet comes from whose tunnel names none.
     fn sender(&mut self, packet: &mut Packet<'p>) -> Option<PortKey> {
-        match &packet.datapath.1.senders {
-            Senders::Unnamed => None,
-            Senders::Wire(port) => Some(*port),
-            Senders::Hosts(hosts) => {
+        match &packet.datapath.1.tunnel_inport {
+            TunnelInport::None => None,
+            TunnelInport::Shared(port) => Some(*port),
+            TunnelInport::ByHost(hosts) => {
                 let mut recorder = packet.key.recorder(&mut self.read);
                 let v4 = recorder.read_field(Field::TunSrc) as u32;
                 let source = if v4 == 0 {
@@ -174,11 +174,11 @@ enum Start {
 
 impl Start {
     /// Where the packet comes from, as exactly as is known.
-    fn place(&self, in_port: PortNo) -> StationPlace {
+    fn place(&self, in_port: PortNo) -> FdbPort {
         let inport = match *self {
             Self::Bridge => None,
             Self::Ingress(inport) | Self::Egress { inport, .. } => inport,
         };
-        inport.map_or(StationPlace::Port(in_port), StationPlace::Logical)
+        inport.map_or(FdbPort::Port(in_port), FdbPort::Logical)
     }
 }

@@ -4,24 +4,26 @@ use super::machine::{Machine, Packet};
 use crate::observer::{Event, Observer};
 use crate::op::{Direction, LearnedOp, Operand};
 use crate::program::Program;
-use crate::state::{BindingKey, Dependency, Lesson, Question, State, StationKey, StationPlace};
+use crate::state::{
+    Dependency, FdbKey, FdbPort, LearnEvent, LearnedState, MacBindingKey, StateQuery,
+};
 use flow::{DropReason, Field, PortKey, Subfield};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     pub fn ask_or_learn(&mut self, packet: &mut Packet<'p>, op: &LearnedOp) {
         match *op {
-            LearnedOp::GetBinding { port, ip } => self.find_binding(packet, port, ip),
-            LearnedOp::LookupBinding { to, port, ip, mac } => {
+            LearnedOp::GetMacBinding { port, ip } => self.find_binding(packet, port, ip),
+            LearnedOp::LookupMacBinding { to, port, ip, mac } => {
                 self.look_up_binding(packet, to, port, ip, mac);
             }
-            LearnedOp::PutBinding { port, ip, mac } => self.put_binding(packet, port, ip, mac),
-            LearnedOp::GetStation { to, mac } => self.find_station(packet, to, mac),
-            LearnedOp::LookupStation { to, port, mac } => {
+            LearnedOp::PutMacBinding { port, ip, mac } => self.put_binding(packet, port, ip, mac),
+            LearnedOp::GetFdb { to, mac } => self.find_station(packet, to, mac),
+            LearnedOp::LookupFdb { to, port, mac } => {
                 self.look_up_station(packet, to, port, mac);
             }
-            LearnedOp::PutStation { port, mac } => self.put_station(packet, port, mac),
+            LearnedOp::PutFdb { port, mac } => self.put_station(packet, port, mac),
         }
     }
 
@@ -45,7 +47,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         port: Operand,
         ip: Operand,
-    ) -> Option<BindingKey> {
+    ) -> Option<MacBindingKey> {
         let port = self.port_operand(packet, port)?;
         let address = self.operand(packet, ip);
         let ip = if ip.width() == 32 {
@@ -53,18 +55,18 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         } else {
             IpAddr::V6(Ipv6Addr::from_bits(address))
         };
-        Some(BindingKey { datapath: packet.datapath.0, port, ip })
+        Some(MacBindingKey { datapath: packet.datapath.0, port, ip })
     }
 
-    fn ask_binding(&mut self, key: BindingKey) -> Option<MacAddr> {
-        let (answer, generation) = self.state.binding(&key);
-        self.depend(Dependency { question: Question::Binding(key), generation });
+    fn ask_binding(&mut self, key: MacBindingKey) -> Option<MacAddr> {
+        let (answer, generation) = self.state.mac_binding(&key);
+        self.depend(Dependency { query: StateQuery::MacBinding(key), generation });
         answer
     }
 
-    fn ask_station(&mut self, key: StationKey) -> Option<StationPlace> {
-        let (answer, generation) = self.state.station(&key);
-        self.depend(Dependency { question: Question::Station(key), generation });
+    fn ask_station(&mut self, key: FdbKey) -> Option<FdbPort> {
+        let (answer, generation) = self.state.fdb_port(&key);
+        self.depend(Dependency { query: StateQuery::Fdb(key), generation });
         answer
     }
 
@@ -74,9 +76,9 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    fn learn(&mut self, lesson: Lesson) {
-        if !self.lessons.contains(&lesson) {
-            self.lessons.push(lesson);
+    fn learn(&mut self, lesson: LearnEvent) {
+        if !self.learn_events.contains(&lesson) {
+            self.learn_events.push(lesson);
         }
     }
 
@@ -112,19 +114,19 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let mac = self.mac_operand(packet, mac);
         // Asked so that what is cached ends when the lesson is learnt, or forgotten.
         if self.ask_binding(key) != Some(mac) {
-            self.learn(Lesson::Binding(key, mac));
+            self.learn(LearnEvent::MacBinding(key, mac));
         }
     }
 
-    fn station_key(&mut self, packet: &mut Packet<'p>, mac: Operand) -> StationKey {
+    fn station_key(&mut self, packet: &mut Packet<'p>, mac: Operand) -> FdbKey {
         let mac = self.mac_operand(packet, mac);
-        StationKey { datapath: packet.datapath.0, vlan: 0, mac }
+        FdbKey { datapath: packet.datapath.0, vlan: 0, mac }
     }
 
     fn find_station(&mut self, packet: &mut Packet<'p>, to: Subfield, mac: Operand) {
         let key = self.station_key(packet, mac);
         let port = match self.ask_station(key) {
-            Some(StationPlace::Logical(port)) => port.value().into(),
+            Some(FdbPort::Logical(port)) => port.value().into(),
             _ => 0,
         };
         self.assign(packet, to, port);
@@ -138,7 +140,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         mac: Operand,
     ) {
         let key = self.station_key(packet, mac);
-        let port = self.port_operand(packet, port).map(StationPlace::Logical);
+        let port = self.port_operand(packet, port).map(FdbPort::Logical);
         let found = port.is_some() && self.ask_station(key) == port;
         self.assign(packet, to, found.into());
     }
@@ -149,9 +151,9 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         if !key.mac.is_unicast() {
             return;
         }
-        let place = StationPlace::Logical(port);
+        let place = FdbPort::Logical(port);
         if self.ask_station(key) != Some(place) {
-            self.learn(Lesson::Station(key, place));
+            self.learn(LearnEvent::Fdb(key, place));
         }
     }
 
@@ -179,10 +181,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
             packet.reason = DropReason::BadSourceMac;
             return;
         }
-        let key = |mac| StationKey { datapath: Program::BRIDGE, vlan, mac };
-        let here = StationPlace::Port(packet.in_port);
+        let key = |mac| FdbKey { datapath: Program::BRIDGE, vlan, mac };
+        let here = FdbPort::Port(packet.in_port);
         if source.is_unicast() && self.ask_station(key(source)) != Some(here) {
-            self.learn(Lesson::Station(key(source), here));
+            self.learn(LearnEvent::Fdb(key(source), here));
         }
         if target & !0xf == RESERVED {
             packet.reason = DropReason::FlowDrop;
@@ -191,13 +193,13 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let target = mac_from_bits(target);
         let place = if target.is_multicast() { None } else { self.ask_station(key(target)) };
         match place {
-            Some(StationPlace::Port(port)) => self.output_port(packet, port),
+            Some(FdbPort::Port(port)) => self.output_port(packet, port),
             _ => self.flood(packet),
         }
     }
 
     fn note(&mut self, text: impl FnOnce() -> String) {
-        if O::WATCHES {
+        if O::ENABLED {
             self.observer.event(Event::Note(&text()));
         }
     }

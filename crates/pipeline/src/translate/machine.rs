@@ -7,7 +7,7 @@ use crate::observer::{Event, Nested, Observer};
 use crate::op::{Direction, Op};
 use crate::program::{Datapath, Program, TableId};
 use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
-use crate::state::{Dependency, LearntAt, Lesson, State, StationPlace};
+use crate::state::{Dependency, FdbPort, IngressPort, LearnEvent, LearnedState};
 use classifier::Rank;
 use flow::{Action, DatapathKey, DropReason, Field, FlowMask, KeyStep, PortNo, Reply, Subfield};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(super) struct Machine<'p, 's, S, O> {
     /// The bits of the packet that were read.
     pub read: FlowMask,
     pub dependencies: Vec<Dependency>,
-    pub lessons: Vec<Lesson>,
+    pub learn_events: Vec<LearnEvent>,
     /// Who teaches them; known before any flow is looked up.
-    pub teacher: LearntAt,
+    pub ingress: IngressPort,
     flows: Vec<&'p Arc<Flow>>,
     /// Of the packet, or the copy, that is on its way.
     pub steps: u32,
@@ -69,7 +69,7 @@ pub(super) struct Packet<'p> {
     pub depth: usize,
 }
 
-impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
+impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
     pub fn new(program: &'p Program, state: &'s S, observer: &'s mut O) -> Self {
         Self {
             program,
@@ -77,8 +77,8 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             observer,
             read: FlowMask::default(),
             dependencies: Vec::new(),
-            lessons: Vec::new(),
-            teacher: LearntAt { datapath: Program::BRIDGE, port: StationPlace::Port(PortNo(0)) },
+            learn_events: Vec::new(),
+            ingress: IngressPort { datapath: Program::BRIDGE, port: FdbPort::Port(PortNo(0)) },
             flows: Vec::with_capacity(48),
             steps: 0,
             total_steps: 0,
@@ -90,8 +90,8 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             mask: self.read.of_packet(),
             actions,
             dependencies: self.dependencies,
-            lessons: self.lessons,
-            teacher: self.teacher,
+            learn_events: self.learn_events,
+            ingress: self.ingress,
             flows: self.flows,
         }
     }
@@ -200,7 +200,7 @@ impl<'p, 's, S: State, O: Observer> Machine<'p, 's, S, O> {
             Op::Reply { reply, ops } => return self.reply(packet, *reply, ops, &[]),
             Op::Reject(ops) => return self.reject(packet, ops),
             Op::SetIcmpMtu(mtu) => packet.actions.push(Action::SetIcmpMtu(*mtu)),
-            Op::Learned(op) => self.ask_or_learn(packet, op),
+            Op::LearnedTables(op) => self.ask_or_learn(packet, op),
             Op::PortSecurity { to, direction } => self.port_security(packet, *to, *direction),
             Op::CheckLength { to, bytes } => return self.check_length(packet, *to, *bytes),
             Op::Select { to, choices } => self.select(packet, *to, choices),

@@ -9,7 +9,7 @@
 //! in the key until the packet is sent somewhere (`emit`). Output means the egress pipeline, another datapath, a port or a
 //! tunnel (`output`). `learned` asks for, and reports, what the switch learns.
 //!
-//! Why the mask is right: the machine is a deterministic function of the program, the answers of [`State`], and the bits of the key
+//! Why the mask is right: the machine is a deterministic function of the program, the answers of [`LearnedState`], and the bits of the key
 //! that it reads, and it can read them only in ways that record them. Another packet that agrees on the recorded bits
 //! drives the machine through the same steps.
 
@@ -24,7 +24,7 @@ mod select;
 use crate::flow::Flow;
 use crate::observer::Observer;
 use crate::program::Program;
-use crate::state::{Dependency, LearntAt, Lesson, State};
+use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 use machine::{Abort, Machine};
 use std::sync::Arc;
@@ -48,9 +48,9 @@ pub struct Translation<'p> {
     /// The answers about learnt state that it depended on.
     pub dependencies: Vec<Dependency>,
     /// What is to be learnt from this packet.
-    pub lessons: Vec<Lesson>,
+    pub learn_events: Vec<LearnEvent>,
     /// Who teaches it. As the lessons, it depends on nothing but the bits of the mask.
-    pub teacher: LearntAt,
+    pub ingress: IngressPort,
     /// The flows that decided, in order.
     pub flows: Vec<&'p Arc<Flow>>,
 }
@@ -59,20 +59,20 @@ pub struct Translation<'p> {
 pub fn translate<'p>(
     program: &'p Program,
     key: &FlowKey,
-    state: &impl State,
+    state: &impl LearnedState,
     observer: &mut impl Observer,
 ) -> Translation<'p> {
-    translate_knowing(program, key, FlowMask::default(), state, observer)
+    retranslate(program, key, FlowMask::default(), state, observer)
 }
 
 /// As [`translate`], of a packet of which the bits in `known` have been read already: they are in the mask in any case, and what can be
 /// told by them takes no others. So a megaflow is translated again: by its own key and mask, for all packets that it serves. The
 /// mask that comes out is no larger than the megaflow's as long as they are treated alike.
-pub fn translate_knowing<'p>(
+pub fn retranslate<'p>(
     program: &'p Program,
     key: &FlowKey,
     known: FlowMask,
-    state: &impl State,
+    state: &impl LearnedState,
     observer: &mut impl Observer,
 ) -> Translation<'p> {
     let mut machine = Machine::new(program, state, observer);

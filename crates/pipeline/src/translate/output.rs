@@ -3,9 +3,9 @@
 use super::machine::{Abort, Machine, Packet};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Direction;
-use crate::program::{BridgePortKind, MulticastGroup, Place, TableId};
+use crate::program::{BridgePortKind, MulticastGroup, PortLocation, TableId};
 use crate::recorder::Recorder;
-use crate::state::State;
+use crate::state::LearnedState;
 use flow::{
     Action, DatapathKey, DropReason, EndpointId, Field, LogicalPorts, PortKey, PortNo, Subfield,
     TagLink, TunnelKey,
@@ -17,7 +17,7 @@ const LOOPBACK: u128 = 1;
 /// Registers that do not pass from one pipeline to the next.
 const SCRATCH: [Field; 3] = [Field::Xxreg0, Field::Xxreg1, Field::Xreg4];
 
-impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     /// Logical output.
     pub fn output(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
         let outport = self.read_field(packet, Field::Reg15);
@@ -61,12 +61,15 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         let steps = self.steps;
         for &member in &group.members {
             self.steps = steps;
-            match packet.datapath.1.ports.get(&member).map(|port| port.place) {
+            match packet.datapath.1.ports.get(&member).map(|port| port.location) {
                 // Served by the host that the packet came from.
-                Some(Place::Remote { .. } | Place::Tagged { .. } | Place::Patch { .. })
-                    if packet.from_tunnel => {}
+                Some(
+                    PortLocation::Remote { .. }
+                    | PortLocation::Tagged { .. }
+                    | PortLocation::Patch { .. },
+                ) if packet.from_tunnel => {}
                 // Once for all members that are there.
-                Some(Place::Remote { endpoint, logical_ports }) => {
+                Some(PortLocation::Remote { endpoint, logical_ports }) => {
                     let endpoint = packet.datapath.1.underlay_group.unwrap_or(endpoint);
                     if !remote.contains(&endpoint) {
                         remote.push(endpoint);
@@ -74,7 +77,7 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                         self.encap_logical(packet, endpoint, logical_ports, key);
                     }
                 }
-                Some(Place::Tagged { uplink, link }) => {
+                Some(PortLocation::Tagged { uplink, link }) => {
                     if !tagged.contains(&(uplink, link)) {
                         tagged.push((uplink, link));
                         self.send_tagged(packet, uplink, link);
@@ -103,26 +106,28 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
         if inport == u128::from(outport.value()) && !loopback {
             return self.stop(packet, DropReason::Hairpin);
         }
-        match port.place {
-            Place::Redirect(port) if port != outport => {
+        match port.location {
+            PortLocation::Redirect(port) if port != outport => {
                 // Counted, so that two that lead to each other come to an end.
                 self.step()?;
                 self.write_port(packet, Field::Reg15, Some(port));
                 self.deliver_to_port(packet, port)
             }
-            Place::Redirect(_) | Place::Unbound => self.stop(packet, DropReason::PortDown),
-            Place::Remote { .. } | Place::Tagged { .. } if packet.from_tunnel => {
+            PortLocation::Redirect(_) | PortLocation::Unbound => {
+                self.stop(packet, DropReason::PortDown)
+            }
+            PortLocation::Remote { .. } | PortLocation::Tagged { .. } if packet.from_tunnel => {
                 self.stop(packet, DropReason::Hairpin)
             }
-            Place::Remote { endpoint, logical_ports } => {
+            PortLocation::Remote { endpoint, logical_ports } => {
                 self.encap_logical(packet, endpoint, logical_ports, outport);
                 Ok(())
             }
-            Place::Tagged { uplink, link } => {
+            PortLocation::Tagged { uplink, link } => {
                 self.send_tagged(packet, uplink, link);
                 Ok(())
             }
-            Place::Local(_) | Place::Patch { .. } => {
+            PortLocation::Local(_) | PortLocation::Patch { .. } => {
                 for field in SCRATCH {
                     packet.key.write(field, 0, field.all_ones());
                 }
@@ -148,15 +153,15 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
     /// Out of the logical datapath, at the end of its egress pipeline.
     fn leave(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
         let (from, datapath) = packet.datapath;
-        match datapath.ports.get(&outport).map(|port| port.place) {
-            Some(Place::Local(port)) => {
+        match datapath.ports.get(&outport).map(|port| port.location) {
+            Some(PortLocation::Local(port)) => {
                 self.emit_changes(packet);
                 packet.actions.push(Action::Output(port));
                 let (logical, key) = (Some((from, outport)), packet.key.key());
                 self.observer.event(Event::Output { port, logical, key });
                 Ok(())
             }
-            Some(Place::Patch { datapath, port }) => {
+            Some(PortLocation::Patch { datapath, port }) => {
                 let Some(peer) = self.program.datapath(datapath) else {
                     return self.stop(packet, DropReason::UnknownDatapath);
                 };
@@ -169,7 +174,10 @@ impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
                 })
             }
             Some(
-                Place::Remote { .. } | Place::Tagged { .. } | Place::Unbound | Place::Redirect(_),
+                PortLocation::Remote { .. }
+                | PortLocation::Tagged { .. }
+                | PortLocation::Unbound
+                | PortLocation::Redirect(_),
             )
             | None => self.stop(packet, DropReason::UnknownLogicalPort),
         }

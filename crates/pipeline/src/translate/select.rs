@@ -2,10 +2,10 @@
 
 use super::machine::{Machine, Packet};
 use crate::observer::Observer;
-use crate::state::State;
+use crate::state::LearnedState;
 use flow::{Field, Subfield};
 
-impl<'p, S: State, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     pub fn select(&mut self, packet: &mut Packet<'p>, to: Subfield, choices: &[(u16, u16)]) {
         let forced = self.observer.select(choices).and_then(|at| choices.get(at));
         let value = match forced {

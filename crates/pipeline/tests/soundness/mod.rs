@@ -12,7 +12,7 @@ mod program;
 
 use carry_out::{Sent, carry_out};
 use flow::{FlowKey, WORDS};
-use pipeline::{Event, Learned, Observer, Program, Translation, translate};
+use pipeline::{Event, LearnedTables, Observer, Program, Translation, translate};
 use std::collections::BTreeSet;
 use testkit::random::{Random, environment};
 
@@ -127,7 +127,7 @@ impl Seen {
 
 fn check(
     program: &Program,
-    learned: &Learned,
+    learned: &LearnedTables,
     key: &FlowKey,
     random: &mut Random,
     seen: &mut Seen,
@@ -155,8 +155,8 @@ fn check(
         let other = translate(program, &sibling, learned, &mut ());
         let same = other.actions == translation.actions
             && other.dependencies == translation.dependencies
-            && other.lessons == translation.lessons
-            && other.teacher == translation.teacher
+            && other.learn_events == translation.learn_events
+            && other.ingress == translation.ingress
             && other.flows.iter().map(|f| f.id).eq(translation.flows.iter().map(|f| f.id));
         if !same {
             return Err(format!(

@@ -5,9 +5,10 @@ use flow::{
     Subfield, TagLink, TunnelType,
 };
 use pipeline::{
-    BindingKey, BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, Entry, Flow,
-    FlowCounters, FlowId, FlowText, Learned, LearnedOp, Lesson, LogicalPort, MulticastGroup, Op,
-    Operand, Place, PortSecurity, Predicate, Program, Senders, StationKey, StationPlace, TableId,
+    BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, FdbKey, FdbPort, Flow,
+    FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables, LogicalPort,
+    MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity, Predicate,
+    Program, TableId, TunnelInport,
 };
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -322,31 +323,32 @@ fn op(random: &mut Random, context: &Context) -> Op {
             Op::Reply { reply: random.pick(&replies), ops: ops(random, &inner) }
         }
         20 if context.depth < 3 => Op::Reject(ops(random, &inner)),
-        21 => {
-            LearnedOp::GetBinding { port: Field::Reg15.into(), ip: operand(random, Field::Ip4Dst) }
-                .into()
+        21 => LearnedOp::GetMacBinding {
+            port: Field::Reg15.into(),
+            ip: operand(random, Field::Ip4Dst),
         }
-        22 => LearnedOp::LookupBinding {
+        .into(),
+        22 => LearnedOp::LookupMacBinding {
             to: flag,
             port: operand(random, Field::Reg14),
             ip: Field::ArpSpa.into(),
             mac: random.once_in(2).then_some(Field::ArpSha.into()),
         }
         .into(),
-        23 => LearnedOp::PutBinding {
+        23 => LearnedOp::PutMacBinding {
             port: Field::Reg14.into(),
             ip: Field::ArpSpa.into(),
             mac: Field::ArpSha.into(),
         }
         .into(),
-        24 => LearnedOp::GetStation { to: Field::Reg15.into(), mac: Field::EthDst.into() }.into(),
-        25 => LearnedOp::LookupStation {
+        24 => LearnedOp::GetFdb { to: Field::Reg15.into(), mac: Field::EthDst.into() }.into(),
+        25 => LearnedOp::LookupFdb {
             to: flag,
             port: Field::Reg14.into(),
             mac: operand(random, Field::EthSrc),
         }
         .into(),
-        26 => LearnedOp::PutStation { port: Field::Reg14.into(), mac: Field::EthSrc.into() }.into(),
+        26 => LearnedOp::PutFdb { port: Field::Reg14.into(), mac: Field::EthSrc.into() }.into(),
         27 => Op::CheckLength { to: flag, bytes: 1514 },
         28 => Op::Select { to: Field::Reg1.into(), choices: [(1, 10), (2, 20), (3, 1)].into() },
         _ => random.pick(&[0, 1, 2, 3, 4]).pipe(|which| match which {
@@ -367,7 +369,7 @@ trait Pipe: Sized {
 impl<T> Pipe for T {}
 
 /// A program, and what its switch has learnt.
-pub fn program(random: &mut Random, logical: bool) -> (Program, Learned) {
+pub fn program(random: &mut Random, logical: bool) -> (Program, LearnedTables) {
     let mut program = Program::default();
     if logical {
         logical_datapaths(random, &mut program)
@@ -440,20 +442,20 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
         datapath.groups = vec![own, shared];
         for key in 1..=6u16 {
             let port = PortKey::new(key).unwrap();
-            let place = match (number, key) {
-                (3, 1 | 2) => Place::Patch {
+            let location = match (number, key) {
+                (3, 1 | 2) => PortLocation::Patch {
                     datapath: DatapathKey(key.into()),
                     port: PortKey::new(6).unwrap(),
                 },
-                (1 | 2, 6) => Place::Patch {
+                (1 | 2, 6) => PortLocation::Patch {
                     datapath: DatapathKey(3),
                     port: PortKey::new(number as u16).unwrap(),
                 },
-                (_, 4) => Place::Remote {
+                (_, 4) => PortLocation::Remote {
                     endpoint: EndpointId(random.below(2) as u32),
                     logical_ports: number == 1,
                 },
-                (_, 5) => Place::Tagged {
+                (_, 5) => PortLocation::Tagged {
                     uplink: PortNo(UPLINK),
                     link: TagLink::QinQ {
                         service_tpid: EtherType::QINQ,
@@ -461,64 +463,59 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
                         inner: VlanId::new(8).unwrap(),
                     },
                 },
-                (3, _) => Place::Unbound,
-                _ => Place::Local(PortNo(number * 10 + u32::from(key))),
+                (3, _) => PortLocation::Unbound,
+                _ => PortLocation::Local(PortNo(number * 10 + u32::from(key))),
             };
-            if let Place::Local(vif) = place {
-                program.set_entry(vif, Entry::Vif { datapath: DatapathKey(number), port });
+            if let PortLocation::Local(vif) = location {
+                program.set_port_role(vif, PortRole::Vif { datapath: DatapathKey(number), port });
             }
             let security = PortSecurity::default();
             datapath
                 .ports
-                .insert(port, LogicalPort { name: format!("{number}-{key}"), place, security });
+                .insert(port, LogicalPort { name: format!("{number}-{key}"), location, security });
         }
         let members = (1..=6).filter_map(PortKey::new).collect();
         datapath
             .multicast
             .insert(PortKey::new(7).unwrap(), MulticastGroup { name: "flood".into(), members });
-        datapath.senders = senders(random);
+        datapath.tunnel_inport = senders(random);
         program.set_datapath(DatapathKey(number), datapath);
         for tunnel in [TunnelType::Geneve, TunnelType::Vlan] {
             program.set_tunnel(tunnel, number.into(), DatapathKey(number));
         }
     }
-    program.set_entry(PortNo(TUNNEL_PORT), Entry::Tunnel(TunnelType::Geneve));
-    program.set_entry(PortNo(LINK_PORT), Entry::Tunnel(TunnelType::Vlan));
+    program.set_port_role(PortNo(TUNNEL_PORT), PortRole::Tunnel(TunnelType::Geneve));
+    program.set_port_role(PortNo(LINK_PORT), PortRole::Tunnel(TunnelType::Vlan));
 }
 
 /// Who sends out of tunnels that name no logical ports.
-fn senders(random: &mut Random) -> Senders {
+fn senders(random: &mut Random) -> TunnelInport {
     let port = |number| PortKey::new(number).unwrap();
     match random.below(3) {
-        0 => Senders::Unnamed,
-        1 => Senders::Wire(port(5)),
+        0 => TunnelInport::None,
+        1 => TunnelInport::Shared(port(5)),
         _ => {
             let v6 = IpAddr::from(Ipv6Addr::from_bits(SENDERS_V6[0]));
             let v4 =
                 [1, 2].map(|host| (IpAddr::from([192, 0, 2, host]), port(3 + u16::from(host))));
-            Senders::Hosts(v4.into_iter().chain([(v6, port(4))]).collect())
+            TunnelInport::ByHost(v4.into_iter().chain([(v6, port(4))]).collect())
         }
     }
 }
 
-fn learned(random: &mut Random) -> Learned {
-    let mut learned = Learned::default();
+fn learned(random: &mut Random) -> LearnedTables {
+    let mut learned = LearnedTables::default();
     for _ in 0..8 {
         let mac = MacAddr([2, 0, 0, 0, 0, random.below(4) as u8]);
         let port = PortKey::new(1 + random.below(6) as u16).unwrap();
         let datapath = DatapathKey(1 + random.below(3) as u32);
         let ip = [random.pick(&[0, 0x80]), 0, 0, random.below(4) as u8].into();
-        learned.configure(Lesson::Binding(BindingKey { datapath, port, ip }, mac));
-        learned.configure(Lesson::Station(
-            StationKey { datapath, vlan: 0, mac },
-            StationPlace::Logical(port),
-        ));
+        learned.configure(LearnEvent::MacBinding(MacBindingKey { datapath, port, ip }, mac));
+        learned
+            .configure(LearnEvent::Fdb(FdbKey { datapath, vlan: 0, mac }, FdbPort::Logical(port)));
         let vlan = random.below(3) as u16;
-        let key = StationKey { datapath: Program::BRIDGE, vlan, mac };
-        learned.configure(Lesson::Station(
-            key,
-            StationPlace::Port(PortNo(1 + random.below(5) as u32)),
-        ));
+        let key = FdbKey { datapath: Program::BRIDGE, vlan, mac };
+        learned.configure(LearnEvent::Fdb(key, FdbPort::Port(PortNo(1 + random.below(5) as u32))));
     }
     learned
 }

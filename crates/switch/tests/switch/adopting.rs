@@ -3,7 +3,7 @@
 use crate::{Rig, program, udp};
 use datapath::provider::{Datapath, DumpCursor};
 use flow::Match;
-use pipeline::StationPlace;
+use pipeline::FdbPort;
 use switch::Config;
 
 const DNS: (u16, u16) = (1000, 53);
@@ -81,7 +81,7 @@ fn station_is_where_it_was_last_when_it_had_moved() {
     let (rig, adopted) = adopt("actions=normal", &conditions);
     assert_eq!((conditions.len(), adopted), (2, 1));
     let places: Vec<_> = rig.engine.fdb().into_iter().map(|(_, place)| place).collect();
-    assert_eq!(places, [StationPlace::Port(flow::PortNo(3))]);
+    assert_eq!(places, [FdbPort::Port(flow::PortNo(3))]);
     assert!(rig.send(1, &udp(1, 2, WEB)).1, "what it sends from there has to teach");
 }
 

@@ -2,7 +2,9 @@
 
 use flow::{DatapathKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
-use pipeline::{DatapathKind, Direction, Entry, FlowId, LogicalPort, Place, PortSecurity};
+use pipeline::{
+    DatapathKind, Direction, FlowId, LogicalPort, PortLocation, PortRole, PortSecurity,
+};
 
 const SWITCH: DatapathKey = DatapathKey(1);
 
@@ -32,11 +34,13 @@ pub fn switch() -> Loader {
     let mut loader = Loader::default();
     loader.add_datapath(SWITCH, "sw", DatapathKind::Switch);
     for number in 1..=2u16 {
-        let place = Place::Local(PortNo(number.into()));
+        let location = PortLocation::Local(PortNo(number.into()));
         let port = PortKey::new(number).unwrap();
         let (name, security) = (format!("vm{number}"), PortSecurity::default());
-        loader.set_port(SWITCH, port, LogicalPort { name, place, security });
-        loader.physical().set_entry(PortNo(number.into()), Entry::Vif { datapath: SWITCH, port });
+        loader.set_port(SWITCH, port, LogicalPort { name, location, security });
+        loader
+            .physical()
+            .set_port_role(PortNo(number.into()), PortRole::Vif { datapath: SWITCH, port });
         let (condition, actions) = (
             format!("eth.dst == 02:00:00:00:00:0{number}"),
             format!("outport = \"vm{number}\"; output;"),

@@ -3,7 +3,9 @@
 use crate::guests::{add, switch};
 use crate::{Rig, program, udp};
 use flow::{DatapathKey, PortKey, PortNo};
-use pipeline::{Direction, LearnLimits, Lesson, Question, Share, StationKey, StationPlace, Taught};
+use pipeline::{
+    Direction, FdbKey, FdbPort, LearnEvent, LearnLimits, PortUsage, StateQuery, TableLimit,
+};
 use std::time::Duration;
 use switch::Config;
 use wire::MacAddr;
@@ -14,15 +16,15 @@ fn learning() -> Rig {
     Rig::new(program("actions=normal"), &Config::default())
 }
 
-fn station(last: u8) -> StationKey {
-    StationKey { datapath: DatapathKey(0), vlan: 0, mac: MacAddr([2, 0, 0, 0, 0, last]) }
+fn station(last: u8) -> FdbKey {
+    FdbKey { datapath: DatapathKey(0), vlan: 0, mac: MacAddr([2, 0, 0, 0, 0, last]) }
 }
 
 fn place(rig: &Rig, last: u8) -> Option<u32> {
     let fdb = rig.engine.fdb();
     fdb.iter().find(|(key, _)| *key == station(last)).map(|(_, place)| match place {
-        StationPlace::Port(port) => port.0,
-        StationPlace::Logical(port) => panic!("{port:?} in a bridge"),
+        FdbPort::Port(port) => port.0,
+        FdbPort::Logical(port) => panic!("{port:?} in a bridge"),
     })
 }
 
@@ -111,7 +113,7 @@ fn forgotten_station_is_flooded_to() {
     let rig = learning();
     rig.send(2, &udp(2, 1, HERE));
     assert_eq!(rig.send(1, &udp(1, 2, HERE)).0, [2]);
-    rig.engine.forget(&Question::Station(station(2)));
+    rig.engine.forget(&StateQuery::Fdb(station(2)));
     rig.engine.revalidate().unwrap();
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], false));
 }
@@ -119,7 +121,7 @@ fn forgotten_station_is_flooded_to() {
 #[test]
 fn configured_stations_are_those_of_the_last_time() {
     let rig = learning();
-    let at = |last, port| Lesson::Station(station(last), StationPlace::Port(PortNo(port)));
+    let at = |last, port| LearnEvent::Fdb(station(last), FdbPort::Port(PortNo(port)));
     rig.engine.configure(vec![at(7, 3), at(8, 4)]);
     rig.send(1, &udp(7, 8, HERE));
     assert_eq!((place(&rig, 7), place(&rig, 8)), (Some(3), Some(4)));
@@ -133,9 +135,9 @@ fn configured_stations_are_those_of_the_last_time() {
 
 #[test]
 fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
-    let stations = Share { total: 4, per_port: 1 };
+    let fdb = TableLimit { total: 4, per_port: 1 };
     let config =
-        Config { learn: LearnLimits { stations, ..LearnLimits::default() }, ..Config::default() };
+        Config { learn: LearnLimits { fdb, ..LearnLimits::default() }, ..Config::default() };
     let rig = Rig::new(program("actions=normal"), &config);
     rig.send(1, &udp(1, 9, HERE));
     assert_eq!(rig.send(1, &udp(2, 1, HERE)).0, [0_u32; 0], "not back to where it came from");
@@ -144,8 +146,8 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     let stats = rig.engine.stats();
     assert_eq!((stats.learned, stats.lessons, stats.lessons_port_full), (1, 1, 2));
     let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
-    assert_eq!(port.port, StationPlace::Port(PortNo(1)));
-    assert_eq!(taught, Taught { known: 1, refused: 2 });
+    assert_eq!(port.port, FdbPort::Port(PortNo(1)));
+    assert_eq!(taught, PortUsage { known: 1, refused: 2 });
     // Another port's stations are learnt, and those that are known are not moved to the port that floods.
     assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
     assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
@@ -154,9 +156,9 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
 
 /// Of each port so many stations are learnt; they are forgotten after a minute.
 fn limited(per_port: usize) -> Rig {
-    let stations = Share { total: 4 * per_port, per_port };
+    let fdb = TableLimit { total: 4 * per_port, per_port };
     let max_age = Duration::from_secs(60);
-    let learn = LearnLimits { stations, max_age, ..LearnLimits::default() };
+    let learn = LearnLimits { fdb, max_age, ..LearnLimits::default() };
     Rig::new(program("actions=normal"), &Config { learn, ..Config::default() })
 }
 
@@ -199,8 +201,8 @@ fn refused_stations_are_learnt_while_they_send_as_many_as_there_is_room_for() {
     assert_eq!((see(1..4), see(11..21), see(11..21)), (3, 10, 0));
     rig.sweep();
     assert_eq!(see(11..21), 0, "there is no room");
-    rig.engine.forget(&Question::Station(station(1)));
-    rig.engine.forget(&Question::Station(station(2)));
+    rig.engine.forget(&StateQuery::Fdb(station(1)));
+    rig.engine.forget(&StateQuery::Fdb(station(2)));
     rig.engine.revalidate().unwrap();
     assert_eq!(see(11..21), 0, "a sweep comes soon enough");
     rig.sweep();
@@ -216,7 +218,7 @@ fn station_that_takes_the_room_first_leaves_the_others_refused_and_cached() {
     let rig = limited(1);
     rig.send(1, &udp(1, 9, HERE));
     rig.send(1, &udp(2, 9, HERE));
-    rig.engine.forget(&Question::Station(station(1)));
+    rig.engine.forget(&StateQuery::Fdb(station(1)));
     rig.sweep();
     rig.send(1, &udp(3, 9, HERE));
     for up in [true, false, false] {
@@ -231,8 +233,8 @@ fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
     let mut loader = switch();
     let teach = "outport = \"vm2\"; put_arp(outport, ip4.src, eth.src); output;";
     add(&mut loader, (Direction::Ingress, 0), 90, "ip4", teach);
-    let bindings = Share { total: 100, per_port: 2 };
-    let learn = LearnLimits { bindings, ..LearnLimits::default() };
+    let mac_bindings = TableLimit { total: 100, per_port: 2 };
+    let learn = LearnLimits { mac_bindings, ..LearnLimits::default() };
     let rig = Rig::new(loader.program(), &Config { learn, ..Config::default() });
     (1..6).for_each(|from| drop(rig.send(1, &udp(from, 9, HERE))));
     (6..8).for_each(|from| drop(rig.send(2, &udp(from, 9, HERE))));
@@ -241,7 +243,7 @@ fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
     assert_eq!(bound.len(), 4);
     let mut taught = rig.engine.ports_of_bindings();
     taught.sort_unstable_by_key(|(at, _)| *at);
-    let guest = |number| StationPlace::Logical(PortKey::new(number).unwrap());
+    let guest = |number| FdbPort::Logical(PortKey::new(number).unwrap());
     let expected = [(guest(1), 2, 3), (guest(2), 2, 0)];
     let taught = taught.into_iter().map(|(at, taught)| (at.port, taught.known, taught.refused));
     assert!(taught.eq(expected));

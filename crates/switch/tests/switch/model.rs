@@ -3,7 +3,7 @@
 use crate::{Rig, program, udp};
 use flow::PortNo;
 use packet::PacketBuf;
-use pipeline::{Learned, Lesson, Program, translate};
+use pipeline::{LearnEvent, LearnedTables, Program, translate};
 use proptest::prelude::*;
 use std::sync::{Arc, LazyLock};
 use switch::{Config, Limits};
@@ -124,9 +124,9 @@ fn universe() -> impl Iterator<Item = (u32, Vec<u8>)> {
 
 /// Everything cached is right, for every packet that it serves, and none of these has anything to teach.
 fn check(rig: &Rig, program: &Program) -> Result<(), TestCaseError> {
-    let mut learned = Learned::default();
+    let mut learned = LearnedTables::default();
     rig.engine.fdb().into_iter().for_each(|(key, place)| {
-        learned.configure(Lesson::Station(key, place));
+        learned.configure(LearnEvent::Fdb(key, place));
     });
     let megaflows = rig.fake.megaflows();
     for (megaflow, _) in &megaflows {
@@ -142,7 +142,7 @@ fn check(rig: &Rig, program: &Program) -> Result<(), TestCaseError> {
         let now = translate(program, &key, &learned, &mut ());
         for (megaflow, _) in serving {
             prop_assert_eq!(&*megaflow.actions, &*now.actions, "{:?}", key);
-            prop_assert_eq!(&now.lessons, &[]);
+            prop_assert_eq!(&now.learn_events, &[]);
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::reference::{Frame, Up};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::upcall::Upcall;
 use flow::{Action, FlowKey, FlowMask, PortNo};
-use pipeline::{Program, translate, translate_knowing};
+use pipeline::{Program, retranslate, translate};
 use std::collections::HashSet;
 
 /// A packet that is looked up, and what its own translation says.
@@ -56,7 +56,7 @@ pub(super) fn are_right(
                 continue;
             }
             // Two packets may be excluded from a flow by different bits, though one megaflow is right for both.
-            let translation = translate_knowing(program, key, have.clone(), &(), &mut ());
+            let translation = retranslate(program, key, have.clone(), &(), &mut ());
             let need = translation.mask.of_packet();
             if !have.covers(&need) {
                 return Err(lacks(megaflow, &need, key));

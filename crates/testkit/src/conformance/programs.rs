@@ -23,7 +23,7 @@ use flow::{
     TunnelKey, execute, extract,
 };
 use packet::{Offload, PacketBuf, complete_checksum};
-use pipeline::{LearnLimits, Program, Share, translate};
+use pipeline::{LearnLimits, Program, TableLimit, translate};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -242,8 +242,8 @@ struct Case {
 
 impl Case {
     fn new(bench: &Bench, sources: [Source; 2]) -> Self {
-        let nothing = Share { total: 0, per_port: 0 };
-        let learn = LearnLimits { bindings: nothing, stations: nothing, ..LearnLimits::default() };
+        let nothing = TableLimit { total: 0, per_port: 0 };
+        let learn = LearnLimits { mac_bindings: nothing, fdb: nothing, ..LearnLimits::default() };
         let config = Config { learn, ..Config::default() };
         let program = sources[0].program.clone();
         let engine = Engine::new(Arc::clone(&bench.lab.datapath), program, &config);

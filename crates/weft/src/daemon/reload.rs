@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
 use network::Network;
-use pipeline::{Program, Question, Senders, StationKey, StationPlace};
+use pipeline::{FdbKey, FdbPort, Program, StateQuery, TunnelInport};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -92,7 +92,7 @@ impl Daemon {
         };
         for (key, _) in self.switch.bindings() {
             if moved(key.datapath, Some(key.port)) {
-                self.switch.forget(&Question::Binding(key));
+                self.switch.forget(&StateQuery::MacBinding(key));
             }
         }
         let teaching = teaching(new);
@@ -101,17 +101,17 @@ impl Daemon {
             .iter()
             .flat_map(|switch| switch.ports.iter().map(|port| (switch.name.as_str(), port.mac)))
             .collect();
-        let is_known = |key: &StationKey| {
+        let is_known = |key: &FdbKey| {
             new.datapath(key.datapath).is_some_and(|d| known.contains(&(d.name.as_str(), key.mac)))
         };
         for (key, place) in self.switch.fdb() {
             let port = match place {
-                StationPlace::Logical(port) => Some(port),
-                StationPlace::Port(_) => None,
+                FdbPort::Logical(port) => Some(port),
+                FdbPort::Port(_) => None,
             };
             let teaches = port.is_none_or(|port| teaching.contains(&(key.datapath, port)));
             if !teaches || is_known(&key) || moved(key.datapath, port) {
-                self.switch.forget(&Question::Station(key));
+                self.switch.forget(&StateQuery::Fdb(key));
             }
         }
     }
@@ -123,12 +123,12 @@ fn teaching(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
     for (key, datapath) in program.datapaths() {
         let Some(unknown) = datapath.multicast.get(&PortKey::UNKNOWN) else { continue };
         teaching.extend(unknown.members.iter().map(|&port| (key, port)));
-        match &datapath.senders {
-            Senders::Unnamed => {}
-            Senders::Wire(port) => {
+        match &datapath.tunnel_inport {
+            TunnelInport::None => {}
+            TunnelInport::Shared(port) => {
                 teaching.insert((key, *port));
             }
-            Senders::Hosts(hosts) => teaching.extend(hosts.values().map(|&port| (key, port))),
+            TunnelInport::ByHost(hosts) => teaching.extend(hosts.values().map(|&port| (key, port))),
         }
     }
     teaching

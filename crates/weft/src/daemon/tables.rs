@@ -11,7 +11,7 @@ use datapath::{DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
 use network::Network;
 use network::logical::LogicalPort;
-use pipeline::{Flow, GroupId, LearntAt, Program, Question, StationPlace, TableId, Taught};
+use pipeline::{FdbPort, Flow, GroupId, IngressPort, PortUsage, Program, StateQuery, TableId};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -129,24 +129,24 @@ impl Daemon {
             }));
         }
         let names_at = |datapath: DatapathKey, place| match place {
-            StationPlace::Logical(port) => names(&program, datapath, port),
-            StationPlace::Port(port) => (datapath_name(&program, datapath), in_use.port_name(port)),
+            FdbPort::Logical(port) => names(&program, datapath, port),
+            FdbPort::Port(port) => (datapath_name(&program, datapath), in_use.port_name(port)),
         };
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
             let (logical_switch, port) = names_at(key.datapath, place);
-            let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&Question::Station(key)));
+            let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&StateQuery::Fdb(key)));
             let host = host_of(network, &logical_switch, place);
             Station { logical_switch, mac, port, host, addresses: Vec::new(), age_ms }
         }));
         fdb.bindings.extend(self.switch.bindings().into_iter().map(|(key, mac)| {
             let (datapath, port) = names(&program, key.datapath, key.port);
-            let (mac, age_ms) = (mac.to_string(), self.age_ms(&Question::Binding(key)));
+            let (mac, age_ms) = (mac.to_string(), self.age_ms(&StateQuery::MacBinding(key)));
             Binding { datapath, port, ip: key.ip, mac, age_ms }
         }));
         let refused = |what: &'static str| {
-            move |(at, taught): (LearntAt, Taught)| {
+            move |(at, taught): (IngressPort, PortUsage)| {
                 let (datapath, port) = names_at(at.datapath, at.port);
-                let Taught { known, refused } = taught;
+                let PortUsage { known, refused } = taught;
                 (refused > 0).then(|| Refused {
                     datapath,
                     port,
@@ -166,7 +166,7 @@ impl Daemon {
         fdb
     }
 
-    fn age_ms(&self, question: &Question) -> Option<u64> {
+    fn age_ms(&self, question: &StateQuery) -> Option<u64> {
         self.switch.learnt_since(question).map(millis)
     }
 
@@ -175,8 +175,8 @@ impl Daemon {
         let stations = self.switch.fdb().into_iter().filter(|(key, _)| key.mac == mac);
         let bindings = self.switch.bindings().into_iter().filter(|(_, known)| *known == mac);
         let questions = stations
-            .map(|(key, _)| Question::Station(key))
-            .chain(bindings.map(|(key, _)| Question::Binding(key)));
+            .map(|(key, _)| StateQuery::Fdb(key))
+            .chain(bindings.map(|(key, _)| StateQuery::MacBinding(key)));
         let questions: Vec<_> = questions.collect();
         questions.iter().for_each(|question| self.switch.forget(question));
         Forgotten { entries: questions.len() }
@@ -231,8 +231,8 @@ fn datapath_name(program: &Program, key: DatapathKey) -> String {
 }
 
 /// The host on which the port is at which a MAC address was learnt, or for which the port stands.
-fn host_of(network: &Network, switch: &str, place: StationPlace) -> Option<String> {
-    let StationPlace::Logical(key) = place else { return None };
+fn host_of(network: &Network, switch: &str, place: FdbPort) -> Option<String> {
+    let FdbPort::Logical(key) = place else { return None };
     let switch = network.logical_switch(switch)?;
     let index = match switch.port(key) {
         Some(port) => port.host.value(),

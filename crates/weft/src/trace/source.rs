@@ -8,7 +8,7 @@ use flow::{EndpointId, FlowKey, PortNo};
 use lflow::parse_packet;
 use network::{FarEnd, LogicalSwitch, Network, Placement, Port, load_program, logical_flows};
 use ofctl::{self, Bridge, Mentioned, Ports};
-use pipeline::{BridgePort, BridgePortKind, InPorts, Learned, Program};
+use pipeline::{BridgePort, BridgePortKind, InPortNames, LearnedTables, Program};
 use southbound::Southbound;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -17,7 +17,7 @@ use std::path::Path;
 /// A program, and what people know of it.
 pub struct Source {
     pub program: Program,
-    pub learned: Learned,
+    pub learned: LearnedTables,
     /// Where the end points are.
     pub endpoints: BTreeMap<EndpointId, String>,
     /// What was passed over.
@@ -44,7 +44,7 @@ impl Source {
         }
     }
 
-    fn new(program: Program, learned: Learned) -> Self {
+    fn new(program: Program, learned: LearnedTables) -> Self {
         Self {
             program,
             learned,
@@ -80,7 +80,7 @@ impl Source {
         {
             return Ok(PortNo(number));
         }
-        InPorts::of(&self.program).find(name).map_err(Failure::input)
+        InPortNames::of(&self.program).find(name).map_err(Failure::input)
     }
 }
 
@@ -140,7 +140,7 @@ fn of_network(args: &Args, text: &str) -> Result<Source, Failure> {
         }
     };
     let loader = load_program(&logical_flows(&network), &placement, &file)?;
-    Ok(Source { endpoints, ..Source::new(loader.program(), Learned::default()) })
+    Ok(Source { endpoints, ..Source::new(loader.program(), LearnedTables::default()) })
 }
 
 fn of_southbound(args: &Args, text: &str) -> Result<Source, Failure> {
@@ -179,6 +179,6 @@ fn of_flows(args: &Args, text: &str) -> Result<Source, Failure> {
     let endpoints = (1..).map(EndpointId).zip(addresses).collect();
     let mut bridge = with_ports(&endpoints, &mentioned).map_err(Failure::input)?;
     bridge.apply(text, &file, 0).map_err(Failure::input)?;
-    let source = Source::new(bridge.program().clone(), Learned::default());
+    let source = Source::new(bridge.program().clone(), LearnedTables::default());
     Ok(Source { endpoints, ofctl_ports: Some(bridge.ports().clone()), ..source })
 }

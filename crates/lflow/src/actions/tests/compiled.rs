@@ -167,30 +167,30 @@ fn questions_name_their_operands() {
     let (port, mac) = (Operand::from(Field::Reg14), Operand::from(Field::EthSrc));
     let ip = Operand::from(Field::Ip4Dst);
     let to = bits(Field::Reg0, 3, 1);
-    becomes("get_arp(inport, ip4.dst);", &[LearnedOp::GetBinding { port, ip }.into()]);
+    becomes("get_arp(inport, ip4.dst);", &[LearnedOp::GetMacBinding { port, ip }.into()]);
     becomes(
         "put_arp(inport, ip4.dst, eth.src);",
-        &[LearnedOp::PutBinding { port, ip, mac }.into()],
+        &[LearnedOp::PutMacBinding { port, ip, mac }.into()],
     );
     becomes(
         "reg0[3] = lookup_arp(inport, ip4.dst, eth.src);",
-        &[LearnedOp::LookupBinding { to, port, ip, mac: Some(mac) }.into()],
+        &[LearnedOp::LookupMacBinding { to, port, ip, mac: Some(mac) }.into()],
     );
     becomes(
         "reg0[3] = lookup_arp_ip(inport, ip4.dst);",
-        &[LearnedOp::LookupBinding { to, port, ip, mac: None }.into()],
+        &[LearnedOp::LookupMacBinding { to, port, ip, mac: None }.into()],
     );
     let ip = Operand::from(Field::Xxreg0);
-    becomes("get_nd(inport, xxreg0);", &[LearnedOp::GetBinding { port, ip }.into()]);
+    becomes("get_nd(inport, xxreg0);", &[LearnedOp::GetMacBinding { port, ip }.into()]);
     assert_eq!(ip.width(), 128);
     becomes(
         "outport = get_fdb(eth.src);",
-        &[LearnedOp::GetStation { to: whole(Field::Reg15), mac }.into()],
+        &[LearnedOp::GetFdb { to: whole(Field::Reg15), mac }.into()],
     );
-    becomes("put_fdb(inport, eth.src);", &[LearnedOp::PutStation { port, mac }.into()]);
+    becomes("put_fdb(inport, eth.src);", &[LearnedOp::PutFdb { port, mac }.into()]);
     becomes(
         "reg0[3] = lookup_fdb(inport, eth.src);",
-        &[LearnedOp::LookupStation { to, port, mac }.into()],
+        &[LearnedOp::LookupFdb { to, port, mac }.into()],
     );
     becomes("reg0[3] = check_pkt_larger(1500);", &[Op::CheckLength { to, bytes: 1500 }]);
     becomes(

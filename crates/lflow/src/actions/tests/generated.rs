@@ -104,19 +104,19 @@ fn packet() -> impl Strategy<Value = Action> {
 fn learnt() -> impl Strategy<Value = Action> {
     family().prop_flat_map(|family| {
         prop_oneof![
-            (port(), ip(family)).prop_map(move |(port, ip)| Action::GetBinding {
+            (port(), ip(family)).prop_map(move |(port, ip)| Action::GetMacBinding {
                 family,
                 port,
                 ip
             }),
-            (port(), ip(family), mac()).prop_map(move |(port, ip, mac)| Action::PutBinding {
+            (port(), ip(family), mac()).prop_map(move |(port, ip, mac)| Action::PutMacBinding {
                 family,
                 port,
                 ip,
                 mac
             }),
             (bit(), port(), ip(family), option::of(mac())).prop_map(move |(to, port, ip, mac)| {
-                Action::LookupBinding { to, family, port, ip, mac }
+                Action::LookupMacBinding { to, family, port, ip, mac }
             }),
             (prop_oneof![port(), word32()], mac()).prop_map(|(to, mac)| Action::GetFdb { to, mac }),
             (port(), mac()).prop_map(|(port, mac)| Action::PutFdb { port, mac }),
