@@ -1,7 +1,7 @@
 //! `weft doctor` as its user sees it: exit codes and output, and the way between two hosts with something narrow on it.
 
 use crate::common::{Daemon, Host};
-use netdev::{IpPrefix, Route};
+use netdev::{IpNet, Route};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ impl Path {
         let ends_and_hosts = names.map(|name| {
             let netns = TestHost::new(name);
             let (uplink, end) = pair(&netns, &router);
-            let everywhere = IpPrefix::new(IpAddr::from([0; 4]), 0).unwrap();
+            let everywhere = IpNet::new(IpAddr::from([0; 4]), 0).unwrap();
             netns.netlink().add_route(&Route::via(everywhere, end.ip4.into())).unwrap();
             (end, Host { name, netns, uplink })
         });
@@ -127,8 +127,8 @@ fn narrow_place_on_the_path_is_found_with_and_without_icmp() {
         // Toward h2, and the router says so.
         let [near, far] = &path.ends;
         let narrow = |mtu: u32| {
-            let network = IpPrefix::new(far.ip4, 24).unwrap();
-            format!("ip route replace {}/24 dev {} mtu {mtu}", network.network(), far.name)
+            let network = IpNet::new(far.ip4.into(), 24).unwrap();
+            format!("ip route replace {} dev {} mtu {mtu}", network.trunc(), far.name)
         };
         path.sh("nft add table inet f; nft add chain inet f o '{ type filter hook output priority 0; }'");
         path.sh("nft add rule inet f o icmp type destination-unreachable drop");
@@ -174,8 +174,8 @@ fn narrow_place_on_the_way_back_is_found() {
     let daemons = [path.start(0), path.start(1)];
     // Behind the router, toward h1: h2 is told.
     let [near, far] = &path.ends;
-    let network = IpPrefix::new(near.ip4, 24).unwrap().network();
-    path.sh(&format!("ip route replace {network}/24 dev {} mtu 1300", near.name));
+    let network = IpNet::new(near.ip4.into(), 24).unwrap().trunc();
+    path.sh(&format!("ip route replace {network} dev {} mtu 1300", near.name));
     let (report, code) = path.ask();
     let seen = wrong(&report);
     assert_eq!((seen.len(), code), (1, 2), "{report:#}");

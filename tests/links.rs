@@ -3,7 +3,7 @@
 
 use crate::common::daemon::{no_answer, port, wait_port};
 use crate::common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
-use netdev::{Dad, Event, IpPrefix, LinkKind, LinkSpec, Monitor};
+use netdev::{Dad, Event, IpNet, LinkKind, LinkSpec, Monitor};
 use nix::sys::signal::Signal;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -181,7 +181,7 @@ fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, round: u8, work: impl 
     daemon.signal(Signal::SIGSTOP);
     for number in 0..4000u16 {
         let [high, low] = number.to_be_bytes();
-        let prefix = IpPrefix::host([10, 200 + round, high, low]);
+        let prefix = IpNet::from(IpAddr::from([10, 200 + round, high, low]));
         netlink.add_address(lo, prefix, Dad::Skip).expect("an address can be added");
     }
     work();

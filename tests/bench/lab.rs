@@ -280,7 +280,7 @@ fn guests_have_their_addresses_when_joined() {
         let link = netlink.link(GUEST_DEVICE).unwrap();
         assert_eq!((link.mac, link.mtu), (guest.mac(), 8950));
         let addresses = netlink.addresses(Some(link.index)).unwrap();
-        let has = |ip: IpAddr| addresses.iter().any(|a| a.prefix.address() == ip && a.ready);
+        let has = |ip: IpAddr| addresses.iter().any(|a| a.prefix.addr() == ip && a.ready);
         assert!(has(guest.ip4().into()) && has(guest.ip6().into()), "{addresses:?}");
     }
 }

@@ -4,7 +4,7 @@ use super::call::{weft, weft_json};
 use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, contains, count, note};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
-use netdev::{Dad, IpPrefix, LinkKind, LinkSpec};
+use netdev::{Dad, IpNet, LinkKind, LinkSpec};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -63,7 +63,7 @@ impl Learning {
             let outer = netlink.index_of(&name).expect("the other end");
             netlink.set_master(outer, Some(bridge)).expect("a device can join a bridge");
             let ip = Ipv4Addr::new(192, 168, 7, number);
-            let prefix = IpPrefix::new(ip, 24).expect("the length fits the family");
+            let prefix = IpNet::new(ip.into(), 24).expect("the length fits the family");
             inside.add_address(index, prefix, Dad::Skip).expect("an address can be added");
             Nested { netns, mac, ip }
         })

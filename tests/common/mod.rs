@@ -11,7 +11,7 @@ pub mod trunk;
 
 pub use daemon::Daemon;
 
-use netdev::{Dad, IpPrefix, LinkKind, LinkSpec};
+use netdev::{Dad, IpNet, LinkKind, LinkSpec};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ impl Guest {
         let netlink = self.netns.netlink();
         let index = netlink.create(&spec, &LinkKind::Veth { peer }).expect("a veth can be made");
         for (address, len) in [(self.ip(4), 24), (self.ip(6), 64)] {
-            let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+            let prefix = IpNet::new(address, len).expect("the length fits the family");
             netlink.add_address(index, prefix, Dad::Skip).expect("an address can be added");
         }
     }
@@ -321,7 +321,7 @@ impl Lab {
             let link = host.netns.netlink().link(&host.uplink.name).expect("a new link is there");
             (host.uplink.index, host.uplink.mac) = (link.index, link.mac);
             for (address, len) in [(host.underlay(4), 24), (host.underlay(6), 64)] {
-                let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+                let prefix = IpNet::new(address, len).expect("the length fits the family");
                 let netlink = host.netns.netlink();
                 netlink
                     .add_address(link.index, prefix, Dad::Skip)

@@ -7,7 +7,7 @@
 use super::program::{Running, command, run};
 use super::{MTU, carry_wire_frames, carry_wire_frames_between};
 use crate::common::{Datapath, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, VNI};
-use netdev::{Dad, IpPrefix};
+use netdev::{Dad, IpNet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::host::wait_until;
@@ -126,7 +126,7 @@ impl OpenVswitch {
         let netlink = h2.netns.netlink();
         let bridge = netlink.index_of("br-phy").expect("the switch has made its bridge");
         for (address, len) in [(h2.underlay(4), 24), (h2.underlay(6), 64)] {
-            let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+            let prefix = IpNet::new(address, len).expect("the length fits the family");
             netlink.delete_address(h2.uplink.index, prefix).expect("the address is there");
             netlink.add_address(bridge, prefix, Dad::Skip).expect("an address can be added");
         }

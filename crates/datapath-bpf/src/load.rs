@@ -113,11 +113,11 @@ pub(crate) fn load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObjec
 
 /// Why this process may not load programs.
 fn denied() -> String {
-    let lacks = |one| capability::missing(&[one]).map(|capability| capability.name);
+    let lacks = |one| capability::missing(&[one]);
     // Who may administer the system may do what CAP_BPF and CAP_PERFMON allow.
-    let is_admin = lacks(Capability::SYS_ADMIN).is_none();
-    let needed = [Capability::BPF, Capability::PERFMON, Capability::NET_ADMIN];
-    let may = |one: &Capability| is_admin && *one != Capability::NET_ADMIN;
+    let is_admin = lacks(Capability::CAP_SYS_ADMIN).is_none();
+    let needed = [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_NET_ADMIN];
+    let may = |one: &Capability| is_admin && *one != Capability::CAP_NET_ADMIN;
     match needed.into_iter().filter(|one| !may(one)).find_map(lacks) {
         Some(name) => format!("loading its programs needs the privilege {name}"),
         None => "the kernel forbids loading programs in spite of all privileges (user namespace, lockdown, seccomp)".to_owned(),

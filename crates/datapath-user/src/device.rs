@@ -260,7 +260,7 @@ pub(super) fn configure_guest(
     for &prefix in &guest.addresses {
         match inside.add_address(index, prefix, Dad::Skip) {
             // IPv6 can be disabled in a guest; what it has of IPv4 works all the same.
-            Err(error) if prefix.address().is_ipv6() => {
+            Err(error) if prefix.addr().is_ipv6() => {
                 tracing::warn!(%netns, "the guest is without an address: {error}");
             }
             result => result?,

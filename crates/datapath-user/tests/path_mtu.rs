@@ -5,7 +5,7 @@
 
 use flow::{WayBack, clamp_mss, too_big};
 use netdev::tap::Tap;
-use netdev::{Dad, IpPrefix};
+use netdev::{Dad, IpNet};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -60,7 +60,7 @@ impl Lab {
             netlink.set_mac(index, mac(i)).unwrap();
             netlink.set_up(index).unwrap();
             for v6 in [false, true] {
-                let prefix = IpPrefix::new(address(i, v6), if v6 { 64 } else { 24 }).unwrap();
+                let prefix = IpNet::new(address(i, v6), if v6 { 64 } else { 24 }).unwrap();
                 netlink.add_address(index, prefix, Dad::Skip).unwrap();
                 netlink.set_neighbour(index, address(1 - i, v6), mac(1 - i)).unwrap();
             }

@@ -3,7 +3,7 @@
 use crate::solicit::SolicitLimits;
 use crate::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, TunnelSpec};
-use netdev::IpPrefix;
+use netdev::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
 use wire::MacAddr;
@@ -162,7 +162,7 @@ pub struct GuestConfig {
     /// The guest's MAC address.
     pub mac: MacAddr,
     /// The guest's addresses with their prefix lengths.
-    pub addresses: Vec<IpPrefix>,
+    pub addresses: Vec<IpNet>,
 }
 
 impl std::fmt::Display for DeviceConfig {

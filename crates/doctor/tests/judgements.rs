@@ -95,7 +95,7 @@ fn old_kernel(host: &mut HostFacts) {
 
 const FAULTS: &[Fault] = &[
     (old_kernel, "kernel", Level::Fail, "install Linux 5.6"),
-    (|h| h.missing = vec!["CAP_NET_RAW"], "privileges", Level::Warn, "sudo weft doctor"),
+    (|h| h.missing = vec!["CAP_NET_RAW".to_owned()], "privileges", Level::Warn, "sudo weft doctor"),
     (|h| h.kernel.btf = false, "bpf", Level::Warn, "CONFIG_DEBUG_INFO_BTF=y"),
     (|h| h.kernel.jit = Some(false), "bpf", Level::Warn, "sysctl -w net.core.bpf_jit_enable=1"),
     (

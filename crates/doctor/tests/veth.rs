@@ -9,7 +9,7 @@ use flow::TunnelType;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::udp::{TxOptions, TxPool, TxTrain};
-use netdev::{Dad, IpPrefix, LinkKind, LinkSpec, VxlanSpec};
+use netdev::{Dad, IpNet, LinkKind, LinkSpec, VxlanSpec};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, Read, Write};
@@ -61,7 +61,7 @@ impl Lab {
                 let name = format!("vx{vni}");
                 let link = LinkSpec::new(&name).mtu(1450).up();
                 let index = host.netlink().create(&link, &LinkKind::Vxlan(spec)).unwrap();
-                let address = IpPrefix::new(inside(vni, number), 24).unwrap();
+                let address = IpNet::new(inside(vni, number).into(), 24).unwrap();
                 host.netlink().add_address(index, address, Dad::Skip).unwrap();
             }
         }

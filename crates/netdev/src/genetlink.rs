@@ -1,16 +1,17 @@
-//! Generic netlink: families that are known by name, such as `ethtool` and `netdev`.
+//! Generic netlink: families that are looked up by name, such as `ethtool` and `netdev`.
+
+use netlink_sys::protocols::NETLINK_GENERIC;
 
 use crate::attributes::{AttributeBuf, Attributes};
-use crate::request::{Requester, Scope};
+use crate::request::{RawMessage, Requester};
 use crate::{Error, Result};
 
-const NETLINK_GENERIC: isize = 16;
-/// The controller, which knows the numbers of the others: family, command, and attributes.
+/// The controller, which resolves names to family numbers (GENL_ID_CTRL, CTRL_*).
 const CONTROLLER: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
-/// `struct genlmsghdr`.
+/// Length of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;
 
 /// A generic netlink family of the namespace in which it was opened.
@@ -28,43 +29,41 @@ impl Family {
     /// [`Error::is_not_found`] when this kernel does not have it.
     pub(crate) fn open(name: &'static str) -> Result<Self> {
         let requester = Requester::open(NETLINK_GENERIC)?;
-        let what = format!("find the netlink family {name}");
+        let what = format!("look up the generic netlink family {name}");
         let attributes = AttributeBuf::default().text(FAMILY_NAME, name);
-        let answers =
-            requester.ask(&what, CONTROLLER, Scope::One, &message(GET_FAMILY, attributes))?;
+        let answers = requester.request(&what, message(CONTROLLER, GET_FAMILY, attributes), 0)?;
         let id = answers
             .first()
-            .and_then(|answer| answer.get(HEADER_BYTES..))
+            .and_then(|answer| answer.payload.get(HEADER_BYTES..))
             .and_then(|bytes| Attributes::new(bytes).number(FAMILY_ID))
             .and_then(|id| u16::try_from(id).ok())
-            .ok_or_else(|| Error::malformed(what, "an answer without the number"))?;
+            .ok_or_else(|| Error::malformed(what, "an answer without the family's number"))?;
         Ok(Self { requester, id, name })
     }
 
-    /// Asks for something; returns the attributes of each answer.
-    pub(crate) fn ask(
+    /// Asks for one object; returns the attributes of each answer.
+    pub(crate) fn get(
         &self,
         what: &str,
         command: u8,
-        scope: Scope,
         attributes: AttributeBuf,
     ) -> Result<Vec<Vec<u8>>> {
-        let answers = self.requester.ask(what, self.id, scope, &message(command, attributes))?;
+        let answers = self.requester.request(what, message(self.id, command, attributes), 0)?;
         answers
             .into_iter()
             .map(|answer| {
-                let bytes = answer.get(HEADER_BYTES..).map(<[u8]>::to_vec);
-                let reason = format!("less than a header from {}", self.name);
+                let bytes = answer.payload.get(HEADER_BYTES..).map(<[u8]>::to_vec);
+                let reason = format!("a message of {} shorter than its header", self.name);
                 bytes.ok_or_else(|| Error::malformed(what.to_owned(), reason))
             })
             .collect()
     }
 }
 
-fn message(command: u8, attributes: AttributeBuf) -> Vec<u8> {
-    let mut bytes = vec![command, 1, 0, 0];
-    bytes.extend(attributes.into_bytes());
-    bytes
+fn message(family: u16, command: u8, attributes: AttributeBuf) -> RawMessage {
+    let mut payload = vec![command, 1, 0, 0];
+    payload.extend(attributes.into_bytes());
+    RawMessage { kind: family, payload }
 }
 
 #[cfg(test)]

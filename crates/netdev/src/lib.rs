@@ -38,11 +38,12 @@ pub mod udp;
 pub use claim::Claim;
 pub use error::{Error, Result};
 pub use ethtool::Ethtool;
+pub use ipnet::IpNet;
 pub use kernel::KernelVersion;
 pub use netlink::{
-    Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, IpPrefix, IpPrefixError, Link, LinkKind,
-    LinkSpec, LinkStats, LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath,
-    SizeLimits, VlanSpec, VxlanEntry, VxlanSpec, XdpMode, check_link_name,
+    Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, Link, LinkKind, LinkSpec, LinkStats,
+    LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath, SizeLimits, VlanSpec,
+    VxlanEntry, VxlanSpec, XdpMode, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};
 pub use quiet::keep_quiet;

@@ -1,8 +1,7 @@
-//! The route netlink socket: one request at a time, its answers, and the kernel's own words when it refuses.
+//! Links, addresses, routes and neighbours over rtnetlink (rtnetlink(7)).
 //!
-//! This module and its children are the only place that knows the `netlink-*` crates; everything they offer outward
-//! is in this crate's own types. Calls are synchronous. The kernel answers a request before the system call that sent
-//! it returns, so reading never waits in practice; a limit of [`ANSWER_TIMEOUT`] holds all the same.
+//! Outside of this module and `request.rs` nothing uses the `netlink-*` crates: what they decode is
+//! offered as this crate's own types.
 
 mod address;
 mod classifier;
@@ -12,24 +11,13 @@ mod monitor;
 mod neighbour;
 mod route;
 
-use std::cell::{Cell, RefCell};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
-
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
-    NetlinkBuffer, NetlinkMessage, NetlinkPayload, NlasIterator,
-};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
-use nix::sys::time::{TimeVal, TimeValLike};
+use netlink_sys::protocols::NETLINK_ROUTE;
 
+use crate::request::Requester;
 use crate::{Error, Result};
 
-pub use address::{Address, Dad, IpPrefix, IpPrefixError};
+pub use address::{Address, Dad};
 pub use encapsulation::{GeneveSpec, GreSpec, VlanSpec};
 pub use link::{
     Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, VxlanSpec, XdpMode,
@@ -39,299 +27,35 @@ pub use monitor::{Event, Monitor};
 pub use neighbour::{Neighbour, NeighbourState, VxlanEntry};
 pub use route::{Route, RoutePath};
 
-/// How long to wait for an answer of the kernel.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// No datagram of the kernel is longer: dumps come in pieces of at most 32 KiB, single answers are shorter.
-const RECEIVE_BYTES: usize = 64 * 1024;
-/// How often to start over when the table changes during a dump.
-const DUMP_ATTEMPTS: u32 = 20;
-/// The attribute of an extended acknowledgement that holds text (NLMSGERR_ATTR_MSG).
-const ACK_TEXT: u16 = 1;
-/// The length of a netlink message header.
-const HEADER_BYTES: usize = 16;
-
-/// A handle for links, addresses, routes and neighbours of one network namespace: the one in which it was opened.
+/// A handle for the links, addresses, routes and neighbours of the network namespace in which it was
+/// opened.
+#[derive(Debug)]
 pub struct Netlink {
-    socket: Socket,
-    sequence: Cell<u32>,
-    buffer: RefCell<Vec<u8>>,
+    requester: Requester,
 }
 
 impl Netlink {
-    /// Opens a handle for the namespace of the calling thread; [`crate::Netns::netlink`] opens one elsewhere.
+    /// Opens a handle for the namespace of the calling thread; [`crate::Netns::netlink`] opens one
+    /// for another namespace.
     pub fn open() -> Result<Self> {
-        let socket = open_socket(&[])?;
-        let timeout = TimeVal::milliseconds(ANSWER_TIMEOUT.as_millis() as i64);
-        setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)
-            .map_err(|errno| Error::os("limit the waiting time of a netlink socket", errno))?;
-        Ok(Self { socket, sequence: Cell::new(0), buffer: RefCell::new(vec![0; RECEIVE_BYTES]) })
+        Requester::open(NETLINK_ROUTE).map(|requester| Self { requester })
     }
 
-    /// Sends a request that changes something. `what` is operation and object, for the error.
+    /// Sends a request that changes something. `what` names operation and object in the error.
     fn change(&self, what: &str, message: RouteNetlinkMessage, flags: u16) -> Result<()> {
-        self.exchange(what, message, flags | NLM_F_ACK).map(|_| ())
+        self.requester.request(what, message, flags).map(|_| ())
     }
 
     /// Asks for one object.
     fn query(&self, what: &str, message: RouteNetlinkMessage) -> Result<RouteNetlinkMessage> {
-        let answers = self.exchange(what, message, NLM_F_ACK)?;
-        answers.messages.into_iter().next().ok_or_else(|| {
+        let answers = self.requester.request(what, message, 0)?;
+        answers.into_iter().next().ok_or_else(|| {
             Error::malformed(what.to_owned(), "an acknowledgement without the object")
         })
     }
 
-    /// Asks for all objects of a kind. Starts over when the kernel says that the table changed meanwhile.
+    /// Lists all objects of a kind.
     fn dump(&self, what: &str, message: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
-        for _ in 0..DUMP_ATTEMPTS {
-            let answers = self.exchange(what, message.clone(), NLM_F_DUMP)?;
-            if !answers.interrupted {
-                return Ok(answers.messages);
-            }
-        }
-        Err(Error::os(format!("{what}: the table kept changing"), Errno::EINTR))
-    }
-
-    /// Sends one request and collects everything up to its acknowledgement, error or end of dump.
-    fn exchange(&self, what: &str, message: RouteNetlinkMessage, flags: u16) -> Result<Answers> {
-        let sequence = self.sequence.get().wrapping_add(1);
-        self.sequence.set(sequence);
-        let mut request = NetlinkMessage::from(message);
-        request.header.flags = flags | NLM_F_REQUEST;
-        request.header.sequence_number = sequence;
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        self.socket.send(&bytes, 0).map_err(|error| Error::os(what.to_owned(), error))?;
-
-        let mut answers = Answers::default();
-        let mut buffer = self.buffer.borrow_mut();
-        loop {
-            let datagram = receive(&self.socket, &mut buffer).map_err(|errno| match errno {
-                Errno::EAGAIN => Error::os(what.to_owned(), Errno::ETIMEDOUT),
-                other => Error::os(what.to_owned(), other),
-            })?;
-            if answers.take(what, sequence, datagram)? {
-                return Ok(answers);
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Netlink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Netlink").field("fd", &self.socket.as_raw_fd()).finish()
-    }
-}
-
-/// What the kernel has answered so far to one request.
-#[derive(Default)]
-struct Answers {
-    messages: Vec<RouteNetlinkMessage>,
-    interrupted: bool,
-}
-
-impl Answers {
-    /// Takes in one datagram; true when it completes the answer.
-    fn take(&mut self, what: &str, sequence: u32, datagram: &[u8]) -> Result<bool> {
-        for bytes in messages(datagram) {
-            let bytes = bytes.map_err(|reason| Error::malformed(what.to_owned(), reason))?;
-            let header = NetlinkBuffer::new(bytes);
-            // Left over from a request that was given up.
-            if header.sequence_number() != sequence {
-                continue;
-            }
-            let flags = header.flags();
-            self.interrupted |= flags & NLM_F_DUMP_INTR != 0;
-            match decode(bytes) {
-                Ok(NetlinkPayload::InnerMessage(message)) => self.messages.push(message),
-                Ok(NetlinkPayload::Done(done)) => {
-                    return outcome(what, done.code, ack_text(&done.extended_ack)).map(|()| true);
-                }
-                Ok(NetlinkPayload::Error(error)) => {
-                    let text = ack_attributes(&error.header, flags).and_then(ack_text);
-                    let code = error.code.map_or(0, |code| code.get());
-                    return outcome(what, code, text).map(|()| true);
-                }
-                Ok(_) => {}
-                // One object with an attribute that the decoder does not know must not hide all the others.
-                Err(reason) => tracing::warn!(what, reason, "skipped a netlink message"),
-            }
-        }
-        Ok(false)
-    }
-}
-
-/// Turns the code of an acknowledgement (0 or a negated error number) and its text into a result.
-fn outcome(what: &str, code: i32, text: Option<String>) -> Result<()> {
-    if code == 0 {
-        if let Some(text) = text {
-            tracing::debug!(what, text, "the kernel remarks");
-        }
-        return Ok(());
-    }
-    let source = io::Error::from_raw_os_error(code.saturating_neg());
-    let what = what.to_owned().into();
-    Err(match text {
-        Some(reason) => Error::Refused { what, source, reason },
-        None => Error::Os { what, source },
-    })
-}
-
-/// The attributes behind the copy of the request in an error message.
-fn ack_attributes(copy: &[u8], flags: u16) -> Option<&[u8]> {
-    if flags & NLM_F_ACK_TLVS == 0 {
-        return None;
-    }
-    let copied = if flags & NLM_F_CAPPED != 0 {
-        HEADER_BYTES
-    } else {
-        let length = u32::from_ne_bytes(copy.get(..4)?.try_into().ok()?);
-        usize::try_from(length).ok()?.checked_next_multiple_of(4)?
-    };
-    copy.get(copied..)
-}
-
-/// The text in the attributes of an extended acknowledgement.
-fn ack_text(attributes: impl AsRef<[u8]>) -> Option<String> {
-    NlasIterator::new(attributes.as_ref())
-        .map_while(std::result::Result::ok)
-        .find(|attribute| attribute.kind() == ACK_TEXT)
-        .map(|attribute| {
-            String::from_utf8_lossy(attribute.value()).trim_end_matches(['\0', '.', ' ']).to_owned()
-        })
-        .filter(|text| !text.is_empty())
-}
-
-/// Opens and binds a route socket in the current namespace, subscribed to `groups`.
-fn open_socket(groups: &[u32]) -> Result<Socket> {
-    let what = |error| Error::os("open a netlink socket", error);
-    let mut socket = Socket::new(NETLINK_ROUTE).map_err(what)?;
-    // Kernels before 4.20 lack some of these; without them, errors come without text and dumps without filter.
-    for result in [
-        socket.set_ext_ack(true),
-        socket.set_cap_ack(true),
-        socket.set_netlink_get_strict_chk(true),
-    ] {
-        if let Err(error) = result {
-            tracing::debug!(%error, "a netlink socket option is missing");
-        }
-    }
-    socket.bind_auto().map_err(what)?;
-    for group in groups {
-        socket
-            .add_membership(*group)
-            .map_err(|error| Error::os(format!("subscribe to netlink group {group}"), error))?;
-    }
-    socket.connect(&SocketAddr::new(0, 0)).map_err(what)?;
-    Ok(socket)
-}
-
-/// Receives one datagram into `buffer`.
-pub(crate) fn receive<'a>(socket: &impl AsFd, buffer: &'a mut [u8]) -> nix::Result<&'a [u8]> {
-    let fd = socket.as_fd().as_raw_fd();
-    loop {
-        match recv(fd, buffer, MsgFlags::MSG_TRUNC) {
-            Ok(length) => return buffer.get(..length).ok_or(Errno::EMSGSIZE),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-}
-
-/// The messages of one datagram, each with its header. Ends after the first one whose length is impossible.
-fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Result<&[u8], &'static str>> {
-    std::iter::from_fn(move || {
-        if datagram.is_empty() {
-            return None;
-        }
-        let length = NetlinkBuffer::new_checked(datagram).map(|header| header.length() as usize);
-        let Some(message) = length.ok().and_then(|length| datagram.get(..length)) else {
-            datagram = &[];
-            return Some(Err("a message longer than its datagram"));
-        };
-        datagram = datagram.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
-        Some(Ok(message))
-    })
-}
-
-/// Decodes one message; the error is the decoder's text.
-fn decode(bytes: &[u8]) -> Result<NetlinkPayload<RouteNetlinkMessage>, String> {
-    NetlinkMessage::deserialize(bytes)
-        .map(|message| message.payload)
-        .map_err(|error| error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A message: length, type, flags, sequence number, port number, payload.
-    fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend((16 + payload.len() as u32).to_ne_bytes());
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.extend(sequence.to_ne_bytes());
-        bytes.extend(0u32.to_ne_bytes());
-        bytes.extend(payload);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
-    fn refusal(flags: u16, copy: &[u8]) -> Vec<u8> {
-        let mut payload = (-libc::EINVAL).to_ne_bytes().to_vec();
-        payload.extend(copy);
-        payload.extend(b"\x0e\0\x01\0no such.\0\0\0\0");
-        message(libc::NLMSG_ERROR as u16, flags, 7, &payload)
-    }
-
-    #[test]
-    fn kernel_text_is_in_the_error_when_the_acknowledgement_carries_it() {
-        let request = message(16, 0, 7, &[0xa5; 20]);
-        for (flags, copy) in
-            [(NLM_F_ACK_TLVS | NLM_F_CAPPED, &request[..16]), (NLM_F_ACK_TLVS, &request[..])]
-        {
-            let error = Answers::default().take("set mtu", 7, &refusal(flags, copy)).err().unwrap();
-            assert_eq!(error.to_string(), "set mtu: Invalid argument (os error 22): no such");
-        }
-    }
-
-    #[test]
-    fn error_is_plain_when_the_acknowledgement_has_no_text() {
-        let bytes = refusal(NLM_F_CAPPED, &[0; 16]);
-        let error = Answers::default().take("set mtu", 7, &bytes).err().unwrap();
-        assert_eq!(error.to_string(), "set mtu: Invalid argument (os error 22)");
-    }
-
-    #[test]
-    fn answers_are_ignored_when_they_belong_to_another_request() {
-        let bytes = refusal(NLM_F_CAPPED, &[0; 16]);
-        assert!(matches!(Answers::default().take("set mtu", 8, &bytes), Ok(false)));
-    }
-
-    #[test]
-    fn dump_is_marked_interrupted_when_the_end_says_so() {
-        let done = message(libc::NLMSG_DONE as u16, NLM_F_DUMP_INTR, 7, &[0; 4]);
-        let mut answers = Answers::default();
-        assert!(matches!(answers.take("list links", 7, &done), Ok(true)));
-        assert!(answers.interrupted);
-    }
-
-    #[test]
-    fn datagram_is_refused_when_cut_anywhere() {
-        let whole = refusal(NLM_F_ACK_TLVS | NLM_F_CAPPED, &[0; 16]);
-        for length in 1..whole.len() {
-            let error = Answers::default().take("set mtu", 7, &whole[..length]).err();
-            assert!(matches!(error, Some(Error::Malformed { .. })), "{length}");
-        }
-    }
-
-    #[test]
-    fn unknown_object_is_skipped_when_it_does_not_decode() {
-        let mut bytes = message(16, 0, 7, &[0; 3]);
-        bytes.extend(message(libc::NLMSG_DONE as u16, 0, 7, &[0; 4]));
-        let mut answers = Answers::default();
-        assert!(matches!(answers.take("list links", 7, &bytes), Ok(true)));
-        assert!(answers.messages.is_empty());
+        self.requester.dump(what, message)
     }
 }

@@ -6,11 +6,12 @@ mod expression;
 
 pub use expression::{Comparison, Expression, Register, Verdict};
 
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
 use crate::attributes::{AttributeBuf, Attributes};
-use crate::request::{Requester, Scope};
+use crate::request::{RawMessage, Requester};
 use crate::{Error, Result};
 
-const NETLINK_NETFILTER: isize = 12;
 const SUBSYSTEM: u16 = 10 << 8;
 const GET_TABLE: u16 = 1;
 const GET_CHAIN: u16 = 4;
@@ -225,7 +226,8 @@ impl Socket {
     ) -> Result<Vec<Vec<u8>>> {
         let mut payload = vec![family.number(), 0, 0, 0];
         payload.extend(attributes.into_bytes());
-        self.0.ask(what, SUBSYSTEM | kind, Scope::All, &payload)
+        let request = RawMessage { kind: SUBSYSTEM | kind, payload };
+        Ok(self.0.dump(what, request)?.into_iter().map(|answer| answer.payload).collect())
     }
 
     fn elements(&self, set: &Set) -> Result<Vec<Element>> {

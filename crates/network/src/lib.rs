@@ -13,7 +13,7 @@
 
 mod check;
 mod errors;
-mod ipnet;
+mod interface_address;
 mod load;
 pub mod logical;
 mod model;
@@ -28,9 +28,9 @@ mod section;
 mod source;
 mod suggest;
 
+pub use ::ipnet::IpNet;
 pub use errors::{Errors, Position, Problem};
 pub use flow::{DatapathKey, PortKey, Ttl, TunnelType};
-pub use ipnet::IpNet;
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
     Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, Line, LogicalRouter,

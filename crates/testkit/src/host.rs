@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netdev::{Dad, Ifindex, IpPrefix, LinkKind, LinkSpec, Netlink, Netns, OwnedNetns};
+use netdev::{Dad, Ifindex, IpNet, LinkKind, LinkSpec, Netlink, Netns, OwnedNetns};
 use wire::MacAddr;
 
 #[cfg(doc)]
@@ -154,7 +154,7 @@ fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd 
     let ip4 = Ipv4Addr::new(10, high, low, number);
     let ip6 = Ipv6Addr::new(0xfd00, network, 0, 0, 0, 0, 0, number.into());
     for (address, len) in [(IpAddr::from(ip4), 24), (IpAddr::from(ip6), 64)] {
-        let prefix = IpPrefix::new(address, len).expect("the length fits the family");
+        let prefix = IpNet::new(address, len).expect("the length fits the family");
         host.netlink.add_address(link.index, prefix, Dad::Skip).expect("an address can be added");
         wait_until(Duration::from_secs(5), "the kernel has installed the address", || {
             host.netlink.route_get(address, None).is_ok_and(|path| path.local)

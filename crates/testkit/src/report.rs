@@ -15,14 +15,14 @@
 //! }
 //! ```
 
+use netdev::capability::{self, Capability};
 use std::env;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Capability numbers of linux/capability.h that root tests use.
-const CAP_NET_ADMIN: u32 = 12;
-const CAP_SYS_ADMIN: u32 = 21;
+/// The capabilities that root tests use.
+const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
 
 /// Says that `test` did not run, and what it lacks.
 pub fn skip(test: &str, why: &str) {
@@ -42,12 +42,11 @@ pub fn lacking(what: &str, why: &str) {
 /// True, after a [`skip`], when this process may not create network namespaces and devices.
 #[must_use]
 pub fn lacks_root(test: &str) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let lacks = !may_administer(&status);
-    if lacks {
-        skip(test, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)");
+    let lacks = capability::missing(&NEEDED);
+    if let Some(capability) = lacks {
+        skip(test, &format!("needs root ({capability})"));
     }
-    lacks
+    lacks.is_some()
 }
 
 /// True, after a [`skip`] that names the Debian `package`, when the program `name` is not installed.
@@ -69,16 +68,6 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Reads the effective capabilities out of the text of `/proc/PID/status`.
-fn may_administer(status: &str) -> bool {
-    let wanted = 1u64 << CAP_NET_ADMIN | 1 << CAP_SYS_ADMIN;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .is_some_and(|effective| effective & wanted == wanted)
-}
-
 /// Prints a line and appends it to the report in one write, so that tests that run at once do not mix their lines.
 fn record(line: &str) {
     println!("{line}");
@@ -95,17 +84,6 @@ fn record(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn capabilities_are_read_when_all_or_none_are_held() {
-        assert!(may_administer("Name:\tx\nCapEff:\t000001ffffffffff\n"));
-        assert!(!may_administer("Name:\tx\nCapEff:\t0000000000000000\n"));
-        assert!(
-            !may_administer("CapEff:\t0000000000001000\n"),
-            "CAP_NET_ADMIN alone is not enough"
-        );
-        assert!(!may_administer(""));
-    }
 
     #[test]
     fn programs_are_found_when_installed() {

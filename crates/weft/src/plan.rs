@@ -9,7 +9,6 @@ use datapath::config::{
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{Dscp, EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
-use netdev::IpPrefix;
 use network::{
     Device, FarEnd, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program,
     logical_flows,
@@ -102,11 +101,7 @@ fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfi
             guest: netns.as_ref().map(|netns| GuestConfig {
                 netns: netns.clone(),
                 mac: port.mac,
-                addresses: port
-                    .addresses
-                    .iter()
-                    .filter_map(|net| IpPrefix::new(net.addr(), net.prefix_len()))
-                    .collect(),
+                addresses: port.addresses.clone(),
             }),
         },
         Device::Vm { name } => DeviceConfig::Vm { name: name.clone(), mtu: switch.mtu },

@@ -42,7 +42,7 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
         let stopping = end(&args.target.path()?, false)?;
         return text::print(&describe(&stopping));
     }
-    let needed = [Capability::NET_ADMIN, Capability::SYS_ADMIN];
+    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
     rights::check("weft stop --purge", &needed).map_err(Failure::Input)?;
     // One that was killed leaves a socket at which nobody listens.
     let path = args.target.find()?.filter(|path| UnixStream::connect(path).is_ok());

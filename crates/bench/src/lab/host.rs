@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
-use netdev::{Dad, Ethtool, Ifindex, IpPrefix, Netlink, Netns, OwnedNetns};
+use netdev::{Dad, Ethtool, Ifindex, IpNet, Netlink, Netns, OwnedNetns};
 use wire::MacAddr;
 
 use super::shape::Family;
@@ -178,8 +178,8 @@ pub(super) fn add_address(
     address: IpAddr,
     prefix_len: u8,
 ) -> Result<()> {
-    let prefix = IpPrefix::new(address, prefix_len)
-        .ok_or_else(|| Error::Traffic(format!("{address}/{prefix_len} is no prefix")))?;
+    let prefix = IpNet::new(address, prefix_len)
+        .map_err(|_| Error::Traffic(format!("{address}/{prefix_len} is no prefix")))?;
     Ok(netlink.add_address(index, prefix, Dad::Skip)?)
 }
 

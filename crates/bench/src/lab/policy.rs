@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use netdev::{IpPrefix, Netns, OwnedNetns, Route};
+use netdev::{IpNet, Netns, OwnedNetns, Route};
 use network::TunnelType;
 use wire::MacAddr;
 
@@ -151,8 +151,8 @@ fn lead(
     let netlink = netns.netlink()?;
     for (there, gateway) in there.into_iter().flatten().zip(gateways) {
         let len = if there.is_ipv4() { 24 } else { 64 };
-        let prefix = IpPrefix::new(there, len)
-            .ok_or_else(|| Error::Traffic(format!("{there}/{len} is no prefix")))?;
+        let prefix = IpNet::new(there, len)
+            .map_err(|_| Error::Traffic(format!("{there}/{len} is no prefix")))?;
         let route = Route::via(prefix, gateway);
         let mut last = String::new();
         // Before there is a device, no router can be reached.

@@ -25,7 +25,7 @@ const LAB_BACKLOG: &str = "10000";
 const ORPHAN_GRACE: Duration = Duration::from_secs(3);
 /// What a lab needs.
 const CAPABILITIES: [Capability; 3] =
-    [Capability::NET_ADMIN, Capability::NET_RAW, Capability::SYS_ADMIN];
+    [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW, Capability::CAP_SYS_ADMIN];
 
 /// The right to build labs. Dropping it puts the machine's settings back.
 #[derive(Debug)]
@@ -70,8 +70,7 @@ impl Drop for Session {
 /// [`Error::Missing`] with one sentence, when this process may not create namespaces and devices or the kernel cannot.
 pub fn check_privileges() -> Result<()> {
     let how = "run the command as root, for example with sudo";
-    if let Some(lacking) = capability::missing(&CAPABILITIES) {
-        let name = lacking.name;
+    if let Some(name) = capability::missing(&CAPABILITIES) {
         return Err(Error::Missing {
             what: format!("building hosts and guests in namespaces needs the privilege {name}"),
             how: how.into(),

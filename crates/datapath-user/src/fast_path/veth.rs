@@ -7,9 +7,7 @@
 use super::veth_headroom;
 use crate::device::{configure_guest, refuse_taken};
 use datapath::config::GuestConfig;
-use netdev::{
-    Address, Error, Ethtool, Ifindex, IpPrefix, Link, LinkKind, LinkSpec, Netlink, Netns,
-};
+use netdev::{Address, Error, Ethtool, Ifindex, IpNet, Link, LinkKind, LinkSpec, Netlink, Netns};
 
 /// How the names of outer ends begin; ten hexadecimal digits follow.
 const PREFIX: &str = "weft-";
@@ -125,13 +123,13 @@ fn is_as_configured(outer: &Link, inner: &GuestEnd<'_>, there: &Netlink) -> Resu
     let is_like = |link: &Link| link.up && link.is_veth() && link.mtu == u32::from(inner.mtu);
     let is_pair = is_like(outer) && is_like(&link) && of(outer, &link) && of(&link, outer);
     let Some((netns, guest)) = inner.guest.filter(|_| is_pair) else { return Ok(is_pair) };
-    let has: Vec<IpPrefix> =
+    let has: Vec<IpNet> =
         there.addresses(Some(link.index))?.iter().map(|Address { prefix, .. }| *prefix).collect();
     // A guest without IPv6 never gets such an address, which is no reason to take its device away.
     let key = format!("net/ipv6/conf/{}/disable_ipv6", inner.name);
     let without_ipv6 = netns.read_sysctl(&key).map_or(true, |disabled| disabled != "0");
     let is_there =
-        |prefix: &IpPrefix| has.contains(prefix) || (prefix.address().is_ipv6() && without_ipv6);
+        |prefix: &IpNet| has.contains(prefix) || (prefix.addr().is_ipv6() && without_ipv6);
     Ok(link.mac == guest.mac && guest.addresses.iter().all(is_there))
 }
 

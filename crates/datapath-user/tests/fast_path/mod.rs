@@ -11,7 +11,7 @@ use datapath_user::UserDatapath;
 use datapath_user::fast_path::{FastPath, Punt};
 use fake_programs::FakePrograms;
 use flow::{EntropySeed, PortNo};
-use netdev::{IpPrefix, Netns};
+use netdev::{IpNet, Netns};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::conformance::{self, Provider};
@@ -85,7 +85,7 @@ fn config(uplink: &str, ports: Vec<PortConfig>, underlay: Underlay) -> Config {
 /// A port in a guest's namespace, whose number its addresses end in.
 fn guest_port(number: u8, guest: &Netns) -> PortConfig {
     let addresses = ["10.0.0", "fd00:"].map(|net| match net.ends_with(':') {
-        true => format!("{net}:{number}/64").parse::<IpPrefix>().unwrap(),
+        true => format!("{net}:{number}/64").parse::<IpNet>().unwrap(),
         false => format!("{net}.{number}/24").parse().unwrap(),
     });
     PortConfig {

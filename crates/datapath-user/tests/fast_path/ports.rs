@@ -6,7 +6,7 @@ use datapath::Datapath;
 use datapath::config::{DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use datapath_user::UserDatapath;
 use flow::{Dscp, EndpointId, NextHop, PortNo, Ttl, TunnelSpec, TunnelType};
-use netdev::{IpPrefix, Link, Netns, Route};
+use netdev::{IpNet, Link, Netns, Route};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, Command, Stdio};
@@ -293,7 +293,7 @@ fn end_points_behind_a_router_are_all_resolved_when_there_are_many() {
     let lab = Lab::new();
     let programs = FakePrograms::idle();
     let local = IpAddr::from(lab.uplink.ip4);
-    let everywhere = "0.0.0.0/0".parse::<IpPrefix>().unwrap();
+    let everywhere = "0.0.0.0/0".parse::<IpNet>().unwrap();
     lab.host.netlink().add_route(&Route::via(everywhere, lab.far.ip4.into())).unwrap();
     let remote = |number: u32| Ipv4Addr::from(0x6440_0000 + number).into();
     let endpoint = |number| {

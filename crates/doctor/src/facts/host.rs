@@ -24,7 +24,7 @@ pub struct HostFacts {
     /// The kernel.
     pub kernel: Kernel,
     /// The privileges that `weft run` needs and this process lacks.
-    pub missing: Vec<&'static str>,
+    pub missing: Vec<String>,
     /// This process may load programs into the kernel.
     pub may_load_programs: bool,
     /// Sysctls by their keys, parts joined by `/`; those that are not there, or may not be read, are missing.
@@ -65,16 +65,17 @@ impl HostFacts {
             let value = fs::read_to_string(Path::new("/proc/sys").join(&key)).ok()?;
             Some((key, value.trim_end().to_owned()))
         });
-        let needed = [Capability::NET_ADMIN, Capability::NET_RAW, Capability::SYS_ADMIN];
+        let needed =
+            [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW, Capability::CAP_SYS_ADMIN];
         let lacks = |capability: Capability| capability::missing(&[capability]).is_some();
         let missing = needed.into_iter().filter(|capability| lacks(*capability));
-        let may_load = !lacks(Capability::NET_ADMIN)
-            && (!lacks(Capability::BPF) || !lacks(Capability::SYS_ADMIN));
+        let may_load = !lacks(Capability::CAP_NET_ADMIN)
+            && (!lacks(Capability::CAP_BPF) || !lacks(Capability::CAP_SYS_ADMIN));
         Self {
             // Where that is not told, nobody is told to spread packets over several.
             cpus: CpuMask::allowed().unwrap_or_default(),
             kernel: Kernel::read(),
-            missing: missing.map(|capability| capability.name).collect(),
+            missing: missing.map(|capability| capability.to_string()).collect(),
             may_load_programs: may_load,
             sysctls: sysctls.collect(),
             mitigations: mitigations(),

@@ -65,7 +65,7 @@ impl Ports {
         });
         let devices = Netlink::open()?.links()?.into_iter().filter_map(device).collect();
         let inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
-        let sees_all = capability::missing(&[Capability::SYS_PTRACE]).is_none();
+        let sees_all = capability::missing(&[Capability::CAP_SYS_PTRACE]).is_none();
         Ok(Self { sockets, devices, programs: programs(&inodes), sees_all })
     }
 

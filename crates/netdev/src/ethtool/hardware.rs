@@ -6,7 +6,6 @@
 use super::Ethtool;
 use crate::attributes::{AttributeBuf, Attributes};
 use crate::genetlink::Family;
-use crate::request::Scope;
 use crate::{Error, Ifindex, Result};
 use std::collections::BTreeMap;
 
@@ -271,7 +270,7 @@ impl Hardware {
         let Some(family) = &self.netdev else { return Ok(None) };
         let attributes = AttributeBuf::default().push(IFINDEX, &link.0.to_ne_bytes());
         let what = format!("read the XDP features of link {link}");
-        let answers = family.ask(&what, DEV_GET, Scope::One, attributes)?;
+        let answers = family.get(&what, DEV_GET, attributes)?;
         let features = answers.first().and_then(|a| Attributes::new(a).number(XDP_FEATURES));
         Ok(features.map(XdpFeatures))
     }
@@ -281,7 +280,7 @@ impl Hardware {
         let device = AttributeBuf::default().push(HEADER_DEV_INDEX, &link.0.to_ne_bytes());
         let attributes = AttributeBuf::default().nest(HEADER, &device);
         let what = format!("{what} link {link}");
-        match self.ethtool.ask(&what, command, Scope::One, attributes) {
+        match self.ethtool.get(&what, command, attributes) {
             Ok(answers) => Ok(answers.into_iter().next()),
             Err(error) if is_unsupported(&error) => Ok(None),
             Err(error) => Err(error),

@@ -6,12 +6,12 @@ use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::{
-    Address, Ifindex, Link, Neighbour, RECEIVE_BYTES, Route, decode, messages, open_socket, receive,
-};
+use super::{Address, Ifindex, Link, Neighbour, Route};
+use crate::request::{RECEIVE_BYTES, decode, messages, open_socket, receive};
 use crate::{Error, Result};
 
 /// Multicast groups of linux/rtnetlink.h: links, neighbours, IPv4 addresses and routes, IPv6 addresses and routes.
@@ -64,7 +64,7 @@ impl Monitor {
     /// Subscribes in the namespace of the calling thread; [`crate::Netns::monitor`] subscribes elsewhere.
     pub fn open() -> Result<Self> {
         let what = "open a monitor of network changes";
-        let socket = open_socket(&GROUPS)?;
+        let socket = open_socket(NETLINK_ROUTE, &GROUPS)?;
         socket.set_non_blocking(true).map_err(|error| Error::os(what, error))?;
         // Beyond the system's limit with the privilege, up to it without.
         if setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES).is_err() {

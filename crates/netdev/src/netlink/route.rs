@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
@@ -10,7 +11,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::address::family_of;
-use super::{Ifindex, IpPrefix, Netlink};
+use super::{Ifindex, Netlink};
 use crate::{Error, Result};
 
 /// A unicast route: of the main table when added or deleted here, of any table in the events of a
@@ -18,7 +19,7 @@ use crate::{Error, Result};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Where it leads. Bits behind the prefix do not count.
-    pub destination: IpPrefix,
+    pub destination: IpNet,
     /// The router to send to; `None` when the destination is on the link. Of the other family than the destination
     /// too (RFC 5549), when the kernel says so.
     pub gateway: Option<IpAddr>,
@@ -34,16 +35,16 @@ pub struct Route {
 
 impl Route {
     /// A route to `destination` through a router.
-    pub const fn via(destination: IpPrefix, gateway: IpAddr) -> Self {
+    pub const fn via(destination: IpNet, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..Self::new(destination) }
     }
 
     /// A route to `destination`, which is on the link `oif`.
-    pub const fn on_link(destination: IpPrefix, oif: Ifindex) -> Self {
+    pub const fn on_link(destination: IpNet, oif: Ifindex) -> Self {
         Self { oif: Some(oif), ..Self::new(destination) }
     }
 
-    const fn new(destination: IpPrefix) -> Self {
+    const fn new(destination: IpNet) -> Self {
         Self { destination, gateway: None, oif: None, source: None, mtu: None, metric: None }
     }
 
@@ -61,7 +62,7 @@ impl Route {
         let facts = Facts::of(&message.attributes);
         let destination = facts.destination.unwrap_or(any);
         Some(Self {
-            destination: IpPrefix::new(destination, header.destination_prefix_length)?,
+            destination: IpNet::new(destination, header.destination_prefix_length).ok()?,
             gateway: facts.gateway,
             oif: facts.oif,
             source: facts.source,
@@ -72,18 +73,14 @@ impl Route {
 
     fn message(&self) -> RouteMessage {
         let mut message = RouteMessage::default();
-        message.header.address_family = family_of(self.destination.address());
-        message.header.destination_prefix_length = self.destination.len();
+        message.header.address_family = family_of(self.destination.addr());
+        message.header.destination_prefix_length = self.destination.prefix_len();
         message.header.table = RouteHeader::RT_TABLE_MAIN;
         let attributes = &mut message.attributes;
         attributes.push(RouteAttribute::Destination(self.destination.network().into()));
-        attributes.extend(self.gateway.map(|gateway| {
-            match (self.destination.address(), gateway) {
-                (IpAddr::V4(_), IpAddr::V6(gateway)) => {
-                    RouteAttribute::Via(RouteVia::Inet6(gateway))
-                }
-                _ => RouteAttribute::Gateway(gateway.into()),
-            }
+        attributes.extend(self.gateway.map(|gateway| match (self.destination.addr(), gateway) {
+            (IpAddr::V4(_), IpAddr::V6(gateway)) => RouteAttribute::Via(RouteVia::Inet6(gateway)),
+            _ => RouteAttribute::Gateway(gateway.into()),
         }));
         attributes.extend(self.oif.map(|index| RouteAttribute::Oif(index.0)));
         attributes.extend(self.source.map(|source| RouteAttribute::PrefSource(source.into())));
@@ -117,7 +114,7 @@ impl Netlink {
         let mut message = route.message();
         message.header.protocol = RouteProtocol::Static;
         message.header.kind = RouteType::Unicast;
-        if route.gateway.is_none() && route.destination.address().is_ipv4() {
+        if route.gateway.is_none() && route.destination.addr().is_ipv4() {
             message.header.scope = RouteScope::Link;
         }
         if let Some(bytes) = route.mtu {
@@ -147,10 +144,10 @@ impl Netlink {
         let what = format!("find the route to {destination}");
         let mut message = RouteMessage::default();
         message.header.address_family = family_of(destination);
-        message.header.destination_prefix_length = IpPrefix::host(destination).len();
+        message.header.destination_prefix_length = IpNet::from(destination).prefix_len();
         message.attributes.push(RouteAttribute::Destination(destination.into()));
         if let Some(source) = source {
-            message.header.source_prefix_length = IpPrefix::host(source).len();
+            message.header.source_prefix_length = IpNet::from(source).prefix_len();
             message.attributes.push(RouteAttribute::Source(source.into()));
         }
         let RouteNetlinkMessage::NewRoute(answer) =

@@ -2,7 +2,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use netdev::{
-    Dad, Error, Ifindex, IpPrefix, Link, LinkKind, LinkSpec, SizeLimits, VxlanEntry, VxlanSpec,
+    Dad, Error, Ifindex, IpNet, Link, LinkKind, LinkSpec, SizeLimits, VxlanEntry, VxlanSpec,
 };
 use testkit::host::{TestHost, WireEnd, pair, wait_until};
 use wire::{MacAddr, Vni};
@@ -175,7 +175,7 @@ fn overlay(host: &TestHost, local: IpAddr, remote: IpAddr, address: &str) {
     let netlink = host.netlink();
     let index = netlink.create(&LinkSpec::new("vx0").up(), &LinkKind::Vxlan(spec)).unwrap();
     netlink.add_vxlan_entry(index, VxlanEntry { mac: MacAddr::ZERO, remote }).unwrap();
-    let prefix: IpPrefix = address.parse().unwrap();
+    let prefix: IpNet = address.parse().unwrap();
     netlink.add_address(index, prefix, Dad::Skip).unwrap();
 }
 

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use netdev::{Dad, Event, IpPrefix, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, Route};
+use netdev::{Dad, Event, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, Route};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use testkit::host::{TestHost, pair, wait_until};
 
@@ -110,7 +110,7 @@ fn monitor_sees_neighbours_addresses_and_routes() {
         ("192.0.2.7/25", "198.51.100.0/24", remote),
         ("2001:db8::7/120", "2001:db8:5::/48", far.ip6.into()),
     ] {
-        let prefix: IpPrefix = text.parse().unwrap();
+        let prefix: IpNet = text.parse().unwrap();
         netlink.add_address(end.index, prefix, Dad::Skip).unwrap();
         wait_for(
             &mut monitor,

@@ -1,13 +1,13 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use netdev::{Dad, IpPrefix, Neighbour, NeighbourState, Route};
+use netdev::{Dad, IpNet, Neighbour, NeighbourState, Route};
 use testkit::host::{TestHost, pair, wait_until};
 use wire::MacAddr;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x17]);
 
-fn prefix(text: &str) -> IpPrefix {
+fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 

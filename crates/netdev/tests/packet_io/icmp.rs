@@ -6,7 +6,7 @@ use netdev::filter::Filter;
 use netdev::icmp::TooBigSocket;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{TxOptions, TxPool, TxTrain};
-use netdev::{IpPrefix, Route};
+use netdev::{IpNet, Route};
 use testkit::host::{TestHost, WireEnd, pair};
 use wire::icmp::Quoted;
 use wire::{Protocol, TooBig};
@@ -38,7 +38,7 @@ fn path(v6: bool) -> Path {
     let everywhere: IpAddr =
         if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     for (host, gateway) in [(&a, &near_router), (&b, &far_router)] {
-        let destination = IpPrefix::new(everywhere, 0).unwrap();
+        let destination = IpNet::new(everywhere, 0).unwrap();
         host.netlink().add_route(&Route::via(destination, ip(gateway))).unwrap();
     }
     router.netlink().set_mtu(far_router.index, 1400).unwrap();

@@ -2,7 +2,7 @@ use std::net::UdpSocket;
 
 use netdev::io_error::IoError;
 use netdev::tap::Tap;
-use netdev::{Dad, IpPrefix};
+use netdev::{Dad, IpNet};
 use packet::{Checksum, GsoKind, PacketBuf};
 use testkit::host::TestHost;
 use wire::MacAddr;
@@ -16,7 +16,7 @@ fn guest() -> (TestHost, Tap) {
     let index = host.netlink().index_of("tap0").unwrap();
     assert_eq!(host.run(|| tap.ifindex()).unwrap(), index);
     assert_eq!(tap.name().unwrap(), "tap0");
-    let prefix = IpPrefix::new(std::net::Ipv4Addr::new(10, 99, 0, 1), 24).unwrap();
+    let prefix = IpNet::new([10, 99, 0, 1].into(), 24).unwrap();
     host.netlink().add_address(index, prefix, Dad::Skip).unwrap();
     host.netlink().set_up(index).unwrap();
     (host, tap)
@@ -162,7 +162,7 @@ fn queues_share_the_frames_of_a_guest_by_flow() {
     let names: Vec<_> = queues.iter().map(|queue| queue.name().unwrap()).collect();
     assert_eq!(names, ["tap0"; 3]);
     let index = host.netlink().index_of("tap0").unwrap();
-    let prefix = IpPrefix::new(std::net::Ipv4Addr::new(10, 99, 0, 1), 24).unwrap();
+    let prefix = IpNet::new([10, 99, 0, 1].into(), 24).unwrap();
     host.netlink().add_address(index, prefix, Dad::Skip).unwrap();
     host.netlink().set_neighbour(index, "10.99.0.2".parse().unwrap(), MacAddr([2; 6])).unwrap();
     host.netlink().set_up(index).unwrap();

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netdev::io_error::IoError;
 use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
-use netdev::{IpPrefix, Route};
+use netdev::{IpNet, Route};
 use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
 
@@ -161,7 +161,7 @@ fn datagram_is_too_big_when_the_path_has_said_so() {
         for (host, gateway) in [(&a, &near_router), (&b, &far_router)] {
             let everywhere: IpAddr =
                 if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-            let destination = IpPrefix::new(everywhere, 0).unwrap();
+            let destination = IpNet::new(everywhere, 0).unwrap();
             host.netlink().add_route(&Route::via(destination, ip(gateway))).unwrap();
         }
         router.netlink().set_mtu(far_router.index, 1400).unwrap();

@@ -296,7 +296,7 @@ fn unreachable(addr: IpAddr, router: &RouterDraft, port: Option<usize>) -> Strin
     let nets: Vec<String> = ports
         .iter()
         .flat_map(|port| &port.addresses)
-        .map(|net| net.value.network().to_string())
+        .map(|net| Prefix::from(net.value).to_string())
         .collect();
     let nets = suggest::list(nets.iter().map(String::as_str)).unwrap_or_default();
     format!("{addr} is in no network of {whose}; they are {nets}")
@@ -315,7 +315,7 @@ impl Connected {
             .iter()
             .enumerate()
             .flat_map(|(place, port)| port.addresses.iter().map(move |net| (place, *net)))
-            .map(|(place, net)| (net.value.network(), place, net))
+            .map(|(place, net)| (Prefix::from(net.value), place, net))
             .collect();
         // A network comes right after one that it is part of, or after others that are.
         nets.sort_by_key(|(prefix, place, net)| (*prefix, *place, net.at));

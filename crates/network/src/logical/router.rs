@@ -5,7 +5,7 @@ mod input;
 
 use super::switch::addresses;
 use super::{Flows, Keys, Stage};
-use crate::{LogicalRouter, Network, RouterLink, RouterPort};
+use crate::{IpNet, LogicalRouter, Network, Prefix, RouterLink, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -101,7 +101,7 @@ impl Router<'_> {
     fn add_neighbor(&self, flows: &mut Flows, port: &RouterPort) {
         let RouterPort { name, line, .. } = port;
         let place = (Stage::LrInLookupNeighbor, 100);
-        for net in port.addresses.iter().map(|net| net.network()) {
+        for net in port.addresses.iter().map(|net| Prefix::from(*net)) {
             let lookups: &[(&str, &str, &str)] = if net.is_ipv4() {
                 &[("arp", "arp.spa", "lookup_arp(inport, arp.spa, arp.sha)")]
             } else {
@@ -119,15 +119,11 @@ impl Router<'_> {
     }
 }
 
-/// The broadcast addresses of a port's IPv4 networks, but for those of one or two addresses, which have none.
+/// The directed broadcast addresses of a port's IPv4 networks. A /31 or a /32 has none (RFC 3021).
 fn broadcasts(port: &RouterPort) -> Vec<Ipv4Addr> {
-    let nets = port.addresses.iter().map(|net| net.network());
-    nets.filter_map(|net| match net.addr() {
-        std::net::IpAddr::V4(first) if net.prefix_len() <= 30 => {
-            let hosts = u32::MAX.checked_shr(net.prefix_len().into()).unwrap_or_default();
-            Some(Ipv4Addr::from_bits(first.to_bits() | hosts))
-        }
+    let broadcast = |net: &IpNet| match net {
+        IpNet::V4(net) if net.prefix_len() <= 30 => Some(net.broadcast()),
         _ => None,
-    })
-    .collect()
+    };
+    port.addresses.iter().filter_map(broadcast).collect()
 }

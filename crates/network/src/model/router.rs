@@ -57,7 +57,7 @@ pub struct RouterPort {
 impl RouterPort {
     /// Its address in the network that `other` is in.
     pub fn address_towards(&self, other: IpAddr) -> Option<IpAddr> {
-        self.addresses.iter().find(|net| net.contains(other)).map(|net| net.addr())
+        self.addresses.iter().find(|net| net.contains(&other)).map(|net| net.addr())
     }
 }
 

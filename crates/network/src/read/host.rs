@@ -2,7 +2,7 @@
 
 use super::{Unique, interface_name, object_name};
 use crate::errors::Report;
-use crate::ipnet::not_unicast;
+use crate::interface_address::not_unicast;
 use crate::section::{Field, Schema, Section, key};
 use crate::{Family, Host, HostIndex};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

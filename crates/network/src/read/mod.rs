@@ -19,6 +19,7 @@ pub(crate) use switch::SwitchDraft;
 pub(crate) use tunnel::OptionsDraft;
 
 use crate::errors::Report;
+use crate::interface_address;
 use crate::section::{Field, Schema, Section, Sited, key};
 use crate::{Family, IpNet, Prefix, SwitchIndex, suggest};
 use std::collections::HashMap;
@@ -202,7 +203,9 @@ fn unicast_mac(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr>
 
 /// Reads the address of a station with its prefix length.
 fn ip_net(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpNet> {
-    IpNet::parse(field.string(report)?).map_err(|problem| field.error(report, problem)).ok()
+    interface_address::parse(field.string(report)?)
+        .map_err(|problem| field.error(report, problem))
+        .ok()
 }
 
 /// Reads an address, or a network with its prefix length.

@@ -62,9 +62,7 @@ impl PortDraft {
         let addresses: Vec<IpNet> = self.addresses.into_iter().map(|sited| sited.value).collect();
         let allowed = match self.security {
             SecurityDraft::Off => None,
-            SecurityDraft::Own => {
-                Some(addresses.iter().map(|net| Prefix::single(net.addr())).collect())
-            }
+            SecurityDraft::Own => Some(addresses.iter().map(|net| net.addr().into()).collect()),
             SecurityDraft::Listed(listed) => Some(listed),
         };
         Some(Port {

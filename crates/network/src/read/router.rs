@@ -2,7 +2,7 @@
 
 use super::{SwitchDraft, Unique, ip_net, object_name, switch_named, unicast_mac};
 use crate::errors::Report;
-use crate::ipnet::not_unicast;
+use crate::interface_address::not_unicast;
 use crate::section::{Field, Schema, Section, Sited, key};
 use crate::{IpNet, Prefix, SwitchIndex};
 use flow::PortKey;

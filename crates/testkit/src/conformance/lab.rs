@@ -12,7 +12,7 @@ use datapath::{Datapath, stats::PortStats, stats::Snapshot};
 use flow::PortNo;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
-use netdev::{Dad, IpPrefix, LinkKind, LinkSpec, Netns};
+use netdev::{Dad, IpNet, LinkKind, LinkSpec, Netns};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -247,7 +247,7 @@ fn address_uplink(inside: &TestHost, endpoints: &[EndpointConfig]) {
     let netlink = inside.netlink();
     let uplink = netlink.index_of("uplink").expect("the uplink is there");
     for local in LOCAL {
-        let prefix = IpPrefix::new(local, if local.is_ipv4() { 24 } else { 64 });
+        let prefix = IpNet::new(local, if local.is_ipv4() { 24 } else { 64 });
         let prefix = prefix.expect("a prefix");
         netlink.add_address(uplink, prefix, Dad::Skip).expect("an address can be added");
         wait_until(PATIENCE, "the kernel has installed the address", || {

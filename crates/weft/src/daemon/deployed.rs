@@ -146,9 +146,9 @@ fn find_host<'n>(network: &'n Network, name: &str, file: &str) -> Result<&'n Hos
 fn check_rights(config: &Config) -> anyhow::Result<()> {
     let enters =
         |port: &PortConfig| matches!(port.device, DeviceConfig::Tap { guest: Some(_), .. });
-    let mut needed = vec![Capability::NET_ADMIN, Capability::NET_RAW];
+    let mut needed = vec![Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
     if config.ports.iter().any(enters) {
-        needed.push(Capability::SYS_ADMIN);
+        needed.push(Capability::CAP_SYS_ADMIN);
     }
     rights::check(&format!("the switch of {}", config.host), &needed)
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netdev::{IpPrefix, Route};
+use netdev::{IpNet, Route};
 use network::TunnelType;
 use serde_json::json;
 use wire::MacAddr;
@@ -144,7 +144,7 @@ fn endpoints(
         return Err(Error::Traffic("a lab has two hosts".into()));
     };
     let begin = Instant::now();
-    let far = IpPrefix::new(FAR, 10).ok_or_else(|| Error::Traffic("no such prefix".into()))?;
+    let far = IpNet::new(FAR.into(), 10).map_err(|_| Error::Traffic("no such prefix".into()))?;
     here.netlink().add_route(&Route::via(far, there.underlay4().into()))?;
     let (own, far) = (network_toml(lab, TunnelType::Geneve), far_hosts(lab, count));
     let mut attachment = attach_large(lab, datapath, [&own, &far], weft, &[])?;

@@ -54,7 +54,7 @@ impl Router<'_> {
             for net in &port.addresses {
                 let way = Way {
                     port,
-                    prefix: net.network(),
+                    prefix: Prefix::from(*net),
                     next_hop: None,
                     source: net.addr(),
                     line: port.line,

@@ -1,9 +1,9 @@
 //! `lr_in_ip_input`: packets for the router itself, and those that no router forwards.
 
 use super::{Flows, Router, Stage, addresses, broadcasts};
-use crate::RouterPort;
 use crate::logical::set_of;
 use crate::logical::switch::solicitation_for;
+use crate::{Prefix, RouterPort};
 use flow::DatapathKey;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Router<'_> {
         add(100, forged, "drop;".to_owned());
         for net in &port.addresses {
             if net.addr().is_ipv4() {
-                let (ip, network) = (net.addr(), net.network());
+                let (ip, network) = (net.addr(), Prefix::from(*net));
                 add(
                     90,
                     format!("inport == {name:?} && arp.op == 1 && arp.tpa == {ip} && arp.spa == {network}"),
