@@ -1,6 +1,7 @@
 //! Every task of the project. CI and the Makefile call only this; `cargo xtask --help` lists it.
 #![forbid(unsafe_code)]
 
+mod book;
 mod ci;
 mod demo;
 mod deps;
@@ -8,6 +9,7 @@ mod exact;
 mod fuzz;
 mod lint;
 mod packages;
+mod prose;
 mod results;
 mod run;
 mod soundness;
@@ -50,6 +52,10 @@ enum Task {
     Clippy,
     /// Build the documentation, warnings denied
     Doc,
+    /// Render the documents of docs/ as a book, in target/book; a warning is an error
+    Book,
+    /// Check line width of sources, length of sentences, links, and that the glossary has our terms
+    Prose,
     /// Check the direction of dependencies, and that `unsafe` stays where ARCHITECTURE.md allows it
     DepsCheck,
     /// Fuzz one target, or all of them in turn
@@ -82,6 +88,8 @@ fn main() -> ExitCode {
         Task::Fmt { check } => lint::fmt(check),
         Task::Clippy => lint::clippy(),
         Task::Doc => lint::doc(),
+        Task::Book => book::book(),
+        Task::Prose => prose::check(),
         Task::DepsCheck => deps::check(),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::FuzzSmoke => fuzz::smoke(),
