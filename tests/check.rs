@@ -64,7 +64,7 @@ fn faults_are_shown_where_they_are() {
                 "standard input:2:9: Syntax error at `=' expecting relational operator.",
                 "    ip4.dst = 10.0.0.1",
                 "            ^",
-                "weft: 1 of 2 lines are wrong",
+                "weft: 1 of 2 lines are invalid: see the messages above",
             ],
         ),
         (
@@ -74,7 +74,7 @@ fn faults_are_shown_where_they_are() {
                 "standard input:1:2: Syntax error at `nxt' expecting action.",
                 "     nxt;",
                 "     ^~~",
-                "weft: 1 of 1 lines are wrong",
+                "weft: 1 of 1 lines are invalid: see the messages above",
             ],
         ),
         (
@@ -84,7 +84,7 @@ fn faults_are_shown_where_they_are() {
                 "standard input:1:1: `tcp_dst` needs `tcp` or `tcp6` in the match",
                 "    tcp_dst=80,actions=drop",
                 "    ^",
-                "weft: 1 of 1 lines are wrong",
+                "weft: 1 of 1 lines are invalid: see the messages above",
             ],
         ),
         (
@@ -94,7 +94,7 @@ fn faults_are_shown_where_they_are() {
                 "standard input:1:45: Expecting `)'.",
                 "    table=0, priority=1, match=(1), action=(next",
                 "                                                ^",
-                "weft: 1 of 1 lines are wrong",
+                "weft: 1 of 1 lines are invalid: see the messages above",
             ],
         ),
     ];
@@ -175,5 +175,8 @@ fn flows_of_one_datapath_are_told_by_name_and_as_json() {
 
     let (code, _, errors) = weft(&["flows", "--logical", ROUTED, "--datapath", "dbx"], "");
     assert_eq!(code, 2);
-    assert!(errors.contains("no logical switch or router `dbx`; it has `web`, `db`"), "{errors}");
+    assert!(
+        errors.contains("no logical switch or router `dbx`: use one of `web`, `db`"),
+        "{errors}"
+    );
 }

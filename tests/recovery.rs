@@ -238,7 +238,7 @@ fn nothing_is_made_when_the_network_file_is_wrong() {
     edit(&lab, "name = \"h1\"", "name = \"h3\"");
     edit(&lab, "host = \"h1\"", "host = \"h3\"");
     let said = refused(&lab, 2);
-    assert!(said.contains("no host \"h1\"; it has h3, h2"), "{said}");
+    assert!(said.contains("no host \"h1\": use one of h3, h2"), "{said}");
     fs::remove_file(lab.network_file()).expect("the network file can be removed");
     let said = refused(&lab, 2);
     assert!(said.contains("network.toml"), "{said}");
@@ -358,7 +358,7 @@ fn kernel_datapath_is_refused_with_what_lacks_when_the_host_cannot_have_it() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         let sentence = said.trim_end().lines().last().expect("it says something");
-        assert!(sentence.contains("this host cannot have the kernel datapath: "), "{said}");
+        assert!(sentence.contains("this host does not support the kernel datapath: "), "{said}");
         assert!(sentence.contains(lacks), "{said}");
         assert_eq!(all_links(&lab), before, "links are left behind");
     }
@@ -388,7 +388,7 @@ fn user_datapath_forwards_and_says_why_when_the_host_cannot_have_the_kernels() {
         assert!(shown.contains("user datapath"), "{shown}");
         for text in [shown, said()] {
             let has = |line: &&str| {
-                line.contains("cannot have the kernel datapath: ") && line.contains(lacks)
+                line.contains("does not support the kernel datapath: ") && line.contains(lacks)
             };
             assert!(text.lines().any(|line| has(&line)), "{lacks}: {text}");
         }
@@ -400,12 +400,13 @@ fn user_datapath_forwards_and_says_why_when_the_host_cannot_have_the_kernels() {
 fn show_says_which_datapath_forwards_and_why() {
     require_root!();
     for (datapath, why) in [
-        (Some(Datapath::User), "datapath: threads; as --datapath says"),
+        (Some(Datapath::User), "datapath: user (threads); requested with --datapath"),
         (
             Some(Datapath::Kernel),
-            "datapath: programs in the kernel, and threads for what they cannot do; as --datapath says",
+            "datapath: kernel (eBPF), with threads for what the programs cannot do; \
+             requested with --datapath",
         ),
-        (None, "; this host can have it"),
+        (None, "; this host supports it"),
     ] {
         let setup = Setup::new("vxlan");
         let lab = Lab::new(match datapath {
@@ -416,7 +417,7 @@ fn show_says_which_datapath_forwards_and_why() {
         let show = Command::new(WEFT).args(["show", "--control"]).arg(lab.control(0)).output();
         let shown = String::from_utf8(show.expect("weft can be started").stdout).expect("UTF-8");
         assert!(shown.lines().any(|line| line.ends_with(why)), "{why:?} in {shown}");
-        assert!(daemon.stderr().contains("datapath forwards"), "{}", daemon.stderr());
+        assert!(daemon.stderr().contains("datapath started"), "{}", daemon.stderr());
         daemon.stop();
     }
 }

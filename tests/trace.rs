@@ -90,7 +90,7 @@ fn host_sees_the_guests_of_others_behind_tunnels() {
     );
     assert!(!text.contains("ls_in_"), "{text}");
     let (code, _, errors) = trace(&["--host", "h9", ROUTED, ROUTED_PACKET]);
-    assert_eq!((code, errors.contains("no host \"h9\"; it has h1, h2")), (2, true), "{errors}");
+    assert_eq!((code, errors.contains("no host \"h9\": use one of h1, h2")), (2, true), "{errors}");
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn frame_of_a_capture_is_traced() {
         has(&text, &["ip4_dst=10.0.2.10", "=> output to \"db1\""]);
         has(&frame("2", "web1").1, &["=> output to \"web2\""]);
         for (number, inport, expected) in [
-            ("3", "web1", "malformed, and dropped: IPv4"),
-            ("4", "web1", "it has 3 frames, and no frame 4"),
+            ("3", "web1", "malformed, and the switch would drop it: IPv4"),
+            ("4", "web1", "no frame 4: the file has 3 frames"),
             ("1", "web3", "no port `web3` by which packets come in; did you mean `web1`?"),
             ("1", "1", "no port `1` by which packets come in"),
         ] {
@@ -231,11 +231,11 @@ fn bad_input_is_told_with_its_place() {
         (&[flows.path(), "in_port=1"], "bad.txt:1:1: `tcp_dst` needs"),
         (&[flows.path(), "in_port=1"], "bad.txt:3:9: unknown action or port `fly`"),
         (&["--format", "southbound", ROUTED, "1"], "not a dump of a database"),
-        (&[ROUTED, "--pcap", not_a_capture.path(), "--inport", "web1"], "it is no capture"),
+        (&[ROUTED, "--pcap", not_a_capture.path(), "--inport", "web1"], "not a capture file"),
         (&[ROUTED], "required"),
-        (&["--port", "x=1", ROUTED, "1"], "`x` is not a port number"),
-        (&["--port", "1=x", ROUTED, "1"], "are for ovs-ofctl flows"),
-        (&["--host", "h1", SOUTHBOUND, "1"], "--host is for network files"),
+        (&["--port", "x=1", ROUTED, "1"], "invalid port number `x`"),
+        (&["--port", "1=x", ROUTED, "1"], "apply to ovs-ofctl flows only"),
+        (&["--host", "h1", SOUTHBOUND, "1"], "--host applies to network files only"),
         (&["/nonexistent", "1"], "cannot read /nonexistent"),
     ];
     for (args, expected) in table {

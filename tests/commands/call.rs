@@ -52,7 +52,7 @@ impl Watch {
     pub fn capture(control: &Path, args: &[&str]) -> Self {
         let watch = Self::start(control, &[&["capture"], args].concat());
         let said = watch.stderr.recv_timeout(PATIENCE).expect("it says that it has begun");
-        assert!(said.contains("Ctrl-C ends it"), "{said}");
+        assert!(said.contains("press Ctrl-C to stop"), "{said}");
         watch
     }
 

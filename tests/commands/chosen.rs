@@ -17,7 +17,7 @@ const OUTER: usize = 14 + 20 + 8 + 8;
 
 /// What is said of `what`: how, and why.
 fn said(shown: &Value, what: &str) -> [String; 2] {
-    let all = shown["chosen"].as_array().expect("a list");
+    let all = shown["decisions"].as_array().expect("a list");
     let found = all.iter().find(|chosen| chosen["what"] == what);
     let found = found.unwrap_or_else(|| panic!("nothing of {what}: {all:#?}"));
     ["how", "why"].map(|part| found[part].as_str().expect("a text").to_owned())
@@ -69,7 +69,7 @@ fn frames_are_sent_as_is_said_whatever_is_asked_for() {
         let shown = weft_json(&lab.control(0), &["show"]);
         let by_programs = shown["datapath"] == "kernel";
         let [datapath, _] = said(&shown, "datapath");
-        assert_eq!(datapath.starts_with("programs"), by_programs, "{datapath}");
+        assert_eq!(datapath.starts_with("kernel"), by_programs, "{datapath}");
         let [decap, _] = said(&shown, "decap");
         assert_eq!(decap.starts_with("programs at tc"), by_programs, "{decap}");
 

@@ -12,14 +12,14 @@ fn faults_are_told_with_exit_code_2_when_the_input_is_wrong() {
     let daemon = lab.start(0);
     let control = &lab.control(0);
     let cases: [(&[&str], &str); 9] = [
-        (&["capture", "g9", "-w", "/nowhere.pcap"], "no port `g9`; it has g1"),
+        (&["capture", "g9", "-w", "/nowhere.pcap"], "no port `g9` on host h1: use one of g1"),
         (&["capture", "g1", "-w", "/nowhere/x.pcap"], "cannot write /nowhere/x.pcap"),
         (&["capture", "g1", "--snap", "3", "-w", "-"], "14..="),
         (&["monitor", "--drops", "--port", "g9"], "no port `g9`"),
         (&["monitor", "--drops", "--reason", "rain"], "hairpin"),
         (&["monitor"], "--drops"),
         (&["flows", "--port", "g9"], "no port `g9`"),
-        (&["flows", "--logical", "--datapath", "red"], "router `red` concerns h1; it has blue"),
+        (&["flows", "--logical", "--datapath", "red"], "router `red` on host h1: use one of blue"),
         (&["fdb", "--forget", "02:00"], "02:00"),
     ];
     for (args, fault) in cases {

@@ -52,7 +52,7 @@ fn start(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
         ))
     })?;
     let error = Command::new(&program).arg("--weft").arg(own).args(arguments).exec();
-    Err(Failure::Work(anyhow!(error).context(format!("cannot start {}", program.display()))))
+    Err(Failure::Runtime(anyhow!(error).context(format!("cannot start {}", program.display()))))
 }
 
 /// `weft-bench` beside the program `own`, else the first one in PATH.

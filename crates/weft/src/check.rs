@@ -1,41 +1,44 @@
-//! `weft check`: are these lines in the language, and how are they written canonically?
+//! `weft check`: checks the syntax of flows, matches or actions and prints their canonical form.
 
 use crate::line_check::{Checker, Language, LineFault};
 use crate::trace::PortName;
-use crate::{Failure, text};
+use crate::{Failure, stdio};
 use anyhow::anyhow;
 use ofctl::Ports;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// Check flows, matches or actions, one a line, and print them in canonical form.
+/// Check flows, matches or actions, one per line, and print their canonical form.
 ///
-/// What is right goes to standard output, with empty lines and comments (`#`) as they are, so that it can be fed back; what
-/// is wrong goes to standard error, with its place.
+/// Valid lines go to standard output; empty lines and comments (`#`) are copied, so the output is
+/// valid input. Errors go to standard error with file, line and column.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group = clap::ArgGroup::new("language").required(true).args(["flows", "expr", "actions", "ofctl"]))]
+#[command(group = clap::ArgGroup::new("language")
+    .required(true)
+    .args(["flows", "expr", "actions", "ofctl"]))]
 pub struct Args {
-    /// Logical flows, as `weft flows --logical` and `ovn-sbctl lflow-list` print them
+    /// The lines are logical flows, as printed by `weft flows --logical` or `ovn-sbctl lflow-list`
     #[arg(long)]
     flows: bool,
-    /// Matches of logical flows
+    /// The lines are match expressions of logical flows
     #[arg(long)]
     expr: bool,
-    /// Actions of logical flows
+    /// The lines are actions of logical flows
     #[arg(long)]
     actions: bool,
-    /// Flows in the syntax of ovs-ofctl
+    /// The lines are flows in the syntax of ovs-ofctl
     #[arg(long)]
     ofctl: bool,
-    /// With --ofctl: a port that flows may name; may be repeated
+    /// With --ofctl: a port that flows may refer to by name; may be repeated
     #[arg(long, value_name = "NUMBER=NAME", requires = "ofctl")]
     port: Vec<PortName>,
-    /// A JSON object for each line that is not empty or a comment: {"line", "canonical"} or {"line", "error"}
+    /// Print a JSON object for each flow, match or action: {"line", "canonical"} or
+    /// {"line", "error"}
     #[arg(long)]
     json: bool,
-    /// The file, or - for standard input
+    /// The input file; - for standard input
     file: PathBuf,
 }
 
@@ -46,7 +49,7 @@ Examples:
   weft flows --logical network.toml | weft check --flows -
   weft check --ofctl flows.txt
 
-Exit codes: 0 all lines are right, 1 some are wrong, 2 the file cannot be read.";
+Exit codes: 0 all lines are valid, 1 some are invalid, 2 bad usage or an unreadable file.";
 
 impl Args {
     fn language(&self) -> Language {
@@ -60,19 +63,19 @@ impl Args {
 }
 
 pub fn check(args: &Args) -> Result<(), Failure> {
-    let input = text::read(&args.file)?;
+    let input = stdio::read_input(&args.file)?;
     let mut ports = Ports::new();
     for PortName { number, name } in &args.port {
         ports.add(*number, name).map_err(Failure::input)?;
     }
     let mut checker = Checker::new(args.language(), ports);
-    let name = text::name(&args.file);
-    let (mut checked, mut wrong) = (0, 0);
+    let name = stdio::display_name(&args.file);
+    let (mut checked, mut invalid) = (0, 0);
     let mut out = String::new();
     for (number, line) in (1..).zip(input.lines()) {
         let result = checker.check(line);
         checked += usize::from(!matches!(result, Ok(None)));
-        wrong += usize::from(result.is_err());
+        invalid += usize::from(result.is_err());
         if args.json {
             if let Some(object) = object(number, &result) {
                 writeln!(out, "{object}")?;
@@ -88,14 +91,16 @@ pub fn check(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    text::print(&out)?;
-    match wrong {
+    stdio::print(&out)?;
+    match invalid {
         0 => Ok(()),
-        _ => Err(anyhow!("{wrong} of {checked} lines are wrong").into()),
+        _ => {
+            Err(anyhow!("{invalid} of {checked} lines are invalid: see the messages above").into())
+        }
     }
 }
 
-/// What `--json` says of a line.
+/// The output of --json for a line; `None` for empty lines and comments.
 fn object(line: usize, result: &Result<Option<String>, LineFault>) -> Option<serde_json::Value> {
     match result {
         Ok(canonical) => {

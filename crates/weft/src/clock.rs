@@ -26,7 +26,8 @@ impl fmt::Display for Utc {
 
 /// Year, month and day of the day number `days` since 1970, in the Gregorian calendar.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March end with the day that is there every four years; 400 of them repeat.
+    // Years that begin in March end with the day that is there every four years; 400 of them
+    // repeat.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,44 +1,56 @@
-//! `weft doctor`: what this host can do for tunnels, what is wrong with it, and how to mend it.
+//! `weft doctor`: checks what this host offers for tunnels, and how to fix what is wrong.
 
-use crate::control::{Request, Target, ask};
-use crate::{Failure, text};
+use crate::control::{Request, Target, request};
+use crate::daemon::no_such_host;
+use crate::{Failure, stdio};
 use ::doctor::examine::Subject;
 use ::doctor::judge;
 use ::doctor::path::PathFacts;
 use ::doctor::report::Report;
-use anyhow::anyhow;
-use network::{Host, Network};
+use network::Network;
 use std::path::PathBuf;
 
-/// Look at this host's network cards, kernel and settings: what they do for tunnels, what is wrong, how it is mended.
+/// Check the network cards, kernel and settings of this host for tunnels.
 ///
-/// Every line says PASS, WARN or FAIL and the value seen; behind WARN and FAIL stand why it matters and the command that mends it.
-/// With a network file, MTUs are looked at from the guests to the uplink, and only the tunnels in use count. Nothing is changed
-/// without --fix. Without root, what needs it is left out and said so.
+/// Each line says PASS, WARN or FAIL and the value found. WARN and FAIL add why it matters and the
+/// command that fixes it. With a network file, the doctor also checks MTUs from the guests to the
+/// uplink, and only the tunnel types in use. Nothing is changed without --fix. Without root,
+/// checks that need it are skipped and listed.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  weft doctor\n  weft doctor --host h1 network.toml\n  weft doctor --nic eth0 --json | jq '.findings[] | select(.level != \"pass\")'\n  weft doctor --fix\n  weft doctor --host h1 --path h2\n\nExit codes: 0 nothing is wrong, 1 something costs more than it has to, 2 something loses packets, or bad usage."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A device that leads to other hosts; may be repeated [default: the uplink in the network file, or hardware that is up]
+    /// A device that leads to other hosts; may be repeated [default: the uplink of the network
+    /// file, or all network cards that are up]
     #[arg(long, value_name = "DEVICE")]
     nic: Vec<String>,
-    /// Change what is safe to change and as easily changed back: sysctls, offloads, RPS; says what was done and how to undo it
+    /// Apply the fixes that are safe and easy to undo (sysctls, offloads, RPS); prints each change
+    /// and the command that undoes it
     #[arg(long)]
     fix: bool,
-    /// One JSON object instead of text
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Find out how long packets may be on the way to that host, in both directions, inside the tunnel of the running switch; it
-    /// has to be a host of the network file on which weft runs, too. Nothing else is looked at
+    /// Measure the path MTU to this host inside the tunnel, in both directions, and check nothing
+    /// else; weft must run on both hosts
     #[arg(long, value_name = "HOST", conflicts_with_all = ["nic", "fix", "network"])]
     path: Option<String>,
     #[command(flatten)]
     target: Target,
-    /// The network file; --host says which of its hosts this one is
+    /// The network file; --host names this host in it
     #[arg(requires = "host")]
     network: Option<PathBuf>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  weft doctor
+  weft doctor --host h1 network.toml
+  weft doctor --nic eth0 --json | jq '.findings[] | select(.level != \"pass\")'
+  weft doctor --fix
+  weft doctor --host h1 --path h2
+
+Exit codes: 0 all checks pass, 1 a WARN (costs performance), 2 a FAIL (loses packets), or bad
+usage.";
 
 pub fn doctor(args: &Args) -> Result<(), Failure> {
     let report = match &args.path {
@@ -50,36 +62,33 @@ pub fn doctor(args: &Args) -> Result<(), Failure> {
     } else {
         report.text()
     };
-    text::print(&shown)?;
+    stdio::print(&shown)?;
     match report.level().exit_code() {
         0 => Ok(()),
-        code => Err(Failure::Found(code)),
+        code => Err(Failure::Findings(code)),
     }
 }
 
-/// The way to another host, as the running switch finds it.
+/// The path to another host as the running switch measures it.
 fn path(args: &Args, host: &str) -> Result<Report, Failure> {
-    let request = Request::Path { host: host.to_owned() };
-    let facts: PathFacts = ask(&args.target.path()?, &request)?;
+    let path = args.target.path()?;
+    let facts: PathFacts = request(&path, &Request::Path { host: host.to_owned() })?;
     Ok(Report { findings: judge::path::findings(&facts), ..Report::default() })
 }
 
 fn examine(args: &Args) -> Result<Report, Failure> {
     let network = args.network.as_ref().map(Network::load).transpose().map_err(Failure::input)?;
     let named = network.as_ref().zip(args.target.host.as_deref());
-    let network = named.map(|(network, name)| Ok((network, host_of(network, name)?)));
+    let network = named.map(|(network, name)| {
+        let host =
+            network.host(name).ok_or_else(|| no_such_host(network, name, "the network file"));
+        Ok((network, host?))
+    });
     let subject =
         Subject { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
     let examined = if args.fix { subject.mend() } else { subject.examine() };
     examined.map_err(|error| match error.is_not_found() {
         true => Failure::input(error),
         false => error.into(),
-    })
-}
-
-fn host_of<'n>(network: &'n Network, name: &str) -> Result<&'n Host, anyhow::Error> {
-    network.host(name).ok_or_else(|| {
-        let names: Vec<_> = network.hosts().iter().map(|host| host.name.as_str()).collect();
-        anyhow!("the network file has no host {name:?}; it has {}", names.join(", "))
     })
 }

@@ -1,52 +1,63 @@
-//! `weft fdb`: where a running switch knows addresses to be.
+//! `weft fdb`: the forwarding database of a running switch.
 
-use crate::control::answers::{Fdb, Forgotten};
-use crate::control::{Request, Target, ask};
+use crate::control::replies::{Fdb, Forgotten};
+use crate::control::{Request, Target, request};
 use crate::table::{Align, Table};
-use crate::{Failure, text};
+use crate::{Failure, stdio};
 use serde_json::json;
 use wire::MacAddr;
 
-/// Show where MAC and IP addresses are, as a running switch knows them.
+/// Show the forwarding database of a running switch: MAC and IP addresses and their ports.
 ///
-/// MAC addresses are those of the network file, and what was learnt beside, behind ports with `learn = true`. PORT is SWITCH//HOST
-/// where it was heard from another host by a tunnel that names no ports, and SWITCH//uplink where it was heard with tags. IP addresses are what logical routers have asked
-/// their neighbours for. AGE is the time since an address was seen last.
+/// MAC addresses are those of the network file and those learnt behind ports with `learn = true`.
+/// PORT is SWITCH//HOST for an address learnt from another host through a tunnel that carries no
+/// logical ports, and SWITCH//uplink for one learnt from tagged frames. IP addresses are those that
+/// logical routers have resolved. AGE is the time since the last packet of an address.
 ///
-/// One port may teach so much and no more (docs/network-toml.md, "Limits"). What is known stays; REFUSED counts what was not learnt.
+/// The number of addresses that one port may teach is limited (docs/network-toml.md, section
+/// "Limits"). REFUSED counts the addresses beyond the limit.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  weft fdb --host h1\n  weft fdb --host h1 --json | jq '.bindings[] | select(.age_ms > 60000)'\n  weft fdb --host h1 --forget 02:00:00:00:00:07\n\nExit codes: 0 done, 1 no daemon answers or nothing is known of the address, 2 bad usage."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Forget what was learnt of this MAC address
+    /// Delete the learnt entries of this MAC address
     #[arg(long, value_name = "MAC")]
     forget: Option<MacAddr>,
-    /// One JSON object instead of tables
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  weft fdb --host h1
+  weft fdb --host h1 --json | jq '.bindings[] | select(.age_ms > 60000)'
+  weft fdb --host h1 --forget 02:00:00:00:00:07
+
+Exit codes: 0 success, 1 no daemon replies or the address is not learnt, 2 bad usage.";
+
 pub fn fdb(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
     if let Some(mac) = args.forget {
-        let Forgotten { entries } = ask(&path, &Request::Forget { mac })?;
+        let Forgotten { entries } = request(&path, &Request::Forget { mac })?;
         if entries == 0 {
-            return Err(anyhow::anyhow!("nothing was learnt of {mac}").into());
+            return Err(anyhow::anyhow!(
+                "cannot forget {mac}: the switch has not learnt it; weft fdb lists the addresses"
+            )
+            .into());
         }
-        return text::print(&if args.json {
+        return stdio::print(&if args.json {
             format!("{}\n", json!({ "forgotten": entries }))
         } else {
-            format!("forgot {mac}: {entries} entries\n")
+            format!("deleted {entries} entries of {mac}\n")
         });
     }
-    let fdb: Fdb = ask(&path, &Request::Fdb)?;
+    let fdb: Fdb = request(&path, &Request::Fdb)?;
     if args.json {
-        return text::print(&format!("{}\n", serde_json::to_string_pretty(&fdb)?));
+        return stdio::print_json(&fdb);
     }
-    text::print(&describe(&fdb))
+    stdio::print(&describe(&fdb))
 }
 
 fn describe(fdb: &Fdb) -> String {
@@ -118,10 +129,10 @@ fn age(ms: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::answers::{Binding, Refused, Station};
+    use crate::control::replies::{Binding, Refused, Station};
 
     #[test]
-    fn what_is_configured_has_no_age_and_what_was_refused_is_told() {
+    fn describe_shows_static_entries_and_refused_ones() {
         let station = Station {
             logical_switch: "blue".to_owned(),
             mac: "02:00:00:00:00:01".to_owned(),

@@ -1,11 +1,12 @@
-//! `weft flows`: what a running switch has cached, and the flows of a program or of a network file.
+//! `weft flows`: the megaflows of a running switch, and logical flows of a switch or a network
+//! file.
 
 mod cached;
 
-use crate::control::answers::ProgramRow;
+use crate::control::replies::ProgramRow;
 use crate::control::{Request, Stream, Target};
-use crate::text::Output;
-use crate::{Failure, text};
+use crate::stdio::Output;
+use crate::{Failure, stdio};
 use anyhow::anyhow;
 use cached::Sort;
 use network::{Network, logical_flows};
@@ -13,38 +14,41 @@ use pipeline::DatapathKind;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show the megaflows of a running switch, or the logical flows of its program or of a network file.
+/// Show the megaflows of a running switch, or logical flows.
 ///
-/// A megaflow is a cached decision: which packets (with masks), what is done with them, how many there were, and the logical flows that
-/// decided, each with its stage, priority and line of the network file. They are listed as they are found, some twice when
-/// they change meanwhile; --sort collects them first.
+/// A megaflow is a cached decision for all packets that match its key and mask. Each is shown with
+/// its actions, counters and the logical flows that decided, with stage, priority and line of the
+/// network file. The list is not a snapshot: a megaflow that changes meanwhile may appear twice.
+/// --sort collects the whole list first.
 ///
-/// --logical FILE prints what a network file becomes, in OVN's language and as `ovn-sbctl lflow-list` prints flows, which
-/// `weft check --flows` reads back; --logical without a file the program of a running switch, with counters.
+/// --logical FILE prints the logical flows of a network file in OVN's language, in the format of
+/// `ovn-sbctl lflow-list`; `weft check --flows` can read it. --logical without a file prints the
+/// logical flows of a running switch, with counters.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Logical flows: of this network file, or of a running switch
+    /// Show logical flows: of this network file, or without FILE of a running switch
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     logical: Option<Option<PathBuf>>,
-    /// With --logical: only this logical switch or router
+    /// With --logical: only flows of this logical switch or router
     #[arg(long, value_name = "NAME", requires = "logical")]
     datapath: Option<String>,
-    /// Only megaflows of packets that come in by this port
+    /// Only megaflows of packets received on this port
     #[arg(long, value_name = "NAME", conflicts_with = "logical")]
     port: Option<String>,
-    /// Only megaflows with so many packets
+    /// Only megaflows with at least this many packets
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "logical")]
     min_packets: u64,
-    /// Those with most packets, most bytes, or the oldest first
+    /// Sort megaflows in descending order
     #[arg(long, value_name = "BY", conflicts_with = "logical")]
     sort: Option<Sort>,
-    /// Without the logical flows that decided
+    /// Leave out the logical flows that decided
     #[arg(long, conflicts_with = "logical")]
     brief: bool,
-    /// JSON: of a file one object; of a running switch an object a line (for megaflows the last one is {"totals": ...})
+    /// Print JSON: one object for a file, one object per line for a running switch (the last line
+    /// of megaflows is {"totals": ...})
     #[arg(long)]
     json: bool,
 }
@@ -53,40 +57,42 @@ const EXAMPLES: &str = "\
 Examples:
   weft flows --host h1
   weft flows --host h1 --port vm1 --sort packets --brief | head
-  weft flows --host h1 --json | jq 'select(.actions | startswith(\"drop\")) | {port, match, flow: .flows[-1].source}'
+  weft flows --host h1 --json | jq 'select(.actions | startswith(\"drop\")) | {port, match}'
   weft flows --host h1 --logical --datapath web
   weft flows --logical network.toml
   weft flows --logical network.toml --json | jq '.flows[] | select(.stage == \"ls_in_acl\")'
 
-Exit codes: 0 shown, 1 no daemon answers, 2 bad usage, a file that is wrong, no such port or datapath.";
+Exit codes: 0 success, 1 no daemon replies, 2 bad usage, an invalid file, an unknown port or
+datapath.";
 
 pub fn flows(args: &Args) -> Result<(), Failure> {
     match &args.logical {
         None => cached::show(args),
         Some(None) => of_program(args),
         Some(Some(file)) if args.target.is_named() => Err(Failure::Input(anyhow!(
-            "expected either a network file ({}) or a running switch, not both",
+            "cannot show the flows of both {} and a running switch: leave out the file, or --host \
+             and --control",
             file.display()
         ))),
         Some(Some(file)) => of_file(args, file),
     }
 }
 
-/// The flows of a running switch's program, with what they have counted.
+/// Prints the logical flows of a running switch with their counters.
 fn of_program(args: &Args) -> Result<(), Failure> {
     let request = Request::Program { datapath: args.datapath.clone() };
     let (_, stream): (Value, _) = Stream::open(&args.target.path()?, &request)?;
     let mut out = Output::new();
-    let mut last = (Vec::new(), String::new());
+    let mut heading = (Vec::new(), String::new());
     let _: Value = stream.all(|row: ProgramRow| {
         if args.json {
             return out.json(&row);
         }
-        let place = (row.datapaths.clone(), row.pipeline.clone());
-        if place != last {
+        let section = (row.datapaths.clone(), row.pipeline.clone());
+        if section != heading {
             let names = row.datapaths.join(", ");
             out.write(&format!("Datapaths: {names}  Pipeline: {}\n", row.pipeline))?;
-            last = place;
+            heading = section;
         }
         out.write(&program_line(&row))
     })?;
@@ -95,10 +101,10 @@ fn of_program(args: &Args) -> Result<(), Failure> {
 
 fn program_line(row: &ProgramRow) -> String {
     let ProgramRow { table, packets, bytes, flow, .. } = row;
-    let (stage, priority, source) = (&flow.stage, flow.priority, text::file_name(&flow.source));
+    let (stage, priority, source) = (&flow.stage, flow.priority, stdio::file_name(&flow.source));
     format!(
-        "  packets={packets:<8} bytes={bytes:<10} table={table:<2}({stage:<20}), priority={priority:<5}, {source}, \
-         match=({}), action=({})\n",
+        "  packets={packets:<8} bytes={bytes:<10} table={table:<2}({stage:<20}), \
+         priority={priority:<5}, {source}, match=({}), action=({})\n",
         flow.condition, flow.actions
     )
 }
@@ -111,7 +117,7 @@ fn of_file(args: &Args, file: &Path) -> Result<(), Failure> {
         logical.datapaths.retain(|datapath| datapath.name == *name);
         let Some(datapath) = logical.datapaths.first() else {
             let message = format!(
-                "{} has no logical switch or router `{name}`; it has {}",
+                "{} has no logical switch or router `{name}`: use one of {}",
                 file.display(),
                 names.join(", ")
             );
@@ -121,7 +127,7 @@ fn of_file(args: &Args, file: &Path) -> Result<(), Failure> {
         logical.flows.retain(|flow| flow.datapaths.contains(&key));
     }
     if !args.json {
-        return text::print(&logical.to_string());
+        return stdio::print(&logical.to_string());
     }
     let datapaths: Vec<_> = logical
         .datapaths
@@ -136,5 +142,5 @@ fn of_file(args: &Args, file: &Path) -> Result<(), Failure> {
         })
         .collect();
     let object = json!({ "datapaths": datapaths, "flows": logical.flows });
-    text::print(&format!("{}\n", serde_json::to_string_pretty(&object)?))
+    stdio::print_json(&object)
 }

@@ -1,14 +1,14 @@
-//! [`Checker`]: texts in the languages of the switch, a line at a time, in canonical form or with what is wrong.
+//! [`Checker`]: parses flows, matches and actions, one per line, and writes their canonical form.
 
 use lflow::{FlowList, Position, Stage, SyntaxError, actions, expr};
 use pipeline::TableId;
 
-/// What the lines of a text are.
+/// The language of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Language {
     /// Logical flows, as `ovn-sbctl lflow-list` prints them.
     LogicalFlows,
-    /// Matches of logical flows.
+    /// Match expressions of logical flows.
     Expressions,
     /// Actions of logical flows.
     Actions,
@@ -16,44 +16,44 @@ pub enum Language {
     Ofctl,
 }
 
-/// What is wrong with a line.
+/// A syntax error in a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LineFault {
-    /// In characters, from 1.
+    /// Column of the error in characters, from 1.
     pub column: usize,
-    /// Characters that are wrong; 0 where something is missing.
+    /// Number of wrong characters; 0 where something is missing.
     pub width: usize,
     /// What is wrong, and what was expected.
     pub message: String,
 }
 
 impl LineFault {
-    /// What is wrong with `line`, a text without line breaks.
+    /// Locates `error` in `line`, which has no line breaks.
     pub fn new(line: &str, error: SyntaxError) -> Self {
         let column = Position::of(line, error.span.start).column;
         let width = line.get(error.span).map_or(0, |wrong| wrong.chars().count());
         Self { column, width, message: error.message }
     }
 
-    /// The line, or what is around the fault in a long one, and a line that points at the fault.
+    /// Two lines: the text, cut around the error if it is long, and a marker below the error.
     pub fn excerpt(&self, line: &str) -> String {
-        /// Characters of a line that are shown.
-        const SHOWN: usize = 120;
+        /// Maximum number of characters shown.
+        const MAX_SHOWN: usize = 120;
         let start = self.column.saturating_sub(1);
         let first = match line.chars().count() {
-            count if count <= SHOWN => 0,
-            count => start.saturating_sub(SHOWN / 2).min(count - SHOWN),
+            count if count <= MAX_SHOWN => 0,
+            count => start.saturating_sub(MAX_SHOWN / 2).min(count - MAX_SHOWN),
         };
-        // A tab would move the line below.
+        // A tab would misalign the marker.
         let plain = |c: char| if c.is_control() { ' ' } else { c };
-        let shown: String = line.chars().skip(first).take(SHOWN).map(plain).collect();
+        let shown: String = line.chars().skip(first).take(MAX_SHOWN).map(plain).collect();
         let before = start - first;
-        let tail = self.width.min(SHOWN.saturating_sub(before)).saturating_sub(1);
+        let tail = self.width.min(MAX_SHOWN.saturating_sub(before)).saturating_sub(1);
         format!("{shown}\n{:before$}^{}", "", "~".repeat(tail))
     }
 }
 
-/// Reads lines; see the module.
+/// Checks lines of one language.
 #[derive(Clone, Debug)]
 pub struct Checker {
     language: Language,
@@ -62,15 +62,15 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// For lines of a language. `ports` are those that flows in the syntax of ovs-ofctl may name.
+    /// A checker for `language`. `ports` are the port names that flows of ovs-ofctl may use.
     pub fn new(language: Language, ports: ofctl::Ports) -> Self {
         Self { language, ports, list: FlowList::default() }
     }
 
-    /// The canonical form of a line; `None` for an empty one and for a comment, which begins with `#`.
+    /// The canonical form of a line; `None` for an empty line or a comment, which starts with `#`.
     ///
     /// # Errors
-    /// What is wrong with the line.
+    /// The line is not in the language.
     pub fn check(&mut self, line: &str) -> Result<Option<String>, LineFault> {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with('#') {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_canonical_or_wrong_in_each_language() {
+    fn check_returns_the_canonical_form_or_the_error_in_each_language() {
         use Language::{Actions, Expressions, LogicalFlows, Ofctl};
         let table = [
             (Expressions, "  ip4.dst==10.0.0.1  ", Ok("ip4.dst == 0xa000001")),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn excerpt_points_at_the_fault_however_long_the_line() {
+    fn excerpt_points_at_the_error_in_lines_of_any_length() {
         let fault = |column, width| LineFault { column, width, message: String::new() };
         assert_eq!(fault(3, 2).excerpt("a\tßc e"), "a ßc e\n  ^~");
         assert_eq!(fault(4, 0).excerpt("abc"), "abc\n   ^");

@@ -1,8 +1,8 @@
-//! Messages for operators, on standard error.
+//! Log messages on standard error.
 
 use tracing_subscriber::EnvFilter;
 
-/// Shows messages from `info` on, or what `WEFT_LOG` says (`debug`, `datapath=trace`, ...).
+/// Logs messages of level `info` and above, or those that the filter in `WEFT_LOG` selects.
 pub fn init() {
     let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()

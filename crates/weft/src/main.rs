@@ -1,4 +1,4 @@
-//! The command line of weft: nothing but wiring.
+//! The command line of weft. Each subcommand is a module; the logic is in the other crates.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -10,28 +10,29 @@ mod daemon;
 mod doctor;
 mod fdb;
 mod flows;
-mod limits;
+mod host_config;
 mod line_check;
 mod logging;
 mod monitor;
-mod numbers;
+mod number_pool;
+mod open_files;
 mod pcap;
-mod plan;
 mod ports;
+mod privileges;
 mod reload;
-mod rights;
 mod run;
 mod show;
+mod stdio;
 mod stop;
 mod table;
-mod text;
 mod trace;
 mod tunnels;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// A software edge switch for network virtualization: guests' frames over VXLAN, Geneve, GRE, STT, VLAN and QinQ.
+/// A software edge switch for network virtualization. It carries the frames of guests between
+/// hosts over VXLAN, Geneve, GRE, STT, VLAN and QinQ.
 #[derive(Parser)]
 #[command(version, after_help = EXAMPLES)]
 struct Cli {
@@ -41,22 +42,22 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  weft doctor                            what this host does for tunnels, and what is wrong with it
-  weft demo                              two hosts in namespaces, all six tunnels, one table
-  weft bench run all --quick             the published studies, repeated on this machine
-  weft run --host h1 network.toml        the switch of host h1
-  weft show --host h1                    its ports, end points, counters and drops
-  weft show --host h1 --json             the same for programs
-  weft flows --host h1                   cached decisions, and the logical flows that they come from
-  weft monitor --drops --host h1         what is not delivered, as it happens, and why
-  weft capture vm1 --host h1 -w -        the frames of a guest, for tcpdump
-  weft reload network.toml --host h1     another network, without a restart
-  weft stop --host h1                    end it; in the kernel, what is cached goes on
-  weft flows --logical network.toml      what the network becomes, in OVN's language
-  weft check --expr -                    is this a match of a logical flow?
-  weft trace network.toml PACKET         what the switch does with a packet, and why
+  weft doctor                         check the NICs, kernel and settings of this host
+  weft demo                           compare all tunnel types on two hosts made of namespaces
+  weft bench run all --quick          repeat the published studies on this machine
+  weft run --host h1 network.toml     run the switch of host h1
+  weft show --host h1                 show ports, end points, counters and drops
+  weft show --host h1 --json          the same as JSON
+  weft flows --host h1                show megaflows and the logical flows behind them
+  weft monitor --drops --host h1      watch dropped packets and the reasons
+  weft capture vm1 --host h1 -w -     capture the frames of a guest for tcpdump
+  weft reload network.toml --host h1  apply a changed network file without a restart
+  weft stop --host h1                 stop the daemon; the kernel keeps forwarding cached flows
+  weft flows --logical network.toml   print the logical flows of a network file
+  weft check --expr -                 check match expressions
+  weft trace network.toml PACKET      trace a packet through the pipeline
 
-Exit codes: 0 success, 1 something failed while working, 2 bad usage, bad input or missing rights.";
+Exit codes: 0 success, 1 runtime failure, 2 bad usage, invalid input or missing privileges.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -77,20 +78,20 @@ enum Command {
     Bench(bench::Bench),
 }
 
-/// What a command ends with when it does not succeed.
+/// Why a command did not succeed.
 enum Failure {
-    /// It failed while working: exit code 1.
-    Work(anyhow::Error),
-    /// Bad input or missing rights; nothing was done: exit code 2.
+    /// A valid command failed: exit code 1.
+    Runtime(anyhow::Error),
+    /// Invalid input or missing privileges; nothing was changed: exit code 2.
     Input(anyhow::Error),
-    /// It has found something, and said so: this exit code.
-    Found(u8),
-    /// Nobody reads the output any more, `head` for one: success.
-    Unread,
+    /// The command has printed findings, and exits with this code.
+    Findings(u8),
+    /// The reader of standard output, such as `head`, has closed it: exit code 0.
+    OutputClosed,
 }
 
 impl Failure {
-    /// Bad input or missing rights.
+    /// Invalid input or missing privileges.
     fn input(error: impl Into<anyhow::Error>) -> Self {
         Self::Input(error.into())
     }
@@ -98,7 +99,7 @@ impl Failure {
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::Work(error.into())
+        Self::Runtime(error.into())
     }
 }
 
@@ -121,17 +122,18 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(args),
     };
     let (code, error) = match result {
-        Ok(()) | Err(Failure::Unread) => return ExitCode::SUCCESS,
-        Err(Failure::Found(code)) => return ExitCode::from(code),
-        Err(Failure::Work(error)) => (1, error),
+        Ok(()) | Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
+        Err(Failure::Findings(code)) => return ExitCode::from(code),
+        Err(Failure::Runtime(error)) => (1, error),
         Err(Failure::Input(error)) => (2, error),
     };
-    eprintln!("weft: {}", sentence(&error));
+    eprintln!("weft: {}", one_line(&error));
     ExitCode::from(code)
 }
 
-/// The error and its causes. Some name their cause in their own text, which is not to be read twice.
-fn sentence(error: &anyhow::Error) -> String {
+/// The error and its causes, separated by colons. Skips a cause that the text already contains:
+/// some errors include their cause in their own message.
+fn one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -149,10 +151,10 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn causes_are_told_once_when_an_error_names_its_own() {
+    fn one_line_has_each_cause_once() {
         let device = netdev::Error::os("look up link eth0", std::io::Error::from_raw_os_error(19));
         let error = Err::<(), _>(device).context("cannot run").unwrap_err();
         let expected = "cannot run: look up link eth0: No such device (os error 19)";
-        assert_eq!(sentence(&error), expected);
+        assert_eq!(one_line(&error), expected);
     }
 }

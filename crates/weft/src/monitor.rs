@@ -1,38 +1,39 @@
-//! `weft monitor --drops`: packets that a running switch does not deliver, as it happens.
+//! `weft monitor --drops`: the packets that a running switch drops, as it happens.
 
-use crate::control::answers::{DropRow, FlowRef};
-use crate::control::{Next, Request, Stream, Target};
-use crate::text::Output;
-use crate::{Failure, text};
+use crate::control::replies::{DropRow, FlowRef};
+use crate::control::{DAEMON_EXITED, Event, Request, Stream, Target};
+use crate::stdio::Output;
+use crate::{Failure, stdio};
 use anyhow::anyhow;
 use flow::DropReason;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Watch the packets that a running switch does not deliver, with the reason and the flow that decided.
+/// Watch the packets that a running switch drops, with the reason and the logical flow.
 ///
-/// A line for each: time (UTC), the port by which it came in, the reason, the logical flow (stage, line of the network file,
-/// match, priority), and the headers. A broadcast is there once for each copy that is not delivered. Packets that are
-/// refused before they are frames of a logical switch (a broken tunnel header, an unknown end point) are only counted:
-/// `weft show`. What cannot be shown in time is counted as missed; forwarding never waits.
+/// Each line has the time (UTC), the port that received the packet, the drop reason, the logical
+/// flow that decided (stage, line of the network file, match, priority) and the header fields. A
+/// broadcast has one line for every dropped copy. Packets that are dropped before decapsulation (a
+/// malformed tunnel header, an unknown end point) are only counted: see `weft show`. If the output
+/// is too slow, packets are counted as missed; forwarding never waits.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Packets that are not delivered
+    /// Watch dropped packets
     #[arg(long, required = true)]
     drops: bool,
-    /// Only those that came in by this port
+    /// Only packets received on this port
     #[arg(long, value_name = "NAME")]
     port: Option<String>,
-    /// Only those for this reason
+    /// Only packets dropped for this reason; an unknown name lists all reasons
     #[arg(long, value_name = "NAME", value_parser = reason)]
     reason: Option<String>,
-    /// End after so many
+    /// Exit after this many packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// A JSON object a line instead of text
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -43,10 +44,11 @@ Examples:
   weft monitor --drops --host h1 --port vm1 --reason flow_drop
   weft monitor --drops --host h1 --json | jq -r '[.port, .reason, .flow.source] | @tsv'
 
-Exit codes: 0 ended after --count packets, 1 no daemon answers or it has ended, 2 bad usage or no such port.";
+Exit codes: 0 success (--count packets shown), 1 no daemon replies or the daemon exited, 2 bad usage
+or an unknown port.";
 
-/// How long is waited before it is looked again.
-const WAIT: Duration = Duration::from_secs(3600);
+/// Read timeout between rows; the command waits again after it.
+const READ_TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub fn monitor(args: &Args) -> Result<(), Failure> {
     let request = Request::Drops { port: args.port.clone(), reason: args.reason.clone() };
@@ -54,8 +56,8 @@ pub fn monitor(args: &Args) -> Result<(), Failure> {
     let mut out = Output::new();
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
-        match stream.next::<DropRow, Value>(WAIT)? {
-            Next::Row(row) => {
+        match stream.next::<DropRow, Value>(READ_TIMEOUT)? {
+            Event::Row(row) => {
                 if args.json {
                     out.json(&row)?;
                 } else {
@@ -66,42 +68,43 @@ pub fn monitor(args: &Args) -> Result<(), Failure> {
                 }
                 shown += 1;
             }
-            Next::Nothing => {}
-            Next::End(_) | Next::HungUp => {
+            Event::Timeout => {}
+            Event::End(_) | Event::Closed => {
                 out.flush()?;
-                return Err(anyhow!("the daemon has ended").into());
+                return Err(anyhow!(DAEMON_EXITED).into());
             }
         }
     }
     out.flush()
 }
 
-/// The name of a drop reason.
+/// Checks the name of a drop reason.
 fn reason(name: &str) -> Result<String, String> {
     let names = DropReason::ALL.iter().map(|reason| reason.name());
     if names.clone().any(|known| known == name) {
         return Ok(name.to_owned());
     }
-    Err(format!("there is no such reason; there are {}", names.collect::<Vec<_>>().join(", ")))
+    Err(format!("unknown drop reason: use one of {}", names.collect::<Vec<_>>().join(", ")))
 }
 
 fn line(row: &DropRow) -> String {
     let missed = match row.missed {
         0 => String::new(),
-        missed => format!("({missed} packets were not shown)\n"),
+        missed => format!("(missed {missed} packets)\n"),
     };
-    // The day is today.
+    // The date is left out: drops are shown as they happen.
     let time = row.time.split_once('T').map_or(&*row.time, |(_, time)| time.trim_end_matches('Z'));
-    let by = row.flow.as_ref().map_or_else(String::new, |flow| format!("  by {}", decided(flow)));
-    let packet = if row.packet.is_empty() { "no headers that make sense" } else { &row.packet };
+    let by =
+        row.flow.as_ref().map_or_else(String::new, |flow| format!("  by {}", flow_summary(flow)));
+    let packet = if row.packet.is_empty() { "unparsable headers" } else { &row.packet };
     let DropRow { port, reason, len, .. } = row;
     format!("{missed}{time}  {port}  {reason}{by}  {len} bytes  {packet}\n")
 }
 
-/// `ls_in_acl network.toml:31 (udp), priority 1000`
-pub fn decided(flow: &FlowRef) -> String {
+/// A logical flow in short: `ls_in_acl network.toml:31 (udp), priority 1000`.
+pub fn flow_summary(flow: &FlowRef) -> String {
     let FlowRef { stage, priority, source, condition, .. } = flow;
-    format!("{stage} {} ({condition}), priority {priority}", text::file_name(source))
+    format!("{stage} {} ({condition}), priority {priority}", stdio::file_name(source))
 }
 
 #[cfg(test)]
@@ -109,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drop_is_told_in_a_line_with_the_flow_that_decided() {
+    fn line_names_the_drop_reason_and_the_logical_flow() {
         let flow = FlowRef {
             stage: "ls_in_acl".to_owned(),
             priority: 2000,
@@ -132,13 +135,13 @@ mod tests {
         assert_eq!(line(&row), format!("18:40:00.123456  vm1  flow_drop  {by}  {rest}"));
         (row.flow, row.missed) = (None, 7);
         row.packet.clear();
-        let text = "(7 packets were not shown)\n\
-                    18:40:00.123456  vm1  flow_drop  98 bytes  no headers that make sense\n";
+        let text = "(missed 7 packets)\n\
+                    18:40:00.123456  vm1  flow_drop  98 bytes  unparsable headers\n";
         assert_eq!(line(&row), text);
     }
 
     #[test]
-    fn reasons_are_known_by_name() {
+    fn reason_accepts_known_names_only() {
         assert_eq!(reason("hairpin").as_deref(), Ok("hairpin"));
         assert!(reason("hairpn").unwrap_err().contains("hairpin"));
     }

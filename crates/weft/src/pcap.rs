@@ -1,9 +1,10 @@
-//! Capture files: the classic format of libpcap (draft-ietf-opsawg-pcap), with nanoseconds.
+//! Writes capture files in the classic pcap format (draft-ietf-opsawg-pcap) with nanosecond
+//! timestamps.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// The first four bytes of a file whose times are in nanoseconds; their order tells the byte order.
+/// Magic number of a file with nanosecond timestamps. Its byte order is that of all fields.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: (u16, u16) = (2, 4);
 /// Ethernet frames without their frame check sequence.
@@ -15,25 +16,25 @@ pub struct PcapWriter<W> {
 }
 
 impl<W: Write> PcapWriter<W> {
-    /// Begins a file of frames of which `snap_bytes` bytes at most are kept.
+    /// Writes the file header. `snap_bytes` is the maximum number of bytes kept of each frame.
     ///
     /// # Errors
-    /// `out` refuses; the same for all that follows.
+    /// Writing to `out` fails, as for the other methods.
     pub fn new(mut out: W, snap_bytes: u32) -> io::Result<Self> {
         let (major, minor) = VERSION;
         out.write_all(&MAGIC_NANOSECONDS.to_le_bytes())?;
         out.write_all(&major.to_le_bytes())?;
         out.write_all(&minor.to_le_bytes())?;
-        // Two fields that are not used any more.
+        // Two obsolete fields.
         out.write_all(&[0; 8])?;
         out.write_all(&snap_bytes.to_le_bytes())?;
         out.write_all(&LINKTYPE_ETHERNET.to_le_bytes())?;
         Ok(Self { out })
     }
 
-    /// Adds a frame of `len` bytes that begins with `bytes`, at a time since 1970.
+    /// Writes a frame of `len` bytes that starts with `bytes`. `time` counts since 1970.
     pub fn write(&mut self, time: Duration, len: usize, bytes: &[u8]) -> io::Result<()> {
-        // Seconds have 32 bits in this format, and frames are shorter than that.
+        // All fields of this header have 32 bits.
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let header = [seconds, time.subsec_nanos(), bytes.len() as u32, len as u32];
         for field in header {
@@ -42,7 +43,7 @@ impl<W: Write> PcapWriter<W> {
         self.out.write_all(bytes)
     }
 
-    /// Hands on everything that is still held back.
+    /// Flushes `out`.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
@@ -54,7 +55,7 @@ mod tests {
     use pcap_parser::{Capture, Linktype, PcapCapture};
 
     #[test]
-    fn files_are_read_as_they_were_written() {
+    fn written_frames_are_read_back_by_a_pcap_parser() {
         let mut bytes = Vec::new();
         let mut writer = PcapWriter::new(&mut bytes, 96).unwrap();
         writer.write(Duration::new(1_763_750_400, 123_456_789), 60, &[7; 60]).unwrap();

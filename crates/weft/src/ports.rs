@@ -1,31 +1,37 @@
 //! `weft ports`: the ports of a running switch.
 
-use crate::control::{Request, Target, ask};
+use crate::control::{Request, Target, request};
 use crate::table::{Align, Table};
-use crate::{Failure, text};
+use crate::{Failure, stdio};
 use datapath::stats::{Drops, PortStats, Snapshot};
 
-/// Show the ports of a running switch: device, state, traffic, drops by reason.
+/// Show the ports of a running switch: device, state, traffic and drops by reason.
 ///
-/// `rx` is what came from the guest, `tx` what went to it. A super-packet counts as one packet. `weft show` has the uplink, too.
+/// RX counts packets received from the guest, TX packets sent to it. A super-packet counts as one
+/// packet. `weft show` also shows the uplink.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  weft ports --host h1\n  weft ports --host h1 --json | jq '.[] | select(.state != \"up\")'\n\nExit codes: 0 shown, 1 no daemon answers, 2 bad usage."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// An array of JSON objects instead of a table
+    /// Print an array of JSON objects
     #[arg(long)]
     json: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  weft ports --host h1
+  weft ports --host h1 --json | jq '.[] | select(.state != \"up\")'
+
+Exit codes: 0 success, 1 no daemon replies, 2 bad usage.";
+
 pub fn ports(args: &Args) -> Result<(), Failure> {
-    let snapshot: Snapshot = ask(&args.target.path()?, &Request::Show)?;
+    let snapshot: Snapshot = request(&args.target.path()?, &Request::Show)?;
     if args.json {
-        return text::print(&format!("{}\n", serde_json::to_string_pretty(&snapshot.ports)?));
+        return stdio::print_json(&snapshot.ports);
     }
-    text::print(&table(&snapshot.ports).to_string())
+    stdio::print(&table(&snapshot.ports).to_string())
 }
 
 fn table(ports: &[PortStats]) -> Table {
@@ -59,7 +65,7 @@ fn table(ports: &[PortStats]) -> Table {
     table
 }
 
-/// `flow_drop 3, hairpin 1`
+/// Drops by reason, such as `flow_drop 3, hairpin 1`.
 fn drops(drops: &Drops) -> String {
     let counts = drops.iter().map(|(reason, count)| format!("{reason} {count}"));
     counts.collect::<Vec<_>>().join(", ")
@@ -71,7 +77,7 @@ mod tests {
     use datapath::stats::Count;
 
     #[test]
-    fn ports_are_shown_with_their_drops() {
+    fn table_lists_ports_with_their_drops() {
         let port = PortStats {
             port: 3,
             name: "vm1".to_owned(),
@@ -84,7 +90,8 @@ mod tests {
         };
         let text = "\
 NO  PORT  SWITCH  DEVICE   STATE  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES  DROPS
- 3  vm1   blue    tap vm1  up              2       196           0         0  flow_drop 3, hairpin 1
+ 3  vm1   blue    tap vm1  up              2       196           0         0  flow_drop 3, \
+            hairpin 1
 ";
         assert_eq!(table(&[port]).to_string(), text);
     }

@@ -1,51 +1,60 @@
-//! `weft reload`: another network file for a running switch.
+//! `weft reload`: applies another network file to a running switch.
 
-use crate::control::answers::{Changes, Reloaded};
-use crate::control::{Request, Target, ask};
-use crate::{Failure, text};
+use crate::control::replies::{Changes, Reloaded};
+use crate::control::{Request, Target, request};
+use crate::{Failure, stdio};
 use anyhow::Context;
 use std::path::PathBuf;
 
-/// Have a running switch go over to another network file, or to the same one with changes.
+/// Apply another network file, or a changed one, to a running switch.
 ///
-/// The file is checked as a whole; if anything is wrong with it, or cannot be changed while the switch runs (its uplink, its
-/// underlay address, its name), nothing changes. What stays as it is loses no packet: ports and tunnels keep their devices, sockets
-/// and counters, and no packet meets half of one program and half of the other. A port whose device, MTU or addresses
-/// have changed is made anew. The counters of logical flows begin again.
+/// The daemon checks the whole file first. If the file is invalid, or needs a restart (another
+/// uplink, underlay address or host name), nothing changes. Unchanged ports and tunnels keep their
+/// devices, sockets and counters and lose no packet. Every packet is forwarded by the old program
+/// or by the new one, never by a mix. A port whose device, MTU or addresses change is recreated.
+/// The counters of logical flows restart at 0.
 ///
-/// All hosts are to get the new file soon after each other. Add ports behind the others of their switch: ports are known between
-/// hosts by their place in the file.
+/// Reload all hosts soon after each other. Append new ports to their switch, or give ports a `key`:
+/// hosts identify a port by its number, which otherwise follows from its position in the file.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  weft reload network.toml --host h1\n  weft reload network.toml --host h1 --json | jq .ports.removed\n\nSIGHUP has the daemon read the file again that it was started with.\n\nExit codes: 0 the new network is in use, 1 it failed while working or no daemon answers, 2 the file is wrong or cannot be applied to a running switch; nothing has changed."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// One JSON object instead of text
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// The network file
     network: PathBuf,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  weft reload network.toml --host h1
+  weft reload network.toml --host h1 --json | jq .ports.removed
+
+SIGHUP makes the daemon reload the network file that it was started with.
+
+Exit codes: 0 the new network file is in force, 1 no daemon replies or the reload failed midway,
+2 bad usage, or a file that is invalid or needs a restart; nothing has changed.";
+
 pub fn reload(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
-    // The daemon has a directory of its own.
+    // The working directory of the daemon may differ.
     let network = std::path::absolute(&args.network)
         .with_context(|| format!("cannot read {}", args.network.display()))
         .map_err(Failure::Input)?;
-    let reloaded: Reloaded = ask(&path, &Request::Reload { network })?;
+    let reloaded: Reloaded = request(&path, &Request::Reload { network })?;
     if args.json {
-        return text::print(&format!("{}\n", serde_json::to_string_pretty(&reloaded)?));
+        return stdio::print_json(&reloaded);
     }
-    text::print(&describe(&reloaded))
+    stdio::print(&describe(&reloaded))
 }
 
 fn describe(reloaded: &Reloaded) -> String {
     let Reloaded { network, generation, ports, endpoints, datapaths } = reloaded;
     let line = |what: &str, changes: &Changes| format!("{what:<22}{}\n", changes.summary());
-    format!("{} is in use, as generation {generation} of the program\n", network.display())
+    format!("{} is in force as program generation {generation}\n", network.display())
         + &line("ports", ports)
         + &line("end points", endpoints)
         + &line("switches and routers", datapaths)
@@ -56,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reload_tells_what_has_changed() {
+    fn describe_lists_what_a_reload_changed() {
         let reloaded = Reloaded {
             network: "/etc/weft/network.toml".into(),
             generation: 2,
@@ -64,7 +73,7 @@ mod tests {
             ..Reloaded::default()
         };
         let text = "\
-/etc/weft/network.toml is in use, as generation 2 of the program
+/etc/weft/network.toml is in force as program generation 2
 ports                 1 added (vm3), 2 kept
 end points            0 kept
 switches and routers  0 kept

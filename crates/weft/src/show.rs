@@ -1,47 +1,55 @@
-//! `weft show`: what a running daemon counts.
+//! `weft show`: the state and counters of a running switch.
 
-use crate::control::{Request, Target, ask};
-use crate::{Failure, text};
+use crate::control::{Request, Target, request};
+use crate::{Failure, stdio};
 use ::doctor::choice::Chosen;
 use datapath::stats::{Count, Drops, Snapshot};
 use std::fmt::Write as _;
 
-/// Show ports, end points, counters and drops by reason of a running switch, and how packets leave it.
+/// Show ports, end points, counters and drops of a running switch.
+///
+/// The last lines name the datapath and say how packets of each tunnel type and port are segmented,
+/// each with the reason.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  weft show --host h1\n  weft show --host h1 --json | jq .ports"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// One JSON object instead of text
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What is shown, for programs.
+/// The output with --json.
 #[derive(serde::Serialize)]
 struct Shown {
     #[serde(flatten)]
     snapshot: Snapshot,
-    chosen: Vec<Chosen>,
+    decisions: Vec<Chosen>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  weft show --host h1
+  weft show --host h1 --json | jq .ports
+  weft show --host h1 --json | jq '.decisions[] | select(.what == \"datapath\")'
+
+Exit codes: 0 success, 1 no daemon replies, 2 bad usage.";
 
 pub fn show(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
-    let snapshot: Snapshot = ask(&path, &Request::Show)?;
-    let chosen: Vec<Chosen> = ask(&path, &Request::Chosen)?;
+    let snapshot: Snapshot = request(&path, &Request::Show)?;
+    let decisions: Vec<Chosen> = request(&path, &Request::Decisions)?;
     if args.json {
-        let shown = Shown { snapshot, chosen };
-        return text::print(&format!("{}\n", serde_json::to_string_pretty(&shown)?));
+        return stdio::print_json(&Shown { snapshot, decisions });
     }
-    text::print(&(describe(&snapshot) + &reasons(&chosen)))
+    stdio::print(&(describe(&snapshot) + &reasons(&decisions)))
 }
 
-/// How packets leave, and why so.
-fn reasons(chosen: &[Chosen]) -> String {
+/// One line for each decision.
+fn reasons(decisions: &[Chosen]) -> String {
     let line = |Chosen { what, how, why }: &Chosen| format!("{what}: {how}; {why}\n");
-    chosen.iter().map(line).collect()
+    decisions.iter().map(line).collect()
 }
 
 fn describe(snapshot: &Snapshot) -> String {

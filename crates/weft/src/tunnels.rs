@@ -1,34 +1,40 @@
-//! `weft tunnels`: the ends of the tunnels of a running switch.
+//! `weft tunnels`: the tunnel end points of a running switch.
 
-use crate::control::answers::Tunnels;
-use crate::control::{Request, Target, ask};
+use crate::control::replies::Tunnels;
+use crate::control::{Request, Target, request};
 use crate::table::{Align, Table};
-use crate::{Failure, text};
+use crate::{Failure, stdio};
 use std::fmt::Write as _;
 
-/// Show the tunnels of a running switch: local and remote ends, neighbours, path MTU, traffic.
+/// Show the tunnels of a running switch: end points, neighbours, path MTU and traffic.
 ///
-/// A neighbour is `resolved` or `unresolved` where weft writes the Ethernet header itself (STT), `kernel` where the kernel
-/// routes. PATH MTU is that of the underlay, in bytes of IP packet, as configured or as routers have said since. `rx` and `tx`
-/// count frames of guests.
+/// NEIGHBOUR is `resolved` or `unresolved` where weft writes the outer Ethernet header itself
+/// (STT), and `kernel` where the kernel routes the outer packet. PATH MTU is in bytes of outer IP
+/// packet: the configured MTU of the underlay, or a smaller one that a router has reported. RX and
+/// TX count frames of guests.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  weft tunnels --host h1\n  weft tunnels --host h1 --json | jq '.endpoints[] | select(.neighbour == \"unresolved\")'\n\nExit codes: 0 shown, 1 no daemon answers, 2 bad usage."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// One JSON object instead of text
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  weft tunnels --host h1
+  weft tunnels --host h1 --json | jq '.endpoints[] | select(.neighbour == \"unresolved\")'
+
+Exit codes: 0 success, 1 no daemon replies, 2 bad usage.";
+
 pub fn tunnels(args: &Args) -> Result<(), Failure> {
-    let tunnels: Tunnels = ask(&args.target.path()?, &Request::Tunnels)?;
+    let tunnels: Tunnels = request(&args.target.path()?, &Request::Tunnels)?;
     if args.json {
-        return text::print(&format!("{}\n", serde_json::to_string_pretty(&tunnels)?));
+        return stdio::print_json(&tunnels);
     }
-    text::print(&describe(&tunnels))
+    stdio::print(&describe(&tunnels))
 }
 
 fn describe(tunnels: &Tunnels) -> String {
@@ -84,11 +90,11 @@ fn describe(tunnels: &Tunnels) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::answers::{LocalEnd, RemoteEnd, Tagged};
+    use crate::control::replies::{LocalEnd, RemoteEnd, Tagged};
     use datapath::stats::{Count, EndpointStats};
 
     #[test]
-    fn ends_are_shown_with_their_hosts() {
+    fn describe_lists_end_points_with_their_hosts() {
         let local = [192, 0, 2, 1].into();
         let stats = EndpointStats {
             tunnel: "geneve".to_owned(),

@@ -1,4 +1,4 @@
-//! The side of the commands: asks a daemon, and reads what it answers.
+//! The client side of the control socket: sends a request to a daemon and reads its replies.
 
 use super::{Request, default_path};
 use crate::Failure;
@@ -11,42 +11,54 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an answer is waited for: a reload of a large network takes its time.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long to wait for a reply. A reload of a large network takes many seconds.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which daemon.
+/// The daemon may be of another version of weft.
+const INVALID_REPLY: &str = "cannot parse the reply of the daemon: it is not one that this version \
+                             of weft knows; run the same version as the daemon";
+/// Ends a stream that should have continued.
+pub const DAEMON_EXITED: &str = "the stream has ended: the daemon exited; start it with `weft run`";
+
+fn no_reply() -> String {
+    let seconds = REPLY_TIMEOUT.as_secs();
+    format!("no reply within {seconds} s: the daemon is busy or hangs; see its log")
+}
+
+/// The options that select a daemon.
 #[derive(clap::Args)]
 pub struct Target {
-    /// The name of the host in its network file; needed where several daemons run
+    /// The daemon of this host of the network file; needed only where several daemons run
     #[arg(long)]
     pub host: Option<String>,
-    /// The control socket [default: /run/weft/HOST.sock]
+    /// Path of the control socket [default: /run/weft/HOST.sock]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 }
 
 impl Target {
-    /// True when a daemon was named.
+    /// True when the command line names a daemon.
     pub fn is_named(&self) -> bool {
         self.host.is_some() || self.control.is_some()
     }
 
-    /// The socket of the daemon that was named, or of the only one.
+    /// The socket of the daemon named on the command line, or of the only daemon.
     ///
     /// # Errors
-    /// None was named, and there is none, or several.
+    /// None is named, and no daemon or several run.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         self.find()?.ok_or_else(|| {
             Failure::Input(anyhow!(
-                "no daemon runs on this host: start one with `weft run`, or name its socket with --control"
+                "no daemon runs on this host: /run/weft has no socket; start a daemon with \
+                 `weft run`, or name its socket with --control"
             ))
         })
     }
 
-    /// The same; `None` when none was named, and there is none.
+    /// As [`Self::path`], but `None` when none is named and no daemon runs.
     ///
     /// # Errors
-    /// None was named, and there are several.
+    /// None is named, and several daemons run.
     pub fn find(&self) -> Result<Option<PathBuf>, Failure> {
         match (&self.control, &self.host) {
             (Some(path), _) => Ok(Some(path.clone())),
@@ -56,7 +68,7 @@ impl Target {
     }
 }
 
-/// The hosts whose daemons have sockets in a folder.
+/// The hosts whose daemons have sockets in a directory.
 fn hosts_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -71,13 +83,13 @@ fn only_one(hosts: Vec<String>) -> Result<Option<PathBuf>, Failure> {
         [host] => Ok(Some(default_path(host))),
         [] => Ok(None),
         hosts => Err(Failure::Input(anyhow!(
-            "there are several daemons: say which with --host, one of {}",
+            "cannot choose a daemon: several run on this host; name one with --host, one of {}",
             hosts.join(", ")
         ))),
     }
 }
 
-/// One line of what a daemon says.
+/// One line from a daemon.
 #[derive(Deserialize)]
 struct Line {
     ok: Option<Value>,
@@ -88,105 +100,105 @@ struct Line {
     input: bool,
 }
 
-/// What comes next in a stream.
-pub enum Next<R, E = Value> {
-    /// A row.
+/// The next event of a stream.
+pub enum Event<R, E = Value> {
+    /// A row of the stream.
     Row(R),
-    /// The end; there is nothing behind it.
+    /// The last object of a finite stream.
     End(E),
-    /// Nothing yet.
-    Nothing,
-    /// The daemon has ended.
-    HungUp,
+    /// Nothing arrived within the time limit.
+    Timeout,
+    /// The daemon has closed the connection.
+    Closed,
 }
 
-/// A stream of rows.
+/// An open stream of rows from a daemon.
 pub struct Stream {
     reader: BufReader<UnixStream>,
     line: Vec<u8>,
 }
 
-/// Asks the daemon at `path` for something that has one answer.
-pub fn ask<T: DeserializeOwned>(path: &PathBuf, request: &Request) -> Result<T, Failure> {
+/// Sends a request with a single reply to the daemon at `path`.
+pub fn request<T: DeserializeOwned>(path: &PathBuf, request: &Request) -> Result<T, Failure> {
     Ok(Stream::open(path, request)?.0)
 }
 
 impl Stream {
-    /// Asks the daemon at `path` for a stream; returns how it begins, too.
+    /// Sends a request to the daemon at `path`. Returns the `ok` reply and the stream after it.
     pub fn open<T: DeserializeOwned>(
         path: &PathBuf,
         request: &Request,
     ) -> Result<(T, Self), Failure> {
         let mut stream = UnixStream::connect(path).with_context(|| {
-            format!("no daemon listens at {}: start one with `weft run`", path.display())
+            format!("cannot reach a daemon at {}: start one with `weft run`", path.display())
         })?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
         match stream.write_all(&text) {
-            // A daemon that has too many clients says so without listening.
+            // A daemon with too many clients replies and closes without reading the request.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                return Err(error).context("ask the daemon")?;
+                return Err(error).context("cannot send the request to the daemon")?;
             }
             _ => {}
         }
         let mut stream = Self { reader: BufReader::new(stream), line: Vec::new() };
-        let line = stream.line(ANSWER_LIMIT)?.context("the daemon does not answer")?;
-        let line = line.context("the daemon has ended without an answer")?;
-        let answer = line.ok.context("the daemon's answer is none")?;
-        let answer = serde_json::from_value(answer).context("understand the daemon's answer")?;
-        Ok((answer, stream))
+        let line = stream.line(REPLY_TIMEOUT)?.with_context(no_reply)?;
+        let line = line.context("the daemon exited without a reply: see its log")?;
+        let reply = line.ok.context(INVALID_REPLY)?;
+        let reply = serde_json::from_value(reply).context(INVALID_REPLY)?;
+        Ok((reply, stream))
     }
 
-    /// What comes next, if something comes within `limit`.
+    /// Waits up to `limit` for the next event.
     pub fn next<R: DeserializeOwned, E: DeserializeOwned>(
         &mut self,
         limit: Duration,
-    ) -> Result<Next<R, E>, Failure> {
-        let Some(line) = self.line(limit)? else { return Ok(Next::Nothing) };
-        let Some(line) = line else { return Ok(Next::HungUp) };
-        const FAULT: &str = "understand the daemon";
+    ) -> Result<Event<R, E>, Failure> {
+        let Some(line) = self.line(limit)? else { return Ok(Event::Timeout) };
+        let Some(line) = line else { return Ok(Event::Closed) };
         match (line.row, line.end) {
-            (Some(row), _) => Ok(Next::Row(serde_json::from_value(row).context(FAULT)?)),
-            (None, Some(end)) => Ok(Next::End(serde_json::from_value(end).context(FAULT)?)),
-            (None, None) => Err(anyhow!("the daemon says neither a row nor an end").into()),
+            (Some(row), _) => Ok(Event::Row(serde_json::from_value(row).context(INVALID_REPLY)?)),
+            (None, Some(end)) => {
+                Ok(Event::End(serde_json::from_value(end).context(INVALID_REPLY)?))
+            }
+            (None, None) => Err(anyhow!(INVALID_REPLY).into()),
         }
     }
 
-    /// Every row of a stream that ends, and its end.
+    /// Passes every row of a finite stream to `each` and returns its end.
     pub fn all<R: DeserializeOwned, E: DeserializeOwned>(
         mut self,
         mut each: impl FnMut(R) -> Result<(), Failure>,
     ) -> Result<E, Failure> {
         loop {
-            match self.next(ANSWER_LIMIT)? {
-                Next::Row(row) => each(row)?,
-                Next::End(end) => return Ok(end),
-                Next::Nothing => return Err(anyhow!("the daemon does not answer").into()),
-                Next::HungUp => return Err(anyhow!("the daemon has ended").into()),
+            match self.next(REPLY_TIMEOUT)? {
+                Event::Row(row) => each(row)?,
+                Event::End(end) => return Ok(end),
+                Event::Timeout => return Err(anyhow!(no_reply()).into()),
+                Event::Closed => return Err(anyhow!(DAEMON_EXITED).into()),
             }
         }
     }
 
-    /// True when there is something to read without waiting.
+    /// True when the next line can be read without waiting.
     pub fn has_more(&self) -> bool {
         !self.reader.buffer().is_empty()
     }
 
-    /// The next line; `None` when none comes within `limit`, `Some(None)` when there will be none.
+    /// The next line. `None`: none arrived within `limit`. `Some(None)`: the connection is closed.
     fn line(&mut self, limit: Duration) -> Result<Option<Option<Line>>, Failure> {
         self.reader.get_ref().set_read_timeout(Some(limit))?;
         match self.reader.read_until(b'\n', &mut self.line) {
             Ok(_) if self.line.last() == Some(&b'\n') => {}
             Ok(_) => return Ok(Some(None)),
-            // What has come of a line so far is kept.
+            // The buffer keeps an incomplete line for the next call.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return Ok(None);
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(None)),
-            Err(error) => return Err(error).context("read the daemon's answer")?,
+            Err(error) => return Err(error).context("cannot read the reply of the daemon")?,
         }
-        let line: Line =
-            serde_json::from_slice(&self.line).context("understand the daemon's answer")?;
+        let line: Line = serde_json::from_slice(&self.line).context(INVALID_REPLY)?;
         self.line.clear();
         match line.error {
             Some(error) if line.input => Err(Failure::Input(anyhow!(error))),
@@ -201,15 +213,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_daemon_is_meant_when_none_is_named() {
-        let said = |hosts: &[&str]| match only_one(hosts.iter().map(ToString::to_string).collect())
-        {
-            Ok(path) => path.map_or_else(String::new, |path| path.display().to_string()),
-            Err(Failure::Input(error)) => error.to_string(),
-            Err(_) => panic!("it is the input that is wrong"),
-        };
-        assert_eq!(said(&["h1"]), "/run/weft/h1.sock");
-        assert!(said(&["h1", "h2"]).ends_with("--host, one of h1, h2"));
-        assert_eq!(said(&[]), "");
+    fn the_only_daemon_is_used_when_none_is_named() {
+        let result =
+            |hosts: &[&str]| match only_one(hosts.iter().map(ToString::to_string).collect()) {
+                Ok(path) => path.map_or_else(String::new, |path| path.display().to_string()),
+                Err(Failure::Input(error)) => error.to_string(),
+                Err(_) => panic!("expected an input error"),
+            };
+        assert_eq!(result(&["h1"]), "/run/weft/h1.sock");
+        assert!(result(&["h1", "h2"]).ends_with("--host, one of h1, h2"));
+        assert_eq!(result(&[]), "");
     }
 }

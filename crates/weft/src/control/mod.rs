@@ -1,99 +1,100 @@
-//! The control socket of a daemon: a unix stream socket, one JSON object a line each way.
+//! The control socket of a daemon: a Unix stream socket with one JSON object per line in each
+//! direction.
 //!
-//! A client sends one request, such as `{"command":"show"}`, and gets
+//! A client sends one request, such as `{"command":"show"}`. The daemon replies with
 //!
-//! - `{"ok": ...}`: the answer, or the beginning of a stream,
-//! - `{"error": "...", "input": true}`: why there is none; `input` when the request is what is wrong,
-//! - of a stream: any number of `{"row": ...}`, and `{"end": ...}` when it ends by itself.
+//! - `{"ok": ...}`: the reply, or the header of a stream;
+//! - `{"error": "...", "input": true}`: an error; `input` is set when the request itself is wrong;
+//! - in a stream: any number of `{"row": ...}`, then `{"end": ...}` if the stream is finite.
 //!
-//! A stream without an end of its own goes on until the client hangs up.
+//! An endless stream continues until the client closes the connection.
 
-pub mod answers;
 mod client;
+pub mod replies;
 mod server;
 
-pub use client::{Next, Stream, Target, ask};
-pub use server::{Client, Control};
+pub use client::{DAEMON_EXITED, Event, Stream, Target, request};
+pub use server::{Connection, ControlSocket};
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use wire::MacAddr;
 
-/// Clients served at the same time.
+/// Maximum number of clients served at the same time.
 pub const MAX_CLIENTS: usize = 16;
 
-/// What can be asked of a daemon.
+/// A request to a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// All counters: a [`Snapshot`](datapath::stats::Snapshot).
     Show,
-    /// Where addresses are: [`answers::Fdb`].
+    /// Configured and learnt addresses: [`replies::Fdb`].
     Fdb,
-    /// Forgets what was learnt of a MAC address: [`answers::Forgotten`].
+    /// Deletes what was learnt of a MAC address: [`replies::Forgotten`].
     Forget {
-        /// In the notation of `wire`, so that it is checked where it is read.
+        /// As text in JSON, parsed and checked by [`MacAddr`].
         #[serde(with = "mac")]
         mac: MacAddr,
     },
-    /// The ends of tunnels: [`answers::Tunnels`].
+    /// Tunnels and their end points: [`replies::Tunnels`].
     Tunnels,
-    /// The megaflows: a stream of [`answers::FlowRow`] that ends with [`answers::FlowsEnd`].
+    /// Megaflows: a finite stream of [`replies::FlowRow`] that ends with [`replies::FlowsEnd`].
     Flows {
-        /// Only those of packets that come in by this port.
+        /// Only megaflows of packets received on this port.
         #[serde(default)]
         port: Option<String>,
-        /// Only those with so many packets.
+        /// Only megaflows with at least this many packets.
         #[serde(default)]
         min_packets: u64,
     },
-    /// The flows of the program: a stream of [`answers::ProgramRow`] that ends.
+    /// Logical flows of the program: a finite stream of [`replies::ProgramRow`].
     Program {
         /// Only this logical switch or router.
         #[serde(default)]
         datapath: Option<String>,
     },
-    /// Packets that are not delivered, from now on: a stream of [`answers::DropRow`].
+    /// Packets dropped from now on: an endless stream of [`replies::DropRow`].
     Drops {
-        /// Only those that came in by this port.
+        /// Only packets received on this port.
         #[serde(default)]
         port: Option<String>,
-        /// Only those for this reason.
+        /// Only packets dropped for this reason.
         #[serde(default)]
         reason: Option<String>,
     },
-    /// The frames of a port, from now on: a stream of [`answers::FrameRow`].
+    /// Frames of a port from now on: an endless stream of [`replies::FrameRow`].
     Capture {
-        /// The port.
+        /// The name of the port.
         port: String,
-        /// As they are on the underlay.
+        /// Captures on the underlay, with outer headers.
         #[serde(default)]
         outer: bool,
-        /// Bytes of each frame.
+        /// Maximum number of bytes kept of each frame.
         snap_bytes: usize,
     },
-    /// Which datapath forwards, how packets of each tunnel type leave the host and reach ports, and why so: a list of
-    /// [`doctor::choice::Chosen`].
-    Chosen,
-    /// How long packets may be on the way to another host: [`doctor::path::PathFacts`]. Takes up to ten seconds.
+    /// The datapath, and how packets of each tunnel type and port are segmented, with reasons: a
+    /// list of [`doctor::choice::Chosen`].
+    Decisions,
+    /// Measures the path MTU to another host: [`doctor::path::PathFacts`]. Takes up to ten seconds.
     Path {
-        /// Its name in the network file.
+        /// The name of the other host in the network file.
         host: String,
     },
-    /// Goes over to another network file: [`answers::Reloaded`].
+    /// Applies another network file: [`replies::Reloaded`].
     Reload {
-        /// Its absolute path.
+        /// The absolute path of the file.
         network: PathBuf,
     },
-    /// Ends: [`answers::Stopping`]. The daemon hangs up when it has.
+    /// Stops the daemon: [`replies::Stopping`]. The daemon closes the connection when it exits.
     Stop {
-        /// Nothing goes on forwarding.
+        /// Removes pinned programs and maps, so that nothing keeps forwarding.
         #[serde(default)]
         purge: bool,
     },
 }
 
-/// Where the daemon of `host` listens unless told otherwise.
+/// The default control socket of the daemon of `host`.
 pub fn default_path(host: &str) -> PathBuf {
     Path::new("/run/weft").join(format!("{host}.sock"))
 }
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_they_are_written() {
+    fn requests_survive_serialization() {
         let table = [
             (Request::Show, r#"{"command":"show"}"#),
             (
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_requests_are_named() {
+    fn parse_error_names_the_invalid_part_of_a_request() {
         let table = [
             (r#"{"command":"halt"}"#, "unknown variant `halt`"),
             (r#"{"command":"flows","prot":"a"}"#, "unknown field `prot`"),

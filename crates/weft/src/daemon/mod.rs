@@ -1,27 +1,27 @@
-//! The daemon of one host: a datapath, the switch that decides for it, and what both were made from. [`Daemon::answer`] is what
-//! its control socket can be asked.
+//! The daemon of one host: a datapath, the switch that fills its cache, and the configuration of
+//! both. [`Daemon::handle_request`] serves the requests of the control socket.
 
-mod chosen;
-mod deployed;
-mod forwarding;
+mod capture_outer;
+mod decisions;
+mod deployment;
 mod probe;
+mod provider;
+mod queries;
 mod reload;
-mod tables;
-mod underlay;
 mod watch;
 
 use crate::Failure;
-use crate::control::answers::{Reloaded, Stopping};
-use crate::control::{Client, Request};
+use crate::control::replies::{Reloaded, Stopping};
+use crate::control::{Connection, Request};
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath_bpf::Unsupported;
-use deployed::Deployed;
-pub use deployed::Means;
-pub use forwarding::Choice;
-use forwarding::{Foreseen, Forwarding};
+use deployment::Deployment;
+pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::epoll::Waker;
 use probe::Probes;
+pub use provider::DatapathArg;
+use provider::{ActiveProvider, DatapathChoice};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
@@ -29,167 +29,186 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use switch::Switch;
 
-/// See the module.
+/// A running daemon.
 pub struct Daemon {
     host: String,
     file: PathBuf,
     datapath: Arc<dyn Datapath>,
-    forwarding: Forwarding,
+    provider: ActiveProvider,
     switch: Switch,
     probes: Arc<Probes>,
-    in_use: Arc<RwLock<Arc<Deployed>>>,
-    /// One reload at a time.
+    deployment: Arc<RwLock<Arc<Deployment>>>,
+    /// Held during a reload: only one runs at a time.
     reloading: Mutex<()>,
-    end: Asked,
+    shutdown: ShutdownRequest,
 }
 
-/// Somebody has asked by the control socket that the daemon ends.
-struct Asked {
-    how: OnceLock<End>,
+/// A client's request that the daemon stops.
+struct ShutdownRequest {
+    mode: OnceLock<Shutdown>,
     waker: Waker,
 }
 
-impl Asked {
+impl ShutdownRequest {
     fn new() -> Result<Self> {
-        Ok(Self { how: OnceLock::new(), waker: Waker::new()? })
+        Ok(Self { mode: OnceLock::new(), waker: Waker::new()? })
     }
 }
 
-/// How a daemon ends.
+/// How a daemon stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// Nothing is left of it.
-    Whole,
-    /// What is cached in the kernel goes on forwarding, for the next daemon to take over.
-    Leaving,
+pub enum Shutdown {
+    /// Stops forwarding and removes all devices, programs and pins.
+    Full,
+    /// The pinned kernel programs keep forwarding cached flows until the next daemon adopts them.
+    Detach,
 }
 
-/// A switch that can be started: everything that could be wrong with its network file has been looked at.
-pub struct Ready {
+/// A daemon whose configuration has been read and checked, but that has not opened or created
+/// anything yet.
+pub struct PreparedDaemon {
     host: String,
     file: PathBuf,
-    choice: Choice,
-    foreseen: Foreseen,
-    deployed: Deployed,
+    wanted: DatapathArg,
+    choice: DatapathChoice,
+    deployment: Deployment,
     program: pipeline::Program,
 }
 
-impl Ready {
-    /// Reads and checks the network file for a switch with these means, and looks which datapath there can be; nothing is made yet.
+impl PreparedDaemon {
+    /// Chooses the datapath, then reads and checks the network file. Changes nothing on the host.
     ///
     /// # Errors
-    /// Bad input, missing rights, too few open files.
-    pub fn load(host: &str, file: &Path, choice: Choice, means: Means) -> Result<Self, Failure> {
-        let foreseen = Foreseen::of(choice)?;
-        Self::load_foreseen(host.to_owned(), file.to_owned(), choice, foreseen, means)
+    /// An invalid network file, missing privileges, a limit on open files that is too low.
+    pub fn load(
+        host: &str,
+        file: &Path,
+        wanted: DatapathArg,
+        options: ForwardingOptions,
+    ) -> Result<Self, Failure> {
+        let choice = DatapathChoice::new(wanted)?;
+        Self::load_for(host.to_owned(), file.to_owned(), wanted, choice, options)
     }
 
-    fn load_foreseen(
+    fn load_for(
         host: String,
         file: PathBuf,
-        choice: Choice,
-        foreseen: Foreseen,
-        means: Means,
+        wanted: DatapathArg,
+        choice: DatapathChoice,
+        options: ForwardingOptions,
     ) -> Result<Self, Failure> {
-        let means = Means { by_kernel: foreseen.by_kernel, ..means };
-        let (deployed, program) = Deployed::load(&file, &host, means, Default::default())?;
-        Ok(Self { host, file, choice, foreseen, deployed, program })
+        let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
+        let (deployment, program) = Deployment::load(&file, &host, options, Default::default())?;
+        Ok(Self { host, file, wanted, choice, deployment, program })
     }
 
-    /// Starts it; in the kernel, what a daemon has left that was killed or stopped is taken over. Nothing is left behind when this
-    /// fails. `bpf_fs` is the BPF file system; megaflows that no packet has used for `idle` are deleted.
+    /// Starts the daemon. The kernel datapath adopts the megaflows that a killed or stopped daemon
+    /// left pinned under `bpf_fs`. Megaflows that no packet has used for `idle` are deleted. A
+    /// failed start leaves nothing behind.
     ///
     /// # Errors
-    /// What the datapath says; bad input if the file has changed since, and is read once more for the other datapath.
+    /// The error of the datapath. After a fallback to the user datapath the network file is read
+    /// again, so it may also be the error of a file that has changed since.
     pub fn start(self, bpf_fs: &Path, idle: Duration) -> Result<Daemon, Failure> {
-        let started = Forwarding::start(&self.foreseen, &self.deployed.config, bpf_fs);
-        let (ready, forwarding) = match started {
-            Ok(forwarding) => (self, forwarding),
-            // Only trying shows everything that a kernel may refuse.
-            Err(error) if self.choice == Choice::Auto && error.is::<Unsupported>() => {
-                let foreseen = Foreseen::user(&error.root_cause().to_string());
-                let Self { host, file, choice, deployed, .. } = self;
-                let ready = Self::load_foreseen(host, file, choice, foreseen, deployed.means())?;
-                let forwarding =
-                    Forwarding::start(&ready.foreseen, &ready.deployed.config, bpf_fs)?;
-                (ready, forwarding)
+        let started = ActiveProvider::start(&self.choice, &self.deployment.config, bpf_fs);
+        let (prepared, provider) = match started {
+            Ok(provider) => (self, provider),
+            // The probe cannot find every reason for which a kernel refuses the programs.
+            Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
+                let choice = DatapathChoice::fall_back_to_user(&error.root_cause().to_string());
+                let Self { host, file, wanted, deployment, .. } = self;
+                let prepared = Self::load_for(host, file, wanted, choice, deployment.options())?;
+                let provider =
+                    ActiveProvider::start(&prepared.choice, &prepared.deployment.config, bpf_fs)?;
+                (prepared, provider)
             }
             Err(error) => {
                 let is_input = error.is::<Unsupported>();
                 let error = error.context(format!("cannot run the switch of {}", self.host));
-                return Err(if is_input { Failure::Input(error) } else { Failure::Work(error) });
+                return Err(if is_input { Failure::Input(error) } else { Failure::Runtime(error) });
             }
         };
-        Ok(ready.run(forwarding, idle)?)
+        Ok(prepared.run(provider, idle)?)
     }
 
-    fn run(self, forwarding: Forwarding, idle: Duration) -> Result<Daemon> {
-        let Self { host, file, deployed, program, .. } = self;
-        let datapath = forwarding.datapath();
-        let megaflows = deployed.config.megaflows;
+    fn run(self, provider: ActiveProvider, idle: Duration) -> Result<Daemon> {
+        let Self { host, file, deployment, program, .. } = self;
+        let datapath = provider.datapath();
+        let megaflows = deployment.config.megaflows;
         let limits = switch::Limits { megaflows, idle, ..Default::default() };
         let config = switch::Config { limits, ..Default::default() };
         let switch = Switch::start(Arc::clone(&datapath), program, &config)
-            .context("start the threads of the switch")?;
-        forwarding.take_over(&switch)?;
-        let in_use = Arc::new(RwLock::new(Arc::new(deployed)));
+            .context("cannot start the threads of the switch")?;
+        provider.adopt(&switch)?;
+        let deployment = Arc::new(RwLock::new(Arc::new(deployment)));
         let (sender, receiver) = sync_channel(probe::QUEUE);
         switch.give_probes_to(sender);
-        let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&in_use), receiver)
-            .context("start the thread that answers probes")?;
-        let (reloading, end) = (Mutex::default(), Asked::new()?);
-        Ok(Daemon { host, file, datapath, forwarding, switch, probes, in_use, reloading, end })
+        let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
+            .context("cannot start the thread for path probes")?;
+        let (reloading, shutdown) = (Mutex::default(), ShutdownRequest::new()?);
+        Ok(Daemon {
+            host,
+            file,
+            datapath,
+            provider,
+            switch,
+            probes,
+            deployment,
+            reloading,
+            shutdown,
+        })
     }
 }
 
 impl Daemon {
-    /// True when it does not forward any more.
+    /// True once forwarding has stopped.
     pub fn has_ended(&self) -> bool {
-        self.forwarding.has_ended()
+        self.provider.has_ended()
     }
 
-    /// Readable when somebody has asked that it ends; see [`Daemon::asked_to_end`].
-    pub fn end_waker(&self) -> &Waker {
-        &self.end.waker
+    /// Becomes readable when a client requests shutdown.
+    pub fn shutdown_waker(&self) -> &Waker {
+        &self.shutdown.waker
     }
 
-    /// Whether somebody has asked that it ends, and how.
-    pub fn asked_to_end(&self) -> Option<End> {
-        self.end.how.get().copied()
+    /// The shutdown that a client has requested, if any.
+    pub fn requested_shutdown(&self) -> Option<Shutdown> {
+        self.shutdown.mode.get().copied()
     }
 
-    /// Whether something goes on forwarding when the process ends without [`Daemon::stop`].
-    pub fn can_leave(&self) -> bool {
-        self.forwarding.pinned_at().is_some()
+    /// True when pinned programs would keep forwarding after [`Daemon::detach`].
+    pub fn can_detach(&self) -> bool {
+        self.provider.pinned_at().is_some()
     }
 
-    /// Ends what decides; what is cached in the kernel goes on when the process ends then and there.
-    pub fn leave(&self) {
+    /// Stops the switch but leaves the pinned programs attached. The caller must exit the process
+    /// without dropping the daemon.
+    pub fn detach(&self) {
         self.switch.stop();
     }
 
-    /// Ends it; devices that were made are gone when this returns.
+    /// Stops the switch and the datapath. The devices that they created are removed on return.
     ///
     /// # Errors
-    /// With which forwarding had ended before.
+    /// The error with which forwarding had stopped before this call.
     pub fn stop(&self) -> Result<()> {
         self.switch.stop();
-        self.forwarding.join()
+        self.provider.join()
     }
 
-    /// Reads the file again that it was started with.
+    /// Reads the network file of the start again and applies its changes.
     ///
     /// # Errors
-    /// Nothing has changed then, unless the error says so.
+    /// Nothing has changed, unless the error says so.
     pub fn reload(&self) -> Result<Reloaded, Failure> {
         self.reload_from(&self.file)
     }
 
-    /// Answers a request.
+    /// Answers one request of a client.
     ///
     /// # Errors
-    /// The client has hung up, or takes nothing.
-    pub fn answer(&self, request: Request, client: &mut Client) -> io::Result<()> {
+    /// The client has closed the connection or does not read.
+    pub fn handle_request(&self, request: Request, client: &mut Connection) -> io::Result<()> {
         match request {
             Request::Show => match self.datapath.snapshot() {
                 Ok(snapshot) => client.ok(&snapshot),
@@ -214,42 +233,43 @@ impl Daemon {
             Request::Capture { port, outer: true, snap_bytes } => {
                 self.capture_outer(&port, snap_bytes, client)
             }
-            Request::Chosen => client.ok(&self.chosen()),
+            Request::Decisions => client.ok(&self.decisions()),
             Request::Path { host } => match self.probes.path(&host) {
                 Ok(path) => client.ok(&path),
-                Err(error) => client.refuse(&error),
+                Err(error) => client.reject(&error),
             },
-            Request::Stop { purge } => self.answer_stop(purge, client),
+            Request::Stop { purge } => self.handle_stop(purge, client),
             Request::Reload { network } => match self.reload_from(&network) {
                 Ok(reloaded) => client.ok(&reloaded),
-                Err(Failure::Input(error)) => client.refuse(&crate::sentence(&error)),
-                Err(Failure::Work(error)) => client.fail(&crate::sentence(&error)),
-                Err(Failure::Unread | Failure::Found(_)) => Ok(()),
+                Err(Failure::Input(error)) => client.reject(&crate::one_line(&error)),
+                Err(Failure::Runtime(error)) => client.fail(&crate::one_line(&error)),
+                Err(Failure::OutputClosed | Failure::Findings(_)) => Ok(()),
             },
         }
     }
 
-    /// Says what becomes of what is cached, has the daemon end, and keeps the client until it has.
-    fn answer_stop(&self, purge: bool, client: &mut Client) -> io::Result<()> {
-        let pinned = self.forwarding.pinned_at().filter(|_| !purge).map(Path::to_owned);
+    /// Reports what keeps forwarding, requests the shutdown and holds the connection open until
+    /// the process exits: its end tells the client that the daemon has stopped.
+    fn handle_stop(&self, purge: bool, client: &mut Connection) -> io::Result<()> {
+        let pinned = self.provider.pinned_at().filter(|_| !purge).map(Path::to_owned);
         let megaflows = match (&pinned, self.datapath.snapshot()) {
             (Some(_), Ok(snapshot)) => snapshot.megaflows.megaflows,
             _ => 0,
         };
-        let end = if pinned.is_some() { End::Leaving } else { End::Whole };
+        let mode = if pinned.is_some() { Shutdown::Detach } else { Shutdown::Full };
         client.ok(&Stopping { host: self.host.clone(), pinned, megaflows })?;
         client.flush()?;
-        // The first who asks decides.
-        let _ = self.end.how.set(end);
-        self.end.waker.wake();
-        while !client.has_hung_up() {
-            std::thread::sleep(watch::LOOK);
+        // The first of several requests decides.
+        let _ = self.shutdown.mode.set(mode);
+        self.shutdown.waker.wake();
+        while !client.is_closed() {
+            std::thread::sleep(watch::CLOSE_CHECK_INTERVAL);
         }
         Ok(())
     }
 
-    /// What it is made from at this moment.
-    fn in_use(&self) -> Arc<Deployed> {
-        Arc::clone(&self.in_use.read().unwrap_or_else(PoisonError::into_inner))
+    /// The configuration that is in force now; a reload replaces it.
+    fn deployment(&self) -> Arc<Deployment> {
+        Arc::clone(&self.deployment.read().unwrap_or_else(PoisonError::into_inner))
     }
 }

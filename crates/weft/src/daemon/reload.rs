@@ -1,13 +1,14 @@
-//! Going over to another network file while the switch runs.
+//! Applies another network file while the switch runs.
 //!
-//! First everything is looked at; what cannot be applied to a running daemon is refused before anything is changed. Then, in
-//! this order: new tunnels and end points, new ports, the program, the megaflows of the old one, and last the removal of what is
-//! not there any more. So no decision of either program leads to something that does not exist. Ports and end points that stay keep their numbers, sockets,
-//! devices and counters, and megaflows of theirs are only looked at again.
+//! The reload first reads and checks the whole file, and refuses what needs a restart. Then it
+//! adds new tunnels and end points, adds new ports, publishes the program, revalidates the
+//! megaflows, and last removes what the file no longer has. In this order no decision of either
+//! program refers to a port or end point that does not exist. Ports and end points that are in
+//! both files keep their numbers, sockets, devices and counters.
 
-use super::{Daemon, Deployed};
+use super::{Daemon, Deployment};
 use crate::Failure;
-use crate::control::answers::{Changes, Reloaded};
+use crate::control::replies::{Changes, Reloaded};
 use anyhow::{Context, anyhow};
 use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
@@ -19,27 +20,28 @@ use std::sync::{Arc, PoisonError};
 use wire::MacAddr;
 
 impl Daemon {
-    /// Goes over to a network file.
+    /// Applies `file`.
     ///
     /// # Errors
-    /// A file that is wrong, or cannot be applied: nothing has changed. Sockets that cannot be opened: nothing has changed.
+    /// The file is invalid or needs a restart, or a socket cannot be opened: nothing has changed.
     pub(super) fn reload_from(&self, file: &Path) -> Result<Reloaded, Failure> {
-        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.in_use();
-        let (new, program) = Deployed::load(file, &self.host, old.means(), old.numbers.clone())?;
-        refuse(&old, &new).map_err(Failure::Input)?;
-        let steps = Steps::between(&old.config, &new.config);
+        let _guard = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.deployment();
+        let (new, program) =
+            Deployment::load(file, &self.host, old.options(), old.numbers.clone())?;
+        check_applicable(&old, &new).map_err(Failure::Input)?;
+        let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
         self.add(&old.config, &new.config, &steps)?;
         self.forget_moved(&old_program, &program, &new.network);
         let new = Arc::new(new);
-        // Names before the flows that speak of them.
-        *self.in_use.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        // Clients must find the names of ports before they see flows that use them.
+        *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         let generation = self.switch.publish(program.clone());
-        // Once more, for what was learnt in between.
+        // Again, for addresses learnt between the first call and the new program.
         self.forget_moved(&old_program, &program, &new.network);
-        // What was decided by the old program goes before what it leads to.
+        // Megaflows of the old program must be gone before the ports that they output to.
         self.switch.revalidate()?;
         self.datapath.set_underlay(new.config.underlay.clone())?;
         for port in &steps.removed {
@@ -52,22 +54,21 @@ impl Daemon {
             endpoints: endpoint_changes(&old.config, &new.config),
             datapaths,
         };
-        say(&reloaded);
+        log(&reloaded);
         Ok(reloaded)
     }
 
-    /// Adds what is new, beside what was there.
-    fn add(&self, old: &Config, new: &Config, steps: &Steps) -> Result<(), Failure> {
-        let both = both(&old.underlay, &new.underlay);
+    /// Adds new tunnels, end points and ports beside the old ones.
+    fn add(&self, old: &Config, new: &Config, steps: &PortSteps) -> Result<(), Failure> {
+        let both = merged_underlay(&old.underlay, &new.underlay);
         if let Err(error) = self.datapath.set_underlay(both) {
-            // What was open before can be opened again.
             self.datapath.set_underlay(old.underlay.clone()).context(format!(
-                "{error}; and what was there before the reload is not there any more"
+                "{error}; the tunnels of the running configuration are closed too: restart weft run"
             ))?;
-            return Err(anyhow!("nothing was changed: {error}").into());
+            return Err(anyhow!("{error}; the running configuration is unchanged").into());
         }
         for port in &steps.replaced {
-            // Its device has to be free before it can be opened anew.
+            // Its device must be closed before the new port can open it.
             self.datapath.remove_port(port.port)?;
         }
         for port in &steps.added {
@@ -76,8 +77,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Forgets what was learnt of logical ports whose keys stand for others now, or that teach no more, and of MAC addresses that
-    /// are a guest's in the file now.
+    /// Forgets learnt addresses that the new program makes wrong: the key of their logical port
+    /// now means another port, the port no longer learns, or the new file has the MAC address.
     fn forget_moved(&self, old: &Program, new: &Program, network: &Network) {
         let moved = |key: DatapathKey, port: Option<PortKey>| {
             let name = |program: &Program| {
@@ -95,7 +96,7 @@ impl Daemon {
                 self.switch.forget(&StateQuery::MacBinding(key));
             }
         }
-        let teaching = teaching(new);
+        let learning = learning_ports(new);
         let known: HashSet<(&str, MacAddr)> = network
             .logical_switches()
             .iter()
@@ -109,95 +110,97 @@ impl Daemon {
                 FdbPort::Logical(port) => Some(port),
                 FdbPort::Port(_) => None,
             };
-            let teaches = port.is_none_or(|port| teaching.contains(&(key.datapath, port)));
-            if !teaches || is_known(&key) || moved(key.datapath, port) {
+            let learns = port.is_none_or(|port| learning.contains(&(key.datapath, port)));
+            if !learns || is_known(&key) || moved(key.datapath, port) {
                 self.switch.forget(&StateQuery::Fdb(key));
             }
         }
     }
 }
 
-/// The logical ports behind which MAC addresses are learnt.
-fn teaching(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
-    let mut teaching = HashSet::new();
+/// The logical ports behind which the switch learns MAC addresses.
+fn learning_ports(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
+    let mut ports = HashSet::new();
     for (key, datapath) in program.datapaths() {
         let Some(unknown) = datapath.multicast.get(&PortKey::UNKNOWN) else { continue };
-        teaching.extend(unknown.members.iter().map(|&port| (key, port)));
+        ports.extend(unknown.members.iter().map(|&port| (key, port)));
         match &datapath.tunnel_inport {
             TunnelInport::None => {}
             TunnelInport::Shared(port) => {
-                teaching.insert((key, *port));
+                ports.insert((key, *port));
             }
-            TunnelInport::ByHost(hosts) => teaching.extend(hosts.values().map(|&port| (key, port))),
+            TunnelInport::ByHost(hosts) => ports.extend(hosts.values().map(|&port| (key, port))),
         }
     }
-    teaching
+    ports
 }
 
-/// What a running daemon cannot go over to.
-fn refuse(old: &Deployed, new: &Deployed) -> anyhow::Result<()> {
+/// Refuses changes that need a restart: another uplink or another underlay address.
+fn check_applicable(old: &Deployment, new: &Deployment) -> anyhow::Result<()> {
     let Config { host, uplink, .. } = &old.config;
-    const RESTART: &str =
-        "a running switch cannot change that: nothing was changed; restart `weft run`";
+    const RESTART: &str = "a running switch cannot change that, and nothing was changed: \
+                           restart weft run with this file";
     if *uplink != new.config.uplink {
         let now = &new.config.uplink;
-        return Err(anyhow!("the uplink of {host} is {uplink}, and {now} in the file; {RESTART}"));
+        return Err(anyhow!("the uplink of {host} is {uplink}, but {now} in the file; {RESTART}"));
     }
-    let address = |deployed: &Deployed| {
-        let network = &deployed.network;
+    let address = |deployment: &Deployment| {
+        let network = &deployment.network;
         network.host(host).and_then(|host| host.underlay(network.underlay_family()))
     };
-    // Without tunnels nothing has used it.
+    // Without tunnels no socket is bound to the address, so it may change.
     if let (Some(was), now) = (address(old), address(new))
         && now != Some(was)
         && !old.config.underlay.tunnels.is_empty()
     {
         let now = now.map_or("none".to_owned(), |now| now.to_string());
-        let what = format!("the underlay address of {host} is {was}, and {now} in the file");
+        let what = format!("the underlay address of {host} is {was}, but {now} in the file");
         return Err(anyhow!("{what}; {RESTART}"));
     }
     Ok(())
 }
 
-/// Links, tunnels and end points of both, as far as they can be there at the same time: two local ends of one tunnel type cannot, a group beside them can.
-fn both(old: &Underlay, new: &Underlay) -> Underlay {
+/// The union of both underlays. Two tunnels of one type cannot be open at once, so a changed
+/// tunnel is only in its new form. A multicast group may be open beside its tunnel.
+fn merged_underlay(old: &Underlay, new: &Underlay) -> Underlay {
     let mut both = new.clone();
-    let stay: Vec<_> = old.links.iter().filter(|link| !new.links.contains(link)).copied().collect();
-    both.links.extend(stay);
+    let kept: Vec<_> = old.links.iter().filter(|link| !new.links.contains(link)).copied().collect();
+    both.links.extend(kept);
     both.tagged_mtu_bytes = both.tagged_mtu_bytes.max(old.tagged_mtu_bytes);
-    let stay: Vec<_> = old
+    let kept: Vec<_> = old
         .tunnels
         .iter()
         .filter(|tunnel| {
-            let place = |tunnel: &TunnelConfig| (tunnel.port, tunnel.group);
-            new.tunnels.iter().all(|other| place(other) != place(tunnel))
+            let socket = |tunnel: &TunnelConfig| (tunnel.port, tunnel.group);
+            new.tunnels.iter().all(|other| socket(other) != socket(tunnel))
         })
         .copied()
         .collect();
-    both.tunnels.extend(stay);
+    both.tunnels.extend(kept);
     let here: HashSet<_> = new.endpoints.iter().map(|endpoint| endpoint.id).collect();
     let fits = |endpoint: &&EndpointConfig| {
         !here.contains(&endpoint.id)
             && both.tunnels.iter().any(|tunnel| tunnel.spec == endpoint.spec)
     };
-    let stay: Vec<_> = old.endpoints.iter().filter(fits).copied().collect();
-    both.endpoints.extend(stay);
+    let kept: Vec<_> = old.endpoints.iter().filter(fits).copied().collect();
+    both.endpoints.extend(kept);
     both
 }
 
-/// What has to be done with ports.
+/// The ports that a reload removes and adds.
 #[derive(Debug, Default)]
-struct Steps {
-    /// Removed before others are added.
+struct PortSteps {
+    /// Removed first, because a new port needs their number or device.
     replaced: Vec<PortConfig>,
-    /// Added, those that replace others too.
+    /// Added, including the new forms of replaced ports.
     added: Vec<PortConfig>,
-    /// Removed in the end.
+    /// Removed last.
     removed: Vec<PortConfig>,
+    /// How many ports are the same in both files.
     kept: usize,
 }
 
-impl Steps {
+impl PortSteps {
     fn between(old: &Config, new: &Config) -> Self {
         let before: HashMap<_, _> = old.ports.iter().map(|port| (port.port, port)).collect();
         let after: HashMap<_, _> = new.ports.iter().map(|port| (port.port, port)).collect();
@@ -238,7 +241,7 @@ impl Steps {
     }
 }
 
-/// What two ports cannot both have.
+/// The device of a port, which no two ports can have open at once.
 fn device(port: &PortConfig) -> String {
     port.device.to_string()
 }
@@ -260,22 +263,22 @@ fn names_of(program: &Program) -> Vec<String> {
     program.datapaths().map(|(_, datapath)| datapath.name.clone()).collect()
 }
 
-/// What has become of things that have names.
+/// Compares two lists of items that have unique names.
 fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> Changes {
-    let before: HashMap<String, &T> = old.iter().map(|thing| (name(thing), thing)).collect();
-    let after: HashMap<String, &T> = new.iter().map(|thing| (name(thing), thing)).collect();
+    let before: HashMap<String, &T> = old.iter().map(|item| (name(item), item)).collect();
+    let after: HashMap<String, &T> = new.iter().map(|item| (name(item), item)).collect();
     let only = |here: &HashMap<String, &T>, there: &HashMap<String, &T>| {
         sorted(here.keys().filter(|name| !there.contains_key(*name)))
     };
     let changed =
-        before.iter().filter(|(name, thing)| after.get(*name).is_some_and(|now| now != *thing));
+        before.iter().filter(|(name, item)| after.get(*name).is_some_and(|now| now != *item));
     let changed = sorted(changed.map(|(name, _)| name));
     let (added, removed) = (only(&after, &before), only(&before, &after));
     let kept = after.len() - added.len() - changed.len();
     Changes { added, changed, removed, kept }
 }
 
-fn say(reloaded: &Reloaded) {
+fn log(reloaded: &Reloaded) {
     let Reloaded { network, generation, ports, endpoints, .. } = reloaded;
     tracing::info!(
         generation,
@@ -289,8 +292,8 @@ fn say(reloaded: &Reloaded) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::numbers::Numbers;
-    use crate::plan;
+    use crate::host_config;
+    use crate::number_pool::Numbers;
     use network::Network;
 
     const HOSTS: &str = "tunnel = \"geneve\"\n\
@@ -298,7 +301,7 @@ mod tests {
         [[host]]\nname = \"h2\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.2\"]\n\
         [[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.3\"]\n";
 
-    /// `SWITCH/PORT@HOST=DEVICE` each.
+    /// The configuration of host h1 for ports written as `SWITCH/PORT@HOST=DEVICE`.
     fn config(numbers: &mut Numbers, options: &str, ports: &[&str]) -> Config {
         let mut text = format!("{options}\n{HOSTS}");
         let mut last = "";
@@ -317,18 +320,20 @@ mod tests {
             );
         }
         let network = Network::parse(&text, "n.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        plan::plan(&network, network.host("h1").unwrap(), "n.toml", true, numbers).unwrap().config
+        let host = network.host("h1").unwrap();
+        host_config::build(&network, host, "n.toml", true, numbers).unwrap().config
     }
 
     #[test]
-    fn ports_that_stay_are_not_touched_and_devices_are_free_before_others_want_them() {
+    fn unchanged_ports_are_kept_and_devices_are_freed_before_reuse() {
         let mut numbers = Numbers::default();
         let old =
             config(&mut numbers, "", &["a/p1@h1=t1", "a/p2@h1=t2", "b/p3@h1=t3", "b/p4@h1=t4"]);
-        // p2 is gone, p3 has another device, p4's device is p5's now, and p1 has more ports before it.
+        // p2 is removed, p3 gets another device, p5 takes over the device of p4, and p0 is
+        // inserted before p1.
         let new =
             config(&mut numbers, "", &["c/p0@h1=t0", "a/p1@h1=t1", "b/p3@h1=t9", "b/p5@h1=t4"]);
-        let steps = Steps::between(&old, &new);
+        let steps = PortSteps::between(&old, &new);
         let names = |ports: &[PortConfig]| -> Vec<String> {
             ports.iter().map(|port| port.name.clone()).collect()
         };
@@ -343,30 +348,30 @@ mod tests {
     }
 
     #[test]
-    fn port_in_another_switch_is_another_port() {
+    fn port_is_replaced_when_it_moves_to_another_switch() {
         let mut numbers = Numbers::default();
         let old = config(&mut numbers, "", &["a/p1@h1=t1", "b/p2@h1=t2"]);
         let new = config(&mut numbers, "", &["a/p2@h1=t2", "b/p1@h1=t1"]);
         let before: HashSet<_> = old.ports.iter().map(|port| port.port).collect();
         assert!(new.ports.iter().all(|port| !before.contains(&port.port)));
-        let steps = Steps::between(&old, &new);
+        let steps = PortSteps::between(&old, &new);
         assert_eq!((steps.replaced.len(), steps.added.len(), steps.removed.len()), (2, 2, 0));
         assert_eq!(steps.ports().changed, ["p1", "p2"]);
     }
 
     #[test]
-    fn tunnels_of_both_are_there_in_between_unless_they_are_of_one_type() {
+    fn old_and_new_tunnels_coexist_unless_they_have_the_same_type() {
         let mut numbers = Numbers::default();
         let ports = ["a/p1@h1=t1", "a/p2@h2=t2"];
         let old = config(&mut numbers, "", &ports);
         let new = config(&mut numbers, "", &["a/p1@h1=t1", "a/p3@h3=t3"]);
-        let between = both(&old.underlay, &new.underlay);
+        let between = merged_underlay(&old.underlay, &new.underlay);
         assert_eq!((between.tunnels.len(), between.endpoints.len()), (1, 2));
         assert_eq!(endpoint_changes(&old, &new).added, ["geneve 192.0.2.3"]);
         assert_eq!(endpoint_changes(&old, &new).removed, ["geneve 192.0.2.2"]);
 
         let other = config(&mut numbers, "tunnel_options.geneve.udp_port = 6082", &ports);
-        let between = both(&old.underlay, &other.underlay);
+        let between = merged_underlay(&old.underlay, &other.underlay);
         assert_eq!(between, other.underlay, "both would be Geneve");
         assert_eq!(endpoint_changes(&old, &other).changed, ["geneve 192.0.2.2"]);
     }

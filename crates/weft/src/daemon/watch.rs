@@ -1,13 +1,13 @@
-//! Packets that are not delivered, and frames of a port, as they happen.
+//! Streams dropped packets and the frames of a port to clients.
 //!
-//! The datapath copies into a queue with a limit; a client that is too slow misses copies and is told how many. It holds up
-//! nobody but itself.
+//! The datapath copies packets into a bounded queue. A slow client misses copies and is told how
+//! many; it delays neither forwarding nor other clients.
 
 use super::Daemon;
-use super::deployed::Deployed;
+use super::deployment::Deployment;
 use crate::clock::{Utc, since_epoch};
-use crate::control::Client;
-use crate::control::answers::{CaptureStart, DropRow, FlowRef, FrameRow};
+use crate::control::Connection;
+use crate::control::replies::{CaptureStart, DropRow, FlowRef, FrameRow};
 use datapath::megaflow::MegaflowId;
 use datapath::watch::{CapturedFrame, Direction, DroppedPacket, Watching};
 use flow::DropReason;
@@ -18,64 +18,71 @@ use std::io;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often it is looked whether a client has hung up for which there is nothing.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// Rows written together.
+/// How often an idle stream checks whether its client has closed the connection.
+pub(super) const CLOSE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of rows per write.
 const BATCH: usize = 256;
-/// So long, and so many, flows that decided are remembered: whoever drops one packet drops many.
-const REMEMBERED: (Duration, usize) = (Duration::from_secs(1), 1024);
+/// How long the deciding flow of a megaflow is cached: one megaflow drops many packets.
+const FLOW_CACHE_AGE: Duration = Duration::from_secs(1);
+/// Maximum number of cached deciding flows.
+const FLOW_CACHE_SIZE: usize = 1024;
 
 impl Daemon {
-    /// Streams packets that are not delivered.
+    /// Streams dropped packets.
     pub(super) fn drops(
         &self,
         port: Option<&str>,
         reason: Option<&str>,
-        client: &mut Client,
+        client: &mut Connection,
     ) -> io::Result<()> {
-        let wanted = self.in_use().wanted_drops(port, reason);
-        let (port, reason) = match wanted {
-            Ok(wanted) => wanted,
-            Err(error) => return client.refuse(&error),
+        let filter = self.deployment().drop_filter(port, reason);
+        let (port, reason) = match filter {
+            Ok(filter) => filter,
+            Err(error) => return client.reject(&error),
         };
         let watching = match self.datapath.watch_drops() {
             Ok(watching) => watching,
             Err(error) => return client.fail(&error.to_string()),
         };
         client.ok(&json!({}))?;
-        let mut decided = Decided { daemon: self, known: HashMap::new(), since: Instant::now() };
+        let mut flows = DecidingFlows::new(self);
         let mut missed = 0;
         stream(&watching, client, |client, dropped: Vec<DroppedPacket>| {
-            let in_use = self.in_use();
+            let deployment = self.deployment();
             for packet in dropped {
                 missed += packet.missed;
                 let is_wanted = port.is_none_or(|port| port == packet.port)
                     && reason.is_none_or(|reason| reason == packet.reason);
                 if is_wanted {
-                    let flow = packet.megaflow.and_then(|megaflow| decided.by(megaflow));
-                    client.row(&drop_row(&in_use, packet, flow, std::mem::take(&mut missed)))?;
+                    let flow = packet.megaflow.and_then(|megaflow| flows.last(megaflow));
+                    client.row(&drop_row(
+                        &deployment,
+                        packet,
+                        flow,
+                        std::mem::take(&mut missed),
+                    ))?;
                 }
             }
             Ok(())
         })
     }
 
-    /// Streams the frames that a guest sends and gets.
+    /// Streams the frames that a guest sends and receives.
     pub(super) fn capture(
         &self,
         port: &str,
         snap_bytes: usize,
-        client: &mut Client,
+        client: &mut Connection,
     ) -> io::Result<()> {
-        let number = match self.in_use().port(port) {
+        let number = match self.deployment().port(port) {
             Ok(port) => port.port,
-            Err(error) => return client.refuse(&error),
+            Err(error) => return client.reject(&error),
         };
         let watching = match self.datapath.watch_frames(number, snap_bytes) {
             Ok(watching) => watching,
             Err(error) => return client.fail(&error.to_string()),
         };
-        let what = format!("port {port} of {}: frames of its guest", self.host);
+        let what = format!("the guest of port {port} on host {}", self.host);
         client.ok(&CaptureStart { what })?;
         stream(&watching, client, |client, frames: Vec<CapturedFrame>| {
             frames.iter().try_for_each(|frame| {
@@ -84,10 +91,10 @@ impl Daemon {
                     Direction::ToGuest => "to_guest",
                 };
                 client.row(&FrameRow {
-                    time_ns: nanos(frame.time),
+                    time_ns: epoch_ns(frame.time),
                     direction: direction.to_owned(),
                     len: frame.len,
-                    bytes: hexadecimal(&frame.bytes),
+                    bytes: to_hex(&frame.bytes),
                     missed: frame.missed,
                 })
             })
@@ -95,16 +102,17 @@ impl Daemon {
     }
 }
 
-/// Hands what comes to `write`, in batches, until the client hangs up or the datapath ends.
+/// Passes watched items to `write`, in batches, until the client closes the connection or the
+/// datapath stops.
 fn stream<T>(
     watching: &Watching<T>,
-    client: &mut Client,
-    mut write: impl FnMut(&mut Client, Vec<T>) -> io::Result<()>,
+    client: &mut Connection,
+    mut write: impl FnMut(&mut Connection, Vec<T>) -> io::Result<()>,
 ) -> io::Result<()> {
     client.flush()?;
-    let mut look = Instant::now() + LOOK;
+    let mut next_check = Instant::now() + CLOSE_CHECK_INTERVAL;
     loop {
-        match watching.recv_timeout(LOOK) {
+        match watching.recv_timeout(CLOSE_CHECK_INTERVAL) {
             Ok(first) => {
                 let batch = std::iter::once(first).chain(watching.try_iter()).take(BATCH);
                 write(client, batch.collect())?;
@@ -113,18 +121,19 @@ fn stream<T>(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        // Of what comes there may be nothing that the client wants.
-        if Instant::now() >= look {
-            if client.has_hung_up() {
+        // A filter may reject every row, so a failed write alone does not reveal a closed client.
+        if Instant::now() >= next_check {
+            if client.is_closed() {
                 return Ok(());
             }
-            look = Instant::now() + LOOK;
+            next_check = Instant::now() + CLOSE_CHECK_INTERVAL;
         }
     }
 }
 
-impl Deployed {
-    fn wanted_drops(
+impl Deployment {
+    /// The port and the drop reason with these names.
+    fn drop_filter(
         &self,
         port: Option<&str>,
         reason: Option<&str>,
@@ -132,48 +141,51 @@ impl Deployed {
         let port = port.map(|name| self.any_port(name)).transpose()?;
         let find = |name: &str| {
             let found = DropReason::ALL.iter().find(|reason| reason.name() == name).copied();
-            found.ok_or_else(|| format!("there is no drop reason `{name}`"))
+            found.ok_or_else(|| format!("no drop reason `{name}`: weft monitor --help lists them"))
         };
         Ok((port, reason.map(find).transpose()?))
     }
 }
 
-/// Which flows decided what megaflows do.
-struct Decided<'d> {
+/// A short-lived cache of the logical flows that decided megaflows.
+struct DecidingFlows<'d> {
     daemon: &'d Daemon,
-    known: HashMap<MegaflowId, Option<FlowRef>>,
+    cached: HashMap<MegaflowId, Option<FlowRef>>,
     since: Instant,
 }
 
-impl Decided<'_> {
-    /// The flow that decided last.
-    fn by(&mut self, megaflow: MegaflowId) -> Option<FlowRef> {
-        let (time, most) = REMEMBERED;
-        if self.since.elapsed() > time || self.known.len() >= most {
-            self.known.clear();
+impl<'d> DecidingFlows<'d> {
+    fn new(daemon: &'d Daemon) -> Self {
+        Self { daemon, cached: HashMap::new(), since: Instant::now() }
+    }
+
+    /// The last flow that the packets of `megaflow` matched.
+    fn last(&mut self, megaflow: MegaflowId) -> Option<FlowRef> {
+        if self.since.elapsed() > FLOW_CACHE_AGE || self.cached.len() >= FLOW_CACHE_SIZE {
+            self.cached.clear();
             self.since = Instant::now();
         }
-        let ask = || {
+        let query = || {
             let flows = self.daemon.switch.decided_by(megaflow)?;
             flows.last().map(|flow| FlowRef::from(&**flow))
         };
-        self.known.entry(megaflow).or_insert_with(ask).clone()
+        self.cached.entry(megaflow).or_insert_with(query).clone()
     }
 }
 
 fn drop_row(
-    in_use: &Deployed,
+    deployment: &Deployment,
     packet: DroppedPacket,
     flow: Option<FlowRef>,
     missed: u64,
 ) -> DropRow {
     let DroppedPacket { time, port, reason, len, mut head, .. } = packet;
-    // What was cut off is not read, but its length counts.
+    // The copy is cut to its headers; extraction checks lengths against the whole frame.
     head.resize(len.clamp(head.len(), PacketBuf::MAX_FRAME), 0);
     let key = flow::extract(&PacketBuf::from_bytes(&head), port, None);
     DropRow {
         time: Utc(time).to_string(),
-        port: in_use.port_name(port),
+        port: deployment.port_name(port),
         reason: reason.name().to_owned(),
         meaning: reason.meaning().to_owned(),
         len,
@@ -183,11 +195,11 @@ fn drop_row(
     }
 }
 
-pub(super) fn nanos(time: SystemTime) -> u64 {
+pub(super) fn epoch_ns(time: SystemTime) -> u64 {
     u64::try_from(since_epoch(time).as_nanos()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |half: u8| char::from(DIGITS[usize::from(half & 0xf)]);
     bytes.iter().flat_map(|&byte| [digit(byte >> 4), digit(byte)]).collect()
@@ -198,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_two_digits_each() {
-        assert_eq!(hexadecimal(&[0, 1, 0xab, 0xff]), "0001abff");
+    fn to_hex_writes_two_digits_per_byte() {
+        assert_eq!(to_hex(&[0, 1, 0xab, 0xff]), "0001abff");
     }
 }

@@ -1,24 +1,24 @@
-//! The megaflows of a running switch.
+//! Shows the megaflows of a running switch.
 
 use super::Args;
 use crate::Failure;
-use crate::control::answers::{FlowRow, FlowsEnd};
+use crate::control::replies::{FlowRow, FlowsEnd};
 use crate::control::{Request, Stream};
-use crate::monitor::decided;
-use crate::text::Output;
+use crate::monitor::flow_summary;
+use crate::stdio::Output;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-/// What comes first.
+/// The sort key of megaflows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Sort {
-    /// Most packets
+    /// Number of packets
     Packets,
-    /// Most bytes
+    /// Number of bytes
     Bytes,
-    /// The oldest
+    /// Time since installation
     Age,
 }
 
@@ -59,12 +59,13 @@ fn describe(row: &FlowRow, brief: bool) -> String {
     let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
     let (age, idle) = (seconds(row.age_ms), seconds(row.idle_ms));
     let mut text = format!(
-        "{port}: {condition}  actions {actions}  packets {packets}  bytes {bytes}  age {age}  idle {idle}\n"
+        "{port}: {condition}  actions {actions}  packets {packets}  bytes {bytes}  age {age}  \
+         idle {idle}\n"
     );
     if !brief {
         for flow in &row.flows {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "    {}", decided(flow));
+            let _ = writeln!(text, "    {}", flow_summary(flow));
         }
     }
     text
@@ -78,8 +79,8 @@ fn totals(shown: u64, end: &FlowsEnd) -> String {
     };
     let misses = cache.lookups.saturating_sub(cache.exact_hits + cache.search_hits);
     let mut text = format!(
-        "{shown} shown of {} megaflows with {} masks; program generation {}\n\
-         {} lookups: exact match {}, search {}, missed {}; {} upcalls answered, {} without a megaflow\n",
+        "{shown} of {} megaflows with {} masks; program generation {}\n\
+         {} lookups: exact match {}, mask search {}, miss {}; {} upcalls, {} not cached\n",
         cache.megaflows,
         cache.masks,
         switch.generation,
@@ -92,8 +93,7 @@ fn totals(shown: u64, end: &FlowsEnd) -> String {
     );
     if switch.mask_limited > 0 {
         let limited = switch.mask_limited;
-        text +=
-            &format!("{limited} packets cached one by one, because there were too many masks\n");
+        text += &format!("{limited} megaflows match a single packet: too many different masks\n");
     }
     text
 }
@@ -101,12 +101,12 @@ fn totals(shown: u64, end: &FlowsEnd) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::answers::FlowRef;
+    use crate::control::replies::FlowRef;
     use datapath::stats::MegaflowStats;
     use switch::SwitchStats;
 
     #[test]
-    fn megaflow_is_a_line_and_one_for_each_flow_that_decided() {
+    fn describe_lists_a_megaflow_and_its_logical_flows() {
         let flow = FlowRef {
             stage: "ls_in_l2_lkup".to_owned(),
             priority: 50,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_have_the_rates_of_hits() {
+    fn totals_show_hit_rates() {
         let cache = MegaflowStats {
             megaflows: 5,
             masks: 2,
@@ -146,11 +146,11 @@ mod tests {
         };
         let switch = SwitchStats { generation: 3, upcalls: 25, refused: 1, ..Default::default() };
         let text = "\
-2 shown of 5 megaflows with 2 masks; program generation 3
-1000 lookups: exact match 90.0 %, search 7.5 %, missed 2.5 %; 25 upcalls answered, 1 without a megaflow
+2 of 5 megaflows with 2 masks; program generation 3
+1000 lookups: exact match 90.0 %, mask search 7.5 %, miss 2.5 %; 25 upcalls, 1 not cached
 ";
         assert_eq!(totals(2, &FlowsEnd { cache, switch: switch.clone() }), text);
-        let limited = "7 packets cached one by one, because there were too many masks\n";
+        let limited = "7 megaflows match a single packet: too many different masks\n";
         let switch = SwitchStats { mask_limited: 7, ..switch };
         assert_eq!(totals(2, &FlowsEnd { cache, switch }), [text, limited].concat());
     }

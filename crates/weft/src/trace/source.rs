@@ -1,8 +1,9 @@
-//! The program that a packet is traced through, of each kind of source.
+//! Loads the pipeline that a packet is traced through.
 
 use super::{Args, Format, PortName};
+use crate::daemon::no_such_host;
 use crate::line_check::LineFault;
-use crate::{Failure, text};
+use crate::{Failure, stdio};
 use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
 use lflow::parse_packet;
@@ -14,33 +15,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::Path;
 
-/// A program, and what people know of it.
+/// A pipeline and the names that its packets and output use.
 pub struct Source {
     pub program: Program,
     pub learned: LearnedTables,
-    /// Where the end points are.
+    /// Descriptions of the tunnel end points.
     pub endpoints: BTreeMap<EndpointId, String>,
-    /// What was passed over.
+    /// Warnings about parts of the source that were skipped.
     pub warnings: Vec<String>,
-    /// The names of ports, where packets are described in the syntax of ovs-ofctl.
+    /// The port names of an ovs-ofctl bridge; `None` for logical flows.
     ofctl_ports: Option<Ports>,
 }
 
 impl Source {
     pub fn load(args: &Args, text: &str) -> Result<Self, Failure> {
-        let format = args.format.unwrap_or_else(|| guess(&args.source, text));
+        let format = args.format.unwrap_or_else(|| detect_format(&args.source, text));
         if args.host.is_some() && format != Format::Network {
-            return Err(Failure::Input(anyhow!("--host is for network files")));
+            return Err(Failure::Input(anyhow!(
+                "--host applies to network files only: remove it, or add --format network"
+            )));
         }
         if format != Format::Ofctl && !(args.port.is_empty() && args.tunnel_port.is_empty()) {
             return Err(Failure::Input(anyhow!(
-                "--port and --tunnel-port are for ovs-ofctl flows"
+                "--port and --tunnel-port apply to ovs-ofctl flows only: remove them, or add \
+                 --format ofctl"
             )));
         }
         match format {
-            Format::Network => of_network(args, text),
-            Format::Southbound => of_southbound(args, text),
-            Format::Ofctl => of_flows(args, text),
+            Format::Network => load_network(args, text),
+            Format::Southbound => load_southbound(args, text),
+            Format::Ofctl => load_flows(args, text),
         }
     }
 
@@ -54,7 +58,7 @@ impl Source {
         }
     }
 
-    /// The key of a packet that is described in the language of the source.
+    /// Parses the description of a packet in the language of the source.
     pub fn packet(&self, text: &str) -> Result<FlowKey, Failure> {
         let fault = match &self.ofctl_ports {
             None => match parse_packet(text, &self.program) {
@@ -73,7 +77,7 @@ impl Source {
         Err(Failure::Input(anyhow!("packet, column {column}: {message}\n    {excerpt}")))
     }
 
-    /// A port by its name, or of a bridge also by its number.
+    /// Finds a port by its name, or on a bridge also by its number.
     pub fn in_port(&self, name: &str) -> Result<PortNo, Failure> {
         if self.ofctl_ports.is_some()
             && let Ok(number) = name.parse()
@@ -84,8 +88,8 @@ impl Source {
     }
 }
 
-/// By the name, and else by what the text begins with.
-fn guess(path: &Path, text: &str) -> Format {
+/// Detects the format by the file name extension, otherwise by the first line.
+fn detect_format(path: &Path, text: &str) -> Format {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => return Format::Network,
         Some("json") => return Format::Southbound,
@@ -94,29 +98,28 @@ fn guess(path: &Path, text: &str) -> Format {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     match first {
         Some(line) if line.starts_with('{') => Format::Southbound,
-        // A table, or a key of the top level: TOML has blanks around `=` or quotes behind it; flows have neither.
+        // A TOML table or key. Flows have no blanks around `=`.
         Some(line) if line.starts_with('[') || line.contains(" = ") => Format::Network,
         _ => Format::Ofctl,
     }
 }
 
-/// An error a line, each with what it is about.
-fn lines(what: &str, errors: impl IntoIterator<Item = impl Display>) -> Failure {
-    let lines: Vec<_> = errors.into_iter().map(|error| format!("{what}: {error}")).collect();
+/// Joins errors, one per line, each after the name of the file.
+fn join_errors(file: &str, errors: impl IntoIterator<Item = impl Display>) -> Failure {
+    let lines: Vec<_> = errors.into_iter().map(|error| format!("{file}: {error}")).collect();
     Failure::Input(anyhow!(lines.join("\n")))
 }
 
-fn of_network(args: &Args, text: &str) -> Result<Source, Failure> {
-    let file = text::name(&args.source);
+fn load_network(args: &Args, text: &str) -> Result<Source, Failure> {
+    let file = stdio::display_name(&args.source);
     let network = Network::parse(text, &file).map_err(Failure::input)?;
     let mut endpoints = BTreeMap::new();
     let placement = match &args.host {
         None => Placement::of_all(&network),
         Some(name) => {
-            let host = network.host(name).ok_or_else(|| {
-                let names: Vec<_> = network.hosts().iter().map(|host| host.name.as_str()).collect();
-                Failure::Input(anyhow!("{file} has no host {name:?}; it has {}", names.join(", ")))
-            })?;
+            let host = network
+                .host(name)
+                .ok_or_else(|| Failure::Input(no_such_host(&network, name, &file)))?;
             let mut numbers = BTreeMap::new();
             let mut ports = 0;
             let number = |_: &LogicalSwitch, _: &Port| {
@@ -143,16 +146,17 @@ fn of_network(args: &Args, text: &str) -> Result<Source, Failure> {
     Ok(Source { endpoints, ..Source::new(loader.program(), LearnedTables::default()) })
 }
 
-fn of_southbound(args: &Args, text: &str) -> Result<Source, Failure> {
-    let file = text::name(&args.source);
+fn load_southbound(args: &Args, text: &str) -> Result<Source, Failure> {
+    let file = stdio::display_name(&args.source);
     let database = Southbound::parse(text).with_context(|| file.clone()).map_err(Failure::Input)?;
-    let network = database.network().map_err(|errors| lines(&file, errors))?;
+    let network = database.network().map_err(|errors| join_errors(&file, errors))?;
     let warnings = network.warnings;
     Ok(Source { warnings, ..Source::new(network.loader.program(), network.learned) })
 }
 
-/// Every port that a flow mentions is there; those that have no name are called by their numbers.
-fn of_flows(args: &Args, text: &str) -> Result<Source, Failure> {
+/// Builds a bridge that has every port that its flows mention. Ports without a name are called
+/// `port` and their number.
+fn load_flows(args: &Args, text: &str) -> Result<Source, Failure> {
     let named = |kind: BridgePortKind| {
         move |port: &PortName| {
             (port.number, BridgePort { name: port.name.clone(), kind: kind.clone() })
@@ -161,7 +165,8 @@ fn of_flows(args: &Args, text: &str) -> Result<Source, Failure> {
     let devices = args.port.iter().map(named(BridgePortKind::Device));
     let declared: BTreeSet<PortNo> =
         args.port.iter().chain(&args.tunnel_port).map(|port| port.number).collect();
-    // End points are known when the flows are read, and flows are read when the names of ports are known.
+    // The flows are parsed twice: their tunnel addresses become end points of the tunnel ports, but
+    // parsing needs the names of all ports.
     let with_ports = |endpoints: &BTreeMap<EndpointId, String>, mentioned: &Mentioned| {
         let endpoints = mentioned.remotes.iter().copied().zip(endpoints.keys().copied()).collect();
         let tunnels = args.tunnel_port.iter().map(named(BridgePortKind::Tunnel { endpoints }));
@@ -171,7 +176,7 @@ fn of_flows(args: &Args, text: &str) -> Result<Source, Failure> {
         }
         Ok::<_, ofctl::PortError>(bridge)
     };
-    let file = text::name(&args.source);
+    let file = stdio::display_name(&args.source);
     let mut bridge = with_ports(&BTreeMap::new(), &Mentioned::default()).map_err(Failure::input)?;
     bridge.apply(text, &file, 0).map_err(Failure::input)?;
     let mentioned = Mentioned::by(&bridge);

@@ -1,25 +1,26 @@
-//! Whether all ports and tunnels of a host fit into what the system lets one process have open.
+//! Checks that the ports and tunnels of a host fit into the limit of open files of this process.
 
 use anyhow::{Result, bail};
 use datapath::config::Config;
 use flow::TunnelType;
 use std::collections::HashSet;
 
-/// What is open besides tunnels and ports: standard streams, signals, epoll, netlink, the uplink, the control socket and its
-/// clients, and what is open for a moment while a port is made.
-const BESIDES: u64 = 60;
-/// What each thread that forwards has for itself: an epoll, what wakes it, and two sockets on the uplink.
+/// Descriptors besides tunnels and ports: standard streams, signals, epoll, netlink, the uplink,
+/// the control socket and its clients, and temporary ones while a port is created.
+const BASE: u64 = 60;
+/// Descriptors of each forwarding thread: an epoll, its waker, and two sockets on the uplink.
 const PER_WORKER: u64 = 4;
 
-/// Lets this process have as many files open as it may, and checks that the switch fits.
+/// Raises the soft limit to the hard limit and checks that the switch fits. Without this check,
+/// ports and sockets would fail to open one by one.
 ///
 /// # Errors
-/// It does not. Otherwise it would show as one port or socket after the other that cannot be opened.
-pub fn check(config: &Config) -> Result<()> {
+/// The switch needs more open files than the hard limit allows.
+pub fn require(config: &Config) -> Result<()> {
     let allowed = match netdev::limits::raise_open_files() {
         Ok(allowed) => allowed,
         Err(error) => {
-            // There may be enough as it is; what lacks is said when it is opened.
+            // The present limit may suffice; otherwise opening a port reports the error.
             tracing::warn!("{error}");
             return Ok(());
         }
@@ -31,9 +32,9 @@ fn fits(config: &Config, allowed: u64) -> Result<()> {
     let needed = needed(config);
     if needed > allowed {
         bail!(
-            "the switch of {} needs up to {needed} open files for {} ports and {} tunnel end points of its own, but may have \
-             {allowed}: raise the limit, for example with `ulimit -Hn {needed}` as root or with LimitNOFILE={needed} in a \
-             unit of systemd",
+            "the switch of {} needs up to {needed} open files for {} ports and {} local tunnel \
+             ends, but its limit is {allowed}: raise the limit with `ulimit -Hn {needed}` as root, \
+             or with LimitNOFILE={needed} in a systemd unit",
             config.host,
             config.ports.len(),
             config.underlay.tunnels.len(),
@@ -42,25 +43,24 @@ fn fits(config: &Config, allowed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The most files that the switch has open at once.
+/// Upper bound of the files that the switch has open at once.
 fn needed(config: &Config) -> u64 {
     let udp = config
         .underlay
         .tunnels
         .iter()
         .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
-    // Tunnels with the same address and the same checksums send from the same ports.
+    // Tunnels with the same address and checksum setting share their sending sockets.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
-    // What goes without checksum has sockets of its own beside those for trains.
+    // UDP_SEGMENT needs a socket with checksums, so senders without checksums have both kinds.
     let sources: u64 = senders.iter().map(|(_, checksum)| if *checksum { 1 } else { 2 }).sum();
     let workers = config.workers.count.max(1) as u64;
     let groups =
         config.underlay.tunnels.iter().filter(|tunnel| tunnel.group.is_some()).count() as u64;
     let tunnels = config.underlay.tunnels.len() as u64 - groups;
-    // Each worker has a queue of each device, and a socket of each tunnel; one more socket of each tunnel keeps the host's own
-    // stack from answering. A multicast group is heard by one.
-    BESIDES
-        + workers * PER_WORKER
+    // Each worker has a queue of each device and a socket of each tunnel. One more socket of each
+    // tunnel keeps the network stack of the host from answering. One worker reads each group.
+    BASE + workers * PER_WORKER
         + workers * config.ports.len() as u64
         + (workers + 1) * tunnels
         + groups
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use network::Network;
 
-    /// The switch of h1 with `ports` ports, all on one logical switch of each of these types.
+    /// The configuration of h1 with one logical switch of each type and `ports` ports on each.
     fn config(tunnels: &[&str], ports: usize) -> Config {
         use std::fmt::Write;
         let mut text = String::new();
@@ -96,26 +96,32 @@ mod tests {
         }
         let network =
             Network::parse(&text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        let mut numbers = crate::numbers::Numbers::default();
+        let mut numbers = crate::number_pool::Numbers::default();
         let host = network.host("h1").unwrap();
-        crate::plan::plan(&network, host, "network.toml", true, &mut numbers).unwrap().config
+        crate::host_config::build(&network, host, "network.toml", true, &mut numbers)
+            .unwrap()
+            .config
     }
 
     #[test]
-    fn ports_and_tunnels_are_counted_when_a_switch_is_to_fit() {
+    fn needed_files_grow_with_ports_workers_and_tunnels() {
         let files = |tunnels: &[&str], ports| needed(&config(tunnels, ports));
         let one = files(&["gre"], 1);
-        assert_eq!(files(&["gre"], 2), one + 1, "one each port");
+        assert_eq!(files(&["gre"], 2), one + 1, "one file per port");
         let mut workers = config(&["gre"], 2);
         workers.workers.count = 3;
-        assert_eq!(needed(&workers), one + 1 + 2 * (4 + 2 + 1), "and each worker has its own");
+        assert_eq!(needed(&workers), one + 1 + 2 * (4 + 2 + 1), "each worker opens its own files");
         let vxlan = files(&["vxlan"], 1);
-        assert_eq!(vxlan, one + 64, "and a socket each source port of UDP");
-        assert_eq!(files(&["vxlan", "geneve"], 1), vxlan + 2 + 1, "which two tunnels share");
+        assert_eq!(vxlan, one + 64, "one socket per source port");
+        assert_eq!(
+            files(&["vxlan", "geneve"], 1),
+            vxlan + 2 + 1,
+            "two tunnels share the source ports"
+        );
     }
 
     #[test]
-    fn refusal_says_how_many_files_are_needed_when_they_do_not_fit() {
+    fn error_states_the_needed_limit_when_the_switch_does_not_fit() {
         let config = config(&["vxlan"], 1000);
         let needed = needed(&config);
         assert!(fits(&config, needed).is_ok());

@@ -1,9 +1,10 @@
-//! What the daemon has: megaflows, flows of the program, addresses, tunnels.
+//! Answers the requests that read or clear the state of the switch: megaflows, the program, learnt
+//! addresses and tunnels.
 
 use super::Daemon;
-use super::deployed::enumerate;
-use crate::control::Client;
-use crate::control::answers::{
+use super::deployment::list_names;
+use crate::control::Connection;
+use crate::control::replies::{
     Binding, Fdb, FlowRef, FlowRow, FlowsEnd, Forgotten, LocalEnd, ProgramRow, Refused, RemoteEnd,
     Station, Tagged, Tunnels,
 };
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::MacAddr;
 
-/// Megaflows asked for at once: what the forwarding thread does between two batches of frames.
-const PORTION: usize = 128;
+/// Megaflows read in one call. The forwarding thread reads them between two batches of frames.
+const DUMP_BATCH: usize = 128;
 
 impl Daemon {
     /// Streams the megaflows.
@@ -29,30 +30,30 @@ impl Daemon {
         &self,
         port: Option<&str>,
         min_packets: u64,
-        client: &mut Client,
+        client: &mut Connection,
     ) -> io::Result<()> {
-        let port = match port.map(|name| self.in_use().any_port(name)).transpose() {
+        let port = match port.map(|name| self.deployment().any_port(name)).transpose() {
             Ok(port) => port,
-            Err(error) => return client.refuse(&error),
+            Err(error) => return client.reject(&error),
         };
         client.ok(&json!({}))?;
         let mut next = Some(DumpCursor::default());
         while let Some(from) = next.take() {
-            let (rows, then) = match self.switch.flows(from, PORTION) {
+            let (rows, then) = match self.switch.flows(from, DUMP_BATCH) {
                 Ok(found) => found,
                 Err(error) => return client.fail(&error.to_string()),
             };
-            let in_use = self.in_use();
+            let deployment = self.deployment();
             for row in rows {
                 let condition = &row.megaflow.condition;
-                let is_of_one = condition.mask().get(Field::InPort) == Field::InPort.all_ones();
+                let has_in_port = condition.mask().get(Field::InPort) == Field::InPort.all_ones();
                 let number = PortNo(condition.key().get(Field::InPort) as u32);
                 if row.usage.packets < min_packets || port.is_some_and(|port| port != number) {
                     continue;
                 }
                 client.row(&FlowRow {
                     id: row.megaflow.id.to_string(),
-                    port: is_of_one.then(|| in_use.port_name(number)),
+                    port: has_in_port.then(|| deployment.port_name(number)),
                     condition: condition.to_string(),
                     actions: ShowActions(&row.megaflow.actions).to_string(),
                     packets: row.usage.packets,
@@ -71,8 +72,8 @@ impl Daemon {
         }
     }
 
-    /// Streams the flows of the program.
-    pub(super) fn program(&self, name: Option<&str>, client: &mut Client) -> io::Result<()> {
+    /// Streams the logical flows of the program with their counters.
+    pub(super) fn program(&self, name: Option<&str>, client: &mut Connection) -> io::Result<()> {
         let program = self.switch.program();
         let mut names: BTreeMap<GroupId, Vec<String>> = BTreeMap::new();
         for (_, datapath) in program.datapaths() {
@@ -85,10 +86,10 @@ impl Daemon {
             if !known.contains(&name) {
                 known.sort_unstable();
                 let host = &self.host;
-                let has = enumerate(&known);
-                let why =
-                    format!("no logical switch or router `{name}` concerns {host}; it has {has}");
-                return client.refuse(&why);
+                return client.reject(&format!(
+                    "no logical switch or router `{name}` on host {host}: use one of {}",
+                    list_names(&known)
+                ));
             }
             names.retain(|_, names| names.iter().any(|known| known == name));
         }
@@ -111,14 +112,14 @@ impl Daemon {
         client.end(&json!({}))
     }
 
-    /// Where addresses are.
+    /// The configured and learnt addresses.
     pub(super) fn fdb(&self) -> Fdb {
-        let in_use = self.in_use();
+        let deployment = self.deployment();
         let program = self.switch.program();
-        let network = &in_use.network;
+        let network = &deployment.network;
         let mut fdb = Fdb::default();
-        let here = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
-        for switch in network.logical_switches().iter().filter(|switch| here(&switch.name)) {
+        let is_local = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
+        for switch in network.logical_switches().iter().filter(|switch| is_local(&switch.name)) {
             fdb.stations.extend(switch.ports.iter().map(|port| Station {
                 logical_switch: switch.name.clone(),
                 mac: port.mac.to_string(),
@@ -130,7 +131,7 @@ impl Daemon {
         }
         let names_at = |datapath: DatapathKey, place| match place {
             FdbPort::Logical(port) => names(&program, datapath, port),
-            FdbPort::Port(port) => (datapath_name(&program, datapath), in_use.port_name(port)),
+            FdbPort::Port(port) => (datapath_name(&program, datapath), deployment.port_name(port)),
         };
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
             let (logical_switch, port) = names_at(key.datapath, place);
@@ -166,33 +167,33 @@ impl Daemon {
         fdb
     }
 
-    fn age_ms(&self, question: &StateQuery) -> Option<u64> {
-        self.switch.learnt_since(question).map(millis)
+    fn age_ms(&self, query: &StateQuery) -> Option<u64> {
+        self.switch.learnt_since(query).map(millis)
     }
 
-    /// Forgets what was learnt of a MAC address.
+    /// Deletes the learnt stations and bindings of a MAC address.
     pub(super) fn forget(&self, mac: MacAddr) -> Forgotten {
         let stations = self.switch.fdb().into_iter().filter(|(key, _)| key.mac == mac);
         let bindings = self.switch.bindings().into_iter().filter(|(_, known)| *known == mac);
-        let questions = stations
+        let queries = stations
             .map(|(key, _)| StateQuery::Fdb(key))
             .chain(bindings.map(|(key, _)| StateQuery::MacBinding(key)));
-        let questions: Vec<_> = questions.collect();
-        questions.iter().for_each(|question| self.switch.forget(question));
-        Forgotten { entries: questions.len() }
+        let queries: Vec<_> = queries.collect();
+        queries.iter().for_each(|query| self.switch.forget(query));
+        Forgotten { entries: queries.len() }
     }
 
-    /// The ends of tunnels.
+    /// The tunnels and their end points, with counters.
     pub(super) fn tunnels(&self) -> Result<Tunnels, DatapathError> {
-        let (in_use, now) = (self.in_use(), self.datapath.snapshot()?);
-        let underlay = &in_use.config.underlay;
+        let (deployment, now) = (self.deployment(), self.datapath.snapshot()?);
+        let underlay = &deployment.config.underlay;
         let local = underlay.tunnels.iter().map(|tunnel| LocalEnd {
             tunnel: tunnel.spec.tunnel.name().to_owned(),
             local: tunnel.address(),
             port: tunnel.spec.port,
         });
         let remote = now.endpoints.into_iter().map(|stats| RemoteEnd {
-            host: in_use.host_at(stats.remote).map(str::to_owned),
+            host: deployment.host_at(stats.remote).map(str::to_owned),
             stats,
         });
         Ok(Tunnels {
@@ -206,7 +207,7 @@ impl Daemon {
     }
 }
 
-/// The flows of a group, each once, in the order of the pipeline.
+/// The flows of a datapath group without duplicates, in pipeline order.
 fn flows_of(program: &Program, group: GroupId) -> Vec<Arc<Flow>> {
     let tables = (0..TableId::LOGICAL).flat_map(|number| {
         let of = |direction| TableId::logical(direction, number);
@@ -219,7 +220,7 @@ fn flows_of(program: &Program, group: GroupId) -> Vec<Arc<Flow>> {
     flows
 }
 
-/// What a logical port and its datapath are called.
+/// The names of a datapath and one of its logical ports.
 fn names(program: &Program, datapath: DatapathKey, port: PortKey) -> (String, String) {
     let named = program.datapath(datapath).and_then(|datapath| datapath.ports.get(&port));
     let name = named.map_or_else(|| port.to_string(), |port| port.name.clone());
@@ -230,7 +231,7 @@ fn datapath_name(program: &Program, key: DatapathKey) -> String {
     program.datapath(key).map_or_else(|| key.to_string(), |datapath| datapath.name.clone())
 }
 
-/// The host on which the port is at which a MAC address was learnt, or for which the port stands.
+/// The host behind which a MAC address was learnt; `None` when only the uplink is known.
 fn host_of(network: &Network, switch: &str, place: FdbPort) -> Option<String> {
     let FdbPort::Logical(key) = place else { return None };
     let switch = network.logical_switch(switch)?;

@@ -1,4 +1,4 @@
-//! A frame of a capture.
+//! Reads one frame of a capture file.
 
 use anyhow::{Context, Result, anyhow, bail};
 use flow::{FlowKey, PortNo};
@@ -8,22 +8,25 @@ use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 use std::fs::File;
 use std::path::Path;
 
-/// Bytes of the longest block of a capture; frames have 256 KiB at most (pcap(3PCAP)).
+/// The longest accepted block. Frames have at most 256 KiB (pcap(3PCAP)).
 const MAX_BLOCK_BYTES: usize = 1 << 20;
 
-/// The key of frame `number`, from 1, of a file, which comes in by `in_port`.
+/// The flow key of a frame of a capture file that `in_port` receives. `number` counts from 1.
+///
+/// # Errors
+/// The file is not a capture, has no such frame, or the frame is malformed.
 pub fn key(path: &Path, number: u64, in_port: PortNo) -> Result<FlowKey> {
     let name = path.display();
     let frame = read(path, number).with_context(|| format!("cannot read {name}"))?;
-    flow::extract(&PacketBuf::from_bytes(&frame), in_port, None)
-        .with_context(|| format!("frame {number} of {name} is malformed, and dropped"))
+    flow::extract(&PacketBuf::from_bytes(&frame), in_port, None).with_context(|| {
+        format!("frame {number} of {name} is malformed, and the switch would drop it")
+    })
 }
 
 fn read(path: &Path, number: u64) -> Result<Vec<u8>> {
     let file = File::open(path)?;
-    let mut reader = create_reader(MAX_BLOCK_BYTES, file).map_err(|error| {
-        anyhow!("it is no capture, neither pcap nor pcapng: {}", reason(&error))
-    })?;
+    let mut reader = create_reader(MAX_BLOCK_BYTES, file)
+        .map_err(|error| anyhow!("not a capture file (pcap or pcapng): {}", reason(&error)))?;
     let mut link_types = Vec::new();
     let mut count = 0;
     loop {
@@ -34,8 +37,10 @@ fn read(path: &Path, number: u64) -> Result<Vec<u8>> {
                     if count == number {
                         return match link_types.get(interface) {
                             Some(&Linktype::ETHERNET) => Ok(frame.to_vec()),
-                            Some(other) => bail!("frame {number} is not Ethernet but {other}"),
-                            None => bail!("frame {number} is of an interface not described"),
+                            Some(other) => {
+                                bail!("frame {number} is not Ethernet: its link type is {other}")
+                            }
+                            None => bail!("frame {number} refers to an undefined interface"),
                         };
                     }
                 }
@@ -45,15 +50,15 @@ fn read(path: &Path, number: u64) -> Result<Vec<u8>> {
                 reader.refill().map_err(|error| anyhow!(reason(&error)))?;
                 continue;
             }
-            Err(PcapError::Eof) => bail!("it has {count} frames, and no frame {number}"),
+            Err(PcapError::Eof) => bail!("no frame {number}: the file has {count} frames"),
             Err(error) => bail!("frame {}: {}", count + 1, reason(&error)),
         };
         reader.consume(length);
     }
 }
 
-/// The frame in a block, if it has one, and the place of its interface in `link_types`: those of the interfaces of a
-/// section, which blocks without a frame tell. A pcap file has one interface.
+/// The frame of a block, if it has one, and the index of its interface in `link_types`. Blocks that
+/// describe interfaces extend `link_types`; a pcap file has a single interface.
 fn frame_in<'b>(
     block: &'b PcapBlockOwned<'_>,
     link_types: &mut Vec<Linktype>,
@@ -76,10 +81,10 @@ fn frame_in<'b>(
 
 fn reason<T>(error: &PcapError<T>) -> &'static str {
     match error {
-        PcapError::Eof => "it is empty",
-        PcapError::Incomplete(_) | PcapError::UnexpectedEof => "it ends in the middle of a block",
-        PcapError::BufferTooSmall => "a block is too long",
-        PcapError::ReadError => "it cannot be read",
+        PcapError::Eof => "the file is empty",
+        PcapError::Incomplete(_) | PcapError::UnexpectedEof => "the file ends within a block",
+        PcapError::BufferTooSmall => "a block is longer than 1 MiB",
+        PcapError::ReadError => "read error",
         PcapError::HeaderNotRecognized | PcapError::NomError(..) | PcapError::OwnedNomError(..) => {
             "a block is malformed"
         }

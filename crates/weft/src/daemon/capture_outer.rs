@@ -1,14 +1,15 @@
-//! Frames of one guest as they are on the underlay: with their true outer headers, both ways.
+//! Captures the frames of one guest on the underlay, in both directions, with their outer headers.
 //!
-//! A packet socket on the uplink sees everything; shown is what comes from a known end point, or goes to one, and carries a
-//! frame of the guest: one with its MAC address, a broadcast in its logical switch, or a routed packet with one of its IP
-//! addresses. Of an STT frame in several segments, the first one tells.
+//! A packet socket on the uplink receives every packet. The capture keeps those between known end
+//! points that carry a frame of the guest: one with its MAC address, a broadcast or multicast of
+//! its logical switch, or a routed packet with one of its IP addresses. The first segment of an
+//! STT frame decides for the other segments.
 
 use super::Daemon;
-use super::deployed::Deployed;
-use super::watch::{LOOK, hexadecimal, nanos};
-use crate::control::Client;
-use crate::control::answers::{CaptureStart, FrameRow};
+use super::deployment::Deployment;
+use super::watch::{CLOSE_CHECK_INTERVAL, epoch_ns, to_hex};
+use crate::control::Connection;
+use crate::control::replies::{CaptureStart, FrameRow};
 use datapath::config::Underlay;
 use flow::{DatapathKey, SttSegment, TagLinks, TunnelType, decap_geneve, decap_gre, decap_vxlan};
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
@@ -24,27 +25,27 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 use wire::{EtherType, EthernetPacket, Ipv4Packet, Ipv6Packet, MacAddr, Protocol, UdpPacket};
 
-/// STT frames of which further segments are waited for.
-const STT_FRAMES: usize = 1024;
-/// An STT header with its padding.
+/// Maximum number of STT frames whose later segments are recognized.
+const MAX_STT_FRAMES: usize = 1024;
+/// The STT header with its two bytes of padding (draft-davie-stt section 3.1).
 const STT_HEADER_LEN: usize = 18;
 
 impl Daemon {
-    /// Streams the frames of a guest as they are on the underlay.
+    /// Streams the frames of a guest as the uplink sends and receives them.
     pub(super) fn capture_outer(
         &self,
         port: &str,
         snap_bytes: usize,
-        client: &mut Client,
+        client: &mut Connection,
     ) -> io::Result<()> {
-        let in_use = self.in_use();
-        if let Err(error) = in_use.port(port) {
-            return client.refuse(&error);
+        let deployment = self.deployment();
+        if let Err(error) = deployment.port(port) {
+            return client.reject(&error);
         }
-        let Some(mut guest) = Guest::find(&in_use, port) else {
-            return client.fail(&format!("port {port} is in no logical switch any more"));
+        let Some(mut guest) = GuestFilter::new(&deployment, port) else {
+            return client.fail(&format!("a reload has removed port {port} from its switch"));
         };
-        let uplink = &in_use.config.uplink;
+        let uplink = &deployment.config.uplink;
         let options = PacketOptions { outgoing: true, ..PacketOptions::default() };
         let opened = PacketSocket::open_name(uplink, &Filter::everything(), options);
         let (socket, epoll) = match opened.and_then(|socket| Ok((socket, Epoll::new()?))) {
@@ -54,39 +55,40 @@ impl Daemon {
         if let Err(error) = epoll.add(&socket, 0) {
             return client.fail(&error.to_string());
         }
-        let what = format!("port {port} of {}: frames on the underlay, at {uplink}", self.host);
+        let what = format!("port {port} of host {} on the underlay, at {uplink}", self.host);
         client.ok(&CaptureStart { what })?;
         client.flush()?;
         stream(&socket, &epoll, &mut guest, snap_bytes, client)
     }
 }
 
-/// Hands on what the guest sends and gets, until the client hangs up or the uplink is gone.
+/// Streams the frames of the guest until the client closes the connection or the uplink is removed.
 fn stream(
     socket: &PacketSocket,
     epoll: &Epoll,
-    guest: &mut Guest,
+    guest: &mut GuestFilter,
     snap_bytes: usize,
-    client: &mut Client,
+    client: &mut Connection,
 ) -> io::Result<()> {
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
     let mut events = Events::new();
-    let mut look = Instant::now() + LOOK;
+    let mut next_check = Instant::now() + CLOSE_CHECK_INTERVAL;
     let mut lost = 0;
-    let mut told = 0;
-    while epoll.wait(&mut events, Some(LOOK)).is_ok() {
+    let mut reported = 0;
+    while epoll.wait(&mut events, Some(CLOSE_CHECK_INTERVAL)).is_ok() {
         loop {
             match socket.recv(&mut packet) {
                 Ok(Some(received)) => {
-                    if let Some(direction) = guest.sees(&mut packet, received) {
-                        let missed = lost + socket.stats().map_or(0, |stats| stats.dropped) - told;
-                        told += missed;
+                    if let Some(direction) = guest.direction_of(&mut packet, received) {
+                        let dropped = socket.stats().map_or(0, |stats| stats.dropped);
+                        let missed = lost + dropped - reported;
+                        reported += missed;
                         let bytes = packet.to_vec();
                         client.row(&FrameRow {
-                            time_ns: nanos(SystemTime::now()),
+                            time_ns: epoch_ns(SystemTime::now()),
                             direction: direction.to_owned(),
                             len: bytes.len(),
-                            bytes: hexadecimal(bytes.get(..snap_bytes).unwrap_or(&bytes)),
+                            bytes: to_hex(bytes.get(..snap_bytes).unwrap_or(&bytes)),
                             missed,
                         })?;
                     }
@@ -96,46 +98,48 @@ fn stream(
                 Err(IoError::Malformed | IoError::Truncated) => lost += 1,
                 Err(_) => break,
             }
-            if Instant::now() >= look {
+            if Instant::now() >= next_check {
                 break;
             }
         }
         client.flush()?;
-        if Instant::now() >= look {
-            if client.has_hung_up() {
+        if Instant::now() >= next_check {
+            if client.is_closed() {
                 return Ok(());
             }
-            look = Instant::now() + LOOK;
+            next_check = Instant::now() + CLOSE_CHECK_INTERVAL;
         }
     }
     Ok(())
 }
 
-/// Which frames are those of a guest.
-struct Guest {
+/// Recognizes the frames of one guest among the packets of the uplink.
+struct GuestFilter {
     mac: MacAddr,
     addresses: HashSet<IpAddr>,
-    /// Every logical switch on the wire; true for that of the guest.
+    /// Every logical switch by its tunnel key; true for the guest's own.
     switches: HashMap<(TunnelType, DatapathKey), bool>,
+    /// The MAC addresses of logical router ports.
     routers: HashSet<MacAddr>,
     underlay: Underlay,
     links: TagLinks,
+    /// The directions of recent STT frames, oldest first.
     stt_frames: VecDeque<(SttFrameKey, &'static str)>,
 }
 
 const SENT: &str = "sent";
 const RECEIVED: &str = "received";
 
-impl Guest {
-    fn find(in_use: &Deployed, name: &str) -> Option<Self> {
-        let network: &Network = &in_use.network;
+impl GuestFilter {
+    fn new(deployment: &Deployment, name: &str) -> Option<Self> {
+        let network: &Network = &deployment.network;
         let mut ports = network
             .logical_switches()
             .iter()
             .flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
         let (own, port) = ports.find(|(_, port)| port.name == name)?;
         let switches = network.logical_switches().iter();
-        let links = in_use.config.underlay.links.iter();
+        let links = deployment.config.underlay.links.iter();
         let router_ports = network.logical_routers().iter().flat_map(|router| &router.ports);
         Some(Self {
             mac: port.mac,
@@ -144,15 +148,15 @@ impl Guest {
                 .map(|switch| ((switch.tunnel, switch.datapath_key), switch.name == own.name))
                 .collect(),
             routers: router_ports.map(|port| port.mac).collect(),
-            underlay: in_use.config.underlay.clone(),
+            underlay: deployment.config.underlay.clone(),
             links: links.map(|link| (link.link, link.port)).collect(),
             stt_frames: VecDeque::new(),
         })
     }
 
-    /// Which way a frame of the guest goes; `None` when it is no frame of the guest. A tag that the kernel has taken out is put
-    /// back.
-    fn sees(&mut self, packet: &mut PacketBuf, received: PacketRx) -> Option<&'static str> {
+    /// The direction of a frame of the guest; `None` for other packets. Puts back a VLAN tag that
+    /// the kernel has moved from the frame to its metadata.
+    fn direction_of(&mut self, packet: &mut PacketBuf, received: PacketRx) -> Option<&'static str> {
         packet.linearize();
         if let Some(tag) = received.vlan {
             let tag = wire::vlan::Tag::from_tci(EtherType(tag.tpid), tag.tci);
@@ -160,10 +164,16 @@ impl Guest {
         }
         let mut inside = packet.clone();
         if let Ok((link, _)) = self.links.decap(&mut inside) {
-            return self.frame(link.tunnel(), link.key(), inside.head(), inside.len(), None);
+            return self.frame_direction(
+                link.tunnel(),
+                link.key(),
+                inside.head(),
+                inside.len(),
+                None,
+            );
         }
         let outer = flow::strip_outer(&mut inside).ok()?;
-        let sent = self.between(outer.source, outer.destination)?;
+        let sent = self.outer_direction(outer.source, outer.destination)?;
         match outer.protocol {
             Protocol::UDP => {
                 let udp = UdpPacket::new_header(inside.head()).ok()?;
@@ -182,24 +192,30 @@ impl Guest {
                     return None;
                 };
                 let frame = bytes.get(decapped.inner..)?;
-                self.frame(tunnel, decapped.key.datapath, frame, frame.len(), Some(sent))
+                self.frame_direction(tunnel, decapped.key.datapath, frame, frame.len(), Some(sent))
             }
             Protocol::GRE => {
                 let gre =
                     |known: &&datapath::config::TunnelConfig| known.spec.tunnel == TunnelType::Gre;
                 let keyed = self.underlay.tunnels.iter().find(gre)?.spec.key;
-                // The checksum is not verified, as of a super-packet: whoever looks on wants to see wrong ones, too.
+                // Skips the checksum verification: a capture shows packets with a wrong one, too.
                 let decapped = decap_gre(inside.head(), keyed, true).ok()?;
                 let frame = inside.head().get(decapped.inner..)?;
-                self.frame(TunnelType::Gre, decapped.key.datapath, frame, frame.len(), Some(sent))
+                self.frame_direction(
+                    TunnelType::Gre,
+                    decapped.key.datapath,
+                    frame,
+                    frame.len(),
+                    Some(sent),
+                )
             }
-            Protocol::TCP => self.stt(packet.clone(), sent),
+            Protocol::TCP => self.stt_direction(packet.clone(), sent),
             _ => None,
         }
     }
 
-    /// An STT segment.
-    fn stt(&mut self, mut packet: PacketBuf, sent: &'static str) -> Option<&'static str> {
+    /// The direction of an STT segment.
+    fn stt_direction(&mut self, mut packet: PacketBuf, sent: &'static str) -> Option<&'static str> {
         let segment: SttSegment = flow::strip_stt_segment(&mut packet).ok()?;
         let is_stt = |known: &datapath::config::TunnelConfig| {
             known.spec.tunnel == TunnelType::Stt && known.spec.port == segment.port
@@ -215,16 +231,16 @@ impl Guest {
         let datapath = DatapathKey(header.context_id() as u32 & 0xff_ffff);
         let frame = packet.head().get(STT_HEADER_LEN..)?;
         let len = usize::from(segment.place.total).saturating_sub(STT_HEADER_LEN);
-        let direction = self.frame(TunnelType::Stt, datapath, frame, len, Some(sent))?;
+        let direction = self.frame_direction(TunnelType::Stt, datapath, frame, len, Some(sent))?;
         self.stt_frames.push_back((segment.key, direction));
-        if self.stt_frames.len() > STT_FRAMES {
+        if self.stt_frames.len() > MAX_STT_FRAMES {
             self.stt_frames.pop_front();
         }
         Some(direction)
     }
 
-    /// Which way between the two ends of a tunnel.
-    fn between(&self, source: IpAddr, destination: IpAddr) -> Option<&'static str> {
+    /// The direction of an outer packet between two ends of a tunnel.
+    fn outer_direction(&self, source: IpAddr, destination: IpAddr) -> Option<&'static str> {
         let to_group = self.underlay.tunnels.iter().any(|known| known.group == Some(destination));
         self.underlay.endpoints.iter().find_map(|end| {
             match (end.local == source, end.remote == source) {
@@ -235,34 +251,36 @@ impl Guest {
         })
     }
 
-    /// Which way a frame of `len` bytes that begins with `head` goes, of a logical switch, if it is the guest's.
-    fn frame(
+    /// The direction of an inner frame if it belongs to the guest. The frame has `len` bytes and
+    /// starts with `head`; `outer` is the direction of its outer packet, where there is one.
+    fn frame_direction(
         &self,
         tunnel: TunnelType,
         datapath: DatapathKey,
         head: &[u8],
         len: usize,
-        way: Option<&'static str>,
+        outer: Option<&'static str>,
     ) -> Option<&'static str> {
         let is_own = *self.switches.get(&(tunnel, datapath))?;
         let ethernet = EthernetPacket::new_checked(head).ok()?;
         let (source, destination) = (ethernet.src(), ethernet.dst());
         let ip = || addresses(head, len);
         if is_own && source == self.mac {
-            return Some(way.unwrap_or(SENT));
+            return Some(outer.unwrap_or(SENT));
         }
-        if is_own && (destination == self.mac || destination.is_multicast() && way != Some(SENT)) {
-            return Some(way.unwrap_or(RECEIVED));
+        if is_own && (destination == self.mac || destination.is_multicast() && outer != Some(SENT))
+        {
+            return Some(outer.unwrap_or(RECEIVED));
         }
-        // Routed: the switch is another, and the source that of a router.
+        // A routed packet is in another logical switch and has the source MAC of the router.
         if self.routers.contains(&source)
             && let Some((from, to)) = ip()
         {
             if self.addresses.contains(&from) {
-                return Some(way.unwrap_or(SENT));
+                return Some(outer.unwrap_or(SENT));
             }
             if self.addresses.contains(&to) {
-                return Some(way.unwrap_or(RECEIVED));
+                return Some(outer.unwrap_or(RECEIVED));
             }
         }
         None
@@ -275,7 +293,7 @@ fn addresses(head: &[u8], len: usize) -> Option<(IpAddr, IpAddr)> {
     let ip = head.get(located.l3..)?;
     match located.ethertype {
         EtherType::IPV4 => {
-            // Its header is there, or the walk would not have got here.
+            // transport_offset_in has checked that the header is complete.
             let ip = Ipv4Packet::new_unchecked(ip);
             Some((ip.src().into(), ip.dst().into()))
         }

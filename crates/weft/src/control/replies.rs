@@ -1,4 +1,4 @@
-//! What a daemon answers, as JSON.
+//! The JSON objects that a daemon sends in reply to requests.
 
 use datapath::stats::{Count, EndpointStats, MegaflowStats};
 use pipeline::Flow;
@@ -7,19 +7,19 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use switch::SwitchStats;
 
-/// A flow of the program.
+/// A logical flow of the program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FlowRef {
-    /// The name of its stage.
+    /// The name of its pipeline stage, such as `ls_in_acl`.
     pub stage: String,
-    /// The highest of those that match decides.
+    /// Its priority: of the flows that match, the highest wins.
     pub priority: u16,
-    /// Where it comes from, such as `network.toml:31`; without a line when every network has it.
+    /// Its source, such as `network.toml:31`; no line number if weft adds it to every network.
     pub source: String,
-    /// Which packets.
+    /// Its match expression.
     #[serde(rename = "match")]
     pub condition: String,
-    /// What is done with them.
+    /// Its actions.
     pub actions: String,
 }
 
@@ -36,93 +36,93 @@ impl From<&Flow> for FlowRef {
     }
 }
 
-/// A daemon that ends.
+/// The reply to a stop request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stopping {
-    /// Its host.
+    /// The host of the daemon.
     pub host: String,
-    /// Where it is pinned what goes on forwarding; `None` when nothing does.
+    /// The directory of the pinned programs that keep forwarding; `None` when nothing does.
     pub pinned: Option<PathBuf>,
-    /// The megaflows that go on.
+    /// How many megaflows keep forwarding.
     pub megaflows: u64,
 }
 
 /// A megaflow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FlowRow {
-    /// Its number.
+    /// Its identifier in the datapath.
     pub id: String,
-    /// The port by which its packets come in; `None` when it is for several.
+    /// The port on which its packets are received; `None` when it matches several ports.
     pub port: Option<String>,
-    /// Which packets.
+    /// Its key and mask.
     #[serde(rename = "match")]
     pub condition: String,
-    /// What is done with them.
+    /// Its datapath actions.
     pub actions: String,
-    /// Packets; a super-packet is one.
+    /// Packets that hit it; a super-packet counts once.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// Since it was put.
+    /// Milliseconds since it was installed.
     pub age_ms: u64,
-    /// Since it was hit last, or put.
+    /// Milliseconds since its last packet, or since it was installed.
     pub idle_ms: u64,
-    /// The generation of the program that decided.
+    /// The generation of the program that it was translated with.
     pub generation: u64,
-    /// The flows that decided, in order.
+    /// The logical flows that its packets match, in pipeline order.
     pub flows: Vec<FlowRef>,
 }
 
-/// All megaflows together.
+/// Totals of all megaflows: the end of their stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FlowsEnd {
-    /// Of the datapath.
+    /// Counters of the datapath cache.
     pub cache: MegaflowStats,
-    /// Of the switch.
+    /// Counters of upcalls and revalidation.
     pub switch: SwitchStats,
 }
 
-/// A flow of the program, with what it has decided.
+/// A logical flow of the program with its counters.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProgramRow {
     /// The logical switches and routers that have it.
     pub datapaths: Vec<String>,
     /// `ingress` or `egress`.
     pub pipeline: String,
-    /// The number of its table.
+    /// The number of its table in this pipeline.
     pub table: u8,
-    /// Packets that it decided, since its program is in use.
+    /// Packets that matched it since its program was published.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// The flow.
     #[serde(flatten)]
     pub flow: FlowRef,
 }
 
-/// Where addresses are.
+/// The forwarding database: configured and learnt addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Fdb {
     /// MAC addresses.
     pub stations: Vec<Station>,
-    /// IP addresses that routers have asked for.
+    /// IP addresses that logical routers have resolved.
     pub bindings: Vec<Binding>,
-    /// Ports of which not everything was learnt.
+    /// Ports that have reached a learning limit.
     pub refused: Vec<Refused>,
 }
 
-/// A port of which more was to be learnt than it may teach.
+/// A port that has reached a learning limit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refused {
     /// The logical switch.
     pub datapath: String,
-    /// The port by which the packets came in: a logical port, where it is known.
+    /// The port that received the packets; the logical port where it is known.
     pub port: String,
-    /// What was to be learnt: `stations` or `bindings`.
+    /// The kind of the rejected entries: `stations` or `bindings`.
     pub what: String,
-    /// How much of it is known.
+    /// Number of entries that are known behind the port.
     pub known: usize,
-    /// How much was refused, until now and as long as anything is known.
+    /// Number of entries that were rejected while the port had any.
     pub refused: u64,
 }
 
@@ -133,17 +133,18 @@ pub struct Station {
     pub logical_switch: String,
     /// The address.
     pub mac: String,
-    /// The logical port: of the network file, or one that stands for a host or the uplink (`SWITCH//HOST`, `SWITCH//uplink`).
+    /// The logical port; `SWITCH//HOST` or `SWITCH//uplink` where only the host or the uplink is
+    /// known.
     pub port: String,
-    /// The host, but for the uplink.
+    /// The host of the port; `None` for `SWITCH//uplink`.
     pub host: Option<String>,
-    /// IP addresses, of a port of the network file.
+    /// The IP addresses that the network file gives the port.
     pub addresses: Vec<String>,
-    /// Since it was seen last; `None` when it is in the network file.
+    /// Milliseconds since its last packet; `None` for an address of the network file.
     pub age_ms: Option<u64>,
 }
 
-/// An IP address behind a logical port.
+/// An IP address behind a logical port, with its MAC address.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Binding {
     /// The logical router or switch.
@@ -152,35 +153,35 @@ pub struct Binding {
     pub port: String,
     /// The address.
     pub ip: IpAddr,
-    /// Whose it is.
+    /// The MAC address that the IP address resolves to.
     pub mac: String,
-    /// Since it was seen last; `None` when it is configured.
+    /// Milliseconds since its last packet; `None` for a configured address.
     pub age_ms: Option<u64>,
 }
 
-/// How much was forgotten.
+/// The reply to a forget request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Forgotten {
-    /// Stations and bindings.
+    /// Number of deleted stations and bindings.
     pub entries: usize,
 }
 
-/// The ends of tunnels.
+/// The tunnels of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tunnels {
     /// The device that leads to the other hosts.
     pub uplink: String,
-    /// `up`, or why it is not.
+    /// `up`, or the reason why the uplink is down.
     pub uplink_state: String,
-    /// True when tagged frames leave by it (VLAN, QinQ), and how many.
+    /// Counters of tagged frames; `None` when no switch uses VLAN or QinQ.
     pub tags: Option<Tagged>,
-    /// The ends on this host.
+    /// The tunnel sockets of this host.
     pub local: Vec<LocalEnd>,
-    /// The ends on others.
+    /// The end points on other hosts.
     pub endpoints: Vec<RemoteEnd>,
 }
 
-/// Tagged frames on the uplink.
+/// Counters of tagged frames on the uplink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tagged {
     /// Received.
@@ -189,7 +190,7 @@ pub struct Tagged {
     pub tx: Count,
 }
 
-/// An end of a tunnel type on this host.
+/// The local end of a tunnel type.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LocalEnd {
     /// The tunnel type.
@@ -200,93 +201,93 @@ pub struct LocalEnd {
     pub port: u16,
 }
 
-/// An end of a tunnel on another host.
+/// The remote end of a tunnel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RemoteEnd {
     /// The other host's name.
     pub host: Option<String>,
-    /// What the datapath knows.
+    /// The state and counters of the end point.
     #[serde(flatten)]
     pub stats: EndpointStats,
 }
 
-/// A packet that was not delivered, or one copy of it.
+/// A dropped packet, or a dropped copy of a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DropRow {
-    /// When, in UTC.
+    /// Time of the drop (RFC 3339, UTC).
     pub time: String,
-    /// The port by which it came in.
+    /// The port that received the packet.
     pub port: String,
-    /// Why.
+    /// The name of the drop reason.
     pub reason: String,
-    /// The same as a sentence.
+    /// The drop reason as a sentence.
     pub meaning: String,
-    /// Bytes of the whole frame.
+    /// Length of the whole frame in bytes.
     pub len: usize,
-    /// Its headers, as they were when it was dropped; empty when they make no sense.
+    /// Its header fields at the time of the drop; empty if they cannot be parsed.
     pub packet: String,
-    /// The flow that decided; `None` where none did, or it is not known any more.
+    /// The logical flow that decided; `None` if there was none or it has been deleted.
     pub flow: Option<FlowRef>,
-    /// Packets since the last row that were not copied because this client is slow.
+    /// Packets missed since the last row because this client is slow.
     pub missed: u64,
 }
 
-/// How a capture begins.
+/// The header of a capture stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CaptureStart {
-    /// What is captured.
+    /// A description of what is captured.
     pub what: String,
 }
 
-/// A frame.
+/// A captured frame.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FrameRow {
-    /// When: nanoseconds since 1970.
+    /// Time of capture in nanoseconds since 1970.
     pub time_ns: u64,
-    /// `from_guest` or `to_guest`; of the underlay `sent` or `received`.
+    /// `from_guest` or `to_guest`; on the underlay `sent` or `received`.
     pub direction: String,
-    /// Bytes of the whole frame.
+    /// Length of the whole frame in bytes.
     pub len: usize,
-    /// The frame, cut to what was asked for, in hexadecimal.
+    /// The first bytes of the frame, in hexadecimal.
     pub bytes: String,
-    /// Frames since the last row that were not copied because this client is slow.
+    /// Frames missed since the last row because this client is slow.
     pub missed: u64,
 }
 
-/// What a reload has changed.
+/// The reply to a reload request: what has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// The file.
+    /// The network file.
     pub network: PathBuf,
-    /// The generation of the program that is in use now.
+    /// The generation of the new program.
     pub generation: u64,
-    /// Names of ports.
+    /// Changes of ports, by name.
     pub ports: Changes,
-    /// Tunnel types and remote addresses.
+    /// Changes of end points, by tunnel type and remote address.
     pub endpoints: Changes,
-    /// Names of logical switches and routers that concern this host.
+    /// Changes of the logical switches and routers of this host, by name.
     pub datapaths: Changes,
 }
 
-/// What has become of one kind of thing.
+/// How a reload changed one kind of item.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Changes {
-    /// There now.
+    /// New in the file.
     pub added: Vec<String>,
-    /// Removed, and there again with another configuration.
+    /// Replaced because their configuration differs.
     pub changed: Vec<String>,
-    /// Not there any more.
+    /// No longer in the file.
     pub removed: Vec<String>,
-    /// How many are as they were.
+    /// How many are unchanged.
     pub kept: usize,
 }
 
 impl Changes {
-    /// In one line.
+    /// The changes in one line.
     pub fn summary(&self) -> String {
         let count = |names: &[String], what: &str| match names {
             [] => None,
-            names if names.len() <= MANY => {
+            names if names.len() <= MAX_NAMES => {
                 Some(format!("{} {what} ({})", names.len(), names.join(", ")))
             }
             names => Some(format!("{} {what}", names.len())),
@@ -299,15 +300,15 @@ impl Changes {
     }
 }
 
-/// More names are not told in a line.
-const MANY: usize = 8;
+/// A longer list of names is summarized by its length.
+const MAX_NAMES: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_in_a_line() {
+    fn summary_lists_few_names_and_counts_many() {
         let names = |count: u32| (1..=count).map(|number| format!("p{number}")).collect();
         let changes = Changes { added: names(2), changed: names(0), removed: names(9), kept: 5 };
         assert_eq!(changes.summary(), "2 added (p1, p2), 9 removed, 5 kept");

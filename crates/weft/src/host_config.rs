@@ -1,6 +1,6 @@
-//! From the network, which is the same on every host, to what the switch of one host needs.
+//! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::numbers::{EndpointName, Numbers, Pool};
+use crate::number_pool::{EndpointName, NumberPool, Numbers};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
@@ -18,32 +18,37 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Outer source ports per tunnel address: 64 flows' worth of paths, each a socket.
+/// Default number of outer source ports per tunnel address; each one is a socket.
 pub const ENTROPY_PORTS: u16 = 64;
+/// The first outer source port: the start of the dynamic range (RFC 6335).
 const ENTROPY_BASE: u16 = 49_152;
-/// Megaflows at most.
+/// Default maximum number of megaflows.
 pub const MEGAFLOWS: usize = 200_000;
 
-/// What the switch of a host is made from.
+/// The configuration of one host.
 #[derive(Debug)]
-pub struct Plan {
+pub struct HostConfig {
     /// Ports, tunnels and end points.
     pub config: Config,
-    /// What is done with packets.
+    /// The pipeline.
     pub program: Program,
 }
 
-/// The switch of `host`; `file_name` is what the network was read from. UDP tunnels have outer checksums as `checksum` says where
-/// the file does not. `numbers` has what earlier plans have called ports and end points, and what this one does.
-pub fn plan(
+/// Compiles the configuration of `host`. `file_name` appears in the sources of logical flows.
+/// `checksum` says whether UDP tunnels send outer checksums where the file does not. Ports and end
+/// points that have a number in `numbers` keep it; new ones are added.
+///
+/// # Errors
+/// The host has too many ports, or a host lacks an underlay address.
+pub fn build(
     network: &Network,
     host: &Host,
     file_name: &str,
     checksum: bool,
     numbers: &mut Numbers,
-) -> Result<Plan> {
+) -> Result<HostConfig> {
     let now = Instant::now();
-    let mut planner = Planner {
+    let mut builder = UnderlayBuilder {
         network,
         host,
         checksum,
@@ -51,7 +56,7 @@ pub fn plan(
         known: HashMap::new(),
         numbers: &mut numbers.endpoints,
         now,
-        fault: None,
+        error: None,
     };
     let mut ports: Vec<PortConfig> = Vec::new();
     let number = |switch: &LogicalSwitch, port: &Port| {
@@ -60,20 +65,24 @@ pub fn plan(
         ports.push(port_config(number, switch, port));
         number
     };
-    let end_point = |tunnel, far| planner.end_point(tunnel, far);
+    let end_point = |tunnel, far| builder.end_point(tunnel, far);
     let placement = Placement::of_host(network, host.index, number, end_point);
-    planner.join_groups();
-    if let Some(fault) = planner.fault {
-        return Err(fault);
+    builder.join_groups();
+    if let Some(error) = builder.error {
+        return Err(error);
     }
     if ports.iter().any(|port| port.port > MAX_PORT) {
-        bail!("{} has more ports than the {MAX_PORT} that a switch can number", host.name);
+        bail!(
+            "host {} has too many ports: a switch numbers at most {MAX_PORT}; move some to \
+             another host",
+            host.name
+        );
     }
     let program = load_program(&logical_flows(network), &placement, file_name)
-        .context("a logical flow of weft's own is not in the language")?
+        .context("weft generated an invalid logical flow: please report this as a bug")?
         .program();
-    let mut underlay = planner.underlay;
-    numbers.settle(now);
+    let mut underlay = builder.underlay;
+    numbers.release_unused(now);
     let link = |&link: &TagLink| LinkConfig { port: Placement::tunnel_port(link.tunnel()), link };
     underlay.links = placement.links.iter().map(link).collect();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
@@ -90,7 +99,7 @@ pub fn plan(
         upcalls: UpcallLimits::default(),
         solicit: SolicitLimits::default(),
     };
-    Ok(Plan { config, program })
+    Ok(HostConfig { config, program })
 }
 
 fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {
@@ -117,21 +126,22 @@ fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfi
     }
 }
 
-struct Planner<'a> {
+/// Collects the tunnels and end points that the switches of a host need.
+struct UnderlayBuilder<'a> {
     network: &'a Network,
     host: &'a Host,
-    /// Whether UDP tunnels have outer checksums where the file does not say so.
+    /// Whether UDP tunnels send outer checksums where the file does not say.
     checksum: bool,
     underlay: Underlay,
-    /// The end points by tunnel type and what is there.
+    /// The end points so far, by tunnel type and remote side.
     known: HashMap<(TunnelType, FarEnd), EndpointId>,
-    numbers: &'a mut Pool<EndpointName>,
+    numbers: &'a mut NumberPool<EndpointName>,
     now: Instant,
-    /// The first thing that cannot be.
-    fault: Option<anyhow::Error>,
+    /// The first error; the callback that finds it cannot return one.
+    error: Option<anyhow::Error>,
 }
 
-impl Planner<'_> {
+impl UnderlayBuilder<'_> {
     fn end_point(&mut self, tunnel: TunnelType, far: FarEnd) -> Option<EndpointId> {
         if let Some(&number) = self.known.get(&(tunnel, far)) {
             return Some(number);
@@ -147,13 +157,13 @@ impl Planner<'_> {
                 Some(number)
             }
             Err(error) => {
-                self.fault.get_or_insert(error);
+                self.error.get_or_insert(error);
                 None
             }
         }
     }
 
-    /// Another host, and this one's end of the tunnel.
+    /// Adds the end point of another host and the tunnel that leads to it.
     fn add_host(&mut self, spec: &TunnelSpec, other: HostIndex) -> Result<EndpointId> {
         let remote = self.address_of(&self.network[other])?;
         let id = self.add_end_point(spec, remote)?;
@@ -161,7 +171,7 @@ impl Planner<'_> {
         Ok(id)
     }
 
-    /// Hears the groups of all switches that have ports here, and others elsewhere.
+    /// Joins the multicast groups of the switches that have ports on this host and on others.
     fn join_groups(&mut self) {
         let network = self.network;
         for (switch, _) in network.ports_on(self.host.index) {
@@ -171,7 +181,7 @@ impl Planner<'_> {
             }
             let Some(spec) = self.tunnel_spec(switch.tunnel) else { continue };
             if let Err(error) = self.add_tunnel(&self.group_spec(spec), Some(group)) {
-                self.fault.get_or_insert(error);
+                self.error.get_or_insert(error);
             }
         }
     }
@@ -183,7 +193,7 @@ impl Planner<'_> {
         Ok(id)
     }
 
-    /// An end of a tunnel on this host, or a group that it hears.
+    /// Adds a tunnel socket for the address of this host, or for a multicast group.
     fn add_tunnel(&mut self, spec: &TunnelSpec, group: Option<IpAddr>) -> Result<()> {
         let (port, local) = (Placement::tunnel_port(spec.tunnel), self.address_of(self.host)?);
         let tunnel = TunnelConfig { port, spec: *spec, local, group };
@@ -193,18 +203,20 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What is sent to a group goes less far than what is sent to a host.
+    /// The specification for a multicast group, which has a TTL of its own.
     fn group_spec(&self, spec: TunnelSpec) -> TunnelSpec {
         TunnelSpec { ttl: Ttl::Fixed(self.network.options().vxlan.group_ttl), ..spec }
     }
 
     fn address_of(&self, host: &Host) -> Result<IpAddr> {
         let family = self.network.underlay_family();
-        host.underlay(family)
-            .with_context(|| format!("host {} has no {family} underlay address", host.name))
+        host.underlay(family).with_context(|| {
+            let name = &host.name;
+            format!("host {name} has no {family} underlay address: add one to its `underlay`")
+        })
     }
 
-    /// `None` for the types without end points.
+    /// The specification of a tunnel type; `None` for VLAN and QinQ, which have no end points.
     fn tunnel_spec(&self, tunnel: TunnelType) -> Option<TunnelSpec> {
         let options = self.network.options();
         let outer = options.outer(tunnel)?;
@@ -247,12 +259,13 @@ mod tests {
 
     fn port(name: &str, host: &str, mac: u8) -> String {
         format!(
-            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\"\nmac = \"02:00:00:00:00:{mac:02x}\"\n\
+            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\"\n\
+             mac = \"02:00:00:00:00:{mac:02x}\"\n\
              device = {{ tap = \"{name}\" }}\n"
         )
     }
 
-    /// With a comma behind the thousands.
+    /// The number with commas between groups of three digits.
     fn thousands(number: usize) -> String {
         match number {
             0..1000 => number.to_string(),
@@ -261,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn manual_has_the_limits() {
+    fn network_toml_manual_states_the_default_limits() {
         let manual = include_str!("../../../docs/network-toml.md");
         let switch::Config { limits, learn } = switch::Config::default();
         let UpcallLimits { packets, bytes } = UpcallLimits::default();
@@ -284,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn switch_on_one_host_needs_no_tunnel_and_no_address() {
+    fn no_tunnel_is_needed_when_a_switch_is_on_one_host() {
         let text = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\nunderlay = []\n\
                     [[logical_switch]]\nname = \"blue\"\nvni = 5\n"
             .to_owned()
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
         let config =
-            plan(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
+            build(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
                 .unwrap()
                 .config;
         assert_eq!(
@@ -301,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn each_remote_host_is_one_end_point_of_each_tunnel_type() {
+    fn remote_host_has_one_end_point_per_tunnel_type() {
         let hosts = (1..4).map(|n| {
             format!("[[host]]\nname = \"h{n}\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.{n}\"]\n")
         });
@@ -325,7 +338,7 @@ mod tests {
             + &port("j", "h3", 10);
         let network = network(&text);
         let config =
-            plan(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
+            build(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
                 .unwrap()
                 .config;
         assert_eq!(config.underlay.tunnels.len(), 2, "geneve and stt; gre has no port here");

@@ -1,0 +1,133 @@
+//! What the daemon decided for this host and why: the datapath, checksums, and how packets of each
+//! tunnel type and port are segmented. `weft show` prints this list.
+
+use super::Daemon;
+use super::deployment::Deployment;
+use datapath::config::{DeviceConfig, PortConfig, Underlay};
+use datapath_bpf::{Adoption, sends_super_packets};
+use datapath_user::fast_path::{is_vxlan_gro_enabled, veth_name};
+use doctor::choice::{self, Chosen};
+use doctor::facts::{Features, KernelVersion, NicFacts};
+use flow::{TunnelSpec, TunnelType};
+use netdev::Ethtool;
+use network::Family;
+
+const UNKNOWN: &str = "not known";
+
+impl Daemon {
+    /// The datapath, every tunnel type in use, and every port. Operators may switch offloads at
+    /// any time, so this reads them now. Decisions made at the start keep the reason of the start.
+    pub(super) fn decisions(&self) -> Vec<Chosen> {
+        let deployment = self.deployment();
+        let is_kernel = self.provider.is_kernel();
+        let how = match is_kernel {
+            true => "kernel (eBPF), with threads for what the programs cannot do",
+            false => "user (threads)",
+        };
+        let mut all = vec![Chosen::new("datapath", how, &*self.provider.reason)];
+        all.extend(self.provider.adoption().map(|adopted| restart(&adopted)));
+        match NicFacts::read(&deployment.config.uplink) {
+            Ok(uplink) => all.extend(self.uplink_decisions(&deployment, &uplink)),
+            Err(error) => all.push(Chosen::new("uplink", UNKNOWN, error.to_string())),
+        }
+        all.extend(deployment.config.ports.iter().map(|config| port(config, is_kernel)));
+        all
+    }
+
+    /// The decisions that depend on the uplink.
+    fn uplink_decisions(&self, deployment: &Deployment, uplink: &NicFacts) -> Vec<Chosen> {
+        let is_kernel = self.provider.is_kernel();
+        let decap = match (is_kernel, self.provider.uplink_hook()) {
+            (false, _) => Chosen::new("decap", "threads", "the user datapath forwards"),
+            (true, None) => Chosen::new(
+                "decap",
+                "threads",
+                format!("no program is attached to {}", uplink.name),
+            ),
+            (true, Some(hook)) => choice::decap_by_programs(uplink, &hook),
+        };
+        let mut all = vec![decap];
+        let network = &deployment.network;
+        let (family, options) = (network.underlay_family(), network.options());
+        for (tunnel, spec) in tunnels_in_use(deployment) {
+            all.push(sending(uplink, family, is_kernel, tunnel, spec));
+            if self.provider.uplink_hook().is_some() && tunnel != TunnelType::Stt {
+                all.push(receiving(uplink, tunnel));
+            }
+            let configured = match tunnel {
+                TunnelType::Vxlan => options.vxlan.checksum,
+                TunnelType::Geneve => options.geneve.checksum,
+                TunnelType::Gre | TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => continue,
+            };
+            all.push(deployment.checksum.chosen(tunnel, family, is_kernel, configured));
+        }
+        all
+    }
+}
+
+/// The tunnel types in use, in the order of [`TunnelType::ALL`]. The specification is `None` for
+/// VLAN and QinQ, which have no end points.
+fn tunnels_in_use(deployment: &Deployment) -> Vec<(TunnelType, Option<TunnelSpec>)> {
+    let Underlay { tunnels, links, .. } = &deployment.config.underlay;
+    let find = |tunnel: TunnelType| {
+        let spec = tunnels.iter().map(|used| used.spec).find(|spec| spec.tunnel == tunnel);
+        let is_used = spec.is_some() || links.iter().any(|used| used.link.tunnel() == tunnel);
+        is_used.then_some((tunnel, spec))
+    };
+    TunnelType::ALL.into_iter().filter_map(find).collect()
+}
+
+/// Whether the programs see super-packets or segments of `tunnel`.
+fn receiving(uplink: &NicFacts, tunnel: TunnelType) -> Chosen {
+    let has_gro = match tunnel {
+        TunnelType::Vxlan => is_vxlan_gro_enabled(),
+        _ => Ok(false),
+    };
+    match has_gro {
+        Ok(has_gro) => choice::receiving(uplink, tunnel, has_gro),
+        Err(error) => Chosen::new(format!("{tunnel} received"), UNKNOWN, error.to_string()),
+    }
+}
+
+fn sending(
+    uplink: &NicFacts,
+    family: Family,
+    is_kernel: bool,
+    tunnel: TunnelType,
+    spec: Option<TunnelSpec>,
+) -> Chosen {
+    // The kernel datapath always pushes VLAN and QinQ tags in its programs.
+    let by_programs =
+        is_kernel && spec.is_none_or(|spec| sends_super_packets(&spec, family == Family::V6));
+    choice::sending(
+        uplink,
+        KernelVersion::running().unwrap_or_default(),
+        tunnel,
+        family,
+        by_programs,
+    )
+}
+
+fn port(PortConfig { name, device, .. }: &PortConfig, is_kernel: bool) -> Chosen {
+    let sending_device = match device {
+        DeviceConfig::Vm { name, .. } | DeviceConfig::Interface { name, .. } => Some(name.clone()),
+        DeviceConfig::Tap { .. } => veth_name(device).filter(|_| is_kernel),
+    };
+    let Some(sending_device) = sending_device else {
+        return choice::tap(name);
+    };
+    match Ethtool::open().and_then(|ethtool| Features::read(&ethtool, &sending_device)) {
+        Ok(features) => choice::port(name, &sending_device, &features),
+        Err(error) => Chosen::new(format!("port {name}"), UNKNOWN, error.to_string()),
+    }
+}
+
+/// What this daemon adopted from the one before.
+fn restart(Adoption { megaflows, adopted, unreadable, missed }: &Adoption) -> Chosen {
+    let why = match unreadable {
+        0 => "the network file still gives the same actions for all of their packets".to_owned(),
+        lost => format!("{lost} were lost: another version of weft used another map layout"),
+    };
+    let how = format!("{adopted} of {megaflows} megaflows adopted, {missed} packets missed");
+    Chosen::new("restart", how, why)
+}

@@ -1,0 +1,169 @@
+//! [`Deployment`]: one network file as one host runs it.
+
+use crate::host_config::{self, HostConfig};
+use crate::number_pool::Numbers;
+use crate::{Failure, open_files, privileges};
+use anyhow::anyhow;
+use datapath::config::{Config, DeviceConfig, PortConfig, Underlay, Workers};
+use doctor::choice::OuterChecksum;
+use doctor::facts::NicFacts;
+use flow::{PortNo, TunnelType};
+use netdev::capability::Capability;
+use network::{Host, Network, Placement};
+use pipeline::Program;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// A network file, the datapath configuration that follows from it on this host, and the names
+/// that operators know ports and hosts by.
+pub struct Deployment {
+    pub network: Network,
+    pub config: Config,
+    pub numbers: Numbers,
+    /// Whether UDP tunnels send outer checksums where the network file does not say.
+    pub checksum: OuterChecksum,
+    options: ForwardingOptions,
+    port_names: HashMap<PortNo, String>,
+    /// Names of the hosts by their underlay addresses.
+    hosts: HashMap<IpAddr, String>,
+}
+
+/// The settings of forwarding that come from the command line, not from the network file.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardingOptions {
+    /// Forwarding threads.
+    pub workers: Workers,
+    /// Outer source ports over which the flows of guests are spread.
+    pub source_ports: u16,
+    /// Maximum number of megaflows.
+    pub megaflows: usize,
+    /// True for the kernel datapath.
+    pub use_kernel: bool,
+}
+
+impl Deployment {
+    /// Reads and checks a network file. Ports and end points that have a number in `numbers` keep
+    /// it.
+    ///
+    /// # Errors
+    /// An invalid file, missing privileges, a limit on open files that is too low.
+    pub fn load(
+        file: &Path,
+        host: &str,
+        options: ForwardingOptions,
+        mut numbers: Numbers,
+    ) -> Result<(Self, Program), Failure> {
+        let network = Network::load(file).map_err(Failure::input)?;
+        let name = file.display().to_string();
+        let host = find_host(&network, host, &name)?;
+        let ForwardingOptions { workers, source_ports, megaflows, use_kernel } = options;
+        // The uplink may appear later; the choice then assumes no offloads.
+        let uplink = NicFacts::read(&host.uplink).ok();
+        let checksum =
+            OuterChecksum::choose(uplink.as_ref(), network.underlay_family(), use_kernel);
+        let HostConfig { config, program } =
+            host_config::build(&network, host, &name, checksum.on, &mut numbers)
+                .map_err(Failure::Input)?;
+        let config = Config { workers, entropy_ports: source_ports, megaflows, ..config };
+        require_privileges(&config).map_err(Failure::Input)?;
+        open_files::require(&config).map_err(Failure::Input)?;
+        let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
+        let address =
+            |host: &Host| Some((host.underlay(network.underlay_family())?, host.name.clone()));
+        let hosts = network.hosts().iter().filter_map(address).collect();
+        Ok((Self { network, config, numbers, checksum, options, port_names, hosts }, program))
+    }
+
+    /// The options that it was loaded with.
+    pub fn options(&self) -> ForwardingOptions {
+        self.options
+    }
+
+    /// The name of a datapath port: the port in the network file, `uplink DEVICE` or
+    /// `tunnel TYPE`.
+    pub fn port_name(&self, port: PortNo) -> String {
+        if let Some(name) = self.port_names.get(&port) {
+            return name.clone();
+        }
+        if port == Placement::UPLINK {
+            return format!("uplink {}", self.config.uplink);
+        }
+        match self.tunnel_ports().find(|(number, _)| *number == port) {
+            Some((_, tunnel)) => format!("tunnel {tunnel}"),
+            None => format!("port {port}"),
+        }
+    }
+
+    /// The ports that stand for tunnels. VLAN and QinQ have an entry for every link.
+    fn tunnel_ports(&self) -> impl Iterator<Item = (PortNo, TunnelType)> {
+        let Underlay { tunnels, links, .. } = &self.config.underlay;
+        let tunnels = tunnels.iter().map(|tunnel| (tunnel.port, tunnel.spec.tunnel));
+        tunnels.chain(links.iter().map(|link| (link.port, link.link.tunnel())))
+    }
+
+    /// The guest port named `name` on this host.
+    ///
+    /// # Errors
+    /// A message that lists the ports of this host.
+    pub fn port(&self, name: &str) -> Result<&PortConfig, String> {
+        let ports = &self.config.ports;
+        ports.iter().find(|port| port.name == name).ok_or_else(|| {
+            let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
+            format!(
+                "no port `{name}` on host {}: use one of {}",
+                self.config.host,
+                list_names(&names)
+            )
+        })
+    }
+
+    /// The port named `name`: of a guest, of a tunnel, or the uplink.
+    ///
+    /// # Errors
+    /// As [`Self::port`].
+    pub fn any_port(&self, name: &str) -> Result<PortNo, String> {
+        let others = self.tunnel_ports().map(|(port, _)| port);
+        let mut others = others.chain([Placement::UPLINK]);
+        match others.find(|&port| self.port_name(port) == name) {
+            Some(port) => Ok(port),
+            None => self.port(name).map(|port| port.port),
+        }
+    }
+
+    /// The host with this underlay address.
+    pub fn host_at(&self, address: IpAddr) -> Option<&str> {
+        self.hosts.get(&address).map(String::as_str)
+    }
+}
+
+/// Names for a message: at most 20, then how many more there are.
+pub fn list_names(names: &[&str]) -> String {
+    const MAX_NAMES: usize = 20;
+    match names {
+        [] => "none".to_owned(),
+        names if names.len() <= MAX_NAMES => names.join(", "),
+        names => format!("{} and {} more", names[..MAX_NAMES].join(", "), names.len() - MAX_NAMES),
+    }
+}
+
+fn find_host<'n>(network: &'n Network, name: &str, file: &str) -> Result<&'n Host, Failure> {
+    network.host(name).ok_or_else(|| Failure::Input(no_such_host(network, name, file)))
+}
+
+/// The error for a host name that the network file does not have.
+pub fn no_such_host(network: &Network, name: &str, file: &str) -> anyhow::Error {
+    let names: Vec<_> = network.hosts().iter().map(|host| host.name.as_str()).collect();
+    anyhow!("{file} has no host {name:?}: use one of {}", list_names(&names))
+}
+
+/// Checked before the start: otherwise every port and socket would fail to open, one by one.
+fn require_privileges(config: &Config) -> anyhow::Result<()> {
+    let enters_netns =
+        |port: &PortConfig| matches!(port.device, DeviceConfig::Tap { guest: Some(_), .. });
+    let mut needed = vec![Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+    if config.ports.iter().any(enters_netns) {
+        needed.push(Capability::CAP_SYS_ADMIN);
+    }
+    privileges::require(&format!("the switch of {}", config.host), &needed)
+}

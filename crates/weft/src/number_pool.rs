@@ -1,0 +1,118 @@
+//! Numbers for datapath ports and tunnel end points. An item that stays in the network file keeps
+//! its number across reloads.
+
+use flow::TunnelSpec;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long a released number stays unused. Megaflows that refer to it may live for one
+/// revalidation interval and must not output to another port or end point.
+const REUSE_DELAY: Duration = Duration::from_secs(5);
+
+/// A port: the name of its logical switch and its own. Moved to another switch, it is another port.
+pub type PortName = (String, String);
+/// An end point: its specification, local address and remote address.
+pub type EndpointName = (TunnelSpec, IpAddr, IpAddr);
+
+/// The numbers of one host.
+#[derive(Clone, Debug)]
+pub struct Numbers {
+    /// Starts at 1: port 0 is the uplink.
+    pub ports: NumberPool<PortName>,
+    /// Starts at 0.
+    pub endpoints: NumberPool<EndpointName>,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self { ports: NumberPool::starting_at(1), endpoints: NumberPool::starting_at(0) }
+    }
+}
+
+impl Numbers {
+    /// Releases the numbers that were not requested since the last call.
+    pub fn release_unused(&mut self, now: Instant) {
+        self.ports.release_unused(now);
+        self.endpoints.release_unused(now);
+    }
+}
+
+/// Assigns numbers to names and reuses released numbers after a delay.
+#[derive(Clone, Debug)]
+pub struct NumberPool<K> {
+    assigned: HashMap<K, u32>,
+    /// Names requested since the last release.
+    requested: HashSet<K>,
+    /// Released numbers with the time of their release, oldest first.
+    released: VecDeque<(Instant, u32)>,
+    next: u32,
+}
+
+impl<K: Clone + Eq + Hash> NumberPool<K> {
+    fn starting_at(first: u32) -> Self {
+        Self {
+            assigned: HashMap::new(),
+            requested: HashSet::new(),
+            released: VecDeque::new(),
+            next: first,
+        }
+    }
+
+    /// The number of `name`: its present one, or a free one.
+    pub fn number(&mut self, name: K, now: Instant) -> u32 {
+        self.requested.insert(name.clone());
+        if let Some(&number) = self.assigned.get(&name) {
+            return number;
+        }
+        let is_reusable =
+            |(since, _): &mut (Instant, u32)| now.saturating_duration_since(*since) >= REUSE_DELAY;
+        let number = match self.released.pop_front_if(is_reusable) {
+            Some((_, number)) => number,
+            None => {
+                let number = self.next;
+                self.next = number.saturating_add(1);
+                number
+            }
+        };
+        self.assigned.insert(name, number);
+        number
+    }
+
+    fn release_unused(&mut self, now: Instant) {
+        let requested = std::mem::take(&mut self.requested);
+        let released = &mut self.released;
+        self.assigned.retain(|name, number| {
+            let is_kept = requested.contains(name);
+            if !is_kept {
+                released.push_back((now, *number));
+            }
+            is_kept
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_kept_and_released_ones_are_reused_after_a_delay() {
+        let mut pool = NumberPool::starting_at(1);
+        let start = Instant::now();
+        let mut round = |seconds: u64, names: &[&'static str]| {
+            let now = start + Duration::from_secs(seconds);
+            let numbers: Vec<u32> = names.iter().map(|name| pool.number(*name, now)).collect();
+            pool.release_unused(now);
+            numbers
+        };
+        assert_eq!(round(0, &["a", "b", "c"]), [1, 2, 3]);
+        assert_eq!(round(1, &["c", "a"]), [3, 1]);
+        assert_eq!(round(5, &["c", "d", "a"]), [3, 4, 1], "2 is not reused before second 6");
+        assert_eq!(round(7, &["b", "c", "d", "a"]), [2, 3, 4, 1]);
+        assert_eq!(round(8, &[]), [0_u32; 0]);
+        assert_eq!(round(20, &["x", "y", "z", "u", "v"]).len(), 5);
+        assert_eq!(pool.next, 6, "four released numbers were reused");
+    }
+}

@@ -1,0 +1,95 @@
+//! Reads input files and writes to standard output.
+
+use crate::Failure;
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, StdoutLock, Write};
+use std::path::Path;
+
+/// The largest accepted input. A southbound database of 100,000 flows takes about 60 MiB.
+const MAX_INPUT_BYTES: u64 = 1 << 30;
+
+/// The text of a file, or of standard input for `-`.
+///
+/// # Errors
+/// The file cannot be read, is too large, or is not UTF-8.
+pub fn read_input(path: &Path) -> Result<String, Failure> {
+    let name = display_name(path);
+    let mut bytes = Vec::new();
+    let result = if path == Path::new("-") {
+        io::stdin().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes))
+    };
+    result.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        let limit = MAX_INPUT_BYTES >> 20;
+        return Err(Failure::Input(anyhow!(
+            "cannot read {name}: it is larger than {limit} MiB; split it"
+        )));
+    }
+    String::from_utf8(bytes)
+        .with_context(|| format!("cannot read {name}: it is not UTF-8 text"))
+        .map_err(Failure::Input)
+}
+
+/// The name of an input file in messages.
+pub fn display_name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// The source of a flow without its directory: `network.toml:31` for `/etc/weft/network.toml:31`.
+pub fn file_name(source: &str) -> &str {
+    source.rsplit_once('/').map_or(source, |(_, name)| name)
+}
+
+/// Writes `text` to standard output.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = Output::new();
+    out.write(text)?;
+    out.flush()
+}
+
+/// Writes `object` to standard output as indented JSON.
+pub fn print_json(object: &impl Serialize) -> Result<(), Failure> {
+    print(&format!("{}\n", serde_json::to_string_pretty(object)?))
+}
+
+/// Buffered standard output.
+pub struct Output(BufWriter<StdoutLock<'static>>);
+
+impl Output {
+    /// Locks standard output.
+    pub fn new() -> Self {
+        Self(BufWriter::new(io::stdout().lock()))
+    }
+
+    /// Writes `text` to the buffer.
+    ///
+    /// # Errors
+    /// [`Failure::OutputClosed`] when the reader of a pipe has closed it.
+    pub fn write(&mut self, text: &str) -> Result<(), Failure> {
+        check_write(self.0.write_all(text.as_bytes()))
+    }
+
+    /// Writes `object` as one line of JSON.
+    pub fn json(&mut self, object: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(object)?;
+        self.write(&text)?;
+        self.write("\n")
+    }
+
+    /// Writes the buffer to standard output.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        check_write(self.0.flush())
+    }
+}
+
+/// Maps a closed pipe to [`Failure::OutputClosed`], which is not reported: `head` closes its input.
+pub fn check_write(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
+        result => Ok(result.context("cannot write the output")?),
+    }
+}
