@@ -21,11 +21,9 @@
 #define ETHERTYPE_TEB 0x6558
 
 /* Of tun_flags in struct weft_key. */
-#define TUN_FLAG_DF (1ULL << 49)
-#define TUN_FLAG_KEY (1ULL << 51)
-#define TUN_TOS_SHIFT 40
-#define TUN_TTL_SHIFT 32
-#define TUN_PRESENT_PORTS (1ULL << 24)
+#define TUN_FLAG_DF (1ULL << WEFT_TUN_FLAG_DF_SHIFT)
+#define TUN_FLAG_KEY (1ULL << WEFT_TUN_FLAG_KEY_SHIFT)
+#define TUN_PRESENT_PORTS (1ULL << WEFT_TUN_PRESENT_PORTS_SHIFT)
 
 /* Where a tunnelled frame is, and from whom it came. */
 struct arrival {
@@ -227,7 +225,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	if (!class)
 		return classify_other(data, end, is_ip6);
 	key->port = (__u64)class->in_port << 32 | WEFT_TUNNEL;
-	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << TUN_TOS_SHIFT;
+	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << WEFT_TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {
 		/*
 		 * Without a checksum over IPv6, only where both ends have agreed on that (RFC 6935
@@ -241,7 +239,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 			return ARRIVED_SLOW_PATH;
 		if (!(class->flags & WEFT_CLASS_KEY))
 			key->tun_flags &= ~TUN_FLAG_KEY;
-		key->tun_flags |= (__u64)ip.ttl << TUN_TTL_SHIFT;
+		key->tun_flags |= (__u64)ip.ttl << WEFT_TUN_TTL_SHIFT;
 		if (ip.dont_fragment)
 			key->tun_flags |= TUN_FLAG_DF;
 		header = read_gre(tunnel, end, class->flags & WEFT_CLASS_KEY, key);

@@ -15,7 +15,8 @@
 /* Beside the addresses; 0 for the port of GRE. */
 static __always_inline __u32 carrier(bool is_ip6, __u8 proto, __u16 port)
 {
-	return (__u32)is_ip6 << 24 | (__u32)proto << 16 | port;
+	return (__u32)is_ip6 << WEFT_CARRIER_IP6_SHIFT |
+	       (__u32)proto << WEFT_CARRIER_PROTO_SHIFT | port;
 }
 
 /* The chain of those that send from one address to another, as they are on the wire. */

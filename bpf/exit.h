@@ -5,17 +5,9 @@
  */
 #pragma once
 
+#include "drop_reasons.h"
 #include "maps.h"
 #include "parse.h"
-
-/* Numbers of flow::DropReason, which are stable. */
-enum {
-	DROP_HEADROOM = 25,
-	DROP_QUEUE_FULL = 22,
-	DROP_NO_SUCH_PORT = 24,
-	DROP_UPCALL_QUEUE_FULL = 43,
-	DROP_NO_DAEMON = 46,
-};
 
 /* Counts a packet that came in by `port`; for the uplink, when there is no room for one more port. */
 __weak int count_drop(__u32 port, __u32 reason)

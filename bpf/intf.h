@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The layouts that programs and daemon share. Rust's are generated from these when it is built, and
- * crates/datapath-bpf/src/layout.rs refuses to compile when its own idea of a key differs.
+ * The interface between the BPF programs and the daemon: map layouts and constants.
+ *
+ * Rust does not repeat any of it. crates/datapath-bpf/build.rs generates the layouts and every
+ * constant of the named enums below from the compiler's type information (BTF). A constant that
+ * Rust needs must therefore be an enumerator here, not a #define.
  */
 #pragma once
 
@@ -31,114 +34,137 @@ struct weft_key {
 #define WEFT_KEY_WORDS (sizeof(struct weft_key) / sizeof(__u64))
 
 enum weft_shape {
-	/* What `l3` holds, 2 bits. WEFT_L3_LONG: more than its first word. */
+	/* What `l3` holds, in 2 bits. WEFT_L3_LONG: more than its first word is used. */
 	WEFT_L3_NONE = 0,
 	WEFT_L3_IP4 = 1,
 	WEFT_L3_LONG = 2,
 	WEFT_L3_IP6 = 2,
 	WEFT_L3_ARP = 3,
-	/* `nd` is there, of a neighbour solicitation. */
+	/* `nd` is in use: the frame is a neighbour solicitation or advertisement. */
 	WEFT_ND = 4,
-	/* Beside WEFT_ND: of an advertisement. */
+	/* With WEFT_ND: it is an advertisement. */
 	WEFT_ND_ADVERT = 8,
-	/* The words of the tunnel are there. */
+	/* The tunnel words are in use. */
 	WEFT_TUNNEL = 16,
-	/* Beside WEFT_TUNNEL: more than the first word of `tun_addr`, of IPv6. */
+	/* With WEFT_TUNNEL: the outer header is IPv6, so all words of `tun_addr` are in use. */
 	WEFT_TUNNEL6 = 32,
 };
 
-/* What becomes of a frame whose headers are read. */
+/* Positions in `tun_flags` and the value of one of its bytes; flow::Field has the same. */
+enum weft_tun_word {
+	WEFT_TUN_PRESENT_PORTS_SHIFT = 24,	/* tun_metadata0 was received */
+	WEFT_TUN_TTL_SHIFT = 32,
+	WEFT_TUN_TOS_SHIFT = 40,
+	WEFT_TUN_FLAG_DF_SHIFT = 49,
+	WEFT_TUN_FLAG_KEY_SHIFT = 51,
+};
+
+/* The result of parsing a frame's headers. */
 enum weft_parse {
-	/* There is a key. */
+	/* The key is complete. */
 	WEFT_PARSED = 0,
-	/* Headers are cut off or contradict themselves: flow::extract refuses it, too. */
+	/* Headers are truncated or inconsistent. flow::extract rejects the frame, too. */
 	WEFT_MALFORMED = 1,
-	/* Userspace has to read it: the program cannot tell. */
+	/* The program cannot decide: userspace has to parse the frame. */
 	WEFT_UPCALL = 2,
-	/* Not all headers are in the linear part. Never leaves parse(). */
+	/* Some headers are outside the linear part of the skb. parse() handles this itself. */
 	WEFT_PULL = 3,
 };
 
-/* Megaflow 0 is none. */
-#define WEFT_NO_FLOW 0
+enum weft_limits {
+	/* Masks that a lookup tries at most. */
+	WEFT_MAX_MASKS = 128,
+	/* Actions in one list. */
+	WEFT_MAX_ACTIONS = 15,
+	/* Bytes of the longest outer header without Geneve options. */
+	WEFT_HEADER_MAX = 72,
+	/*
+	 * Counters of this many megaflows share one map element. The kernel allocates each element
+	 * of a per-CPU array on its own: one element per megaflow takes half a second to allocate.
+	 */
+	WEFT_FLOW_STATS_PER_PAGE = 64,
+	/* Elements of weft_devices, a hash table by interface index with linear probing. */
+	WEFT_DEVICES = 65536,
+	/* Consecutive elements in which an interface may be found. */
+	WEFT_DEVICE_PROBES = 4,
+};
 
-/* A megaflow. It is found by what its key has of a mask. */
+/* Numbers that are no index of their table. */
+enum weft_reserved {
+	WEFT_NO_FLOW = 0,
+	/* The action list whose packets are punted to userspace. It has no entry in the map. */
+	WEFT_ACTIONS_PUNT = 0,
+};
+
+enum weft_no_endpoint {
+	WEFT_NO_ENDPOINT = ~0U,
+};
+
+/* A megaflow. A packet matches when its key, under the mask, equals `key`. */
 struct weft_flow {
 	struct weft_key key;	/* 0 outside the mask */
-	__u64 generation;	/* of this use of the entry; 0: deleted */
-	__u32 next;		/* in the chain of its bucket, or WEFT_NO_FLOW */
-	__u16 mask;		/* its number in the map of masks */
-	__u16 sections;		/* WEFT_L3_LONG, .._ND, .._TUNNEL, .._TUNNEL6: where `key` is not 0 */
-	__u32 list;		/* of actions */
-	__u32 pinned_at;		/* when a packet was last set aside (see actions.h), or 0 */
+	__u64 generation;	/* unique for each use of the entry; 0: deleted */
+	__u32 next;		/* next megaflow in the hash bucket, or WEFT_NO_FLOW */
+	__u16 mask;		/* index in the map of masks */
+	__u16 sections;		/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
+	__u32 list;		/* index of its action list */
+	/* When a packet was last pinned to the slow path (see actions.h), or 0. */
+	__u32 pinned_at;
 };
 
 /* An entry of the exact-match cache. */
 struct weft_cache_entry {
 	struct weft_key key;
-	__u64 generation;	/* of the megaflow when it was found; 0: empty */
+	__u64 generation;	/* that of the megaflow when it was cached; 0: empty */
 	__u32 flow;
 	__u32 pad;
 };
 
-/* What a megaflow has served, on one CPU. */
+/* Packets that a megaflow has matched, on one CPU. */
 struct weft_flow_stats {
 	__u64 packets;
 	__u64 bytes;
 };
 
-/* Of so many, side by side: the kernel takes memory for each element of a map by itself, which for every megaflow takes half a second. */
-#define WEFT_FLOW_STATS_PER_PAGE 64
-
 struct weft_flow_stats_page {
 	struct weft_flow_stats stats[WEFT_FLOW_STATS_PER_PAGE];
 };
 
-/* What the lookups of one CPU came to that were not hits in the exact-match cache. */
+/* Lookups on one CPU that the exact-match cache did not answer. */
 struct weft_lookup_stats {
-	__u64 hits;		/* found by a mask */
+	__u64 hits;		/* found with a mask */
 	__u64 misses;
-	__u64 masks;		/* tried, by hits and misses */
+	__u64 masks;		/* masks tried, by hits and misses */
 };
 
-#define WEFT_MAX_MASKS 128
-
-/* The masks in the order in which they are tried. */
+/* The masks in the order in which a lookup tries them. */
 struct weft_mask_list {
 	__u32 count;
 	__u32 order[WEFT_MAX_MASKS];
 };
 
-/*
- * What the control programs are asked to do; they answer by their return value, 0 or a negative
- * error.
- */
+/* The argument of the control programs, which return 0 or a negative errno. */
 struct weft_control {
-	struct weft_key key;	/* flow_put: of the megaflow, 0 outside the mask */
-	__u64 generation;	/* flow_put: never used before, not 0 */
+	struct weft_key key;	/* flow_put: key of the megaflow, 0 outside the mask */
+	__u64 generation;	/* flow_put: a number that was never used before, not 0 */
 	__u32 flow;
 	__u32 mask;
-	__u32 list;		/* flow_put: of actions */
+	__u32 list;		/* flow_put, flow_set_list: index of the action list */
 	__u32 pad;
 };
 
 /*
- * What is done with the packets of a megaflow. Either a program can do all of it, or the list says
- * to hand them over. See docs/adr/0011-the-kernel-datapath-in-front-of-the-user-datapath.md.
+ * One action. A program executes either the whole list of a megaflow or none of it; in the latter
+ * case it punts the packet. See docs/adr/0011-the-kernel-datapath-in-front-of-the-user-datapath.md.
  */
-#define WEFT_MAX_ACTIONS 15
-/* List 0 hands over. */
-#define WEFT_ACTIONS_PUNT 0
-#define WEFT_NO_ENDPOINT (~0U)
-
 enum weft_action_kind {
-	/* `number`: the port. The only output of a list is its last action, or they are copies. */
+	/* `number`: the port. The last output takes the packet, the others take copies. */
 	WEFT_ACTION_OUTPUT = 1,
-	/* By the uplink, with the tags that there are. */
+	/* Send by the uplink with the tags that the frame has. */
 	WEFT_ACTION_UPLINK = 2,
-	/* `number`: the end point; `value`: the key << 32 | the word of logical ports. Last. */
+	/* Last. `number`: the end point; `value`: tunnel key << 32 | logical ports word. */
 	WEFT_ACTION_ENCAP = 3,
-	/* Last. `field`: the reason, by the numbers of flow::DropReason. */
+	/* Last. `field`: enum drop_reason. */
 	WEFT_ACTION_DROP = 4,
 	/* `value`: the tag, TPID << 16 | TCI. */
 	WEFT_ACTION_PUSH_VLAN = 5,
@@ -147,24 +173,27 @@ enum weft_action_kind {
 	WEFT_ACTION_SET = 7,
 };
 
-/* The frame has the header; all of the field is rewritten, and the checksums that cover it. */
+/*
+ * Fields that WEFT_ACTION_SET rewrites, with the checksums that cover them. The frame has the
+ * header of the field.
+ */
 enum weft_set_field {
 	WEFT_SET_ETH_DST = 1,
 	WEFT_SET_ETH_SRC = 2,
 	WEFT_SET_IP4_SRC = 3,
 	WEFT_SET_IP4_DST = 4,
 	WEFT_SET_IP4_TTL = 5,
-	/* `number`: which bits of DSCP and ECN. */
+	/* `number`: mask of the DSCP and ECN bits to write. */
 	WEFT_SET_IP4_TOS = 6,
-	/* Halves of addresses. */
+	/* Upper and lower 64 bits of an address. */
 	WEFT_SET_IP6_SRC_HIGH = 7,
 	WEFT_SET_IP6_SRC_LOW = 8,
 	WEFT_SET_IP6_DST_HIGH = 9,
 	WEFT_SET_IP6_DST_LOW = 10,
 	WEFT_SET_IP6_HOP_LIMIT = 11,
-	/* `number`: which bits of DSCP and ECN. */
+	/* `number`: mask of the DSCP and ECN bits to write. */
 	WEFT_SET_IP6_TOS = 12,
-	/* Of TCP and UDP. */
+	/* Ports of TCP and UDP. */
 	WEFT_SET_TP_SRC = 13,
 	WEFT_SET_TP_DST = 14,
 };
@@ -172,7 +201,7 @@ enum weft_set_field {
 struct weft_action {
 	__u8 kind;
 	__u8 field;
-	__u8 has_ports;		/* WEFT_ACTION_ENCAP: Geneve's option goes along */
+	__u8 has_ports;		/* WEFT_ACTION_ENCAP: send Geneve's logical-port option */
 	__u8 pad;
 	__u32 number;
 	__u64 value;
@@ -180,50 +209,52 @@ struct weft_action {
 
 struct weft_action_list {
 	__u32 count;		/* of actions */
-	__u32 endpoint;		/* of the last action, or WEFT_NO_ENDPOINT */
+	__u32 endpoint;		/* that of the last action, or WEFT_NO_ENDPOINT */
 	/*
-	 * Frames, or segments of super-packets, of more bytes from the Ethernet header on are
-	 * handed over; 0: none are. What the path to `endpoint` carries is asked besides.
+	 * Bytes from the Ethernet header on. Longer frames, and super-packets with longer
+	 * segments, are punted; 0: no limit. The path MTU of `endpoint` is checked separately.
 	 */
 	__u32 max_len;
-	__u32 grows;		/* by tags, in bytes, before the last action */
+	__u32 grows;		/* bytes of tags that are added before the last action */
 	struct weft_action actions[WEFT_MAX_ACTIONS];
 };
 
-/* A VIF, by its number. */
+/* A VIF, by port number. */
 struct weft_port {
-	__u32 ifindex;		/* of the end that programs stand at; 0: there is none */
-	__u32 flags;		/* WEFT_PORT_.. */
-	__u32 max_len;		/* of frames to it without their tags, in bytes: MTU and Ethernet header */
+	__u32 ifindex;		/* the device to send by; 0: there is none */
+	__u32 flags;		/* enum weft_port_flags */
+	__u32 max_len;		/* bytes of an untagged frame: MTU plus Ethernet header */
 	__u32 pad;
 	/*
-	 * Address of the other end of a pair << 16, as struct weft_key has it; 0: not known. What
-	 * goes to any other address takes the way through the device, slower, which finds out
-	 * whether it is meant for the guest's own network stack.
+	 * MAC address of the guest's end of a veth pair << 16, as in struct weft_key; 0: unknown.
+	 * Only frames to this address may skip the host's end (bpf_redirect_peer). For other
+	 * addresses the guest's own network stack has to decide whether it accepts the frame.
 	 */
 	__u64 eth_dst;
 };
 
-/* The device is one end of a pair whose other end is in another namespace. */
-#define WEFT_PORT_PEER 1
-/* Somebody looks on: what comes from it or would go to it is handed over while there is a daemon. */
-#define WEFT_PORT_WATCHED 2
-/*
- * For a daemon that finds the port of one that was killed: the device was made to receive all frames,
- * or is a TAP that was made for a virtual machine.
- */
-#define WEFT_PORT_PROMISCUOUS 4
-#define WEFT_PORT_VM_TAP 8
+enum weft_port_flags {
+	/* The device is one end of a veth pair whose other end is in another namespace. */
+	WEFT_PORT_PEER = 1,
+	/* Frames are captured: those from and to the port are punted while a daemon runs. */
+	WEFT_PORT_WATCHED = 2,
+	/*
+	 * For the daemon that cleans up after one that was killed: the daemon made the device
+	 * promiscuous, or made it as the TAP of a virtual machine.
+	 */
+	WEFT_PORT_PROMISCUOUS = 4,
+	WEFT_PORT_VM_TAP = 8,
+};
 
-/* By the lowest 16 bits of its index, or a little behind them: which port a device is. */
+/* The port of an interface. Hashed by the low 16 bits of `ifindex`. */
 struct weft_device {
-	__u32 ifindex;		/* 0: none */
+	__u32 ifindex;		/* 0: free */
 	__u32 port;
 };
 
 /*
- * Of a port, on one CPU; of tagged frames on the uplink likewise. What is handed over is counted
- * where it goes.
+ * Counters of a port, or of tagged frames on the uplink, on one CPU. The user datapath counts
+ * punted packets.
  */
 struct weft_port_stats {
 	__u64 rx_packets;
@@ -232,100 +263,108 @@ struct weft_port_stats {
 	__u64 tx_bytes;
 };
 
-/* Who may hand over how many misses; see weft_config. */
+/* Token bucket that limits a port's misses; see struct weft_config. */
 struct weft_token_bucket {
-	__u64 at_ns;		/* of the last */
+	__u64 at_ns;		/* when the last token was added */
 	__u64 tokens;
 };
 
-/* The port that a packet came in by (not always one of a VIF) << 8 | the reason. */
+/* Key of a drop counter: ingress port << 8 | drop reason. */
 struct weft_drop_key {
 	__u64 port_reason;
 };
 
-/* flow::TunnelType. */
+/* Tunnel types that programs can encapsulate and decapsulate. */
 enum weft_tunnel {
 	WEFT_VXLAN = 0,
 	WEFT_GENEVE = 1,
 	WEFT_GRE = 2,
 };
 
-#define WEFT_HEADER_MAX 72
-
-/* What end points of one kind share: the outer header with what differs being 0, and the rest. */
+/* What many end points share: tunnel type, options and local address. */
 struct weft_class {
-	__u8 header[WEFT_HEADER_MAX];
-	__u8 len;		/* of it */
+	__u8 header[WEFT_HEADER_MAX];	/* outer header; fields that differ per packet are 0 */
+	__u8 len;		/* of `header`, in bytes */
 	__u8 tunnel;		/* enum weft_tunnel */
-	__u8 flags;		/* WEFT_CLASS_.. */
-	__u8 ttl;		/* unless inherited */
-	__u8 dscp;		/* unless inherited; << 2 */
+	__u8 flags;		/* enum weft_class_flags */
+	__u8 ttl;		/* unless it is inherited */
+	__u8 dscp;		/* DSCP << 2, unless it is inherited */
 	__u8 pad;
 	/*
-	 * Sum of the IPv4 header's words, as they are on the wire, folded to 16 bits. The header is as it stands
-	 * here: total length, type of service, TTL, checksum and destination are 0.
+	 * Sum of the 16-bit words of the IPv4 header as they are on the wire, folded to 16 bits.
+	 * Total length, TOS, TTL, checksum and destination count as 0.
 	 */
 	__u16 ip_sum;
-	__u32 in_port;		/* the port by which its packets come in */
-	__u32 carrier;		/* what they come by: see endpoint_lookup.h */
-	__u32 local[4];		/* where they come to, as on the wire; IPv4: the first */
+	__u32 in_port;		/* ingress port of frames from these end points */
+	__u32 carrier;		/* address family, IP protocol and port: see endpoint_lookup.h */
+	__u32 local[4];		/* local address in network order; IPv4: the first word */
 };
 
-#define WEFT_CLASS_IP6 1
-/* Outer UDP checksum: by header arithmetic; super-packets go without. */
-#define WEFT_CLASS_CHECKSUM 2
-#define WEFT_CLASS_TTL_INHERIT 4
-#define WEFT_CLASS_DSCP_INHERIT 8
-/* GRE: a key is sent and demanded. */
-#define WEFT_CLASS_KEY 16
-/* SYN segments are handed over: their MSS is lowered there. */
-#define WEFT_CLASS_CLAMP_MSS 32
+enum weft_class_flags {
+	WEFT_CLASS_IP6 = 1,
+	/* Outer UDP checksum, computed from headers. Super-packets are sent without. */
+	WEFT_CLASS_CHECKSUM = 2,
+	WEFT_CLASS_TTL_INHERIT = 4,
+	WEFT_CLASS_DSCP_INHERIT = 8,
+	/* GRE: send a key, and require one. */
+	WEFT_CLASS_KEY = 16,
+	/* TCP SYN segments are punted: the user datapath clamps their MSS. */
+	WEFT_CLASS_CLAMP_MSS = 32,
+};
 
-/* A remote end point, by its number. */
+/* Positions in the `carrier` of an end point class: family << 24 | IP protocol << 16 | port. */
+enum weft_carrier {
+	WEFT_CARRIER_PROTO_SHIFT = 16,
+	WEFT_CARRIER_IP6_SHIFT = 24,
+};
+
+/* A remote end point, by number. */
 struct weft_endpoint {
-	__u32 remote[4];	/* as on the wire; IPv4: the first */
+	__u32 remote[4];	/* remote address in network order; IPv4: the first word */
 	__u8 eth_dst[6];
 	__u8 eth_src[6];
 	__u16 class;
-	__u16 max_len;		/* of inner frames without Geneve's option, Ethernet header included */
-	__u32 flags;		/* WEFT_ENDPOINT_.. */
-	__u32 next;		/* as in weft_sources */
-	__u64 tx_packets;	/* these are added to atomically */
+	__u16 max_len;		/* bytes of an inner frame, without Geneve options */
+	__u32 flags;		/* enum weft_endpoint_flags */
+	__u32 next;		/* number + 1 of the next end point in the hash bucket; 0: none */
+	__u64 tx_packets;	/* counters, updated with atomic adds */
 	__u64 tx_bytes;
 	__u64 rx_packets;
 	__u64 rx_bytes;
 };
 
-/* endpoint_put: what is written but for the counters, which go on. */
+/* Argument of endpoint_put, which leaves the counters as they are. */
 struct weft_endpoint_update {
 	struct weft_endpoint endpoint;
 	__u32 number;
 	__u32 pad;
 };
 
-/* There is one. */
-#define WEFT_ENDPOINT_PRESENT 1
-/* Its Ethernet addresses are known; otherwise packets are handed over. */
-#define WEFT_ENDPOINT_RESOLVED 2
-/* Its tunnel has options. */
-#define WEFT_ENDPOINT_GENEVE 4
-/* What its class says, where it is asked first: flags, and length of the header, 8 bits each. */
-#define WEFT_ENDPOINT_CLASS_SHIFT 8
-#define WEFT_ENDPOINT_LEN_SHIFT 16
+enum weft_endpoint_flags {
+	/* The entry is in use. */
+	WEFT_ENDPOINT_PRESENT = 1,
+	/* The Ethernet addresses are known. Otherwise packets to it are punted. */
+	WEFT_ENDPOINT_RESOLVED = 2,
+	/* The tunnel type has options (Geneve). */
+	WEFT_ENDPOINT_GENEVE = 4,
+	/* Copies of the class's flags and header length, 8 bits each: they save a map lookup. */
+	WEFT_ENDPOINT_CLASS_SHIFT = 8,
+	WEFT_ENDPOINT_LEN_SHIFT = 16,
+};
 
-/* sources_put, sources_delete: of end points with numbers in a row. */
+/* Argument of sources_put and sources_delete: end points with consecutive numbers. */
 struct weft_endpoint_range {
 	__u32 first;
 	__u32 count;
 };
 
-/* An address of ours, as on the wire, to which GRE is for userspace, whoever sends it. */
+/* A local address, in network order. GRE to it is for userspace, whoever sends it. */
 struct weft_gre_local {
-	__u32 local[4];		/* IPv4: the first */
+	__u32 local[4];		/* IPv4: the first word */
 	__u32 is_ip6;
 };
 
-/* A logical link of the uplink, by its tags: flow::TagLink. */
+/* The VLAN tags of a logical link on the uplink: flow::TagLink. */
 struct weft_tag_link_key {
 	__u16 tpid;
 	__u16 vlan;
@@ -340,28 +379,30 @@ struct weft_tag_link {
 	__u64 tun_flags;
 };
 
-/* What may change at any time. */
+/* Settings that the daemon may change while programs run. */
 struct weft_config {
 	__u32 uplink_ifindex;
 	__u32 uplink_port;
-	__u32 watch_drops;		/* what would be dropped is handed over */
-	__u32 has_links;		/* userspace wants to know of tagged frames of other links */
-	__u64 miss_ns;			/* one more of a port's misses in so many nanoseconds; 0: no limit */
-	__u64 miss_burst;		/* and so many at once */
-	__u16 entropy_base;
-	__u16 entropy_mask;		/* ports of the range - 1 */
-	__u32 uplink_max_len;		/* of tagged frames by the uplink, tags included; 0: no limit */
-	__u16 vxlan_port;		/* a device of the kernel's has it, for the sake of its GRO */
-	__u16 socket_port;		/* where the user datapath's sockets are instead; 0: at the tunnel's own port */
-	__u32 watch_frames;		/* 0: no port has WEFT_PORT_WATCHED, and senders' are not asked */
+	__u32 watch_drops;	/* punt packets instead of dropping them: drops are captured */
+	__u32 has_links;	/* punt tagged frames of unknown links, so that they are counted */
+	__u64 miss_ns;		/* token period of a port's misses, in nanoseconds; 0: no limit */
+	__u64 miss_burst;	/* size of the token bucket */
+	__u16 entropy_base;	/* first outer source port */
+	__u16 entropy_mask;	/* number of outer source ports - 1; a power of two - 1 */
+	__u32 uplink_max_len;	/* bytes of a tagged frame by the uplink, tags included; 0: any */
+	__u16 vxlan_port;	/* VXLAN's port, where a kernel device owns it for its GRO */
+	__u16 socket_port;	/* where the user datapath's socket is then; 0: at vxlan_port */
+	__u32 watch_frames;	/* some port has WEFT_PORT_WATCHED; 0: ingress need not check */
 };
 
 /*
- * In front of a frame that is handed over: an Ethernet header from nobody, with the port in the
- * first four bytes of the destination, in network order. A tag that was in the skb's metadata
- * stands behind the addresses of this header.
+ * The header in front of a punted frame. It is an Ethernet header of this EtherType whose first
+ * four bytes are the ingress port, in network order; the other address bytes are 0. A tag that was
+ * in the skb's metadata follows its addresses.
  *
- * Frames that cannot be given that header have two more tags instead, in front of their own: one of
- * 0x88a8 with the upper half of the port and one of 0x8100 with the lower half, both as TCI.
+ * A frame without room for that header gets two more tags instead: 0x88a8 with the upper 16 bits of
+ * the port as its TCI, and 0x8100 with the lower 16 bits.
  */
-#define WEFT_PUNT_ETHERTYPE 0x88b5
+enum weft_punt {
+	WEFT_PUNT_ETHERTYPE = 0x88b5,
+};

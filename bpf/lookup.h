@@ -186,7 +186,8 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 /* Tries the masks in their order. The number of the megaflow found, or WEFT_NO_FLOW. */
 static __noinline __u32 search(const struct weft_key *key)
 {
-	struct masks_walk walk = { .key = key, .number = WEFT_NO_FLOW };
+	/* Zero initialization makes `number` WEFT_NO_FLOW. */
+	struct masks_walk walk = { .key = key };
 	struct weft_lookup_stats *counters;
 	__u32 list = mask_list_in_use & 1, none = 0;
 

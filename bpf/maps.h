@@ -87,9 +87,6 @@ struct {
 
 #define WEFT_LISTS 1024
 #define WEFT_PORTS 1024
-#define WEFT_DEVICES 65536
-/* Places in a row where a device may be. */
-#define WEFT_DEVICE_PROBES 4
 #define WEFT_CLASSES 64
 #define WEFT_ENDPOINTS 1024
 #define WEFT_GRE_LOCALS 1024

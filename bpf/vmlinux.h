@@ -35,7 +35,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_DEVMAP = 14,
 };
 
-enum {
+enum tc_action {
 	TC_ACT_UNSPEC = -1,
 	TC_ACT_OK = 0,
 	TC_ACT_SHOT = 2,

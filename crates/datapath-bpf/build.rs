@@ -1,15 +1,23 @@
-//! Compiles the programs of `bpf/` and generates Rust's view of them: a skeleton for each object, with every layout that
-//! the two share.
+//! Compiles the BPF programs of `bpf/` and generates Rust's side of the interface that they share
+//! with the daemon.
+//!
+//! From the compiler's type information (BTF) come a skeleton for each object, with the layouts of
+//! all maps, and `constants.rs`, with every constant of `bpf/intf.h`. The other way round, the
+//! drop reasons of crate `flow` become `drop_reasons.h`. So no number is written in both
+//! languages, and a name that one side drops is an error of the compiler on the other.
 
 use std::env;
+use std::fmt::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
+use libbpf_rs::btf::{Btf, types};
 
-/// Debian 12 has it. What the verifier makes of a program depends on the compiler, so it is always the same.
+/// A fixed version (Debian 12 has it): the verifier's work depends on the compiler's output.
 const CLANG: &str = "clang-19";
 const CLANG_ARGS: [&str; 6] =
     ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-mcpu=v3"];
@@ -23,46 +31,112 @@ const OBJECTS: [(&str, &[&str]); 5] = [
     ("test_lookup", &["control", "test_lookup"]),
 ];
 
+/// Enumerators that Rust gets: ours, and the return values of tc programs.
+const CONSTANT_PREFIXES: [&str; 2] = ["WEFT_", "TC_ACT_"];
+
+/// Number and name of every drop reason, from the list of which crate `flow` makes an enum.
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $number:literal $variant:ident $name:literal,)+) => {
+        const DROP_REASONS: &[(u32, &str)] = &[$(($number, $name),)+];
+    };
+}
+
+include!("../flow/src/drop_reasons.in");
+
 fn main() -> Result<()> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
     println!("cargo:rerun-if-changed={}", sources.display());
-    println!("cargo:rustc-env=WEFT_LAYOUT={:016x}", layout(&sources)?);
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
+    fs::write(out.join("drop_reasons.h"), drop_reasons())?;
+    let interface = preprocess(&sources)?;
+    println!("cargo:rustc-env=WEFT_LAYOUT={:016x}", hash(&interface));
+    fs::write(out.join("constants.rs"), constants(&interface, &sources, &out)?)?;
     for (name, parts) in OBJECTS {
         let object = out.join(format!("{name}.bpf.o"));
         let mut linker = Linker::new(&object)?;
         for part in parts {
-            let compiled = out.join(format!("{part}.part.o"));
-            SkeletonBuilder::new()
-                .source(sources.join(format!("{part}.bpf.c")))
-                .obj(&compiled)
-                .clang(CLANG)
-                .clang_args(CLANG_ARGS)
-                .build()
-                .with_context(|| format!("{part}: needs {CLANG} of the Debian package {CLANG}"))?;
-            linker.add_file(&compiled)?;
+            let source = sources.join(format!("{part}.bpf.c"));
+            linker.add_file(compile(&source, &sources, &out)?)?;
         }
-        linker.link().with_context(|| format!("linking {name}"))?;
+        linker.link().with_context(|| format!("cannot link {name}.bpf.o"))?;
         SkeletonBuilder::new().obj(&object).generate(out.join(format!("{name}.skel.rs")))?;
     }
     Ok(())
 }
 
-/// A number for all layouts that programs and daemon share, whatever comments say: FNV-1a of their source.
-fn layout(sources: &Path) -> Result<u64> {
+/// Compiles a source file into the output directory, and returns the object's path.
+fn compile(source: &Path, sources: &Path, out: &Path) -> Result<PathBuf> {
+    let name = source.file_name().context("a source file has a name")?.to_string_lossy();
+    let compiled = out.join(name.replace(".bpf.c", ".part.o"));
+    let includes = [format!("-I{}", sources.display()), format!("-I{}", out.display())];
+    SkeletonBuilder::new()
+        .source(source)
+        .obj(&compiled)
+        .clang(CLANG)
+        .clang_args(CLANG_ARGS.into_iter().map(str::to_owned).chain(includes))
+        .build()
+        .with_context(|| {
+            format!("cannot compile {name} with {CLANG}: is Debian's package {CLANG} installed?")
+        })?;
+    Ok(compiled)
+}
+
+/// The C header with all drop reasons: `DROP_` and the name in upper case.
+fn drop_reasons() -> String {
+    let mut header = "#pragma once\n\nenum drop_reason {\n".to_owned();
+    for (number, name) in DROP_REASONS {
+        let _ = writeln!(header, "\tDROP_{} = {number},", name.to_uppercase());
+    }
+    header + "};\n"
+}
+
+/// `bpf/intf.h` and what it includes, without comments, word by word.
+fn preprocess(sources: &Path) -> Result<Vec<String>> {
     let preprocessed = Command::new(CLANG)
         .args(["-E", "-P", "-include"])
         .arg(sources.join("vmlinux.h"))
         .arg(sources.join("intf.h"))
         .output()
-        .with_context(|| format!("cannot run {CLANG}"))?;
+        .with_context(|| format!("cannot run {CLANG}: install Debian's package {CLANG}"))?;
     ensure!(preprocessed.status.success(), "{}", String::from_utf8_lossy(&preprocessed.stderr));
-    let constants = std::fs::read_to_string(sources.join("intf.h"))?;
-    let constants = constants.lines().filter(|line| line.starts_with("#define"));
-    let constants =
-        constants.flat_map(|line| line.split("/*").next().unwrap_or("").split_whitespace());
     let text = String::from_utf8_lossy(&preprocessed.stdout);
-    let words = text.split_whitespace().chain(constants);
+    Ok(text.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Identifies the interface, whatever its comments and spaces are: FNV-1a of its words.
+fn hash(interface: &[String]) -> u64 {
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    Ok(words.flat_map(|word| word.bytes().chain([b' '])).fold(0xcbf2_9ce4_8422_2325, hash))
+    let bytes = interface.iter().flat_map(|word| word.bytes().chain([b' ']));
+    bytes.fold(0xcbf2_9ce4_8422_2325, hash)
+}
+
+/// Rust constants for the enumerators of all named enums of the interface.
+///
+/// The compiler writes only those types to BTF that a variable or function uses. So this compiles
+/// a file with one variable of each enum; it is never loaded.
+fn constants(interface: &[String], sources: &Path, out: &Path) -> Result<String> {
+    let mut probe = "#include \"vmlinux.h\"\n#include \"intf.h\"\n".to_owned();
+    for words in interface.windows(3) {
+        if let [keyword, name, brace] = words
+            && keyword == "enum"
+            && brace == "{"
+        {
+            let _ = writeln!(probe, "enum {name} {name}_variable;");
+        }
+    }
+    let source = out.join("constants.bpf.c");
+    fs::write(&source, probe)?;
+    let btf = Btf::from_path(compile(&source, sources, out)?)?;
+    let mut text = String::new();
+    for member in btf
+        .type_by_kind::<types::Enum<'_>>()
+        .flat_map(|kind| (0..kind.len()).filter_map(move |at| kind.get(at)).collect::<Vec<_>>())
+    {
+        let name = member.name.unwrap_or_default().to_string_lossy();
+        if CONSTANT_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && member.value >= 0 {
+            let _ = writeln!(text, "pub const {name}: u32 = {};", member.value);
+        }
+    }
+    ensure!(text.contains("WEFT_"), "the compiler wrote no constants to {}", source.display());
+    Ok(text)
 }

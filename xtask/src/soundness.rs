@@ -40,7 +40,7 @@ pub struct AgreementOptions {
 /// Needs root.
 pub fn agreement(options: &AgreementOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
-    run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=agreement"])
+    run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=main"])
         .args(["--", "--nocapture", "kernel_and_userspace_agree_on_frames"])
         .env("WEFT_CASES", options.cases.to_string())
         .env("WEFT_SEED", options.seed.to_string()))

@@ -7,6 +7,7 @@
 //! Actions say "rewrite this, where the frame has it"; a program knows only "rewrite this". So a megaflow has to tell, by its
 //! condition, which headers its packets have. Translations of programs that rewrite a header have asked for it.
 
+use crate::abi;
 use datapath::megaflow::Megaflow;
 use flow::{
     Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, TunnelKey,
@@ -14,8 +15,8 @@ use flow::{
 use wire::EtherType;
 use wire::vlan::{TAG_LEN, Tag};
 
-/// The most actions of a list.
-pub const MAX_ACTIONS: usize = 15;
+/// The most actions in a list.
+pub const MAX_ACTIONS: usize = abi::WEFT_MAX_ACTIONS as usize;
 /// The highest number of a port that programs know.
 const MAX_PORT: PortNo = datapath::config::MAX_PORT;
 /// How deep lists may stand in lists; deeper ones are executed by who has no stack to spare either.
@@ -61,20 +62,20 @@ pub enum BpfAction {
 #[repr(u8)]
 #[allow(missing_docs)]
 pub enum SetField {
-    EthDst = 1,
-    EthSrc = 2,
-    Ip4Src = 3,
-    Ip4Dst = 4,
-    Ip4Ttl = 5,
-    Ip4Tos = 6,
-    Ip6SrcHigh = 7,
-    Ip6SrcLow = 8,
-    Ip6DstHigh = 9,
-    Ip6DstLow = 10,
-    Ip6HopLimit = 11,
-    Ip6Tos = 12,
-    TpSrc = 13,
-    TpDst = 14,
+    EthDst = abi::WEFT_SET_ETH_DST as u8,
+    EthSrc = abi::WEFT_SET_ETH_SRC as u8,
+    Ip4Src = abi::WEFT_SET_IP4_SRC as u8,
+    Ip4Dst = abi::WEFT_SET_IP4_DST as u8,
+    Ip4Ttl = abi::WEFT_SET_IP4_TTL as u8,
+    Ip4Tos = abi::WEFT_SET_IP4_TOS as u8,
+    Ip6SrcHigh = abi::WEFT_SET_IP6_SRC_HIGH as u8,
+    Ip6SrcLow = abi::WEFT_SET_IP6_SRC_LOW as u8,
+    Ip6DstHigh = abi::WEFT_SET_IP6_DST_HIGH as u8,
+    Ip6DstLow = abi::WEFT_SET_IP6_DST_LOW as u8,
+    Ip6HopLimit = abi::WEFT_SET_IP6_HOP_LIMIT as u8,
+    Ip6Tos = abi::WEFT_SET_IP6_TOS as u8,
+    TpSrc = abi::WEFT_SET_TP_SRC as u8,
+    TpDst = abi::WEFT_SET_TP_DST as u8,
 }
 
 /// See the module.

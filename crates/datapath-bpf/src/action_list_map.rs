@@ -1,8 +1,8 @@
 //! [`ActionListMap`]: the lists of actions that programs execute. Megaflows with the same list share it.
 
+use crate::abi::{self, weft_action, weft_action_list};
 use crate::action_list::{ActionList, BpfAction, MAX_ACTIONS};
 use crate::flow_tables::{ActionListNo, MapError};
-use crate::layout::{weft_action, weft_action_list};
 use crate::object::LoadedObject;
 use crate::struct_bytes::struct_bytes;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -93,7 +93,6 @@ impl ActionListMap {
     }
 }
 
-const NO_ENDPOINT: u32 = u32::MAX;
 const ACTION: usize = size_of::<weft_action>();
 const _: () = assert!(
     size_of::<weft_action_list>() == offset_of!(weft_action_list, actions) + MAX_ACTIONS * ACTION
@@ -102,7 +101,7 @@ const _: () = assert!(
 fn bytes(list: &ActionList) -> Vec<u8> {
     let mut bytes = struct_bytes!(weft_action_list {
         count: list.actions.len() as u32,
-        endpoint: list.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint.0),
+        endpoint: list.endpoint().map_or(abi::WEFT_NO_ENDPOINT, |endpoint| endpoint.0),
         // Without a limit, nobody has to look at the segments of super-packets.
         max_len: if list.max_len == u32::MAX { 0 } else { list.max_len },
         grows: list.grows,
@@ -114,42 +113,29 @@ fn bytes(list: &ActionList) -> Vec<u8> {
     bytes
 }
 
-/// `enum weft_action_kind` of `bpf/intf.h`.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-enum Kind {
-    Output = 1,
-    Uplink = 2,
-    Encap = 3,
-    Drop = 4,
-    PushVlan = 5,
-    PopVlan = 6,
-    Set = 7,
-}
-
 /// A `struct weft_action`.
 fn action(step: &BpfAction) -> Vec<u8> {
     match *step {
         BpfAction::Output(port) => {
-            struct_bytes!(weft_action { kind: Kind::Output as u8, number: port.0 })
+            struct_bytes!(weft_action { kind: abi::WEFT_ACTION_OUTPUT as u8, number: port.0 })
         }
-        BpfAction::Uplink => struct_bytes!(weft_action { kind: Kind::Uplink as u8 }),
+        BpfAction::Uplink => struct_bytes!(weft_action { kind: abi::WEFT_ACTION_UPLINK as u8 }),
         BpfAction::Encap { endpoint, key, ports } => struct_bytes!(weft_action {
-            kind: Kind::Encap as u8,
+            kind: abi::WEFT_ACTION_ENCAP as u8,
             has_ports: ports.is_some().into(),
             number: endpoint.0,
             value: u64::from(key) << 32 | u64::from(ports.unwrap_or(0)),
         }),
         BpfAction::Drop(reason) => {
-            struct_bytes!(weft_action { kind: Kind::Drop as u8, field: reason as u8 })
+            struct_bytes!(weft_action { kind: abi::WEFT_ACTION_DROP as u8, field: reason as u8 })
         }
         BpfAction::PushVlan(tag) => struct_bytes!(weft_action {
-            kind: Kind::PushVlan as u8,
+            kind: abi::WEFT_ACTION_PUSH_VLAN as u8,
             value: u64::from(tag.tpid.0) << 16 | u64::from(tag.tci()),
         }),
-        BpfAction::PopVlan => struct_bytes!(weft_action { kind: Kind::PopVlan as u8 }),
+        BpfAction::PopVlan => struct_bytes!(weft_action { kind: abi::WEFT_ACTION_POP_VLAN as u8 }),
         BpfAction::Set { field, bits, value } => {
-            let kind = Kind::Set as u8;
+            let kind = abi::WEFT_ACTION_SET as u8;
             struct_bytes!(weft_action {
                 kind: kind,
                 field: field as u8,

@@ -3,9 +3,9 @@
 //! What programs cannot do with an end point they leave to the user datapath: one that they do not know gets its packets from
 //! there, and packets from it go there.
 
+use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
 use crate::entries::{self, Class, Known};
 use crate::flow_tables::MapError;
-use crate::layout::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
@@ -370,6 +370,7 @@ pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi;
     use crate::load::{MapSizes, load};
     use crate::struct_bytes::u32_at;
     use flow::{Dscp, EntropySeed, Ttl};
@@ -484,7 +485,7 @@ mod tests {
             let entry = endpoint_maps.endpoints_map.lookup(&id.to_ne_bytes(), MapFlags::ANY);
             let entry = entry.unwrap().unwrap();
             let is_resolved =
-                u32_at(&entry, offset_of!(weft_endpoint, flags)) & entries::RESOLVED != 0;
+                u32_at(&entry, offset_of!(weft_endpoint, flags)) & abi::WEFT_ENDPOINT_RESOLVED != 0;
             is_resolved.then(|| entry[offset_of!(weft_endpoint, eth_dst) + 5])
         };
         let ways = |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| way(endpoint_maps, id));

@@ -1,6 +1,8 @@
 //! What programs read of end points, tunnels and logical links: the entries of their maps.
 
-use crate::layout::{weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key};
+use crate::abi::{
+    self, weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key,
+};
 use crate::struct_bytes::struct_bytes;
 use datapath::config::EndpointConfig;
 use flow::{
@@ -10,17 +12,9 @@ use flow::{
 use std::mem::offset_of;
 use std::net::IpAddr;
 use wire::checksum::Sum;
+use wire::ethernet::HEADER_LEN as ETHERNET_LEN;
 
-const ETHERNET_LEN: usize = 14;
-/// Flags of an end point: there is one, and the way to it is known.
-pub(crate) const PRESENT: u32 = 1;
-pub(crate) const RESOLVED: u32 = 2;
-/// Its tunnel is one with options.
-const GENEVE: u32 = 4;
-/// Where there are the flags of its class, and the length of its header.
-const CLASS_FLAGS_SHIFT: u32 = 8;
-const CLASS_LEN_SHIFT: u32 = 16;
-const HEADER_MAX: usize = offset_of!(weft_class, len) - offset_of!(weft_class, header);
+const HEADER_MAX: usize = abi::WEFT_HEADER_MAX as usize;
 
 /// What end points share that are of one class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,7 +39,9 @@ fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
         TunnelType::Gre => (47, 0),
         _ => (17, spec.port.to_be()),
     };
-    u32::from(is_ip6) << 24 | proto << 16 | u32::from(port)
+    u32::from(is_ip6) << abi::WEFT_CARRIER_IP6_SHIFT
+        | proto << abi::WEFT_CARRIER_PROTO_SHIFT
+        | u32::from(port)
 }
 
 /// Where it is said that GRE to this address of ours is for userspace.
@@ -64,16 +60,21 @@ pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
     }
 }
 
-/// How programs endpoint_maps an end point.
+/// The entry of an end point.
 pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
     let Known { config: EndpointConfig { spec, local, remote, .. }, class, hop, path_mtu } = known;
     let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
     let max_len = usize::from(mtu).saturating_sub(overhead) as u16;
     let [destination, source] = hop.map_or([[0; 6]; 2], |hop| [hop.destination.0, hop.source.0]);
-    let way = if hop.is_some() { PRESENT | RESOLVED } else { PRESENT };
-    let option = if spec.tunnel == TunnelType::Geneve { GENEVE } else { 0 };
-    let class_says = u32::from(class_flags(spec, local.is_ipv6())) << CLASS_FLAGS_SHIFT
-        | ((overhead + ETHERNET_LEN) as u32) << CLASS_LEN_SHIFT;
+    let way = if hop.is_some() {
+        abi::WEFT_ENDPOINT_PRESENT | abi::WEFT_ENDPOINT_RESOLVED
+    } else {
+        abi::WEFT_ENDPOINT_PRESENT
+    };
+    let option = if spec.tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+    let class_says = u32::from(class_flags(spec, local.is_ipv6()))
+        << abi::WEFT_ENDPOINT_CLASS_SHIFT
+        | ((overhead + ETHERNET_LEN) as u32) << abi::WEFT_ENDPOINT_LEN_SHIFT;
     let flags = way | option | class_says;
     struct_bytes!(weft_endpoint {
         remote: words(*remote),
@@ -100,13 +101,23 @@ fn template(class: &Class) -> Vec<u8> {
 }
 
 fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
-    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
-    flag(is_ip6, 1)
-        | flag(spec.checksum, 2)
-        | flag(spec.ttl == Ttl::Inherit, 4)
-        | flag(spec.dscp == Dscp::Inherit, 8)
-        | flag(spec.key && spec.tunnel == TunnelType::Gre, 16)
-        | flag(spec.clamp_mss, 32)
+    let flag = |is_set: bool, bit: u32| if is_set { bit as u8 } else { 0 };
+    flag(is_ip6, abi::WEFT_CLASS_IP6)
+        | flag(spec.checksum, abi::WEFT_CLASS_CHECKSUM)
+        | flag(spec.ttl == Ttl::Inherit, abi::WEFT_CLASS_TTL_INHERIT)
+        | flag(spec.dscp == Dscp::Inherit, abi::WEFT_CLASS_DSCP_INHERIT)
+        | flag(spec.key && spec.tunnel == TunnelType::Gre, abi::WEFT_CLASS_KEY)
+        | flag(spec.clamp_mss, abi::WEFT_CLASS_CLAMP_MSS)
+}
+
+/// The programs' number of a tunnel type. Those that no program does have no class.
+fn program_tunnel(tunnel: TunnelType) -> u8 {
+    let number = match tunnel {
+        TunnelType::Geneve => abi::WEFT_GENEVE,
+        TunnelType::Gre => abi::WEFT_GRE,
+        _ => abi::WEFT_VXLAN,
+    };
+    number as u8
 }
 
 /// What programs know of all end points of a class.
@@ -136,7 +147,7 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
     let flags = class_flags(spec, local.is_ipv6());
     let mut bytes = struct_bytes!(weft_class {
         len: len as u8,
-        tunnel: spec.tunnel as u8,
+        tunnel: program_tunnel(spec.tunnel),
         flags: flags,
         ttl: ttl,
         dscp: dscp,
@@ -155,7 +166,8 @@ pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
     struct_bytes!(weft_tag_link {
         in_port: port.0,
         tun_id: u64::from(link.key().0),
-        tun_flags: u64::from(tun_flags::KEY) << 48,
+        tun_flags: u64::from(tun_flags::KEY)
+            << (abi::WEFT_TUN_FLAG_KEY_SHIFT - tun_flags::KEY.trailing_zeros()),
     })
 }
 
@@ -174,6 +186,7 @@ pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::{WEFT_ENDPOINT_PRESENT as PRESENT, WEFT_ENDPOINT_RESOLVED as RESOLVED};
 
     #[test]
     fn end_point_says_what_its_class_says() {
@@ -206,8 +219,13 @@ mod tests {
                     let [way, of_class, len, rest] = flags.to_le_bytes();
                     assert_eq!(of_class, class_says[offset_of!(weft_class, flags)], "{spec:?}");
                     assert_eq!(len, class_says[offset_of!(weft_class, len)], "{spec:?}");
-                    let option = if tunnel == TunnelType::Geneve { 4 } else { 0 };
-                    assert_eq!((way, rest), (option | if is(0) { 3 } else { 1 }, 0), "{spec:?}");
+                    let option =
+                        if tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+                    assert_eq!(
+                        (way, rest),
+                        ((option | if is(0) { PRESENT | RESOLVED } else { PRESENT }) as u8, 0),
+                        "{spec:?}"
+                    );
                 }
             }
         }

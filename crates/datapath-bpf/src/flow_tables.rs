@@ -4,16 +4,18 @@
 //! an entry or a mask that has been taken out is used again only after a grace period, which [`FlowTables::reclaim`] waits
 //! for.
 
-use crate::key::{KernelMask, KernelMatch};
-use crate::layout::{
-    WORDS, weft_control, weft_flow, weft_flow_stats, weft_flow_stats_page, weft_key,
+use crate::abi::{
+    self, weft_control, weft_flow, weft_flow_stats, weft_flow_stats_page, weft_key,
     weft_lookup_stats, weft_mask_list,
 };
+use crate::key::{KernelMask, KernelMatch};
+use crate::layout::WORDS;
 use crate::object::LoadedObject;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub struct ActionListNo(pub u32);
 
 impl ActionListNo {
     /// The list that hands packets over.
-    pub const PUNT: Self = Self(0);
+    pub const PUNT: Self = Self(abi::WEFT_ACTIONS_PUNT);
 }
 
 /// How much the tables hold; all of it is allocated when they are loaded.
@@ -46,7 +48,7 @@ pub struct FlowTableSizes {
 
 impl FlowTableSizes {
     /// Masks.
-    pub const MASKS: usize = (size_of::<weft_mask_list>() - 4) / 4;
+    pub const MASKS: usize = abi::WEFT_MAX_MASKS as usize;
 
     /// Entries, with the one that is none.
     fn places(self) -> u32 {
@@ -154,8 +156,6 @@ impl MapError {
         matches!(self, Self::FlowsFull | Self::MasksFull | Self::ChainFull)
     }
 }
-
-const E2BIG: i32 = -7;
 
 /// The tables of an object that `control.bpf.c` is a part of, written by one thread.
 #[derive(Debug)]
@@ -289,8 +289,8 @@ impl FlowTables {
         let control = control(megaflow.key().words(), self.flows.generation, flow, mask, list);
         match run(&self.flow_put, control)? {
             0 => {}
-            E2BIG => return Err(MapError::ChainFull),
-            other => return Err(MapError::Refused(other)),
+            refused if is_chain_full(refused) => return Err(MapError::ChainFull),
+            refused => return Err(MapError::Refused(refused)),
         }
         self.flows.free.pop();
         self.flows.end = self.flows.end.max(FlowNo(flow.0 + 1));
@@ -497,7 +497,7 @@ impl FlowTables {
 }
 
 /// Entries whose counters are side by side, and the words of these.
-const PAGE: u32 = (size_of::<weft_flow_stats_page>() / size_of::<weft_flow_stats>()) as u32;
+const PAGE: u32 = abi::WEFT_FLOW_STATS_PER_PAGE;
 const PAGE_WORDS: usize = size_of::<weft_flow_stats_page>() / 8;
 
 // What `sums` takes for words in this order.
@@ -569,6 +569,11 @@ fn control(
     control.extend(list.0.to_ne_bytes());
     control.extend([0; 4]);
     control
+}
+
+/// Whether `flow_put` failed with E2BIG.
+fn is_chain_full(returned: i32) -> bool {
+    io::Error::from_raw_os_error(-returned).kind() == io::ErrorKind::ArgumentListTooLong
 }
 
 /// Runs a control program, and returns what it does.

@@ -8,6 +8,7 @@
 //! shape, too: then only frames of the same shape are compared. And bits of words that the shape does not have are left out,
 //! because in every frame of that shape they are 0, and the mask has the bits of the shape.
 
+use crate::abi;
 use crate::layout::{self, WORDS};
 use flow::{Field, FlowKey, FlowMask, Match, STAGES, WORDS as FLOW_WORDS};
 use std::fmt;
@@ -18,15 +19,15 @@ use std::fmt;
 struct Shape(u64);
 
 impl Shape {
-    const IP4: u64 = 1;
-    const IP6: u64 = 2;
-    const ARP: u64 = 3;
+    const IP4: u64 = abi::WEFT_L3_IP4 as u64;
+    const IP6: u64 = abi::WEFT_L3_IP6 as u64;
+    const ARP: u64 = abi::WEFT_L3_ARP as u64;
     /// The bits of the above.
-    const L3: u64 = 3;
-    const ND: u64 = 4;
-    const ND_ADVERT: u64 = 8;
-    const TUNNEL: u64 = 16;
-    const TUNNEL6: u64 = 32;
+    const L3: u64 = Self::IP4 | Self::IP6 | Self::ARP;
+    const ND: u64 = abi::WEFT_ND as u64;
+    const ND_ADVERT: u64 = abi::WEFT_ND_ADVERT as u64;
+    const TUNNEL: u64 = abi::WEFT_TUNNEL as u64;
+    const TUNNEL6: u64 = abi::WEFT_TUNNEL6 as u64;
 
     fn of(key: &FlowKey) -> Self {
         let get = |field| key.get(field);

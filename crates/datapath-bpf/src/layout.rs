@@ -1,20 +1,8 @@
 //! The layouts that the programs share with this crate, as the compiler of `bpf/` has written them down (BTF), and the proof
 //! that [`crate::KernelKey`] is the same.
 
-/// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
-#[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/control.skel.rs"));
-}
-
-pub(crate) use generated::types::{
-    weft_action, weft_action_list, weft_class, weft_config, weft_control, weft_device,
-    weft_drop_key, weft_endpoint, weft_endpoint_range, weft_endpoint_update, weft_flow,
-    weft_flow_stats, weft_flow_stats_page, weft_gre_local, weft_key, weft_lookup_stats,
-    weft_mask_list, weft_port, weft_tag_link, weft_tag_link_key, weft_token_bucket,
-};
-
-use flow::Field;
+use crate::abi::{self, weft_key};
+use flow::{Field, tun_flags};
 use std::mem::{offset_of, size_of};
 
 /// 64-bit words in a key.
@@ -60,4 +48,21 @@ pub(crate) const LAYOUT: u64 = {
         at += 1;
     }
     hash
+};
+
+// The programs write `tun_flags`, the words of the outer header and the flags of options at
+// positions of their own: they are those of `flow::Field`.
+const _: () = {
+    const fn shift(field: Field) -> u32 {
+        field.shift() as u32
+    }
+    const fn flag(flag: u16) -> u32 {
+        shift(Field::TunFlags) + flag.trailing_zeros()
+    }
+    assert!(flag(tun_flags::DF) == abi::WEFT_TUN_FLAG_DF_SHIFT);
+    assert!(flag(tun_flags::KEY) == abi::WEFT_TUN_FLAG_KEY_SHIFT);
+    assert!(shift(Field::TunTos) == abi::WEFT_TUN_TOS_SHIFT);
+    assert!(shift(Field::TunTtl) == abi::WEFT_TUN_TTL_SHIFT);
+    assert!(shift(Field::TunMetadataPresent) == abi::WEFT_TUN_PRESENT_PORTS_SHIFT);
+    assert!(datapath::user::hand_over::ETHERTYPE.0 as u32 == abi::WEFT_PUNT_ETHERTYPE);
 };

@@ -12,6 +12,7 @@
 //! that stands behind the programs: together they are the [`KernelDatapath`] (docs/adr/0011).
 #![deny(unsafe_code)]
 
+mod abi;
 mod action_list;
 mod action_list_map;
 mod attach_point;

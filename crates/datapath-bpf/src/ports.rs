@@ -1,10 +1,10 @@
 //! [`Ports`]: the devices that programs stand at, and what they count there.
 
+use crate::abi::{self, weft_device, weft_drop_key, weft_port, weft_port_stats, weft_token_bucket};
 use crate::attach_point::AttachPoint;
 use crate::attachment::remove_filters;
 use crate::device_slots::{DeviceSlot, DeviceSlots};
 use crate::flow_tables::{MapError, sums};
-use crate::layout::{weft_device, weft_drop_key, weft_port, weft_token_bucket};
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::struct_bytes::struct_bytes;
@@ -15,15 +15,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use wire::MacAddr;
 
-const ETHERNET_LEN: u32 = 14;
-const PEER: u32 = 1;
-const WATCHED: u32 = 2;
-const PROMISCUOUS: u32 = 4;
-const VM_TAP: u32 = 8;
+const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ports {
@@ -84,8 +82,8 @@ impl DeviceCleanup {
     fn flags(self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Promiscuous => PROMISCUOUS,
-            Self::VmTap => VM_TAP,
+            Self::Promiscuous => abi::WEFT_PORT_PROMISCUOUS,
+            Self::VmTap => abi::WEFT_PORT_VM_TAP,
         }
     }
 
@@ -398,7 +396,9 @@ impl Ports {
         let [a, b, c, d, e, f] = mac.map_or([0; 6], |mac| mac.0);
         let entry = struct_bytes!(weft_port {
             ifindex: if device.is_usable { device.point.link.index.0 } else { 0 },
-            flags: flag(device.is_peer, PEER) | flag(*is_watched, WATCHED) | cleanup.flags(),
+            flags: flag(device.is_peer, abi::WEFT_PORT_PEER)
+                | flag(*is_watched, abi::WEFT_PORT_WATCHED)
+                | cleanup.flags(),
             max_len: device.max_len,
             eth_dst: u64::from_be_bytes([a, b, c, d, e, f, 0, 0]),
         });
@@ -410,7 +410,15 @@ fn key(port: PortNo) -> [u8; 4] {
     port.0.to_ne_bytes()
 }
 
-/// The words of a `struct weft_port_stats`.
+// `count` takes the counters in this order.
+const _: () = assert!(
+    offset_of!(weft_port_stats, rx_packets) == 0
+        && offset_of!(weft_port_stats, rx_bytes) == 8
+        && offset_of!(weft_port_stats, tx_packets) == 16
+        && offset_of!(weft_port_stats, tx_bytes) == 24
+);
+
+/// Received and sent, from the counters of a `struct weft_port_stats`.
 fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [Count; 2] {
     [Count { packets: rx_packets, bytes: rx_bytes }, Count { packets: tx_packets, bytes: tx_bytes }]
 }

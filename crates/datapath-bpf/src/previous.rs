@@ -1,10 +1,8 @@
 //! [`Old`]: what is left of a process that is gone, and goes on forwarding: read, to be decided again (docs/adr/0012).
 
-use crate::entries::{PRESENT, RESOLVED};
+use crate::abi::{self, weft_device, weft_drop_key, weft_endpoint, weft_flow, weft_key, weft_port};
 use crate::key::{KernelKey, KernelMask, KernelMatch};
-use crate::layout::{
-    LAYOUT, WORDS, weft_device, weft_drop_key, weft_endpoint, weft_flow, weft_key, weft_port,
-};
+use crate::layout::{LAYOUT, WORDS};
 use crate::pin::{Pins, read_state, remove_set};
 use crate::ports::DeviceCleanup;
 use crate::struct_bytes::{u16_at, u32_at, u64_at};
@@ -239,9 +237,10 @@ impl PreviousSet {
             }
         })?;
         let mut hops = HashMap::new();
+        let ready = abi::WEFT_ENDPOINT_PRESENT | abi::WEFT_ENDPOINT_RESOLVED;
         each(&map("weft_endpoints")?, |_, entry| {
             let flags = u32_at(entry, offset_of!(weft_endpoint, flags));
-            if flags & (PRESENT | RESOLVED) == PRESENT | RESOLVED {
+            if flags & ready == ready {
                 let at = offset_of!(weft_endpoint, remote);
                 let remote = std::array::from_fn(|word| u32_at(entry, at + 4 * word));
                 let mac = |at: usize| MacAddr(std::array::from_fn(|byte| entry[at + byte]));

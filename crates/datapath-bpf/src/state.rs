@@ -1,8 +1,8 @@
 //! [`BpfState`]: everything that the programs have, written by one thread at a time, and told by the user datapath what changes.
 
+use crate::abi::weft_config;
 use crate::endpoint_maps::EndpointMaps;
 use crate::flow_tables::MapError;
-use crate::layout::weft_config;
 use crate::megaflows::{Deleted, Megaflows};
 use crate::object::LoadedObject;
 use crate::pin::Pins;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// A port's misses in one second, unless it has been quiet, and at once: more than userspace can answer.
 const MISSES_PER_SECOND: u64 = 50_000;
 const MISS_BURST: u64 = 20_000;
-const ETHERNET_LEN: u32 = 14;
+const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
 /// For how long ways to end points are believed that another process has known. Where the kernel knows none by then, the user datapath
 /// has it look for one.
 const INHERITED_LIMIT: Duration = Duration::from_secs(10);

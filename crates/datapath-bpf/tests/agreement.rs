@@ -3,10 +3,8 @@
 //!
 //! The long run is `cargo xtask bpf-agreement`. `WEFT_CASES` and `WEFT_SEED` say how many frames and which.
 
-mod common;
-
-use common::agree::{Extractor, Outcome};
-use common::frames::{Case, case};
+use crate::common::agree::{Extractor, Outcome};
+use crate::common::frames::{Case, case};
 use libbpf_rs::{TC_INGRESS, TcHookBuilder};
 use netdev::tap::Tap;
 use std::fs::File;
@@ -34,7 +32,7 @@ fn kernel_and_userspace_agree_on_frames() {
     let mut object = std::mem::MaybeUninit::uninit();
     let mut extractor = Extractor::load(&mut object);
     let mut random = Random::new(seed);
-    let mut tally = common::agree::Tally::default();
+    let mut tally = crate::common::agree::Tally::default();
     for number in 0..cases {
         let case = case(&mut random);
         let outcome = extractor.compare(&case).unwrap_or_else(|difference| {

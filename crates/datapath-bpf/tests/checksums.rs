@@ -1,13 +1,11 @@
 //! Outer UDP checksums of packets that owe none, between veth pairs: longer ones than a test run takes, and those whose bytes stand in
 //! pages.
 
-mod common;
-
-use common::frames::{tcp4, tcp6, udp4};
-use common::lab::{Lab, PATIENCE, Wire};
-use common::reference::reference;
-use common::switch::Switch;
-use common::tunnels::{self, Tunnel};
+use crate::common::frames::{tcp4, tcp6, udp4};
+use crate::common::lab::{Lab, PATIENCE, Wire};
+use crate::common::reference::reference;
+use crate::common::switch::Switch;
+use crate::common::tunnels::{self, Tunnel};
 use flow::{
     Action, DatapathKey, LogicalPorts, PortKey, TunnelKey, TunnelSpec, TunnelType, extract,
 };

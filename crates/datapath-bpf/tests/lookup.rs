@@ -1,10 +1,9 @@
 //! Megaflows in the kernel's tables: found by frames as userspace would find them, in the cache and by masks, and not once they are
 //! deleted.
 
-mod common;
-
-use common::frames::tcp4;
-use common::lookup::Lookup;
+use crate::common::abi::{WEFT_TUN_FLAG_KEY_SHIFT, WEFT_TUNNEL, WEFT_TUNNEL6};
+use crate::common::frames::tcp4;
+use crate::common::lookup::Lookup;
 use datapath_bpf::{
     ActionListNo, FlowNo, FlowStats, FlowTableSizes, KernelKey, KernelMatch, LookupStats, MapError,
 };
@@ -129,11 +128,12 @@ fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
 #[test]
 fn tunnelled_keys_of_one_place_are_told_apart() {
     testkit::require_root!();
-    let (ip4, ip6) = (16, 16 | 32);
+    let (ip4, ip6) = (WEFT_TUNNEL.into(), (WEFT_TUNNEL | WEFT_TUNNEL6).into());
     let (v4, v6) = ([Field::TunSrc, Field::TunDst], [Field::TunIpv6Src, Field::TunIpv6Dst]);
     // Shape, identifier, flags, metadata, addresses.
-    let by_ip4 = ([ip4, 5, 8 << 48, 7, 1 << 32 | 2, 0, 0, 0], v4, [1, 2]);
-    let by_ip6 = ([ip6, 5, 8 << 48, 7, 1, 2, 3, 4], v6, [1 << 64 | 2, 3 << 64 | 4]);
+    let by_ip4 = ([ip4, 5, 1 << WEFT_TUN_FLAG_KEY_SHIFT, 7, 1 << 32 | 2, 0, 0, 0], v4, [1, 2]);
+    let by_ip6 =
+        ([ip6, 5, 1 << WEFT_TUN_FLAG_KEY_SHIFT, 7, 1, 2, 3, 4], v6, [1 << 64 | 2, 3 << 64 | 4]);
     for (tunnel, addresses, values) in [by_ip4, by_ip6] {
         let mut kernel = Lookup::load_in_one_chain(SIZES);
         let mut key = FlowKey::default();

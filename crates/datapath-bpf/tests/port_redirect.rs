@@ -1,18 +1,15 @@
 //! Where a device of the kernel's has VXLAN's port, datagrams that no program serves are led to the port of the user datapath's sockets.
 
-mod common;
-
-use common::frames::udp4;
-use common::switch::{PASSED, Ran, Switch, offsets};
-use common::tunnels::{self, Tunnel};
+use crate::common::frames::udp4;
+use crate::common::switch::{DROPPED, PASSED, Ran, Switch, offsets};
+use crate::common::tunnels::{self, Tunnel};
 use flow::{DatapathKey, DropReason, TunnelKey, TunnelType};
 use testkit::host::TestHost;
 use testkit::vm::Vm;
 
 const VXLAN: u16 = 4789;
 const SOCKET: u16 = 40_001;
-const ETHERNET: usize = 14;
-const DROPPED: u32 = 2;
+const ETHERNET: usize = wire::ethernet::HEADER_LEN;
 
 fn leading() -> Switch {
     let switch = Switch::load();
@@ -117,6 +114,6 @@ fn datagrams_are_led_on_debians_kernel() {
     let program = std::env::current_exe().expect("this program has a path");
     let mut vm = Vm::counting(&host, &program);
     let test = "datagram_to_vxlan_is_led_to_the_sockets_and_its_checksum_stays_right";
-    let printed = vm.run(&format!("/bin/program --exact {test} --nocapture"));
+    let printed = vm.run(&format!("/bin/program --exact port_redirect::{test} --nocapture"));
     assert!(printed.contains("1 passed"), "{printed}");
 }

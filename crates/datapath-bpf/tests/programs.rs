@@ -1,13 +1,11 @@
 //! The programs at VIFs and at the uplink: a packet in, a packet and a verdict out, and the packet is what `flow::execute` makes of the
 //! same actions.
 
-mod common;
-
-use common::action_lists::{is_odd, sets};
-use common::frames::udp4;
-use common::reference::reference;
-use common::switch::{PASSED, REDIRECTED, Ran, Switch};
-use common::tunnels::{self, Tunnel};
+use crate::common::action_lists::{is_odd, sets};
+use crate::common::frames::udp4;
+use crate::common::reference::reference;
+use crate::common::switch::{PASSED, REDIRECTED, Ran, Switch};
+use crate::common::tunnels::{self, Tunnel};
 use flow::{Action, DatapathKey, Field, FlowKey, TunnelKey, TunnelType, extract, propagate_ecn};
 use packet::PacketBuf;
 use testkit::frames::{self, FrameKinds};
@@ -189,7 +187,8 @@ fn programs_do_the_same_on_debians_kernel() {
         "outer_checksums_are_right_when_frames_have_any_length",
         "tunnelled_frames_are_delivered_as_the_reference_says",
     ] {
-        let printed = vm.run(&format!("WEFT_CASES=500 /bin/program --exact {test} --nocapture"));
+        let printed =
+            vm.run(&format!("WEFT_CASES=500 /bin/program --exact programs::{test} --nocapture"));
         assert!(printed.contains("1 passed"), "{printed}");
     }
 }

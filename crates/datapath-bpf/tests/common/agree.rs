@@ -1,11 +1,12 @@
 //! [`Extractor`]: a frame read by the program and by userspace.
 
+use super::abi;
 use super::frames::{Case, MAX_DATA};
 use datapath_bpf::KernelKey;
 use flow::FlowKey;
 use generated::types::{tunnel, weft_key};
 use generated::{TestExtractSkel, TestExtractSkelBuilder};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{OpenObject, ProgramInput};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
@@ -41,6 +42,11 @@ impl<'obj> Extractor<'obj> {
     /// The program, to be attached.
     pub fn program(&self) -> BorrowedFd<'_> {
         self.skel.progs.test_extract.as_fd()
+    }
+
+    /// The kernel's ids of the loaded programs.
+    pub fn program_ids(&self) -> Vec<u32> {
+        super::program_ids(self.skel.object())
     }
 
     /// What the program makes of a frame, and that userspace agrees.
@@ -93,10 +99,10 @@ impl<'obj> Extractor<'obj> {
         case: &Case,
         expected: &Result<FlowKey, ParseError>,
     ) -> Result<Outcome, String> {
-        let outcome = match self.variables().verdict {
-            0 => Outcome::Parsed,
-            1 => Outcome::Malformed,
-            2 => Outcome::Upcall,
+        let outcome = match self.variables().verdict.cast_unsigned() {
+            abi::WEFT_PARSED => Outcome::Parsed,
+            abi::WEFT_MALFORMED => Outcome::Malformed,
+            abi::WEFT_UPCALL => Outcome::Upcall,
             other => return Err(format!("verdict {other} on {case:?}")),
         };
         let key = words(&self.variables().key);
@@ -124,7 +130,7 @@ fn tunnel_words(key: &FlowKey) -> tunnel {
     let words = key.words();
     let v6 = words[4..8].iter().any(|&word| word != 0);
     tunnel {
-        shape: if v6 { 16 + 32 } else { 16 },
+        shape: u64::from(if v6 { abi::WEFT_TUNNEL | abi::WEFT_TUNNEL6 } else { abi::WEFT_TUNNEL }),
         id: words[1],
         flags: words[3],
         metadata: words[8],
@@ -151,7 +157,7 @@ pub fn words(key: &weft_key) -> KernelKey {
     let head = [port, eth_dst, eth_src, vlan, ip, transport];
     let tunnel = [key.tun_id, key.tun_flags, key.tun_metadata];
     let all = head.iter().chain(&key.l3).chain(&key.nd).chain(&tunnel).chain(&key.tun_addr);
-    let mut words = [0; 20];
+    let mut words = [0; size_of::<weft_key>() / 8];
     words.iter_mut().zip(all).for_each(|(word, value)| *word = *value);
     KernelKey::from_words(words)
 }

@@ -1,16 +1,11 @@
 //! Entries of the programs' tables, written by hand from what the reference has: beside the provider's own way of making them, so
 //! that a test of the programs is one of the programs.
 
+use super::abi;
 use flow::{Action, Dscp, Field, FlowKey, LogicalPorts, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::IpAddr;
 
-/// `WEFT_PORT_PEER`, `WEFT_PORT_WATCHED`.
-pub const PEER: u32 = 1;
-pub const WATCHED: u32 = 2;
-
-const MAX_ACTIONS: usize = 15;
-const NO_ENDPOINT: u32 = u32::MAX;
-const HEADER_MAX: usize = 72;
+const HEADER_MAX: usize = abi::WEFT_HEADER_MAX as usize;
 
 /// Bytes of a struct, in the order of the machine.
 #[derive(Clone, Default)]
@@ -67,9 +62,9 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         sum = (sum & 0xffff) + (sum >> 16);
     }
     let tunnel = match spec.tunnel {
-        TunnelType::Vxlan => 0,
-        TunnelType::Geneve => 1,
-        TunnelType::Gre => 2,
+        TunnelType::Vxlan => abi::WEFT_VXLAN as u8,
+        TunnelType::Geneve => abi::WEFT_GENEVE as u8,
+        TunnelType::Gre => abi::WEFT_GRE as u8,
         other => panic!("programs do not do {other}"),
     };
     let flags = class_flags(spec, is_v6);
@@ -81,23 +76,26 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         TunnelType::Gre => (0, 47),
         _ => (spec.port, 17),
     };
+    let carrier = u32::from(is_v6) << abi::WEFT_CARRIER_IP6_SHIFT
+        | proto << abi::WEFT_CARRIER_PROTO_SHIFT
+        | u32::from(port.to_be());
     let octets = match local {
         IpAddr::V4(v4) => std::net::Ipv4Addr::octets(&v4).to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let bytes = bytes.raw(&(sum as u16).to_be_bytes()).u32(in_port.0);
-    let bytes = bytes.raw(&port.to_be_bytes()).u8(proto).u8(is_v6.into()).raw(&octets);
+    let bytes = bytes.u32(carrier).raw(&octets);
     bytes.padded(HEADER_MAX + 32)
 }
 
 fn class_flags(spec: &TunnelSpec, is_v6: bool) -> u8 {
-    let flag = |is, bit: u8| if is { bit } else { 0 };
-    flag(is_v6, 1)
-        | flag(spec.checksum, 2)
-        | flag(spec.ttl == Ttl::Inherit, 4)
-        | flag(spec.dscp == Dscp::Inherit, 8)
-        | flag(spec.tunnel == TunnelType::Gre && spec.key, 16)
-        | flag(spec.clamp_mss, 32)
+    let flag = |is, bit: u32| if is { bit as u8 } else { 0 };
+    flag(is_v6, abi::WEFT_CLASS_IP6)
+        | flag(spec.checksum, abi::WEFT_CLASS_CHECKSUM)
+        | flag(spec.ttl == Ttl::Inherit, abi::WEFT_CLASS_TTL_INHERIT)
+        | flag(spec.dscp == Dscp::Inherit, abi::WEFT_CLASS_DSCP_INHERIT)
+        | flag(spec.tunnel == TunnelType::Gre && spec.key, abi::WEFT_CLASS_KEY)
+        | flag(spec.clamp_mss, abi::WEFT_CLASS_CLAMP_MSS)
 }
 
 /// A `struct weft_endpoint`.
@@ -105,9 +103,11 @@ pub fn endpoint(spec: &TunnelSpec, template: &[u8], class: u16, is_resolved: boo
     let is_v6 = template[14] >> 4 == 6;
     let remote = if is_v6 { &template[38..54] } else { &template[30..34] };
     let max_len = usize::from(spec.path_mtu_bytes) + 14 - template.len();
-    let known = if is_resolved { 3 } else { 1 };
-    let option = if spec.tunnel == TunnelType::Geneve { 4 } else { 0 };
-    let of_class = u32::from(class_flags(spec, is_v6)) << 8 | (template.len() as u32) << 16;
+    let resolved = if is_resolved { abi::WEFT_ENDPOINT_RESOLVED } else { 0 };
+    let known = abi::WEFT_ENDPOINT_PRESENT | resolved;
+    let option = if spec.tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+    let of_class = u32::from(class_flags(spec, is_v6)) << abi::WEFT_ENDPOINT_CLASS_SHIFT
+        | (template.len() as u32) << abi::WEFT_ENDPOINT_LEN_SHIFT;
     let (max_len, flags) = (max_len as u16, known | option | of_class);
     let bytes = Bytes::new().raw(remote).padded(16).raw(&template[..12]);
     bytes.u16(class).u16(max_len).u32(flags).u32(0).padded(72)
@@ -119,7 +119,7 @@ pub fn link(link: flow::TagLink, in_port: PortNo) -> (Bytes, Bytes) {
     let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
     let key = Bytes::new().u16(outer.tpid.0).u16(vlan(outer));
     let key = key.u16(inner.map_or(0, |tag| tag.tpid.0)).u16(inner.map_or(0, vlan));
-    let flags = u64::from(flow::tun_flags::KEY) << 48;
+    let flags = 1_u64 << abi::WEFT_TUN_FLAG_KEY_SHIFT;
     (key, Bytes::new().u32(in_port.0).u32(0).u64(link.key().0.into()).u64(flags))
 }
 
@@ -131,14 +131,14 @@ struct Encoded {
     value: u64,
 }
 
-const fn plain(kind: u8, number: u32, value: u64) -> Encoded {
-    Encoded { kind, field: 0, has_ports: 0, number, value }
+const fn plain(kind: u32, number: u32, value: u64) -> Encoded {
+    Encoded { kind: kind as u8, field: 0, has_ports: 0, number, value }
 }
 
 /// A `struct weft_action_list` for frames of `key`.
 pub fn list(actions: &[Action], key: &FlowKey, max_len: u32) -> Bytes {
     let mut encoded = Vec::new();
-    let (mut endpoint, mut grows) = (NO_ENDPOINT, 0_i32);
+    let (mut endpoint, mut grows) = (abi::WEFT_NO_ENDPOINT, 0_i32);
     for action in actions {
         match action {
             Action::PushVlan(_) => grows += 4,
@@ -149,31 +149,38 @@ pub fn list(actions: &[Action], key: &FlowKey, max_len: u32) -> Bytes {
         encode(action, key, &mut encoded);
     }
     let count = encoded.len();
-    assert!(count <= MAX_ACTIONS, "{actions:?}");
+    assert!(count <= abi::WEFT_MAX_ACTIONS as usize, "{actions:?}");
     let mut bytes = Bytes::new().u32(count as u32).u32(endpoint).u32(max_len).u32(grows as u32);
     for Encoded { kind, field, has_ports, number, value } in encoded {
         bytes = bytes.u8(kind).u8(field).u8(has_ports).u8(0).u32(number).u64(value);
     }
-    bytes.padded(16 + 16 * MAX_ACTIONS)
+    bytes.padded(16 + 16 * abi::WEFT_MAX_ACTIONS as usize)
 }
 
 fn encode(action: &Action, key: &FlowKey, out: &mut Vec<Encoded>) {
     let one = match action {
-        Action::Output(port) if *port == super::switch::Switch::UPLINK => plain(2, 0, 0),
-        Action::Output(port) => plain(1, port.0, 0),
+        Action::Output(port) if *port == super::switch::Switch::UPLINK => {
+            plain(abi::WEFT_ACTION_UPLINK, 0, 0)
+        }
+        Action::Output(port) => plain(abi::WEFT_ACTION_OUTPUT, port.0, 0),
         Action::Encap { endpoint, key } => {
             let ports = key.ports.map(|LogicalPorts { ingress, egress }| {
                 ingress.map_or(0, |port| u64::from(port.value())) << 16 | u64::from(egress.value())
             });
             let value = u64::from(key.datapath.0) << 32 | ports.unwrap_or(0);
-            Encoded { has_ports: ports.is_some().into(), ..plain(3, endpoint.0, value) }
+            Encoded {
+                has_ports: ports.is_some().into(),
+                ..plain(abi::WEFT_ACTION_ENCAP, endpoint.0, value)
+            }
         }
-        Action::Drop(reason) => Encoded { field: *reason as u8, ..plain(4, 0, 0) },
+        Action::Drop(reason) => {
+            Encoded { field: *reason as u8, ..plain(abi::WEFT_ACTION_DROP, 0, 0) }
+        }
         Action::PushVlan(tag) => {
             let [a, b, c, d] = tag.to_bytes();
-            plain(5, 0, u32::from_be_bytes([a, b, c, d]).into())
+            plain(abi::WEFT_ACTION_PUSH_VLAN, 0, u32::from_be_bytes([a, b, c, d]).into())
         }
-        Action::PopVlan => plain(6, 0, 0),
+        Action::PopVlan => plain(abi::WEFT_ACTION_POP_VLAN, 0, 0),
         Action::Set { field, value, .. } => return set(*field, *value, key, out),
         other => panic!("programs do not do {other:?}"),
     };
@@ -182,23 +189,34 @@ fn encode(action: &Action, key: &FlowKey, out: &mut Vec<Encoded>) {
 
 fn set(field: Field, value: u128, key: &FlowKey, out: &mut Vec<Encoded>) {
     let is_v6 = key.get(Field::EthType) == 0x86dd;
-    let mut push = |field, number, value| out.push(Encoded { field, ..plain(7, number, value) });
+    let mut push = |field: u32, number, value| {
+        out.push(Encoded { field: field as u8, ..plain(abi::WEFT_ACTION_SET, number, value) });
+    };
     let low = value as u64;
+    let (ttl, tos) = if is_v6 {
+        (abi::WEFT_SET_IP6_HOP_LIMIT, abi::WEFT_SET_IP6_TOS)
+    } else {
+        (abi::WEFT_SET_IP4_TTL, abi::WEFT_SET_IP4_TOS)
+    };
     match field {
-        Field::EthDst => push(1, 0, low),
-        Field::EthSrc => push(2, 0, low),
-        Field::Ip4Src => push(3, 0, low),
-        Field::Ip4Dst => push(4, 0, low),
-        Field::IpTtl => push(if is_v6 { 11 } else { 5 }, 0, low),
-        Field::IpDscp => push(if is_v6 { 12 } else { 6 }, 0xfc, low << 2),
-        Field::IpEcn => push(if is_v6 { 12 } else { 6 }, 0x03, low),
+        Field::EthDst => push(abi::WEFT_SET_ETH_DST, 0, low),
+        Field::EthSrc => push(abi::WEFT_SET_ETH_SRC, 0, low),
+        Field::Ip4Src => push(abi::WEFT_SET_IP4_SRC, 0, low),
+        Field::Ip4Dst => push(abi::WEFT_SET_IP4_DST, 0, low),
+        Field::IpTtl => push(ttl, 0, low),
+        Field::IpDscp => push(tos, 0xfc, low << 2),
+        Field::IpEcn => push(tos, 0x03, low),
         Field::Ip6Src | Field::Ip6Dst => {
-            let first = if field == Field::Ip6Src { 7 } else { 9 };
-            push(first, 0, (value >> 64) as u64);
-            push(first + 1, 0, low);
+            let [high_field, low_field] = if field == Field::Ip6Src {
+                [abi::WEFT_SET_IP6_SRC_HIGH, abi::WEFT_SET_IP6_SRC_LOW]
+            } else {
+                [abi::WEFT_SET_IP6_DST_HIGH, abi::WEFT_SET_IP6_DST_LOW]
+            };
+            push(high_field, 0, (value >> 64) as u64);
+            push(low_field, 0, low);
         }
-        Field::TpSrc => push(13, 0, low),
-        Field::TpDst => push(14, 0, low),
+        Field::TpSrc => push(abi::WEFT_SET_TP_SRC, 0, low),
+        Field::TpDst => push(abi::WEFT_SET_TP_DST, 0, low),
         other => panic!("programs do not set {other}"),
     }
 }

@@ -1,7 +1,7 @@
 //! [`Lab`]: the programs between veth pairs.
 
-use super::encode;
-use super::switch::{Switch, guest, offsets};
+use super::abi;
+use super::switch::{PUNT_HEADER_LEN, Switch, guest, offsets, read_punt_header};
 use flow::PortNo;
 use libbpf_rs::{TC_INGRESS, TcHookBuilder};
 use netdev::af_packet::{PacketOptions, PacketSocket};
@@ -70,9 +70,9 @@ impl Lab {
                     switch.set_port(Switch::VIF, index, 0, 0);
                     inside.run(|| attach(vif, index));
                 }
-                Wire::Peer => switch.set_port(Switch::PEER, index, encode::PEER, guest()),
+                Wire::Peer => switch.set_port(Switch::PEER, index, abi::WEFT_PORT_PEER, guest()),
                 // Super-packets out of tunnels go to pairs only.
-                Wire::Device => switch.set_port(Switch::DEVICE, index, encode::PEER, 0),
+                Wire::Device => switch.set_port(Switch::DEVICE, index, abi::WEFT_PORT_PEER, 0),
                 Wire::Uplink => {
                     switch.configure(offsets::UPLINK_IFINDEX, &index.to_ne_bytes());
                     inside.run(|| attach(uplink, index));
@@ -142,14 +142,13 @@ pub fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
 pub fn punted(packet: &PacketBuf) -> (PortNo, PacketBuf) {
     let mut packet = packet.clone();
     let tag = flow::pop_vlan(&mut packet);
-    let header: [u8; 14] = *packet.head().first_chunk().expect("it has a header");
-    assert_eq!(header[4..], [0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5]);
-    packet.pull_front(14);
+    let header = *packet.head().first_chunk().expect("it has a header");
+    let port = read_punt_header(&header).expect("it is a punt header");
+    packet.pull_front(PUNT_HEADER_LEN);
     if let Some(tag) = tag {
         flow::push_vlan(&mut packet, tag).expect("there is headroom");
     }
-    let [a, b, c, d, ..] = header;
-    (PortNo(u32::from_be_bytes([a, b, c, d])), packet)
+    (port, packet)
 }
 
 /// The port and the frame of one that was too long for a header.

@@ -1,5 +1,6 @@
 //! [`Lookup`]: the programs that look frames up, and their tables.
 
+use super::abi;
 use datapath_bpf::{FlowNo, FlowTableSizes, FlowTables, LoadedObject};
 use flow::PortNo;
 use generated::{TestLookupSkel, TestLookupSkelBuilder};
@@ -12,6 +13,9 @@ use std::time::Duration;
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/test_lookup.skel.rs"));
 }
+
+/// Factors of the hash: one for each word of a key, and two more.
+const FACTORS: usize = size_of::<generated::types::weft_key>() / 8 + 2;
 
 /// The programs, loaded until the process ends.
 pub struct Lookup {
@@ -29,10 +33,10 @@ impl Lookup {
 
     /// With all megaflows in one chain, and all keys in one place of the cache.
     pub fn load_in_one_chain(sizes: FlowTableSizes) -> Self {
-        Self::load_with(sizes, [0; 22])
+        Self::load_with(sizes, [0; FACTORS])
     }
 
-    fn load_with(sizes: FlowTableSizes, hash_factors: [u64; 22]) -> Self {
+    fn load_with(sizes: FlowTableSizes, hash_factors: [u64; FACTORS]) -> Self {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = TestLookupSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");
@@ -41,13 +45,18 @@ impl Lookup {
         constants.hash_factors = hash_factors;
         let variables = open.maps.bss_data.as_deref_mut().expect("there are variables");
         variables.in_port = Self::PORT.0;
-        variables.tunnel.shape = 16;
+        variables.tunnel.shape = abi::WEFT_TUNNEL.into();
         variables.tunnel.id = 5;
         sizes.apply(open.open_object_mut()).expect("the maps have these sizes");
         let skel = Box::leak(Box::new(open.load().expect("the verifier takes the programs")));
         let loaded = LoadedObject::of(skel.object()).expect("there are files left to open");
         let tables = FlowTables::new(&loaded).expect("the object has the tables");
         Self { skel, tables }
+    }
+
+    /// The kernel's ids of the loaded programs.
+    pub fn program_ids(&self) -> Vec<u32> {
+        super::program_ids(self.skel.object())
     }
 
     /// The megaflow of a frame, by the cache or by the masks.
@@ -116,7 +125,7 @@ fn run(program: &ProgramMut<'_>, frame: &[u8], repeat: u32) -> (u32, Duration) {
 
 fn found(program: &ProgramMut<'_>, frame: &[u8]) -> Option<FlowNo> {
     match run(program, frame, 1).0 {
-        0 => None,
+        abi::WEFT_NO_FLOW => None,
         number => Some(FlowNo(number)),
     }
 }

@@ -1,6 +1,6 @@
 //! What the tests of the programs share.
-#![allow(dead_code, reason = "each test uses a part")]
 
+pub mod abi;
 pub mod action_lists;
 pub mod agree;
 pub mod encode;
@@ -10,3 +10,12 @@ pub mod lookup;
 pub mod reference;
 pub mod switch;
 pub mod tunnels;
+
+use libbpf_rs::{Object, Program};
+use std::os::fd::AsFd;
+
+/// The kernel's ids of an object's programs.
+pub fn program_ids(object: &Object) -> Vec<u32> {
+    let id = |program: Program<'_>| Program::id_from_fd(program.as_fd()).expect("it is loaded");
+    object.progs().map(id).collect()
+}

@@ -1,5 +1,6 @@
 //! [`Switch`]: the programs that stand at VIFs and at the uplink, and their tables, filled by hand.
 
+use super::abi;
 use super::encode::{self, Bytes};
 use datapath_bpf::{ActionListNo, FlowNo, FlowTableSizes, FlowTables, KernelMatch, LoadedObject};
 use flow::{Action, EndpointId, EndpointTable, EntropySeed, FlowKey, FlowMask, PortNo};
@@ -15,13 +16,10 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/datapath.skel.rs"));
 }
 
-/// What the programs return.
-pub const PASSED: u32 = 0;
-pub const DROPPED: u32 = 2;
-pub const REDIRECTED: u32 = 7;
+pub use super::abi::{TC_ACT_OK as PASSED, TC_ACT_REDIRECT as REDIRECTED, TC_ACT_SHOT as DROPPED};
 
-/// Bytes in front of a frame that is handed over.
-const PUNT_HEADER_LEN: usize = 14;
+/// The header in front of a punted frame: port, zeros, EtherType.
+pub const PUNT_HEADER_LEN: usize = wire::ethernet::HEADER_LEN;
 
 /// What became of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,10 +32,17 @@ impl Ran {
     /// The port and the frame, if it was handed over.
     pub fn punted(&self) -> Option<(PortNo, &[u8])> {
         let (header, frame) = self.bytes.split_at_checked(PUNT_HEADER_LEN)?;
-        let (&port, rest) = header.split_first_chunk()?;
-        let is = self.verdict == REDIRECTED && rest == [0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
-        is.then_some((PortNo(u32::from_be_bytes(port)), frame))
+        let port = read_punt_header(header.first_chunk()?)?;
+        (self.verdict == REDIRECTED).then_some((port, frame))
     }
+}
+
+/// The ingress port in the header of a punted frame.
+pub fn read_punt_header(header: &[u8; PUNT_HEADER_LEN]) -> Option<PortNo> {
+    let (&port, rest) = header.split_first_chunk()?;
+    let ethertype = (abi::WEFT_PUNT_ETHERTYPE as u16).to_be_bytes();
+    let is_punt = rest[..8] == [0; 8] && rest[8..] == ethertype;
+    is_punt.then_some(PortNo(u32::from_be_bytes(port)))
 }
 
 /// The programs, loaded until the process ends. All frames come in by the loopback device: a test run knows no other.
@@ -109,6 +114,11 @@ impl Switch {
         switch
     }
 
+    /// The kernel's ids of the loaded programs.
+    pub fn program_ids(&self) -> Vec<u32> {
+        super::program_ids(self.skel.object())
+    }
+
     /// By which device frames are handed over.
     pub fn punt_to(&self, ifindex: Option<u32>) {
         let (map, first) = (self.map("weft_punt_device"), 0_u32.to_ne_bytes());
@@ -123,12 +133,12 @@ impl Switch {
     fn put_ports(&self) {
         self.set_device(1, Self::VIF);
         self.set_port(Self::VIF, 1, 0, 0);
-        self.set_port(Self::PEER, 1, encode::PEER, guest());
+        self.set_port(Self::PEER, 1, abi::WEFT_PORT_PEER, guest());
         self.set_port(Self::DEVICE, 1, 0, 0);
     }
 
     pub fn set_device(&self, ifindex: u32, port: PortNo) {
-        self.set_device_at(ifindex & 0xffff, ifindex, port);
+        self.set_device_at(ifindex % abi::WEFT_DEVICES, ifindex, port);
     }
 
     pub fn set_device_at(&self, place: u32, ifindex: u32, port: PortNo) {
@@ -139,7 +149,7 @@ impl Switch {
     pub fn set_port(&self, port: PortNo, ifindex: u32, flags: u32, mac: u64) {
         let bytes = Bytes::new().u32(ifindex).u32(flags).u32(Self::MAX_LEN).u32(0).u64(mac);
         self.update("weft_ports", port.0, &bytes);
-        if flags & encode::WATCHED != 0 {
+        if flags & abi::WEFT_PORT_WATCHED != 0 {
             self.configure(offsets::WATCH_FRAMES, &1_u32.to_ne_bytes());
         }
     }

@@ -1,14 +1,12 @@
 //! The programs between veth pairs: what a test run cannot show. Tags are in the metadata of packets here, super-packets are whole, and
 //! checksums are owed.
 
-mod common;
-
-use common::action_lists::{is_odd, sets};
-use common::encode;
-use common::lab::{Lab, PATIENCE, Wire, comparable, punted, punted_by_tags};
-use common::reference::reference;
-use common::switch::{Switch, guest};
-use common::tunnels::{self, Tunnel};
+use crate::common::action_lists::{is_odd, sets};
+use crate::common::encode;
+use crate::common::lab::{Lab, PATIENCE, Wire, comparable, punted, punted_by_tags};
+use crate::common::reference::reference;
+use crate::common::switch::{Switch, guest};
+use crate::common::tunnels::{self, Tunnel};
 use flow::{
     Action, Field, FlowKey, OuterIp, TagLink, TunnelInfo, TunnelKey, TunnelType, extract, tun_flags,
 };
@@ -88,7 +86,7 @@ fn frames_of_any_length_are_handed_over() {
     let mut lab = Lab::new();
     let tunnel = tunnels::add_all(&mut lab.switch)[0];
     for tag in [None, Some(Tag::from_tci(EtherType::VLAN, 7))] {
-        let mut frame = PacketBuf::from_bytes(&common::frames::tcp4());
+        let mut frame = PacketBuf::from_bytes(&crate::common::frames::tcp4());
         frame.append(&vec![0x5a; 40_000]);
         if let Some(tag) = tag {
             flow::push_vlan(&mut frame, tag).expect("there is headroom");

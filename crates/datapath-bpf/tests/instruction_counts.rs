@@ -1,12 +1,10 @@
 //! What reading a frame and looking it up costs: instructions, counted in a virtual machine with Debian's kernel, which is also
 //! the proof that the programs load there.
 
-mod common;
-
-use common::frames::{tcp4, tcp6};
-use common::lookup::Lookup;
-use common::switch::Switch;
-use common::tunnels;
+use crate::common::frames::{tcp4, tcp6};
+use crate::common::lookup::Lookup;
+use crate::common::switch::Switch;
+use crate::common::tunnels;
 use datapath_bpf::{ActionListNo, FlowTableSizes, KernelMatch};
 use flow::{
     Action, DatapathKey, Field, FlowKey, FlowMask, LogicalPorts, PortKey, PortNo, TunnelInfo,
@@ -164,7 +162,8 @@ fn instructions_of_a_hit_stay_within_their_limit() {
     let host = TestHost::new("bpf");
     let program = std::env::current_exe().expect("this program has a path");
     let mut vm = Vm::counting(&host, Path::new(&program));
-    let printed = vm.run("/bin/program --ignored --exact print_times --nocapture");
+    let printed =
+        vm.run("/bin/program --ignored --exact instruction_counts::print_times --nocapture");
     // The first shares its line with what the test harness says.
     let times = printed.lines().filter_map(|line| line.split_once("TIME "));
     let times: Vec<_> = times.map(|(_, time)| time).collect();
@@ -187,7 +186,8 @@ fn instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaf
     let host = TestHost::new("bpf");
     let program = std::env::current_exe().expect("this program has a path");
     let mut vm = Vm::counting(&host, Path::new(&program));
-    let printed = vm.run("/bin/program --ignored --exact print_times_at_scale --nocapture");
+    let printed = vm
+        .run("/bin/program --ignored --exact instruction_counts::print_times_at_scale --nocapture");
     let lines = printed.lines().filter_map(|line| line.split_once("TIME ")?.1.rsplit_once(' '));
     let times: Vec<(&str, u32)> =
         lines.filter_map(|(name, time)| Some((name, time.trim().parse().ok()?))).collect();
@@ -214,7 +214,8 @@ fn instructions_of_the_programs_stay_within_their_limits() {
     let host = TestHost::new("bpf");
     let program = std::env::current_exe().expect("this program has a path");
     let mut vm = Vm::counting(&host, Path::new(&program));
-    let printed = vm.run("/bin/program --ignored --exact print_program_times --nocapture");
+    let printed = vm
+        .run("/bin/program --ignored --exact instruction_counts::print_program_times --nocapture");
     let lines = printed.lines().filter_map(|line| line.split_once("TIME ")?.1.rsplit_once(' '));
     let times: Vec<(&str, u32)> =
         lines.filter_map(|(name, time)| Some((name, time.trim().parse().ok()?))).collect();

@@ -1,0 +1,15 @@
+//! The tests of the kernel datapath, as one binary: it is linked once, and its tests run in
+//! parallel. Each test loads its own programs and makes its own network namespaces, so no test
+//! needs a lock.
+
+mod agreement;
+mod checksums;
+mod common;
+mod conformance;
+mod instruction_counts;
+mod lookup;
+mod port_redirect;
+mod programs;
+mod punt;
+mod verifier;
+mod veth;
