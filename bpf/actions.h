@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Lists of actions. What may keep a program from executing one is asked before the first action, so
- * that a packet is handed over as it came or not at all: there are no two executors of one list.
+ * Action lists. A program checks everything that could prevent an action before it runs the first
+ * one. So it punts a packet unchanged or not at all, and no list is executed half in the kernel and
+ * half in userspace.
  */
 #pragma once
 
@@ -11,15 +12,17 @@
 #define PACKET_HOST 0
 
 /*
- * Packets of a flow must not overtake one another. Whether a program can do all of a list depends on
- * the packet, too: on its length, on its headers, on being a super-packet. The packets behind one
- * that was handed over take the same way, until there has been none of that kind for a second:
- * whatever was handed over is out of userspace's queues by then.
+ * Packets of a flow must stay in order. Whether a program can execute a list also depends on the
+ * packet: on its length, its headers, and whether it is a super-packet. So after punting a packet
+ * for such a reason, a program pins the megaflow to the slow path: it punts all its packets until
+ * none has needed that for a second. By then userspace's queues have drained.
+ *
+ * Times are in units of 2^20 ns, about a millisecond, so that they fit 32 bits.
  */
 #define PIN_CLOCK_SHIFT 20
 #define PIN_TICKS (1000000000 >> PIN_CLOCK_SHIFT)
 
-/* The packet at hand, of this megaflow, goes to userspace. */
+/* Notes that a packet of this megaflow is punted now. */
 __weak int pin_to_slow_path(__u32 number)
 {
 	__u32 now = bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT;
@@ -30,7 +33,7 @@ __weak int pin_to_slow_path(__u32 number)
 	return 0;
 }
 
-/* Whether one did a short while ago. */
+/* Whether a packet was punted in the last second. Clears the pin when it has expired. */
 __weak int has_recent_pin(struct weft_flow *flow)
 {
 	__u32 now = bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT, at;
@@ -38,15 +41,15 @@ __weak int has_recent_pin(struct weft_flow *flow)
 	if (!flow || !has_daemon())
 		return false;
 	at = *(volatile __u32 *)&flow->pinned_at;
-	/* Another CPU may have seen a later time than this one. */
+	/* Signed: another CPU may have stored a later time than this CPU read. */
 	if ((__s32)(now - at) <= PIN_TICKS)
 		return true;
-	/* Unless another CPU sets one aside just now. */
+	/* Keep a pin that another CPU has set in the meantime. */
 	__sync_val_compare_and_swap(&flow->pinned_at, at, 0);
 	return false;
 }
 
-/* A packet has to go where an earlier one of its megaflow has gone. */
+/* Whether packets of this megaflow have to be punted to stay in order. */
 static __always_inline bool is_pinned(struct weft_flow *flow)
 {
 	return flow->pinned_at && has_recent_pin(flow);
@@ -57,19 +60,19 @@ static __always_inline struct weft_port *port_at(__u32 number)
 	return bpf_map_lookup_elem(&weft_ports, &number);
 }
 
-/* Somebody looks on who would see nothing of what programs do. */
+/* Whether frames of a port are being captured, which only userspace can do. */
 static __always_inline bool is_watched(const struct weft_port *port)
 {
 	return port->flags & WEFT_PORT_WATCHED && has_daemon();
 }
 
-/* By the bits that say that there is a tag, so that there is no branch. */
+/* VLAN tags in the key. Bits 44 and 12 say "present"; adding them avoids branches. */
 static __always_inline __u32 tag_count(const struct weft_key *key)
 {
 	return (key->vlan >> 44 & 1) + (key->vlan >> 12 & 1);
 }
 
-/* TPIDs that helpers do not know, or more tags than the key knows. */
+/* Whether there are tags that helpers cannot handle: TPID 0x9100, or a third tag. */
 static __always_inline bool has_odd_tags(const struct weft_key *key)
 {
 	return key->vlan >> 48 == 0x9100 || (key->vlan >> 16 & 0xffff) == 0x9100 ||
@@ -77,8 +80,8 @@ static __always_inline bool has_odd_tags(const struct weft_key *key)
 }
 
 /*
- * The longest frame that a super-packet, whose layer 3 is at `l3`, becomes on the wire; 0 when that
- * cannot be told. What userspace's packet::wire_len says.
+ * Length of the longest segment of a super-packet, as packet::wire_len in userspace; 0 if it cannot
+ * be determined. `l3` is the offset of the IP header.
  */
 __weak int segment_len(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
 {
@@ -113,7 +116,7 @@ __weak int segment_len(struct __sk_buff *skb, const struct weft_key *key, __u32 
 	}
 }
 
-/* There are headers between IPv6 and the transport, or it cannot be told. */
+/* Whether there are IPv6 extension headers, or the header cannot be read. */
 static __always_inline bool has_extensions(struct __sk_buff *skb, const struct weft_key *key,
 					   __u32 l3)
 {
@@ -125,15 +128,16 @@ static __always_inline bool has_extensions(struct __sk_buff *skb, const struct w
 }
 
 /*
- * A frame can go out by a port: there is one, nobody looks on, and it is not too long. `untagged`
- * is its length without tags; of a super-packet, 0, for its segments were made for a port like it.
+ * Whether a frame can be sent by a port: the port exists, is not being captured, and its MTU
+ * suffices. `untagged` is the length without tags; 0 for a super-packet, because its sender chose
+ * the segment size for an MTU like this.
  */
 static __always_inline bool can_output(const struct weft_port *out, __u32 untagged)
 {
 	return out && out->ifindex && untagged <= out->max_len && !is_watched(out);
 }
 
-/* A frame, or a segment, of this length can go out by the uplink with the tags that there are. */
+/* Whether a tagged frame (or segment) of this length can be sent by the uplink. */
 static __always_inline bool can_uplink(__u32 wire_len)
 {
 	return weft_config.uplink_ifindex &&
@@ -141,8 +145,8 @@ static __always_inline bool can_uplink(__u32 wire_len)
 }
 
 /*
- * An action that is not the last can be executed; `extensions` is what has_extensions() says. Global,
- * so that the verifier goes through it once.
+ * Whether an action can be executed that is not the last one. `extensions`: see has_extensions().
+ * A global function, because the verifier checks those once instead of once per call.
  */
 __weak int can_apply(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
 		  __u32 wire_len, bool extensions)
@@ -153,14 +157,14 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 	case WEFT_ACTION_OUTPUT:
 		return can_output(port_at(action->number), untagged);
 	case WEFT_ACTION_UPLINK:
-		/* No list changes tags and makes copies, too. */
+		/* A list that changes tags makes no copies, so the length is still right. */
 		return can_uplink(wire_len);
 	case WEFT_ACTION_PUSH_VLAN:
 		return true;
 	case WEFT_ACTION_POP_VLAN:
 		/*
-		 * Not one that another action has pushed, so that `grows` says how many there are;
-		 * nor one behind outer headers, where helpers do not look for it.
+		 * Only a tag that the frame arrived with, because `grows` counts pushed ones;
+		 * and not behind outer headers, where helpers do not find tags.
 		 */
 		return key->vlan && !has_odd_tags(key) && !key->tun_addr[0] && !key->tun_addr[1];
 	case WEFT_ACTION_SET:
@@ -171,9 +175,9 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 }
 
 /*
- * All actions of a list but the last can be executed. `l3` is where layer 3 is in the skb,
- * `wire_len` the length of the frame or, if anybody asks, of the longest segment. Rarely called: most
- * lists have one action.
+ * Whether all actions but the last can be executed. `l3` is the offset of layer 3 in the skb.
+ * `wire_len` is the length of the frame, or of its longest segment where that matters. Rarely
+ * called: most lists have one action.
  */
 __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *key,
 		      const struct weft_action_list *list, __u32 l3, __u32 wire_len)
@@ -195,14 +199,14 @@ __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *
 	return true;
 }
 
-/* The last action of a list that is not empty; 0 when it says that it has more than there are. */
+/* The last action of a list that is not empty; NULL if `count` is out of range. */
 static __always_inline const struct weft_action *last_of(const struct weft_action_list *list)
 {
 	__u32 at = list->count - 1;
 
 	if (at >= WEFT_MAX_ACTIONS)
 		return 0;
-	/* Or the compiler makes an offset of it before the check, which the verifier forbids. */
+	/* Keeps the compiler from computing the offset before the check. */
 	barrier_var(at);
 	return &list->actions[at];
 }
@@ -241,8 +245,9 @@ static __always_inline __u32 frame_bytes(struct __sk_buff *skb)
 	return skb->len + (skb->vlan_present ? TAG_LEN : 0);
 }
 
-/* One action that is not the last. 0, or an error that ends the list. */
-__weak int apply_action(struct __sk_buff *skb, struct weft_key *key, const struct weft_action *action)
+/* Executes an action that is not the last. Returns 0, or an error that ends the list. */
+__weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
+			const struct weft_action *action)
 {
 	struct weft_port *out;
 	__u32 bytes;
@@ -276,8 +281,9 @@ __weak int apply_action(struct __sk_buff *skb, struct weft_key *key, const struc
 	}
 }
 
-/* All actions but the last. */
-__weak int apply_all_but_last(struct __sk_buff *skb, struct weft_key *key, const struct weft_action_list *list)
+/* Executes all actions but the last. */
+__weak int apply_all_but_last(struct __sk_buff *skb, struct weft_key *key,
+			      const struct weft_action_list *list)
 {
 	__u32 i, count;
 
@@ -295,16 +301,16 @@ __weak int apply_all_but_last(struct __sk_buff *skb, struct weft_key *key, const
 	return 0;
 }
 
-/* A frame out of a port is for the guest's own network stack. */
+/* Whether the guest at the other end of a veth pair has the frame's destination address. */
 static __always_inline bool is_for_guest(const struct weft_key *key, const struct weft_port *out)
 {
 	return out->flags & WEFT_PORT_PEER && (key->eth_dst & ~0xffffULL) == out->eth_dst;
 }
 
 /*
- * Sends a frame out of a port. What is for the guest itself goes to the other end of a pair as if
- * it had been received there, which saves a queue; there is no other way to say that it is the
- * guest's address. `has_protocol`: that of the skb is that of the frame.
+ * Sends a frame by a port. A frame to the guest's own address is injected at the guest's end of the
+ * veth pair (bpf_redirect_peer), which saves a backlog queue. That skips eth_type_trans(), so the
+ * packet type is set here. `has_protocol`: skb->protocol is the EtherType of the frame.
  */
 static __always_inline int deliver(struct __sk_buff *skb, const struct weft_key *key,
 				   const struct weft_port *out, bool has_protocol)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The sum of a packet's bytes, of which the outer UDP checksum is made.
+ * The sum of an inner packet, for the outer UDP checksum.
  *
- * Almost every packet of a guest owes its own checksum: a device is to make it. The part of the packet that
- * it covers will have the sum that makes it right, so that headers alone tell the whole. Of a packet that
- * owes none (a ping, a fragment, ARP, what the guest forwards for others) all bytes are summed, unless what it
- * has looks like what is owed and comes to the same.
+ * Most packets of a guest are CHECKSUM_PARTIAL: a device will fill in the inner checksum. Then the
+ * part that the inner checksum covers has a known sum, and headers alone give the outer checksum
+ * (local checksum offload). Other packets (pings, fragments, ARP, packets that the guest forwards)
+ * are summed byte by byte.
  */
 #pragma once
 
@@ -16,12 +16,12 @@
 #include "rewrite.h"
 
 /*
- * Helpers make frames that are no super-packets longer only up to what is allocated in one piece:
- * four pages, of which some is not for bytes.
+ * Helpers do not extend a packet without GSO beyond SKB_MAX_ALLOC: four pages, less what the kernel
+ * keeps beside the data.
  */
 #define LONGEST_PLAIN 15000
 
-/* A sum of fewer than 32,768 numbers of 32 bits. */
+/* Folds the sum of fewer than 32,768 32-bit numbers to 16 bits. */
 static __always_inline __u16 fold(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -30,18 +30,18 @@ static __always_inline __u16 fold(__u64 sum)
 	return sum;
 }
 
-/* Numbers of any length in a header: the compiler must not take them for different memory. */
+/* For access to the same header bytes with different widths, exempt from strict aliasing. */
 typedef __u16 __attribute__((may_alias)) any16;
 typedef __u32 __attribute__((may_alias)) any32;
 typedef __u64 __attribute__((may_alias)) any64;
 
-/* What the kernel knows of a packet and does not tell in the context. */
+/* The checksum that a device will fill in (CHECKSUM_PARTIAL). Offsets from the MAC header. */
 struct partial_csum {
-	__u32 start;	/* from where the checksum is owed that a device is to make */
-	__u32 field;	/* and where it goes */
+	__u32 start;	/* first byte that it covers */
+	__u32 field;	/* where it is stored */
 };
 
-/* Of a struct sk_buff, from the byte with `ip_summed` on, as far as `mac_header`: 60 bytes and more. */
+/* Bytes of struct sk_buff from `ip_summed` to `mac_header`: 60 or a few more, by kernel version. */
 #define CSUM_SPAN 88
 
 #define field_info(member, what) __builtin_preserve_field_info(((struct sk_buff *)0)->member, what)
@@ -50,19 +50,21 @@ struct partial_csum {
 
 enum csum_state {
 	CSUM_DONE,
-	/* A checksum of 16 bits over all that follows. */
+	/* CHECKSUM_PARTIAL. */
 	CSUM_PENDING,
-	/* It cannot be told: the kernel has its fields in another order. */
+	/* This kernel orders the members of struct sk_buff differently. */
 	CSUM_UNKNOWN,
 };
 
 /*
- * Says whether a checksum is owed. Offsets count from the Ethernet header. All is read at once, for
- * what reading takes is mostly the call.
+ * Reads the checksum state of a packet, which the program context does not have. It reads all
+ * members at once, because the cost is mostly that of the helper call.
  */
-static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx, struct partial_csum *csum)
+static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
+							 struct partial_csum *csum)
 {
-	__u32 start = offset_from_ip_summed(csum_start), offset = offset_from_ip_summed(csum_offset);
+	__u32 start = offset_from_ip_summed(csum_start);
+	__u32 offset = offset_from_ip_summed(csum_offset);
 	__u32 mac = offset_from_ip_summed(mac_header);
 	__u8 part[CSUM_SPAN] __attribute__((aligned(8)));
 	__u64 summed;
@@ -81,7 +83,7 @@ static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx, 
 	return CSUM_PENDING;
 }
 
-/* A packet is read in pieces: whole words, and no more bytes than bpf_csum_diff() takes. */
+/* Bytes that are summed at once: bpf_csum_diff() takes whole words, and at most 512 bytes. */
 #define PIECE_LEN 512
 #define PIECES ((LONGEST_PLAIN + PIECE_LEN - 1) / PIECE_LEN)
 
@@ -89,7 +91,7 @@ struct weft_sum_buffer {
 	__be32 words[PIECE_LEN / sizeof(__be32)];
 };
 
-/* Where a piece is: not on the stack, where there is no room for it. */
+/* Too large for the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -97,7 +99,7 @@ struct {
 	__uint(max_entries, 1);
 } weft_sum_buffer __weak SEC(".maps");
 
-/* Adds the bytes from `at` to `end` of the packet, wherever they are, to a sum; false when that cannot be done. */
+/* Adds the bytes from `at` to `end`, linear or not, to a sum. Returns false on an error. */
 __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 {
 	__u32 none = 0, i, behind, words;
@@ -110,13 +112,13 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 	for (i = 0; i < PIECES; i++) {
 		if (at >= end)
 			return true;
-		/* Of the piece, behind its first byte: there is one, which the verifier has to see. */
+		/* Bytes behind the first: the verifier has to see that there is one. */
 		behind = end - at - 1;
 		if (behind >= PIECE_LEN)
 			behind = PIECE_LEN - 1;
 		hide_bounds(behind, PIECE_LEN - 1);
 		words = behind / sizeof(__be32);
-		/* The last one may not be full. */
+		/* Pads the last word of an odd length. */
 		piece->words[words] = 0;
 		if (bpf_skb_load_bytes(skb, at, piece, behind + 1))
 			return false;
@@ -130,15 +132,16 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 }
 
 /*
- * A checksum that is owed is, for the time being, the sum of the pseudo header: a device adds to it all that it
- * covers. So TCP or UDP that has that sum there owes its checksum, and adding it up once it is made comes to the
- * complement. One in 65,536 of those that have been made looks like that by chance: when it is right, it comes to
- * the same; when it is wrong, that of the outer header will be wrong as well, and the far end may drop what would
- * otherwise have reached a guest with its wrong checksum. Adds the sum of the IP packet, which is all of `len`
- * bytes, when it is of this kind, else returns false.
+ * Recognizes CHECKSUM_PARTIAL by the packet alone: until a device fills it in, the checksum field
+ * of TCP or UDP contains the folded sum of the pseudo header. If so, adds the sum that the IP
+ * packet of `len` bytes will have and returns true.
+ *
+ * One in 65,536 complete checksums looks like that by chance. A correct one gives the same sum. For
+ * an incorrect one the outer checksum becomes incorrect, too, and the receiver may drop the packet
+ * instead of delivering it with its incorrect inner checksum.
  */
-static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end, __u32 len, bool is_ip6,
-						 __u64 *sum)
+static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end, __u32 len,
+						 bool is_ip6, __u64 *sum)
 {
 	const __be32 *words = (const void *)ip;
 	__u32 header = is_ip6 ? IP6_LEN : IP4_LEN, i;
@@ -163,7 +166,7 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 	field = (const void *)ip + header + (proto == PROTO_TCP ? TCP_SUM : UDP_SUM);
 	if ((const void *)(field + 1) > end)
 		return false;
-	/* Something may follow the datagram, which its checksum does not cover. */
+	/* The checksum does not cover bytes that follow the datagram in the IP packet. */
 	if (proto == PROTO_UDP && be16((const void *)ip + header + 4) != len - header)
 		return false;
 #pragma clang loop unroll(full)
@@ -177,16 +180,15 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 	return true;
 }
 
-/* Where SCTP has its checksum, which is a CRC and says nothing of sums; no other protocol has one there. */
+/* Offset of the checksum in SCTP alone. It is a CRC, which says nothing about the sum. */
 #define SCTP_SUM 8
 
-/* This says as little as 0, which is for a packet without a sum. */
+/* Equal to 0 in ones' complement. 0 itself means that no outer checksum is wanted. */
 #define EMPTY_SUM 0xffff
 
 /*
- * The sum of what stands behind the inner Ethernet header, once a checksum that is owed has been made, as
- * a number that is not folded and not 0; layer 3 is at `l3`, and is one that parse() has read if `has_ip`. False when
- * that cannot be told.
+ * Computes the sum from offset `l3` on as it will be when a pending checksum is filled in. The
+ * result is not folded, and never 0. `has_ip`: parse() found IP at `l3`. Returns false on failure.
  */
 __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *sum)
 {
@@ -197,7 +199,7 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *su
 
 	if (!sum || !l3 || l3 > MAX_L3_OFFSET)
 		return false;
-	/* Devices put the outermost tag into the metadata. One that stays in the bytes would not be summed. */
+	/* A tag between MAC header and `l3` that encap() does not move would be left out. */
 	if (l3 > ETH_LEN && !skb->vlan_present)
 		return false;
 	hide_bounds(l3, MAX_L3_OFFSET);
@@ -217,7 +219,7 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *su
 	default:
 		return false;
 	}
-	/* What is summed begins and ends at even offsets. */
+	/* Ones' complement sums need even offsets. */
 	if (csum.start < l3 || (csum.start - l3) % 2 || (csum.field - csum.start) % 2 ||
 	    csum.field - csum.start == SCTP_SUM)
 		return false;
@@ -229,10 +231,11 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *su
 }
 
 /*
- * The same of IPv4 without tags that owes its checksum, as most frames do: it takes the fewest steps where it
- * is known where everything is. False says nothing of any other.
+ * A fast path of sum_of_packet() for the most frequent case, untagged IPv4 with a pending checksum.
+ * Returns false for all others.
  */
-static __always_inline bool sum_of_plain(struct __sk_buff *skb, const struct weft_key *key, __u64 *sum)
+static __always_inline bool sum_of_plain(struct __sk_buff *skb, const struct weft_key *key,
+					 __u64 *sum)
 {
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 

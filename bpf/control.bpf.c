@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What userspace does to the tables that programs read at the same time. It calls these with
- * BPF_PROG_TEST_RUN, one at a time. Here a word is written as a whole, which an update by bpf(2)
- * does not promise, and hashes are made by the very code that looks them up.
+ * Updates of maps that programs read at the same time. The daemon runs these programs with
+ * BPF_PROG_TEST_RUN, one at a time. Unlike an update by bpf(2), they write each word atomically,
+ * and they compute hashes with the code of the lookup itself.
  */
 #include "endpoint_lookup.h"
 
@@ -10,7 +10,7 @@
 #define E2BIG 7
 #define EINVAL 22
 
-/* Which words are not 0 outside those that every shape has. */
+/* The optional sections of a key that are not 0. */
 static __always_inline __u16 sections(const struct weft_key *key)
 {
 	const struct weft_key none = {};
@@ -34,7 +34,7 @@ static __always_inline __u32 *bucket_of(const struct weft_key *key, __u32 mask)
 	return bpf_map_lookup_elem(&weft_buckets, &bucket);
 }
 
-/* Puts a megaflow into an entry that no chain has led to for a grace period. */
+/* Adds a megaflow. Its entry has been in no chain for a grace period. */
 SEC("syscall")
 int flow_put(struct weft_control *control)
 {
@@ -63,14 +63,14 @@ int flow_put(struct weft_control *control)
 	flow->pinned_at = 0;
 	flow->next = *bucket;
 	flow->generation = control->generation;
-	/* Ordered after what the entry says. */
+	/* A full barrier: the entry is complete before it is reachable. */
 	__sync_lock_test_and_set(bucket, control->flow);
 	return 0;
 }
 
 /*
- * Takes a megaflow out of its chain and off the exact-match caches. Programs that have found it go
- * on with it for a grace period.
+ * Removes a megaflow from its chain and invalidates its cache entries. Programs that found it
+ * before may use it until a grace period has passed.
  */
 SEC("syscall")
 int flow_delete(struct weft_control *control)
@@ -95,14 +95,14 @@ int flow_delete(struct weft_control *control)
 		other = flow_at(*link);
 		if (!other)
 			return -EINVAL;
-		/* Or the compiler adds the offset before the check, which the verifier forbids. */
+		/* Keeps the compiler from adding the offset before the NULL check. */
 		barrier_var(other);
 		link = &other->next;
 	}
 	return -ENOENT;
 }
 
-/* Gives a megaflow another list. Programs that have found it go on with the old one for a grace period. */
+/* Replaces a megaflow's action list. Programs may use the old one for a grace period. */
 SEC("syscall")
 int flow_set_list(struct weft_control *control)
 {
@@ -114,7 +114,7 @@ int flow_set_list(struct weft_control *control)
 	return 0;
 }
 
-/* Tries a mask after all others. Nobody has used its number for a grace period. */
+/* Appends a mask to the list in use. Its number has been unused for a grace period. */
 SEC("syscall")
 int mask_append(struct weft_control *control)
 {
@@ -128,12 +128,12 @@ int mask_append(struct weft_control *control)
 	if (count >= WEFT_MAX_MASKS || control->mask >= WEFT_MAX_MASKS)
 		return -E2BIG;
 	list->order[count] = control->mask;
-	/* Ordered after it. */
+	/* A full barrier: the entry is written before the count. */
 	__sync_lock_test_and_set(&list->count, count + 1);
 	return 0;
 }
 
-/* Makes the list of masks that is not in use the one that is. */
+/* Switches lookups to the other list of masks. */
 SEC("syscall")
 int mask_list_swap(void *context)
 {
@@ -141,7 +141,10 @@ int mask_list_swap(void *context)
 	return 0;
 }
 
-/* Writes an end point while programs count in it. Its addresses are in place before it is said to be resolved. */
+/*
+ * Updates an end point while programs use it and count in it. It is marked as unresolved while its
+ * addresses change.
+ */
 SEC("syscall")
 int endpoint_put(struct weft_endpoint_update *change)
 {
@@ -154,12 +157,12 @@ int endpoint_put(struct weft_endpoint_update *change)
 	__builtin_memcpy(endpoint->eth_dst, change->endpoint.eth_dst, sizeof(endpoint->eth_dst));
 	__builtin_memcpy(endpoint->eth_src, change->endpoint.eth_src, sizeof(endpoint->eth_src));
 	endpoint->max_len = change->endpoint.max_len;
-	/* Ordered after them. */
+	/* A full barrier: the addresses are written before the flags. */
 	__sync_lock_test_and_set(&endpoint->flags, change->endpoint.flags);
 	return 0;
 }
 
-/* What a walk over end points comes to. */
+/* Argument and result of a loop over a range of end points. */
 struct sources_walk {
 	__u32 first;
 	__s32 result;
@@ -203,14 +206,14 @@ static long source_put(__u32 at, struct sources_walk *walk)
 		return 0;
 	}
 	endpoint->next = *head;
-	/* Ordered after what the entry says. */
+	/* A full barrier: the entry is complete before it is reachable. */
 	__sync_lock_test_and_set(head, number + 1);
 	return 0;
 }
 
 /*
- * Has end points be found when they send, which no chain has led to for a grace period. How many are
- * not, because too many others have the same hash.
+ * Adds end points to weft_sources. They have been in no chain for a grace period. Returns how many
+ * were left out because their chain is full.
  */
 SEC("syscall")
 int sources_put(struct weft_endpoint_range *endpoints)
@@ -241,14 +244,14 @@ static long source_delete(__u32 at, struct sources_walk *walk)
 		in_chain = bpf_map_lookup_elem(&weft_endpoints, &other);
 		if (!in_chain)
 			return 1;
-		/* As in flow_delete(). */
+		/* Keeps the compiler from adding the offset before the NULL check. */
 		barrier_var(in_chain);
 		link = &in_chain->next;
 	}
 	return 0;
 }
 
-/* Has end points not be found any more. Programs that have found one go on with it for a grace period. */
+/* Removes end points from weft_sources. Programs may use them for a grace period. */
 SEC("syscall")
 int sources_delete(struct weft_endpoint_range *endpoints)
 {
@@ -258,7 +261,7 @@ int sources_delete(struct weft_endpoint_range *endpoints)
 	return walk.result;
 }
 
-/* Programs see the old words or the new ones. */
+/* Replaces the settings; a program that runs now may see a mixture of old and new words. */
 SEC("syscall")
 int config_put(struct weft_config *config)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What comes by the underlay: outer headers are read where they are, and what the key says of them
- * is what the user datapath says of the same packet. A UDP socket tells neither TTL nor "don't
- * fragment", so they are 0 there and here. Whatever is unusual is left to userspace: it decides,
- * and counts.
+ * Decapsulation. The outer headers are parsed in place, and the key gets the same tunnel fields as
+ * in the user datapath. A UDP socket reports neither TTL nor "don't fragment", so for UDP tunnels
+ * both are 0 here, too. Unusual packets go to userspace, which decides about them and counts them.
  *
- * An outer UDP checksum is not verified here: RFC 7348 section 5 and RFC 8926 section 3.3 leave that
- * to the receiver, what is inside has checksums of its own, and summing the payload would cost more
- * than all the rest. What a device has verified passes on to the inner frame in the way in which
- * the kernel's own tunnels do it.
+ * The outer UDP checksum is not verified: RFC 7348 section 5 and RFC 8926 section 3.3 leave that to
+ * the receiver, the inner packet has its own checksums, and summing the payload would cost more
+ * than all the rest. If a device has verified checksums, bpf_csum_level() passes that state on to
+ * the inner frame.
  */
 #pragma once
 
@@ -20,31 +19,31 @@
 #define GRE_LEN 4
 #define ETHERTYPE_TEB 0x6558
 
-/* Of tun_flags in struct weft_key. */
+/* Bits of tun_flags in struct weft_key. */
 #define TUN_FLAG_DF (1ULL << WEFT_TUN_FLAG_DF_SHIFT)
 #define TUN_FLAG_KEY (1ULL << WEFT_TUN_FLAG_KEY_SHIFT)
 #define TUN_PRESENT_PORTS (1ULL << WEFT_TUN_PRESENT_PORTS_SHIFT)
 
-/* Where a tunnelled frame is, and from whom it came. */
+/* A packet from the underlay: where its inner frame is, and which end point sent it. */
 struct arrival {
 	struct inner_frame inner;
 	__u32 endpoint;		/* or WEFT_NO_ENDPOINT */
 	__u8 tos;		/* of the outer header */
 	__u8 proto;		/* of the outer header */
-	__u8 tags;		/* how many are the underlay's */
+	__u8 tags;		/* number of tags that belong to the underlay */
 };
 
-/* What the outer IP header says, and where it ends. */
+/* The outer IP header. */
 struct outer_ip {
 	void *l4;
-	__u32 len;	/* of what follows it */
+	__u32 len;	/* of the IP payload */
 	__u8 proto;
 	__u8 tos;
 	__u8 ttl;
 	bool dont_fragment;
 };
 
-/* A header without options, whose checksum is right, of a whole packet that nothing follows. */
+/* Accepts only an unfragmented packet without options and padding, with a valid checksum. */
 static __always_inline bool read_ip4(struct __sk_buff *skb, void *data, void *end,
 				     struct outer_ip *ip)
 {
@@ -92,7 +91,7 @@ static __always_inline bool read_ip6(struct __sk_buff *skb, void *data, void *en
 	return true;
 }
 
-/* The class of the end point that sends from there to here, and its number; 0: there is none. */
+/* The class and number of the end point that sent a packet; NULL if there is none. */
 static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip6, __u8 proto,
 						    __be16 port, __u32 *number)
 {
@@ -124,19 +123,19 @@ static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip
 }
 
 enum arrival_kind {
-	/* It is nothing that a program knows: the host's own stack gets it. */
+	/* Not a packet of a tunnel or link of ours: it belongs to the host's network stack. */
 	ARRIVED_NOT_OURS,
-	/* Userspace has to read it. */
+	/* Userspace has to parse it. */
 	ARRIVED_SLOW_PATH,
-	/* Tags that are of no link: userspace counts it, and the host's own stack gets it. */
+	/* Tags of an unknown link: it belongs to the host, and userspace counts a copy. */
 	ARRIVED_OTHER_LINK,
 	ARRIVED,
 };
 
-/* Ethernet and two tags. */
+/* Ethernet header and two tags. */
 #define LINK_LEN (ETH_LEN + 2 * TAG_LEN)
 
-/* What is not for a program: GRE to one of our tunnels, from whomever, is for userspace. */
+/* Classifies a packet that no end point sent. GRE to a local tunnel address is for userspace. */
 static __always_inline int classify_other(const void *data, const void *end, bool is_ip6)
 {
 	const void *ip = data + ETH_LEN;
@@ -154,7 +153,7 @@ static __always_inline int classify_other(const void *data, const void *end, boo
 	return bpf_map_lookup_elem(&weft_gre_locals, &to) ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
 }
 
-/* The header of a tunnel over UDP; 0 or its length, with what it says in the key. */
+/* Parses a VXLAN or Geneve header into the key. Returns its length, or 0 if it is unusual. */
 static __always_inline __u32 read_over_udp(const __u8 *tunnel, const void *end, __u8 type,
 					   struct weft_key *key)
 {
@@ -169,14 +168,14 @@ static __always_inline __u32 read_over_udp(const __u8 *tunnel, const void *end, 
 		return first & bpf_htonl(0x08000000) ? VXLAN_LEN : 0;
 	if (type != WEFT_GENEVE)
 		return 0;
-	/* OVN's option alone, which is critical; or none. */
+	/* Either OVN's critical option alone, or no option. */
 	if (first != bpf_htonl(0x02400000 | ETHERTYPE_TEB))
 		return first == bpf_htonl(ETHERTYPE_TEB) ? GENEVE_LEN : 0;
 	if ((const void *)tunnel + GENEVE_LEN + OPTION_LEN > end ||
 	    be32(tunnel + GENEVE_LEN) != OPTION)
 		return 0;
 	word = be32(tunnel + GENEVE_LEN + 4);
-	/* Port 0 is none, and the highest bit is reserved. */
+	/* Egress port 0 is invalid, and the highest bit is reserved. */
 	if (!(word & 0xffff) || word >> 31)
 		return 0;
 	key->tun_metadata = word;
@@ -197,7 +196,7 @@ static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end, bool 
 	return GRE_LEN + 4;
 }
 
-/* `key` is 0 in all. */
+/* Parses the outer headers of a tunnel packet into a key that is all 0. */
 static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *key,
 				       struct arrival *arrival, bool is_ip6)
 {
@@ -228,8 +227,8 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << WEFT_TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {
 		/*
-		 * Without a checksum over IPv6, only where both ends have agreed on that (RFC 6935
-		 * section 5): userspace's socket refuses the others.
+		 * IPv6 without a UDP checksum is valid only where both ends agreed on it (RFC 6935
+		 * section 5). Otherwise userspace's socket rejects it.
 		 */
 		if (is_ip6 && class->flags & WEFT_CLASS_CHECKSUM && !be16(ip.l4 + 6))
 			return ARRIVED_SLOW_PATH;
@@ -260,8 +259,8 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 }
 
 /*
- * Global, as read_link() is: what the verifier knows of the ways through it, which are many, would make it
- * go through all that follows as many times. IPv4 is worth that: what a call takes is saved.
+ * Global functions, as this one and read_link(), keep the verifier from exploring everything that
+ * follows once per path through them. For IPv4 the saved call is worth the longer verification.
  */
 __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
 {
@@ -270,7 +269,7 @@ __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arri
 	return read_tunnel(skb, key, arrival, true);
 }
 
-/* A link by one tag, or by two. */
+/* The logical link of one or two tags. */
 static __always_inline struct weft_tag_link *link_of(__u16 tpid, __u16 tci, __u16 inner_tpid,
 						 __u16 inner_tci)
 {
@@ -285,8 +284,8 @@ static __always_inline struct weft_tag_link *link_of(__u16 tpid, __u16 tci, __u1
 }
 
 /*
- * A tagged frame: flow::TagLinks::find. `key` is 0 in all. A tag that is not in the metadata is of
- * a TPID that helpers do not take off.
+ * Finds the logical link of a tagged frame, as flow::TagLinks::find. `key` is all 0. If the outer
+ * tag is not in the skb's metadata, its TPID is one that helpers cannot remove.
  */
 __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
 {
@@ -304,7 +303,7 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
 		at = data + ETH_LEN;
-		/* Too short for a guest's frame: userspace says so. */
+		/* Too short for a guest's frame. */
 		if (at + 2 * TAG_LEN > end)
 			return ARRIVED_OTHER_LINK;
 	}
@@ -337,8 +336,8 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 }
 
 /*
- * Joins the outer ECN field into the key's (RFC 6040 section 4.2), and says whether that changed
- * it; negative for a frame that must be dropped.
+ * Merges the outer ECN field into the key's (RFC 6040 section 4.2). Returns whether the key
+ * changed, or a negative number if the frame must be dropped.
  */
 static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 {
@@ -359,8 +358,8 @@ static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 }
 
 /*
- * The IP packet of a super-packet ends where the frame ends. Otherwise it is a train of datagrams
- * that the kernel has joined, of which each has a frame.
+ * Whether a super-packet contains one inner packet, which then ends where the skb ends. Otherwise
+ * GRO has joined several outer datagrams, each with an inner frame of its own.
  */
 static __always_inline bool is_one_packet(struct __sk_buff *skb, const struct weft_key *key,
 					  __u32 l3)
@@ -379,15 +378,16 @@ static __always_inline bool is_one_packet(struct __sk_buff *skb, const struct we
 
 enum decap_result {
 	DECAP_OK = 0,
-	/* The packet is as it was. */
+	/* The packet is unchanged, so it can still go to userspace. */
 	DECAP_REFUSED = 1,
+	/* The packet has been changed: it has to be dropped. */
 	DECAP_LOST = 2,
 };
 
 /*
- * Takes the outer headers off. `has_protocol` says afterwards whether the skb's protocol, which is
- * still that of the outer header, is that of the frame. A super-packet has to have it: otherwise
- * devices would look for another header when they send it.
+ * Removes the outer headers. skb->protocol stays that of the outer header unless a flag of the
+ * helper changes it; `has_protocol` returns whether it is that of the inner frame. A super-packet
+ * needs that, because devices segment by skb->protocol.
  */
 static __always_inline int remove_outer_headers(struct __sk_buff *skb, const struct weft_key *key,
 				    __u32 offset, bool *has_protocol)
@@ -398,7 +398,7 @@ static __always_inline int remove_outer_headers(struct __sk_buff *skb, const str
 	__u8 ethernet[ETH_LEN] __attribute__((aligned(8)));
 	__be16 type;
 
-	/* It has been read there. */
+	/* parse_inner() has read the frame at this offset. */
 	hide_bounds(offset, MAX_OFFSET);
 	data += offset;
 	if (data + ETH_LEN > end)
@@ -409,7 +409,7 @@ static __always_inline int remove_outer_headers(struct __sk_buff *skb, const str
 	*(any16 *)(ethernet + 12) = type;
 	*has_protocol = type == (is_ip6 ? bpf_htons(ETHERTYPE_IP6) : bpf_htons(ETHERTYPE_IP4));
 	if (!*has_protocol) {
-		/* Linux knows these flags from 6.3 on. */
+		/* These flags exist since Linux 6.3. */
 		if (type == bpf_htons(ETHERTYPE_IP4))
 			other = BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
 		if (type == bpf_htons(ETHERTYPE_IP6))

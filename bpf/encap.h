@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Encapsulation: what flow::encap (crates/flow/src/encap.rs) does in userspace. The outer header is
- * made on the stack, of what the class of the end point says, what the end point says, and what the
- * key of the frame says.
+ * Encapsulation, with the same result as flow::encap in userspace (crates/flow/src/encap.rs). The
+ * outer header is built on the stack from the end point's class, the end point and the frame's key.
  *
  * Entropy
  * -------
- * The outer source port is the same for all frames of a flow, whoever sends them, program or
- * userspace (crates/flow/src/inner.rs). It comes from five words of the frame as it is sent:
+ * The outer source port is a hash of the inner flow. Programs and userspace
+ * (crates/flow/src/inner.rs) compute the same one. Its input are five words of the frame as sent:
  *
  *	IPv4:	w0 = source << 32 | destination, w1 = w2 = w3 = 0
  *	IPv6:	w0, w1 = source, w2, w3 = destination, the upper half first
  *		w4 = protocol << 32 | source port << 16 | destination port
  *	others:	w0 = Ethernet destination << 16, w1 = Ethernet source << 16, w2 = w3 = w4 = 0
  *
- * The protocol is that of the upper layer, behind the extension headers. Ports are those of TCP, UDP
- * and SCTP; 0 for other protocols and for all fragments, the first one too. With the factors of
- * `entropy_factors`, all in 64 bits and wrapping:
+ * The protocol is that of the upper layer, behind IPv6 extension headers. The ports are those of
+ * TCP, UDP and SCTP; they are 0 for other protocols and for all fragments, the first included. With
+ * f0 to f5 = entropy_factors, in wrapping 64-bit arithmetic:
  *
  *	sum = w0 * f0 + w1 * f1 + w2 * f2 + w3 * f3 + w4 * f4
  *	hash = ((sum ^ sum >> 32) * f5) >> 32		(32 bits)
  *	port = entropy_base + (hash & entropy_mask)	(16 bits)
  *
- * The label of an outer IPv6 header is the port, too (RFC 6438).
+ * The flow label of an outer IPv6 header is the port, too (RFC 6438).
  *
  * Checksums
  * ---------
- * The outer UDP checksum of a frame whose own checksum is still owed follows from the headers alone, see
- * checksum.h; the others are summed. No helper can ask for the outer checksum of a super-packet's segments.
- * They go without one over IPv4, where it is optional, and are handed over with IPv6, where receivers
- * refuse that (RFC 8200 section 8.1).
+ * checksum.h computes the sum of the inner packet for the outer UDP checksum. No helper can request
+ * outer checksums for the segments of a super-packet. Over IPv4, where the checksum is optional,
+ * they are sent without one. Over IPv6 super-packets are punted, because receivers discard
+ * datagrams without a checksum (RFC 8200 section 8.1).
  */
 #pragma once
 
@@ -40,21 +39,21 @@
 #include "rewrite.h"
 #include "checksum.h"
 
-/* Bytes of the Geneve option for logical ports, and its header: class, type, length in words. */
+/* OVN's Geneve option for logical ports: its length in bytes, and class, type, length in words. */
 #define OPTION_LEN 8
 #define OPTION 0x01028001
 
 /*
- * The outer header, and what is written of the inner one: addresses, tags, EtherType. It begins 2
- * bytes late, so that all its numbers are aligned.
+ * Offsets in the buffer for the outer header and the rewritten part of the inner Ethernet header
+ * (addresses, tags, EtherType). It begins at 2, so that IP addresses and the like are aligned.
  */
 #define HEADER_AT 2
 #define L3_AT (HEADER_AT + ETH_LEN)
 #define UDP4_AT (L3_AT + IP4_LEN)
 #define UDP6_AT (L3_AT + IP6_LEN)
-/* Without an option: Ethernet, IP, UDP, VXLAN or Geneve. */
+/* Longest IPv4 header without an option: Ethernet, IP, UDP, VXLAN or Geneve. */
 #define HEADER4_MAX (ETH_LEN + IP4_LEN + UDP_LEN + 8)
-/* The option, addresses and three tags more, as far as the verifier knows. The stack is short. */
+/* Room for the option, addresses and three tags, which is what the verifier can bound. */
 #define BUFFER4_LEN 88
 #define BUFFER6_LEN 112
 
@@ -90,7 +89,7 @@ static __always_inline __u16 entropy_port(const struct weft_key *key)
 		      key->eth_src * entropy_factors[1];
 		goto folded;
 	}
-	/* Other protocols have nothing there. */
+	/* The upper half is 0 for protocols without ports. */
 	if (ip_frag(key) == FRAG_WHOLE)
 		ports = key->transport >> 32;
 	sum += ((__u64)ip_proto(key) << 32 | ports) * entropy_factors[4];
@@ -99,7 +98,7 @@ folded:
 	return weft_config.entropy_base + ((sum >> 32) & weft_config.entropy_mask);
 }
 
-/* The outer type of service (RFC 6040 section 4.1, normal mode) and TTL, of a class that takes one of them from the frame. */
+/* Outer TOS (RFC 6040 section 4.1, normal mode) and TTL of a class that inherits either. */
 static __always_inline void inherit(const struct weft_key *key, const struct weft_class *class,
 				    __u8 *tos, __u8 *ttl)
 {
@@ -114,7 +113,7 @@ static __always_inline void inherit(const struct weft_key *key, const struct wef
 		*ttl = inner ? inner : 1;
 }
 
-/* From `at` on: UDP's ports and length, or what there is of GRE; the tunnel's key and option. */
+/* Fills in, from `at` on, the UDP ports and length, and the tunnel's key and option. */
 static __always_inline void fill_tunnel(__u8 *outer, const struct weft_class *class,
 					const struct weft_action *action, __u32 at, __u16 port,
 					__u32 len)
@@ -164,14 +163,14 @@ static __always_inline void fill_ip6(__u8 *outer, const struct weft_endpoint *en
 	*at32(outer, L3_AT + 36) = endpoint->remote[3];
 }
 
-/* The outer header in front of `len` bytes, the tags of the frame among them. */
+/* Fills in the outer header. `len`: bytes from the outer IP header on. */
 static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 				 const struct weft_action *action,
 				 const struct weft_endpoint *endpoint,
 				 const struct weft_class *class, bool is_ip6, __u32 len)
 {
 	__u8 tos = class->dscp | (key->ip >> 48 & 3), ttl = class->ttl;
-	/* The source is right behind it. */
+	/* eth_src follows eth_dst. */
 	const void *addresses = endpoint->eth_dst;
 	__u16 port = 0;
 	int i;
@@ -197,9 +196,9 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 }
 
 /*
- * Takes tags that the frame has in metadata out of it: they are to be in the bytes. A second one
- * goes from the bytes to the metadata when the first is taken. Returns how many there were, at most
- * 2, and what they are, the outer one first.
+ * Removes the tags of the frame, the outermost from the skb's metadata, because inside the tunnel
+ * they have to be in the bytes. The helper moves a second tag from the bytes to the metadata.
+ * Returns the number of tags, at most 2, and the tags, outer first; -1 on error.
  */
 static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2])
 {
@@ -220,7 +219,7 @@ static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2])
 	return count;
 }
 
-/* The kernel takes it for a packet in a tunnel: the guest has one of its own. */
+/* Whether the skb is marked as encapsulated, because the guest sent a tunnel packet of its own. */
 static __always_inline bool is_encapsulated(struct __sk_buff *ctx)
 {
 	struct sk_buff *skb = (void *)ctx;
@@ -239,19 +238,19 @@ static __always_inline __u64 sum_header(__u8 *outer, __u32 from, __u32 to)
 	return sum;
 }
 
-/* Headers of UDP, VXLAN or Geneve, and Ethernet; with OVN's option. Two bytes more, for whole words. */
+/* UDP, VXLAN or Geneve, and inner Ethernet headers, in whole words; with OVN's option. */
 #define SUMMED_LEN (UDP_LEN + 8 + ETH_LEN + 2)
 #define SUMMED_OPTION_LEN (SUMMED_LEN + OPTION_LEN)
 #define SUMMED_MAX_LEN (SUMMED_OPTION_LEN + 2 * TAG_LEN)
 
 _Static_assert(UDP4_AT + SUMMED_MAX_LEN <= BUFFER4_LEN && UDP6_AT + SUMMED_MAX_LEN <= BUFFER6_LEN,
-	       "only the buffer is summed");
-/* Two tags without an option end where one ends with it. */
+	       "the sum stays inside the buffer");
+/* So an option, or two tags without one, end within SUMMED_OPTION_LEN. */
 _Static_assert(OPTION_LEN >= 2 * TAG_LEN, "all tags are summed");
 
 /*
- * The outer UDP checksum, from the sum of what stands behind the inner Ethernet header. The header, with the inner
- * Ethernet header, has `len` bytes.
+ * Fills in the outer UDP checksum. `sum` covers all behind the inner Ethernet header. `total` is
+ * the outer IP length, `len` the length of the outer headers and the inner Ethernet header.
  */
 static __always_inline void fill_checksum(__u8 *outer, bool is_ip6, __u64 sum,
 					  __u32 total, __u32 len)
@@ -263,7 +262,7 @@ static __always_inline void fill_checksum(__u8 *outer, bool is_ip6, __u64 sum,
 	sum += bpf_htons(total - (is_ip6 ? IP6_LEN : IP4_LEN));
 	sum += is_ip6 ? sum_header(outer, L3_AT + 8, L3_AT + 40) :
 			sum_header(outer, L3_AT + 12, L3_AT + 20);
-	/* What follows the header is 0. */
+	/* Bytes of the buffer behind the header are 0. */
 	sum += sum_header(outer, at, at + SUMMED_LEN);
 	if (len > at - HEADER_AT + SUMMED_LEN) {
 		sum += sum_header(outer, at + SUMMED_LEN, at + SUMMED_OPTION_LEN);
@@ -274,7 +273,7 @@ static __always_inline void fill_checksum(__u8 *outer, bool is_ip6, __u64 sum,
 	*at16(outer, at + 6) = folded ? folded : 0xffff;
 }
 
-/* Addresses, tags and EtherType of the frame, behind the outer header. */
+/* Writes addresses, tags and EtherType of the frame behind the outer header. */
 static __always_inline void fill_inner(__u8 *outer, const struct weft_key *key, __u32 at,
 				       const __u32 tags[2], __u32 count, __be16 type)
 {
@@ -291,16 +290,16 @@ static __always_inline void fill_inner(__u8 *outer, const struct weft_key *key, 
 
 enum encap_result {
 	ENCAP_OK = 0,
-	/* The frame is as it was. */
+	/* The frame is unchanged, so it can still be punted. */
 	ENCAP_REFUSED = 1,
+	/* The frame has been changed: it has to be dropped. */
 	ENCAP_LOST = 2,
 };
 
 /*
- * Makes room for the header and the rest of `room` bytes, and says how many bytes of the buffer go
- * there. The EtherType of a frame that is not IP stays where it is, and so does that of one that
- * the kernel takes for encapsulated already, because the guest has a tunnel of its own. 0: there is no
- * way.
+ * Adds `room` bytes of headroom to the skb and returns how many bytes of the buffer to store, or 0
+ * on failure. bpf_skb_adjust_room() refuses packets that are not IP or already encapsulated. They
+ * get headroom from bpf_skb_change_head(), which leaves their EtherType in place.
  */
 static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_key *key,
 				       const struct weft_class *class, bool is_ip6, __u32 room,
@@ -342,14 +341,14 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	hide_bounds(len, 0x1ff);
 	if (len > (is_ip6 ? WEFT_HEADER_MAX : HEADER4_MAX) + OPTION_LEN)
 		return ENCAP_REFUSED;
-	/* Or a copy is used from here on, of which the verifier does not know that. */
+	/* Keeps the compiler from using a copy of `len` that the verifier did not see checked. */
 	barrier_var(len);
 	count = take_tags(skb, tags);
 	if (count < 0)
 		return ENCAP_LOST;
 	hide_bounds(count, 3);
 	type = bpf_htons(key->eth_dst);
-	/* The key does not say what stands there when it is a length. */
+	/* For an 802.3 length the key has only a marker. */
 	if (type == bpf_htons(ETHERTYPE_NONE) &&
 	    bpf_skb_load_bytes(skb, ETH_LEN - 2, &type, sizeof(type)))
 		return ENCAP_LOST;
@@ -370,9 +369,9 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 }
 
 /*
- * Puts the outer header in front of a frame. `sum` is that of sum_of_packet() when the outer header is
- * to have a checksum, otherwise 0. Global, so that the verifier goes through it once, and two, so that
- * what is where in the header is known when they are compiled.
+ * Encapsulates a frame. `sum` is the result of sum_of_packet() if the outer header gets a checksum,
+ * otherwise 0. Global functions, because the verifier checks those once. There are two, so that the
+ * header offsets are compile-time constants.
  */
 __weak int encap4(struct __sk_buff *skb, const struct weft_key *key,
 		  const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)

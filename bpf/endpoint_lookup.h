@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From the outer headers of a packet to the end point that has sent it. End points of one hash are a
- * chain; what they share, their class says, so that each takes no more than its own address and a
- * link of the chain. Only control.bpf.c writes chains, as it does those of lookup.h: an entry is
- * written to only when no chain has led to it for a grace period.
+ * From the outer headers of a packet to the end point that sent it.
+ *
+ * weft_sources is a hash table with chaining by remote address, local address and carrier (address
+ * family, IP protocol and port). Local address and carrier are in the class that many end points
+ * share, so each end point needs memory only for its own address and its link in the chain.
+ *
+ * Only control.bpf.c changes chains. It writes to an entry only after the entry has been in no
+ * chain for an RCU grace period.
  */
 #pragma once
 
 #include "lookup.h"
 
-/* More end points of one hash are not found: the user datapath takes what they send. */
+/* Longest chain. The user datapath decapsulates what further end points of a bucket send. */
 #define MAX_SOURCES 16
 
-/* Beside the addresses; 0 for the port of GRE. */
+/* What identifies a tunnel besides its addresses. `port` is in network order; GRE has port 0. */
 static __always_inline __u32 carrier(bool is_ip6, __u8 proto, __u16 port)
 {
 	return (__u32)is_ip6 << WEFT_CARRIER_IP6_SHIFT |
 	       (__u32)proto << WEFT_CARRIER_PROTO_SHIFT | port;
 }
 
-/* The chain of those that send from one address to another, as they are on the wire. */
+/* The chain of end points that may send from `remote` to `local`, both in network order. */
 static __always_inline __u32 *sources_of(const __u32 *remote, const __u32 *local, __u32 carrier,
 					 bool is_ip6)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How a packet leaves a program other than by its list of actions: handed over to userspace as it
- * is, or dropped and counted.
+ * How a packet leaves a program other than by its action list: it is punted to userspace unchanged,
+ * or dropped and counted. drop_reasons.h is generated from the list of crate `flow`.
  */
 #pragma once
 
@@ -9,7 +9,10 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Counts a packet that came in by `port`; for the uplink, when there is no room for one more port. */
+/*
+ * Counts a dropped packet that came in by `port`. When weft_drops is full, the drop counts for the
+ * uplink, whose entries the daemon added in advance.
+ */
 __weak int count_drop(__u32 port, __u32 reason)
 {
 	struct weft_drop_key drop = { .port_reason = (__u64)port << 8 | (reason & 0xff) };
@@ -28,8 +31,8 @@ __weak int count_drop(__u32 port, __u32 reason)
 }
 
 /*
- * Longer frames that are no super-packets cannot be given a header: helpers make them longer only up
- * to what is allocated in one piece. Tags they can be given, see WEFT_PUNT_ETHERTYPE.
+ * Punts a frame that is too long for the header: helpers do not extend a packet without GSO beyond
+ * SKB_MAX_ALLOC (four pages). Two VLAN tags need less; see WEFT_PUNT_ETHERTYPE.
  */
 static __noinline int punt_tagged(struct __sk_buff *skb, __u32 port, __u32 ifindex)
 {
@@ -40,8 +43,8 @@ static __noinline int punt_tagged(struct __sk_buff *skb, __u32 port, __u32 ifind
 }
 
 /*
- * Somebody reads what is handed over. While nobody does, what only userspace could see or put in order is
- * not worth a packet: no port counts as watched, and no megaflow as set aside.
+ * Whether a daemon reads punted packets. Without one, programs forward packets that they would punt
+ * only for a capture or to keep packets in order: otherwise those would be lost.
  */
 __weak int has_daemon(void)
 {
@@ -50,13 +53,13 @@ __weak int has_daemon(void)
 	return bpf_map_lookup_elem(&weft_punt_device, &first) != 0;
 }
 
-/* See WEFT_PUNT_ETHERTYPE. */
+/* Sends a packet to the user datapath, which runs it through its own lookup and actions. */
 __weak int punt(struct __sk_buff *skb, __u32 port)
 {
 	__u32 first = 0, *found = bpf_map_lookup_elem(&weft_punt_device, &first), ifindex;
 	struct {
 		__be32 port;
-		__u32 nobody[2];
+		__u32 zero[2];
 		__be16 type;
 		__u16 pad;
 	} header = {
@@ -75,9 +78,8 @@ __weak int punt(struct __sk_buff *skb, __u32 port)
 }
 
 /*
- * Takes a token out of a port's bucket. CPUs that do so at once may count the same time twice, by
- * as much as they are apart: the limit keeps a guest from filling userspace, and need not be exact
- * for that. Another CPU may have seen a later time than this one.
+ * Takes a token from the bucket of a port's misses. CPUs that do so at the same time may both add
+ * the same tokens. The limit protects userspace from a flooding guest and need not be exact.
  */
 static __always_inline bool has_token(__u32 port)
 {
@@ -89,6 +91,7 @@ static __always_inline bool has_token(__u32 port)
 		return true;
 	now = bpf_ktime_get_ns();
 	at = *(volatile __u64 *)&bucket->at_ns;
+	/* Another CPU may have stored a later time than this CPU read. */
 	fresh = now > at ? (now - at) / period : 0;
 	tokens = bucket->tokens + fresh;
 	if (tokens >= burst) {
@@ -106,7 +109,7 @@ static __always_inline bool has_token(__u32 port)
 	return true;
 }
 
-/* A packet that no megaflow serves. */
+/* Punts a packet without a megaflow, unless its port misses too often. */
 __weak int miss(struct __sk_buff *skb, __u32 port)
 {
 	if (!weft_config.watch_drops && !has_token(port))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * For labs, at tc egress, where packets go onto a wire between two hosts of one machine. The receiver of a
- * veth pair shares the head of a TCP segment with the sender's socket, which keeps it until it is
- * acknowledged; what comes from a network card is nobody else's.
+ * For test labs: makes a veth pair between two namespaces more like a wire between two machines. On
+ * a veth pair the receiver gets clones of the TCP segments that the sender's socket keeps until
+ * they are acknowledged, and decapsulation has to copy their headers. A NIC delivers no clones.
  */
 #include "vmlinux.h"
 
@@ -11,7 +11,7 @@
 SEC("tc")
 int weft_lab_unclone(struct __sk_buff *skb)
 {
-	/* Room for no byte more: a packet that is shared gets a head of its own first (skb_cow()). */
+	/* Adds 0 bytes, but un-clones the skb first (skb_cow()). */
 	bpf_skb_change_head(skb, 0, 0);
 	return TC_ACT_UNSPEC;
 }

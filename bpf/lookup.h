@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a key to its megaflow: an exact-match cache, one for each CPU, in front of a list of masks.
- * For each mask, the key is hashed under it, and the megaflows of that hash are a chain.
+ * From a key to its megaflow: a per-CPU exact-match cache, then tuple-space search. The search
+ * tries a list of masks. For each it hashes the masked key and walks the bucket's chain.
  *
- * Only control.bpf.c writes megaflows, one writer at a time. A program here runs within an RCU
- * read-side section, and an entry is written to only when no chain has led to it for a grace
- * period. So what is found does not change while it is used. A cache entry outlives its megaflow,
- * which is why each use of an entry of the table of megaflows has a generation of its own: one that
- * was found before and does not have its generation any more is not hit.
+ * Only control.bpf.c writes megaflows, one writer at a time. Programs run in an RCU read-side
+ * critical section, and an entry is written only after it has been in no chain for a grace period.
+ * So a megaflow does not change while a program uses it. A cache entry may outlive its megaflow.
+ * Therefore each use of a megaflow entry has a unique generation, and a cached generation that
+ * differs is a miss.
  *
- * Words that a frame's shape does not have are 0 and add nothing to a hash, so they are left out of
- * it.
+ * Key words outside the frame's shape are 0 and would add nothing to a hash, so they are skipped.
  */
 #pragma once
 
 #include "maps.h"
 
-/* More megaflows of one hash are not taken. */
+/* Longest chain; flow_put refuses a longer one. */
 #define MAX_CHAIN 8
 
 struct masks_walk {
@@ -27,8 +26,9 @@ struct masks_walk {
 	__u32 tried;
 };
 
-/* The words of a key from `first` to `last`, hashed under a mask: multiply-shift over vectors. */
-static __always_inline __u64 hash_words_masked(const __u64 *key, const __u64 *mask, int first, int last)
+/* Vector multiply-shift hash of the masked key words `first` to `last`. */
+static __always_inline __u64 hash_words_masked(const __u64 *key, const __u64 *mask, int first,
+					       int last)
 {
 	__u64 sum = 0;
 	int i;
@@ -50,11 +50,9 @@ static __always_inline __u64 hash_words(const __u64 *key, int first, int last)
 	return sum;
 }
 
-/*
- * Differences between the words `first` to `last` of two keys, of which the first is under a mask.
- */
-static __always_inline __u64 diff_words_masked(const __u64 *key, const __u64 *mask, const __u64 *other,
-					  int first, int last)
+/* 0 if the masked words `first` to `last` of `key` are those of `other`. */
+static __always_inline __u64 diff_words_masked(const __u64 *key, const __u64 *mask,
+					       const __u64 *other, int first, int last)
 {
 	__u64 bits = 0;
 	int i;
@@ -88,7 +86,10 @@ static __always_inline __u64 diff_words(const __u64 *key, const __u64 *other, in
 #define TUNNEL6_FIRST WORD(tun_addr[1])
 #define TUNNEL6_LAST WORD(tun_addr[3])
 
-/* What `function` says of each section that a key of `shape` has, joined by `op`. Neighbour discovery has long addresses. */
+/*
+ * Applies `function` to each section that a key of `shape` has, and combines the results with `op`.
+ * WEFT_ND implies WEFT_L3_LONG: neighbour discovery is IPv6.
+ */
 #define OVER_SECTIONS(shape, op, result, function, ...)                                \
 	do {                                                                           \
 		result = function(__VA_ARGS__, BASE_FIRST, BASE_LAST);                 \
@@ -111,10 +112,9 @@ static __always_inline const __u64 *key_words(const struct weft_key *key)
 }
 
 /*
- * A place for a sum: its highest bits depend on all bits of all words. A sum alone is linear, so
- * that values in a row, as ports and addresses are, might come to a few places only. What has been
- * folded once is so still where the values diff_words in their highest bits alone; folded twice it is
- * not.
+ * Mixes a multiply-shift sum into an index. The sum is linear, so consecutive ports or addresses
+ * could collide. One round of mixing leaves that weakness for values that differ only in their
+ * highest bits; two rounds do not.
  */
 static __always_inline __u32 hash_index(__u64 sum, __u32 shift)
 {
@@ -124,7 +124,7 @@ static __always_inline __u32 hash_index(__u64 sum, __u32 shift)
 	return (sum ^ sum >> 32) * factor >> shift;
 }
 
-/* Keys that are alike under several masks are not to be in one chain. */
+/* The mask is part of the hash: keys that are equal under several masks get several buckets. */
 static __always_inline __u32 bucket_at(__u64 sum, __u32 mask)
 {
 	return hash_index(sum + mask * hash_factors[WEFT_KEY_WORDS], bucket_shift);
@@ -135,7 +135,7 @@ static __always_inline struct weft_flow *flow_at(__u32 number)
 	return bpf_map_lookup_elem(&weft_flows, &number);
 }
 
-/* `flow` has what `key` has under a mask, and nothing where the key has nothing. */
+/* Whether the masked key equals that of `flow`, and `flow` has no section that the key lacks. */
 static __always_inline bool flow_matches(const struct weft_flow *flow, const struct weft_key *key,
 					 const struct weft_key *mask, __u32 number)
 {
@@ -183,7 +183,7 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 	return 0;
 }
 
-/* Tries the masks in their order. The number of the megaflow found, or WEFT_NO_FLOW. */
+/* Tuple-space search without the cache: the number of the megaflow found, or WEFT_NO_FLOW. */
 static __noinline __u32 search(const struct weft_key *key)
 {
 	/* Zero initialization makes `number` WEFT_NO_FLOW. */
@@ -206,8 +206,8 @@ static __noinline __u32 search(const struct weft_key *key)
 	return walk.flow ? walk.number : WEFT_NO_FLOW;
 }
 
-static __always_inline bool is_cached(const struct weft_cache_entry *cached, const struct weft_key *key,
-				      __u64 shape)
+static __always_inline bool is_cached(const struct weft_cache_entry *cached,
+				      const struct weft_key *key, __u64 shape)
 {
 	__u64 bits;
 
@@ -215,8 +215,9 @@ static __always_inline bool is_cached(const struct weft_cache_entry *cached, con
 	return !bits;
 }
 
-/* Searches, and remembers what is found. No other program runs on this CPU meanwhile. */
-static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entry *cached)
+/* Searches and caches the result. No other program runs on this CPU, so the write is safe. */
+static __noinline __u32 search_and_cache(const struct weft_key *key,
+					 struct weft_cache_entry *cached)
 {
 	__u32 number = search(key);
 	struct weft_flow *flow = flow_at(number);
@@ -225,7 +226,7 @@ static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft
 	if (number == WEFT_NO_FLOW || !flow)
 		return WEFT_NO_FLOW;
 	generation = *(volatile __u64 *)&flow->generation;
-	/* 0: deleted since it was found. No deleted one may seem to be what a cache entry means. */
+	/* 0: deleted in the meantime. Caching that would match any other deleted megaflow. */
 	if (!generation)
 		return number;
 	cached->key = *key;
@@ -235,15 +236,15 @@ static __noinline __u32 search_and_cache(const struct weft_key *key, struct weft
 }
 
 /*
- * The shape of a key, of which a program knows without asking whether a tunnel or link has brought the frame. Of a
- * key that is untunnelled by this and not by itself, the tunnel's words would not be compared: a program may say so
- * only of keys that it has made without a tunnel.
+ * The shape of a key, where the program knows at compile time whether the frame came by a tunnel.
+ * With UNTUNNELLED the tunnel words are not compared, so it is only for keys made without a tunnel.
  */
 #define TUNNELLED(key) ((key)->port | WEFT_TUNNEL)
 #define UNTUNNELLED(key) ((key)->port & ~(__u64)(WEFT_TUNNEL | WEFT_TUNNEL6))
 
-/* The megaflow of a key of `shape` and its number, which is WEFT_NO_FLOW when there is none. */
-static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u64 shape, __u32 *number)
+/* The megaflow of a key, and its number; NULL and WEFT_NO_FLOW if there is none. */
+static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u64 shape,
+						__u32 *number)
 {
 	struct weft_cache_entry *cached;
 	struct weft_flow *flow;
@@ -258,14 +259,14 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u6
 		return 0;
 	*number = cached->flow;
 	flow = flow_at(*number);
-	/* An entry that is empty has no EtherType, which every frame has. */
+	/* An empty entry never matches: its EtherType is 0, which no frame's key has. */
 	if (flow && flow->generation == cached->generation && is_cached(cached, key, shape))
 		return flow;
 	*number = search_and_cache(key, cached);
 	return *number == WEFT_NO_FLOW ? 0 : flow_at(*number);
 }
 
-/* A packet of `bytes` ends here as its megaflow says. What is handed over is counted there. */
+/* Counts a packet for its megaflow. Userspace counts punted packets itself. */
 static __always_inline void count_flow(__u32 number, __u32 bytes)
 {
 	__u32 at = number / WEFT_FLOW_STATS_PER_PAGE;

@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The tables that programs and userspace share:
+ * The maps and variables that programs and daemon share.
  *
- *	weft_devices, weft_ports		which port a device is, and how frames leave by it
+ *	weft_devices, weft_ports		the port of an interface; how to send by a port
  *	weft_cache, weft_flows, weft_buckets,
- *	weft_masks, weft_mask_lists, weft_grace	the lookup, see lookup.h
- *	weft_actions				what is done with the packets of a megaflow
- *	weft_endpoints, weft_classes		remote end points, by number, and what they share
- *	weft_sources, weft_gre_locals, weft_tag_links	from outer headers to an end point or a logical link
- *	weft_flow_stats, weft_lookups, weft_port_stats,
- *	weft_uplink_stats, weft_drops		counters
- *	weft_miss_limit				the token buckets of misses, by port
- *	weft_punt_device				the TAP by which packets are handed over
+ *	weft_masks, weft_mask_lists, weft_grace	megaflow lookup, see lookup.h
+ *	weft_actions				action lists of megaflows
+ *	weft_endpoints, weft_classes		remote end points, and what many of them share
+ *	weft_sources, weft_gre_locals,
+ *	weft_tag_links				from outer headers to an end point or logical link
+ *	weft_flow_stats, weft_lookups,
+ *	weft_port_stats, weft_uplink_stats,
+ *	weft_drops				counters
+ *	weft_miss_limit				token buckets that limit each port's misses
+ *	weft_punt_device			the TAP that punted packets are sent to
  *	weft_config, mask_list_in_use		variables that may change at any time
  *	cache_shift, bucket_shift, source_shift,
- *	hash_factors, entropy_factors		constants, set before loading
+ *	hash_factors, entropy_factors		constants, set before the programs are loaded
  *
- * Weak, so that every program that uses them has them and they are one when
- * linked; userspace sets the sizes before it loads them. Whatever is found by an index from another
- * table is looked up with a check that the verifier demands and that never fails.
+ * All are weak symbols: each object that uses one defines it, and the linker merges them. The
+ * daemon sets max_entries before it loads the object. The verifier demands a NULL check after each
+ * lookup, even where the index comes from another map and the lookup cannot fail.
  */
 #pragma once
 
@@ -31,7 +33,7 @@
 #define WEFT_FLOWS 1024
 #define WEFT_CACHED 1024
 
-/* The exact-match cache. A power of two, 2 at least, of which `cache_shift` knows. */
+/* The exact-match cache. Its size is a power of two, at least 2; `cache_shift` depends on it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -39,7 +41,7 @@ struct {
 	__uint(max_entries, WEFT_CACHED);
 } weft_cache __weak SEC(".maps");
 
-/* Megaflows, and one place that is none. */
+/* Megaflows. Entry WEFT_NO_FLOW is never used. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -47,7 +49,7 @@ struct {
 	__uint(max_entries, WEFT_FLOWS);
 } weft_flows __weak SEC(".maps");
 
-/* As many, in pages. */
+/* Counters of weft_flows, WEFT_FLOW_STATS_PER_PAGE in each element. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -55,7 +57,10 @@ struct {
 	__uint(max_entries, WEFT_FLOWS);
 } weft_flow_stats __weak SEC(".maps");
 
-/* The first megaflow of each chain. A power of two, 2 at least, of which `bucket_shift` knows. */
+/*
+ * The first megaflow of each hash bucket. Its size is a power of two, at least 2; `bucket_shift`
+ * depends on it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -70,7 +75,7 @@ struct {
 	__uint(max_entries, WEFT_MAX_MASKS);
 } weft_masks __weak SEC(".maps");
 
-/* Two lists: while one is in use, the other may be written. */
+/* Two lists: the daemon writes one while lookups use the other. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -93,7 +98,7 @@ struct {
 #define WEFT_LINKS 1024
 #define WEFT_DROPS 16384
 
-/* By their numbers; the first, WEFT_ACTIONS_PUNT, is never read. */
+/* Entry WEFT_ACTIONS_PUNT is never read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -108,7 +113,7 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_ports __weak SEC(".maps");
 
-/* As many. */
+/* Counters of weft_ports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -116,7 +121,7 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_port_stats __weak SEC(".maps");
 
-/* As many. */
+/* Token buckets of weft_ports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -124,7 +129,7 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_miss_limit __weak SEC(".maps");
 
-/* Always as many. */
+/* The number of entries is fixed, see struct weft_device. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -147,8 +152,8 @@ struct {
 } weft_endpoints __weak SEC(".maps");
 
 /*
- * By the hash of where packets come from and to, the number of the first end point, plus 1; 0: none. A
- * power of two, 2 at least, of which `source_shift` knows.
+ * Hash table of end points by remote and local address: the number + 1 of the first end point of
+ * each bucket, or 0. Its size is a power of two, at least 2; `source_shift` depends on it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -171,7 +176,7 @@ struct {
 	__uint(max_entries, WEFT_LINKS);
 } weft_tag_links __weak SEC(".maps");
 
-/* Userspace puts in those of the uplink, see count_drop(). */
+/* The daemon adds the entries of the uplink in advance, see count_drop(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__type(key, struct weft_drop_key);
@@ -179,7 +184,7 @@ struct {
 	__uint(max_entries, WEFT_DROPS);
 } weft_drops __weak SEC(".maps");
 
-/* Of tagged frames that programs have received and sent by the uplink. */
+/* Counts tagged frames that programs received and sent by the uplink. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -188,9 +193,9 @@ struct {
 } weft_uplink_stats __weak SEC(".maps");
 
 /*
- * The index of the TAP by which packets are handed over; nothing when nobody reads. Programs outlive
- * the daemon, whose TAP goes with it, and its index may become that of another device: from a map of
- * this type the kernel takes a device out when it goes.
+ * The TAP that punted packets are sent to; empty while no daemon runs. Programs outlive the daemon
+ * and its TAP, and another device may get the TAP's ifindex. Hence the map type: the kernel removes
+ * a device from a devmap when the device goes away.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
@@ -200,9 +205,9 @@ struct {
 } weft_punt_device __weak SEC(".maps");
 
 /*
- * Never read. An update of a map of maps returns when no program runs any more that ran when it
- * began (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): that is how userspace waits for a
- * grace period.
+ * Never read: the daemon updates it to wait for an RCU grace period. The update of a map of maps
+ * returns after all programs have ended that ran when it began (maybe_wait_bpf_programs() in
+ * kernel/bpf/syscall.c).
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -217,19 +222,19 @@ struct {
 	});
 } weft_grace __weak SEC(".maps");
 
-/* The list in use, 0 or 1. */
+/* Index of the list that lookups use, 0 or 1. */
 __u32 mask_list_in_use __weak = 0;
 
 struct weft_config weft_config __weak = {};
 
-/* Set before loading, and constants from then on. */
+/* Shifts that reduce a 64-bit hash to an index. Set before loading, then constant. */
 const volatile __u32 cache_shift __weak = 54;
 const volatile __u32 bucket_shift __weak = 54;
 const volatile __u32 source_shift __weak = 54;
 /*
- * Odd and secret: whoever sends frames must not be able to choose their places. The last two are
- * for the number of the mask and for the sum.
+ * Random odd numbers. They are secret, so that a sender cannot choose hash collisions. The last two
+ * are for the index of the mask and for the final mixing step.
  */
 const volatile __u64 hash_factors[WEFT_KEY_WORDS + 2] __weak = {};
-/* Odd and secret as well; see encap.h. */
+/* Also random, odd and secret; see encap.h. */
 const volatile __u64 entropy_factors[6] __weak = {};

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a frame to its key: what flow::extract (crates/flow/src/extract.rs) does in userspace, and
- * by its rules. A megaflow is made of a key that userspace has extracted and found by one that is
- * made here, so the two have to agree to the bit. `cargo xtask bpf-agreement` compares them. What
- * cannot be decided here goes to userspace.
+ * Extracts the key of a frame, by the rules of flow::extract (crates/flow/src/extract.rs).
  *
- * Headers are read where they are. A frame whose headers are not in its linear part is read again
- * after they have been pulled there.
+ * Userspace makes megaflows from keys that it extracted, and programs find them with keys from
+ * here. So both must agree in every bit; `cargo xtask bpf-agreement` compares them. A frame that
+ * this code cannot decide goes to userspace.
+ *
+ * Headers are read in place. If some are outside the linear part of the skb, they are pulled there
+ * and the frame is parsed again.
  */
 #pragma once
 
@@ -39,16 +40,13 @@
 
 /* wire::ipv6::MAX_EXTENSION_HEADERS. */
 #define MAX_EXTENSIONS 12
-/* Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes take less. */
+/* More than Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes. */
 #define MAX_L4_OFFSET 0x7fff
-/* Ethernet and four tags take less. */
+/* More than Ethernet and four tags. */
 #define MAX_L3_OFFSET 0x1f
-/*
- * More than any sender puts into a solicitation or advertisement; a packet with more goes to
- * userspace.
- */
+/* Options of a neighbour solicitation or advertisement; userspace parses those with more. */
 #define MAX_ND_OPTIONS 8
-/* Ethernet, two tags, IPv6, some extension headers and TCP. */
+/* Enough for Ethernet, two tags, IPv6, some extension headers and TCP. */
 #define PULL_LEN 256
 
 enum {
@@ -73,11 +71,11 @@ enum {
 };
 
 /*
- * Leaves a number as it is, which `mask` covers, but makes all that the verifier knows of it the
- * mask. So it sees that ways through the program which diff_words in the number only are the same, and
- * follows one of them.
+ * Makes the verifier forget the bounds of a number, except that `mask` covers it. The value does
+ * not change. Without this, the verifier would explore the rest of the program once for every
+ * value that it can tell apart.
  */
-#define hide_bounds(number, mask)         \
+#define hide_bounds(number, mask)    \
 	do {                         \
 		barrier_var(number); \
 		(number) &= (mask);  \
@@ -85,19 +83,19 @@ enum {
 
 struct frame {
 	struct __sk_buff *skb;
-	void *data;	/* its first byte, that of a tunnelled one behind the outer headers */
-	void *end;	/* of the linear part */
-	__u32 len;	/* of all of it */
-	__u32 offset;	/* of its first byte in the skb */
+	void *data;	/* first byte of the (inner) frame */
+	void *end;	/* end of the skb's linear part */
+	__u32 len;	/* of the frame, including its non-linear part */
+	__u32 offset;	/* of the first byte in the skb: length of outer headers */
 };
 
-/* The longest outer headers, those of IPv6 and Geneve with OVN's option, and some more. */
+/* More than the longest outer headers: IPv6 and Geneve with OVN's option. */
 #define MAX_OFFSET 127
 
 /*
- * Where a frame stands that came by a tunnel: `offset` bytes of the skb are the outer headers, and
- * `skip` bytes behind its addresses are tags of the underlay. The tag in the skb's metadata is no
- * part of it when `ignore_skb_tag` is set.
+ * Where the inner frame is in the skb. `offset`: bytes of outer headers in front of it. `skip`:
+ * bytes of underlay tags behind its MAC addresses. `ignore_skb_tag`: the tag in the skb's metadata
+ * belongs to the underlay.
  */
 struct inner_frame {
 	__u32 offset;
@@ -105,7 +103,7 @@ struct inner_frame {
 	bool ignore_skb_tag;
 };
 
-/* An upper layer and the bytes of the IP packet from there on. */
+/* The upper-layer header, and the bytes of the IP packet from there on. */
 struct upper {
 	void *at;
 	__u32 len;
@@ -113,8 +111,8 @@ struct upper {
 	bool is_ip6;
 };
 
-/* When the bytes up to `at` are not in the linear part. */
-static __always_inline int missing(const struct frame *frame, const void *at)
+/* The result when the linear part ends before `at`. */
+static __always_inline int not_linear(const struct frame *frame, const void *at)
 {
 	return at - frame->data > frame->len ? WEFT_MALFORMED : WEFT_PULL;
 }
@@ -124,7 +122,7 @@ static __always_inline bool is_tpid(__u16 type)
 	return type == ETHERTYPE_VLAN || type == ETHERTYPE_QINQ || type == 0x9100;
 }
 
-/* An option of neighbour discovery, of which 8 bytes are there, has the length of its type. */
+/* Whether a neighbour discovery option has the length that its type demands. */
 static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 {
 	switch (option[0]) {
@@ -140,8 +138,8 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 }
 
 /*
- * A neighbour solicitation or advertisement: `len` bytes of ICMPv6 at `start` of the frame, whose
- * first bytes are in the linear part. A global function, so that the verifier goes through it once.
+ * Parses a neighbour solicitation or advertisement: `len` bytes of ICMPv6 at offset `start`. A
+ * global function, because the verifier checks those once instead of once per call.
  */
 __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len)
 {
@@ -176,10 +174,7 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 		option_len = option[1] * 8;
 		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
 			return WEFT_MALFORMED;
-		/*
-		 * The link-layer address of the source in a solicitation, of the target in an
-		 * advertisement.
-		 */
+		/* Source link-layer address of a solicitation, target's of an advertisement. */
 		if (option[0] == (solicits ? 1 : 2)) {
 			if (found)
 				return WEFT_MALFORMED;
@@ -212,7 +207,7 @@ static __always_inline int parse_tcp(struct weft_key *key, const struct frame *f
 	return WEFT_PARSED;
 }
 
-/* A transport header of `len` bytes that begins with two ports. */
+/* Parses a transport header of at least `len` bytes that begins with two ports. */
 static __always_inline int parse_ports(struct weft_key *key, const struct frame *frame,
 				       const struct upper *upper, __u32 len)
 {
@@ -269,7 +264,7 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 	__u8 frag;
 
 	if (l3 + IP4_LEN > frame->end)
-		return missing(frame, l3 + IP4_LEN);
+		return not_linear(frame, l3 + IP4_LEN);
 	len = (ip[0] & 0x0f) * 4;
 	total = be16(ip + 2);
 	if (ip[0] >> 4 != 4 || len < IP4_LEN || total < len ||
@@ -290,8 +285,8 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 }
 
 /*
- * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer; a later
- * fragment has none. 0 or a verdict.
+ * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer. A later
+ * fragment has no upper layer. Returns 0 or an enum weft_parse.
  */
 static __always_inline int walk_extensions(const struct frame *frame, void *l3, __u32 total,
 					   struct upper *upper, __u8 *frag)
@@ -348,10 +343,10 @@ static __always_inline int parse_ip6(struct weft_key *key, const struct frame *f
 	__u8 frag = FRAG_WHOLE;
 	const __u8 *ip = l3;
 	__u32 word, total;
-	int verdict;
+	int result;
 
 	if (l3 + IP6_LEN > frame->end)
-		return missing(frame, l3 + IP6_LEN);
+		return not_linear(frame, l3 + IP6_LEN);
 	word = be32(ip);
 	total = IP6_LEN + be16(ip + 4);
 	if (word >> 28 != 6 || total > frame->len - (l3 - frame->data))
@@ -365,9 +360,9 @@ static __always_inline int parse_ip6(struct weft_key *key, const struct frame *f
 	upper.at = l3 + IP6_LEN;
 	upper.len = total - IP6_LEN;
 	if (upper.proto != PROTO_TCP && upper.proto != PROTO_UDP && upper.proto != PROTO_ICMP6) {
-		verdict = walk_extensions(frame, l3, total, &upper, &frag);
-		if (verdict)
-			return verdict;
+		result = walk_extensions(frame, l3, total, &upper, &frag);
+		if (result)
+			return result;
 	}
 	key->ip = ip_word(upper.proto, word >> 20 & 0xff, ip[7], frag, word & 0xfffff);
 	if (frag == FRAG_LATER)
@@ -380,8 +375,8 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
 	const __u8 *arp = l3;
 
 	if (l3 + ARP_LEN > frame->end)
-		return missing(frame, l3 + ARP_LEN);
-	/* Ethernet (1), IPv4, addresses of 6 and 4 bytes. */
+		return not_linear(frame, l3 + ARP_LEN);
+	/* Hardware type Ethernet (1), protocol IPv4, address lengths 6 and 4. */
 	if (be32(arp) != 0x00010800 || be16(arp + 4) != 0x0604)
 		return WEFT_MALFORMED;
 	key->port |= WEFT_L3_ARP;
@@ -392,8 +387,8 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
 }
 
 /*
- * Reads up to two tags into the key. The outer one may have been taken off the frame already: the
- * kernel does so with 0x8100 and 0x88a8 before tc sees it (skb_vlan_untag() in
+ * Reads up to two tags into the key. The outer one may be in the skb's metadata: the kernel moves
+ * tags of TPID 0x8100 and 0x88a8 there before tc runs (skb_vlan_untag() in
  * __netif_receive_skb_core()).
  */
 static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
@@ -414,13 +409,13 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 	}
 	while (room && is_tpid(*type)) {
 		if (*l3 + TAG_LEN > frame->end)
-			return missing(frame, *l3 + TAG_LEN);
+			return not_linear(frame, *l3 + TAG_LEN);
 		tags = tags << 32 | tag_word(*type, be16(*l3));
 		*type = be16(*l3 + 2);
 		*l3 += TAG_LEN;
 		room--;
 	}
-	/* The outer tag is in the upper half. */
+	/* The key has the outer tag in the upper half. */
 	key->vlan = tags >> 32 ? tags : tags << 32;
 	at = *l3 - frame->data;
 	hide_bounds(at, 0x1f);
@@ -429,8 +424,9 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 }
 
 /*
- * `key` has the port, the tunnel and 0 in all else; the other arguments are those of struct inner_frame.
- * Global, so that the verifier goes through it once.
+ * Parses a frame. On entry `key` has the port and the tunnel, and is 0 otherwise; the other
+ * arguments are the members of struct inner_frame. A global function, because the verifier checks
+ * those once.
  */
 __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset, __u32 skip,
 		       bool ignore_skb_tag)
@@ -442,24 +438,24 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 	};
 	void *l3;
 	__u16 type;
-	int verdict;
+	int result;
 
 	if (!key || offset > MAX_OFFSET || skip > 2 * TAG_LEN || offset > skb->len)
 		return WEFT_UPCALL;
 	frame.data = (void *)(long)skb->data + offset;
 	frame.len = skb->len - offset;
 	l3 = frame.data + ETH_LEN + skip;
-	/* The first of these tells the verifier of the addresses. */
+	/* The verifier needs the first comparison for the MAC addresses. */
 	if (frame.data + ETH_LEN > frame.end || l3 > frame.end)
-		return missing(&frame, l3);
+		return not_linear(&frame, l3);
 	key->eth_src = be64(frame.data + 6) & ~0xffffULL;
 	type = be16(l3 - 2);
 	if ((skb->vlan_present && !ignore_skb_tag) || is_tpid(type)) {
-		verdict = parse_tags(skb, key, &frame, &l3, &type, ignore_skb_tag);
-		if (verdict)
-			return verdict;
+		result = parse_tags(skb, key, &frame, &l3, &type, ignore_skb_tag);
+		if (result)
+			return result;
 	}
-	/* First what most are that come by here: IPv4 without tags does not, see parse_inner(). */
+	/* The most frequent case first: parse_inner() handles IPv4 without tags. */
 	if (type == ETHERTYPE_IP6) {
 		key->eth_dst = be48(frame.data) | ETHERTYPE_IP6;
 		return parse_ip6(key, &frame, l3);
@@ -477,8 +473,8 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 }
 
 /*
- * A frame whose headers have to be pulled first. What has been read is forgotten: a sender may be
- * writing to pages that it shares with the frame.
+ * Pulls the headers into the linear part and parses again from the start. Results of the first
+ * attempt are dropped: the sender may still write to pages that it shares with the skb.
  */
 static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 				   const struct inner_frame *inner)
@@ -486,24 +482,21 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 	__u64 port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
 	__u32 most = PULL_LEN + MAX_OFFSET;
 	__u32 len = skb->len < most ? skb->len : most;
-	int i, verdict = WEFT_PULL;
+	int i, result = WEFT_PULL;
 
 #pragma clang loop unroll(disable)
-	for (i = 0; i < 2 && verdict == WEFT_PULL; i++) {
+	for (i = 0; i < 2 && result == WEFT_PULL; i++) {
 		if (bpf_skb_pull_data(skb, len))
 			return WEFT_UPCALL;
 		__builtin_memset(key, 0, __builtin_offsetof(struct weft_key, tun_id));
 		key->port = port;
-		verdict = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
+		result = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
 		len = skb->len;
 	}
-	return verdict == WEFT_PULL ? WEFT_UPCALL : verdict;
+	return result == WEFT_PULL ? WEFT_UPCALL : result;
 }
 
-/*
- * A frame of IPv4 without tags, whose headers up to there are in the linear part: what most are. False
- * says nothing of any other.
- */
+/* Whether this is the most frequent case: untagged IPv4 with its headers in the linear part. */
 static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_frame *inner,
 				     struct frame *frame)
 {
@@ -521,29 +514,26 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_f
 }
 
 /*
- * Reads the headers of a frame that came by a tunnel, whose port and tunnel the key has already. The most
- * frequent way through parse_frame() is here once more, where it costs half.
+ * Parses the inner frame of a tunnel packet. The key already has port and tunnel. This repeats the
+ * most frequent path of parse_frame() inline, which halves its cost.
  */
 static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *key,
 				       const struct inner_frame *inner)
 {
 	struct frame frame;
-	int verdict;
+	int result;
 
 	if (is_plain(skb, inner, &frame)) {
 		key->eth_dst = be48(frame.data) | ETHERTYPE_IP4;
 		key->eth_src = be48(frame.data + 6);
-		verdict = parse_ip4(key, &frame, frame.data + ETH_LEN);
+		result = parse_ip4(key, &frame, frame.data + ETH_LEN);
 	} else {
-		verdict = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
+		result = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
 	}
-	return verdict == WEFT_PULL ? parse_pulled(skb, key, inner) : verdict;
+	return result == WEFT_PULL ? parse_pulled(skb, key, inner) : result;
 }
 
-/*
- * Reads the headers of a frame that came in by a port. The key is that of flow::extract when the
- * verdict is WEFT_PARSED, and nothing otherwise.
- */
+/* Parses a frame that came in by a port. The key is complete if the result is WEFT_PARSED. */
 static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __u32 in_port,
 				 const struct tunnel *tunnel)
 {

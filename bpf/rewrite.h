@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a list does to a frame before its last action: what flow::execute (crates/flow/src/rewrite.rs)
- * does in userspace, to the byte. The key follows what it has of the fields, for the outer header of
- * a tunnel takes from it what the frame says when it is sent.
+ * Rewrites header fields, with the same result as flow::execute in userspace
+ * (crates/flow/src/rewrite.rs). The key is updated as well, because encapsulation takes DSCP, ECN,
+ * TTL and the flow hash from it.
  *
- * Bytes are written by helpers. A program that wrote to them itself would begin with a copy of the
- * headers of every packet whose sender still holds it, whether it is changed or not.
+ * All writes use helpers. If a program wrote to the packet directly, the verifier would insert a
+ * prologue that un-clones the headers of every packet, even of those that are not changed.
  */
 #pragma once
 
@@ -23,7 +23,7 @@
 #define TCP_SUM 16
 #define ICMP6_SUM 2
 
-/* More are not in front of a frame that a program changes. */
+/* A frame that a program changes has no more tags than this. */
 #define MAX_TAGS 4
 
 static __always_inline __u8 ip_proto(const struct weft_key *key)
@@ -46,7 +46,7 @@ static __always_inline bool is_ip(const struct weft_key *key)
 	return l3_shape(key) == WEFT_L3_IP4 || l3_shape(key) == WEFT_L3_IP6;
 }
 
-/* Where layer 3 begins, or 0. */
+/* Offset of layer 3, or 0 on error. */
 static __always_inline __u32 l3_offset(struct __sk_buff *skb)
 {
 	__u32 at = 12;
@@ -65,8 +65,8 @@ static __always_inline __u32 l3_offset(struct __sk_buff *skb)
 }
 
 /*
- * Where the transport's checksum is, behind an IPv4 header with any options or an IPv6 header; 0
- * when there is none that follows a change. A checksum of a later fragment is elsewhere.
+ * Offset of the transport checksum that covers addresses and ports, or 0 if the packet has none:
+ * later fragments and other protocols do not.
  */
 static __always_inline __u32 sum_offset(struct __sk_buff *skb, const struct weft_key *key,
 					__u32 l4)
@@ -97,8 +97,8 @@ static __always_inline __u32 l4_offset(struct __sk_buff *skb, const struct weft_
 }
 
 /*
- * Half an address, `half` bytes long in the frame (4 for IPv4), at `at`; `old` and `new` are as on
- * the wire, 0 beyond its length.
+ * Rewrites 4 bytes (IPv4) or 8 bytes (half an IPv6 address) at offset `at`, and the checksums that
+ * cover them. `old` and `new` are in network order.
  */
 static __always_inline int set_address(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
 				       __u32 at, __u64 old, __u64 new)
@@ -125,8 +125,8 @@ static __always_inline int set_address(struct __sk_buff *skb, const struct weft_
 		if (bpf_l4_csum_replace(skb, sum, 0, change, flags))
 			return -1;
 		/*
-		 * The sum over the whole packet, if a device has made one, stays the same: no
-		 * checksum of IPv6 itself makes up for the address, as that of IPv4 does.
+		 * CHECKSUM_COMPLETE covers the whole packet. IPv6 has no header checksum that would
+		 * cancel the change of the address, as that of IPv4 does.
 		 */
 		bpf_csum_update(skb, change);
 	}
@@ -151,7 +151,7 @@ static __always_inline int set_ip4_dst(struct __sk_buff *skb, struct weft_key *k
 	return set_address(skb, key, l3, l3 + IP4_DST, bpf_htonl(old), bpf_htonl(value));
 }
 
-/* `word` of the four of source and destination. */
+/* Rewrites half an IPv6 address; `word` counts the four halves of source and destination. */
 static __always_inline int set_ip6(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
 				   __u32 word, __u64 value)
 {
@@ -162,7 +162,7 @@ static __always_inline int set_ip6(struct __sk_buff *skb, struct weft_key *key, 
 			   bpf_cpu_to_be64(value));
 }
 
-/* Two bytes of the IPv4 header, of which the checksum is the header's alone. */
+/* Rewrites two bytes of the IPv4 header that only the header checksum covers. */
 static __always_inline int set_ip4_word(struct __sk_buff *skb, __u32 l3, __u32 at, __be16 old,
 					__be16 new)
 {
@@ -183,7 +183,7 @@ static __always_inline int set_ttl(struct __sk_buff *skb, struct weft_key *key, 
 	return bpf_skb_store_bytes(skb, l3 + IP6_HOP_LIMIT, &value, 1, BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Those bits of the type of service or traffic class that `mask` has. */
+/* Rewrites the bits of `mask` in the IPv4 TOS or IPv6 traffic class. */
 static __always_inline int set_tos(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
 				   __u8 value, __u8 mask)
 {
@@ -202,7 +202,7 @@ static __always_inline int set_tos(struct __sk_buff *skb, struct weft_key *key, 
 	return bpf_skb_store_bytes(skb, l3, &old, sizeof(old), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* A port of TCP or UDP, the destination's if `is_dst`. */
+/* Rewrites a port of TCP or UDP. */
 static __always_inline int set_port(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
 				    bool is_dst, __u16 value)
 {
@@ -231,7 +231,7 @@ static __always_inline int set_mac(struct __sk_buff *skb, __u64 *word, __u32 at,
 	return bpf_skb_store_bytes(skb, at, &left, 6, 0);
 }
 
-/* Rewrites a field that the frame has, see enum weft_set_field. 0 or an error. */
+/* Rewrites a field (enum weft_set_field) whose header the frame has. Returns 0 or an error. */
 __weak int set_field(struct __sk_buff *skb, struct weft_key *key, __u32 field, __u64 value,
 		     __u32 mask)
 {
@@ -274,10 +274,7 @@ __weak int set_field(struct __sk_buff *skb, struct weft_key *key, __u32 field, _
 	}
 }
 
-/*
- * What a list may not do to a frame of this key, although it can to others. `has_extensions`: there
- * are headers between IPv6 and the transport.
- */
+/* Whether set_field() can rewrite this field in a frame of this key. */
 static __always_inline bool can_set(const struct weft_key *key, __u32 field, bool has_extensions)
 {
 	__u8 proto = ip_proto(key);
@@ -286,7 +283,7 @@ static __always_inline bool can_set(const struct weft_key *key, __u32 field, boo
 	switch (field) {
 	case WEFT_SET_IP4_SRC:
 	case WEFT_SET_IP4_DST:
-		/* DCCP and UDP-Lite have checksums over addresses, too. */
+		/* Not for DCCP (33) and UDP-Lite (136): their checksums are not updated here. */
 		return shape == WEFT_L3_IP4 && proto != 33 && proto != 136;
 	case WEFT_SET_IP4_TTL:
 	case WEFT_SET_IP4_TOS:
@@ -301,7 +298,7 @@ static __always_inline bool can_set(const struct weft_key *key, __u32 field, boo
 		return shape == WEFT_L3_IP6;
 	case WEFT_SET_TP_SRC:
 	case WEFT_SET_TP_DST:
-		/* That of SCTP is no sum. */
+		/* SCTP has a CRC, which helpers cannot update. */
 		return ip_frag(key) != FRAG_LATER && !has_extensions &&
 		       (proto == PROTO_TCP || proto == PROTO_UDP);
 	default:

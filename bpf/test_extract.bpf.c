@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* For tests: the key of a frame, as the programs make it. */
+/* For tests: extracts the key of a frame, and stores it in a variable. */
 #include "parse.h"
 
 __u32 in_port;
 bool has_tunnel;
 struct tunnel tunnel;
-/* A tag that the kernel has taken off, tpid << 16 | tci; 0: none. */
+/* A tag to put into the skb's metadata, TPID << 16 | TCI; 0: none. */
 __u32 stripped_tag;
-/* Bytes of the frame, which is cut to it or continued by bytes of 0; 0: as it is. */
+/* Length to cut or zero-extend the frame to; 0: leave it. */
 __u32 frame_len;
 
 struct weft_key key;
 __s32 verdict;
 __u32 runs;
-/* How much of the frame was in its linear part. */
+/* Bytes of the frame in the linear part of the skb. */
 __u32 linear_len;
 
 SEC("tc")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* For tests and measurements: the path of a frame up to its megaflow, and parts of it. */
+/* For tests and measurements: parts of the path of a frame up to its megaflow. */
 #include "decap.h"
 
 #define VXLAN4_LEN (ETH_LEN + IP4_LEN + UDP_LEN + VXLAN_LEN)
@@ -7,7 +7,7 @@
 __u32 in_port;
 struct tunnel tunnel;
 
-/* What a run costs without any of it. */
+/* The cost of a test run itself. */
 SEC("tc")
 int test_empty(struct __sk_buff *skb)
 {
@@ -22,7 +22,7 @@ int test_parse(struct __sk_buff *skb)
 	return parse(skb, &key, in_port, 0) + (key.port >> 63);
 }
 
-/* Parse, key, exact-match cache, masks, counters: the number of the megaflow. */
+/* Parses, looks up and counts a frame. Returns the number of its megaflow. */
 SEC("tc")
 int test_lookup(struct __sk_buff *skb)
 {
@@ -36,7 +36,7 @@ int test_lookup(struct __sk_buff *skb)
 	return number;
 }
 
-/* The same for a frame that came by a tunnel. */
+/* As test_lookup(), for a frame that arrived by a tunnel. */
 SEC("tc")
 int test_tunnel(struct __sk_buff *skb)
 {
@@ -50,7 +50,7 @@ int test_tunnel(struct __sk_buff *skb)
 	return number;
 }
 
-/* As test_lookup(), without the cache. */
+/* As test_lookup(), without the exact-match cache. */
 SEC("tc")
 int test_search(struct __sk_buff *skb)
 {
@@ -61,7 +61,7 @@ int test_search(struct __sk_buff *skb)
 	return search(&key);
 }
 
-/* The helpers that VXLAN over IPv4 cannot go without, and nothing else: what no program can save. */
+/* Only the helper calls that VXLAN over IPv4 needs: a lower bound of the cost. */
 SEC("tc")
 int test_put_on(struct __sk_buff *skb)
 {

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* From the underlay: at the tc ingress hook of the uplink. */
+/* Packets from the underlay: the program at tc ingress of the uplink. */
 #include "decap.h"
 
+/* skb->mark of the copy of a frame that other_link() has already handled ("weft"). */
 #define OTHER_LINK_MARK 0x77656674
 
-/* Where UDP is. */
+/* Where the UDP header of a packet is. */
 struct datagram {
-	__u32 at;		/* 0: nowhere, or in an earlier fragment */
-	bool is_whole;		/* no fragment */
+	__u32 at;		/* offset in the skb; 0: no UDP header in this packet */
+	bool is_whole;		/* not a fragment */
 	bool is_ip6;
 };
 
 static __always_inline struct datagram find_udp(struct __sk_buff *skb)
 {
 	__u8 header[IP6_LEN], fragment[8];
-	struct datagram none = {}, found = { .at = ETH_LEN + IP6_LEN, .is_whole = true, .is_ip6 = true };
+	struct datagram none = {}, found = {
+		.at = ETH_LEN + IP6_LEN,
+		.is_whole = true,
+		.is_ip6 = true,
+	};
 
 	if (skb->protocol == bpf_htons(ETHERTYPE_IP4)) {
 		if (bpf_skb_load_bytes(skb, ETH_LEN, header, IP4_LEN) || header[9] != PROTO_UDP ||
@@ -40,9 +45,9 @@ static __always_inline struct datagram find_udp(struct __sk_buff *skb)
 }
 
 /*
- * Has the host's stack give a datagram, whose port stays what it is, to the socket at another: what the
- * host's firewall sees and lets in is the tunnel's port. Kernels before 6.6 cannot where several sockets
- * share one, and none can with fragments, which it takes for nobody's while it joins them.
+ * Assigns a datagram to the socket at another port. The packet stays unchanged, so the host's
+ * firewall still sees the tunnel's port. Kernels before 6.6 cannot assign to SO_REUSEPORT sockets,
+ * and no kernel can assign fragments, because reassembly drops the reference.
  */
 static __always_inline bool assign(struct __sk_buff *skb, const struct datagram *datagram,
 				   __be16 from, __be16 to)
@@ -74,9 +79,9 @@ static __always_inline bool assign(struct __sk_buff *skb, const struct datagram 
 }
 
 /*
- * A packet that no program serves is the host's. A datagram to the port of VXLAN is the user
- * datapath's, whose sockets are at another port where a device of the kernel's has that one. What
- * is sent there by others is for nobody.
+ * Passes a packet on to the host's network stack. If a kernel device owns VXLAN's port, the user
+ * datapath's socket is at another port, and datagrams to VXLAN's port are redirected there.
+ * Datagrams that a sender addressed to that other port are dropped.
  */
 static __noinline int to_host(struct __sk_buff *skb)
 {
@@ -95,17 +100,17 @@ static __noinline int to_host(struct __sk_buff *skb)
 		return count_drop(weft_config.uplink_port, DROP_NO_SUCH_PORT);
 	if (udp[1] != bpf_htons(port) || assign(skb, &datagram, udp[0], to))
 		return TC_ACT_OK;
-	if ((udp[3] && bpf_l4_csum_replace(skb, at + 6, udp[1], to, BPF_F_MARK_MANGLED_0 | sizeof(to))) ||
+	if ((udp[3] && bpf_l4_csum_replace(skb, at + 6, udp[1], to,
+					   BPF_F_MARK_MANGLED_0 | sizeof(to))) ||
 	    bpf_skb_store_bytes(skb, at + 2, &to, sizeof(to), 0))
 		return count_drop(weft_config.uplink_port, DROP_HEADROOM);
 	return TC_ACT_OK;
 }
 
 /*
- * A packet that a program does not deliver goes on untouched: to the user datapath's UDP socket, or
- * handed over where that one would have to listen on a packet socket, which sees what programs serve.
- * When there is no such socket, the host's own stack would tell the sender that there is none: it is
- * counted instead, as what cannot be handed over is.
+ * Gives a packet unchanged to the user datapath. UDP continues to its socket. Other protocols are
+ * punted, because a packet socket would also see what this program delivers. Without a daemon there
+ * is no socket, and the host would answer "port unreachable"; punt() drops and counts it instead.
  */
 static __noinline int to_slow_path(struct __sk_buff *skb, const struct arrival *arrival)
 {
@@ -115,8 +120,8 @@ static __noinline int to_slow_path(struct __sk_buff *skb, const struct arrival *
 }
 
 /*
- * A tagged frame of no link is the host's. Userspace gets one, too, to count it and show it. There is
- * one of them, so the other comes by here once more, marked.
+ * A tagged frame of an unknown link belongs to the host. Userspace gets a copy to count and show.
+ * The host's copy passes through this program again, with a mark.
  */
 static __noinline int other_link(struct __sk_buff *skb)
 {
@@ -130,7 +135,7 @@ static __noinline int other_link(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	skb->mark = OTHER_LINK_MARK;
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS)) {
-		/* The host comes first: it is its frame. */
+		/* No memory for a copy: the host gets the frame. */
 		skb->mark = 0;
 		return TC_ACT_OK;
 	}
@@ -138,39 +143,43 @@ static __noinline int other_link(struct __sk_buff *skb)
 	return punt(skb, weft_config.uplink_port);
 }
 
-/* Where a frame of this key has its ECN field. */
+/* The field with ECN in a frame of this key. */
 #define ECN_FIELD(key) (l3_shape(key) == WEFT_L3_IP6 ? WEFT_SET_IP6_TOS : WEFT_SET_IP4_TOS)
 
-/* A frame out of a tunnel or of a link, and the megaflow that it belongs to. */
+/* A frame that arrived by a tunnel or link, and its megaflow. */
 struct underlay_frame {
-	const struct arrival *by;
+	const struct arrival *arrival;
 	__u32 number;		/* of the megaflow */
 	const struct weft_action_list *list;
 	const struct weft_action *last;
-	__u32 gso_size;		/* of a super-packet, else 0 */
-	__u32 bytes;		/* of the frame, with its tags */
+	__u32 gso_size;		/* 0: no super-packet */
+	__u32 bytes;		/* of the inner frame, including its tags */
 };
 
-/* A frame of a tunnel, which has outer headers; that of a link has tags. */
+/* Whether a frame arrived by a tunnel, with outer headers; otherwise by a link, with tags. */
 static __always_inline bool is_tunnelled(const struct arrival *arrival)
 {
 	return arrival->endpoint != WEFT_NO_ENDPOINT;
 }
 
-/* Where layer 3 is in the skb. */
-static __always_inline __u32 received_l3(const struct weft_key *key, const struct underlay_frame *it)
+/* Offset of the inner layer 3 in the skb. */
+static __always_inline __u32 frame_l3(const struct weft_key *key,
+				      const struct underlay_frame *frame)
 {
-	return it->by->inner.offset + it->by->inner.skip + ETH_LEN + tag_count(key) * TAG_LEN;
+	const struct inner_frame *inner = &frame->arrival->inner;
+
+	return inner->offset + inner->skip + ETH_LEN + tag_count(key) * TAG_LEN;
 }
 
-/* This packet has to go to userspace, and those behind it take the same way. */
-static __always_inline int to_slow_path_and_pin(struct __sk_buff *skb, const struct underlay_frame *it)
+/* As to_slow_path(), also for the packets that follow in its megaflow: they stay in order. */
+static __always_inline int to_slow_path_and_pin(struct __sk_buff *skb,
+						const struct underlay_frame *frame)
 {
-	pin_to_slow_path(it->number);
-	return to_slow_path(skb, it->by);
+	pin_to_slow_path(frame->number);
+	return to_slow_path(skb, frame->arrival);
 }
 
-/* Takes off what brought the frame. */
+/* Removes the outer headers or the underlay's tags. */
 static __always_inline int decap(struct __sk_buff *skb, struct weft_key *key,
 				 const struct arrival *arrival, bool *has_protocol)
 {
@@ -182,28 +191,28 @@ static __always_inline int decap(struct __sk_buff *skb, struct weft_key *key,
 	return DECAP_OK;
 }
 
-/* A packet that will be delivered, or that ends here. */
-static __always_inline void count_frame(const struct underlay_frame *it)
+/* Counts a packet that this program delivers or drops. */
+static __always_inline void count_frame(const struct underlay_frame *frame)
 {
-	__u32 number = it->by->endpoint;
+	__u32 number = frame->arrival->endpoint;
 	struct weft_endpoint *endpoint;
 
-	count_flow(it->number, it->bytes);
-	if (!is_tunnelled(it->by)) {
-		count_rx(uplink_stats(), it->bytes + it->by->tags * TAG_LEN);
+	count_flow(frame->number, frame->bytes);
+	if (!is_tunnelled(frame->arrival)) {
+		count_rx(uplink_stats(), frame->bytes + frame->arrival->tags * TAG_LEN);
 		return;
 	}
 	endpoint = bpf_map_lookup_elem(&weft_endpoints, &number);
 	if (endpoint) {
 		__sync_fetch_and_add(&endpoint->rx_packets, 1);
-		__sync_fetch_and_add(&endpoint->rx_bytes, it->bytes);
+		__sync_fetch_and_add(&endpoint->rx_bytes, frame->bytes);
 	}
 }
 
 /*
- * A super-packet out of a tunnel can go to a port. The kernel does not forget that there were outer
- * headers: a device that cannot carry the segments of such a packet would cut it as if they were
- * still there, and for UDP it always would. So it goes to pairs, and of UDP to the guest itself.
+ * Whether a super-packet out of a tunnel can be delivered whole. Its GSO type still says "tunnel"
+ * after decapsulation, so a device without tunnel offload would segment it wrongly. Veth pairs pass
+ * it on. UDP would be segmented even there, so it only goes straight to the guest's end.
  */
 static __always_inline bool can_deliver_whole(const struct weft_key *key,
 					      const struct weft_port *out, __u32 count)
@@ -213,134 +222,137 @@ static __always_inline bool can_deliver_whole(const struct weft_key *key,
 	return out->flags & WEFT_PORT_PEER;
 }
 
-/* The frame can be taken off what brought it, and all actions but the last can be executed. */
+/* Whether decapsulation and all actions but the last will succeed. */
 static __always_inline bool can_decap_and_apply(struct __sk_buff *skb, const struct weft_key *key,
-				      const struct underlay_frame *it)
+				      const struct underlay_frame *frame)
 {
-	__u32 outer = it->by->inner.offset + it->by->inner.skip, wire_len = it->bytes;
+	__u32 outer = frame->arrival->inner.offset + frame->arrival->inner.skip;
+	__u32 wire_len = frame->bytes;
 
-	/* Or outer headers cannot be taken off: a whole header of their kind has to stay. */
-	if (is_tunnelled(it->by) &&
-	    it->bytes < ETH_LEN + (key->port & WEFT_TUNNEL6 ? IP6_LEN : IP4_LEN))
+	/* bpf_skb_adjust_room() demands that a whole IP header remains. */
+	if (is_tunnelled(frame->arrival) &&
+	    frame->bytes < ETH_LEN + (key->port & WEFT_TUNNEL6 ? IP6_LEN : IP4_LEN))
 		return false;
-	if (it->gso_size) {
-		if (is_tunnelled(it->by) && !is_one_packet(skb, key, received_l3(key, it)))
+	if (frame->gso_size) {
+		if (is_tunnelled(frame->arrival) && !is_one_packet(skb, key, frame_l3(key, frame)))
 			return false;
-		if (it->list->max_len || (weft_config.uplink_max_len && it->list->count > 1)) {
-			wire_len = segment_len(skb, key, received_l3(key, it));
+		if (frame->list->max_len ||
+		    (weft_config.uplink_max_len && frame->list->count > 1)) {
+			wire_len = segment_len(skb, key, frame_l3(key, frame));
 			if (!wire_len)
 				return false;
 			wire_len -= outer;
 		}
 	}
-	if (it->list->max_len && wire_len > it->list->max_len)
+	if (frame->list->max_len && wire_len > frame->list->max_len)
 		return false;
-	return it->list->count == 1 || can_apply_all_but_last(skb, key, it->list, received_l3(key, it), wire_len);
+	return frame->list->count == 1 ||
+	       can_apply_all_but_last(skb, key, frame->list, frame_l3(key, frame), wire_len);
 }
 
 /*
- * Takes off what brought the frame, and executes all actions but the last; `ecn`: the frame is to get
- * the ECN field that the key has. An enum decap_result.
+ * Decapsulates and executes all actions but the last. `ecn`: write the key's ECN field to the
+ * frame. Returns an enum decap_result.
  */
 static __always_inline int decap_and_apply(struct __sk_buff *skb, struct weft_key *key,
-				 struct underlay_frame *it, int ecn, bool *has_protocol)
+				 struct underlay_frame *frame, int ecn, bool *has_protocol)
 {
-	int taken = decap(skb, key, it->by, has_protocol);
+	int taken = decap(skb, key, frame->arrival, has_protocol);
 
 	if (taken == DECAP_REFUSED)
 		return taken;
-	count_frame(it);
+	count_frame(frame);
 	if (taken != DECAP_OK || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)))
 		return DECAP_LOST;
-	if (it->list->count > 1) {
-		if (apply_all_but_last(skb, key, it->list))
+	if (frame->list->count > 1) {
+		if (apply_all_but_last(skb, key, frame->list))
 			return DECAP_LOST;
-		it->bytes = frame_bytes(skb);
+		frame->bytes = frame_bytes(skb);
 	}
 	return DECAP_OK;
 }
 
-static __always_inline int to_port(struct __sk_buff *skb, struct weft_key *key,
-				   struct underlay_frame *it, __u32 tags, int ecn)
+static __always_inline int output_to_port(struct __sk_buff *skb, struct weft_key *key,
+				   struct underlay_frame *frame, __u32 tags, int ecn)
 {
-	struct weft_port *out = port_at(it->last->number);
+	struct weft_port *out = port_at(frame->last->number);
 	bool has_protocol;
 
-	if (!can_output(out, it->gso_size ? 0 : it->bytes - tags) ||
-	    (it->gso_size && is_tunnelled(it->by) &&
-	     !can_deliver_whole(key, out, it->list->count)))
-		return to_slow_path_and_pin(skb, it);
-	switch (decap_and_apply(skb, key, it, ecn, &has_protocol)) {
+	if (!can_output(out, frame->gso_size ? 0 : frame->bytes - tags) ||
+	    (frame->gso_size && is_tunnelled(frame->arrival) &&
+	     !can_deliver_whole(key, out, frame->list->count)))
+		return to_slow_path_and_pin(skb, frame);
+	switch (decap_and_apply(skb, key, frame, ecn, &has_protocol)) {
 	case DECAP_OK:
-		count_tx(port_stats(it->last->number), it->bytes);
+		count_tx(port_stats(frame->last->number), frame->bytes);
 		return deliver(skb, key, out, has_protocol);
 	case DECAP_REFUSED:
-		return to_slow_path_and_pin(skb, it);
+		return to_slow_path_and_pin(skb, frame);
 	default:
 		return count_drop(key->port >> 32, DROP_HEADROOM);
 	}
 }
 
 static __always_inline int run_drop(struct __sk_buff *skb, struct weft_key *key,
-				     struct underlay_frame *it, int ecn)
+				     struct underlay_frame *frame, int ecn)
 {
 	bool has_protocol;
 
 	if (weft_config.watch_drops && has_daemon())
-		return to_slow_path(skb, it->by);
-	if (it->list->count == 1) {
-		count_frame(it);
-		return count_drop(key->port >> 32, it->last->field);
+		return to_slow_path(skb, frame->arrival);
+	if (frame->list->count == 1) {
+		count_frame(frame);
+		return count_drop(key->port >> 32, frame->last->field);
 	}
-	/* There are copies. */
-	switch (decap_and_apply(skb, key, it, ecn, &has_protocol)) {
+	/* The list has copies to send before the drop. */
+	switch (decap_and_apply(skb, key, frame, ecn, &has_protocol)) {
 	case DECAP_OK:
-		return count_drop(key->port >> 32, it->last->field);
+		return count_drop(key->port >> 32, frame->last->field);
 	case DECAP_REFUSED:
-		return to_slow_path_and_pin(skb, it);
+		return to_slow_path_and_pin(skb, frame);
 	default:
 		return count_drop(key->port >> 32, DROP_HEADROOM);
 	}
 }
 
 static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *key,
-				   struct underlay_frame *it, int ecn)
+				   struct underlay_frame *frame, int ecn)
 {
 	__u32 tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
-	__u32 outer = it->by->inner.offset + it->by->inner.skip;
+	__u32 outer = frame->arrival->inner.offset + frame->arrival->inner.skip;
 
-	it->bytes = skb->len - outer;
-	it->gso_size = skb->gso_size;
-	if (!it->list->count) {
-		count_frame(it);
+	frame->bytes = skb->len - outer;
+	frame->gso_size = skb->gso_size;
+	if (!frame->list->count) {
+		count_frame(frame);
 		return TC_ACT_SHOT;
 	}
-	it->last = last_of(it->list);
-	if (!it->last)
-		return to_slow_path(skb, it->by);
-	if (!can_decap_and_apply(skb, key, it))
-		return to_slow_path_and_pin(skb, it);
-	switch (it->last->kind) {
+	frame->last = last_of(frame->list);
+	if (!frame->last)
+		return to_slow_path(skb, frame->arrival);
+	if (!can_decap_and_apply(skb, key, frame))
+		return to_slow_path_and_pin(skb, frame);
+	switch (frame->last->kind) {
 	case WEFT_ACTION_OUTPUT:
-		return to_port(skb, key, it, tags, ecn);
+		return output_to_port(skb, key, frame, tags, ecn);
 	case WEFT_ACTION_DROP:
-		return run_drop(skb, key, it, ecn);
+		return run_drop(skb, key, frame, ecn);
 	default:
-		return to_slow_path(skb, it->by);
+		return to_slow_path(skb, frame->arrival);
 	}
 }
 
-/* Ethernet, IPv6, UDP, Geneve and OVN's option. */
+/* Longest outer header: Ethernet, IPv6, UDP, Geneve and OVN's option. */
 #define OUTER_LEN 78
 
-/* Some senders leave all but the Ethernet header of a long packet to pages. */
+/* Some drivers leave all but the Ethernet header of a long packet in pages. */
 static __always_inline void pull_outer(struct __sk_buff *skb)
 {
 	if ((void *)(long)skb->data + OUTER_LEN > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, skb->len < OUTER_LEN ? skb->len : OUTER_LEN);
 }
 
-/* By a tunnel, or by a link. */
+/* Parses the outer headers or tags into the key. Returns an enum arrival_kind. */
 static __always_inline int arrive(struct __sk_buff *skb, struct weft_key *key,
 				  struct arrival *arrival)
 {
@@ -385,7 +397,7 @@ int weft_uplink(struct __sk_buff *skb)
 	list = bpf_map_lookup_elem(&weft_actions, &at);
 	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
 		return to_slow_path(skb, &arrival);
-	frame.by = &arrival;
+	frame.arrival = &arrival;
 	frame.number = number;
 	frame.list = list;
 	return run_actions(skb, &key, &frame, ecn);

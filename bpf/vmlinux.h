@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs need to know of the kernel's types, and no more: the fixed-width types, the
- * numbers of the interface that programs and kernel agree on for good (include/uapi/linux/bpf.h,
- * pkt_cls.h), and the context of tc programs. Accesses to the context are rewritten by the
- * verifier, so that its layout is that of the interface. A struct of the kernel itself, when one is
- * needed, goes below between the pragmas, with only the members that are used: libbpf relocates
- * them to where the running kernel has them.
+ * The kernel types and constants that the programs use, instead of a generated vmlinux.h: types of
+ * fixed width, constants of the stable interface (include/uapi/linux/bpf.h, pkt_cls.h), and the
+ * context of tc programs, whose accesses the verifier rewrites.
+ *
+ * Internal structs of the kernel go between the pragmas at the end, with only the members that are
+ * used: libbpf relocates accesses to the offsets of the running kernel (CO-RE).
  */
 #pragma once
 
@@ -42,7 +42,7 @@ enum tc_action {
 	TC_ACT_REDIRECT = 7,
 };
 
-/* Flags of helpers. */
+/* Flags of BPF helpers. */
 enum {
 	BPF_F_INGRESS = 1ULL << 0,
 	BPF_F_RECOMPUTE_CSUM = 1ULL << 0,
@@ -65,7 +65,7 @@ enum {
 
 #define BPF_F_CURRENT_NETNS (-1L)
 
-/* What a socket is looked up by. */
+/* The key of a socket lookup. */
 struct bpf_sock_tuple {
 	union {
 		struct {
@@ -125,7 +125,7 @@ struct __sk_buff {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* A packet, as the kernel has it: what the context of programs does not tell. */
+/* Members of struct sk_buff that __sk_buff does not have. */
 struct sk_buff {
 	__u8 ip_summed : 2;
 	__u8 encapsulation : 1;
@@ -136,5 +136,5 @@ struct sk_buff {
 
 #pragma clang attribute pop
 
-/* A device is to make the checksum (include/linux/skbuff.h). */
+/* ip_summed: a device fills in the checksum (include/linux/skbuff.h). */
 #define CHECKSUM_PARTIAL 3

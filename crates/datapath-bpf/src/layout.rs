@@ -64,5 +64,5 @@ const _: () = {
     assert!(shift(Field::TunTos) == abi::WEFT_TUN_TOS_SHIFT);
     assert!(shift(Field::TunTtl) == abi::WEFT_TUN_TTL_SHIFT);
     assert!(shift(Field::TunMetadataPresent) == abi::WEFT_TUN_PRESENT_PORTS_SHIFT);
-    assert!(datapath::user::hand_over::ETHERTYPE.0 as u32 == abi::WEFT_PUNT_ETHERTYPE);
+    assert!(datapath_user::fast_path::ETHERTYPE.0 as u32 == abi::WEFT_PUNT_ETHERTYPE);
 };

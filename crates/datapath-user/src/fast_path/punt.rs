@@ -46,7 +46,7 @@ pub(crate) fn recv(tap: &Tap, packet: &mut PacketBuf) -> netdev::io_error::IoRes
 
 /// Takes the header off a frame that was handed over, and says by which port it came in. A tag that the kernel had beside the bytes
 /// of the frame, and has put behind the addresses of this header, goes where it belongs. A frame that was too long for the header has
-/// two tags that say it instead: `WEFT_HAND_OVER_ETHERTYPE` in `bpf/intf.h`. `None`: it has neither.
+/// two tags that say it instead: `WEFT_PUNT_ETHERTYPE` in `bpf/intf.h`. `None`: it has neither.
 pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PortNo> {
     let head = packet.head();
     let port = PortNo(u32::from_be_bytes(*head.first_chunk()?));
