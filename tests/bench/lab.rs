@@ -259,7 +259,7 @@ fn demo_keeps_the_reason_when_the_daemon_fails() {
     assert!(!report.passed());
     let rows = &report.profiles[0].rows;
     let failed: Vec<_> = rows.iter().filter(|row| row.failure.is_some()).collect();
-    assert_eq!(failed.len(), 1, "{report}");
+    assert_eq!(failed.len(), 1, "{}", report.text(true));
     let reason = failed[0].failure.as_deref().unwrap();
     assert!(
         reason.starts_with("weft run --host h") && reason.contains("exit status: 1"),

@@ -58,7 +58,7 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     tally.step("fuzz smoke", fuzz::smoke);
-    tally.step("exact gate", || exact::gate(&exact::Options::short()));
+    tally.step("exact gate", || exact::gate(&exact::Options::default()));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "1".to_owned()])?));
 
     println!("\n=== {}", seconds(start.elapsed()));

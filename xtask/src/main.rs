@@ -38,7 +38,7 @@ enum Task {
     Demo(demo::Options),
     /// Try weft under hostile guests, reloads and kills
     Trust(trust::Options),
-    /// Count instructions of our contenders in an emulated machine; fail if one costs more than 1 % more than the committed baseline
+    /// Count instructions of weft in an emulated machine; fail if a count exceeds the baseline
     ExactGate(exact::Options),
     /// Run every study and count every contender, and keep both in docs/results
     Results(results::Options),

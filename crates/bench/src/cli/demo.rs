@@ -7,7 +7,8 @@ use crate::demo::{self, DemoOptions};
 use crate::lab::{Profile, check_privileges};
 use crate::{Error, Stop};
 
-/// Carry real traffic through every tunnel between two hosts made of namespaces, and print a table.
+/// Carry real traffic through every tunnel between two hosts made of namespaces, and print the result
+/// in three sentences and a table.
 ///
 /// For every tunnel type and datapath the demo starts two daemons. Guests ping each other over IPv4
 /// and IPv6 and send TCP streams. The same runs through a Linux bridge without a tunnel, through
@@ -32,6 +33,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     blocks: u16,
+    /// Show all rows, the router and the ACLs, and explain the columns
+    #[arg(long)]
+    all: bool,
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
@@ -56,7 +60,7 @@ pub fn demo(args: Args, weft: PathBuf) -> Result<(), Failure> {
     }
     let stop = Stop::on_signals()?;
     let report = demo::run(&options, &stop)?;
-    println!("{report}");
+    print!("{}", report.text(args.all));
     if report.passed() {
         Ok(())
     } else {

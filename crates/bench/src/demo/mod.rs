@@ -8,6 +8,7 @@
 
 mod policy;
 mod report;
+mod summary;
 mod table;
 mod trial;
 
@@ -23,7 +24,7 @@ use crate::progress::Progress;
 use crate::random::shuffle;
 use crate::{Error, Result, Stop};
 
-pub use policy::{Entry, PolicyReport, Refusals, RoutedPings};
+pub use policy::{AclEntry, PolicyReport, Refusals, RoutedPings};
 pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 
 use report::BASE;

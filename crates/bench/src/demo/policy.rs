@@ -36,7 +36,7 @@ pub struct PolicyReport {
     /// Connections that the list of the second switch refused.
     pub refused: Refusals,
     /// The entry by which the guests that are compared get what is sent to them.
-    pub let_in: Entry,
+    pub let_in: AclEntry,
 }
 
 /// Pings over the router.
@@ -66,19 +66,19 @@ pub struct Refusals {
     /// Those that were refused. The guest saw none.
     pub refused: u32,
     /// The entry that decided.
-    pub entry: Entry,
+    pub entry: AclEntry,
 }
 
 /// An entry of an access control list.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct Entry {
+pub struct AclEntry {
     /// Its match.
     pub condition: String,
     /// The packets that it decided, as the daemon of the second host counts them; a super-packet is one.
     pub packets: u64,
 }
 
-impl Entry {
+impl AclEntry {
     fn new(condition: &str) -> Self {
         Self { condition: condition.to_owned(), packets: 0 }
     }
@@ -106,7 +106,7 @@ pub(super) fn exercise(
         }
     }
     let refused = refuse(lab.guest(0, 0), second)?;
-    Ok(Some(PolicyReport { routed, refused, let_in: Entry::new(LETTING_IN) }))
+    Ok(Some(PolicyReport { routed, refused, let_in: AclEntry::new(LETTING_IN) }))
 }
 
 fn ping(
@@ -160,7 +160,7 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     if closed.accept().is_ok() {
         return Err(Error::Traffic(format!("a connection to {address} got past the list")));
     }
-    let (port, entry) = (REFUSED_PORT, Entry::new(REFUSING));
+    let (port, entry) = (REFUSED_PORT, AclEntry::new(REFUSING));
     Ok(Refusals { to: name, port, tried: TRIES, refused: TRIES, entry })
 }
 

@@ -219,7 +219,7 @@ impl Row {
     }
 }
 
-fn one_gbps(trial: &Trial) -> Option<f64> {
+pub(super) fn one_gbps(trial: &Trial) -> Option<f64> {
     Some(trial.one.as_ref()?.usage.gbps)
 }
 
