@@ -1,4 +1,4 @@
-//! Questions to a running daemon, by its control socket: a line of JSON each way.
+//! A client of the daemon's control socket: one line of JSON each way.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,23 +9,23 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
-/// How long the answer to a question may take.
+/// How long a response may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How a question is answered.
+/// The form of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// In one line.
+    /// One line.
     Line,
-    /// In rows, and a line that ends them.
+    /// Rows, and a line that ends them.
     Rows,
 }
 
-/// Asks the daemon behind the socket `control`; `row` gets each row of a stream. Returns what the answer or the end of the stream
-/// says.
+/// Sends `request` to the daemon at the socket `control`. `row` gets each row of a stream. Returns
+/// the response, or the line that ends the rows.
 ///
 /// # Errors
-/// The daemon does not answer, or answers with an error.
+/// The daemon does not respond within 5 s, or responds with an error.
 pub(crate) fn ask(
     control: &Path,
     request: &Value,

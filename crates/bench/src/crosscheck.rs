@@ -1,9 +1,9 @@
-//! This crate's traffic beside that of others, in one lab: streams beside iperf3, round trips beside sockperf.
+//! A comparison of this crate's traffic with iperf3 (streams) and sockperf (round trips).
 //!
-//! Of round trips the median is compared. Their mean is made by the few that another process held up, which on a busy machine last fifty
-//! times as long: there means of the same program differ by half, and medians by a tenth. Ours is measured twice in each block, so that
-//! what the two programs differ by stands beside what one differs from itself by: on a machine that moves a stream by a fifth, nobody
-//! can tell whether two programs agree within a tenth.
+//! Round trips are compared by their median. On a busy machine, the mean depends on the few round
+//! trips that another process delayed: means of one program differ by half, medians by a tenth.
+//! Each block measures this crate twice (A/A), because two programs can be compared only as far as
+//! one program agrees with itself.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
@@ -19,21 +19,22 @@ use crate::traffic::load::{Load, Pattern};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
-/// How long another study on the machine is waited for.
+/// How long to wait for another session on this machine.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a program may take to start, and to end besides what it is told to measure.
+/// How long a program may take to start, and to end after its measurement.
 const GRACE: Duration = Duration::from_secs(5);
-/// What is not measured of both, to begin with: whole seconds, as iperf3 has it.
+/// The warm-up, in whole seconds because iperf3 takes no others.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Where the programs listen: each time one port higher, because what remains of the last connection keeps some from listening.
+/// The first port of the servers. Each block uses the next one, because connections in TIME-WAIT
+/// keep some programs from listening.
 const FIRST_PORT: u16 = 5201;
-/// Bytes of a write, and of a message: sockperf's header leaves no room for less.
+/// Bytes of a write, and of a message: 64 is the least that sockperf's header allows.
 const WRITE: usize = 128 << 10;
 const MESSAGE: usize = 64;
-/// How far the two may be apart.
+/// The largest difference that counts as agreement, in parts.
 pub const AGREEMENT: f64 = 0.1;
 
-/// A load that both can make.
+/// A load that both programs can make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Subject {
     Stream,
@@ -41,36 +42,36 @@ enum Subject {
     UdpRoundTrips,
 }
 
-/// What both have measured.
+/// The measurements of both programs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Agreement {
-    /// The load, and whose it is beside.
+    /// The load, and the other program.
     pub what: String,
-    /// Unit of both.
+    /// The unit of both.
     pub unit: &'static str,
-    /// Ours.
+    /// The rate of this crate.
     pub ours: Estimate,
-    /// Theirs.
+    /// The rate of the other program.
     pub theirs: Estimate,
-    /// Ours over theirs, within blocks.
+    /// This crate over the other program, within blocks.
     pub ratio: Estimate,
-    /// Ours over ours, within blocks (A/A).
+    /// This crate over itself, within blocks (A/A).
     pub noise: Estimate,
 }
 
-/// Whether two programs measure the same.
+/// Whether two programs agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// They are no farther apart than [`AGREEMENT`].
+    /// They differ by [`AGREEMENT`] at most.
     Within,
-    /// They are farther apart, and the noise of the machine does not explain that.
+    /// They differ by more, and noise does not explain it.
     Apart,
-    /// They are farther apart, which may be the noise of the machine.
+    /// They differ by more, and noise may explain it.
     NotConverged,
 }
 
 impl Agreement {
-    /// What it comes to. The noise is the outermost end of its interval, as for claims.
+    /// Whether the programs agree. The noise is the outermost end of the A/A interval.
     pub fn outcome(&self) -> Outcome {
         let (least, most) = (1.0 - AGREEMENT, 1.0 + AGREEMENT);
         let Self { ratio, noise, .. } = self;
@@ -108,10 +109,11 @@ impl fmt::Display for Agreement {
     }
 }
 
-/// Measures all loads with both, `blocks` times for `seconds`, over one veth pair.
+/// Measures all loads with both programs, `blocks` times for `seconds`, over one veth pair.
 ///
-/// # Errors
-/// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or traffic does not flow.
+/// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or traffic does not
+/// flow.
+/// not flow.
 pub fn run(blocks: usize, seconds: Duration, stop: &Stop) -> Result<Vec<Agreement>> {
     let session = Session::open(PATIENCE, stop)?;
     let lab = Lab::build_as(&session, Shape { guests_per_host: 1, ..Shape::default() })?;
@@ -237,7 +239,7 @@ impl Subject {
         value.ok_or_else(|| Error::Traffic(format!("{program} has said nothing to go by:\n{text}")))
     }
 
-    /// A probe would be the one client that `iperf3 -1` serves, so it is given a moment instead.
+    /// `iperf3 -1` serves one client only, so a probe would use it up: it gets some time instead.
     fn wait_until_served(self, lab: &Lab<'_>, from: &Guest, at: SocketAddr) -> Result<()> {
         if self != Self::TcpRoundTrips {
             return lab.stop().sleep(Duration::from_millis(500));
@@ -248,14 +250,14 @@ impl Subject {
     }
 }
 
-/// The command in the namespace of `guest`, on its processor.
+/// The command in the namespace of `guest`, pinned to its processor.
 fn pinned(guest: &Guest, words: &[&str]) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &guest.cpu().to_string()]).args(words);
     guest.netns().command(command)
 }
 
-/// `... 1.23 Mbits/sec   receiver`
+/// Reads `... 1.23 Mbits/sec   receiver`.
 fn iperf3_gbps(text: &str) -> Option<f64> {
     let line = text.lines().rfind(|line| line.trim_end().ends_with("receiver"))?;
     let words: Vec<_> = line.split_whitespace().collect();
@@ -263,7 +265,7 @@ fn iperf3_gbps(text: &str) -> Option<f64> {
     words.get(unit.checked_sub(1)?)?.parse::<f64>().ok().map(|mbps| mbps / 1000.0)
 }
 
-/// `sockperf: ---> percentile 50.000 =    5.123`: half of a round trip, in microseconds.
+/// Reads `sockperf: ---> percentile 50.000 =    5.123`, half of a round trip in microseconds.
 fn sockperf_rate(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.contains("percentile 50.000"))?;
     let us: f64 = line.split('=').nth(1)?.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! Why a study could not be carried out.
+//! The errors of labs, traffic and studies.
 
 use std::io;
 use std::time::Duration;
@@ -10,15 +10,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The machine or the user lacks something without which nothing can start. One sentence: what, and how to get it.
+    /// The machine or the user lacks a precondition; nothing was started.
     #[error("{what}; {how}")]
     Missing {
-        /// What is not there, such as `this needs the privilege CAP_NET_ADMIN`.
+        /// What is missing, such as `this needs the privilege CAP_NET_ADMIN`.
         what: String,
         /// How to get it, such as `run the command with sudo`.
         how: String,
     },
-    /// SIGINT or SIGTERM arrived. Everything built so far is removed on the way out.
+    /// SIGINT or SIGTERM arrived. Everything built so far is removed.
     #[error("interrupted")]
     Interrupted,
     /// The kernel refused a device, an address or a namespace.
@@ -32,49 +32,49 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A process of the lab ended, or reported failure. `output` is the end of what it printed.
+    /// A process of the lab ended, or reported failure.
     #[error("{name} {how}{}", quoted(output))]
     Process {
         /// What was started, such as `weft run --host h1`.
         name: String,
-        /// What became of it, such as `ended with exit status: 1`.
+        /// Its end, such as `ended with exit status: 1`.
         how: String,
         /// The last lines of its standard output and standard error.
         output: String,
     },
-    /// Something that should have happened did not within its deadline. `detail` says what was seen instead.
+    /// An expected event did not happen within its deadline.
     #[error("{what} did not happen within {:.1} s{}", limit.as_secs_f64(), quoted(detail))]
     Deadline {
         /// The event, such as `a ping answer from 10.0.0.21`.
         what: String,
         /// The deadline.
         limit: Duration,
-        /// What was seen instead, or nothing.
+        /// What was observed instead, or nothing.
         detail: String,
     },
-    /// Traffic that was set up but did not flow as it must.
+    /// Traffic did not flow as it must, or a value is not valid.
     #[error("{0}")]
     Traffic(String),
 }
 
 impl Error {
-    /// A closure for `map_err` that adds operation and object to an [`io::Error`] (or what converts into one).
+    /// A closure for `map_err` that adds the operation and its object to an [`io::Error`].
     pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |source| Self::Io { what: what.into(), source: source.into() }
     }
 
-    /// True when the study was ended by the user and not by a fault.
+    /// True when the user ended the study.
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Self::Interrupted)
     }
 
-    /// True when nothing was started because the machine or the user lacks something (exit status 2 of the command).
+    /// True when a precondition is missing and nothing was started (exit code 2).
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }
 }
 
-/// `text` on lines of its own behind a colon, or nothing.
+/// `text` on its own lines after a colon, or nothing.
 fn quoted(text: &str) -> String {
     let text = text.trim_end();
     if text.is_empty() { String::new() } else { format!(":\n{text}") }

@@ -5,10 +5,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Puts `text` in the place of what `path` has. A link goes on pointing where it does; what is no file, as `/dev/null`, is written to.
+/// Replaces the content of the file `path` by `text`. A symbolic link is followed and kept. A path
+/// that is not a regular file, such as `/dev/null`, is written to directly.
 ///
 /// # Errors
-/// What the file system says; the file has what it had then.
+/// The error of the file system; the file then keeps its old content.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let path = target(path);
     if !is_file_or_new(&path) {
@@ -18,11 +19,12 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::write(&part, text).and_then(|()| fs::rename(&part, &path))
 }
 
-/// Whether [`write()`] will do, as far as can be said before.
+/// Checks whether [`write()`] can succeed, as far as this can be known in advance.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let path = target(path);
     if fs::metadata(&path).is_ok_and(|is| is.file_type().is_fifo()) {
-        return Ok(()); // Who reads it would take a look for the end.
+        // Opening a FIFO for a check would signal an end of file to its reader.
+        return Ok(());
     }
     if !is_file_or_new(&path) {
         return fs::OpenOptions::new().write(true).open(&path).map(drop);
@@ -31,7 +33,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     fs::write(&part, "").and_then(|()| fs::remove_file(&part))
 }
 
-/// Where links lead; of a link to what is not there yet, only that one is followed.
+/// The target of a symbolic link. Of a link to a missing file, only that one link is followed.
 fn target(path: &Path) -> PathBuf {
     let led_to = |link: PathBuf| path.parent().unwrap_or(Path::new("")).join(link);
     fs::canonicalize(path)

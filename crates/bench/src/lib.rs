@@ -1,18 +1,23 @@
-//! Labs of network namespaces on this machine, traffic in them, what it costs, and a table of it.
+//! The benchmark of weft: labs made of network namespaces, traffic, measurements and reports.
 //!
-//! - [`lab`]: two hosts with two guests each, an underlay between them, and the [`lab::Contender`]s that join the guests;
-//! - [`traffic`]: pings, TCP streams, transactions, and packets by the hundred thousand;
-//! - [`measure`]: processors and frames, as differences of snapshots;
+//! Each layer uses only those above it:
+//!
+//! - [`lab`]: two hosts with guests, an underlay between them, and the [`lab::Contender`]s that join
+//!   the guests;
+//! - [`traffic`]: pings, TCP streams, transactions, and floods of small packets;
+//! - [`measure`]: processor time and underlay frames, as differences of snapshots;
 //! - [`trust`]: weft under hostile guests, reloads and kills;
-//! - [`study`]: the published studies repeated, with a verdict for each of their claims;
-//! - [`crosscheck`]: this crate's traffic beside that of iperf3 and sockperf;
+//! - [`demo`]: every tunnel of weft beside a Linux bridge and other switches, in one table;
 //! - [`exact`]: the same labs in an emulated machine that counts instructions;
-//! - [`demo`]: all of that for every tunnel of weft and for what it is compared with.
+//! - [`study`]: the published studies, repeated, with a verdict for each of their claims;
+//! - [`crosscheck`]: this crate's traffic beside that of iperf3 and sockperf;
+//! - [`cli`]: the command line of `weft-bench`.
 //!
-//! Whatever is built is owned by a value that removes it when dropped: after success, failure, a panic, and Ctrl-C, which
-//! raises the [`Stop`] flag that every wait polls. What a killed process leaves behind is removed by the next one.
+//! A value owns everything that is built, and removes it when dropped: after success, failure, a
+//! panic and Ctrl-C. Ctrl-C raises the [`Stop`] flag, which every wait polls. The next session
+//! removes what a killed process left behind.
 //!
-//! The programs `ip`, `tc` and `ethtool` are not used. Only peers under comparison are run as programs.
+//! The programs `ip`, `tc` and `ethtool` are not used. Only compared switches run as programs.
 #![forbid(unsafe_code)]
 
 pub mod cli;

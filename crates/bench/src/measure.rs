@@ -1,4 +1,4 @@
-//! What a run cost: the machine's processors and the frames on the underlay, as differences of two snapshots.
+//! The cost of a run: processor time and underlay frames, as differences of two snapshots.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::Result;
 use crate::lab::WireCounters;
 use crate::stats::ratio;
 
-/// The state of all counters at one instant.
+/// All counters at one instant.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     at: Instant,
@@ -18,16 +18,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Joins `wire` and the bytes `received` so far by each connection with the processors' times, as of now.
+    /// The processor times now, with the underlay counters `wire` and the bytes `received` on each
+    /// connection.
     ///
     /// # Errors
-    /// The kernel does not tell the processors' times.
+    /// The kernel's processor times cannot be read.
     pub fn now(wire: WireCounters, received: Vec<u64>) -> Result<Self> {
         Ok(Self { at: Instant::now(), cpu: CpuTimes::now()?, wire, received })
     }
 }
 
-/// What happened between two snapshots.
+/// The differences between two snapshots.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Usage {
     /// Length of the interval.
@@ -42,7 +43,7 @@ pub struct Usage {
     pub cpu_seconds: f64,
     /// Busy processor seconds for 10^9 payload bits.
     pub cpu_seconds_per_gbit: f64,
-    /// Share of the machine's time that the hypervisor gave to somebody else, 0 to 1.
+    /// Share of the machine's time that the hypervisor took (steal time), 0 to 1.
     pub cpu_steal: f64,
     /// Frames per second on the underlay, both directions; a super-packet counts as one.
     pub wire_frames_per_second: f64,
@@ -53,7 +54,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What happened from `start` to `end`.
+    /// The differences from `start` to `end`.
     pub fn between(start: &Snapshot, end: &Snapshot) -> Self {
         let elapsed = end.at.saturating_duration_since(start.at).max(Duration::from_micros(1));
         let seconds = elapsed.as_secs_f64();

@@ -1,5 +1,5 @@
-//! Processes of a lab: started in a process group of their own (so that Ctrl-C reaches only the study, which stops them in
-//! order), the end of what they print kept, their own end guaranteed.
+//! Child processes of a lab. Each has a process group of its own, so that Ctrl-C reaches only this
+//! program, which then stops them in order. The last lines of their output are kept.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -16,9 +16,9 @@ use crate::{Error, Result, Stop};
 
 /// How long a process may take to end after SIGTERM before it is killed.
 const TERM_GRACE: Duration = Duration::from_secs(3);
-/// How often an ending process is looked at.
+/// How often an ending process is polled.
 const POLL: Duration = Duration::from_millis(5);
-/// How much of the output is kept, in lines, and the longest line, in bytes.
+/// The last lines of output that are kept, and the longest line in bytes.
 const TAIL_LINES: usize = 40;
 const TAIL_LINE_BYTES: u64 = 1000;
 
@@ -34,7 +34,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` in the namespaces of the calling thread; `name` is how messages call it.
+    /// Starts `command` in the namespaces of the calling thread; error messages use `name`.
     ///
     /// # Errors
     /// The program is absent or not executable.
@@ -45,7 +45,7 @@ impl Process {
         let stdout = input.try_clone().map_err(failed)?;
         command.stdin(Stdio::null()).stdout(stdout).stderr(input).process_group(0);
         let child = command.spawn().map_err(failed)?;
-        // It holds the writing end, and the reader is to see the end when the process is gone.
+        // It holds the write end of the pipe, which must close when the process ends.
         drop(command);
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&tail);
@@ -58,7 +58,7 @@ impl Process {
         self.child.id()
     }
 
-    /// How messages call this process.
+    /// The name that error messages use.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// # Errors
-    /// [`Error::Process`] when the process has ended, whatever its exit status: it is meant to keep running.
+    /// [`Error::Process`] when the process has ended, whatever its exit status.
     pub fn check_running(&mut self) -> Result<()> {
         match self.poll()? {
             None => Ok(()),
@@ -78,10 +78,11 @@ impl Process {
         }
     }
 
-    /// Waits for the end of a process that ends by itself, and returns the last lines of its output.
+    /// Waits until the process ends, and returns the last lines of its output.
     ///
     /// # Errors
-    /// [`Error::Process`] when it reports failure, or does not end within `limit`; [`Error::Interrupted`].
+    /// [`Error::Process`] when it reports failure or does not end within `limit`;
+    /// [`Error::Interrupted`].
     pub fn finish(mut self, limit: Duration, stop: &Stop) -> Result<String> {
         let end = Instant::now() + limit;
         loop {
@@ -97,8 +98,8 @@ impl Process {
         }
     }
 
-    /// Ends the process: SIGTERM, and SIGKILL after 3 s. One that cleans up and then lets SIGTERM end it, as the daemons
-    /// of Open vSwitch do, has obeyed.
+    /// Ends the process: SIGTERM, and SIGKILL after 3 s. A process that SIGTERM ends after its
+    /// cleanup, such as the daemons of Open vSwitch, counts as a success.
     ///
     /// # Errors
     /// [`Error::Process`] when it had to be killed or reported failure.
@@ -113,7 +114,7 @@ impl Process {
         }
     }
 
-    /// Kills the process at once (SIGKILL), whatever it was doing, and waits for its end.
+    /// Kills the process at once (SIGKILL) and waits for its end.
     ///
     /// # Errors
     /// It had ended before.
@@ -138,10 +139,10 @@ impl Process {
         Error::Process { name: self.name.clone(), how, output: self.last_output() }
     }
 
-    /// The last lines of the output; of a process that has ended, all that it wrote before.
+    /// The last lines of the output. After the process has ended, they are complete.
     fn last_output(&self) -> String {
-        // What was written last may still be in the pipe. After the end of the process that is finite, unless a
-        // grandchild holds the pipe, so the wait is bounded.
+        // The pipe may still hold output. It ends with the process, unless a grandchild keeps the
+        // pipe open, so the wait is bounded.
         let patience = Instant::now() + Duration::from_millis(300);
         while self.status.is_some() && !self.reader.is_finished() && Instant::now() < patience {
             std::thread::sleep(POLL);
@@ -149,9 +150,9 @@ impl Process {
         self.output_tail()
     }
 
-    /// Sends SIGTERM, once, and does not wait: [`Process::stop`] is to follow.
+    /// Sends SIGTERM once and does not wait. Call [`Process::stop`] afterwards.
     pub(crate) fn end_soon(&mut self) {
-        // A child that is not reaped yet still has its identifier.
+        // Until a child is reaped, its process identifier is not reused.
         if let (false, Ok(None), Ok(pid)) =
             (self.told_to_end, self.poll(), i32::try_from(self.child.id()))
         {
@@ -159,7 +160,7 @@ impl Process {
         }
     }
 
-    /// SIGTERM, then SIGKILL; `None` when the latter was necessary. The process is gone and reaped afterwards.
+    /// Sends SIGTERM, then SIGKILL, and reaps the process; `None` when SIGKILL was necessary.
     fn terminate(&mut self) -> Option<ExitStatus> {
         if let Ok(Some(status)) = self.poll() {
             return Some(status);
@@ -184,7 +185,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a program that ends by itself, as [`Process::finish`].
+/// Runs a program to its end, as [`Process::finish`] does.
 ///
 /// # Errors
 /// As [`Process::spawn`] and [`Process::finish`].
@@ -192,7 +193,7 @@ pub fn run(name: &str, command: Command, limit: Duration, stop: &Stop) -> Result
     Process::spawn(name, command)?.finish(limit, stop)
 }
 
-/// Reads lines until the end of `stream` and keeps the last ones. A line longer than the limit is split.
+/// Reads `stream` to its end and keeps the last lines. A line longer than the limit is split.
 fn keep_tail(stream: impl Read, tail: &Mutex<VecDeque<String>>) {
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();

@@ -1,5 +1,5 @@
-//! What is being done, for a person who waits: a bar on a terminal, a line for each trial elsewhere, nothing when quiet. Both say how long
-//! the rest takes.
+//! Progress on standard error: a bar on a terminal, a line for each trial elsewhere, and nothing
+//! when quiet. Both forms estimate the remaining time.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often the bar moves while a step lasts.
+/// How often the bar is redrawn while a step lasts.
 const TICK: Duration = Duration::from_millis(120);
 const TEMPLATE: &str = "{spinner} [{elapsed}, {eta} left] {bar:20} {pos}/{len} {wide_msg}";
 
@@ -38,13 +38,13 @@ impl Progress {
         Self { bar, lines: !quiet && !terminal, begin, steps, at_once: 1, done }
     }
 
-    /// So many steps are done at the same time: until as many have ended, those that have say nothing of how long one takes.
+    /// `steps` run at the same time, so no estimate is shown before as many have ended.
     pub(crate) fn at_once(mut self, steps: usize) -> Self {
         self.at_once = steps;
         self
     }
 
-    /// The beginning of a trial.
+    /// A trial begins.
     pub(crate) fn trial(&self, what: &str) {
         if self.lines {
             let steps = self.steps.load(Ordering::Relaxed);
@@ -52,36 +52,36 @@ impl Progress {
             let known = done >= self.at_once.min(steps);
             let left = left(self.begin.elapsed(), done, steps).filter(|_| known);
             let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
-            // In one piece: what else is printed, by whichever thread, comes before or behind it.
+            // One call, so that lines of several threads do not mix.
             let line = format!("{what}{left}\n");
             eprint!("{line}");
         }
     }
 
-    /// The beginning of a step of a trial.
+    /// A step of a trial begins.
     pub(crate) fn step(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
 
-    /// There is more to do than was said at the start.
+    /// Adds steps that were not known at the start.
     pub(crate) fn more(&self, steps: usize) {
         self.steps.fetch_add(steps, Ordering::Relaxed);
         self.bar.inc_length(steps as u64);
     }
 
-    /// The end of a trial.
+    /// A trial has ended.
     pub(crate) fn done(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
         self.bar.inc(1);
     }
 
-    /// Has `print` write to the terminal without the bar in its way.
+    /// Hides the bar while `print` writes to the terminal.
     pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 }
 
-/// How long the rest of `steps` takes when `done` of them have taken `elapsed`; not known before the first is done.
+/// The remaining time of `steps`, of which `done` took `elapsed`; `None` before the first is done.
 fn left(elapsed: Duration, done: usize, steps: usize) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(steps.saturating_sub(done) as f64 / done as f64))
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rest_is_as_slow_as_what_is_done() {
+    fn remaining_steps_are_estimated_by_the_ones_that_are_done() {
         let left = |done| left(Duration::from_secs(90), done, 4).map(duration);
         assert_eq!(left(0), None);
         assert_eq!(left(1).as_deref(), Some("4 min 30 s"));

@@ -1,8 +1,8 @@
-//! Random orders, and numbers that only look random.
+//! Random orders, and pseudo-random numbers that are the same in every run.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Fisher and Yates' shuffle. The standard library's hash keys are all the randomness that an order needs.
+/// The Fisher-Yates shuffle. The standard library's hash keys are random enough for an order.
 pub(crate) fn shuffle<T>(items: &mut [T]) {
     for last in (1..items.len()).rev() {
         let random = RandomState::new().hash_one(last) % (last as u64 + 1);
@@ -10,8 +10,8 @@ pub(crate) fn shuffle<T>(items: &mut [T]) {
     }
 }
 
-/// A number that looks random, another for every `number` (the finaliser of SplitMix64): the same frames in every run, and
-/// neither a cache nor a hash has it easier than with random ones.
+/// A pseudo-random function of `number` (the finalizer of SplitMix64). Every run sends the same
+/// frames, and no cache or hash function gains from their order.
 pub fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn shuffle_reaches_every_order() {
-        // Six orders: that one of them is missing after 600 shuffles has a chance of 6 * (5/6)^600.
+        // Six orders: the chance that one is missing after 600 shuffles is 6 * (5/6)^600.
         let orders: std::collections::HashSet<_> = (0..600)
             .map(|_| {
                 let mut items = [1, 2, 3];

@@ -1,38 +1,39 @@
-//! What repeated measurements say: a middle value and how far it can be trusted.
+//! Statistics of repeated measurements: medians with confidence intervals, and deviations.
 
 use crate::random::scramble;
 
-/// Samples drawn anew for an interval.
+/// Bootstrap resamples for an interval.
 const RESAMPLES: u64 = 2000;
-/// What lies outside of a 95 % interval on either side, in parts of all resamples.
+/// The part of the resamples that lies outside of a 95 % interval on either side.
 const TAIL: f64 = 0.025;
 
 /// A median with its bootstrap 95 % interval.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Estimate {
-    /// The middle value.
+    /// The median.
     pub median: f64,
-    /// The lower end of the interval; the median itself, of a single run.
+    /// The lower end of the interval; of a single run the median.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of the interval.
     pub high: f64,
-    /// How many runs it stands on.
+    /// The number of runs.
     pub runs: usize,
 }
 
 impl Estimate {
-    /// Of `values`, in any order; `None` of nothing. The same values give the same interval.
+    /// The median of `values`, or `None` of nothing. The same values give the same interval.
     pub fn of(values: &[f64]) -> Option<Self> {
         Self::bootstrap(values.len(), |drawn| {
             median(drawn.iter().filter_map(|&run| values.get(run).copied()))
         })
     }
 
-    /// Of a `statistic` of `runs` runs, which is given the numbers of those that are drawn; `None` where it is none of all of them.
+    /// The bootstrap interval of a `statistic` of `runs` runs. The statistic gets the indices of
+    /// the drawn runs. `None` when it has no value for all runs.
     pub fn bootstrap(runs: usize, statistic: impl Fn(&[usize]) -> Option<f64>) -> Option<Self> {
         let mut drawn: Vec<usize> = (0..runs).collect();
         let median = statistic(&drawn)?;
-        // Of few runs there are so few ways to draw that all of them are looked at.
+        // For few runs, all possible resamples are few enough to be enumerated.
         let ways = u32::try_from(runs).ok().and_then(|places| (runs as u64).checked_pow(places));
         let all = ways.filter(|ways| *ways <= RESAMPLES);
         let mut values: Vec<f64> = (0..all.unwrap_or(RESAMPLES))
@@ -63,7 +64,7 @@ impl Estimate {
     }
 }
 
-/// The standard deviation of `values` in parts of their mean; `None` of fewer than two, or where the mean is 0.
+/// The standard deviation over the mean; `None` of fewer than two values, or when the mean is 0.
 pub fn relative_deviation(values: &[f64]) -> Option<f64> {
     let count = values.len() as f64;
     if values.len() < 2 {
@@ -74,13 +75,13 @@ pub fn relative_deviation(values: &[f64]) -> Option<f64> {
     ratio((squares / (count - 1.0)).sqrt(), mean)
 }
 
-/// `a / b`, or `None` where that is not a number to be shown.
+/// `a / b`, or `None` when that is not a finite number.
 pub fn ratio(a: f64, b: f64) -> Option<f64> {
     let value = a / b;
     (b != 0.0 && value.is_finite()).then_some(value)
 }
 
-/// The middle value (the mean of the two middle ones), or `None` of nothing. Order does not matter.
+/// The median of `values` in any order, or `None` of nothing.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ways_to_draw_are_looked_at_when_there_are_few() {
+    fn all_resamples_are_enumerated_when_there_are_few() {
         let two = Estimate::of(&[1.0, 3.0]).unwrap();
         assert_eq!((two.median, two.low, two.high), (2.0, 1.0, 3.0));
         let four = Estimate::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();

@@ -1,4 +1,4 @@
-//! The wish to stop, which every wait of this crate polls.
+//! The flag that ends a run early. Every wait of this crate polls it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,23 +10,24 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{Error, Result};
 
-/// How often a wait looks at the flag: short for a person, long for a processor.
+/// How often a wait polls the flag.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A flag that a signal handler or another thread raises and that stays raised. Clones share it.
+/// A flag that a signal or another thread raises, and that stays raised. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// A flag that nobody has raised yet.
+    /// A flag that is not raised.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A flag that SIGINT, SIGTERM and SIGHUP raise instead of ending this process. Call it before any other thread starts.
+    /// A flag that SIGINT, SIGTERM and SIGHUP raise instead of ending this process. Call this
+    /// before any other thread starts.
     ///
     /// # Errors
-    /// The signals cannot be taken, or no thread can be started to wait for them.
+    /// The signals cannot be blocked, or no thread can be started to wait for them.
     pub fn on_signals() -> Result<Self> {
         let signals = Signals::take()?;
         let stop = Self::new();
@@ -34,7 +35,7 @@ impl Stop {
         let wait = move || {
             while !raised.is_raised() {
                 let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-                // Interrupted or not, what counts is whether there is a signal.
+                // The result does not matter: the next line reads the pending signal, if any.
                 let _ = poll(&mut fds, PollTimeout::NONE);
                 match signals.read() {
                     Ok(None) => {}
@@ -86,10 +87,11 @@ impl Stop {
         }
     }
 
-    /// Asks `ready` until it answers with a value; `what` names the awaited event.
+    /// Polls `ready` until it returns a value; `what` names the awaited event.
     ///
     /// # Errors
-    /// [`Error::Deadline`] after `limit`, [`Error::Interrupted`] once the flag is raised, or what `ready` fails with.
+    /// [`Error::Deadline`] after `limit`, [`Error::Interrupted`] once the flag is raised, or the
+    /// error of `ready`.
     pub fn wait_for<T>(
         &self,
         what: &str,

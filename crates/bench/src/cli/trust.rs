@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Failure;
 use crate::Stop;
 use crate::traffic::blast::Pace;
-use crate::trust::{Options, Scenario};
+use crate::trust::{Options, TrustScenario};
 
 /// Try weft under hostile guests, reloads and kills, and judge each criterion.
 ///
@@ -31,7 +31,7 @@ use crate::trust::{Options, Scenario};
 pub struct Args {
     /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill [default: all]
     #[arg(value_name = "SCENARIO", value_parser = scenario)]
-    scenarios: Vec<Scenario>,
+    scenarios: Vec<TrustScenario>,
     /// Seconds of each measurement, 0.5 to 600
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
@@ -49,9 +49,10 @@ pub struct Args {
     json: bool,
 }
 
-fn scenario(name: &str) -> Result<Scenario, String> {
-    let names = || Scenario::ALL.map(Scenario::name).join(", ");
-    Scenario::by_name(name).ok_or_else(|| format!("no such scenario; expected one of {}", names()))
+fn scenario(name: &str) -> Result<TrustScenario, String> {
+    let names = || TrustScenario::ALL.map(TrustScenario::name).join(", ");
+    TrustScenario::by_name(name)
+        .ok_or_else(|| format!("no such scenario; expected one of {}", names()))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -70,22 +71,22 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         reloads: args.reloads,
         kills: args.kills,
     };
-    let all = Scenario::ALL.to_vec();
+    let all = TrustScenario::ALL.to_vec();
     let scenarios = if args.scenarios.is_empty() { &all } else { &args.scenarios };
     let mut failed = Vec::new();
     for scenario in scenarios {
-        let outcome = scenario.run(&options, &stop)?;
-        let passed = outcome.passed();
+        let report = scenario.run(&options, &stop)?;
+        let passed = report.passed();
         if !passed {
             failed.push(scenario.name());
         }
         if args.json {
             let line = serde_json::json!({
-                "scenario": scenario.name(), "passed": passed, "lines": outcome.lines,
+                "scenario": scenario.name(), "passed": passed, "lines": report.lines,
             });
             println!("{line}");
         } else {
-            println!("{scenario}: {}\n{outcome}", if passed { "passed" } else { "FAILED" });
+            println!("{scenario}: {}\n{report}", if passed { "passed" } else { "FAILED" });
         }
     }
     if failed.is_empty() {

@@ -1,10 +1,11 @@
-//! The demo: every tunnel of weft, beside the Linux bridge and other switches, in labs on this machine, in one table.
+//! The demo: every tunnel of weft beside the Linux bridge and other switches, in one table.
 //!
-//! The bridge is measured first and last in every block; all ratios are taken inside a block. What lies between is in random
-//! order from the second block on, so that no contender always meets the machine in the same state.
+//! Every block measures the bridge first and last, and all ratios are taken inside a block. From the
+//! second block on, the other contenders run in random order, so that none always meets the machine
+//! in the same state.
 //!
-//! What is compared stays in one switch, which all contenders have. weft's network file has more: access control lists, which let
-//! it in, and a router to a second switch, which a step of its own exercises.
+//! The compared traffic stays in one switch, as every contender has it. weft also has ACLs, which
+//! allow that traffic, and a logical router to a second switch, which a separate step exercises.
 
 mod policy;
 mod report;
@@ -30,15 +31,15 @@ pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 use report::BASE;
 use trial::Plan;
 
-/// How long another demo or study on the machine is waited for.
+/// How long to wait for another session on this machine.
 const SESSION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What to measure, and how long.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
-    /// The program that is run as `weft run --host NAME FILE`.
+    /// The program `weft`.
     pub weft: PathBuf,
-    /// Seconds of each TCP measurement; two of them for each contender.
+    /// Seconds of each TCP measurement. Each contender has two.
     pub seconds: f64,
     /// Where to write the report as JSON.
     pub json: Option<PathBuf>,
@@ -57,7 +58,8 @@ pub struct DemoOptions {
 }
 
 impl DemoOptions {
-    /// The usual demo: 2 s a run, profile `full`, one block, all six tunnels with both datapaths, kernel VXLAN and Open vSwitch.
+    /// The usual demo: 2 s a run, profile `full`, one block, every tunnel with both datapaths, kernel
+    /// VXLAN and Open vSwitch.
     pub fn new(weft: impl Into<PathBuf>) -> Self {
         let both = |tunnel| [Datapath::Kernel, Datapath::User].map(|d| Contender::Weft(d, tunnel));
         let mut contenders: Vec<_> = TunnelType::ALL.into_iter().flat_map(both).collect();
@@ -76,11 +78,11 @@ impl DemoOptions {
     }
 }
 
-/// Runs the demo. `stop` ends it early, as Ctrl-C should; whatever happens, nothing is left on the machine.
+/// Runs the demo. `stop` ends it early. Nothing is left on the machine in any case.
 ///
 /// # Errors
-/// [`Error::Missing`] when a privilege is missing or another demo is running, [`Error::Interrupted`], or the lab
-/// cannot be built. That a contender fails is no error: it is a row of the report.
+/// [`Error::Missing`] when a privilege is missing or another session is running,
+/// [`Error::Interrupted`], or the lab cannot be built. A contender that fails is a row of the report.
 pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     let seconds = check_seconds(options.seconds)?;
     let session = Session::open(SESSION_PATIENCE, stop)?;
@@ -111,7 +113,7 @@ pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     Ok(report)
 }
 
-/// Measures all `trials` in order. Also returns the underlay's offload flags.
+/// Measures all `trials` in order. Returns them with the underlay's offload flags.
 fn run_all(plan: &Plan<'_>, mut trials: Vec<Trial>) -> Result<(Vec<Trial>, OffloadFlags)> {
     let mut offloads = OffloadFlags::new();
     let total = trials.len();
@@ -126,7 +128,7 @@ fn run_all(plan: &Plan<'_>, mut trials: Vec<Trial>) -> Result<(Vec<Trial>, Offlo
 }
 
 /// # Errors
-/// Not a number of seconds that a run can last: 0.1 to 600.
+/// `seconds` is not in the range from 0.1 to 600.
 fn check_seconds(seconds: f64) -> Result<Duration> {
     if (0.1..=600.0).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
@@ -134,7 +136,7 @@ fn check_seconds(seconds: f64) -> Result<Duration> {
     Err(Error::Traffic(format!("a run cannot last {seconds} s; choose from 0.1 to 600")))
 }
 
-/// Contenders that can take part, each once and the base apart, and those that cannot, with the reason.
+/// The available contenders, each once and without the base, and the unavailable ones with reasons.
 fn sort_out(contenders: &[Contender], weft: &Path) -> (Vec<Contender>, Vec<(Contender, String)>) {
     let (mut present, mut left_out) = (Vec::new(), Vec::new());
     for &contender in contenders {
@@ -149,8 +151,8 @@ fn sort_out(contenders: &[Contender], weft: &Path) -> (Vec<Contender>, Vec<(Cont
     (present, left_out)
 }
 
-/// All trials in order: in each block the base, the others, the base again. The first block has the others as they are
-/// given, which is the order of the report; the next ones have them in random order.
+/// All trials in order: in each block the base, the others, and the base again. The first block has
+/// the others in the given order, which is that of the report; the next ones have a random order.
 fn schedule(contenders: &[Contender], blocks: usize) -> Vec<Trial> {
     let mut others = contenders.to_vec();
     let mut trials = Vec::with_capacity(blocks * (contenders.len() + 2));
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_refused_when_no_run_can_last_so_long() {
+    fn seconds_are_refused_when_out_of_range() {
         assert_eq!(check_seconds(0.5).unwrap(), Duration::from_millis(500));
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
             assert!(check_seconds(seconds).is_err(), "{seconds}");

@@ -1,5 +1,5 @@
-//! The part of a trial that only weft has: the router and the lists of its network file, with connections that must get through and
-//! others that must not.
+//! The part of a trial that only weft has: pings over the logical router, connections that an ACL
+//! rejects, and the packet counters of the ACL entries.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -8,34 +8,34 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::control::{Answer, ask};
-use crate::lab::policy::{GATEWAY4, GATEWAY6, LETTING_IN, REFUSED_PORT, REFUSING, SWITCHES};
+use crate::lab::policy::{ALLOW_MATCH, GATEWAY4, GATEWAY6, REJECT_MATCH, REJECTED_PORT, SWITCHES};
 use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
-/// How long the first ping of every other pair may take: addresses are resolved, nothing starts.
+/// How long the first ping of any other pair of guests may take. The daemons are running by then.
 pub(super) const PAIR_LIMIT: Duration = Duration::from_secs(3);
-/// Pings of every other pair.
+/// Pings of each such pair.
 pub(super) const PINGS_OF_A_PAIR: u32 = 3;
-/// Bytes of payload in the longest packet, more than there are.
+/// An upper bound for the payload bytes of one packet.
 const LONGEST_PACKET: u64 = 65_536;
-/// Connections that the list must refuse.
+/// Connections that the ACL must reject.
 const TRIES: u32 = 3;
-/// How long a connection may take that is let through, or a refusal.
+/// How long a connection may take to be established or rejected.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a packet may take to be counted under the entry that decided.
+/// How long a packet may take to appear in the counter of its ACL entry.
 const COUNT_LIMIT: Duration = Duration::from_secs(3);
-/// The stage in which lists say what goes to a port.
+/// The logical stage of ACLs toward a port.
 const STAGE: &str = "ls_out_acl";
 
-/// What weft's router and access control lists did in a trial.
+/// The observations of weft's router and ACLs in a trial.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct PolicyReport {
     /// Pings over the router, each to a guest of the other host.
     pub routed: Vec<RoutedPings>,
-    /// Connections that the list of the second switch refused.
+    /// Connections that the ACL of the second switch rejected.
     pub refused: Refusals,
-    /// The entry by which the guests that are compared get what is sent to them.
+    /// The ACL entry that allowed the measured traffic.
     pub let_in: AclEntry,
 }
 
@@ -54,7 +54,7 @@ pub struct RoutedPings {
     pub received: u32,
 }
 
-/// Connections to a port that a list closes.
+/// Connections to a port that an ACL closes.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Refusals {
     /// The name of the guest that listens there.
@@ -63,18 +63,18 @@ pub struct Refusals {
     pub port: u16,
     /// Connections tried.
     pub tried: u32,
-    /// Those that were refused. The guest saw none.
+    /// Connections that were rejected. The guest saw none of them.
     pub refused: u32,
-    /// The entry that decided.
+    /// The ACL entry that rejected them.
     pub entry: AclEntry,
 }
 
-/// An entry of an access control list.
+/// An entry of an ACL.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct AclEntry {
     /// Its match.
     pub condition: String,
-    /// The packets that it decided, as the daemon of the second host counts them; a super-packet is one.
+    /// Packets that it matched, counted by the daemon of the second host; a super-packet is one.
     pub packets: u64,
 }
 
@@ -84,18 +84,18 @@ impl AclEntry {
     }
 }
 
-/// Sends what the router must carry and what the lists must refuse, if `attachment` has any. What the lists count is yet to be
-/// read: [`count`].
+/// Sends packets that the router must carry, and connections that the ACL must reject, if
+/// `attachment` has a router and ACLs. [`count`] reads the counters of the ACLs later.
 ///
 /// # Errors
-/// The router or the lists do other than they should, or [`Error::Interrupted`].
+/// The router or the ACLs do not behave as configured, or [`Error::Interrupted`].
 pub(super) fn exercise(
     lab: &Lab<'_>,
     attachment: &Attachment,
     stop: &Stop,
 ) -> Result<Option<PolicyReport>> {
     let Some(policy) = attachment.policy() else { return Ok(None) };
-    policy.lead(lab, stop)?;
+    policy.add_routes(lab, stop)?;
     let [first, second] = policy.guests() else { return Ok(None) };
     let mut routed = Vec::new();
     for (from, to) in [(lab.guest(0, 0), second), (lab.guest(1, 0), first)] {
@@ -106,7 +106,7 @@ pub(super) fn exercise(
         }
     }
     let refused = refuse(lab.guest(0, 0), second)?;
-    Ok(Some(PolicyReport { routed, refused, let_in: AclEntry::new(LETTING_IN) }))
+    Ok(Some(PolicyReport { routed, refused, let_in: AclEntry::new(ALLOW_MATCH) }))
 }
 
 fn ping(
@@ -129,7 +129,7 @@ fn ping(
     Ok(RoutedPings { from, to, gateway, sent, received })
 }
 
-/// Connects to a port of `to` that is open, and to one that only a list closes.
+/// Connects to an open port of `to`, and to one that only an ACL closes.
 fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     let name = to.name();
     let listen = |port| -> Result<(TcpListener, SocketAddr)> {
@@ -142,10 +142,10 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     let connect = |address: SocketAddr| {
         from.run(move || TcpStream::connect_timeout(&address, CONNECT_TIMEOUT))
     };
-    // Without this one, a refusal could be anybody's.
+    // Shows that the ACL, and not a missing path, rejects the connections below.
     let (_open, address) = listen(0)?;
     connect(address)?.map_err(Error::io(format!("connect from {} to {address}", from.name())))?;
-    let (closed, address) = listen(REFUSED_PORT)?;
+    let (closed, address) = listen(REJECTED_PORT)?;
     for _ in 0..TRIES {
         match connect(address)? {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
@@ -160,14 +160,15 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     if closed.accept().is_ok() {
         return Err(Error::Traffic(format!("a connection to {address} got past the list")));
     }
-    let (port, entry) = (REFUSED_PORT, AclEntry::new(REFUSING));
+    let (port, entry) = (REJECTED_PORT, AclEntry::new(REJECT_MATCH));
     Ok(Refusals { to: name, port, tried: TRIES, refused: TRIES, entry })
 }
 
-/// Reads what the lists have counted on the second host, where both switches have guests. `bytes` of payload have been measured.
+/// Reads the ACL counters of the second host, where both switches have guests. `bytes` of payload
+/// were measured.
 ///
 /// # Errors
-/// They have not counted what they refused, or as many packets as that payload needs at least.
+/// A counter is lower than the rejected connections, or than the packets that the payload needs.
 pub(super) fn count(
     report: &mut PolicyReport,
     bytes: u64,
@@ -176,13 +177,13 @@ pub(super) fn count(
 ) -> Result<()> {
     let [near, far] = SWITCHES;
     let refused = &mut report.refused;
-    refused.entry.packets = counted(attachment, far, REFUSING, refused.refused.into(), stop)?;
+    refused.entry.packets = counted(attachment, far, REJECT_MATCH, refused.refused.into(), stop)?;
     let least = bytes.div_ceil(LONGEST_PACKET);
-    report.let_in.packets = counted(attachment, near, LETTING_IN, least, stop)?;
+    report.let_in.packets = counted(attachment, near, ALLOW_MATCH, least, stop)?;
     Ok(())
 }
 
-/// Waits until the entry `condition` of a switch has decided `least` packets.
+/// Waits until the ACL entry `condition` of a switch has matched `least` packets.
 fn counted(
     attachment: &Attachment,
     switch: &str,

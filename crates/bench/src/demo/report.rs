@@ -1,4 +1,4 @@
-//! What the demo found: every trial as measured, and one row of medians for each contender.
+//! The results of the demo: every trial as measured, and one row of medians for each contender.
 
 use super::policy::PolicyReport;
 use crate::environment::Environment;
@@ -7,10 +7,10 @@ use crate::measure::Usage;
 use crate::stats::{median, ratio};
 use crate::traffic::ping::PingReport;
 
-/// A TCP measurement: what it moved, and what it cost.
+/// The throughput and the cost of a TCP measurement.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct StreamReport {
-    /// Between the end of the warm-up and the end of the measurement.
+    /// From the end of the warm-up to the end of the measurement.
     #[serde(flatten)]
     pub usage: Usage,
     /// Segments that the senders' namespaces retransmitted, warm-up included.
@@ -25,7 +25,7 @@ pub struct Trial {
     pub contender: Contender,
     /// Which repetition this is, from 0.
     pub block: usize,
-    /// The second measurement of the base in its block, which shows how far the machine itself wanders.
+    /// The second measurement of the base in its block, from which the noise is known.
     pub again: bool,
     /// MTU of the guests in bytes; `None` when they could not be joined.
     pub guest_mtu: Option<u16>,
@@ -37,11 +37,11 @@ pub struct Trial {
     pub one: Option<StreamReport>,
     /// Eight TCP connections from the first host to the second, four for each pair of guests.
     pub eight: Option<StreamReport>,
-    /// What weft's router and access control lists did; other contenders have none.
+    /// The observations of weft's router and ACLs; other contenders have none.
     pub policy: Option<PolicyReport>,
-    /// Why the trial failed, if it did; what is filled in above was measured before that.
+    /// Why the trial failed, if it did. The fields above have what was measured before.
     pub failure: Option<String>,
-    /// Why TCP was measured once more, each time that it was.
+    /// A reason for each repetition of a TCP measurement.
     pub stalls: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct Row {
     pub contender: Contender,
     /// The second measurement of the base.
     pub again: bool,
-    /// True for what this project makes.
+    /// True for weft.
     pub is_weft: bool,
     /// MTU of the guests, in bytes.
     pub guest_mtu: Option<u16>,
@@ -91,7 +91,8 @@ pub struct Row {
     pub one_ratio: Option<f64>,
     /// Eight connections: Gb/s over those of the base in the same block.
     pub eight_ratio: Option<f64>,
-    /// Frames per second on the underlay with one connection, both directions; a super-packet counts as one.
+    /// Frames per second on the underlay with one connection, both directions; a super-packet
+    /// counts as one.
     pub wire_frames_per_second: Option<f64>,
     /// Why the contender failed, or was left out.
     pub failure: Option<String>,
@@ -99,11 +100,11 @@ pub struct Row {
     pub left_out: bool,
 }
 
-/// How far the base was from itself when it was measured a second time in the same block. No ratio of the table means more than
-/// that.
+/// The difference of the base from itself, measured twice in a block. No ratio of the table means
+/// more than that.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct Noise {
-    /// The rate of the second time over that of the first where it is farthest from 1, of all blocks and both loads.
+    /// The second rate over the first, where it is farthest from 1, over all blocks and both loads.
     pub farthest: f64,
     /// Blocks in which the base was measured twice.
     pub pairs: usize,
@@ -116,15 +117,15 @@ pub struct ProfileReport {
     pub profile: Profile,
     /// MTU of the underlay, in bytes.
     pub uplink_mtu: u16,
-    /// Offload flags of the underlay, as the kernel states them.
+    /// Offload flags of the underlay, read from the kernel.
     pub offloads: OffloadFlags,
-    /// The base against itself; `None` when it was not measured twice in any block.
+    /// The base against itself; `None` when no block measured it twice.
     pub noise: Option<Noise>,
-    /// The largest share of the machine's time that the hypervisor gave to somebody else during a run, 0 to 1.
+    /// The largest share of the machine's time that the hypervisor took (steal), 0 to 1.
     pub cpu_steal: f64,
     /// One row for each contender.
     pub rows: Vec<Row>,
-    /// What the rows are made of.
+    /// The trials that the rows summarize.
     pub trials: Vec<Trial>,
 }
 
@@ -141,13 +142,13 @@ pub struct DemoReport {
     pub profiles: Vec<ProfileReport>,
 }
 
-/// What every other contender is compared with.
+/// The base of all ratios.
 pub(super) const BASE: Contender = Contender::LinuxBridge;
 
 impl DemoReport {
-    /// True when every tunnel of weft, and the bridge that it is compared with, passed in every profile. Other contenders
-    /// are peers on this machine; that one of them fails is shown but is no fault of weft. Nor is a tunnel that the kernel datapath
-    /// leaves to the user datapath.
+    /// True when the bridge and every tunnel of weft passed in every profile. A failure of another
+    /// contender is shown, and does not count. Neither does a tunnel that only the user datapath
+    /// supports.
     pub fn passed(&self) -> bool {
         let is_left = |row: &Row| {
             row.left_out && matches!(row.contender, Contender::Weft(Datapath::Kernel, _))
@@ -172,7 +173,7 @@ impl ProfileReport {
                 kinds.push((trial.contender, trial.again));
             }
         }
-        // In the order of the first block; the base again comes last there.
+        // In the order of the first block, where the base comes last again.
         let mut rows: Vec<Row> =
             kinds.iter().map(|&(contender, again)| Row::of(contender, again, &trials)).collect();
         let last = rows.iter().position(|row| row.again).unwrap_or(rows.len());
@@ -249,7 +250,7 @@ impl Noise {
         Some(Self { farthest, pairs: twice.len() })
     }
 
-    /// How far the base was from itself, as a share of its first rate.
+    /// The distance of the base from itself, in parts of its first rate.
     pub fn distance(&self) -> f64 {
         distance(self.farthest)
     }
@@ -325,7 +326,7 @@ pub(super) mod tests {
             trial(BASE, 0, false, 40.0),
             trial(STT, 0, false, 20.0),
             trial(BASE, 0, true, 40.0),
-            // The machine is half as fast in this block: the ratio is the same all the same.
+            // The machine is half as fast in this block; the ratio stays the same.
             trial(BASE, 1, false, 20.0),
             trial(STT, 1, false, 10.0),
             trial(BASE, 1, true, 20.0),
@@ -360,7 +361,7 @@ pub(super) mod tests {
         assert_eq!(noise(&steady), Some((0.9, 1)));
         let row = &report(steady.to_vec()).profiles[0].rows[0];
         assert_eq!(row.one_ratio, Some(40.0 / 38.0));
-        // Twice as slow and then faster by half: the middle would be steady.
+        // Half as fast, then half as fast again: a median would call this steady.
         let opposed =
             [base(1, false, 40.0, 40.0), base(1, true, 20.0, 40.0), base(2, false, 40.0, 40.0)];
         let opposed = [&opposed[..], &[base(2, true, 60.0, 40.0)]].concat();

@@ -1,4 +1,4 @@
-//! One contender, from an empty machine to figures and back.
+//! One trial: a contender is started, exercised, measured and stopped in a lab of its own.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use crate::{Error, Result, Stop};
 
 /// Pings between the first guests, for the round-trip time.
 const PINGS: u32 = 20;
-/// TCP's start, which is not measured.
+/// The start of TCP, which is not measured.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// No switch is that slow, in software or emulated, unless it loses packets all the time.
+/// A slower stream counts as stalled: no switch is that slow unless it loses packets constantly.
 const STALLED_GBPS: f64 = 0.05;
-/// The stream back, which only has to flow.
+/// The duration of the stream in the reverse direction, which is not measured.
 const BACKWARD: Duration = Duration::from_millis(200);
-/// How often the contender's processes are looked at during a run.
+/// How often a run checks the contender's processes.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a daemon's devices may take to go after it has ended.
+/// How long a daemon's devices may exist after it has ended.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is the same for all trials of a profile.
+/// The parameters that all trials of a profile share.
 pub(super) struct Plan<'a> {
     pub(super) session: &'a Session,
     pub(super) profile: Profile,
@@ -38,11 +38,11 @@ pub(super) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Measures `trial.contender`. A failure of the contender is noted in the trial; what was measured before it stays.
-    /// Returns the underlay's offload flags, for the report.
+    /// Measures `trial.contender`. A failure of the contender becomes part of the trial, with what
+    /// was measured before it. Returns the underlay's offload flags.
     ///
     /// # Errors
-    /// [`Error::Interrupted`], or the lab itself cannot be built: no contender is to blame.
+    /// [`Error::Interrupted`], or the lab itself cannot be built.
     pub(super) fn run(&self, trial: &mut Trial) -> Result<OffloadFlags> {
         let lab = Lab::build(self.session, self.profile, self.uplink_mtu)?;
         let offloads = lab.offloads().clone();
@@ -61,7 +61,7 @@ impl Plan<'_> {
         trial.guest_mtu = Some(attachment.guest_mtu());
         let result = self.measure(lab, &mut attachment, trial);
         match result {
-            // That a process died is the better explanation, whatever was noticed first.
+            // If a process died, that explains the error better than its first symptom.
             Err(error) if !error.is_interrupted() => {
                 attachment.check()?;
                 return Err(attachment.explain(error, self.session.stop()));
@@ -100,7 +100,7 @@ impl Plan<'_> {
         let (from, to) = (lab.guest(1, 1), lab.guest(0, 1));
         let back = [Flow::stream(from, to, to.ip6().into())?];
         self.stream(lab, attachment, &back, BACKWARD)?;
-        // Last: megaflows have handed on by now what they counted.
+        // Last, so that the megaflows' counters have reached their ACL entries.
         let streams = [&trial.one, &trial.eight].into_iter().flatten();
         let bytes = streams.map(|stream| stream.usage.connection_bytes.iter().sum::<u64>()).sum();
         trial
@@ -109,8 +109,8 @@ impl Plan<'_> {
             .map_or(Ok(()), |policy| policy::count(policy, bytes, attachment, stop))
     }
 
-    /// Runs TCP, the `flows`, and measures it. Where it has stalled, it is measured once more, and why is added to `stalls`: a virtual
-    /// machine may go without a processor for a second.
+    /// Runs and measures the `flows`. After a stall they are measured once more, and the reason is
+    /// added to `stalls`: a virtual machine may get no processor for a second.
     fn flowing_stream(
         &self,
         lab: &Lab<'_>,
@@ -126,7 +126,7 @@ impl Plan<'_> {
         Ok(second)
     }
 
-    /// Runs TCP, the `flows`, and measures it for `seconds`.
+    /// Runs the `flows` over TCP and measures them for `seconds`.
     fn stream(
         &self,
         lab: &Lab<'_>,
@@ -167,7 +167,7 @@ impl Plan<'_> {
     }
 }
 
-/// Over IPv4 from guest `number` of the first host to that of the second.
+/// TCP over IPv4 from guest `number` of the first host to that of the second.
 fn streams4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Result<Vec<Flow<'a>>> {
     let (from, to) = (lab.guest(0, number), lab.guest(1, number));
     Ok(vec![Flow::stream(from, to, to.ip4().into())?; connections])
@@ -196,7 +196,7 @@ fn complete(report: PingReport, from: &Guest, to: &Guest) -> Result<PingReport> 
     Err(Error::Traffic(format!("{received} of {sent} pings from {from} to {to} were answered")))
 }
 
-/// A stream that waits for retransmission timers most of the time is no figure to compare.
+/// Checks that a stream did not spend most of its time waiting for retransmission timers.
 fn not_stalled(report: &StreamReport) -> Result<()> {
     let StreamReport { usage, retransmitted } = report;
     if usage.gbps >= STALLED_GBPS {
@@ -208,7 +208,7 @@ fn not_stalled(report: &StreamReport) -> Result<()> {
     )))
 }
 
-/// Checks that a stopped weft has taken the guests' devices with it.
+/// Checks that weft removed the guests' devices when it was stopped.
 fn nothing_left_behind(lab: &Lab<'_>) -> Result<()> {
     let waiter = lab.stop();
     for guest in lab.guests() {

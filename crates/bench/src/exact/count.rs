@@ -1,4 +1,4 @@
-//! Counts one contender after the other, and keeps what is counted as soon as it is.
+//! Counts contenders in parallel machines, and keeps each count at once.
 
 use std::sync::{Mutex, mpsc};
 
@@ -8,7 +8,7 @@ use crate::lab::Contender;
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
 
-/// Emulated machines at the same time, at most: each may take a GiB.
+/// The most emulated machines at the same time. Each may need 1 GiB of memory.
 const MACHINES: usize = 4;
 
 /// What to count.
@@ -16,21 +16,22 @@ const MACHINES: usize = 4;
 pub struct Options {
     /// The programs that the emulated machine runs.
     pub programs: Programs,
-    /// Who, in the order of the rows.
+    /// The contenders, in the order of the rows.
     pub contenders: Vec<Contender>,
-    /// How much is sent.
+    /// The number of messages.
     pub rounds: Rounds,
-    /// What the wire hands over.
+    /// How the wire delivers packets.
     pub wire: Wire,
     /// No progress on standard error.
     pub quiet: bool,
 }
 
-/// Counts all contenders, each in a machine of its own, which knows nothing of the others' time. `keep` is given each row as it comes, and
-/// the counts with it. What was counted before Ctrl-C is returned as incomplete counts.
+/// Counts all contenders, each in a machine of its own. The clocks of the machines are independent,
+/// so they can run in parallel. `keep` gets each row as it is counted, with all counts so far. An
+/// interrupted count is returned as incomplete.
 ///
 /// # Errors
-/// The kernel has no version; `keep` fails. That a contender cannot be counted is no error: it is a row that says so.
+/// The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is a row.
 pub fn count(
     options: &Options,
     kernel: &Kernel,
@@ -53,7 +54,7 @@ pub fn count(
     count_all(begun, contenders, (machines, stop), &measure, &mut keep)
 }
 
-/// Has so many threads `measure` the `contenders`, and adds a row for each as soon as it is there.
+/// Runs `measure` for the `contenders` on so many threads, and adds the rows as they come.
 fn count_all(
     mut counts: Baseline,
     contenders: &[Contender],
@@ -69,7 +70,7 @@ fn count_all(
             let done = done.clone();
             scope.spawn(move || {
                 while let Some(contender) = next() {
-                    // Nobody listens any more when the rows cannot be kept.
+                    // The receiver is gone when rows cannot be kept.
                     if stop.is_raised() || done.send((contender, measure(contender))).is_err() {
                         return;
                     }
@@ -107,7 +108,7 @@ mod tests {
         Row { contender, total: Counts { tcp: 30.0, ..wire }, wire }
     }
 
-    /// What is kept when [`ALL`] are measured by `measure` in so many machines, and what is returned.
+    /// The rows that are kept when [`ALL`] run in so many machines, and the returned counts.
     fn count_with(
         machines: usize,
         stop: &Stop,
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_stays_when_the_rest_is_interrupted() {
+    fn counts_stay_when_the_rest_is_interrupted() {
         let stop = Stop::new();
         let (kept, counts) = count_with(1, &stop, &|contender| match contender {
             Contender::LinuxBridge => Ok(row(contender)),

@@ -1,4 +1,4 @@
-//! The regression gate: what a contender of ours costs now, against the committed baseline.
+//! The regression gate: the counts of weft's contenders against the committed baseline.
 
 use std::fmt;
 use std::fs;
@@ -21,24 +21,24 @@ const KERNEL_STREAM_TOLERANCE: f64 = 0.03;
 /// have differed by 14 %: when threads sleep and wake decides how many frames a train has.
 const USER_STREAM_TOLERANCE: f64 = 0.20;
 
-/// The version of the schema. It grows when a reader of the earlier one would misunderstand. Since 2 there are rows of contenders that could
-/// not be counted, and counts may be incomplete.
+/// The version of the schema. It grows when a reader of the earlier one would misunderstand a file.
+/// Since 2, rows can be failures, and counts can be incomplete.
 const SCHEMA: u32 = 2;
 
-/// Rows measured before, with what they depend on.
+/// Counts, with the conditions that they depend on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Baseline {
-    /// The version of the schema, up to 2; files of the first do not say it.
+    /// The version of the schema, 1 or 2. Files of version 1 do not contain it.
     #[serde(default = "first_schema")]
     pub schema: u32,
-    /// The kernel that was emulated, as Debian's package names it.
+    /// The emulated kernel, by the name of Debian's package.
     pub kernel: String,
-    /// How much was sent.
+    /// The number of messages.
     pub rounds: Rounds,
-    /// What the wire hands over.
+    /// How the wire delivers packets.
     #[serde(default)]
     pub wire: Wire,
-    /// False when the count was ended before everybody's turn.
+    /// False when the count ended before all contenders were counted.
     #[serde(default = "was_complete")]
     pub complete: bool,
     /// One for each contender.
@@ -49,32 +49,32 @@ const fn first_schema() -> u32 {
     1
 }
 
-/// What a file of the first schema is: it was written at the end.
+/// Files of version 1 were written only when complete.
 const fn was_complete() -> bool {
     true
 }
 
-/// What became of a contender.
+/// The result for a contender.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Entry {
-    /// Its counts.
+    /// It was counted.
     Counted(Row),
-    /// It has none.
+    /// It could not be counted.
     Failed(Failed),
 }
 
 /// A contender that could not be counted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failed {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// Why.
+    /// The error message.
     pub failure: String,
 }
 
 impl Entry {
-    /// Who.
+    /// The contender.
     pub const fn contender(&self) -> Contender {
         match self {
             Self::Counted(row) => row.contender,
@@ -83,10 +83,10 @@ impl Entry {
     }
 }
 
-/// A row that costs more than it may.
+/// A count that exceeds its tolerance.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Excess {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
     /// Of what, such as `switching a TCP message`.
     pub what: &'static str,
@@ -97,12 +97,12 @@ pub struct Excess {
 }
 
 impl Baseline {
-    /// Without any row yet.
+    /// Without rows.
     pub(super) const fn begin(kernel: String, rounds: Rounds, wire: Wire) -> Self {
         Self { schema: SCHEMA, kernel, rounds, wire, complete: false, rows: Vec::new() }
     }
 
-    /// Those that could be counted.
+    /// The contenders that were counted.
     pub fn counted(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter_map(|entry| match entry {
             Entry::Counted(row) => Some(row),
@@ -110,7 +110,7 @@ impl Baseline {
         })
     }
 
-    /// Those that could not.
+    /// The contenders that could not be counted.
     pub fn failed(&self) -> impl Iterator<Item = &Failed> {
         self.rows.iter().filter_map(|entry| match entry {
             Entry::Counted(_) => None,
@@ -121,7 +121,7 @@ impl Baseline {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not there, is something else, or has a later version of the schema.
+    /// The file cannot be read, is not a baseline, or has a later version of the schema.
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("read {}", path.display());
         let text = fs::read_to_string(path).map_err(Error::io(what()))?;
@@ -148,10 +148,10 @@ impl Baseline {
         file::write(path, &text).map_err(Error::io(what()))
     }
 
-    /// Whether [`Baseline::write`] will do, before there is anything to write.
+    /// Checks whether [`Baseline::write`] can succeed, as far as this can be known in advance.
     ///
     /// # Errors
-    /// The directory, or what is there, cannot be written to.
+    /// The directory, or the existing file, cannot be written to.
     pub fn check_path(path: &Path) -> Result<()> {
         file::check(path).map_err(Error::io(format!("write {}", path.display())))
     }
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// `all` when nobody could be counted.
+    /// `all` when every contender failed.
     fn failed(all: &Baseline) -> Baseline {
         let fail = |entry: &Entry| {
             let failure = "the emulated machine could not measure".to_owned();

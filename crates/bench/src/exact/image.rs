@@ -1,4 +1,5 @@
-//! What the emulated machine boots: busybox, this program, the kernel modules of a contender, and Open vSwitch where that is one.
+//! The root file system of the emulated machine: busybox, weft, weft-bench, the kernel modules of a
+//! contender, and Open vSwitch where that is the contender.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use super::{Programs, Wire};
 use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel};
 use crate::{Error, Result};
 
-/// The first process: prepares what a lab needs, runs the measurement, and ends the machine.
+/// The init script. It prepares the machine, runs the measurement, and ends the machine.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
@@ -24,9 +25,9 @@ echo \"weft-exact-end $?\" >/dev/ttyS1
 /bin/busybox reboot -f
 ";
 
-/// What hosts and guests are made of, whoever joins them.
+/// The modules of every lab.
 const LAB: &[&str] = &["veth", "tun"];
-/// The programs of Open vSwitch, and the schema of its database.
+/// The programs of Open vSwitch, and its database schema.
 const OVS: &[&str] = &[
     "/usr/sbin/ovs-vswitchd",
     "/usr/sbin/ovsdb-server",
@@ -36,7 +37,7 @@ const OVS: &[&str] = &[
     "/usr/share/openvswitch/vswitch.ovsschema",
 ];
 
-/// The modules that `contender` needs on `wire`, without those that they need.
+/// The modules that `contender` needs on `wire`, without their dependencies.
 fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     let mut modules = LAB.to_vec();
     modules.extend(wire.modules());
@@ -60,10 +61,10 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     modules
 }
 
-/// Builds the root file system for measuring `contender`; `arguments` are those of `weft-bench inside`.
+/// Builds the root file system for `contender`; `arguments` are those of `weft-bench inside`.
 ///
 /// # Errors
-/// A program or a module is not there.
+/// A program or a module is missing.
 pub(super) fn root_file_system(
     contender: Contender,
     wire: Wire,
@@ -98,7 +99,8 @@ pub(super) fn root_file_system(
     for name in modules(contender, wire) {
         add_module(&mut archive, kernel, name, &mut loaded)?;
     }
-    // The first two are what a libcrc32c asks for by name; a lab has no program that could load it then.
+    // Dependencies come first. libcrc32c requests its algorithm by name, and the machine has no
+    // modprobe that could load it then.
     archive.file("lib/modules", loaded.join("\n").as_bytes());
     archive.end().map_err(|name| Error::Traffic(format!("{name} is too long for an archive")))
 }
@@ -107,13 +109,13 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(Error::io(format!("read {}", path.display())))
 }
 
-/// Adds a program with what it is linked with.
+/// Adds a program with its shared libraries.
 fn program(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
     let what = format!("put {} into the emulated machine", file.display());
     archive.program(name, file).map_err(Error::io(what))
 }
 
-/// Adds a module behind those that it needs.
+/// Adds a module after its dependencies.
 fn add_module(
     archive: &mut Archive,
     kernel: &Path,
@@ -136,8 +138,8 @@ fn add_module(
     Ok(())
 }
 
-/// What a module says that it needs: `depends=a,b` among the strings of its section `.modinfo`. What computes the checksum of
-/// libcrc32c is loaded by name, when that starts.
+/// The dependencies of a module: `depends=a,b` among the strings of its section `.modinfo`, and for
+/// libcrc32c the algorithm that it requests by name.
 fn needed_by(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_that_one_needs_are_read_from_it() {
+    fn dependencies_are_read_from_a_module() {
         let needs = |bytes: &[u8]| needed_by(bytes);
         assert_eq!(needs(b"x\0depends=llc,stp\0name=bridge\0"), ["llc", "stp"]);
         assert_eq!(needs(b"\0depends=libcrc32c\0"), ["crc32c_generic", "libcrc32c"]);

@@ -1,5 +1,4 @@
-//! What runs in the emulated machine: the same lab as outside, first with one veth pair and then with a contender, and so many
-//! messages in each.
+//! The measurement inside the emulated machine: messages and a stream between two guests of a lab.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,24 +11,25 @@ use crate::lab::{Contender, Datapath, Guest, Lab, Session, Shape};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
-/// Bytes of a message over TCP and of one over UDP.
+/// Bytes of a message over TCP, and of a message over UDP.
 const MESSAGE: usize = 1;
 const DATAGRAM: usize = 16;
 /// Bytes of one write of a stream.
 const WRITE: usize = 64 << 10;
-/// Open vSwitch 3.1 believes that a machine has no processor until it has been up for ten seconds. Where nothing happens, the
-/// clock of an emulated machine jumps, so this takes no time.
+/// Open vSwitch 3.1 detects no processor before the machine has been up for ten seconds. While the
+/// emulated machine is idle, its clock jumps, so this wait takes no time.
 const OVS_AGE: Duration = Duration::from_secs(12);
-/// A megaflow of the kernel datapath of which one packet could not go its way, as a ping cannot whose outer checksum nothing sums, is
-/// served in userspace for a second. Where nothing happens, this takes no time either.
+/// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as a
+/// ping whose outer checksum needs software. This wait takes no time either.
 const SET_ASIDE: Duration = Duration::from_millis(2500);
-/// Round trips are timed in so many parts. What the machine does once in a while takes a million instructions or two at once, where a message
-/// takes ten thousand, and which of two parts it falls into changes with every build.
+/// Parts in which round trips are timed. Periodic work of the machine takes a million instructions,
+/// a message ten thousand. Which part has such work changes with every build, so the median counts.
 const PARTS: u32 = 25;
-/// How long anything may take, by the machine's own clock, before it has failed.
+/// How long any step may take, by the machine's own clock.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What `contender` costs, in nanoseconds of the clock of this machine: instructions, where that counts them.
+/// The cost of `contender` in nanoseconds of this machine's clock. In the emulated machine these are
+/// instructions.
 ///
 /// # Errors
 /// The lab cannot be built, or traffic does not flow.
@@ -122,7 +122,7 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
     connected().map_err(&failed)?;
     let answer = move || -> std::io::Result<()> {
         let mut message = [0; DATAGRAM];
-        // An empty one is the last.
+        // An empty datagram is the last one.
         loop {
             match server.recv(&mut message)? {
                 0 => return Ok(()),
@@ -144,8 +144,8 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
     time.map_err(&failed)
 }
 
-/// Nanoseconds of a message one way, two of which are a round trip, in the part of the measured round trips that is the median of all
-/// [`PARTS`]. `ask` is told to end with 0.
+/// Nanoseconds of a message one way, which is half of a round trip: the median over [`PARTS`] parts
+/// of the measured round trips. `ask` is called with 0 at the end.
 fn exchange(
     rounds: Rounds,
     answer: impl FnOnce() -> std::io::Result<()> + Send,
@@ -180,7 +180,7 @@ fn stream(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
         let writing = scope.spawn(move || -> std::io::Result<()> {
             let message = vec![0x5a; WRITE];
             let mut client = client;
-            // As much again to warm up: until then, the window grows.
+            // The first half is the warm-up, in which the TCP window grows.
             for _ in 0..2 * total / WRITE as u64 {
                 client.write_all(&message)?;
             }

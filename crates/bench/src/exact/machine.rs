@@ -1,6 +1,7 @@
-//! A machine whose clock counts the instructions of its one processor, one a nanosecond: the same image gives the same digits.
+//! An emulated machine with one processor, whose clock counts instructions, one a nanosecond. The
+//! same image gives the same digits.
 //!
-//! Nothing reaches it from outside: no network, no disk, no time of day, no noise for its random numbers.
+//! It has no external input: no network, no disk, no time of day, and no random numbers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,12 @@ use crate::process::Process;
 use crate::{Error, Result, Stop};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// How long the machine may take for everything, on a busy host.
+/// How long the machine may take, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// What the first process prints last, with the exit code of the measurement.
+/// The marker of the last line of output, before the exit code of the measurement.
 const END: &str = "weft-exact-end ";
 
-/// The kernel that the machine boots, in a directory as `scripts/fetch-guest-kernel.sh` makes it.
+/// The kernel of the emulated machine, in a directory that `scripts/fetch-guest-kernel.sh` makes.
 #[derive(Clone, Debug)]
 pub struct Kernel(PathBuf);
 
@@ -27,7 +28,7 @@ impl Kernel {
     /// The kernel in `directory`.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none, or no emulator.
+    /// [`Error::Missing`] when the kernel or the emulator is not installed.
     pub fn open(directory: &Path) -> Result<Self> {
         if !directory.join("complete").exists() {
             return Err(Error::Missing {
@@ -52,7 +53,7 @@ impl Kernel {
     /// Its version, as the name of Debian's package.
     ///
     /// # Errors
-    /// The file that says it cannot be read.
+    /// The file with the version cannot be read.
     pub fn version(&self) -> Result<String> {
         let path = self.0.join("complete");
         let text =
@@ -64,10 +65,11 @@ impl Kernel {
         &self.0
     }
 
-    /// Boots `root`, waits until the machine has ended, and returns what the measurement has printed.
+    /// Boots the root file system `root`, waits until the machine has ended, and returns the output
+    /// of the measurement.
     ///
     /// # Errors
-    /// The emulator does not start, takes longer than 10 minutes, or the measurement fails: its output is in the error.
+    /// The emulator does not start, it takes longer than 10 minutes, or the measurement fails.
     pub(super) fn run(&self, root: &[u8], stop: &Stop) -> Result<String> {
         let scratch = Scratch::create_anywhere()?;
         let file = |name: &str| scratch.path().join(name);

@@ -15,9 +15,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Every contender is measured in a machine of its own, beside one veth pair between the same guests (the *wire*) with the same
-//! modules loaded: some modules, such as Open vSwitch's, make the wire itself dearer. What *switching* costs is the
-//! difference. On a [`Wire`] between two hosts of one machine a packet is one that its sender still has, unless it hands over copies. An emulated instruction is one nanosecond whatever it does, so copies weigh less here than on silicon.
+//! Every contender runs in an emulated machine of its own. The same machine, with the same modules,
+//! also measures one veth pair between the same guests, the *wire*: some modules, such as that of
+//! Open vSwitch, make the wire costlier. *Switching* is the difference of the two.
+//!
+//! Every emulated instruction takes one nanosecond, so memory copies weigh less than on hardware.
 
 mod count;
 mod gate;
@@ -48,49 +50,49 @@ pub struct Programs {
     pub weft_bench: PathBuf,
 }
 
-/// How much is sent.
+/// The number of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rounds {
-    /// Round trips before any count.
+    /// Round trips before the measurement.
     pub warm_up: u32,
-    /// Round trips that count, over TCP and over UDP.
+    /// Measured round trips, over TCP and over UDP.
     pub measured: u32,
-    /// KiB of a stream that count; as many go before.
+    /// Measured KiB of a stream, after a warm-up of the same size.
     pub stream_kib: u32,
 }
 
 impl Rounds {
-    /// For results that are kept.
+    /// For kept results.
     pub const FULL: Self = Self { warm_up: 500, measured: 2000, stream_kib: 32 << 10 };
-    /// For a look.
+    /// For the regression gate and for quick comparisons.
     pub const SHORT: Self = Self { warm_up: 200, measured: 500, stream_kib: 8 << 10 };
 }
 
-/// Instructions, each on the whole way from one program to the other. Of messages it is the median of 25 equal parts of the round trips, of a
-/// stream the mean.
+/// Instructions from one program to the other: for messages the median of 25 equal parts of the round
+/// trips, for a stream the mean.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Counts {
-    /// Of a message of one byte over TCP, one way, its acknowledgement included.
+    /// A message of one byte over TCP, one way, including its acknowledgement.
     pub tcp: f64,
-    /// Of a datagram of 16 bytes, one way.
+    /// A datagram of 16 bytes, one way.
     pub udp: f64,
-    /// Of a KiB of a TCP stream.
+    /// A KiB of a TCP stream.
     pub stream: f64,
 }
 
-/// One contender.
+/// The counts of one contender.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// With the contender.
+    /// The counts with the contender.
     pub total: Counts,
-    /// With one veth pair in place of it, in the same machine with the same modules.
+    /// The counts with one veth pair in its place, in the same machine with the same modules.
     pub wire: Counts,
 }
 
 impl Row {
-    /// What the contender costs: the total less the wire.
+    /// The cost of switching: the total minus the wire.
     pub fn switching(&self) -> Counts {
         Counts {
             tcp: self.total.tcp - self.wire.tcp,
@@ -103,7 +105,8 @@ impl Row {
 /// Boots a machine and measures `contender` in it.
 ///
 /// # Errors
-/// A module or a program is missing, the machine does not end, or traffic does not flow in it; [`Wire::refuses`].
+/// A module or a program is missing, the machine does not end, traffic does not flow in it, or the
+/// contender is not counted on this wire ([`Wire::refuses`]).
 pub fn measure(
     contender: Contender,
     kernel: &Kernel,

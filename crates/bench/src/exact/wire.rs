@@ -1,4 +1,4 @@
-//! How packets get from one host to the other.
+//! How the wire between two emulated hosts delivers packets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,23 +8,25 @@ use serde::{Deserialize, Serialize};
 use crate::lab::{Contender, Datapath, GUEST_DEVICE, Lab, UPLINK};
 use crate::{Error, Result};
 
-/// What the receiver of a TCP segment gets, where both hosts are one machine.
+/// The TCP segments that the receiver gets, although both hosts are one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
-    /// The packet itself, of which the sender's socket has the head, too, until it is acknowledged: what a veth pair does. Whoever changes
-    /// its headers has to give it a head of its own first, as eBPF programs do that take outer headers off.
+    /// The sender's own packets, as a veth pair delivers them. The sender's socket shares their
+    /// headers until they are acknowledged. A receiver that changes the headers, such as an eBPF
+    /// program that decapsulates, must copy them first.
     #[default]
     Shared,
-    /// A packet that is nobody else's, as from a network card.
+    /// Packets that nobody shares, as a network card delivers them.
     Copies,
 }
 
 impl Wire {
-    /// Has what leaves a host in `lab`, or without hosts a guest, leave as this says. `contender` has joined the guests already.
+    /// Makes the uplinks of `lab`, or without hosts its guests, send as this wire does. `contender`
+    /// must have joined the guests already.
     ///
     /// # Errors
-    /// The kernel refuses the program.
+    /// The kernel refuses the eBPF program.
     pub(super) fn lay(self, lab: &Lab<'_>, contender: Contender) -> Result<()> {
         if self == Self::Shared {
             return Ok(());
@@ -44,8 +46,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Why `contender` is not counted on it, if so: what is in userspace sends packets of its own, which nothing copies once more, while the
-    /// veth pair that is taken off its total would copy them.
+    /// Why `contender` cannot be counted on this wire, if so. A userspace switch always sends packets
+    /// of its own, so this wire would not change them, while it would change the veth pair that is
+    /// subtracted.
     pub fn refuses(self, contender: Contender) -> Option<&'static str> {
         let in_userspace = matches!(
             contender,
@@ -56,7 +59,7 @@ impl Wire {
             .then_some("its packets are nobody else's on either wire: count it on the shared one")
     }
 
-    /// What the kernel needs for it, in modules.
+    /// The kernel modules that it needs.
     pub(super) const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Shared => &[],

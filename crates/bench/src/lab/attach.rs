@@ -10,7 +10,7 @@ use super::{kernel, ovs, weft};
 use crate::{Error, Result};
 
 impl Contender {
-    /// Why this contender cannot take part on this machine, if so; `weft` is the program that would be run.
+    /// Why this contender is unavailable on this machine, if it is; `weft` is the program to run.
     pub fn unavailable(self, weft: &Path) -> Option<String> {
         match self {
             Self::Ovs(datapath, _) => ovs::unavailable(datapath),
@@ -20,11 +20,12 @@ impl Contender {
         }
     }
 
-    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for weft's own tunnels. A
-    /// process may still be starting when this returns: wait for a ping.
+    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for weft's
+    /// own tunnels. A process may still be starting when this returns: wait for a ping.
     ///
     /// # Errors
-    /// The kernel refuses a device, a program cannot be started, or the tunnel does not go over this underlay.
+    /// The kernel refuses a device, a program cannot be started, or the tunnel does not support the
+    /// address family of this underlay.
     pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
         match self {
             Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),

@@ -1,4 +1,4 @@
-//! What joins the guests: weft with one of its tunnels, or something to compare it with.
+//! The ways to join guests that are compared: weft with each tunnel, and other switches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use super::host::Guest;
 use super::shape::Family;
 use crate::{Error, Result};
 
-/// The network identifier of every contender that has one, and the outer of two VLANs.
+/// The VNI or key of every tunnel that has one, and the outer VLAN of QinQ.
 pub(super) const LAB_VNI: u32 = 100;
-/// The inner of two VLANs.
+/// The inner VLAN of QinQ.
 pub(super) const LAB_INNER_VLAN: u16 = 200;
 
 /// A tunnel device of the kernel.
@@ -24,32 +24,32 @@ pub enum KernelTunnel {
     QinQ,
 }
 
-/// What Open vSwitch puts guests' frames into.
+/// The encapsulation of Open vSwitch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the names of protocols")]
 pub enum OvsTunnel {
-    /// Nothing: the uplink is a port of the guests' bridge.
+    /// No tunnel: the uplink is a port of the guests' bridge.
     Bridge,
     Vxlan,
     Geneve,
     Gre,
-    /// Two tags, pushed and popped by flows of OpenFlow.
+    /// Two tags, pushed and popped by OpenFlow flows.
     QinQ,
 }
 
-/// Where a switch forwards.
+/// Where a switch forwards packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Datapath {
-    /// In a process.
+    /// In userspace.
     User,
-    /// In the kernel: weft's programs, Open vSwitch's module.
+    /// In the kernel: weft's eBPF programs, or the module of Open vSwitch.
     Kernel,
 }
 
 /// A way to join the guests of a [`Lab`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Contender {
-    /// One veth pair from each guest to its counterpart, hosts left out: the load without any switching.
+    /// One veth pair from each guest to its counterpart, without hosts: a load without switching.
     Direct,
     /// A Linux bridge on each host with the guests and the uplink as its ports: no tunnel.
     LinuxBridge,
@@ -74,7 +74,7 @@ impl KernelTunnel {
         }
     }
 
-    /// What it takes from the guests' MTU, in bytes.
+    /// Bytes by which it reduces the guests' MTU.
     pub(super) const fn overhead(self, family: Family) -> u16 {
         match self {
             Self::Vxlan | Self::Geneve => 30 + family.header_bytes(),
@@ -88,7 +88,7 @@ impl OvsTunnel {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Bridge, Self::Vxlan, Self::Geneve, Self::Gre, Self::QinQ];
 
-    /// Its name, which is also that of the interface type where it has one.
+    /// Its name, which is also its interface type where it has one.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Bridge => "bridge",
@@ -99,7 +99,7 @@ impl OvsTunnel {
         }
     }
 
-    /// It has an interface of its own, and goes over the underlay's addresses.
+    /// True when it has an interface of its own and uses the underlay's IP addresses.
     pub(super) const fn is_routed(self) -> bool {
         matches!(self, Self::Vxlan | Self::Geneve | Self::Gre)
     }
@@ -138,7 +138,7 @@ impl Contender {
         Self::Weft(Datapath::User, tunnel)
     }
 
-    /// All of them, in the order of tables.
+    /// All of them, in the order of reports.
     pub fn all() -> Vec<Self> {
         let kernel = KernelTunnel::ALL.map(Self::Kernel);
         let ovs = Datapath::ALL.map(|datapath| OvsTunnel::ALL.map(|t| Self::Ovs(datapath, t)));
@@ -150,7 +150,7 @@ impl Contender {
         all
     }
 
-    /// True for what this project makes, false for what it is compared with.
+    /// True for weft, false for what it is compared with.
     pub fn is_weft(self) -> bool {
         matches!(self, Self::Weft(..))
     }

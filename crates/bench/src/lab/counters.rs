@@ -1,4 +1,4 @@
-//! The counters of a lab: frames on the underlay, and retransmitted TCP segments.
+//! The counters of a lab: underlay frames, and retransmitted TCP segments.
 
 use super::host::Guest;
 use crate::{Error, Result};
@@ -14,12 +14,12 @@ pub struct WireCounters {
     pub dropped: u64,
 }
 
-/// TCP segments that the namespace of `guest` has retransmitted since it was made (RetransSegs of RFC 4022).
+/// TCP segments that the namespace of `guest` has retransmitted (RetransSegs of RFC 4022).
 ///
 /// # Errors
 /// The kernel's statistics cannot be read.
 pub fn retransmitted(guest: &Guest) -> Result<u64> {
-    // Of the thread, not of the process: it is the thread that is in the namespace.
+    // /proc/self would be the process, which is in another namespace than this thread.
     let path = "/proc/thread-self/net/snmp";
     let text =
         guest.run(|| std::fs::read_to_string(path))?.map_err(Error::io(format!("read {path}")))?;

@@ -1,4 +1,4 @@
-//! The hosts and guests of a lab: network namespaces, with the addresses that they have.
+//! The hosts and guests of a lab: network namespaces and their addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use wire::MacAddr;
 use super::shape::Family;
 use crate::{Error, Result};
 
-/// The device that joins the hosts, on either of them.
+/// The device that joins the hosts, on both of them.
 pub const UPLINK: &str = "uplink";
 /// The guests' device.
 pub const GUEST_DEVICE: &str = "eth0";
@@ -36,7 +36,7 @@ impl Host {
         &self.netns
     }
 
-    /// Links and addresses of its namespace.
+    /// The rtnetlink socket of its namespace.
     pub fn netlink(&self) -> &Netlink {
         &self.netlink
     }
@@ -74,7 +74,7 @@ impl Guest {
         format!("h{}g{}", self.host + 1, self.number + 1)
     }
 
-    /// The place of its host in [`Lab::hosts`].
+    /// The index of its host in [`Lab::hosts`](super::Lab::hosts).
     pub fn host(&self) -> usize {
         self.host
     }
@@ -104,8 +104,8 @@ impl Guest {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, self.host as u16 + 1, self.number as u16 + 1)
     }
 
-    /// The core to which its traffic is pinned: guests of one host share a core, so that sender and receiver never do
-    /// (on a machine with more than one).
+    /// The processor to which its traffic is pinned. Guests of one host share a processor, and with
+    /// two processors or more the hosts do not.
     pub fn cpu(&self) -> usize {
         cpu_of(self.host, processors())
     }
@@ -118,7 +118,7 @@ impl Guest {
         Ok(self.netns.run_in(work)?)
     }
 
-    /// Gives `eth0`, which is there already, the guest's addresses.
+    /// Adds the guest's addresses to its existing `eth0`.
     pub(super) fn configure(&self) -> Result<()> {
         let netlink = self.netns.netlink()?;
         let index = netlink.index_of(GUEST_DEVICE)?;
@@ -127,19 +127,19 @@ impl Guest {
     }
 }
 
-/// The numbers of the processors that this process could use when it first asked, in order, at least one: a thread that is pinned
+/// The processors that this process could use at the first call, at least one. Pinning a thread
 /// later does not change them.
 pub fn processors() -> &'static [usize] {
     static ALL: OnceLock<Vec<usize>> = OnceLock::new();
     ALL.get_or_init(|| netdev::cpu::usable().ok().filter(|a| !a.is_empty()).unwrap_or(vec![0]))
 }
 
-/// The one of `processors`, of which there is one, that guests of host `host` share.
+/// The one of `processors` that the guests of host `host` share.
 fn cpu_of(host: usize, processors: &[usize]) -> usize {
     processors.get(host % processors.len().max(1)).copied().unwrap_or(0)
 }
 
-/// Switches `features` of `link` on or off. One that this kernel does not know is as good as off.
+/// Switches `features` of `link` on or off. A feature that this kernel does not know counts as off.
 pub(super) fn switch(ethtool: &Ethtool, link: &str, features: &[&str], on: bool) -> Result<()> {
     let wanted: Vec<_> = features.iter().map(|&name| (name, on)).collect();
     let unchanged = ethtool.set_features(link, &wanted)?;
@@ -154,17 +154,17 @@ pub(super) fn switch(ethtool: &Ethtool, link: &str, features: &[&str], on: bool)
     }
 }
 
-/// A namespace with the settings of a lab.
+/// Creates a namespace with the settings of a lab.
 pub(super) fn namespace(name: &str) -> Result<OwnedNetns> {
     let netns = OwnedNetns::create(name)?;
     for (key, value) in [
-        // Ping sockets are for root's group too.
+        // Ping sockets need a group range that includes root's group.
         ("net/ipv4/ping_group_range", "0 2147483647"),
-        // Link-local addresses are usable at once, like those that the lab gives.
+        // Without duplicate address detection, link-local addresses are usable at once.
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
-        // For programs that do not choose theirs, or do so when they are connected already: where the host's is BBR, they would be
-        // paced by timers. The others are not for namespaces to choose.
+        // The default for programs that do not choose, or choose only once connected. If it were the
+        // host's BBR, timers would pace them. Other algorithms cannot be set in a namespace.
         ("net/ipv4/tcp_congestion_control", "reno"),
     ] {
         netns.sysctl(key, value)?;
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_are_pinned_to_processors_that_there_are() {
+    fn guests_are_pinned_to_existing_processors() {
         assert_eq!([0, 1].map(|host| cpu_of(host, &[0, 1])), [0, 1]);
         assert_eq!([0, 1].map(|host| cpu_of(host, &[2, 5, 7])), [2, 5]);
         assert_eq!([0, 1].map(|host| cpu_of(host, &[3])), [3, 3]);

@@ -1,4 +1,4 @@
-//! What the kernel has to join guests with: veth pairs, bridges, and tunnel devices.
+//! The contenders of the kernel: veth pairs, bridges, and tunnel devices.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ use super::session::check_privileges;
 use super::underlay::{Lab, host_end};
 use crate::{Error, Result};
 
-/// The source port of a tunnel whose flows are not told apart.
+/// The source port of a tunnel that does not encode the inner flow in it.
 const ONE_PORT: u16 = 49_152;
 
 /// Makes `eth0` of `guest` one end of a veth pair whose other end, `g1` or `g2`, is on its host.
@@ -39,7 +39,8 @@ fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {
     LinkSpec::new(GUEST_DEVICE).mac(guest.mac()).mtu(mtu).up().netns(guest.netns())
 }
 
-/// A bridge on each host with its guests as ports; `add_uplink` adds the way to the other host.
+/// Makes a bridge on each host with its guests as ports; `add_uplink` adds the path to the other
+/// host.
 fn bridged(
     lab: &Lab<'_>,
     guest_mtu: u16,
@@ -56,8 +57,8 @@ fn bridged(
     Ok(Attachment::new(Vec::new(), None, guest_mtu))
 }
 
-/// A kernel with `br_netfilter` takes bridged packets through the firewall of IP unless told otherwise. Nobody has a rule here, and the
-/// limit that everything is measured by is the bridge alone.
+/// Keeps bridged packets out of netfilter, where `br_netfilter` would send them. There are no rules
+/// in a lab, and the bridge alone is the base of all comparisons.
 fn without_netfilter(host: &Host) -> Result<()> {
     for table in ["iptables", "ip6tables", "arptables"] {
         match host.netns().sysctl(&format!("net/bridge/bridge-nf-call-{table}"), "0") {
@@ -86,7 +87,7 @@ pub(super) fn tunnel(lab: &Lab<'_>, tunnel: KernelTunnel) -> Result<Attachment> 
     })
 }
 
-/// The tunnel device of `host`, and what it stands on.
+/// The tunnel device of `host`; its parent device is created if it needs one.
 fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'static>> {
     let vni = Vni::new(LAB_VNI).ok_or_else(|| Error::Traffic("the VNI of the lab".into()))?;
     let other = lab.other(host);
@@ -113,7 +114,7 @@ fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'st
         }
         KernelTunnel::QinQ => {
             let outer = VlanSpec { parent: uplink, id: LAB_VNI as u16, service: true };
-            // Its own MTU is what the uplink leaves; the inner tag's device takes four bytes more of it.
+            // Its MTU is that of the uplink, so the inner tag's device can have four bytes less.
             let spec = LinkSpec::new("stag").up();
             let parent = host.netlink().create(&spec, &LinkKind::Vlan(outer))?;
             LinkKind::Vlan(VlanSpec { parent, id: LAB_INNER_VLAN, service: false })
@@ -121,7 +122,7 @@ fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'st
     })
 }
 
-/// Why this kernel has no such devices, if so: one is made, in a namespace of its own.
+/// Why this kernel has no such device, if so. Creates one in a temporary namespace to find out.
 pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
     let probe = || -> Result<()> {
         let netns = OwnedNetns::create(&format!("{}probe", names::prefix()))?;
@@ -146,7 +147,7 @@ pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
     }
 }
 
-/// One veth pair from each guest to its counterpart, hosts left out.
+/// One veth pair from each guest to its counterpart, without hosts.
 pub(super) fn direct(lab: &Lab<'_>) -> Result<Attachment> {
     let mtu = lab.guest_mtu(0)?;
     for number in 0..lab.shape().guests_per_host {

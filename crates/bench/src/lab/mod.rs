@@ -1,14 +1,14 @@
-//! Two hosts, joined by an underlay, with two guests each unless their [`Shape`] says otherwise: all of them network
-//! namespaces of this machine.
+//! A lab: two hosts joined by an underlay, each with two guests unless its [`Shape`] differs. Hosts
+//! and guests are network namespaces of this machine.
 //!
 //! ```text
-//!   h1g1   h1g2                     h2g1   h2g2      guests: eth0 (made by the contender), 10.77.0.<host><guest>/24
+//!   h1g1   h1g2                     h2g1   h2g2      guests: eth0, 10.77.0.<host><guest>/24
 //!     |      |                        |      |
 //!   [    h1    ] uplink ---- uplink [    h2    ]     hosts: 192.0.2.<host>/24, 2001:db8::<host>/64
 //! ```
 //!
-//! A [`Lab`] is the same for every [`Contender`]; how frames get from `eth0` to `uplink` is the contender's affair.
-//! Everything lives in the namespaces, and these end when the lab is dropped.
+//! A [`Lab`] is the same for every [`Contender`]. The contender creates the `eth0` of the guests and
+//! joins it to `uplink`. Dropping the lab removes all namespaces.
 
 mod attach;
 mod attachment;

@@ -1,13 +1,13 @@
-//! The names of the namespaces and directories of a lab, from which their session can be told.
+//! The names of a lab's namespaces and directories. They contain the process of the session.
 
-/// Namespaces and directories of a lab are called `weft-<pid of the session>-<host, guest or number>`.
+/// The names are `weft-<pid>-<host, guest or number>`.
 const PREFIX: &str = "weft-";
-/// The beginning of the names of this process's namespaces.
+/// The prefix of the names of this process.
 pub(super) fn prefix() -> String {
     format!("{PREFIX}{}-", std::process::id())
 }
 
-/// The process that a namespace or directory called `name` belongs to, if it is one of a lab.
+/// The process that owns a namespace or directory called `name`, if it is one of a lab.
 pub(super) fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
     if rest.is_empty() { None } else { pid.parse().ok() }

@@ -9,16 +9,17 @@ use super::host::{GUEST_DEVICE, UPLINK};
 use super::shape::Family;
 use super::underlay::Lab;
 
-/// The network file of `lab` with `tunnel` between the hosts: both hosts, one logical switch, all four guests.
+/// The network file of `lab`: both hosts, and one logical switch with all guests on `tunnel`.
 pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
     flat_network(lab, tunnel, "")
 }
 
-/// As [`network_toml`], with these lines in the logical switch.
+/// As [`network_toml`], with these additional lines in the logical switch.
 pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> String {
     let shape = lab.shape();
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
-    // Those of the kernel, beside which it is measured, have one unless told otherwise; left to itself weft would choose.
+    // The kernel's tunnels, with which weft is compared, send a checksum by default; weft's own
+    // default depends on the host.
     let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
     if let Some(checksum) = shape.outer_checksum.or(is_udp.then_some(true)) {
         // Writing to a string cannot fail.
@@ -54,7 +55,7 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
     text
 }
 
-/// What tells the frames of the logical switch `number`, from 0, from those of others.
+/// The segment of the logical switch `number`, from 0: its VNI or its VLANs.
 pub(super) fn segment(tunnel: TunnelType, number: u32) -> String {
     match tunnel {
         TunnelType::Vlan => format!("vlan = {}", LAB_VNI + number),

@@ -1,9 +1,9 @@
-//! Open vSwitch: an instance for each host, with directories of its own, so that one that already runs on the machine is
-//! left alone.
+//! Open vSwitch in a lab: one instance for each host, with its own directories, so that an instance
+//! of this machine is not disturbed.
 //!
-//! On each host `br-int` has the guests and the tunnel port. With the userspace datapath, `br-phy` owns the uplink and the
-//! underlay address, the usual arrangement for userspace tunnelling; with the kernel's they stay the host's. Without a tunnel, and for
-//! QinQ, the uplink is a port of `br-int`.
+//! On each host `br-int` has the guests and the tunnel port. With the userspace datapath, `br-phy`
+//! owns the uplink and the underlay address, as is usual for userspace tunnels. With the kernel
+//! datapath, the host keeps them. Without a tunnel and for QinQ, the uplink is a port of `br-int`.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::process::{self, Process};
 use crate::{Error, Result, Stop};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// There when the kernel's module is loaded, or part of the kernel.
+/// Exists when the kernel's module is loaded or built in.
 const MODULE: &str = "/sys/module/openvswitch";
-/// The uplink's number where it is a port of the guests' bridge.
+/// The OpenFlow port number of the uplink where it is a port of the guests' bridge.
 const UPLINK_PORT: u16 = 1000;
-/// How long a configuration step may take; it includes the start of the switch.
+/// How long a configuration step may take, including the start of the switch.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
-/// It takes frames as a wire would carry them: whole checksums, no super-packets.
+/// The userspace datapath cannot handle super-packets and partial checksums of its ports.
 const GUEST_FEATURES_OFF: &[&str] = &[
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -37,7 +37,7 @@ const GUEST_FEATURES_OFF: &[&str] = &[
     "tx-checksum-ip-generic",
 ];
 
-/// Why Open vSwitch cannot take part, if so.
+/// Why Open vSwitch is unavailable, if it is.
 pub(super) fn unavailable(datapath: Datapath) -> Option<String> {
     if datapath == Datapath::Kernel && !Path::new(MODULE).exists() {
         return Some("the kernel's module openvswitch is not loaded".to_owned());
@@ -48,7 +48,7 @@ pub(super) fn unavailable(datapath: Datapath) -> Option<String> {
     (!installed).then(|| "not installed (Debian package openvswitch-switch)".to_owned())
 }
 
-/// The path of a program: its daemons are in directories that a user's PATH may lack.
+/// The path of a program. The daemons are in directories that a user's PATH may lack.
 fn program(name: &str) -> Option<PathBuf> {
     let usual = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -83,7 +83,7 @@ pub(super) fn attach(lab: &Lab<'_>, datapath: Datapath, tunnel: OvsTunnel) -> Re
     Ok(Attachment::new(processes, Some(scratch), guest_mtu))
 }
 
-/// One Open vSwitch, by its directory.
+/// One Open vSwitch with its directory.
 struct Instance<'a> {
     host: &'a Host,
     directory: PathBuf,
@@ -91,7 +91,7 @@ struct Instance<'a> {
 }
 
 impl<'a> Instance<'a> {
-    /// Makes the directory and an empty database in it.
+    /// Creates the directory, and an empty database in it.
     fn create(host: &'a Host, parent: &Path, stop: &'a Stop) -> Result<Self> {
         let directory = parent.join(host.name());
         let what = format!("create {}", directory.display());
@@ -103,7 +103,7 @@ impl<'a> Instance<'a> {
         Ok(instance)
     }
 
-    /// Starts database and switch; the switch comes first, so that it is also stopped first.
+    /// Starts database and switch. The switch is the first element, so that it is stopped first.
     fn start(&self) -> Result<[Process; 2]> {
         let name = |program: &str| format!("{program} of {}", self.host.name());
         let mut database = self.command("ovsdb-server");
@@ -113,7 +113,7 @@ impl<'a> Instance<'a> {
             .arg(format!("--unixctl={}", self.file("db.ctl").display()))
             .args(["-vconsole:warn", "-vsyslog:off"]);
         let database = Process::spawn(name("ovsdb-server"), database)?;
-        // Its socket has a name before it listens.
+        // The socket file exists before the server listens.
         self.stop.wait_for("ovsdb-server that listens", STEP_LIMIT, || {
             Ok(UnixStream::connect(self.file("db.sock")).ok().map(drop))
         })?;
@@ -126,7 +126,7 @@ impl<'a> Instance<'a> {
         Ok([Process::spawn(name("ovs-vswitchd"), switch)?, database])
     }
 
-    /// Bridges, guests and tunnel; returns when the switch has applied them.
+    /// Configures bridges, guests and tunnel; returns when the switch has applied them.
     fn configure(
         &self,
         lab: &Lab<'_>,
@@ -160,7 +160,7 @@ impl<'a> Instance<'a> {
                 script += &format!(" options:csum={checksum}");
             }
         } else {
-            // Flows name ports by their numbers.
+            // The flows below refer to ports by number.
             script += &format!(
                 " -- set open_vswitch . other_config:vlan-limit=2 \
                  -- add-port br-int {UPLINK} -- set interface {UPLINK} ofport_request={UPLINK_PORT}"
@@ -174,7 +174,8 @@ impl<'a> Instance<'a> {
         self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Each pair of guests has two tags, of which the inner one is its own. The study pushed one, for guests that had one already.
+    /// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed one,
+    /// because its guests were tagged already.)
     fn add_tag_flows(&self, guests: usize) -> Result<()> {
         let mut flows = vec![format!(
             "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"
@@ -225,7 +226,7 @@ impl<'a> Instance<'a> {
     }
 }
 
-/// Moves the underlay's addresses from the uplink, which now belongs to `br-phy`, to `br-phy` itself.
+/// Moves the underlay's addresses from the uplink, a port of `br-phy` now, to `br-phy` itself.
 fn move_underlay(host: &Host, family: Family) -> Result<()> {
     let netlink = host.netlink();
     let uplink = netlink.index_of(UPLINK)?;

@@ -1,5 +1,5 @@
-//! What weft's network file has beside the switch of all contenders: access control lists, and a logical router to a second switch
-//! with one guest more on each host.
+//! The part of weft's network file that other contenders lack: ACLs, and a logical router to a second
+//! switch with one more guest on each host.
 //!
 //! ```text
 //!   h1g1  h1g2  h2g1  h2g2                h1r   h2r      10.78.0.<host>1/24, behind the router
@@ -7,7 +7,7 @@
 //!   [        lab        ] --- core --- [    far    ]
 //! ```
 //!
-//! The guests that are compared stay in one switch, as with every contender, but what reaches them is let in by a list.
+//! The measured guests are in one switch, as with every contender; an ACL entry allows their traffic.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,27 +23,28 @@ use super::network_file::{flat_network, segment};
 use super::underlay::Lab;
 use crate::{Error, Result, Stop};
 
-/// The TCP port that the list of the second switch rejects, telnet's.
-pub const REFUSED_PORT: u16 = 23;
-/// The switch of the guests that are compared, and the one behind the router.
+/// The TCP port that an ACL of the second switch rejects (telnet).
+pub const REJECTED_PORT: u16 = 23;
+/// The switch of the measured guests, and the switch behind the router.
 pub const SWITCHES: [&str; 2] = ["lab", "far"];
-/// The router in the switch of the guests that are compared.
+/// The router's IPv4 address in the switch of the measured guests.
 pub const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// The same for IPv6.
+/// The router's IPv6 address in the switch of the measured guests.
 pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0xffff);
 const FAR_GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const FAR_GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 0xffff);
 const LAB_MAC: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xff, 1]);
 const FAR_MAC: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xff, 2]);
-/// How long a guest's device may take to come.
+/// How long a guest's device may take to appear.
 const DEVICE_LIMIT: Duration = Duration::from_secs(3);
 
-/// The match of the entry that rejects.
-pub const REFUSING: &str = "tcp.dst == 23";
-/// The match of the entry that lets in what is measured. Wider than the lab, so that it is also for sources that scenarios make up.
-pub const LETTING_IN: &str = "ip4.src == $inside4 || ip6.src == $inside6";
+/// The match of the ACL entry that rejects connections.
+pub const REJECT_MATCH: &str = "tcp.dst == 23";
+/// The match of the ACL entry that allows the measured traffic. It covers more than the lab's
+/// addresses, because scenarios also send from made-up sources.
+pub const ALLOW_MATCH: &str = "ip4.src == $inside4 || ip6.src == $inside6";
 
-/// See the module. Dropping it removes its guests.
+/// The ACLs, the router and the guests behind it. Dropping it removes the guests.
 #[derive(Debug)]
 pub struct Policy {
     guests: Vec<RoutedGuest>,
@@ -86,7 +87,7 @@ impl RoutedGuest {
 }
 
 impl Policy {
-    /// Makes the guests behind the router; they have no device yet.
+    /// Creates the guests behind the router, which have no device yet.
     ///
     /// # Errors
     /// The kernel refuses a namespace.
@@ -105,7 +106,7 @@ impl Policy {
 
     /// The network file of `lab` with `tunnel` between the hosts.
     pub fn network_toml(&self, lab: &Lab<'_>, tunnel: TunnelType) -> String {
-        // The guests' questions cross the tunnel, as they do with the other contenders.
+        // The guests' ARP requests cross the tunnel, as they do with the other contenders.
         let mut text = flat_network(lab, tunnel, "arp_responder = false\n");
         let far = segment(tunnel, 1);
         let _ = write!(text, "\n[[logical_switch]]\nname = \"far\"\n{far}\n");
@@ -124,25 +125,25 @@ impl Policy {
         text + &router() + &lists()
     }
 
-    /// Gives the guests of both switches their way over the router.
+    /// Adds routes over the router to the guests of both switches.
     ///
     /// # Errors
     /// A guest of the second switch has no device within 3 s, or [`Error::Interrupted`].
-    pub fn lead(&self, lab: &Lab<'_>, stop: &Stop) -> Result<()> {
+    pub fn add_routes(&self, lab: &Lab<'_>, stop: &Stop) -> Result<()> {
         for guest in lab.guests() {
             let far = self.guests.first().map(|far| [far.ip4().into(), far.ip6().into()]);
-            lead(guest.netns(), far, [GATEWAY4.into(), GATEWAY6.into()], stop)?;
+            add_routes(guest.netns(), far, [GATEWAY4.into(), GATEWAY6.into()], stop)?;
         }
         for guest in &self.guests {
             let near = lab.guests().first().map(|near| [near.ip4().into(), near.ip6().into()]);
-            lead(&guest.netns, near, [FAR_GATEWAY4.into(), FAR_GATEWAY6.into()], stop)?;
+            add_routes(&guest.netns, near, [FAR_GATEWAY4.into(), FAR_GATEWAY6.into()], stop)?;
         }
         Ok(())
     }
 }
 
-/// Routes to the networks of `there`, IPv4 and IPv6, by `gateways`.
-fn lead(
+/// Adds routes to the IPv4 and IPv6 networks of `there` over `gateways`.
+fn add_routes(
     netns: &Netns,
     there: Option<[IpAddr; 2]>,
     gateways: [IpAddr; 2],
@@ -155,7 +156,7 @@ fn lead(
             .map_err(|_| Error::Traffic(format!("{there}/{len} is no prefix")))?;
         let route = Route::via(prefix, gateway);
         let mut last = String::new();
-        // Before there is a device, no router can be reached.
+        // Before the device exists, the router is unreachable.
         let added = stop.wait_for("a route", DEVICE_LIMIT, || match netlink.add_route(&route) {
             Ok(()) => Ok(Some(())),
             Err(error) => {
@@ -184,7 +185,7 @@ fn router() -> String {
     format!("\n[[logical_router]]\nname = \"core\"\n{near}{far}")
 }
 
-/// What comes from elsewhere is dropped, and so is what goes to [`REFUSED_PORT`] of the second switch: its sender is told.
+/// The ACLs: they drop packets of other sources, and reject [`REJECTED_PORT`] in the second switch.
 fn lists() -> String {
     let entry = |switch: &str, priority: u16, condition: &str, action: &str| {
         format!(
@@ -196,9 +197,9 @@ fn lists() -> String {
         "\n[address_set]\ninside4 = [\"10.0.0.0/8\"]\ninside6 = [\"fd00::/8\", \"fe80::/10\"]\n",
     );
     for switch in SWITCHES {
-        text += &entry(switch, 200, LETTING_IN, "allow");
+        text += &entry(switch, 200, ALLOW_MATCH, "allow");
         text += &entry(switch, 100, "ip", "drop");
     }
     let [_, far] = SWITCHES;
-    text + &entry(far, 300, REFUSING, "reject")
+    text + &entry(far, 300, REJECT_MATCH, "reject")
 }

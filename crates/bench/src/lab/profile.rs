@@ -1,4 +1,4 @@
-//! What the underlay's network card is able to do, imitated by switching off offloads of its veth devices.
+//! The offloads of the underlay's network card, imitated with the features of a veth pair.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ const TUNNEL_SEGMENTATION: &[&str] = &[
     "tx-gre-segmentation",
     "tx-gre-csum-segmentation",
 ];
-/// Trains of UDP datagrams (UDP_SEGMENT).
+/// UDP segmentation offload (UDP_SEGMENT).
 const UDP_SEGMENTATION: &[&str] = &["tx-udp-segmentation"];
 /// Plain TCP segmentation.
 const TCP_SEGMENTATION: &[&str] = &[
@@ -25,10 +25,10 @@ const TCP_SEGMENTATION: &[&str] = &[
     "tx-tcp6-segmentation",
 ];
 
-/// Receive offload, which veth has but does not use unless told to.
+/// Receive offload, which veth supports but does not enable by default.
 const RECEIVE_OFFLOAD: &[&str] = &["rx-gro"];
 
-/// An underlay profile. All of them have checksum offload, scatter-gather and GRO, as every card of today.
+/// An underlay profile. All have checksum offload, scatter-gather and GRO, as current cards do.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
@@ -36,15 +36,15 @@ const RECEIVE_OFFLOAD: &[&str] = &["rx-gro"];
 pub enum Profile {
     /// Everything that veth offers.
     Full,
-    /// Plain TCP segmentation, but none of tunnels or UDP. veth does GRO only for frames of a far end that has no TCP
-    /// segmentation at all, while a card always would; so for tunnels this is pessimistic (`none` shows what GRO gives).
+    /// Plain TCP segmentation, without tunnels and UDP. This is pessimistic for tunnels: veth does
+    /// GRO only when the peer has no TCP segmentation at all, while a card always does.
     Tso,
-    /// No segmentation at all: the kernel segments before the device, and the far end does GRO.
+    /// No segmentation offload: the kernel segments before the device, and the peer does GRO.
     None,
 }
 
 impl Profile {
-    /// All profiles, in the order in which they are reported.
+    /// All profiles, in the order of reports.
     pub const ALL: [Self; 3] = [Self::Full, Self::Tso, Self::None];
 
     /// The ethtool features that are switched off on both ends of the underlay.
@@ -69,7 +69,7 @@ impl Profile {
     }
 }
 
-/// Stated in reports, never changed.
+/// Features that reports state and profiles do not change.
 const OTHER_REPORTED: &[&str] =
     &["tx-checksum-ip-generic", "tx-scatter-gather", "tx-generic-segmentation", "rx-gro"];
 
@@ -83,7 +83,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Why a text is not a profile.
+/// A text that is not a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of the underlay profiles: full, tso, none")]
 pub struct ProfileError;

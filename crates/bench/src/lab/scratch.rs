@@ -8,20 +8,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::names;
 use crate::{Error, Result};
 
-/// Where the directories are: only root can write here, so nobody can put anything in their place.
+/// The parent directory. Only root can write there, so no other user can replace the files.
 pub(super) const PARENT: &str = "/run";
 
-/// A new directory that only this user can read. Dropping it removes it with all that is inside.
+/// A new directory that only this user can read. Dropping it removes it with its content.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A directory in [`PARENT`], named like a namespace of this session so that the next one finds it if need be.
+    /// A directory in [`PARENT`]. Its name belongs to this session, so that a later session can
+    /// remove it if this one is killed.
     pub(crate) fn create() -> Result<Self> {
         Self::create_in(Path::new(PARENT))
     }
 
-    /// A directory for whoever may not be root.
+    /// A directory in the temporary directory, for users other than root.
     pub(crate) fn create_anywhere() -> Result<Self> {
         Self::create_in(&std::env::temp_dir())
     }

@@ -1,5 +1,5 @@
-//! The one session that may build labs on this machine: the lock that keeps others out, what it changes for the whole
-//! machine and puts back, and what a killed session left behind.
+//! The session that may build labs on this machine. It locks out other sessions, changes settings
+//! of the whole machine and restores them, and removes what a killed session left behind.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -16,18 +16,19 @@ use super::names::owner;
 use super::scratch;
 use crate::{Error, Result, Stop};
 
-/// Held while labs exist. It keeps the original backlog, so that even the session after a killed one puts it back.
+/// The lock file. It also keeps the original backlog, so that the session after a killed one can
+/// restore it.
 const LOCK: &str = "/run/weft-lab.lock";
-/// veth hops lose frames under bursts with the usual 1000.
+/// The packet backlog. With the default of 1000, veth pairs drop frames of bursts.
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const LAB_BACKLOG: &str = "10000";
 /// How long orphaned processes may take to end after SIGTERM.
 const ORPHAN_GRACE: Duration = Duration::from_secs(3);
-/// What a lab needs.
+/// The capabilities that a lab needs.
 const CAPABILITIES: [Capability; 3] =
     [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW, Capability::CAP_SYS_ADMIN];
 
-/// The right to build labs. Dropping it puts the machine's settings back.
+/// The right to build labs. Dropping it restores the machine's settings.
 #[derive(Debug)]
 pub struct Session {
     lock: File,
@@ -36,11 +37,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Checks privileges, waits up to `patience` for another session to end, removes what dead ones left behind, and
-    /// raises the machine's packet backlog.
+    /// Checks privileges, waits up to `patience` for another session to end, removes what killed
+    /// sessions left behind, and raises the machine's packet backlog.
     ///
     /// # Errors
-    /// [`Error::Missing`] without the privileges, or when another session holds the lock for too long.
+    /// [`Error::Missing`] without the privileges, or when another session keeps the lock.
     pub fn open(patience: Duration, stop: &Stop) -> Result<Self> {
         check_privileges()?;
         let mut lock = lock(patience, stop)?;
@@ -67,7 +68,7 @@ impl Drop for Session {
 }
 
 /// # Errors
-/// [`Error::Missing`] with one sentence, when this process may not create namespaces and devices or the kernel cannot.
+/// [`Error::Missing`] when this process cannot create namespaces and devices.
 pub fn check_privileges() -> Result<()> {
     let how = "run the command as root, for example with sudo";
     if let Some(name) = capability::missing(&CAPABILITIES) {
@@ -115,8 +116,8 @@ fn lock(patience: Duration, stop: &Stop) -> Result<File> {
     }
 }
 
-/// Raises the backlog and returns the value to put back. It is also written to the lock file, which still holds it if a
-/// session was killed before it could put it back. `None` where the setting does not exist (not the initial namespace).
+/// Raises the backlog and returns the original value. The lock file keeps it too, in case this
+/// session is killed. `None` where the setting does not exist (in a network namespace).
 fn raise_backlog(lock: &mut File) -> Result<Option<String>> {
     let failed = |e| Error::io(format!("remember the packet backlog in {LOCK}"))(e);
     let Ok(current) = fs::read_to_string(BACKLOG) else { return Ok(None) };
@@ -130,10 +131,10 @@ fn raise_backlog(lock: &mut File) -> Result<Option<String>> {
     Ok(Some(original.trim().to_owned()))
 }
 
-/// Removes the namespaces and directories of sessions whose process is gone, and ends the processes that those left inside.
+/// Removes the namespaces and directories of dead sessions, and ends the processes inside.
 ///
 /// # Errors
-/// The names cannot be listed, or [`Error::Interrupted`]. What cannot be removed is left, with a warning.
+/// The names cannot be listed, or [`Error::Interrupted`]. A failed removal is only logged.
 pub fn remove_stale(stop: &Stop) -> Result<()> {
     let alive = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
     let names = Netns::list()?;
@@ -154,7 +155,7 @@ pub fn remove_stale(stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// Removes the directories of sessions whose process is gone.
+/// Removes the directories of dead sessions.
 fn remove_stale_directories(alive: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(scratch::PARENT) else { return };
     for entry in entries.flatten() {
@@ -166,7 +167,7 @@ fn remove_stale_directories(alive: impl Fn(u32) -> bool) {
     }
 }
 
-/// Ends what runs in the namespaces `ids`: SIGTERM, and SIGKILL after 3 s.
+/// Ends the processes in the namespaces `ids`: SIGTERM, and SIGKILL after 3 s.
 fn end_processes_in(ids: &[u64], stop: &Stop) -> Result<()> {
     let end = Instant::now() + ORPHAN_GRACE;
     let mut signal = Signal::SIGTERM;
@@ -181,7 +182,7 @@ fn end_processes_in(ids: &[u64], stop: &Stop) -> Result<()> {
         if signal == Signal::SIGKILL {
             return Ok(());
         }
-        // Long enough for a daemon to remove its devices before it is asked again.
+        // Gives a daemon time to remove its devices before the next signal.
         stop.sleep(Duration::from_millis(300))?;
         if Instant::now() >= end {
             signal = Signal::SIGKILL;
@@ -189,7 +190,7 @@ fn end_processes_in(ids: &[u64], stop: &Stop) -> Result<()> {
     }
 }
 
-/// The processes whose main thread lives in one of the namespaces `ids`.
+/// The processes whose main thread is in one of the namespaces `ids`.
 fn processes_in(ids: &[u64]) -> Vec<i32> {
     if ids.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a lab is asked to be.
+//! The parameters of a lab.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use crate::{Error, Result};
 
 /// The MTU of the underlay unless told otherwise, in bytes.
 pub const DEFAULT_UPLINK_MTU: u16 = 1500;
-/// The most guests of a host: their addresses end in two digits.
+/// The most guests of a host: their addresses end in two decimal digits.
 const MAX_GUESTS: usize = 8;
 
-/// The protocol of the underlay.
+/// The address family of the underlay.
 #[derive(
     Clone,
     Copy,
@@ -34,7 +34,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Bytes of its header.
+    /// Bytes of its IP header, without options or extension headers.
     pub(super) const fn header_bytes(self) -> u16 {
         match self {
             Self::V4 => 20,
@@ -52,7 +52,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// The underlay and the guests of a lab.
+/// The parameters of a lab's underlay and guests.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
@@ -61,22 +61,22 @@ pub struct Shape {
     pub profile: Profile,
     /// MTU of the underlay, in bytes.
     pub uplink_mtu: u16,
-    /// MTU of the guests, in bytes; `None` is the most that the contender carries.
+    /// MTU of the guests, in bytes; `None` is the largest that the contender can carry.
     pub guest_mtu: Option<u16>,
-    /// The protocol over which tunnels go.
+    /// The address family of tunnels.
     pub family: Family,
     /// Guests of each host, 1 to 8.
     pub guests_per_host: usize,
-    /// Whether tunnels over UDP or GRE send an outer checksum; with `None` VXLAN and Geneve of weft and the kernel do, and the rest is left to
-    /// the contenders.
+    /// Whether tunnels over UDP or GRE send an outer checksum. With `None`, VXLAN and Geneve of weft
+    /// and of the kernel do, and other contenders keep their default.
     pub outer_checksum: Option<bool>,
-    /// The uplinks spread received flows over all processors (receive packet steering).
+    /// Receive packet steering (RPS) of the uplinks, over all processors.
     #[serde(default)]
     pub steering: bool,
-    /// Tunnels over UDP send all flows from one source port, where they can be told to.
+    /// Tunnels over UDP send all flows from one source port, where they can be configured to.
     #[serde(default)]
     pub one_source_port: bool,
-    /// weft has access control lists and a router, as in the demo.
+    /// weft runs with ACLs and a logical router, as in the demo.
     pub policy: bool,
 }
 

@@ -10,7 +10,7 @@ use super::session::Session;
 use super::shape::Shape;
 use crate::{Error, Result, Stop};
 
-/// The end of the veth pair of `guest` that is on its host, where it has one: `g1`, `g2`, ...
+/// The host's end of the veth pair of `guest`, where it has one: `g1`, `g2`, ...
 pub(super) fn host_end(guest: &Guest) -> String {
     format!("g{}", guest.number() + 1)
 }
@@ -18,7 +18,7 @@ pub(super) fn host_end(guest: &Guest) -> String {
 /// Two hosts with guests, joined by an underlay. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Lab<'s> {
-    // Guests first: a process of a host may hold devices in their namespaces, never the other way round.
+    // Dropped first: a process of a host may hold devices in the guests' namespaces.
     guests: Vec<Guest>,
     hosts: Vec<Host>,
     shape: Shape,
@@ -27,18 +27,19 @@ pub struct Lab<'s> {
 }
 
 impl<'s> Lab<'s> {
-    /// Builds hosts, underlay and guests; the guests have no device yet. A session can have one lab at a time.
+    /// Builds hosts, underlay and guests, which have no device yet. A session can have one lab at a
+    /// time.
     ///
     /// # Errors
-    /// The kernel refuses a part, such as an offload flag that cannot be set; what was built before is removed.
+    /// The kernel refuses a part, such as an offload flag. The parts built before are removed.
     pub fn build(session: &'s Session, profile: Profile, uplink_mtu: u16) -> Result<Self> {
         Self::build_as(session, Shape { profile, uplink_mtu, policy: true, ..Shape::default() })
     }
 
-    /// The same in any shape.
+    /// Builds a lab of any shape.
     ///
     /// # Errors
-    /// As [`Lab::build`], and a shape with more guests than there are addresses for.
+    /// As [`Lab::build`], or the shape has too many guests.
     pub fn build_as(session: &'s Session, shape: Shape) -> Result<Self> {
         shape.check()?;
         let prefix = names::prefix();
@@ -75,7 +76,7 @@ impl<'s> Lab<'s> {
         &self.guests[self.shape.guests_per_host * host + number]
     }
 
-    /// What it was asked to be.
+    /// Its parameters.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -85,10 +86,10 @@ impl<'s> Lab<'s> {
         self.shape.uplink_mtu
     }
 
-    /// The MTU of the guests where a tunnel takes `overhead` bytes of the underlay's.
+    /// The MTU of the guests with a tunnel that adds `overhead` bytes.
     ///
     /// # Errors
-    /// The shape asks for more than fits.
+    /// The shape asks for a larger MTU than the underlay can carry.
     pub(crate) fn guest_mtu(&self, overhead: u16) -> Result<u16> {
         let most = self.shape.uplink_mtu.saturating_sub(overhead);
         match self.shape.guest_mtu {
@@ -101,17 +102,17 @@ impl<'s> Lab<'s> {
         }
     }
 
-    /// Sets the MTU of the guests' devices, and of the ends of those on the hosts, whatever fits the underlay: what a guest is that
-    /// was told wrong.
+    /// Sets the MTU of the guests' devices, and of their peers on the hosts, regardless of the
+    /// underlay: guests with a wrong MTU.
     ///
     /// # Errors
-    /// A device is not there yet, or does not take it.
+    /// A device does not exist yet, or refuses the MTU.
     pub(crate) fn raise_guest_mtu(&self, bytes: u16) -> Result<()> {
         let bytes = u32::from(bytes);
         for guest in &self.guests {
             let (inside, host) = (guest.netns.netlink()?, &self.hosts[guest.host]);
             inside.set_mtu(inside.index_of(GUEST_DEVICE)?, bytes)?;
-            // A TAP has no other end.
+            // A TAP device has no peer.
             if let Ok(index) = host.netlink.index_of(&host_end(guest)) {
                 host.netlink.set_mtu(index, bytes)?;
             }
@@ -129,15 +130,15 @@ impl<'s> Lab<'s> {
         &self.offloads
     }
 
-    /// The flag that waits poll.
+    /// The flag that every wait polls.
     pub fn stop(&self) -> &'s Stop {
         self.session.stop()
     }
 
-    /// What has passed the uplink of the first host since the lab was built.
+    /// The counters of the first host's uplink since the lab was built.
     ///
     /// # Errors
-    /// The uplink is gone.
+    /// The uplink does not exist any more.
     pub fn wire_counters(&self) -> Result<WireCounters> {
         let stats = self.hosts[0].netlink.link(UPLINK)?.stats;
         Ok(WireCounters {
@@ -161,7 +162,7 @@ impl<'s> Lab<'s> {
         Ok(())
     }
 
-    /// Switches what the profile says on both ends of the underlay, and reads the flags back (they are the same on both).
+    /// Applies the profile to both ends of the underlay. Returns the flags, which both ends share.
     fn apply_profile(&self) -> Result<OffloadFlags> {
         let mut flags = OffloadFlags::new();
         for host in &self.hosts {

@@ -1,4 +1,4 @@
-//! weft itself in a lab: one network file, one daemon for each host.
+//! weft in a lab: one network file, and one daemon for each host.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,13 +16,13 @@ use super::underlay::Lab;
 use crate::process::Process;
 use crate::{Error, Result};
 
-/// The option of `weft run` that says where it forwards.
+/// The option of `weft run` that selects the datapath.
 const DATAPATH: &str = "--datapath";
-/// Asked once, for all tunnels.
+/// Whether this host supports the kernel datapath, checked once.
 static CAN_FORWARD_IN_KERNEL: LazyLock<std::result::Result<(), Unsupported>> =
     LazyLock::new(datapath_bpf::check);
 
-/// Why weft cannot take part so, if that is known.
+/// Why weft is unavailable with this datapath and tunnel, if that is known.
 pub(super) fn unavailable(datapath: Datapath, tunnel: TunnelType, weft: &Path) -> Option<String> {
     if datapath == Datapath::User {
         return None;
@@ -56,7 +56,7 @@ pub(super) fn attach(
     Ok(attachment.with_policy(policy))
 }
 
-/// Starts the daemons with a datapath, the network file `text`, and more options of `weft run`.
+/// Starts the daemons with the network file `text` and additional options of `weft run`.
 ///
 /// # Errors
 /// The file is refused, or a program cannot be started.
@@ -70,7 +70,8 @@ pub(crate) fn attach_with(
     attach_large(lab, datapath, [text, ""], weft, options)
 }
 
-/// The same with more text behind that of the lab, which only the daemons read: a million hosts take each of them a minute and 7 GB.
+/// As [`attach_with`], with `more` text that only the daemons read. This process would need a
+/// minute and 7 GB to load a million hosts.
 ///
 /// # Errors
 /// As [`attach_with`].
@@ -91,7 +92,7 @@ pub(crate) fn attach_large(
     }
     let (mut processes, mut controls) = (Vec::new(), Vec::new());
     for host in lab.hosts() {
-        // Not where a weft of this machine would have its own.
+        // Not the default path, where another weft of this machine may have its socket.
         let control = scratch.path().join(format!("{}.sock", host.name()));
         let mut command = Command::new(weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(&control).arg(&file);

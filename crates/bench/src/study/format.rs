@@ -1,8 +1,8 @@
-//! Figures as text, with as many digits as mean something.
+//! Figures as text, with a sensible number of digits.
 
 use crate::stats::Estimate;
 
-/// `1.02 [0.98, 1.05]`.
+/// An estimate such as `1.02 [0.98, 1.05]`.
 pub(crate) fn estimate(estimate: Option<Estimate>) -> String {
     let Some(Estimate { median, low, high, runs }) = estimate else { return "-".to_owned() };
     if runs == 1 {
@@ -11,7 +11,7 @@ pub(crate) fn estimate(estimate: Option<Estimate>) -> String {
     format!("{} [{}, {}]", number(median), number(low), number(high))
 }
 
-/// With as many digits as mean something.
+/// A number with three significant digits or so.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -1,16 +1,17 @@
-//! Several runs as one. A machine that does not hold still needs more repetitions than one sitting has time for, and not every study
-//! has to be run in the same.
+//! The union of several runs. A noisy machine needs more repetitions than fit into one run, and
+//! studies can be run separately.
 
 use super::model::{INTERLEAVED, Results, Sample, blocks_by_study};
 use super::verdict::judged;
 use crate::environment::Environment;
 use crate::{Error, Result};
 
-/// All blocks of `runs`: those of a later run are numbered behind those of the same study in the earlier ones.
+/// Joins `runs`. The blocks of a later run are numbered after those of the same study in the earlier
+/// ones.
 ///
 /// # Errors
-/// There are fewer than two; two of them cannot count as one, because the machine or the length of a measurement differs, or because they
-/// are the same run.
+/// There are fewer than two runs, two are the same run, or two differ in the machine or in the
+/// duration of a measurement.
 pub fn join(runs: Vec<Results>) -> Result<Results> {
     let mut runs = runs.into_iter();
     let (Some(mut joined), Some(second)) = (runs.next(), runs.next()) else {
@@ -31,15 +32,15 @@ pub fn join(runs: Vec<Results>) -> Result<Results> {
     Ok(judged(joined))
 }
 
-/// Between the dates of the runs that a joined one is made of, and between their commits.
+/// The separator of the dates of joined runs, and of their commits.
 const AND: &str = " and ";
 
-/// The dates of the runs that `run` is made of: one, unless it is joined.
+/// The dates of the runs that `run` consists of.
 fn parts(run: &Results) -> impl Iterator<Item = &str> {
     run.environment.date.split(AND)
 }
 
-/// What keeps two runs from counting as one.
+/// Why two runs cannot be joined, if they cannot.
 fn differs(one: &Results, other: &Results) -> Option<String> {
     let old = [one, other].iter().any(|run| run.schema < INTERLEAVED);
     if old {

@@ -1,4 +1,4 @@
-//! Loads from guest to guest, all of which begin when the connections of all are there, each side on its guest's processor.
+//! Loads between guests. All loads begin together, once every connection is established.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,16 +9,16 @@ use crate::{Error, Result, Stop};
 /// Bytes of one write of a stream: two super-packets.
 const WRITE: usize = 128 << 10;
 
-/// A load and where it goes.
+/// A load and its two ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow<'a> {
-    /// Has the client.
+    /// The client.
     pub from: &'a Guest,
-    /// Has the server.
+    /// The server.
     pub to: &'a Guest,
-    /// Where the server listens: an address of `to`.
+    /// The address of `to` on which the server listens.
     pub address: IpAddr,
-    /// What there is between them.
+    /// The load between them.
     pub load: Load,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Flow<'a> {
     /// One TCP connection on which `from` writes as fast as it can.
     ///
     /// # Errors
-    /// Never: the numbers are those of a load.
+    /// Never: the parameters are valid.
     pub fn stream(from: &'a Guest, to: &'a Guest, address: IpAddr) -> Result<Self> {
         Ok(Self { from, to, address, load: Load::new(Pattern::TcpStream, WRITE, 1)? })
     }
@@ -36,31 +36,31 @@ impl<'a> Flow<'a> {
 #[derive(Debug)]
 pub struct Traffic(Vec<Pair>);
 
-/// The ends of one. The client is dropped first.
+/// Both ends of a flow. The client is dropped first.
 #[derive(Debug)]
 struct Pair {
     client: Client,
     server: Server,
 }
 
-/// What both ends of a load have counted so far.
+/// The counters of both ends of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Payload bytes that were received, by either end.
+    /// Payload bytes that either end received.
     pub bytes: u64,
     /// Transactions completed.
     pub transactions: u64,
     /// Requests over UDP without an answer.
     pub lost: u64,
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted for sending.
     pub sent_messages: u64,
-    /// Datagrams that came.
+    /// Datagrams that arrived.
     pub received_messages: u64,
 }
 
 impl Traffic {
-    /// Opens the connections of all `flows`, and then begins on all of them: a load would keep a later connection from being
-    /// established.
+    /// Establishes the connections of all `flows`, and then begins on all of them: a running load
+    /// would delay a later handshake.
     ///
     /// # Errors
     /// As [`Connected::open`], with the names of the guests.
@@ -72,17 +72,17 @@ impl Traffic {
         opened.into_iter().map(begin).collect::<Result<_>>().map(Self)
     }
 
-    /// From now on, times of transactions count.
+    /// Begins to record the times of transactions.
     pub fn begin_measuring(&self) {
         self.0.iter().for_each(|pair| pair.client.begin_measuring());
     }
 
-    /// What each flow has counted so far.
+    /// The counters of each flow.
     pub fn counts(&self) -> Vec<Counts> {
         self.0.iter().map(Pair::counts).collect()
     }
 
-    /// Payload bytes of each flow that were received so far.
+    /// Received payload bytes of each flow.
     pub fn received(&self) -> Vec<u64> {
         self.0.iter().map(|pair| pair.counts().bytes).collect()
     }
@@ -93,7 +93,7 @@ impl Traffic {
         self.0.iter().try_for_each(|pair| pair.client.check())
     }
 
-    /// Ends all connections; returns the times of the transactions that were measured.
+    /// Ends all connections. Returns the recorded times of transactions.
     ///
     /// # Errors
     /// As [`Traffic::check`].
@@ -107,7 +107,7 @@ impl Traffic {
         checked.map(|()| times)
     }
 
-    /// Told before any is waited for: those that run on would keep it from ending.
+    /// Tells all flows to end, so that none is waited for while others still load the machine.
     fn end_soon(&self) {
         for Pair { client, server } in &self.0 {
             client.end_soon();

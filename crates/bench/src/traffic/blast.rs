@@ -1,4 +1,4 @@
-//! A sender of small packets, many in one system call: flat out or at a steady rate, each packet another if need be.
+//! A sender of small packets, many in one system call, at full speed or at a steady rate.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,19 +15,19 @@ use crate::{Error, Result};
 
 /// Packets of one system call.
 const BATCH: usize = 64;
-/// How long a sender sleeps that is ahead of its rate.
+/// How long a sender sleeps when it is ahead of its rate.
 const NAP: Duration = Duration::from_micros(200);
-/// How long a sender sleeps whose device is full, or gone for a while.
+/// How long a sender sleeps when its device is full or missing.
 const PAUSE: Duration = Duration::from_micros(50);
-/// What a sender that was held up makes good, at most: more would be a burst that nobody asked for.
+/// The most that a delayed sender catches up on. More would be a burst.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// How fast packets are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// As fast as the sender can.
+    /// As many as the sender can.
     FlatOut,
-    /// So many a second.
+    /// Packets per second.
     PerSecond(f64),
 }
 
@@ -46,8 +46,9 @@ struct Shared {
 }
 
 impl Blast {
-    /// Sends copies of `template` by `socket`, which knows where to, from a thread on the processor `cpu`, or where the kernel puts it. `change` is given the
-    /// number of each packet, from 0, and its bytes, which are those of an earlier packet.
+    /// Sends copies of `template` on `socket`, which is bound to its destination, from a thread on
+    /// the processor `cpu`, or on any. `change` gets the number of each packet, from 0, and the bytes
+    /// of an earlier packet to change.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -74,17 +75,17 @@ impl Blast {
         Ok(Self { shared, thread })
     }
 
-    /// Packets that the kernel has taken so far.
+    /// Packets that the kernel accepted.
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Packets that the kernel has refused so far, because the device was full or gone.
+    /// Packets that the kernel refused, because the device was full or missing.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// Ends the sender; returns how many packets the kernel has taken.
+    /// Ends the sender. Returns how many packets the kernel accepted.
     pub fn finish(mut self) -> u64 {
         self.end();
         self.sent()
@@ -93,7 +94,7 @@ impl Blast {
     fn end(&mut self) {
         self.shared.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed; it shows in the counts.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -131,7 +132,7 @@ fn send(
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let sent = match sendmmsg(fd, &mut headers, &slices, addresses, [], flags) {
             Ok(results) => results.count(),
-            // The first was refused: it counts as lost, as on a wire.
+            // Only the first packet of the batch was refused. It counts as lost.
             Err(Errno::EINTR) => continue,
             Err(_) => {
                 shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +148,7 @@ fn send(
     }
 }
 
-/// How many packets are due.
+/// The number of packets that are due.
 struct Clock {
     pace: Pace,
     start: Instant,
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_made_good_for_a_moment_only() {
+    fn delay_is_caught_up_on_only_for_a_moment() {
         let start = Instant::now() - Duration::from_secs(10);
         let mut clock = Clock { pace: Pace::PerSecond(1000.0), start, passed: 0.0 };
         assert!((20..=22).contains(&clock.due()), "{}", clock.passed);

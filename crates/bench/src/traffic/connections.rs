@@ -1,19 +1,20 @@
-//! Packets of very many connections, and access control lists with which each of them needs a
-//! megaflow of its own.
+//! Packets of very many connections, and ACL entries with which each connection needs a megaflow of
+//! its own.
 
 use std::net::Ipv4Addr;
 
 use super::frames::Frame;
 use crate::lab::Guest;
 
-/// Sources of new connections: the odd ones of these, as an access control list has the even ones.
+/// The source addresses: the odd ones of this range. An ACL entry matches the even ones.
 const SOURCES: (Ipv4Addr, u32) = (Ipv4Addr::new(10, 200, 0, 0), 8192);
-/// Their ports, of which a list has the even ones.
+/// The source ports, of which an ACL entry matches the even ones.
 const PORTS: (u16, u16) = (1024, 4096);
-/// Makes packets by their number out of earlier ones.
+/// Changes the bytes of an earlier packet into those of the packet with a number.
 pub type Change = Box<dyn FnMut(u64, &mut [u8]) + Send>;
 
-/// Packets from `from` to the UDP port `port` of `to`, each from another address and port; `seed` tells series apart.
+/// Packets from `from` to UDP port `port` of `to`, each from another address and port. Series with
+/// different `seed`s use different connections.
 pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, Change) {
     let to_ip = to.ip4();
     let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to_ip));
@@ -26,20 +27,21 @@ pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, 
     (template, Box::new(change))
 }
 
-/// The source of a connection: no two in [`CONNECTIONS`] consecutive ones are the same.
+/// The source of a connection. Any [`CONNECTIONS`] consecutive ones differ.
 fn connection(number: u64) -> (Ipv4Addr, u16) {
     let ports = u64::from(PORTS.1);
     let hosts = u64::from(SOURCES.1 / 2);
-    // Odd steps through a power of two reach everything once.
+    // A multiple of an odd number takes every value modulo a power of two.
     let place = number.wrapping_mul(0x9e37_79b9) % CONNECTIONS;
     let host = u32::from(SOURCES.0) + 2 * (place / ports % hosts) as u32 + 1;
     (Ipv4Addr::from(host), PORTS.0 + (place % ports) as u16)
 }
 
-/// Different connections that there are.
+/// The number of different connections.
 pub const CONNECTIONS: u64 = SOURCES.1 as u64 / 2 * PORTS.1 as u64;
 
-/// Lists that let everything through, but have to look at all bits of the sources of [`connections`].
+/// ACL entries that allow everything, and whose evaluation reads all bits of the sources of
+/// [`connections`].
 pub fn connection_lists() -> String {
     let first = u32::from(SOURCES.0);
     let hosts = (0..SOURCES.1).step_by(2).map(|host| Ipv4Addr::from(first + host).to_string());
@@ -49,7 +51,7 @@ pub fn connection_lists() -> String {
     text
 }
 
-/// The `network.toml` text of an entry of the access control list of switch `lab`.
+/// The `network.toml` text of an ACL entry of switch `lab`.
 pub fn acl(priority: u16, condition: &str, action: &str) -> String {
     format!(
         "\n[[acl]]\nswitch = \"lab\"\ndirection = \"from-port\"\npriority = {priority}\nmatch = '{condition}'\naction = \"{action}\"\n"

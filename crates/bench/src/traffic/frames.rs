@@ -1,4 +1,4 @@
-//! Whole frames, made without a socket of their protocol: what a guest sends that does as it likes.
+//! Raw frames of guests, with any addresses and ports.
 
 use std::net::Ipv4Addr;
 
@@ -10,33 +10,33 @@ use wire::checksum::checksum;
 use crate::Result;
 use crate::lab::{GUEST_DEVICE, Guest};
 
-/// Bytes of the virtio-net header in front of each frame: nothing left to be done.
+/// Bytes of the virtio-net header before each frame. All zeros mean that nothing is offloaded.
 const VNET_LEN: usize = 10;
 const ETHERNET: usize = VNET_LEN;
 const IP: usize = ETHERNET + 14;
 const IP_LEN: usize = 20;
 const TRANSPORT: usize = IP + IP_LEN;
-/// Bytes of the shortest Ethernet frame, without its check sequence.
+/// Bytes of the shortest Ethernet frame, without its frame check sequence.
 pub const FRAME_LEN: usize = 60;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// A socket that sends what [`Frame`] makes from the device of `guest`, past its queueing discipline.
+/// A socket that sends frames from the device of `guest` and bypasses its queueing discipline.
 ///
 /// # Errors
-/// There is no device.
+/// The guest has no device.
 pub fn socket(guest: &Guest) -> Result<PacketSocket> {
     let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
     let open = || PacketSocket::open_name(GUEST_DEVICE, &Filter::nothing(), options);
     Ok(guest.run(open)??)
 }
 
-/// The bytes of a shortest IPv4 frame behind a virtio-net header, as [`socket`] takes them.
+/// A shortest IPv4 frame after a virtio-net header, as [`socket`] takes it.
 #[derive(Debug)]
 pub struct Frame<'a>(&'a mut [u8]);
 
 impl<'a> Frame<'a> {
-    /// A UDP packet without a checksum (RFC 768) between two addresses, to be changed for each packet.
+    /// A UDP packet without a checksum (RFC 768).
     pub fn udp_template(from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
         let mut bytes = vec![0; VNET_LEN + FRAME_LEN];
         bytes[ETHERNET..][..6].copy_from_slice(&to.0.0);
@@ -53,26 +53,26 @@ impl<'a> Frame<'a> {
         bytes
     }
 
-    /// A TCP SYN between two addresses, to be changed for each packet.
+    /// A TCP SYN.
     pub fn syn_template(from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
         let mut bytes = Self::udp_template(from, to);
         bytes[IP + 9] = TCP;
         bytes[TRANSPORT..].fill(0);
-        // A header of 20 bytes, SYN, and a window. Nobody in a lab answers, so nobody looks at the checksum.
+        // 20 bytes of header, SYN, and a window. No receiver verifies the checksum.
         bytes[TRANSPORT + 12..][..4].copy_from_slice(&[0x50, 0x02, 0xff, 0xff]);
-        // The rest is payload that a SYN has not: the packet ends before it.
+        // A SYN has no payload: the IP packet is shorter than the padded frame.
         bytes[IP + 2..][..2].copy_from_slice(&40_u16.to_be_bytes());
         Frame::of(&mut bytes).set_addresses(from.1, to.1);
         bytes
     }
 
-    /// The frame in `bytes`, which one of the templates has made.
+    /// The frame in `bytes`, made by one of the templates.
     pub fn of(bytes: &'a mut [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Makes the packet of a UDP template in `bytes` as long as `ip_len`, which is at least 28 bytes, with zeros, and forbids that it
-    /// is fragmented (RFC 791 section 3.1).
+    /// Resizes the IP packet of a UDP template to `ip_len` bytes, at least 28, padded with zeros,
+    /// and sets DF (RFC 791 section 3.1).
     pub fn set_length(bytes: &mut Vec<u8>, ip_len: u16) {
         bytes.resize(IP + usize::from(ip_len.max(28)), 0);
         bytes[IP + 2..][..2].copy_from_slice(&ip_len.to_be_bytes());
@@ -87,7 +87,7 @@ impl<'a> Frame<'a> {
         self.0[ETHERNET + 6..][..6].copy_from_slice(&from.0);
     }
 
-    /// Sets both IP addresses, and the checksum that goes with them.
+    /// Sets both IP addresses, and updates the header checksum.
     pub fn set_addresses(&mut self, from: Ipv4Addr, to: Ipv4Addr) {
         let header = &mut self.0[IP..][..IP_LEN];
         header[12..16].copy_from_slice(&from.octets());

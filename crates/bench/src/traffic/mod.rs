@@ -1,4 +1,4 @@
-//! Traffic between guests, made by this crate: no other program is needed, and nothing leaves the machine.
+//! Traffic between guests, and between real hosts. No other program is needed.
 
 pub mod between;
 pub mod blast;

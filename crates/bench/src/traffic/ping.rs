@@ -1,5 +1,5 @@
-//! Echo requests (ICMP, RFC 792; ICMPv6, RFC 4443 section 4.1) through the kernel's ping sockets, which fill in
-//! identifier and checksum and hand back only the answers to this socket.
+//! Echo requests (ICMP, RFC 792; ICMPv6, RFC 4443 section 4.1) over the kernel's ping sockets. The
+//! kernel sets identifier and checksum, and delivers only the replies to this socket.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -17,12 +17,13 @@ const ICMPV6_ECHO_REQUEST: u8 = 128;
 const ICMPV6_ECHO_REPLY: u8 = 129;
 /// Header and the customary 56 bytes of payload.
 const ECHO_LEN: usize = 8 + 56;
-/// How long one answer is waited for; far above any path in a lab, but a busy machine schedules late.
+/// How long to wait for a reply. A busy machine may schedule the receiver late.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same while nothing is known to answer: short, so that the first answer is not missed by long.
+/// How long to wait before the target is known to reply. Short, so that the first reply is not
+/// missed by long.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How long the first ping may take, the start of daemons included.
+/// How long the first ping may take, including the start of daemons.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Round-trip times of a series of pings.
@@ -54,11 +55,11 @@ pub struct Pinger {
 }
 
 impl Pinger {
-    /// Opens a ping socket in the namespace of the calling thread. `net.ipv4.ping_group_range` there must admit
-    /// this process's group (for both families), as it does in the namespaces of a lab.
+    /// Opens a ping socket in the network namespace of the calling thread. `ping_group_range` there
+    /// must include this process's group, as it does in the namespaces of a lab.
     ///
     /// # Errors
-    /// The group is not admitted, or there is no route to `target`.
+    /// The group is not included, or there is no route to `target`.
     pub fn open(target: IpAddr) -> Result<Self> {
         let what = || format!("open a ping socket to {target}");
         let (family, protocol) = match target {
@@ -67,7 +68,7 @@ impl Pinger {
         };
         let fd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, protocol)
             .map_err(Error::io(what()))?;
-        // A ping socket has the calls of a UDP socket; ports are echo identifiers.
+        // A ping socket is used like a UDP socket, with echo identifiers as ports.
         let socket = UdpSocket::from(fd);
         socket.connect(SocketAddr::new(target, 0)).map_err(Error::io(what()))?;
         Ok(Self { socket, target, sequence: 0 })
@@ -83,7 +84,7 @@ impl Pinger {
         stop.wait_for(&what, limit, || {
             Ok(match self.ping_once(PROBE_TIMEOUT) {
                 Ok(answer) => answer.map(|_| ()),
-                // Until the path is up, "no route" and "host unreachable" are states, not failures.
+                // Before the path is up, "no route" and "host unreachable" are expected.
                 Err(error) => {
                     last_error = error.to_string();
                     None
@@ -98,11 +99,11 @@ impl Pinger {
         })
     }
 
-    /// Sends `count` requests, each after the answer to the one before.
+    /// Sends `count` requests, each after the reply to the previous one.
     ///
     /// # Errors
-    /// The network says that the target cannot be reached, or [`Error::Interrupted`]. A missing answer is no error but
-    /// stands in the report.
+    /// The network reports that the target is unreachable, or [`Error::Interrupted`]. A missing
+    /// reply is not an error; the report counts it.
     pub fn run(&mut self, count: u32, stop: &Stop) -> Result<PingReport> {
         let mut rtts_us = Vec::new();
         for _ in 0..count {
@@ -118,7 +119,7 @@ impl Pinger {
         })
     }
 
-    /// One request; the round-trip time of its answer, or `None` when there is none within `timeout`.
+    /// One request, and the round-trip time of its reply; `None` after `timeout`.
     fn ping_once(&mut self, timeout: Duration) -> Result<Option<Duration>> {
         let failed = |e| Error::io(format!("ping {}", self.target))(e);
         self.sequence = self.sequence.wrapping_add(1);
@@ -136,7 +137,7 @@ impl Pinger {
                 Ok(len) if is_answer(self.target, self.sequence, &answer[..len]) => {
                     return Ok(Some(start.elapsed()));
                 }
-                // A late answer to an earlier request.
+                // A late reply to an earlier request.
                 Ok(_) => {}
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -146,7 +147,7 @@ impl Pinger {
     }
 }
 
-/// Waits until `from` has a device and `to` answers, as long as the contender's processes run.
+/// Waits until `from` has a device and `to` replies, while the contender's processes run.
 pub fn first_ping(
     from: &Guest,
     to: &Guest,
@@ -157,7 +158,7 @@ pub fn first_ping(
     let mut last = String::new();
     let opened = stop.wait_for(&what, READY_LIMIT, || {
         attachment.check()?;
-        // Before there is a device, there is no route.
+        // Without the device there is no route yet.
         let opened = from.run(|| Pinger::open(to.ip4().into()))?.and_then(|mut pinger| {
             pinger.wait_for_answer(Duration::from_millis(200), stop).map(|()| pinger)
         });
@@ -178,7 +179,7 @@ pub fn first_ping(
     })
 }
 
-/// Type, code 0, checksum and identifier left to the kernel, sequence number, payload.
+/// An echo request with a sequence number and a payload; the kernel sets checksum and identifier.
 fn echo_request(target: IpAddr, sequence: u16) -> [u8; ECHO_LEN] {
     let mut bytes = [0x77; ECHO_LEN];
     bytes[..8].fill(0);
@@ -187,7 +188,7 @@ fn echo_request(target: IpAddr, sequence: u16) -> [u8; ECHO_LEN] {
     bytes
 }
 
-/// True when `bytes` are the answer to [`echo_request`] of the same arguments, payload included.
+/// True when `bytes` are the reply to [`echo_request`] of the same arguments, including its payload.
 fn is_answer(target: IpAddr, sequence: u16, bytes: &[u8]) -> bool {
     let reply = if target.is_ipv4() { ICMPV4_ECHO_REPLY } else { ICMPV6_ECHO_REPLY };
     bytes.len() == ECHO_LEN

@@ -1,4 +1,4 @@
-//! A receiver that counts UDP packets, many in one system call, and knows which of the numbered ones are missing.
+//! A receiver that counts UDP packets, many in one system call, and tracks their numbers.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -17,11 +17,11 @@ use crate::{Error, Result};
 
 /// Packets of one system call.
 const BATCH: usize = 64;
-/// Bytes of a packet that are looked at.
+/// Bytes of a packet that are read.
 const LOOK_LEN: usize = 64;
-/// How long a receiver waits before it looks whether the run is over.
+/// How often a waiting receiver checks whether the run is over.
 const WAIT: Duration = Duration::from_millis(100);
-/// Bytes that may wait in the kernel: what comes while the receiver does not run.
+/// The receive buffer, in bytes: room for the packets that arrive while the thread is not running.
 const QUEUE_BYTES: usize = 16 << 20;
 
 /// A running receiver. Dropping it ends it.
@@ -36,15 +36,16 @@ pub struct Sink {
 struct Shared {
     done: AtomicBool,
     received: AtomicU64,
-    /// One more than the highest number seen, of the packets that have one.
+    /// One more than the highest packet number seen.
     next: AtomicU64,
 }
 
 impl Sink {
-    /// Counts what comes to `address` of `guest`, at a port of the kernel's choice, on the guest's processor.
+    /// Counts UDP packets to `address` of `guest`, on a port that the kernel chooses and on the
+    /// guest's processor.
     ///
     /// # Errors
-    /// The socket cannot be opened, or no thread started.
+    /// The socket or the thread cannot be created.
     pub fn start(guest: &Guest, address: IpAddr) -> Result<Self> {
         let what = format!("receive UDP on {address} of {}", guest.name());
         let socket =
@@ -54,7 +55,7 @@ impl Sink {
 
     fn on(socket: UdpSocket, cpu: usize) -> std::io::Result<Self> {
         socket.set_read_timeout(Some(WAIT))?;
-        // Without the privilege the default has to do.
+        // Without the capability, the default size must suffice.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
         let port = socket.local_addr()?.port();
         let shared = Arc::new(Shared::default());
@@ -76,17 +77,17 @@ impl Sink {
         self.port
     }
 
-    /// Where packets are counted.
+    /// The address and port at which packets are counted.
     pub fn at(&self, address: IpAddr) -> SocketAddr {
         SocketAddr::new(address, self.port)
     }
 
-    /// Packets so far.
+    /// Packets received so far.
     pub fn received(&self) -> u64 {
         self.shared.received.load(Ordering::Relaxed)
     }
 
-    /// Of packets whose first eight bytes are their number, one more than the highest so far.
+    /// One more than the highest number so far, where the first eight bytes are the number.
     pub fn next_number(&self) -> u64 {
         self.shared.next.load(Ordering::Relaxed)
     }
@@ -94,7 +95,7 @@ impl Sink {
     fn end(&mut self) {
         self.shared.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed; it shows in the counts.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -124,7 +125,7 @@ fn receive(socket: &UdpSocket, shared: &Shared) {
     }
 }
 
-/// The lengths of packets received by one system call, of each the beginning in `packets`.
+/// Receives packets with one system call. Returns their lengths; `packets` gets their beginnings.
 fn receive_batch(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<()>,

@@ -1,4 +1,4 @@
-//! What a guest sends that means ill, and the network in which it hurts most.
+//! The packets of a hostile guest, and the network in which they cost the switch most.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -11,30 +11,30 @@ use crate::random::scramble;
 use crate::traffic::connections::{Change, acl, connection_lists, connections};
 use crate::traffic::frames::Frame;
 
-/// The router of the port scan, on the side of the guests.
+/// The router of the port scan, in the switch of the guests.
 const ROUTER: (MacAddr, Ipv4Addr) =
     (MacAddr([0x02, 0x77, 0, 0, 0xff, 1]), Ipv4Addr::new(10, 77, 0, 1));
-/// What the lists of the tuple space are about.
+/// The addresses and ports that the ACL of the tuple-space attack matches.
 const LISTED: (Ipv4Addr, Ipv4Addr, u16, u16) =
     (Ipv4Addr::new(10, 201, 170, 85), Ipv4Addr::new(10, 202, 85, 170), 0x5a5a, 0xa5a5);
 
-/// A guest that means ill.
+/// A kind of attack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attack {
-    /// Every packet is another connection, and a list sees to it that each needs a megaflow of its own.
+    /// Every packet is a new connection, and needs a megaflow of its own because of an ACL.
     UpcallFlood,
-    /// TCP to one port of every address of a /16 behind a router, which has to ask for each of them.
+    /// TCP SYNs to every address of a /16 behind a router, which must resolve each of them.
     PortScan,
-    /// Every packet differs from what lists are about in another bit of each field: another mask.
+    /// Every packet differs from each field of an ACL in another bit, and so needs another mask.
     TupleSpace,
 }
 
 impl Attack {
-    /// The network file in which it is made.
+    /// The network file of the attack.
     pub fn network(self, lab: &Lab<'_>) -> String {
         let mut text = network_toml(lab, TunnelType::Geneve);
         match self {
-            // B sets up connections by the same lists in all of them.
+            // The common entries below suffice.
             Self::UpcallFlood => {}
             Self::PortScan => text += &wide(lab),
             Self::TupleSpace => text += &crossed_lists(),
@@ -42,11 +42,12 @@ impl Attack {
         text + &connection_lists()
     }
 
-    /// The first packet from `from`, behind `to` where it matters, and how the others are made.
+    /// The first packet from `from`, and the function that makes the next ones. `to` is the target
+    /// where there is one.
     pub fn packets(self, from: &Guest, to: &Guest) -> (Vec<u8>, Change) {
         let (source, target) = ((from.mac(), from.ip4()), (to.mac(), to.ip4()));
         match self {
-            // To a port where nobody listens: what arrives costs the guest little.
+            // A port without a listener, so that arriving packets cost the guest little.
             Self::UpcallFlood => connections(from, to, 9, 0),
             Self::PortScan => {
                 let change = |number: u64, bytes: &mut [u8]| {
@@ -62,7 +63,7 @@ impl Attack {
                     let mut frame = Frame::of(bytes);
                     let which = scramble(number);
                     let (src, dst, src_port, dst_port) = LISTED;
-                    // One bit of each field, on which the prefix that has to be looked at depends.
+                    // One bit of each field differs, which decides the length of the matched prefix.
                     let bit32 = |shift: u32| 1_u32 << (which >> shift & 31);
                     let bit16 = |shift: u32| 1_u16 << (which >> shift & 15);
                     let flip =
@@ -75,8 +76,8 @@ impl Attack {
         }
     }
 
-    /// A packet from `from` that costs the switch as little as one can that ends where those of the attack end: with `to`, or, as there
-    /// is nobody at most addresses of a scan, nowhere.
+    /// A packet from `from` that costs the switch as little as possible and ends like those of the
+    /// attack: at `to`, or for the scan, whose targets mostly do not exist, as a drop.
     pub fn harmless(self, from: &Guest, to: &Guest) -> Vec<u8> {
         let mac = match self {
             Self::UpcallFlood | Self::TupleSpace => to.mac(),
@@ -86,12 +87,12 @@ impl Attack {
     }
 }
 
-/// Frames to it are dropped at once.
+/// A destination that no port has. The switch drops its frames at once.
 const NOBODY: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xfe, 0xfe]);
-/// The scanner's address: that of the first guest of the first host.
+/// The scanner's address, that of the first guest of the first host.
 const SCANNER: [u8; 4] = [10, 77, 0, 11];
 
-/// One list for each field, so that packets are told from each of them by as many bits as they have in common with it.
+/// An ACL entry for each field, so that a megaflow's mask depends on the common prefix with each.
 fn crossed_lists() -> String {
     let (src, dst, src_port, dst_port) = LISTED;
     [
@@ -103,7 +104,7 @@ fn crossed_lists() -> String {
     .concat()
 }
 
-/// A router to a /16 with one guest in it.
+/// A logical router to a /16 with one guest in it.
 fn wide(lab: &Lab<'_>) -> String {
     let guest = lab.guest(1, 0);
     let mut text = format!(

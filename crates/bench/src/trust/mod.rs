@@ -1,44 +1,44 @@
-//! Scenarios in which a switch has to be trusted: guests that mean ill, reloads, and kills, each with numbers and a verdict.
+//! Trust scenarios: weft under hostile guests, reloads and kills, each with criteria.
 
 mod attack;
+mod bed;
 mod hostile;
 mod kill;
 mod reload;
 pub mod report;
-mod stage;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use attack::Attack;
+use bed::TestBed;
 use network::TunnelType;
-use report::{Outcome, Verdict};
-use stage::Stage;
+use report::{CriterionResult, TrustReport};
 
 use crate::lab::{DEFAULT_UPLINK_MTU, Lab, Profile, Session, network_toml};
 use crate::traffic::blast::Pace;
 use crate::{Result, Stop};
 
-/// How long another session may hold the machine.
+/// How long to wait for another session on this machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Something that may happen to a switch.
+/// A trust scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scenario {
+pub enum TrustScenario {
     /// A guest sends nothing but new connections.
     UpcallFlood,
     /// A guest scans a /16.
     PortScan,
-    /// A guest makes every packet need another mask.
+    /// A guest sends packets of which each needs another megaflow mask.
     TupleSpace,
-    /// The network file changes all the time.
+    /// The network file is reloaded over and over.
     Reload,
-    /// The daemon is killed again and again.
+    /// The daemon is killed over and over.
     Kill,
 }
 
-impl Scenario {
+impl TrustScenario {
     /// All of them.
     pub const ALL: [Self; 5] =
         [Self::UpcallFlood, Self::PortScan, Self::TupleSpace, Self::Reload, Self::Kill];
@@ -54,71 +54,73 @@ impl Scenario {
         }
     }
 
-    /// The scenario of that name.
+    /// The scenario with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
-    /// Two hosts, weft on both, and the scenario; everything is removed afterwards.
+    /// Runs the scenario on two hosts with weft.
     ///
     /// # Errors
-    /// [`Error::Interrupted`](crate::Error::Interrupted), or [`Error::Missing`](crate::Error::Missing) when nothing could be tried. Whatever else happens is in the outcome.
-    pub fn run(self, options: &Options, stop: &Stop) -> Result<Outcome> {
+    /// [`Error::Interrupted`](crate::Error::Interrupted), or
+    /// [`Error::Missing`](crate::Error::Missing) when a precondition is missing. Other failures are
+    /// part of the report.
+    pub fn run(self, options: &Options, stop: &Stop) -> Result<TrustReport> {
         let session = Session::open(PATIENCE, stop)?;
         let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU)?;
         match self.act(&lab, options) {
             Err(error) if !error.is_interrupted() && !error.is_missing() => {
-                let mut outcome = Outcome::default();
-                outcome.judge(Verdict::Fail, "the scenario itself", error.to_string());
-                Ok(outcome)
+                let mut report = TrustReport::default();
+                report.judge(CriterionResult::Fail, "the scenario itself", error.to_string());
+                Ok(report)
             }
             other => other,
         }
     }
 
-    fn act(self, lab: &Lab<'_>, options: &Options) -> Result<Outcome> {
+    fn act(self, lab: &Lab<'_>, options: &Options) -> Result<TrustReport> {
         let Options { weft, seconds, attack_pace, reloads, kills } = options;
-        let start = |text: &str| Stage::start(lab, weft, text);
+        let start = |text: &str| TestBed::start(lab, weft, text);
         let hostile = |attack: Attack| {
-            let mut stage = start(&attack.network(lab))?;
-            let outcome = hostile::run(attack, &mut stage, *attack_pace, *seconds)?;
-            stage.stop().map(|()| outcome)
+            let mut bed = start(&attack.network(lab))?;
+            let report = hostile::run(attack, &mut bed, *attack_pace, *seconds)?;
+            bed.stop().map(|()| report)
         };
         match self {
             Self::UpcallFlood => hostile(Attack::UpcallFlood),
             Self::PortScan => hostile(Attack::PortScan),
             Self::TupleSpace => hostile(Attack::TupleSpace),
             Self::Reload => {
-                let mut stage = start(&reload::network(lab, false))?;
-                let outcome = reload::run(&mut stage, *reloads)?;
-                stage.stop().map(|()| outcome)
+                let mut bed = start(&reload::network(lab, false))?;
+                let report = reload::run(&mut bed, *reloads)?;
+                bed.stop().map(|()| report)
             }
             Self::Kill => {
-                let mut stage = start(&network_toml(lab, TunnelType::Geneve))?;
-                let outcome = kill::run(&mut stage, *kills)?;
-                stage.stop().map(|()| outcome)
+                let mut bed = start(&network_toml(lab, TunnelType::Geneve))?;
+                let report = kill::run(&mut bed, *kills)?;
+                bed.stop().map(|()| report)
             }
         }
     }
 }
 
-impl fmt::Display for Scenario {
+impl fmt::Display for TrustScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// How long and how hard.
+/// The duration and the intensity of the scenarios.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
-    /// The program of the daemon.
+    /// The program `weft`.
     pub weft: PathBuf,
-    /// Of each measurement.
+    /// The duration of each measurement.
     pub seconds: Duration,
-    /// How fast a guest attacks.
+    /// The packet rate of the hostile guest.
     pub attack_pace: Pace,
-    /// Reloads.
+    /// The number of reloads.
     pub reloads: usize,
-    /// Kills.
+    /// The number of kills.
     pub kills: usize,
 }

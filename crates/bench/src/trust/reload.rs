@@ -1,30 +1,32 @@
-//! The network file is read again and again under traffic: flows that it does not concern lose nothing, and nothing is left over.
+//! Reloads: the network file is reloaded over and over under traffic. Unaffected flows must lose no
+//! packet, and no resource may leak.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use network::TunnelType;
 
-use super::report::{Outcome, Verdict};
-use super::stage::{Footprint, Stage};
+use super::bed::{Footprint, TestBed};
+use super::report::{CriterionResult, TrustReport};
 use crate::Result;
 use crate::lab::{Guest, Lab, network_toml};
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
 
-/// Numbered packets a second, one way each.
+/// The rate of numbered packets, each way.
 const PPS: f64 = 5_000.0;
-/// Reloads until what grows at first has grown.
+/// Reloads before the resource use is recorded for the first time.
 const WARM_UP: usize = 50;
-/// Memory may be this many times what it was after the warm-up.
+/// The allowed growth of memory after the warm-up.
 const FLAT: f64 = 1.05;
-/// How long the last packets may take.
+/// How long the last packets may take to arrive.
 const LAST: Duration = Duration::from_millis(500);
-/// Bytes in front of a UDP payload, with the virtio-net header.
+/// The offset of the UDP payload in a frame with its virtio-net header.
 const PAYLOAD: usize = 10 + 14 + 20 + 8;
 
-/// The network of this scenario; `other` adds a logical switch with a port, a router and a list of which none concerns the guests.
+/// The network of this scenario. `other` adds a logical switch, a port and an ACL entry that do not
+/// affect the guests.
 pub fn network(lab: &Lab<'_>, other: bool) -> String {
     let mut text = network_toml(lab, TunnelType::Geneve);
     if other {
@@ -41,7 +43,7 @@ pub fn network(lab: &Lab<'_>, other: bool) -> String {
     text
 }
 
-/// Numbered packets one way.
+/// Numbered packets in one direction.
 struct Series {
     blast: Blast,
     sink: Sink,
@@ -63,12 +65,12 @@ impl Series {
     }
 }
 
-/// Has the daemon of the first host read its file `times` times, each time another.
+/// Reloads the daemon of the first host `times` times, with alternating network files.
 ///
 /// # Errors
-/// The stage fails, or a reload is refused.
-pub fn run(stage: &mut Stage<'_>, times: usize) -> Result<Outcome> {
-    let lab = stage.lab();
+/// The test bed fails, or a reload is refused.
+pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
+    let lab = bed.lab();
     let texts = [network(lab, true), network(lab, false)];
     let series = [
         Series::start(lab.guest(0, 0), lab.guest(1, 0))?,
@@ -82,23 +84,23 @@ pub fn run(stage: &mut Stage<'_>, times: usize) -> Result<Outcome> {
     let mut longest = Duration::ZERO;
     let mut warm: Option<(Footprint, usize)> = None;
     let start = Instant::now();
-    // An even number, so that the last file is the first.
+    // An even number of turns ends with the initial network.
     for turn in 0..times.next_multiple_of(2) {
         if turn == WARM_UP.min(times / 2).next_multiple_of(2) {
-            warm = Some((stage.footprint(0)?, links()?));
+            warm = Some((bed.footprint(0)?, links()?));
         }
         let begin = Instant::now();
-        stage.check()?;
-        stage.reload(0, &texts[turn % 2])?;
+        bed.check()?;
+        bed.reload(0, &texts[turn % 2])?;
         longest = longest.max(begin.elapsed());
     }
     let took = start.elapsed();
-    stage.pass(LAST)?;
-    let after = (stage.footprint(0)?, links()?);
+    bed.pass(LAST)?;
+    let after = (bed.footprint(0)?, links()?);
     let warm = warm.unwrap_or(after);
 
-    let mut outcome = Outcome::default();
-    outcome.note(
+    let mut report = TrustReport::default();
+    report.note(
         "reloads",
         format!(
             "{times} in {:.1} s, the longest {:.3} s",
@@ -110,31 +112,31 @@ pub fn run(stage: &mut Stage<'_>, times: usize) -> Result<Outcome> {
         let Series { blast, sink } = series;
         let refused = blast.refused();
         let sent = blast.finish();
-        stage.pass(LAST)?;
+        bed.pass(LAST)?;
         let received = sink.received();
         let lost = sent.saturating_sub(received);
         let text =
             format!("{lost} of {sent} packets ({refused} refused by the guest's own device)");
-        outcome.judge(Verdict::of(lost == 0 && sent > 0), format!("lost {way}"), text);
+        report.judge(CriterionResult::of(lost == 0 && sent > 0), format!("lost {way}"), text);
     }
-    judge_rest(&mut outcome, warm, after);
-    Ok(outcome)
+    judge_rest(&mut report, warm, after);
+    Ok(report)
 }
 
-/// Nothing is left over: what there was after the warm-up is what there is in the end.
-fn judge_rest(outcome: &mut Outcome, warm: (Footprint, usize), after: (Footprint, usize)) {
+/// Compares the resources at the end with those after the warm-up.
+fn judge_rest(report: &mut TrustReport, warm: (Footprint, usize), after: (Footprint, usize)) {
     let grown = after.0.resident_bytes as f64 / warm.0.resident_bytes.max(1) as f64;
     let text = format!(
         "{} KiB, then {} KiB: {grown:.3} (at most {FLAT})",
         warm.0.resident_bytes / 1024,
         after.0.resident_bytes / 1024
     );
-    outcome.judge(Verdict::of(grown <= FLAT), "memory", text);
+    report.judge(CriterionResult::of(grown <= FLAT), "memory", text);
     for (what, warm, after) in [
         ("descriptors", warm.0.descriptors, after.0.descriptors),
         ("threads", warm.0.threads, after.0.threads),
         ("links of hosts and guests", warm.1, after.1),
     ] {
-        outcome.judge(Verdict::of(after <= warm), what, format!("{warm}, then {after}"));
+        report.judge(CriterionResult::of(after <= warm), what, format!("{warm}, then {after}"));
     }
 }

@@ -1,67 +1,72 @@
-//! What a scenario found, and whether that is good enough.
+//! The report of a trust scenario: observations and criteria.
 
 use std::fmt;
 
-/// Whether a criterion is met.
+/// The result of a criterion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// It is.
+pub enum CriterionResult {
+    /// It is met.
     Pass,
-    /// It is not.
+    /// It is not met.
     Fail,
 }
 
-impl Verdict {
-    /// [`Verdict::Pass`] if `good`.
+impl CriterionResult {
+    /// [`CriterionResult::Pass`] if `good`.
     pub const fn of(good: bool) -> Self {
         if good { Self::Pass } else { Self::Fail }
     }
 }
 
-/// A line of an outcome.
+/// A line of a report.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Line {
-    /// What was looked at.
+    /// The subject.
     pub what: String,
-    /// What was seen, and what was asked for.
+    /// The observation, and the requirement if there is one.
     pub seen: String,
-    /// Absent from what is only told.
+    /// The result; absent for an observation without a requirement.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<CriterionResult>,
 }
 
-/// All that a scenario found.
+/// The report of a trust scenario.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct Outcome {
-    /// In the order in which it was found.
+pub struct TrustReport {
+    /// The lines, in their order.
     pub lines: Vec<Line>,
 }
 
-impl Outcome {
-    /// Tells something.
+impl TrustReport {
+    /// Adds an observation.
     pub fn note(&mut self, what: impl Into<String>, seen: impl Into<String>) {
         self.lines.push(Line { what: what.into(), seen: seen.into(), verdict: None });
     }
 
-    /// Tells whether a criterion is met.
-    pub fn judge(&mut self, verdict: Verdict, what: impl Into<String>, seen: impl Into<String>) {
+    /// Adds a criterion.
+    pub fn judge(
+        &mut self,
+        verdict: CriterionResult,
+        what: impl Into<String>,
+        seen: impl Into<String>,
+    ) {
         self.lines.push(Line { what: what.into(), seen: seen.into(), verdict: Some(verdict) });
     }
 
     /// True when every criterion is met.
     pub fn passed(&self) -> bool {
-        self.lines.iter().all(|line| line.verdict != Some(Verdict::Fail))
+        self.lines.iter().all(|line| line.verdict != Some(CriterionResult::Fail))
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for TrustReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Line { what, seen, verdict } in &self.lines {
             let mark = match verdict {
                 None => "    ",
-                Some(Verdict::Pass) => "ok  ",
-                Some(Verdict::Fail) => "FAIL",
+                Some(CriterionResult::Pass) => "ok  ",
+                Some(CriterionResult::Fail) => "FAIL",
             };
             writeln!(f, "  {mark} {what}: {seen}")?;
         }
@@ -75,13 +80,13 @@ mod tests {
 
     #[test]
     fn outcome_fails_when_one_criterion_does() {
-        let mut outcome = Outcome::default();
-        outcome.note("seen", "7");
-        outcome.judge(Verdict::of(true), "memory", "flat");
-        assert!(outcome.passed());
-        outcome.judge(Verdict::of(false), "TCP kept", "0.50 (at least 0.80)");
-        assert!(!outcome.passed());
+        let mut report = TrustReport::default();
+        report.note("seen", "7");
+        report.judge(CriterionResult::of(true), "memory", "flat");
+        assert!(report.passed());
+        report.judge(CriterionResult::of(false), "TCP kept", "0.50 (at least 0.80)");
+        assert!(!report.passed());
         let text = "       seen: 7\n  ok   memory: flat\n  FAIL TCP kept: 0.50 (at least 0.80)\n";
-        assert_eq!(outcome.to_string(), text);
+        assert_eq!(report.to_string(), text);
     }
 }

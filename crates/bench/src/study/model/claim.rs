@@ -1,34 +1,34 @@
-//! What the published studies claim, and whether it holds here.
+//! The claims of the published studies, and the form of a verdict on them.
 
 use serde::Serialize;
 
 use super::study::Study;
 
-/// What became of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimVerdict {
-    /// Everything that was measured agrees with it.
+    /// All measurements agree with it.
     Holds,
-    /// Some implementations agree with it, others do not.
+    /// Some measurements agree with it, and others contradict it.
     HoldsInPart,
-    /// Nothing that was measured agrees with it.
+    /// All measurements contradict it.
     DoesNotHold,
-    /// Some of what was measured agrees with it and nothing contradicts it; the rest did not converge.
+    /// Some measurements agree with it and none contradicts it; the others did not converge.
     HoldsSoFar,
-    /// Some of what was measured contradicts it and nothing agrees with it; the rest did not converge.
+    /// Some measurements contradict it and none agrees with it; the others did not converge.
     DoesNotHoldSoFar,
-    /// It was a question; here is an answer.
+    /// It is a question, and has an answer.
     Answered,
-    /// It was measured, but what was found may, with the noise of the machine, lie on either side of the claim's limit: more runs, or a
-    /// quieter machine, may tell.
+    /// Within the noise of the machine, the measurements lie on either side of the claim's limit.
+    /// More runs or a quieter machine may decide.
     NotConverged,
-    /// This machine, or this run, has not what it takes.
+    /// This machine or this run lacks what the claim needs.
     NotTestable,
 }
 
 impl ClaimVerdict {
-    /// All of them, those first that say most.
+    /// All of them, the most conclusive first.
     pub const ALL: [Self; 8] = [
         Self::Holds,
         Self::HoldsInPart,
@@ -55,35 +55,35 @@ impl ClaimVerdict {
     }
 }
 
-/// A claim, in our words.
+/// A claim of a published study.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Claim {
     /// C1 to C17.
     pub id: &'static str,
-    /// The study that made it.
+    /// The study that makes it.
     pub study: Study,
-    /// What it says.
+    /// The claim in a sentence.
     pub text: &'static str,
 }
 
-/// How many measurements say what of a claim.
+/// The number of measurements for and against a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Tally {
-    /// Those that agree with it.
+    /// Measurements that agree with it.
     pub agree: usize,
-    /// Those that contradict it.
+    /// Measurements that contradict it.
     pub disagree: usize,
-    /// Those that did not converge.
+    /// Measurements that did not converge.
     pub open: usize,
 }
 
 impl Tally {
-    /// How many there are.
+    /// The number of all measurements.
     pub const fn all(self) -> usize {
         self.agree + self.disagree + self.open
     }
 
-    /// What they come to. Measurements that differ for certain do so whatever the open ones would say.
+    /// The verdict. Open measurements do not change what conclusive ones of both kinds show.
     pub(crate) const fn verdict(self) -> ClaimVerdict {
         match (self.agree, self.disagree, self.open) {
             (0, 0, 0) => ClaimVerdict::NotTestable,
@@ -97,24 +97,24 @@ impl Tally {
     }
 }
 
-/// A claim judged.
+/// A claim with its verdict.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
     /// The claim.
     #[serde(flatten)]
     pub claim: Claim,
-    /// What became of it.
+    /// The verdict.
     pub verdict: ClaimVerdict,
-    /// What it is made of: no measurements where it is not testable.
+    /// The measurements behind it; none when the claim is not testable.
     pub measurements: Tally,
-    /// Why, or what it was judged by.
+    /// The criterion, or why the claim is not testable.
     pub why: String,
-    /// What was measured: a line for each implementation.
+    /// The measurements, a line for each.
     pub evidence: Vec<String>,
 }
 
 impl Finding {
-    /// The verdict in words, with how many measurements it stands on where that is not all.
+    /// The verdict in words, with the share of measurements behind it if that is not all.
     pub fn words(&self) -> String {
         let words = self.verdict.words();
         let judged = self.measurements.agree + self.measurements.disagree;

@@ -1,4 +1,4 @@
-//! The data of a study: what it asks, what a run measured, and the claims it is judged by.
+//! The data of a study: its questions, the results of a run, and the claims.
 
 mod claim;
 mod results;

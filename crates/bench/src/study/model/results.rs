@@ -1,4 +1,4 @@
-//! `results.json`: every run as it was measured. Reports, verdicts and comparisons are made of nothing else.
+//! `results.json`: every measurement of a run. Reports, verdicts and comparisons use nothing else.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,17 +11,18 @@ use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Shape};
 use crate::{Error, Result, file};
 
-/// The version of the schema. It grows when a reader of the earlier one would misunderstand. Since 2 blocks are those of a whole study;
-/// since 3 verdicts count the noise of the machine, and say of how many measurements they are made.
+/// The version of the schema. It grows when a reader of the earlier one would misunderstand a file.
+/// Since 2, a block is one of a whole study. Since 3, verdicts include the noise of the machine and
+/// their number of measurements.
 pub const SCHEMA: u32 = 3;
 
-/// The first schema of which blocks are those of a whole study.
+/// The first schema in which a block is one of a whole study.
 pub(crate) const INTERLEAVED: u32 = 2;
 
-/// What all ratios are to: no tunnel.
+/// The base of all ratios: no tunnel.
 pub const BASE: Contender = Contender::LinuxBridge;
 
-/// A whole run of one or more studies.
+/// A run of one or more studies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
@@ -32,34 +33,34 @@ pub struct Results {
     pub quick: bool,
     /// Seconds of each measurement.
     pub seconds: f64,
-    /// Repetitions that were asked for.
+    /// The requested repetitions.
     pub blocks: usize,
-    /// The studies, by name, in the order in which they were run.
+    /// The studies by name, in the order of the run.
     pub studies: Vec<String>,
-    /// False when the run was ended before all was measured.
+    /// False when the run ended before everything was measured.
     pub complete: bool,
-    /// Offload flags of the underlay with each profile, as the kernel states them.
+    /// Offload flags of the underlay for each profile, read from the kernel.
     pub offloads: BTreeMap<String, OffloadFlags>,
-    /// Who could not take part, and why.
+    /// The unavailable contenders.
     pub left_out: Vec<LeftOut>,
-    /// What became of each claim, for whoever reads the file. Absent while a block is being measured; not read back, because
-    /// it follows from the samples.
+    /// The verdict on each claim. Empty while a block is being measured. Not read back, because it
+    /// follows from the samples.
     #[serde(skip_deserializing, default)]
     pub verdicts: Vec<Finding>,
-    /// What was measured, in the order in which it was.
+    /// The measurements, in their order.
     pub samples: Vec<Sample>,
 }
 
-/// A contender that could not take part.
+/// An unavailable contender.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// Why.
+    /// Why it is unavailable.
     pub why: String,
 }
 
-/// One run of one scenario with one contender.
+/// One measurement: a scenario with a contender in a block.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// The study, by name.
@@ -68,41 +69,41 @@ pub struct Sample {
     pub scenario: String,
     /// Underlay and guests.
     pub shape: Shape,
-    /// Who.
+    /// The contender.
     pub contender: Contender,
     /// Which repetition, from 0.
     pub block: usize,
     /// The second run of the base in its block.
     pub again: bool,
-    /// What was measured, unless it failed.
+    /// The figures, unless it failed.
     pub figures: Option<Figures>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }
 
-/// What one run has shown. What does not apply is absent.
+/// The figures of a measurement. Those that do not apply are absent.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Length of the measurement, in seconds.
     pub seconds: f64,
     /// MTU of the guests, in bytes.
     pub guest_mtu: u16,
-    /// Payload that was received, in 10^9 bits a second.
+    /// Received payload, in 10^9 bits per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub gbps: Option<f64>,
-    /// Transactions a second.
+    /// Transactions per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub transactions_per_second: Option<f64>,
-    /// Datagrams or frames a second that arrived.
+    /// Datagrams or frames per second that arrived.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub packets_per_second: Option<f64>,
-    /// Those that were sent.
+    /// Datagrams per second that were sent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sent_per_second: Option<f64>,
-    /// Times of transactions that 50 %, 99 % and 99.9 % did not exceed, in microseconds.
+    /// The times that 50 %, 99 % and 99.9 % of the transactions did not exceed, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_us: Option<[f64; 3]>,
-    /// Requests over UDP that were not answered.
+    /// Requests over UDP without a response.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lost: Option<u64>,
     /// Busy share of the machine's processors, 0 to 1.
@@ -113,13 +114,13 @@ pub struct Figures {
     /// Busy processor microseconds for a transaction or packet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_us_each: Option<f64>,
-    /// Frames a second on the underlay, both directions; a super-packet counts as one.
+    /// Frames per second on the underlay, both directions; a super-packet counts as one.
     pub wire_frames_per_second: f64,
-    /// TCP segments that were sent again.
+    /// Retransmitted TCP segments.
     pub retransmitted: u64,
-    /// Share of the machine's time that the hypervisor gave to somebody else, 0 to 1.
+    /// Share of the machine's time that the hypervisor took (steal), 0 to 1.
     pub cpu_steal: f64,
-    /// What else a study looks at, by name.
+    /// Further figures of a study, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub more: BTreeMap<String, f64>,
 }
@@ -128,7 +129,7 @@ impl Results {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not there, is something else, or has another version of the schema.
+    /// The file cannot be read, has no results, or has another version of the schema.
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("read {}", path.display());
         let text = fs::read_to_string(path).map_err(Error::io(what()))?;
@@ -157,7 +158,7 @@ impl Results {
     }
 }
 
-/// How many blocks there are of each study.
+/// The number of blocks of each study.
 pub(crate) fn blocks_by_study(samples: &[Sample]) -> BTreeMap<String, usize> {
     let mut blocks = BTreeMap::new();
     for sample in samples {
@@ -167,7 +168,7 @@ pub(crate) fn blocks_by_study(samples: &[Sample]) -> BTreeMap<String, usize> {
     blocks
 }
 
-/// Results of nothing so far.
+/// Results without samples.
 #[cfg(test)]
 pub(crate) fn empty(blocks: usize) -> Results {
     Results {

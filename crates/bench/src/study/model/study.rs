@@ -1,8 +1,8 @@
-//! The studies by name, and what each asks.
+//! The studies, and the question of each.
 
 use crate::{Error, Result};
 
-/// A study by its name. Those of the first four are published.
+/// A study. The first four are published.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Study {
     /// "The Overhead of Software Tunneling", 2012.
@@ -13,15 +13,15 @@ pub enum Study {
     GeneveVsVxlan,
     /// QinQ against VXLAN and Geneve, with Open vSwitch.
     Qinq,
-    /// The rate of small packets and of connections: what readers asked for.
+    /// The rates of small packets and of connections, which readers of the studies asked for.
     SmallPackets,
-    /// 1 to 1,000,000 end points.
+    /// The cost per packet of 1 to 1,000,000 end points.
     Endpoints,
-    /// 1 to 1,000,000 flows.
+    /// The cost per packet of 1 to 1,000,000 flows.
     Flows,
-    /// Outer checksums on and off.
+    /// The cost of the outer UDP checksum.
     OuterChecksum,
-    /// How tunnelled flows spread over queues.
+    /// How tunnelled flows spread over the queues of a receiver.
     Entropy,
 }
 
@@ -54,7 +54,7 @@ impl Study {
         }
     }
 
-    /// What it asks, in a sentence.
+    /// Its question, in a sentence.
     pub const fn question(self) -> &'static str {
         match self {
             Self::SoftwareTunnelling => {
@@ -73,7 +73,7 @@ impl Study {
         }
     }
 
-    /// Where it differs from what was published, and what it stands on.
+    /// Its differences from the published study, and its conditions.
     pub const fn differences(self) -> &'static str {
         match self {
             Self::SoftwareTunnelling => {

@@ -1,139 +1,107 @@
-//! Charts as SVG: bars with their intervals, grouped by scenario, and the limit as a line.
+//! Bar charts as SVG: a bar with its interval for each contender, and the limit as a line.
 
-use std::fmt::{self, Write};
+use maud::{Markup, html};
 
 use crate::lab::Contender;
 use crate::stats::Estimate;
 use crate::study::format::number;
 
-/// Width of a chart, in SVG's units.
+/// The width of a chart, in SVG units.
 const WIDTH: f64 = 960.0;
-/// Where bars begin: what is left of it are names.
+/// Where the bars begin, right of the names.
 const LEFT: f64 = 150.0;
-/// What is right of the longest bar: room for its figure.
+/// The room right of the longest bar for its figure.
 const RIGHT: f64 = 150.0;
 const BAR: f64 = 16.0;
 const GAP: f64 = 6.0;
-/// Above and below the bars: the limit's name, and the axis.
+/// The room above the bars, for the name of the limit.
 const TOP: f64 = 24.0;
+/// The room below the bars, for the axis.
 const BOTTOM: f64 = 44.0;
 const TICKS: usize = 5;
 
-/// A chart of one scenario: a bar for each contender.
+/// A chart of one scenario.
 pub(super) struct Chart<'a> {
-    /// What is along the axis, with its unit.
+    /// The quantity along the axis, with its unit.
     pub(super) axis: &'a str,
-    /// What a screen reader says.
+    /// The text for screen readers.
     pub(super) title: &'a str,
-    /// The bars, from above.
+    /// The bars, from the top.
     pub(super) bars: Vec<(Contender, Estimate)>,
-    /// What no contender can beat, and what it is called.
+    /// A value that no contender can exceed, and its name.
     pub(super) limit: Option<(f64, &'a str)>,
 }
 
 impl Chart<'_> {
-    /// The chart; nothing without bars.
-    pub(super) fn svg(&self) -> String {
-        let mut text = String::new();
-        if !self.bars.is_empty() {
-            // Writing to a string cannot fail.
-            let _ = self.write(&mut text);
+    /// The chart; empty without bars.
+    pub(super) fn svg(&self) -> Markup {
+        if self.bars.is_empty() {
+            return html! {};
         }
-        text
+        let end = self.end();
+        let x = |value: f64| LEFT + (value.max(0.0) / end).min(1.0) * (WIDTH - LEFT - RIGHT);
+        let bottom = TOP + self.bars.len() as f64 * (BAR + GAP);
+        let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
+        let view_box = format!("0 0 {WIDTH} {}", bottom + BOTTOM);
+        html! {
+            svg viewBox=(view_box) role="img" aria-label=(self.title) {
+                @for tick in 0..=TICKS {
+                    @let value = end * tick as f64 / TICKS as f64;
+                    @let at = units(x(value));
+                    line .grid x1=(at) x2=(at) y1=(TOP) y2=(bottom) {}
+                    text .tick x=(at) y=(units(bottom + 15.0)) { (tick_label(value)) }
+                }
+                text .axis x=(middle) y=(units(bottom + 34.0)) { (self.axis) }
+                @if let Some((value, name)) = self.limit {
+                    @let at = units(x(value));
+                    line .limit x1=(at) x2=(at) y1=(units(TOP - 4.0)) y2=(bottom) {}
+                    text .limit-name x=(at) y="14" { (name) }
+                }
+                @for (number, (contender, estimate)) in self.bars.iter().enumerate() {
+                    @let y = TOP + number as f64 * (BAR + GAP) + GAP / 2.0;
+                    (bar(*contender, *estimate, y, &x))
+                }
+            }
+        }
     }
 
-    /// The end of the axis: a round number that all bars and the limit are below.
+    /// The end of the axis: a round number above all bars and the limit.
     fn end(&self) -> f64 {
         let bars = self.bars.iter().map(|(_, estimate)| estimate.high.max(estimate.median));
         let most = bars.chain(self.limit.map(|(value, _)| value)).fold(0.0, f64::max);
         round_up(most)
     }
-
-    fn write(&self, out: &mut String) -> fmt::Result {
-        let end = self.end();
-        let x = |value: f64| LEFT + (value.max(0.0) / end).min(1.0) * (WIDTH - LEFT - RIGHT);
-        let bottom = TOP + self.bars.len() as f64 * (BAR + GAP);
-        let height = bottom + BOTTOM;
-        write!(
-            out,
-            "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">",
-            escape(self.title)
-        )?;
-        for tick in 0..=TICKS {
-            let value = end * tick as f64 / TICKS as f64;
-            let at = x(value);
-            write!(
-                out,
-                "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\
-                 <text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\">{}</text>",
-                bottom + 15.0,
-                tick_label(value)
-            )?;
-        }
-        let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
-        let axis = escape(self.axis);
-        write!(
-            out,
-            "<text class=\"axis\" x=\"{middle}\" y=\"{:.1}\">{axis}</text>",
-            bottom + 34.0
-        )?;
-        if let Some((value, name)) = self.limit {
-            let at = x(value);
-            write!(
-                out,
-                "<line class=\"limit\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{bottom}\"/>\
-                 <text class=\"limit-name\" x=\"{at:.1}\" y=\"14\">{}</text>",
-                TOP - 4.0,
-                escape(name)
-            )?;
-        }
-        for (number, (contender, estimate)) in self.bars.iter().enumerate() {
-            let y = TOP + number as f64 * (BAR + GAP) + GAP / 2.0;
-            write_bar(out, (*contender, *estimate), y, &x)?;
-        }
-        out.write_str("</svg>")
-    }
 }
 
-fn write_bar(
-    out: &mut String,
-    (contender, estimate): (Contender, Estimate),
-    y: f64,
-    x: &impl Fn(f64) -> f64,
-) -> fmt::Result {
+fn bar(contender: Contender, estimate: Estimate, y: f64, x: &impl Fn(f64) -> f64) -> Markup {
     let kind = match contender {
         Contender::Weft(..) => "weft",
         Contender::Direct | Contender::LinuxBridge => "base",
         Contender::Kernel(_) | Contender::Ovs(..) => "other",
     };
-    let (middle, base) = (y + BAR / 2.0, y + BAR / 2.0 + 4.0);
+    let (middle, base) = (y + BAR / 2.0, units(y + BAR / 2.0 + 4.0));
     let (low, high) = (x(estimate.low), x(estimate.high));
-    write!(
-        out,
-        "<text class=\"name\" x=\"{:.1}\" y=\"{base:.1}\">{}</text>\
-         <rect class=\"{kind}\" x=\"{LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\"/>",
-        LEFT - 8.0,
-        escape(&contender.to_string()),
-        (x(estimate.median) - LEFT).max(0.5)
-    )?;
-    if estimate.runs > 1 {
-        write!(
-            out,
-            "<path class=\"interval\" d=\"M{low:.1} {middle:.1}H{high:.1}M{low:.1} {:.1}v8M{high:.1} {:.1}v8\"/>",
-            middle - 4.0,
-            middle - 4.0
-        )?;
-    }
+    let width = (x(estimate.median) - LEFT).max(0.5);
+    let figure = high.max(x(estimate.median)) + 6.0;
     let runs = if estimate.runs == 1 { "1 run" } else { &format!("{} runs", estimate.runs) };
-    write!(
-        out,
-        "<text class=\"figure\" x=\"{:.1}\" y=\"{base:.1}\">{} ({runs})</text>",
-        high.max(x(estimate.median)) + 6.0,
-        number(estimate.median)
-    )
+    let (low, high, from) = (units(low), units(high), units(middle - 4.0));
+    let whiskers = format!("M{low} {middle:.1}H{high}M{low} {from}v8M{high} {from}v8");
+    html! {
+        text .name x=(units(LEFT - 8.0)) y=(base) { (contender.to_string()) }
+        rect class=(kind) x=(LEFT) y=(units(y)) width=(units(width)) height=(BAR) {}
+        @if estimate.runs > 1 {
+            path .interval d=(whiskers) {}
+        }
+        text .figure x=(units(figure)) y=(base) { (number(estimate.median)) " (" (runs) ")" }
+    }
 }
 
-/// 1, 2, 2.5 or 5 times a power of ten, at least `value`.
+/// A coordinate with one decimal.
+fn units(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// The next of a few round steps in each power of ten, at least `value`.
 fn round_up(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return 1.0;
@@ -143,7 +111,7 @@ fn round_up(value: f64) -> f64 {
     steps.into_iter().map(|step| step * power).find(|end| *end >= value).unwrap_or(10.0 * power)
 }
 
-/// Short: `250k`, `1.5M`.
+/// A short form, such as `250k` or `1.5M`.
 fn tick_label(value: f64) -> String {
     let trim = |text: String| text.trim_end_matches('0').trim_end_matches('.').to_owned();
     match value {
@@ -153,21 +121,6 @@ fn tick_label(value: f64) -> String {
         small if small >= 1.0 => trim(format!("{small:.2}")),
         tiny => trim(format!("{tiny:.4}")),
     }
-}
-
-/// Text as it may stand in HTML.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -190,13 +143,14 @@ mod tests {
         let estimate = Estimate { median: 4.0, low: 3.0, high: 5.0, runs: 5 };
         let bars = vec![(Contender::LinuxBridge, estimate), (Contender::KERNEL_VXLAN, estimate)];
         let limit = Some((5.5, "one veth"));
-        let svg = Chart { axis: "Gb/s", title: "<t>", bars, limit }.svg();
+        let svg = Chart { axis: "Gb/s", title: "<t>", bars, limit }.svg().into_string();
         for text in
             ["Gb/s", "one veth", "Linux bridge", "kernel vxlan", "4.00 (5 runs)", "&lt;t&gt;"]
         {
             assert!(svg.contains(text), "{text} in {svg}");
         }
         assert_eq!(svg.matches("<rect").count(), 2);
-        assert!(Chart { axis: "", title: "", bars: Vec::new(), limit: None }.svg().is_empty());
+        let none = Chart { axis: "", title: "", bars: Vec::new(), limit: None };
+        assert!(none.svg().into_string().is_empty());
     }
 }

@@ -1,46 +1,47 @@
-//! Two runs beside each other: before and after.
+//! The comparison of two runs.
 
 use std::fmt;
+
+use comfy_table::{Table, presets};
 
 use crate::lab::Contender;
 use crate::stats::Estimate;
 use crate::study::model::Results;
-use crate::study::verdict::{Table, tables};
+use crate::study::verdict::{Table as Rows, tables};
 
-/// Runs of which an interval says something: of three, one may be wrong.
+/// The least number of runs whose interval is meaningful.
 const ENOUGH: usize = 3;
 
 /// One contender in one scenario of two runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Change {
-    /// Study and scenario, and where.
+    /// The study, the scenario and the underlay profile.
     pub scenario: String,
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// Its ratio to the bridge before.
+    /// Its ratio to the bridge in the earlier run.
     pub before: Estimate,
-    /// Its ratio to the bridge now.
+    /// Its ratio to the bridge in the later run.
     pub after: Estimate,
 }
 
-/// The changes of all that both runs have. It is ratios to the bridge of the same block that are compared: two runs
-/// hardly ever meet the same machine.
+/// The changes between two runs. Ratios to the bridge are compared, because two runs hardly ever
+/// have the same conditions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Comparison {
-    /// In the order of the second run.
+    /// The changes, in the order of the later run.
     pub changes: Vec<Change>,
-    /// True when both runs say that they are of the same machine and kernel.
+    /// True when both runs are of the same machine and kernel.
     pub same_machine: bool,
 }
 
 impl Change {
-    /// The change in parts of what was before.
+    /// The change in parts of the earlier ratio.
     pub fn part(&self) -> f64 {
         self.after.median / self.before.median - 1.0
     }
 
-    /// True when the two intervals have nothing in common; `None` where either stands on less than [`ENOUGH`] runs, of which no
-    /// interval says anything.
+    /// True when the intervals do not overlap; `None` with fewer than [`ENOUGH`] runs.
     pub fn is_certain(&self) -> Option<bool> {
         let apart = self.after.low > self.before.high || self.after.high < self.before.low;
         (self.after.runs.min(self.before.runs) >= ENOUGH).then_some(apart)
@@ -51,7 +52,7 @@ impl Change {
 pub fn compare(before: &Results, after: &Results) -> Comparison {
     let earlier = tables(before);
     let same =
-        |a: &Table, b: &Table| (&a.study, &a.scenario, a.shape) == (&b.study, &b.scenario, b.shape);
+        |a: &Rows, b: &Rows| (&a.study, &a.scenario, a.shape) == (&b.study, &b.scenario, b.shape);
     let mut changes = Vec::new();
     for table in tables(after) {
         let Some(old) = earlier.iter().find(|old| same(old, &table)) else { continue };
@@ -83,27 +84,24 @@ impl fmt::Display for Comparison {
             f,
             "Ratios to the bridge of the same block; * where the intervals lie apart, ? with fewer than {ENOUGH} runs, which cannot tell."
         )?;
-        let mut last = "";
-        for change in &self.changes {
-            if change.scenario != last {
-                writeln!(f, "{}", change.scenario)?;
-                last = &change.scenario;
+        for changes in self.changes.chunk_by(|a, b| a.scenario == b.scenario) {
+            let mut table = Table::new();
+            table.load_preset(presets::NOTHING);
+            for change in changes {
+                let mark = match change.is_certain() {
+                    Some(true) => "*",
+                    Some(false) => "",
+                    None => "?",
+                };
+                table.add_row([
+                    format!("  {}", change.contender),
+                    format!("{:.2} -> {:.2}", change.before.median, change.after.median),
+                    format!("{:+.1} % {mark}", change.part() * 100.0),
+                    format!("({} and {} runs)", change.before.runs, change.after.runs),
+                ]);
             }
-            let mark = match change.is_certain() {
-                Some(true) => "*",
-                Some(false) => " ",
-                None => "?",
-            };
-            writeln!(
-                f,
-                "  {:20} {:6.2} -> {:6.2}  {:+6.1} % {mark}  ({} and {} runs)",
-                change.contender.to_string(),
-                change.before.median,
-                change.after.median,
-                change.part() * 100.0,
-                change.before.runs,
-                change.after.runs
-            )?;
+            let scenario = changes.first().map_or("", |change| change.scenario.as_str());
+            writeln!(f, "{scenario}\n{}", table.trim_fmt())?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a run has found, in three sentences with the figures behind each: for whoever reads no report.
+//! The summary of a run in three sentences, with the figures of each.
 
 use crate::exact::{Baseline, Row};
 use crate::lab::{Contender, Datapath, OvsTunnel, Profile};
@@ -7,11 +7,11 @@ use crate::study::model::{BASE, ClaimVerdict, Finding, Results, Study};
 use crate::study::verdict::{Evidence, Pick, Ratio, verdicts};
 use network::TunnelType;
 
-/// The scenario by which throughput is told: one stream in plain writes, as published in 2012.
+/// The scenario of the throughput sentence: one stream, as published in 2012.
 const STREAM: &str = "tcp_stream-32768B-1i";
-/// weft's VXLAN in the kernel, which is told beside the kernel's own.
+/// weft's VXLAN in the kernel datapath, which is compared with kernel VXLAN.
 const PROGRAMS: Contender = Contender::Weft(Datapath::Kernel, TunnelType::Vxlan);
-/// Those that are told of, and what a sentence calls them.
+/// The contenders of the summary, and their names in sentences.
 const TOLD: [(Contender, &str); 6] = [
     (Contender::KERNEL_VXLAN, "the kernel's own VXLAN"),
     (Contender::OVS_VXLAN, "Open vSwitch in userspace"),
@@ -24,13 +24,13 @@ const TOLD: [(Contender, &str); 6] = [
     (Contender::Weft(Datapath::User, TunnelType::Vxlan), "weft in userspace with VXLAN"),
 ];
 
-/// What became of the claims, what a stream reaches, and what a message costs, as items of a Markdown list. `copied` are counts on a wire
-/// that hands over copies, where there are some.
+/// The verdicts, the throughput of a stream, and the cost of a message, as items of a Markdown list.
+/// `copied` are counts on the wire that delivers copies, if there are any.
 pub fn findings(results: &Results, counted: &Baseline, copied: Option<&Baseline>) -> [String; 3] {
     [claims(&verdicts(results)), stream(results), message(counted, copied)]
 }
 
-/// `sentence`, and each of `figures` in an item below it.
+/// A list item with `sentence`, and a sub-item for each of `figures`.
 fn item(sentence: &str, figures: impl IntoIterator<Item = String>) -> String {
     let figures = figures.into_iter().map(|figures| format!("\n  - {figures}"));
     format!("**{sentence}**{}", figures.collect::<String>())
@@ -45,7 +45,7 @@ fn list(words: &[&str]) -> String {
     }
 }
 
-/// The claims of which the run says something each in a line of its own, the others by number.
+/// The conclusive claims in a line each, and the others by number.
 fn claims(all: &[Finding]) -> String {
     let with = |verdict| -> Vec<&Finding> {
         all.iter().filter(|finding| finding.verdict == verdict).collect()
@@ -77,7 +77,7 @@ fn claims(all: &[Finding]) -> String {
     item(&sentence, told.flat_map(with).map(line).chain(numbers))
 }
 
-/// A claim with its verdict, and what that stands on where it is not all.
+/// A claim with its verdict, and the measurements behind it if they are not all.
 fn line(Finding { claim, verdict, measurements, .. }: &Finding) -> String {
     let by = match verdict {
         ClaimVerdict::HoldsSoFar | ClaimVerdict::DoesNotHoldSoFar => {
@@ -89,16 +89,17 @@ fn line(Finding { claim, verdict, measurements, .. }: &Finding) -> String {
     format!("{}{by}: {} ({})", verdict.words(), claim.text, claim.id)
 }
 
-/// A stream through one of those that are told of.
+/// One TCP stream through a contender of the summary.
 struct Stream {
     who: Contender,
     words: &'static str,
-    /// Of what the bridge carries.
+    /// The throughput over that of the bridge.
     ratio: Ratio,
 }
 
 impl Stream {
-    /// Whether it is slower than across the bridge, if it is not faster; or why that is not known. As of claims, what the noise of the machine may have made is no difference.
+    /// True when it is slower than the bridge, false when faster, or why that is unknown. A
+    /// difference within the noise is unknown, as it is for claims.
     fn beside_the_bridge(&self, evidence: &Evidence<'_>) -> Result<bool, String> {
         match self.ratio.widened()? {
             (_, high, _) if high < 1.0 => Ok(true),
@@ -159,7 +160,7 @@ fn stream(results: &Results) -> String {
     item(&sentence, [format!("of what the bridge carries: {}", figures.join(", "))])
 }
 
-/// What the bridge carries the second time, of what it does the first.
+/// The throughput of the bridge over itself (A/A).
 fn noise(evidence: &Evidence<'_>) -> String {
     let table = evidence
         .of_study(Study::SoftwareTunnelling)
@@ -190,19 +191,19 @@ fn message(counted: &Baseline, copied: Option<&Baseline>) -> String {
     )
 }
 
-/// What weft's programs take beside the kernel's VXLAN, and beside the bridge.
+/// weft's VXLAN in the kernel datapath over kernel VXLAN, and over the bridge.
 fn programs(counted: &Baseline, than: [&str; 2]) -> Option<[String; 2]> {
     let of = |who: Contender| counted.counted().find(|row| row.contender == who).map(cost);
     let (mine, [vxlan, bridge]) = (of(PROGRAMS)?, than);
     Some([beside(mine, of(Contender::KERNEL_VXLAN)?, vxlan), beside(mine, of(BASE)?, bridge)])
 }
 
-/// Instructions of a message over TCP one way, less the wire's.
+/// Instructions for switching a message over TCP, one way.
 fn cost(row: &Row) -> f64 {
     row.switching().tcp
 }
 
-/// `21 % fewer than that (6,618 against 8,376)`.
+/// A comparison such as `21 % fewer than that (6,618 against 8,376)`.
 fn beside(mine: f64, theirs: f64, than: &str) -> String {
     let percent = (mine / theirs - 1.0) * 100.0;
     let which = if percent < 0.0 { "fewer" } else { "more" };
@@ -210,7 +211,7 @@ fn beside(mine: f64, theirs: f64, than: &str) -> String {
     format!("{:.0} % {which}{than} ({mine} against {theirs})", percent.abs())
 }
 
-/// With a comma before each three digits.
+/// A count with commas between groups of three digits.
 fn grouped(count: f64) -> String {
     let digits = format!("{count:.0}");
     let mut text = String::new();
@@ -223,7 +224,7 @@ fn grouped(count: f64) -> String {
     text
 }
 
-/// What those that are told of take, and who could not be counted.
+/// The counts of the contenders of the summary, and the contenders that could not be counted.
 fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
     let of = |who: Contender| {
         let row = counted.counted().find(|row| row.contender == who)?;
@@ -255,7 +256,7 @@ mod tests {
     use crate::study::verdict::judged;
     use std::path::Path;
 
-    /// A run in which the bridge carries 10 Gb/s, and kernel VXLAN and Open vSwitch in userspace less.
+    /// A run in which the bridge carries 10 Gb/s, and two other contenders less.
     fn results() -> Results {
         let mut results = empty(2);
         for block in 0..2 {
@@ -280,7 +281,7 @@ mod tests {
         results
     }
 
-    /// Counts of `contenders`, each of which takes so much more than the wire.
+    /// Counts of `contenders`, each with its switching cost.
     fn counts(contenders: &[(Contender, f64)]) -> Baseline {
         let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0 };
         let row = |&(contender, tcp): &(Contender, f64)| {

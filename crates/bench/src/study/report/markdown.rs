@@ -1,4 +1,4 @@
-//! `report.md`: verdicts, tables, and the machine.
+//! `report.md`: verdicts, evidence, tables, and the machine.
 
 use std::fmt::{self, Write};
 
@@ -47,7 +47,7 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
     write_environment(out, results)
 }
 
-/// How many claims have which verdict, in a sentence.
+/// The number of claims with each verdict, in a sentence.
 pub(super) fn tally(findings: &[Finding]) -> String {
     let of = |verdict: ClaimVerdict| {
         let count = findings.iter().filter(|finding| finding.verdict == verdict).count();
@@ -61,7 +61,7 @@ pub(super) fn tally(findings: &[Finding]) -> String {
     )
 }
 
-/// How the run was made, in a sentence.
+/// The method of the run.
 pub(super) fn how(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
@@ -84,7 +84,7 @@ pub(super) fn how(results: &Results) -> String {
     )
 }
 
-/// Underlay and guests, in words.
+/// The underlay and the guests of a table.
 pub(super) fn place(table: &Table) -> String {
     let shape = table.shape;
     let mut text = format!(
@@ -106,7 +106,7 @@ pub(super) fn place(table: &Table) -> String {
     text
 }
 
-/// The A/A check of a table, in words.
+/// The A/A check of a table.
 pub(super) fn noise(table: &Table) -> String {
     let Some(rate) = table.noise else {
         return "A/A: nobody was measured twice, nothing is known of the noise: **not converged**."
@@ -182,7 +182,7 @@ fn write_environment(out: &mut String, results: &Results) -> fmt::Result {
     Ok(())
 }
 
-/// The machine and who was left out, as pairs.
+/// The machine and the unavailable contenders, as pairs.
 pub(super) fn environment(results: &Results) -> Vec<(String, String)> {
     let machine = &results.environment;
     let mut pairs = vec![

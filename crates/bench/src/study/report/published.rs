@@ -1,21 +1,21 @@
-//! The published figures, as committed beside this crate: facts of the studies that are repeated.
+//! The tables of the published studies, as committed with this crate.
 
 use std::fmt::Write;
 
 use crate::study::model::Study;
 
-/// The published table of a study: its source, its columns, and its rows.
+/// The published table of a study.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Published {
-    /// Who published it and on what machines.
+    /// The publisher, and its machines.
     pub source: String,
-    /// Names of the columns.
+    /// The names of the columns.
     pub columns: Vec<&'static str>,
-    /// Rows, as long as `columns`.
+    /// The rows, each as long as `columns`.
     pub rows: Vec<Vec<&'static str>>,
 }
 
-/// The published table of `study`, if it has one: QinQ was published in graphs without numbers.
+/// The published table of `study`, if there is one. QinQ was published as graphs without numbers.
 pub fn published(study: Study) -> Option<Published> {
     let text = match study {
         Study::SoftwareTunnelling => include_str!("../../../published/software-tunnelling.csv"),
@@ -32,7 +32,7 @@ pub fn published(study: Study) -> Option<Published> {
     Some(Published { source: notes.join(". "), columns, rows })
 }
 
-/// The same for `report.md`.
+/// The published table of `study` as Markdown.
 pub(super) fn markdown(study: Study) -> Option<String> {
     let Published { source, columns, rows } = published(study)?;
     let mut text =

@@ -1,4 +1,4 @@
-//! The run of studies: options, plan, order, and the results as they grow.
+//! A run of studies: its options, its plan, its order, and its growing results.
 
 mod options;
 mod outline;

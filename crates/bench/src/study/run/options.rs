@@ -1,4 +1,4 @@
-//! What to run: the studies, and the part of them that the options select.
+//! The options of a run, and the cells that they select.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,30 +8,31 @@ use crate::study::model::{BASE, LeftOut, Study};
 use crate::study::scenarios::{Cell, Timing};
 use crate::{Error, Result};
 
-/// What to run, and how long.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program that is run as `weft run`.
+    /// The program `weft`.
     pub weft: PathBuf,
     /// The studies, in order.
     pub studies: Vec<Study>,
-    /// Two short runs of each in place of five long ones.
+    /// Two short runs in place of five long ones.
     pub quick: bool,
-    /// Repetitions, where not the usual number.
+    /// Repetitions, if not the default number.
     pub blocks: Option<usize>,
-    /// How many more of a study, at most, while its last three do not agree ([`AGREEMENT`]), where not the usual number.
+    /// The most additional repetitions of a study while its last three runs do not agree
+    /// ([`AGREEMENT`](crate::study::AGREEMENT)), if not the default number.
     pub repeats: Option<usize>,
-    /// Seconds of each measurement, where not the usual number.
+    /// Seconds of each measurement, if not the default.
     pub seconds: Option<f64>,
     /// Only these contenders, and the base.
     pub contenders: Option<Vec<Contender>>,
-    /// Only scenarios of which the name has this in it.
+    /// Only scenarios with this text in their name.
     pub scenario: Option<String>,
     /// Only cells with this profile.
     pub profile: Option<Profile>,
-    /// Only cells with this underlay MTU, in bytes; where there is none, all with this one.
+    /// Only cells with this underlay MTU, in bytes. All cells use it when none has it.
     pub mtu: Option<u16>,
-    /// The protocol of the underlay.
+    /// The address family of the underlay.
     pub family: Family,
     /// No progress on standard error.
     pub quiet: bool,
@@ -40,7 +41,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual run of `studies`.
+    /// The default run of `studies`.
     pub fn new(weft: PathBuf, studies: Vec<Study>) -> Self {
         Self {
             weft,
@@ -63,7 +64,7 @@ impl Options {
         self.blocks.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
     }
 
-    /// Whoever says how many, or is in a hurry, gets so many.
+    /// Explicit `blocks` and quick runs are not repeated, unless requested.
     pub(super) fn repeats(&self) -> usize {
         self.repeats.unwrap_or(if self.quick || self.blocks.is_some() { 0 } else { 2 })
     }
@@ -77,10 +78,10 @@ impl Options {
         }
     }
 
-    /// What the options leave of the studies.
+    /// Checks that the options select something.
     ///
     /// # Errors
-    /// Nothing is left, or nothing with one of the contenders: a run of them would measure something else, and not say so.
+    /// They select no scenario, or no scenario with one of the requested contenders.
     pub fn check(&self) -> Result<()> {
         let chosen: Result<Vec<_>> =
             self.studies.iter().map(|study| self.all_cells(*study)).collect();
@@ -105,7 +106,7 @@ impl Options {
         )))
     }
 
-    /// The cells of `study` that are asked for, with the contenders that are.
+    /// The selected cells of `study`, with the selected contenders.
     pub(super) fn cells(&self, study: Study) -> Result<Vec<Cell>> {
         let mut cells = self.all_cells(study)?;
         for cell in &mut cells {
@@ -114,7 +115,7 @@ impl Options {
         Ok(cells)
     }
 
-    /// The cells of `study` that are asked for, with all contenders.
+    /// The selected cells of `study`, with all contenders.
     fn all_cells(&self, study: Study) -> Result<Vec<Cell>> {
         let mut cells = study.cells(self.quick)?;
         if let Some(mtu) = self.mtu
@@ -144,7 +145,7 @@ impl Options {
     }
 }
 
-/// Takes out of `plan` who cannot take part.
+/// Removes unavailable contenders from `plan`.
 pub(super) fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &Options) -> Vec<LeftOut> {
     let mut known: Vec<(Contender, Option<String>)> = Vec::new();
     for cell in plan.iter_mut().flat_map(|(_, cells)| cells) {

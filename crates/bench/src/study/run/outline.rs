@@ -1,4 +1,4 @@
-//! What a run is going to do, and how long that will take: said before it begins.
+//! The plan of a run in numbers, and an estimate of its duration.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::progress::duration;
 use crate::study::model::Study;
 use crate::study::scenarios::{Cell, RATE_TRIALS, Scenario, Timing};
 
-/// A run in numbers.
+/// The plan of a run in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Outline {
     studies: usize,
@@ -20,7 +20,7 @@ pub(super) struct Outline {
 }
 
 impl Outline {
-    /// Of `plan`, from which those who cannot take part are gone.
+    /// The numbers of `plan`, without unavailable contenders.
     pub(super) fn of(plan: &[(Study, Vec<Cell>)], blocks: usize, timing: Timing) -> Self {
         let studies = plan.iter().filter(|(_, cells)| !cells.is_empty()).count();
         let mut contenders: Vec<Contender> = Vec::new();
@@ -40,18 +40,18 @@ impl Outline {
         Self { studies, contenders, blocks, measured: timing.measured, measurements, estimate }
     }
 
-    /// How long it takes.
+    /// The estimated duration.
     #[cfg(test)]
     pub(super) const fn estimate(&self) -> Duration {
         self.estimate
     }
 
-    /// How long it takes when every study is repeated so many times.
+    /// The estimated duration with so many repetitions of every study.
     pub(super) fn with_repeats(&self, repeats: usize) -> Duration {
         self.estimate.mul_f64((self.blocks + repeats) as f64 / self.blocks.max(1) as f64)
     }
 
-    /// All runs of all scenarios.
+    /// The number of measurements.
     pub(super) const fn measurements(&self) -> usize {
         self.measurements
     }
@@ -70,8 +70,8 @@ impl fmt::Display for Outline {
     }
 }
 
-/// How long one contender takes for all scenarios of a visit. Besides what the timing says these are durations that were seen on two
-/// cores; [`super::run`] notes them at level `debug`.
+/// The estimated duration of all scenarios of a visit. The constants were measured on two cores;
+/// [`super::run`] logs the actual durations at level `debug`.
 fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Duration {
     let millis = Duration::from_millis;
     let join = match contender {
@@ -81,7 +81,7 @@ fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Durati
         Contender::Weft(Datapath::Kernel, _) => millis(1500),
     };
     let measure = |scenario: &Scenario| match scenario {
-        // Each connection has two threads of its own.
+        // Each connection has two threads.
         Scenario::Load { pairs, load } => {
             let connections = (pairs * load.connections()) as u64;
             timing.warm_up + timing.measured + millis(90 + 2 * connections)
@@ -92,7 +92,7 @@ fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Durati
         }
         Scenario::Spread => millis(500),
         Scenario::Longest => millis(700),
-        // So much for each end point or megaflow besides.
+        // The second term is the set-up of each end point or megaflow.
         Scenario::Scale { count, .. } => timing.measured + millis(2500 + count / 12),
     };
     join + scenarios.iter().map(measure).sum::<Duration>()

@@ -1,4 +1,4 @@
-//! The results of a run as they grow, and the order in which its blocks are measured.
+//! The growing results of a run, and the order of its measurements.
 
 use crate::lab::Contender;
 use crate::progress::Progress;
@@ -8,19 +8,19 @@ use crate::study::scenarios::{Cell, Scenario};
 use crate::study::verdict::{tables, verdicts};
 use crate::{Error, Result};
 
-/// When results are kept.
+/// A moment at which results are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Milestone {
-    /// There is one sample more.
+    /// A sample was added.
     Sample,
     /// A block has ended.
     Block,
 }
 
-/// The published rule is for so many.
+/// The number of runs that the published rule compares.
 pub(super) const RUNS_THAT_AGREE: usize = 3;
 
-/// Whether the last three runs of everything in a study agree. What failed is not waited for.
+/// Whether the last three runs of everything in a study agree. Failed measurements are ignored.
 fn agree(results: &Results, study: Study) -> bool {
     let of_study = |sample: &&Sample| sample.study == study.name();
     let blocks = results.samples.iter().filter(of_study).map(|sample| sample.block + 1).max();
@@ -34,7 +34,7 @@ fn agree(results: &Results, study: Study) -> bool {
     })
 }
 
-/// All visits of a block, in random order. Who is the base of a cell comes twice: the A/A check.
+/// All visits of a block in random order, with a second one of each cell's base (A/A check).
 fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<Visit<'_>> {
     let mut visits = Vec::new();
     for cell in cells {
@@ -81,22 +81,22 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// Measures all scenarios of a visit, and adds a sample for each that it comes to.
+/// Measures all scenarios of a visit, and adds a sample for each.
 pub(super) type Measure<'m> = dyn FnMut(Visit<'_>, &mut Record<'_>) -> Result<()> + 'm;
 
-/// The results as they grow.
+/// The growing results.
 pub(super) struct Record<'a> {
     pub(super) results: Results,
     pub(super) keep: &'a mut dyn FnMut(&Results, Milestone) -> Result<()>,
     pub(super) progress: &'a Progress,
-    /// How many blocks of a study there may be more than planned.
+    /// The most blocks of a study beyond the planned ones.
     pub(super) repeats: usize,
-    /// Why they could not be kept: that is no fault of who is being measured.
+    /// The error of `keep`. It must not count as a failure of the current contender.
     pub(super) failed: Option<Error>,
 }
 
 impl Record<'_> {
-    /// Visits all of `plan`, and marks the results as complete unless it is interrupted.
+    /// Makes all visits of `plan`. Marks the results as complete, unless interrupted.
     pub(super) fn run_all(
         &mut self,
         plan: &[(Study, Vec<Cell>)],
@@ -126,7 +126,7 @@ impl Record<'_> {
         Ok(())
     }
 
-    /// What a visit does not come to, because something fails that all of its scenarios need, becomes rows that say so.
+    /// Makes a visit. Scenarios that a common failure prevents become failed samples.
     fn visit(&mut self, visit: Visit<'_>, measure: &mut Measure<'_>) -> Result<()> {
         let before = self.results.samples.len();
         let failure = match measure(visit, self) {
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// What is kept of a run of `plan` in two blocks, at each milestone, and how it ends.
+    /// The milestones, the end and the results of a run of `plan` with two blocks.
     fn run_with(
         plan: &[(Study, Vec<Cell>)],
         measure: &mut Measure<'_>,
@@ -180,7 +180,7 @@ mod tests {
         repeat_with(0, plan, measure)
     }
 
-    /// The same with so many blocks more, at most.
+    /// The same with at most `repeats` more blocks.
     fn repeat_with(
         repeats: usize,
         plan: &[(Study, Vec<Cell>)],
@@ -217,7 +217,7 @@ mod tests {
         });
         ended.unwrap();
         assert!(results.complete);
-        // In each of two blocks the base twice and the other once, two scenarios each.
+        // Each of two blocks has the base twice and the other once, with two scenarios each.
         let (bad, good): (Vec<_>, Vec<_>) =
             results.samples.iter().partition(|sample| sample.failure.is_some());
         assert_eq!((bad.len(), good.len()), (4, 8));
@@ -240,7 +240,7 @@ mod tests {
                 scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
                 Ok(())
             });
-            // Block by block, and all of both cells in each: the bridge twice, the other once, two scenarios each.
+            // Each block has both cells: the bridge twice, the other once, two scenarios each.
             let blocks: Vec<usize> = results.samples.iter().map(|sample| sample.block).collect();
             assert_eq!(blocks, [vec![0; 12], vec![1; 12]].concat());
             for profile in [Profile::Full, Profile::None] {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_stays_when_the_run_is_interrupted() {
+    fn samples_stay_when_the_run_is_interrupted() {
         let mut visits = 0;
         let (_, ended, results) = run_with(&[(Study::Qinq, vec![cell()])], &mut |visit, record| {
             visits += 1;
@@ -292,7 +292,7 @@ mod tests {
             assert!(results.complete);
             results.samples.last().unwrap().block + 1
         };
-        // Two were planned, of which the rule says nothing.
+        // Two runs were planned, and the rule needs three.
         assert_eq!((blocks(0, |_| 100.0), blocks(9, |_| 100.0)), (2, 3));
         let wild = |block| 100.0 * (1 + block % 2) as f64;
         assert_eq!((blocks(0, wild), blocks(4, wild)), (2, 6));

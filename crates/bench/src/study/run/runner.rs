@@ -1,5 +1,5 @@
-//! Runs studies. A block visits every contender of every cell of its study once, in random order, and the base of each cell
-//! twice: so whatever a claim compares, on one underlay or on two, was measured in the same block.
+//! The run itself. A block visits every contender of every cell of its study once, in random order,
+//! and the base of each cell twice. So the measurements that a claim compares are of one block.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use crate::study::verdict::{AGREEMENT, verdicts};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
-/// How long another study on the machine is waited for.
+/// How long to wait for another session on this machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs the studies. What was measured before Ctrl-C is returned as incomplete results; `keep` is given all results at every
+/// Runs the studies. Interrupted results are returned as incomplete. `keep` gets the results at every
 /// milestone, so that a crash loses one sample at most.
 ///
 /// # Errors
-/// [`Error::Missing`] when a privilege is missing or another study is running; [`Options::check`]; `keep` fails.
-/// That a scenario fails, or the lab for it, is no error: it is a row of the results.
+/// [`Error::Missing`] when a privilege is missing or another session is running, the error of
+/// [`Options::check`], or that of `keep`. A failed scenario or lab is a sample with a failure.
 pub fn run(
     options: &Options,
     stop: &Stop,
@@ -84,11 +84,11 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// All scenarios of the cell with one contender.
+    /// Measures all scenarios of a cell with one contender.
     fn visit(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
         let Visit { study, cell, contender, block, .. } = visit;
         let (profile, blocks) = (cell.shape.profile, record.results.blocks);
-        // A study that was not steady is given more than were planned.
+        // Studies whose runs do not agree get more blocks than planned.
         let block = match (block + 1).checked_sub(blocks).filter(|more| *more > 0) {
             None => format!("block {} of {blocks}", block + 1),
             Some(more) => format!("more block {more}, after {blocks}"),
@@ -110,7 +110,7 @@ impl Runner<'_> {
             match scenario.run(&lab, &mut attachment, self.options.timing()) {
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
-                    // A process that has ended fails all scenarios that are left.
+                    // An ended process fails the remaining scenarios.
                     attachment.check()?;
                     record.add(Sample { failure: Some(error.to_string()), ..sample });
                 }
@@ -121,7 +121,7 @@ impl Runner<'_> {
         attachment.stop()
     }
 
-    /// Scenarios that need a lab each.
+    /// Measures scenarios that need a lab each.
     fn alone(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
         for scenario in visit.scenarios() {
             let measured = self.lab(visit, record).and_then(|lab| {

@@ -1,4 +1,4 @@
-//! The studies: what they compare, on which underlays, under which loads.
+//! The catalogue: the contenders, underlays and loads of each study.
 
 use network::TunnelType;
 
@@ -10,11 +10,11 @@ use crate::study::model::Study;
 use crate::traffic::load::{Load, Pattern};
 
 impl Study {
-    /// Its cells. `quick` leaves out what no claim is judged by, and measures everybody in one study at least, not in each. Every cell
-    /// but those that only weft can have has the base, the bridge.
+    /// The cells of the study. A `quick` run leaves out scenarios without a claim, and has every
+    /// contender in one study at least. Every cell has the bridge, unless only weft can run it.
     ///
     /// # Errors
-    /// Never, for what is written here: loads check their numbers.
+    /// Never: the parameters of the loads are valid.
     pub fn cells(self, quick: bool) -> Result<Vec<Cell>> {
         match self {
             Self::SoftwareTunnelling => software_tunnelling(quick),
@@ -45,12 +45,12 @@ fn kernel(tunnels: &[KernelTunnel]) -> Vec<Contender> {
     tunnels.iter().map(|&tunnel| Contender::Kernel(tunnel)).collect()
 }
 
-/// The limit, the base, and the others.
+/// One veth pair (the limit), the bridge (the base), and the others.
 fn beside(others: [Vec<Contender>; 3]) -> Vec<Contender> {
     [vec![Contender::Direct, Contender::LinuxBridge], others.concat()].concat()
 }
 
-/// Those of whom switching is not told apart from the guests' own work.
+/// The contenders without one veth pair, where the cost of switching is not computed.
 fn without_limit(contenders: Vec<Contender>) -> Vec<Contender> {
     contenders.into_iter().filter(|contender| *contender != Contender::Direct).collect()
 }
@@ -78,8 +78,8 @@ fn software_tunnelling(quick: bool) -> Result<Vec<Cell>> {
         contenders: contenders.clone(),
         scenarios: scenarios.clone(),
     };
-    // A card with plain TCP segmentation, as published. A veth device then does no GRO for tunnels, which a card would: it is shown,
-    // and claims are judged by the other two.
+    // The published card had plain TCP segmentation. With it, a veth device does no GRO for tunnels,
+    // as a card would, so the reports show this cell and no claim is judged by it.
     let few = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
         Vec::new(),
@@ -126,7 +126,7 @@ fn jumbo_frames(quick: bool) -> Result<Vec<Cell>> {
         ovs(&[OvsTunnel::Vxlan]),
         weft(&[TunnelType::Vxlan]),
     ]);
-    // It is the underlay that counts here, and one veth has none.
+    // One veth pair has no underlay, whose MTU is measured here.
     let contenders = without_limit(contenders);
     let shape = Shape { uplink_mtu: 9000, ..Shape::default() };
     cells.push(Cell { shape, contenders, scenarios: vec![Scenario::Longest] });
@@ -187,7 +187,7 @@ fn qinq(quick: bool) -> Result<Vec<Cell>> {
     })
 }
 
-/// Packets a second that everybody carries: what one costs is compared at the same rate.
+/// The common rate, in packets per second, at which the cost of a packet is compared.
 const SMALL_PACKETS: f64 = 20_000.0;
 
 fn small_packets(quick: bool) -> Result<Vec<Cell>> {
@@ -206,7 +206,7 @@ fn small_packets(quick: bool) -> Result<Vec<Cell>> {
     Ok(vec![Cell { shape: Shape::default(), contenders, scenarios }])
 }
 
-/// Of how many there are packets.
+/// The cells for increasing numbers of megaflows or end points.
 fn scale(axis: Axis, quick: bool) -> Vec<Cell> {
     let counts: &[u64] = if quick { &[1, 100_000] } else { &[1, 1000, 100_000, 1_000_000] };
     let scenarios = counts.iter().map(|&count| Scenario::Scale { axis, count }).collect();
@@ -247,11 +247,11 @@ fn entropy(quick: bool) -> Result<Vec<Cell>> {
     ]);
     let scenarios =
         vec![Scenario::Spread, Scenario::one_pair(load(Pattern::TcpStream, 131_072, 8)?)];
-    // Open vSwitch and GRE cannot be told to use one port.
+    // Open vSwitch and GRE cannot be configured to use one source port.
     let without = beside([kernel(&[KernelTunnel::Vxlan]), Vec::new(), weft(&[TunnelType::Vxlan])]);
     let mut cells = Vec::new();
     for (one_source_port, contenders) in [(false, contenders), (true, without)] {
-        // Without a wire between the hosts nothing spreads on it.
+        // One veth pair has no underlay, on which the flows spread.
         let contenders = without_limit(contenders);
         for steering in [false, true] {
             let profile = Profile::None;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_who_is_measured_is_in_a_quick_run_too() {
+    fn every_contender_is_in_a_quick_run() {
         let who = |quick| {
             let cells = Study::ALL.into_iter().flat_map(|study| study.cells(quick).unwrap());
             cells.flat_map(|cell| cell.contenders).collect::<Vec<_>>()

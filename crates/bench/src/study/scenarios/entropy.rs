@@ -1,4 +1,4 @@
-//! How flows of guests look on the wire: what a card that hashes outer headers could tell apart.
+//! The entropy of tunnelled flows: how a card that hashes outer headers spreads them over queues.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,35 +12,35 @@ use crate::lab::{Attachment, Lab, UPLINK};
 use crate::study::model::Figures;
 use crate::{Error, Result};
 
-/// Flows of the guest: UDP from so many ports.
+/// UDP flows of the guest, each from a port of its own.
 const FLOWS: u16 = 64;
-/// Datagrams of each.
+/// Datagrams of each flow.
 const ROUNDS: usize = 8;
 const FIRST_PORT: u16 = 40_000;
-/// The payload: long enough to tell these frames from all others.
+/// The payload size, which distinguishes these frames from all others.
 const PAYLOAD: usize = 700;
-/// Queues of the imagined card.
+/// Queues of the simulated card.
 const QUEUES: usize = 8;
-/// How long frames may take to come.
+/// How long to wait for frames.
 const SETTLE: Duration = Duration::from_millis(200);
-/// The key of Toeplitz' hash that Microsoft published with RSS, and cards use.
+/// The key of the Toeplitz hash that Microsoft published for RSS and that cards use.
 const TOEPLITZ: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
     0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
-/// Sends [`FLOWS`] flows and looks at the uplink of the other host.
+/// Sends [`FLOWS`] flows, and analyses the frames on the uplink of the other host.
 ///
 /// # Errors
-/// The uplink cannot be listened to, or nothing comes.
+/// The uplink cannot be captured, or no frame arrives.
 pub(super) fn spread(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> {
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     let far = lab.hosts().last().ok_or_else(|| Error::Traffic("a lab has hosts".into()))?;
     let failed = |e| Error::io("send flows")(e);
     let target = to.run(|| UdpSocket::bind((to.ip4(), 0)))?.map_err(failed)?;
     let at: SocketAddr = target.local_addr().map_err(failed)?;
-    // Megaflows and neighbours first: what goes the long way is no measure.
+    // Sets up megaflows and neighbours, so that no frame takes the slow path below.
     send(from, at, 1)?;
     lab.stop().sleep(SETTLE)?;
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
@@ -92,7 +92,7 @@ fn send(from: &crate::lab::Guest, to: SocketAddr, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a card hashes of a frame: both addresses, and both ports where the protocol is UDP or TCP. `None` of what is not IP.
+/// The input of the card's hash: both addresses, and for UDP or TCP both ports. `None` unless IP.
 fn tuple(frame: &[u8]) -> Option<Vec<u8>> {
     let (addresses, protocol, ports) = match frame.get(12..14)? {
         [0x08, 0x00] => {
@@ -109,7 +109,7 @@ fn tuple(frame: &[u8]) -> Option<Vec<u8>> {
     Some(tuple)
 }
 
-/// Toeplitz' hash: for every bit of the input that is one, the 32 bits of the key that begin at its place.
+/// The Toeplitz hash: the XOR of the key's 32-bit windows at the positions of all one bits.
 fn toeplitz(input: &[u8]) -> u32 {
     let key = |bit: usize| -> u32 {
         (0..32).fold(0, |window, offset| {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn hash_is_that_of_the_published_examples() {
-        // From Microsoft's "Verifying the RSS Hash Calculation": source, destination, and the ports.
+        // From Microsoft's "Verifying the RSS Hash Calculation": source, destination, ports.
         let input = |source: [u8; 4], target: [u8; 4], ports: [u16; 2]| {
             let mut bytes = [source, target].concat();
             ports.iter().for_each(|port| bytes.extend_from_slice(&port.to_be_bytes()));

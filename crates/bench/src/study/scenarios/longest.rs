@@ -1,4 +1,4 @@
-//! The longest packet of a guest that crosses the underlay in one piece, whatever MTU the guest believes in.
+//! The longest packet of a guest that crosses the underlay unfragmented.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::study::model::Figures;
 use crate::traffic::frames::{self, Frame};
 use crate::{Error, Result};
 
-/// Lengths that are tried, from so many bytes below the MTU of the underlay to so many above it: no tunnel takes more, and nothing
-/// longer fits.
+/// The tested lengths, from `BELOW` bytes below the underlay's MTU, more than any tunnel adds, to
+/// `ABOVE` bytes above it.
 const BELOW: u16 = 120;
 const ABOVE: u16 = 8;
-/// Before them, for addresses and megaflows.
+/// The length of a first packet, which sets up addresses and megaflows.
 const FIRST: u16 = 200;
-/// How far the guests' own devices are from being what stops a packet, in bytes.
+/// How far the MTU of the guests' devices is above that of the underlay, in bytes.
 const ROOM: u16 = 200;
 const ETHERNET: usize = 14;
 /// Headers of IPv4 and UDP, in bytes.
 const HEADERS: u16 = 28;
-/// What each packet ends with, in front of its length.
+/// The marker at the end of each packet, before its length.
 const MARK: [u8; 4] = *b"weft";
-/// How long packets may take to cross.
+/// How long to wait for packets.
 const SETTLE: Duration = Duration::from_millis(200);
-/// From one to the next.
+/// The pause between packets.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Sends packets of every length around the MTU of the underlay, not to be fragmented, from a guest whose own MTU is larger, and
-/// looks which of them arrive and are one frame on the uplink of the other host. The figures `longest_packet` and `overhead` are
-/// bytes of IP packets.
+/// Sends packets of every length around the underlay's MTU with DF set, from a guest whose own MTU is
+/// larger. Finds the longest one that arrives and is one frame on the other host's uplink. The
+/// figures `longest_packet` and `overhead` are bytes of IP packets.
 ///
 /// # Errors
-/// A socket or an MTU is refused, or no packet arrives in one piece.
+/// A socket or an MTU is refused, or no packet arrives unfragmented.
 pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> {
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     let far = lab.hosts().last().ok_or_else(|| Error::Traffic("a lab has hosts".into()))?;
@@ -58,7 +58,7 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
             tail[..4].copy_from_slice(&MARK);
             tail[4..].copy_from_slice(&length.to_be_bytes());
         }
-        // One that a device does not take has not crossed.
+        // A packet that the device refuses does not arrive.
         let _ = nix::unistd::write(&socket, &bytes);
     };
     send(FIRST);
@@ -68,7 +68,7 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
     let mut frame = PacketBuf::with_capacity(0, PacketBuf::MAX_FRAME);
     for length in mtu - BELOW..=mtu + ABOVE {
         send(length);
-        // One after the other: queues of sockets hold few packets that are this long.
+        // One packet at a time: socket buffers hold few packets of this size.
         lab.stop().sleep(if length < mtu + ABOVE { PAUSE } else { SETTLE })?;
         while let Ok(bytes) = target.recv(&mut payload) {
             arrived.push(u16::try_from(bytes).unwrap_or(0) + HEADERS);
@@ -88,7 +88,8 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
     })
 }
 
-/// The length of the marked packet that ends with `frame` and is wholly in it, and what else is behind the frame's Ethernet header.
+/// The length of the marked packet that `frame` contains completely, and the bytes of the outer
+/// headers after the Ethernet header.
 fn whole(frame: &[u8]) -> Option<(u16, u16)> {
     let tail: &[u8; 6] = frame.last_chunk()?;
     let (mark, length) = tail.split_at(4);

@@ -1,4 +1,4 @@
-//! What the studies measure: the catalogue of their scenarios, and the measurement of each kind.
+//! The scenarios of the studies: their catalogue, and the measurement of each kind.
 
 mod catalogue;
 mod entropy;

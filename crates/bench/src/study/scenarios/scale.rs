@@ -1,4 +1,4 @@
-//! What many megaflows and many end points cost: the packet rate with 100,000 of them beside that with one.
+//! The packet rate with very many megaflows or end points.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -21,49 +21,49 @@ use crate::traffic::ping::first_ping;
 use crate::traffic::sink::Sink;
 use crate::{Error, Result};
 
-/// How many of so many megaflows there have to be for a measurement to mean something.
+/// The part of the megaflows that must exist for a valid measurement.
 const ENOUGH: f64 = 0.97;
-/// End points that packets go to: as many as a logical switch has ports, nearly.
+/// The most end points that packets go to, limited by the ports of a logical switch.
 const TARGETS: u64 = 30_000;
-/// As many megaflows as a port may have of the default of 200,000 without any doubt.
+/// Megaflows of one port that the default limit of 200,000 always allows.
 const PLENTY: u64 = 80_000;
-/// How long packets are sent before any counts: addresses of end points are found out, megaflows are there to stay.
+/// How long packets are sent before the measurement, until all addresses are resolved.
 const WARM_UP: Duration = Duration::from_millis(1500);
-/// When no more megaflows have come for so long, no more will.
+/// Without new megaflows for this long, no more are expected.
 const STALLED: Duration = Duration::from_secs(5);
-/// How often megaflows are counted, which every thread that forwards has to answer.
+/// How often megaflows are counted. Each count interrupts every forwarding thread.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a switch may take to load a file with so many hosts, or to set up so many megaflows: of a million hosts two at once take
-/// a minute and a half.
+/// How long the switch may take to load the network file or to set up the megaflows. Loading a
+/// million hosts in two daemons takes a minute and a half.
 const LOADING: Duration = Duration::from_secs(300);
-/// The addresses of the other hosts.
+/// The network of the other hosts' addresses.
 const FAR: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
-/// The ports of a logical switch, at most.
+/// The most ports of a logical switch.
 const SWITCH: u64 = 30_000;
 
-/// Of what there are many or one.
+/// The quantity that is scaled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Axis {
-    /// Connections, of which each needs a megaflow of its own.
+    /// Connections with a megaflow each.
     Megaflows,
     /// Remote hosts.
     Endpoints,
 }
 
-/// What was seen with so many megaflows or end points.
+/// The result of a measurement.
 pub(crate) struct Seen {
-    /// Packets of 64 bytes.
+    /// Packets of 64 bytes per second.
     pub(crate) packets_per_second: f64,
-    /// Of the measurement alone.
+    /// The cost of the measurement.
     pub(crate) usage: Usage,
-    /// From the start of the daemons until all end points or megaflows are there.
+    /// Seconds from the start of the daemons until all end points or megaflows exist.
     pub(crate) ready_seconds: f64,
 }
 
-/// Measures in a lab whose guests nothing joins yet, with a datapath of a program.
+/// Measures in a lab whose guests are not joined yet, with weft and the given datapath.
 ///
 /// # Errors
-/// The switch fails, or has not so many megaflows.
+/// The switch fails, or has fewer megaflows.
 pub(crate) fn measure(
     lab: &Lab<'_>,
     weft: (Datapath, &Path),
@@ -77,7 +77,7 @@ pub(crate) fn measure(
     }
 }
 
-/// Packets of `count` connections in turn, none of which has anything in common with the one before.
+/// Sends packets of `count` connections in a fixed order without locality.
 fn megaflows(
     lab: &Lab<'_>,
     (datapath, weft): (Datapath, &Path),
@@ -86,9 +86,9 @@ fn megaflows(
 ) -> Result<Seen> {
     let begin = Instant::now();
     let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
-    // A port may have as many as are still free besides; and some are there for other reasons.
+    // A port may use half of the free megaflows, and some megaflows have other uses.
     let most = (2 * count + count / 5).to_string();
-    // Setting them all up takes longer than one may otherwise be idle.
+    // The set-up takes longer than the default idle timeout.
     let idle = LOADING.as_secs().to_string();
     let many: &[&str] = &["--megaflows", &most, "--idle", &idle];
     let options = if count > PLENTY { many } else { &[] };
@@ -111,7 +111,8 @@ fn megaflows(
     Ok(Seen { packets_per_second, usage, ready_seconds })
 }
 
-/// Waits until as many megaflows as are expected have been there for a while, or no more come; returns how many there are.
+/// Waits until the expected megaflows have existed for a while, or no more are added. Returns their
+/// number.
 fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) -> Result<u64> {
     let begin = Instant::now();
     let (mut most, mut grown) = (0, begin);
@@ -121,7 +122,7 @@ fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) ->
         let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
         let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;
         let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
-        // Some always come and go.
+        // A few megaflows expire and are added all the time.
         if there > most + most / 1000 {
             (most, grown) = (there, Instant::now());
         }
@@ -133,7 +134,7 @@ fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) ->
     }
 }
 
-/// Packets to some of `count` other hosts in random order. All of them are behind the one that is there.
+/// Sends packets to `count` other hosts in random order. All of them are behind the second host.
 fn endpoints(
     lab: &Lab<'_>,
     (datapath, weft): (Datapath, &Path),
@@ -165,7 +166,7 @@ fn endpoints(
     Ok(Seen { packets_per_second, usage, ready_seconds })
 }
 
-/// Until the guests reach each other: the file of a large network takes a while to load, and so does memory for very many megaflows.
+/// Waits until the guests reach each other. Loading a large network takes a while.
 fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
     let deadline = Instant::now() + LOADING;
     loop {
@@ -176,7 +177,7 @@ fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
     }
 }
 
-/// What `count` grows by in a second, and what that takes.
+/// The rate at which `count` grows per second, and the cost of that.
 fn rate(
     lab: &Lab<'_>,
     duration: Duration,
@@ -189,8 +190,8 @@ fn rate(
     Ok((count()?.saturating_sub(before) as f64 / usage.seconds, usage))
 }
 
-/// Other hosts with a port each: those that packets go to on the logical switch of the guests, and the others on more switches, on
-/// which this host has a port, too.
+/// The `network.toml` text of other hosts with a port each. The destinations are on the guests'
+/// logical switch, and further hosts on further switches, on which this host has a port too.
 fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
     let here = lab.hosts().first().map(|host| host.name()).unwrap_or_default();
     let (mut hosts, mut text) = (String::new(), String::new());
@@ -216,7 +217,7 @@ fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
             far_mac(number)
         );
     }
-    // The ports belong to the switch in front of them.
+    // The ports belong to the logical switch before them.
     text + &hosts
 }
 

@@ -1,4 +1,4 @@
-//! A scenario: a load between pairs of guests, and its measurement.
+//! A scenario, and the measurement of a load between pairs of guests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,28 +14,28 @@ use crate::traffic::between::{Counts, Flow, Traffic};
 use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};
 
-/// How often a contender's processes and the connections are looked at during a run.
+/// How often a run checks the contender's processes and the connections.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What is compared on one underlay.
+/// Contenders and scenarios that are compared on one underlay.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Underlay and guests.
     pub shape: Shape,
-    /// Who.
+    /// The contenders.
     pub contenders: Vec<Contender>,
-    /// Under which loads.
+    /// The scenarios.
     pub scenarios: Vec<Scenario>,
 }
 
 impl Cell {
-    /// Who is measured twice in each block, for the A/A check: the base, or without it the first. Where each scenario has a lab of its own
-    /// only the first, which takes least, is measured twice: what the others are compared with.
+    /// The contender that each block measures twice for the A/A check: the base, else the first.
+    /// Where each scenario has a lab of its own, only the first scenario is measured twice.
     pub(crate) fn twice(&self) -> Option<Contender> {
         self.contenders.iter().find(|c| **c == BASE).or(self.contenders.first()).copied()
     }
 
-    /// What is measured in a visit, which may be the second of [`Cell::twice`].
+    /// The scenarios of a visit; with `again`, of the second visit of [`Cell::twice`].
     pub(crate) fn scenarios(&self, again: bool) -> &[Scenario] {
         match &self.scenarios[..] {
             [first, ..] if again && first.joins_guests() => std::slice::from_ref(first),
@@ -44,55 +44,55 @@ impl Cell {
     }
 }
 
-/// What is measured in one run.
+/// A kind of measurement with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Scenario {
-    /// A load between each of so many pairs of guests.
+    /// A load between each of several pairs of guests.
     Load {
-        /// How many, from the first on.
+        /// The number of pairs, from the first on.
         pairs: usize,
-        /// What is sent between each.
+        /// The load of each pair.
         load: Load,
     },
-    /// Small packets with very many megaflows or end points, with a network file of its own.
+    /// Small packets with very many megaflows or end points, and a network file of its own.
     Scale {
-        /// Of which there are many.
+        /// The scaled quantity.
         axis: Axis,
-        /// How many.
+        /// Its number.
         count: u64,
     },
-    /// As many packets a second as arrive but for 1 %, between the first guests.
+    /// The highest packet rate with a loss of 1 % at most, between the first guests.
     Rate {
-        /// Packets of one size, without a rate of their own.
+        /// Packets of one size, without a fixed rate.
         load: Load,
     },
-    /// What becomes of many flows on the wire.
+    /// The spread of many flows over the queues of a receiver.
     Spread,
-    /// The longest packet that crosses in one piece.
+    /// The longest packet that crosses unfragmented.
     Longest,
 }
 
-/// How long a run is.
+/// The duration of a measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// Before anything counts.
+    /// The time before the measurement.
     pub warm_up: Duration,
-    /// What counts.
+    /// The measured time.
     pub measured: Duration,
 }
 
 impl Scenario {
-    /// `load` from the first guest of the first host to that of the second.
+    /// `load` between the first guests of both hosts.
     pub const fn one_pair(load: Load) -> Self {
         Self::Load { pairs: 1, load }
     }
 
-    /// `load` between each of so many pairs of guests.
+    /// `load` between each of several pairs of guests.
     pub const fn pairs(pairs: usize, load: Load) -> Self {
         Self::Load { pairs, load }
     }
 
-    /// As published: `tcp_rr-1024B-64i`; `5x` in front means five pairs of guests.
+    /// The published name, such as `tcp_rr-1024B-64i`; `5x` before it means five pairs of guests.
     pub fn name(&self) -> String {
         match self {
             Self::Load { pairs: 1, load } => load.to_string(),
@@ -107,12 +107,12 @@ impl Scenario {
         }
     }
 
-    /// True when it joins the guests in its own way.
+    /// True when it needs a lab of its own, in which it joins the guests.
     pub const fn joins_guests(&self) -> bool {
         matches!(self, Self::Scale { .. })
     }
 
-    /// Measures it between guests that are joined.
+    /// Measures between joined guests.
     ///
     /// # Errors
     /// Traffic does not flow, a process of the contender ends, or [`Error::Interrupted`].
@@ -131,7 +131,7 @@ impl Scenario {
         }
     }
 
-    /// Measures one that joins the guests itself, by the datapath of a contender that is weft.
+    /// Measures a scenario that joins the guests itself, with the datapath of a weft contender.
     ///
     /// # Errors
     /// As [`Scenario::run`].
@@ -160,13 +160,14 @@ impl Scenario {
     }
 }
 
-/// The part of the packets that has to arrive, and of those that are to be sent.
+/// The part of the packets that must arrive, and the part of the rate that must be sent.
 const ARRIVES: f64 = 0.99;
 const KEEPS_PACE: f64 = 0.95;
-/// Rates that are tried: the last is within 1/16 of the highest.
+/// Steps of the search. The last rate is within 1/16 of the highest.
 pub(crate) const RATE_TRIALS: u32 = 4;
 
-/// The load of packets at the highest rate that loses no more than 1 %, found by halving (as RFC 2544 section 26.1 does with none).
+/// Measures at the highest rate that loses 1 % at most. A binary search finds the rate, as in RFC
+/// 2544 section 26.1, which allows no loss.
 fn highest_rate(
     load: Load,
     lab: &Lab<'_>,
@@ -197,7 +198,7 @@ fn highest_rate(
     run(at(low)?, timing)
 }
 
-/// A load on its way.
+/// A load between pairs of guests.
 struct Run {
     pairs: usize,
     load: Load,
@@ -276,10 +277,10 @@ impl Run {
     }
 }
 
-/// All counters at one moment.
+/// The counters of a run at one moment.
 struct Moment {
     snapshot: Snapshot,
-    /// Of all pairs together.
+    /// The sum over all pairs.
     counts: Counts,
 }
 

@@ -1,20 +1,20 @@
-//! One measurement that speaks for or against a claim.
+//! A measurement for or against a claim.
 
 use super::select::Ratio;
 use crate::stats::Estimate;
 use crate::study::model::ClaimVerdict;
 
-/// One measurement that speaks for or against a claim.
+/// A measured ratio, and the range that the claim states for it.
 pub(crate) struct Check {
     pub(crate) what: String,
-    /// `None` when it was not measured.
+    /// The ratio; `None` when it was not measured.
     pub(crate) found: Option<Ratio>,
-    /// What it has to lie between.
+    /// The range of the claim.
     pub(crate) range: (f64, f64),
 }
 
 impl Check {
-    /// `None` when it was not measured.
+    /// The verdict of this measurement; `None` when it was not measured.
     pub(super) fn verdict(&self) -> Option<ClaimVerdict> {
         let (low, high) = self.range;
         Some(match self.found.as_ref()?.widened() {
@@ -36,7 +36,7 @@ impl Check {
         let what = &self.what;
         let plural = if runs == 1 { "run" } else { "runs" };
         let noise = match found.widened() {
-            // Counted, not timed.
+            // A count has no noise.
             Ok((_, _, 1.0)) => String::new(),
             Ok((low, high, factor)) => moved(low, high, &format!("{factor:.2} times")),
             Err(why) => format!("; {why}"),
@@ -48,7 +48,7 @@ impl Check {
     }
 }
 
-/// Where a figure may truly be, if the noise has moved it `by` so much.
+/// The range of a figure that noise may have changed `by` so much.
 pub(super) fn moved(low: f64, high: f64, by: &str) -> String {
     format!("; A/A up to {by}, so [{low:.2}, {high:.2}]")
 }
@@ -71,11 +71,11 @@ pub(super) mod tests {
             Some(ClaimVerdict::DoesNotHold),
             Some(ClaimVerdict::NotConverged),
         );
-        // Without noise: on a limit is within it.
+        // Without noise: a limit belongs to its range.
         assert_eq!((verdict(0.5, 2.0, 1.0), verdict(0.49, 0.6, 1.0)), (holds, open));
         assert_eq!((verdict(0.4, 0.49, 1.0), verdict(2.01, 3.0, 1.0)), (fails, fails));
         assert_eq!((verdict(0.4, 0.5, 1.0), verdict(2.0, 3.0, 1.0)), (open, open));
-        // With noise of a quarter: wholly within both limits, and wholly beyond either.
+        // With noise of a quarter: completely inside, and completely outside of either limit.
         assert_eq!((verdict(0.625, 1.6, 1.25), verdict(0.62, 1.0, 1.25)), (holds, open));
         assert_eq!((verdict(1.0, 1.61, 1.25), verdict(0.3, 0.39, 1.25)), (open, fails));
         assert_eq!((verdict(0.3, 0.4, 1.25), verdict(2.5, 3.0, 1.25)), (open, open));
@@ -84,7 +84,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn far_ratio_is_judged_when_the_machine_did_not_hold_still() {
+    fn far_ratio_is_judged_when_the_machine_is_noisy() {
         let far = check(0.10, 0.11, Ok(1.35));
         assert_eq!(far.verdict(), Some(ClaimVerdict::DoesNotHold));
         let line = far.line().unwrap();
@@ -95,7 +95,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn check_is_open_with_its_numbers_when_nothing_is_known_of_the_noise() {
+    fn check_is_open_with_its_numbers_when_the_noise_is_unknown() {
         let open = check(0.10, 0.11, Err("one run says nothing"));
         assert_eq!(open.verdict(), Some(ClaimVerdict::NotConverged));
         let line = open.line().unwrap();

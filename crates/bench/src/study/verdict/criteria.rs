@@ -1,4 +1,4 @@
-//! What each claim is measured by: the ratios that speak for or against it, and what they have to be.
+//! The criteria of each claim: which ratios are measured, and the range that each must have.
 
 use super::check::Check;
 use super::evidence::Evidence;
@@ -11,7 +11,7 @@ use crate::study::model::{Figures, Sample, Study};
 const UP: f64 = f64::INFINITY;
 const DOWN: f64 = f64::NEG_INFINITY;
 
-/// What a claim is judged by, and the measurements.
+/// The criterion of the claim `id` in a sentence, and its measurements.
 pub(super) fn checks(id: &str, evidence: &Evidence<'_>) -> (&'static str, Vec<Check>) {
     match id {
         "C1" => (
@@ -176,7 +176,7 @@ fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
         };
         let samples = evidence.results.samples.iter();
         let found: Vec<f64> = samples.filter(is).filter_map(bytes).collect();
-        // Bytes are counted, not timed: no noise of the machine is in them.
+        // Bytes are counted, not timed, so there is no noise.
         let exact = |estimate| Ratio { estimate, noise: Ok(1.0) };
         Check {
             what: format!("{contender}, bytes"),
@@ -187,7 +187,7 @@ fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
     evidence.subjects("vxlan").into_iter().map(check).collect()
 }
 
-/// Geneve over VXLAN of the same switch, on average over the scenarios of which `metric` is the rate.
+/// Geneve over VXLAN of the same switch, averaged over the scenarios with this `metric`.
 fn geneve(
     evidence: &Evidence<'_>,
     metric: Metric,
@@ -208,8 +208,8 @@ fn geneve(
         let pick = |contender, scenario| Pick::new(Study::GeneveVsVxlan, contender, scenario);
         let mut pairs: Vec<_> =
             scenarios.iter().map(|name| (pick(geneve, name), pick(vxlan, name))).collect();
-        // The mean is of the blocks that have all: what failed more often than not has no part in it, and where no block has all, one
-        // scenario stands for them. Neither settles anything.
+        // The mean needs blocks with all scenarios. Scenarios that failed in most blocks are left
+        // out. If no block has all, one scenario stands for them. Both leave the claim open.
         let runs = |(these, those): &(Pick<'_>, Pick<'_>)| {
             these.over(those, evidence, of).map_or(0, |ratio| ratio.estimate.runs)
         };
@@ -276,7 +276,7 @@ fn checksum(evidence: &Evidence<'_>) -> Vec<Check> {
     checks
 }
 
-/// Each switch's QinQ with its VXLAN, and with its Geneve.
+/// The QinQ of each switch, paired with its VXLAN and with its Geneve.
 fn qinq_and_tunnels(evidence: &Evidence<'_>) -> Vec<(Contender, Contender)> {
     let mut pairs = Vec::new();
     for qinq in evidence.subjects("qinq") {
@@ -300,11 +300,11 @@ fn one_stream(evidence: &Evidence<'_>) -> Vec<Check> {
     qinq_and_tunnels(evidence).into_iter().map(check).collect()
 }
 
-/// At which rate QinQ and tunnels are compared, in Gb/s over all streams, and how much of it is enough.
+/// The fixed rate of all streams together, in Gb/s, and the least that counts as holding it.
 const FIXED_GBPS: f64 = 2.0;
 const HELD: f64 = 0.95 * FIXED_GBPS;
 
-/// What a gigabit costs at one rate for all. Of whoever did not hold it, it is what a gigabit costs at another.
+/// The cost of a gigabit at the fixed rate. A contender that did not hold the rate leaves it open.
 fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
     let scenario = "5xtcp_stream-131072B-128i-400M";
     let check = |(qinq, tunnel)| {
@@ -328,7 +328,7 @@ fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
     qinq_and_tunnels(evidence).into_iter().map(check).collect()
 }
 
-/// Standard deviations over the runs, of tunnels over UDP beside those of QinQ of the same switch.
+/// The standard deviations of UDP tunnels over those of the same switch's QinQ.
 fn scatter(evidence: &Evidence<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     for (qinq, tunnel) in qinq_and_tunnels(evidence) {

@@ -1,4 +1,4 @@
-//! What verdicts are made of: the samples of a run, their tables, and statistics over blocks.
+//! The input of verdicts: samples, tables, and statistics over blocks.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::lab::Contender;
 use crate::stats::{Estimate, ratio};
 use crate::study::model::{Results, Sample, Study};
 
-/// What verdicts are made of.
+/// The samples of a run, and their tables.
 pub(crate) struct Evidence<'a> {
     pub(crate) results: &'a Results,
     pub(crate) tables: Vec<Table>,
@@ -23,7 +23,7 @@ impl<'a> Evidence<'a> {
         self.tables.iter().filter(move |table| table.study == study.name())
     }
 
-    /// The contenders with this tunnel, or all of weft when it is none in particular.
+    /// The measured contenders with this tunnel; all weft contenders for an empty name.
     pub(crate) fn subjects(&self, tunnel: &str) -> Vec<Contender> {
         let measured = |c: &Contender| self.results.samples.iter().any(|s| s.contender == *c);
         let is = |c: &Contender| match tunnel {
@@ -34,7 +34,7 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// The geometric mean of all ratios of a block, for each block that all have.
+/// The geometric mean of each block's ratios, for the blocks that all series have.
 pub(crate) fn means(ratios: &[BTreeMap<usize, f64>]) -> Vec<f64> {
     let Some(first) = ratios.first() else { return Vec::new() };
     let mean = |block: &usize| {
@@ -44,12 +44,12 @@ pub(crate) fn means(ratios: &[BTreeMap<usize, f64>]) -> Vec<f64> {
     first.keys().filter_map(mean).collect()
 }
 
-/// The first of each pair over the second.
+/// The ratio of each pair.
 pub(crate) fn ratios(pairs: &[(f64, f64)]) -> Option<Estimate> {
     Estimate::of(&pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect::<Vec<_>>())
 }
 
-/// What the study `entropy` has seen, a line for each contender.
+/// The results of the study `entropy`, a line for each contender.
 pub(crate) fn spread(results: &Results) -> Vec<String> {
     let entropy = |sample: &&Sample| sample.study == Study::Entropy.name() && !sample.again;
     let mut lines: Vec<String> = results

@@ -1,4 +1,4 @@
-//! Whether a claim holds here: what its checks come to.
+//! The verdict on each claim, from its measurements.
 
 use super::check::{Check, moved};
 use super::criteria::{checks, steering};
@@ -12,24 +12,24 @@ use crate::study::model::{
     CLAIMS, Claim, ClaimVerdict, Finding, INTERLEAVED, Results, SCHEMA, Study, Tally,
 };
 
-/// A verdict for each claim.
+/// The verdict on each claim.
 pub fn verdicts(results: &Results) -> Vec<Finding> {
     let evidence = Evidence::of(results);
     CLAIMS.into_iter().map(|claim| judge(claim, &evidence)).collect()
 }
 
-/// `results` with the verdicts of this program.
+/// `results` with verdicts of this version of the program.
 #[must_use]
 pub fn judged(mut results: Results) -> Results {
     results.verdicts = verdicts(&results);
-    // Only what an earlier file calls a block would be misunderstood.
+    // In older files, a block has another meaning, so they keep their schema.
     if results.schema >= INTERLEAVED {
         results.schema = SCHEMA;
     }
     results
 }
 
-/// What became of `claim` by what was measured.
+/// The verdict on `claim`.
 fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     let untestable = |why: &str| Finding {
         claim,
@@ -88,7 +88,7 @@ fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
     Finding { claim, verdict: measurements.verdict(), measurements, why, evidence }
 }
 
-/// A question: each line of the answer is one figure, with its interval, widened by the noise.
+/// The answer to a question: one line for each figure, with an interval that includes the noise.
 fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     let (mut evidence_lines, mut measurements) = (Vec::new(), Tally::default());
     for table in evidence.of_study(Study::SmallPackets).filter(|t| t.metric == Metric::Packets) {
@@ -124,15 +124,15 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
 /// A figure that answers a question.
 struct Answer {
     text: String,
-    /// True when its interval, widened by the noise, is no farther than [`KNOWN`] either way.
+    /// True when its interval, including the noise, is within [`KNOWN`] on average.
     known: bool,
 }
 
-/// How far a figure may be from where it was found and still be called known, in parts of it; a part of a cost, in parts of the whole.
+/// The widest half-interval of a known figure, in parts of the figure or of the whole cost.
 const KNOWN: f64 = 1.0 / 3.0;
 
 impl Answer {
-    /// The rate of `row`, known by its ratio to the bridge: two runs hardly ever meet the same machine.
+    /// The packet rate of `row`. It is known if its ratio to the bridge is.
     fn rate(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
         let (value, estimate) = (row.value?, row.ratio?);
         let rate: Figure<'_> = &|figures| figures.packets_per_second;
@@ -150,9 +150,9 @@ impl Answer {
         })
     }
 
-    /// What switching costs in `row`: a difference, which the noise moves by as much as the whole cost.
+    /// The switching cost of `row`. It is a difference, to which the noise of the whole cost applies.
     fn cost(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
-        // Without a switch it is 0, whatever the noise.
+        // One veth pair has no switch, so its switching cost is 0 by definition.
         let row = (row.contender != WIRE).then_some(row)?;
         let (whole, switching) = (row.cost?, row.switching?);
         let cost: Figure<'_> = &|figures| figures.cpu_us_each;
@@ -175,7 +175,7 @@ fn figure(estimate: Estimate) -> String {
     format::estimate(Some(estimate))
 }
 
-/// The first of each pair less the second.
+/// The difference of each pair.
 fn differences(pairs: &[(f64, f64)]) -> Option<Estimate> {
     Estimate::of(&pairs.iter().map(|(a, b)| a - b).collect::<Vec<_>>())
 }
@@ -187,7 +187,7 @@ mod tests {
     use crate::lab::{Contender, Profile, Shape};
     use crate::study::model::{Figures, Sample, empty};
 
-    /// Results of one study: what `of` gives for each contender and block.
+    /// The results of one study, with the figures `of` each contender and block.
     fn results(
         study: Study,
         runs: usize,
@@ -249,7 +249,7 @@ mod tests {
                 let part = match contender {
                     c if c == vxlan => wild,
                     c if c == qinq => 0.01,
-                    // The bridge, twice the same.
+                    // The bridge is the same both times.
                     _ => 0.02,
                 };
                 let swing = [0.0, 1.0, -1.0, 0.7, -0.7, 0.4, -0.4][block % 7];
@@ -271,7 +271,7 @@ mod tests {
     fn scenarios_are_judged_by_their_average_when_geneve_is_compared() {
         let pair: [Contender; 2] =
             ["weft-user-vxlan".parse().unwrap(), "weft-user-geneve".parse().unwrap()];
-        // The bridge is never the same twice, but in each block as much up in one scenario as down in the other.
+        // The bridge differs from itself, by inverse factors in the two scenarios of a block.
         let of = |better: f64, shaken: f64, scenario| {
             let rate = move |contender, _| {
                 let rate = if contender == pair[1] { 100.0 * better } else { 100.0 };
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!((found, lines.len()), (ClaimVerdict::Holds, 1), "{lines:?}");
         assert!(lines[0].contains("2 scenarios: 1.10 ["), "{lines:?}");
         assert_eq!(both(1.2, 0.5).0, ClaimVerdict::DoesNotHold);
-        // What failed altogether is left out, and that is said.
+        // A scenario that failed completely is left out, and the line says so.
         let mut failed = of(1.0, 1.0, "tcp_rr-1024B-64i");
         failed.samples.extend(of(1.5, 1.0, "tcp_rr-1024B-8i").samples);
         let lost = |results: &mut Results, blocks: std::ops::Range<usize>| {
@@ -309,17 +309,17 @@ mod tests {
             assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
             assert!(lines[0].contains("; 1 failed; claimed"), "{lines:?}");
         }
-        // No block has both.
+        // No block has both scenarios.
         failed.samples.retain(|s| s.block % 2 == usize::from(s.scenario.ends_with("64i")));
         let (found, lines) = verdict("C10", &failed);
         assert_eq!((found, lines.len()), (ClaimVerdict::NotConverged, 1), "{lines:?}");
         assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
-        // Of one alone, nothing is known.
+        // One scenario alone is not conclusive.
         assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, ClaimVerdict::NotConverged);
     }
 
     #[test]
-    fn cost_at_a_fixed_rate_is_open_when_somebody_did_not_hold_the_rate() {
+    fn cost_at_a_fixed_rate_is_open_when_a_contender_did_not_hold_the_rate() {
         let [vxlan, qinq]: [Contender; 2] =
             ["weft-user-vxlan".parse().unwrap(), "weft-user-qinq".parse().unwrap()];
         let of = |held: f64| {
@@ -339,7 +339,7 @@ mod tests {
             verdict("C15", &slow)
         };
         assert_eq!(of(1.95).0, ClaimVerdict::Holds);
-        // Of a run in which nothing moved there are no figures.
+        // A run without traffic has no figures.
         for (held, why) in [
             (1.3, "weft user vxlan held 1.3 of 2 Gb/s in its worst run"),
             (0.0, "runs of weft user vxlan that failed: 1"),

@@ -1,4 +1,4 @@
-//! The judgement of a run: tables of its samples, the noise of the machine, and a verdict for each
+//! The verdicts on a run: tables of its samples, the noise of the machine, and the judgement of each
 //! claim.
 
 mod check;

@@ -1,15 +1,18 @@
-//! By how much the machine may have moved what two series differ by: what one contender differs from itself, measured twice in
-//! each block (A/A).
+//! The noise of the machine: the difference of one contender from itself, measured twice in each
+//! block (A/A).
 //!
-//! A bootstrap interval of few runs is too narrow: of `n` runs it ends at the smallest and the largest, and all `n` lie on one side of
-//! the truth once in `2^(n-1)`. So before a claim is judged its interval is widened, downwards and upwards, by the *outermost* end of
-//! the A/A interval. Its median would not do: 0.84 and 1.2 have the median 1.02, on a machine that moves figures by a fifth.
+//! A bootstrap interval of `n` runs ends at the smallest and the largest of them. With probability
+//! `2^(1-n)` all of them lie on one side of the true value, so the interval of few runs is too narrow.
+//! A claim is therefore judged by an interval that is widened in both directions by the *outermost*
+//! end of the A/A interval. The median of the A/A runs would not do: 0.84 and 1.2 have the median
+//! 1.02, on a machine that changes figures by a fifth.
 //!
-//! That is sound where noise meets all contenders alike. A ratio that is truly at its limit is then taken for one beyond it only if all
-//! of its `n` runs deviate to one side, and each by more than all `m` runs of the A/A check deviate either way: a chance of
-//! `2^(1-n) / C(n + m, n)`. For five runs and their own A/A check that is 1 in 4000, little enough for a claim of a dozen measurements.
-//! For two it would be 1 in 12, so of fewer than [`ENOUGH`] runs the A/A check of the whole study counts, and its worst: 1 in 90 where
-//! four scenarios were measured twice in two blocks.
+//! This is sound when noise affects all contenders alike. A ratio exactly at its limit is then judged
+//! wrongly only if all `n` runs deviate to one side, and each by more than all `m` A/A runs do: a
+//! probability of `2^(1-n) / C(n + m, n)`. For five runs with five A/A runs that is 1 in 4000, low
+//! enough for a claim with a dozen measurements. For two runs it would be 1 in 12. With fewer than
+//! [`ENOUGH`] runs, the worst A/A check of the whole study counts: 1 in 90 for two blocks of four
+//! scenarios.
 
 use std::collections::BTreeMap;
 
@@ -18,20 +21,20 @@ use super::tables::Table;
 use crate::stats::{Estimate, ratio};
 use crate::study::model::{Figures, Sample, Study};
 
-/// Runs of which the A/A check of a scenario says how noisy it is.
+/// The least number of runs from which the A/A check of a single scenario counts.
 const ENOUGH: usize = 5;
 
-/// What is taken from a run, if it has it.
+/// A figure of a measurement.
 pub(crate) type Figure<'f> = &'f dyn Fn(&Figures) -> Option<f64>;
 
-/// By how much two series differ, of what both have in each block.
+/// A statistic of pairs of figures of the same block.
 pub(crate) type Statistic = fn(&[(f64, f64)]) -> Option<Estimate>;
 
-/// `what` the second run of each block differs from the first by, of whoever was measured twice in `tables` of `study`, for a
-/// comparison of `runs`: one estimate for each table that counts.
+/// The statistic `what` of the second and the first A/A runs in `tables` of `study`, for a comparison
+/// of `runs`: one estimate for each table that counts.
 ///
 /// # Errors
-/// Why nothing is known of it.
+/// Why the noise is unknown.
 pub(crate) fn twice(
     evidence: &Evidence<'_>,
     study: Study,
@@ -44,7 +47,7 @@ pub(crate) fn twice(
         let pairs = pairs(evidence, table, figure);
         what(&pairs.into_iter().map(|(_, again, first)| (again, first)).collect::<Vec<_>>())
     };
-    // Where only one of two tables was measured twice, in the same blocks, that has to do for both.
+    // Where only one of two tables of the same blocks has A/A runs, they count for both.
     let own: Vec<Estimate> = tables.iter().filter_map(|table| of(table)).collect();
     let fewest = own.iter().map(|estimate| estimate.runs).min();
     match fewest.map(|fewest| fewest.min(runs)) {
@@ -55,11 +58,11 @@ pub(crate) fn twice(
     }
 }
 
-/// The factor of the geometric means over `tables`, each the second run over the first of whoever was measured twice, block by block; of
-/// few runs the worst of the whole study, as for any other comparison.
+/// The noise factor of the geometric mean over `tables`. With few runs, the worst A/A check of the
+/// whole study counts, as for any other comparison.
 ///
 /// # Errors
-/// Why nothing is known of it.
+/// Why the noise is unknown.
 pub(crate) fn of_means(
     evidence: &Evidence<'_>,
     study: Study,
@@ -78,18 +81,18 @@ pub(crate) fn of_means(
     }
 }
 
-/// The farthest that `ratios` are from 1, as a factor of 1 or more; infinite where one is 0.
+/// The factor, 1 or more, by which `ratios` reach farthest from 1; infinite when one reaches 0.
 pub(crate) fn factor(ratios: &[Estimate]) -> f64 {
     let factor = |e: &Estimate| e.high.max(if e.low > 0.0 { 1.0 / e.low } else { f64::INFINITY });
     ratios.iter().map(factor).fold(1.0, f64::max)
 }
 
-/// The farthest that `differences` are from 0.
+/// The distance by which `differences` reach farthest from 0.
 pub(crate) fn distance(differences: &[Estimate]) -> f64 {
     differences.iter().map(|e| e.high.max(-e.low)).fold(0.0, f64::max)
 }
 
-/// Each block with the second and the first run in it.
+/// The block of each A/A pair, with the second and the first figure.
 fn pairs(evidence: &Evidence<'_>, table: &Table, figure: Figure<'_>) -> Vec<(usize, f64, f64)> {
     let value = |sample: &Sample| figure(sample.figures.as_ref()?);
     let samples = || evidence.results.samples.iter().filter(|sample| table.has(sample));

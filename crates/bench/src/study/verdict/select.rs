@@ -1,4 +1,4 @@
-//! Picks series of runs out of results, and takes ratios of them within blocks.
+//! Series of samples, and ratios of two series within blocks.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::lab::{Contender, Profile, Shape};
 use crate::stats::{Estimate, ratio, relative_deviation};
 use crate::study::model::{Figures, INTERLEAVED, Sample, Study};
 
-/// The runs of one contender in one scenario of a study, on one underlay.
+/// A selection of samples: one contender in one scenario of a study on one underlay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pick<'a> {
     study: Study,
@@ -25,12 +25,12 @@ pub(crate) struct Pick<'a> {
 /// A ratio of two series.
 pub(crate) struct Ratio {
     pub(crate) estimate: Estimate,
-    /// How many times larger or smaller the machine may have made it, 1 or more; or why that is not known.
+    /// The factor, 1 or more, by which noise may have changed the ratio, or why it is unknown.
     pub(crate) noise: Result<f64, String>,
 }
 
 impl Ratio {
-    /// What it may truly be: the interval, widened by the noise, with the factor of that; or why that is not known.
+    /// The interval including the noise, and the factor of the noise; or why that is unknown.
     pub(crate) fn widened(&self) -> Result<(f64, f64, f64), &str> {
         let Self { estimate: Estimate { low, high, .. }, noise } = self;
         let widened = |factor: &f64| (low / factor, high * factor, *factor);
@@ -77,7 +77,7 @@ impl<'p> Pick<'p> {
             && shape.one_source_port == self.one_source_port
     }
 
-    /// `of` by block, and the table that these runs are in.
+    /// The figure `of` each block, and the table of these samples.
     fn series<'e>(
         &self,
         evidence: &'e Evidence<'_>,
@@ -98,7 +98,7 @@ impl<'p> Pick<'p> {
         sample.contender == self.contender && !sample.again && table.has(sample)
     }
 
-    /// The least of `of` in any run.
+    /// The smallest figure `of` any run.
     pub(crate) fn least(
         &self,
         evidence: &Evidence<'_>,
@@ -108,14 +108,14 @@ impl<'p> Pick<'p> {
         runs.into_values().reduce(f64::min)
     }
 
-    /// How many runs have no figures.
+    /// The number of failed runs.
     pub(crate) fn failed(&self, evidence: &Evidence<'_>) -> usize {
         let Some(table) = self.table(evidence) else { return 0 };
         let samples = evidence.results.samples.iter();
         samples.filter(|s| self.is_of(s, table) && s.figures.is_none()).count()
     }
 
-    /// The ratios of these to those, of the same block.
+    /// The ratio of this series to `base`, within blocks.
     pub(crate) fn over(
         &self,
         base: &Pick<'_>,
@@ -125,7 +125,7 @@ impl<'p> Pick<'p> {
         self.compare(base, evidence, &of, ratios)
     }
 
-    /// The standard deviation of these over that of those, each in parts of its mean; of three blocks or more.
+    /// The relative standard deviation of this series over that of `base`. Needs three blocks.
     pub(crate) fn scatter_over(
         &self,
         base: &Pick<'_>,
@@ -135,7 +135,7 @@ impl<'p> Pick<'p> {
         self.compare(base, evidence, &of, scatters)
     }
 
-    /// What these and those of the same block differ by, beside what whoever was measured twice differs from itself by.
+    /// Compares two series within blocks, and the A/A runs of the same tables for the noise.
     fn compare(
         &self,
         base: &Pick<'_>,
@@ -157,8 +157,8 @@ impl<'p> Pick<'p> {
     }
 }
 
-/// The geometric means over several comparisons, of the ratios within each block that has all of them: what a published average is of.
-/// The noise is that of the same means, where runs are enough for that.
+/// The geometric mean of several comparisons within each block, as the published averages are. The
+/// noise is that of the same mean, if there are enough runs.
 pub(crate) fn mean_over(
     comparisons: &[(Pick<'_>, Pick<'_>)],
     evidence: &Evidence<'_>,
@@ -182,7 +182,7 @@ pub(crate) fn mean_over(
     Some(Ratio { estimate, noise })
 }
 
-/// How much the first of all pairs scatter, over how much the second do.
+/// The relative standard deviation of the first over that of the second of all pairs.
 fn scatters(pairs: &[(f64, f64)]) -> Option<Estimate> {
     if pairs.len() < 3 {
         return None;
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::study::model::{Results, empty};
 
-    /// Three blocks of a tunnel without offload and a bridge with it, which is steady.
+    /// Three blocks of a tunnel without offload, and a steady bridge with it.
     fn results(schema: u32) -> Results {
         let mut results = empty(3);
         results.schema = schema;
@@ -214,7 +214,7 @@ mod tests {
                 (Contender::LinuxBridge, Profile::None, true, 8.0),
                 (Contender::KERNEL_VXLAN, Profile::None, false, 4.0),
             ] {
-                // A machine that slows down: ratios of the same block do not see it.
+                // The machine gets slower, which ratios within a block do not show.
                 let gbps = Some(gbps / f64::from(1_u32 << block));
                 results.samples.push(Sample {
                     study: Study::JumboFrames.name().to_owned(),
@@ -252,7 +252,7 @@ mod tests {
         assert!(why.contains("not measured in the same blocks"), "{why}");
     }
 
-    /// `results` with the second runs of the base, at `profile`, `times` what they were.
+    /// `results` with the second runs of the base at `profile` multiplied by `times`.
     fn shaken(mut results: Results, profile: Profile, times: f64) -> Results {
         let again = |s: &&mut Sample| s.again && s.shape.profile == profile;
         for sample in results.samples.iter_mut().filter(again) {

@@ -1,28 +1,28 @@
-//! Rows of a report: what all runs of one scenario with one contender come to.
+//! The tables of a report: the runs of each scenario and contender, summarized.
 
 use crate::lab::{Contender, Shape};
 use crate::stats::{Estimate, median, ratio, relative_deviation};
 use crate::study::model::{BASE, Figures, Results, Sample, Study};
 use crate::study::scenarios::Scenario;
 
-/// What is subtracted for the cost of switching: no switch.
+/// The contender whose cost is subtracted for the cost of switching: no switch.
 pub(crate) const WIRE: Contender = Contender::Direct;
-/// The published rule: runs agree when their standard deviation is not more than this part of their mean.
+/// The published rule: runs agree when their relative standard deviation is at most this.
 pub const AGREEMENT: f64 = 0.05;
 
-/// How far the base may be from itself.
+/// How far the A/A interval may reach on either side of 1.
 pub const STEADY: f64 = 0.1;
-/// By how much its interval may miss 1: that of few runs is narrow by chance.
+/// How far the A/A interval may miss 1: intervals of few runs can be narrow by chance.
 const SLACK: f64 = 0.02;
 
-/// What is compared in a scenario.
+/// The quantity that a scenario compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metric {
     /// Throughput.
     Gbps,
-    /// Transactions a second.
+    /// Transactions per second.
     Transactions,
-    /// Packets a second.
+    /// Packets per second.
     Packets,
 }
 
@@ -36,7 +36,7 @@ impl Metric {
         }
     }
 
-    /// What the processors' cost of it is given in.
+    /// The unit of its processor cost.
     pub const fn cost_unit(self) -> &'static str {
         match self {
             Self::Gbps => "CPU s/Gbit",
@@ -80,11 +80,11 @@ pub struct Table {
     pub scenario: String,
     /// Underlay and guests.
     pub shape: Shape,
-    /// What is compared.
+    /// The compared quantity.
     pub metric: Metric,
-    /// The A/A check: who was measured twice in each block, the second run over the first.
+    /// The A/A check: the second run of a contender over its first in each block.
     pub noise: Option<Estimate>,
-    /// The same of what the processors spent on each unit of it.
+    /// The A/A check of the processor cost.
     pub cost_noise: Option<Estimate>,
     /// One for each contender.
     pub rows: Vec<Row>,
@@ -93,44 +93,45 @@ pub struct Table {
 /// One contender in a scenario.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// The MTU that guests had behind it, in bytes.
+    /// The MTU of its guests, in bytes.
     pub guest_mtu: Option<u16>,
-    /// What is compared.
+    /// The compared quantity.
     pub value: Option<Estimate>,
-    /// The standard deviation of that in parts of its mean.
+    /// The relative standard deviation of `value`.
     pub deviation: Option<f64>,
-    /// That over the base's of the same block.
+    /// `value` over that of the base in the same block.
     pub ratio: Option<Estimate>,
-    /// What the processors spent on each unit of it.
+    /// The processor cost of a unit of `value`.
     pub cost: Option<Estimate>,
-    /// That over the base's of the same block.
+    /// `cost` over that of the base in the same block.
     pub cost_ratio: Option<Estimate>,
-    /// What the processors spent on switching alone: the cost less that of the direct veth in the same block.
+    /// The processor cost of switching: `cost` minus that of one veth pair in the same block.
     pub switching: Option<Estimate>,
-    /// Times that 50 %, 99 % and 99.9 % of the transactions did not exceed, in microseconds: medians over the runs.
+    /// Medians of the times that 50 %, 99 % and 99.9 % of the transactions did not exceed, in
+    /// microseconds.
     pub latency_us: Option<[f64; 3]>,
-    /// Frames a second on the underlay.
+    /// Frames per second on the underlay.
     pub wire_frames_per_second: Option<f64>,
     /// Busy share of the machine's processors, 0 to 1.
     pub cpu_busy: Option<f64>,
-    /// TCP segments sent again, in all runs.
+    /// Retransmitted TCP segments of all runs.
     pub retransmitted: u64,
-    /// The largest share of the machine's time that the hypervisor took.
+    /// The largest share of the machine's time that the hypervisor took (steal), 0 to 1.
     pub cpu_steal: f64,
-    /// The first reason why a run failed, if one did.
+    /// The first failure of a run, if there is one.
     pub failure: Option<String>,
 }
 
 impl Table {
-    /// True when what was measured twice came out at 1 within its interval, its rate and its cost, and that says something
-    /// because the interval is no wider than [`STEADY`] either way.
+    /// True when the A/A intervals of rate and cost include 1, and reach no farther than [`STEADY`]
+    /// on either side.
     pub fn converged(&self) -> bool {
         self.noise.is_some_and(steady) && self.cost_noise.is_none_or(steady)
     }
 
-    /// True when `sample` is one of those that this is made of.
+    /// True when `sample` belongs to this table.
     pub(crate) fn has(&self, sample: &Sample) -> bool {
         (sample.study.as_str(), sample.scenario.as_str(), sample.shape)
             == (self.study.as_str(), self.scenario.as_str(), self.shape)
@@ -158,7 +159,7 @@ impl Row {
 /// All tables of `results`, in the order of the studies, their underlays, and their scenarios.
 pub fn tables(results: &Results) -> Vec<Table> {
     let mut keys: Vec<(&str, &str, Shape)> = Vec::new();
-    // What has no rate has no table: `select::spread` tells of it.
+    // Samples without a rate have no table. `evidence::spread` reports them.
     let rates = |s: &&Sample| s.figures.as_ref().is_none_or(|f| Metric::of(f).value(f).is_some());
     for sample in results.samples.iter().filter(rates) {
         let key = (sample.study.as_str(), sample.scenario.as_str(), sample.shape);
@@ -179,7 +180,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
     keys.iter().map(of).collect()
 }
 
-/// Where a study is among all, and a scenario among its own; what is unknown comes last.
+/// The positions of a study and of a scenario in the catalogue; unknown ones come last.
 fn place_in_catalogue(study: &str, scenario: &str) -> (usize, usize) {
     let Some(place) = Study::ALL.iter().position(|known| known.name() == study) else {
         return (usize::MAX, usize::MAX);
@@ -216,7 +217,7 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// `of` of the samples that are `wanted`, over that of the base's first run in the same block.
+    /// The figure `of` the `wanted` samples, over that of the base's first run in the same block.
     fn pairs(
         &self,
         wanted: impl Fn(&Sample) -> bool,
@@ -231,7 +232,7 @@ impl Blocks<'_> {
         wanted.filter_map(|sample| ratio(value(sample)?, base(sample.block)?)).collect()
     }
 
-    /// `of` of each sample that was measured again, over that of the first of the same contender and block.
+    /// The figure `of` each second run, over that of the first run of the same contender and block.
     fn twice(&self, of: impl Fn(Metric, &Figures) -> Option<f64>) -> Vec<f64> {
         let value = |sample: &Sample| of(self.metric, sample.figures.as_ref()?);
         let first = |again: &Sample| {
@@ -273,7 +274,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// What each of `samples` cost more than the direct veth in the same block.
+    /// The cost of each sample minus that of one veth pair in the same block.
     fn switching(&self, samples: &[&Sample]) -> Vec<f64> {
         let cost = |sample: &Sample| self.metric.cost(sample.figures.as_ref()?);
         let wire = |block| {

@@ -1,4 +1,4 @@
-//! The side that begins: opens the connections of a load and knows what it has seen.
+//! The client: it establishes the connections of a load, and counts.
 
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -24,42 +24,42 @@ pub struct Client {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Histogram>>,
     blasts: Vec<Blast>,
-    // Open as long as the traffic of patterns that have it elsewhere.
+    // Open for the duration of a pattern whose traffic is on another port.
     controls: Vec<TcpStream>,
 }
 
-/// What a client has counted so far.
+/// The counters of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Payload bytes that it has received in streams.
+    /// Payload bytes received in streams.
     pub received_bytes: u64,
     /// Transactions completed.
     pub transactions: u64,
-    /// Requests over UDP that were not answered within 200 ms.
+    /// Requests over UDP without a response within 200 ms.
     pub lost: u64,
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted for sending.
     pub sent_messages: u64,
 }
 
-/// Connections that are established, on which nothing moves yet.
+/// Established connections, without traffic yet.
 #[derive(Debug)]
 pub struct Connected {
     client: Client,
-    /// Of every connection, until the server is told to begin.
+    /// The control connections, until the server is told to begin.
     controls: Vec<TcpStream>,
-    /// Those of [`Pattern::UdpStream`], which have no thread yet.
+    /// The sockets of [`Pattern::UdpStream`], which have no thread yet.
     senders: Vec<UdpSocket>,
     load: Load,
     placement: Placement,
 }
 
 impl Connected {
-    /// Opens all connections of `load` to `server`, in the network namespace of the calling thread. Traffic begins with
-    /// [`Connected::begin`]: an early stream would keep a later connection from being established.
+    /// Establishes all connections of `load` to `server`, in the network namespace of the calling
+    /// thread. Traffic begins with [`Connected::begin`], because it would delay later handshakes.
     ///
     /// # Errors
-    /// A connection is refused or not established within 2 s, the server does not answer within 5 s, all takes longer than 30 s;
-    /// [`Error::Interrupted`].
+    /// A connection is refused or not established within 2 s, the server does not respond within
+    /// 5 s, all of it takes longer than 30 s, or [`Error::Interrupted`].
     pub fn open(
         load: &Load,
         server: SocketAddr,
@@ -99,7 +99,7 @@ impl Connected {
     /// Begins on all connections.
     ///
     /// # Errors
-    /// A thread cannot be had, or the server has gone.
+    /// A thread cannot be started, or the server is gone.
     pub fn begin(self) -> Result<Client> {
         let Self { mut client, controls, senders, load, placement } = self;
         for control in &controls {
@@ -128,7 +128,7 @@ impl Connected {
         self.client.counters()
     }
 
-    /// A thread for the connection that waits for [`Shared::go`].
+    /// Starts a thread for the connection, which waits for [`Shared::go`].
     fn prepare(&mut self, stream: TcpStream, there: SocketAddr) -> Result<()> {
         let (size, rate) = (self.load.size_bytes(), self.load.rate_of_each_bps());
         let (client, placement) = (&mut self.client, self.placement);
@@ -183,7 +183,7 @@ fn share(stream: &TcpStream) -> Result<TcpStream> {
 }
 
 impl Client {
-    /// Opens all connections of `load` and begins.
+    /// Establishes all connections of `load` and begins.
     ///
     /// # Errors
     /// As [`Connected::open`] and [`Connected::begin`].
@@ -215,7 +215,7 @@ impl Client {
         Ok(())
     }
 
-    /// From now on, times of transactions count.
+    /// Begins to record the times of transactions.
     pub fn begin_measuring(&self) {
         self.shared.measuring.store(true, Ordering::Relaxed);
     }
@@ -237,7 +237,7 @@ impl Client {
         self.shared.failure().map_or(Ok(()), |text| Err(Error::Traffic(text)))
     }
 
-    /// Ends all connections; returns the times of the transactions that were measured.
+    /// Ends all connections. Returns the recorded times of transactions.
     ///
     /// # Errors
     /// As [`Client::check`].
@@ -248,10 +248,10 @@ impl Client {
         Ok(times)
     }
 
-    /// Tells all connections to end, and waits for none of them.
+    /// Tells all connections to end, and does not wait.
     pub fn end_soon(&self) {
         self.shared.done.store(true, Ordering::Relaxed);
-        // Those that have not begun.
+        // Wakes the threads that have not begun.
         self.shared.go();
     }
 
@@ -260,7 +260,7 @@ impl Client {
         self.blasts.clear();
         let mut all = Histogram::default();
         for thread in self.threads.drain(..) {
-            // A panic of the thread has been printed; its connection misses in the counts.
+            // A panic of the thread has been printed already.
             if let Ok(times) = thread.join() {
                 all.merge(&times);
             }

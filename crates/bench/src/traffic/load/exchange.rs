@@ -61,7 +61,7 @@ fn nothing_moves_before_all_connections_are_there() {
         stop.wait_for("traffic", LIMIT, moves).unwrap();
         client.finish().unwrap();
     }
-    // One that never begins ends, too.
+    // Connections that never begin must end, too.
     let load = Load::new(Pattern::TcpBidirectional, 64, 2).unwrap();
     drop(Connected::open(&load, server.address(), Placement::default(), &stop).unwrap());
 }
@@ -74,7 +74,7 @@ fn stream_keeps_its_rate_when_it_has_one() {
     std::thread::sleep(Duration::from_millis(300));
     client.finish().unwrap();
     let (bytes, _) = server.received();
-    // A megabyte a second and what may be made good. A busy machine makes it less, never more.
+    // One megabyte a second, plus the catch-up. A busy machine sends less, never more.
     assert!((1000..=400_000).contains(&bytes), "{bytes}");
 }
 

@@ -1,7 +1,8 @@
-//! What the thread of one instance does, on either side. Every wait ends within [`WAIT`], to look whether the run is over.
+//! The thread of one instance, on either side. Every wait ends within [`WAIT`], to check whether the
+//! run is over.
 //!
-//! Memory is taken, and touched, before `start` lets the instance begin: hundreds of threads that fault pages in at once, on processors
-//! that have all of them to run, would wait for each other for minutes.
+//! Buffers are allocated and written before `start` lets the instance begin. Hundreds of threads
+//! with page faults at once, on few processors, would delay each other for minutes.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,22 +18,22 @@ use nix::sys::time::TimeVal;
 use super::histogram::Histogram;
 use super::placement::Placement;
 
-/// How long a thread blocks before it looks whether the run is over.
+/// How long a thread blocks before it checks whether the run is over.
 pub(super) const WAIT: Duration = Duration::from_millis(20);
-/// How long a response may take; one that TCP has lost comes after a retransmission.
+/// How long a response over TCP may take, including retransmissions.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How long a response over UDP is waited for before it counts as lost.
+/// How long a response over UDP may take before it counts as lost.
 const DATAGRAM_LIMIT: Duration = Duration::from_millis(200);
-/// Stacks are small: there may be many threads, and what is large is on the heap.
+/// The stack of a thread, in bytes. There may be many threads, and buffers are on the heap.
 pub(super) const STACK_BYTES: usize = 256 << 10;
-/// Bytes of one read: more than what one wake-up usually finds.
+/// Bytes of one read: more than usually arrive before a wake-up.
 const READ_LEN: usize = 128 << 10;
 /// Datagrams of one system call.
 const BATCH: usize = 32;
-/// What a sender that was held up makes good, at most.
+/// The most that a delayed sender catches up on.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// What the threads of one side share.
+/// The state that the threads of one side share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) done: AtomicBool,
@@ -47,7 +48,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Lets those begin that wait for it, or end when [`Shared::is_done`].
+    /// Wakes the threads that wait in [`Shared::wait_for_go`].
     pub(super) fn go(&self) {
         *self.go.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.gone.notify_all();
@@ -63,7 +64,7 @@ impl Shared {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Notes why an instance has ended, unless all are to end or another was first.
+    /// Records the first failure of an instance, unless the run is over.
     pub(super) fn fail(&self, what: &str, error: &io::Error) {
         if !self.is_done() {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,8 +88,8 @@ impl Shared {
     }
 }
 
-/// Holds a sender to its rate. Many that begin together have the first of their messages due one after the other: at once they would
-/// be a burst, and nothing until the next.
+/// Limits a sender to its rate. The first messages of many senders are spread over the interval
+/// between two messages, so that they are not sent in one burst.
 struct Pacer {
     bytes_per_second: Option<f64>,
     start: Instant,
@@ -96,9 +97,9 @@ struct Pacer {
 }
 
 impl Pacer {
-    /// For messages of `size` bytes.
+    /// A pacer for messages of `size` bytes.
     fn new(rate_bps: Option<f64>, size: usize) -> Self {
-        // Its multiples, less whole numbers, are far from each other however many there are.
+        // The fractional parts of its multiples are evenly distributed.
         const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let part = (f64::from(COUNT.fetch_add(1, Ordering::Relaxed)) * GOLDEN_RATIO).fract();
@@ -106,7 +107,7 @@ impl Pacer {
         Self { bytes_per_second, start: Instant::now(), sent: -part * size as f64 }
     }
 
-    /// Sleeps until `bytes` more are due, or for [`WAIT`]: then false.
+    /// Sleeps until `bytes` more are due, and returns true. Returns false after [`WAIT`].
     fn admit(&mut self, bytes: usize) -> bool {
         let Some(rate) = self.bytes_per_second else { return true };
         let due = self.start.elapsed().as_secs_f64() * rate;
@@ -156,7 +157,7 @@ pub(super) fn write_stream(
     Ok(())
 }
 
-/// Reads until the run is over or the other side ends.
+/// Reads until the run is over or the peer ends.
 pub(super) fn read_stream(
     mut stream: &TcpStream,
     shared: &Shared,
@@ -176,7 +177,7 @@ pub(super) fn read_stream(
     Ok(())
 }
 
-/// Fills `message` from `stream`; false when the run is over before.
+/// Fills `message` from `stream`; false when the run is over first.
 pub(super) fn read_message(
     mut stream: &TcpStream,
     message: &mut [u8],
@@ -214,7 +215,7 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// One request after the other; `times` gets how long each took.
+/// Sends one request after the other, and records the time of each transaction.
 pub(super) fn ask(
     mut stream: &TcpStream,
     size: usize,
@@ -235,10 +236,10 @@ pub(super) fn ask(
     Ok(())
 }
 
-/// Accepts a connection, answers one message and closes it, again and again, as long as `alive`.
+/// Accepts connections, answers one message on each, and closes it, while `alive`.
 ///
-/// This side closes first, so that it is this side whose address stays reserved (TIME-WAIT, RFC 9293 section 3.6.1) and the
-/// client does not run out of ports.
+/// The server closes first, so that its side keeps the TIME-WAIT state (RFC 9293 section 3.6.1) and
+/// the client does not run out of ports.
 pub(super) fn answer_connections(
     listener: &TcpListener,
     size: usize,
@@ -253,7 +254,7 @@ pub(super) fn answer_connections(
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(WAIT))?;
                 stream.set_write_timeout(Some(ANSWER_LIMIT))?;
-                // A connection that breaks is the client's to complain of.
+                // The client reports a broken connection.
                 if read_message(&stream, &mut message, shared).unwrap_or(false) {
                     shared.received(size);
                     let _ = stream.write_all(&message);
@@ -267,7 +268,7 @@ pub(super) fn answer_connections(
     Ok(())
 }
 
-/// A connection, a request, a response and the end of the connection, again and again.
+/// Makes one transaction after the other, each on a new connection.
 pub(super) fn ask_connecting(
     server: SocketAddr,
     placement: Placement,
@@ -293,7 +294,7 @@ pub(super) fn ask_connecting(
     Ok(())
 }
 
-/// Sends every datagram back to where it came from, as long as `alive`.
+/// Sends every datagram back to its sender, while `alive`.
 pub(super) fn answer_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -306,7 +307,7 @@ pub(super) fn answer_datagrams(
         match socket.recv_from(&mut message) {
             Ok((len, from)) => {
                 shared.received(len);
-                // One that cannot be sent is lost, as on a wire.
+                // A datagram that cannot be sent counts as lost.
                 let _ = socket.send_to(message.get(..len).unwrap_or_default(), from);
             }
             Err(e) if is_timeout(&e) && alive() => {}
@@ -317,7 +318,7 @@ pub(super) fn answer_datagrams(
     Ok(())
 }
 
-/// One numbered datagram after the other; what is lost is asked again.
+/// Sends one numbered request after the other. A lost request is not repeated.
 pub(super) fn ask_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -337,7 +338,7 @@ pub(super) fn ask_datagrams(
         socket.send(&request)?;
         loop {
             match socket.recv(&mut response) {
-                // The answer to one that was given up comes late.
+                // The late response to a request that counts as lost.
                 Ok(_) if response.first_chunk::<8>() != request.first_chunk::<8>() => {}
                 Ok(_) => {
                     shared.completed(asked, times);
@@ -354,7 +355,7 @@ pub(super) fn ask_datagrams(
     Ok(())
 }
 
-/// Counts datagrams of up to `size` bytes, as long as `alive`.
+/// Counts datagrams of up to `size` bytes, while `alive`.
 pub(super) fn count_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -397,7 +398,7 @@ mod tests {
         while sent < 100_000 {
             sent += if pacer.admit(1000) { 1000 } else { 0 };
         }
-        // A megabyte a second: 100 ms, less what is allowed at once.
+        // At one megabyte a second this takes 100 ms, minus the allowed catch-up.
         assert!(start.elapsed() >= Duration::from_millis(75), "{:?}", start.elapsed());
         assert!(Pacer::new(None, 1).admit(usize::MAX));
     }

@@ -1,7 +1,7 @@
-//! Loads with netperf's meanings: streams, requests and responses, new connections, and packets, between a [`Server`] and
-//! the connections of a [`Client`], in namespaces of this machine as well as between real hosts.
+//! Loads with the patterns of netperf, between a [`Server`] and the connections of a [`Client`], in
+//! namespaces or between real hosts.
 //!
-//! Every connection of a load is an *instance* with a thread of its own on either side, as each netperf would be.
+//! Every connection is an *instance* with a thread of its own on either side, like a netperf process.
 
 mod client;
 mod histogram;

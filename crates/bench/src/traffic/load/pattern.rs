@@ -1,4 +1,4 @@
-//! What a load is: a pattern with its message size, its connections and its rate.
+//! The parameters of a load: a pattern, a message size, a number of connections and a rate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use crate::{Error, Result};
 pub const MAX_CONNECTIONS: usize = 640;
 /// The longest message, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// The shortest message over UDP, in bytes: it has to hold its number.
+/// The shortest message over UDP, in bytes: it contains a number.
 pub const MIN_DATAGRAM: usize = 16;
-/// The longest message over UDP, in bytes: what IPv4 carries (RFC 791, RFC 768).
+/// The longest message over UDP over IPv4, in bytes (RFC 791, RFC 768).
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// What the two ends do.
+/// The direction and the kind of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Pattern {
     /// The client writes as fast as TCP lets it.
@@ -23,13 +23,13 @@ pub enum Pattern {
     TcpReverse,
     /// Both write, on the same connection.
     TcpBidirectional,
-    /// The client sends a message and waits for one of the same size.
+    /// The client sends a request and waits for a response of the same size.
     TcpRr,
-    /// The same, with a new connection for each.
+    /// As [`Pattern::TcpRr`], with a new connection for each transaction.
     TcpCrr,
     /// As [`Pattern::TcpRr`], over UDP.
     UdpRr,
-    /// The client sends messages, one in a datagram; some may be lost.
+    /// The client sends messages, each in a datagram; some may be lost.
     UdpStream,
 }
 
@@ -58,7 +58,7 @@ impl Pattern {
         }
     }
 
-    /// True when what counts is round trips, not bytes.
+    /// True when transactions are measured, and not bytes.
     pub const fn is_transactions(self) -> bool {
         matches!(self, Self::TcpRr | Self::TcpCrr | Self::UdpRr)
     }
@@ -86,7 +86,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// A pattern, with how much of it. Always valid.
+/// A pattern with its parameters. Always valid.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Load {
     pattern: Pattern,
@@ -96,10 +96,10 @@ pub struct Load {
 }
 
 impl Load {
-    /// `connections` (1 to [`MAX_CONNECTIONS`]) on which messages of `size_bytes` go.
+    /// `connections` (1 to [`MAX_CONNECTIONS`]) with messages of `size_bytes`.
     ///
     /// # Errors
-    /// A number that is out of range; the message says which range.
+    /// A parameter is out of range.
     pub fn new(pattern: Pattern, size_bytes: usize, connections: usize) -> Result<Self> {
         let (least, most) =
             if pattern.is_udp() { (MIN_DATAGRAM, MAX_DATAGRAM) } else { (1, MAX_MESSAGE) };
@@ -115,11 +115,11 @@ impl Load {
         Ok(Self { pattern, size_bytes, connections, rate_bps: None })
     }
 
-    /// The same at a fixed rate of payload in all, in bits a second: of what the client sends, or of what the server does where only
-    /// that sends.
+    /// The same load at a fixed payload rate over all connections, in bits per second. The sender
+    /// keeps the rate.
     ///
     /// # Errors
-    /// Not a positive number, or a pattern of round trips, whose rate is what is measured.
+    /// Less than 1000 bit/s, or a pattern of transactions, whose rate is measured.
     pub fn at_rate(self, rate_bps: f64) -> Result<Self> {
         if self.pattern.is_transactions() {
             return Err(Error::Traffic(format!("{} has no fixed rate", self.pattern)));
@@ -135,12 +135,12 @@ impl Load {
         self.pattern
     }
 
-    /// Bytes of a message: of one write, of a request and of its response, of a datagram's payload.
+    /// Bytes of a message: of a write, of a request and its response, or of a datagram's payload.
     pub const fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// Connections at once.
+    /// The number of concurrent connections.
     pub const fn connections(&self) -> usize {
         self.connections
     }
@@ -152,7 +152,7 @@ impl Load {
 }
 
 impl fmt::Display for Load {
-    /// As the studies name it: `tcp_rr-1024B-64i`.
+    /// The name that the studies use, such as `tcp_rr-1024B-64i`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}B-{}i", self.pattern, self.size_bytes, self.connections)?;
         self.rate_bps.map_or(Ok(()), |rate| write!(f, "-{:.0}M", rate / 1e6))

@@ -1,4 +1,4 @@
-//! What the other side has counted: of a server of this process, or of one elsewhere.
+//! The counters of a server, in this process or on another host.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -9,33 +9,33 @@ use super::protocol::{self, Request};
 use super::server::Server;
 use crate::{Error, Result};
 
-/// Where a server counts.
+/// Where the server runs.
 #[derive(Debug)]
 pub enum Peer<'a> {
-    /// In this process: the processors are this machine's.
+    /// In this process.
     Local(&'a Server),
     /// On another host.
     Remote(TcpStream),
 }
 
-/// What a server has counted so far.
+/// The counters of a server.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct PeerCounters {
-    /// Payload bytes that came.
+    /// Payload bytes received.
     pub received_bytes: u64,
-    /// Datagrams that came.
+    /// Datagrams received.
     pub received_messages: u64,
-    /// Busy time of the processors of its host, in seconds.
+    /// Busy processor time of its host, in seconds.
     pub busy_seconds: f64,
-    /// All time of these processors, in seconds.
+    /// Total processor time of its host, in seconds.
     pub cpu_seconds: f64,
 }
 
 impl Peer<'_> {
-    /// The server at `address`.
+    /// Connects to the server at `address`.
     ///
     /// # Errors
-    /// It cannot be reached within 2 s, or does not speak this protocol.
+    /// It cannot be reached within 2 s, or does not use this protocol.
     pub fn connect(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)
             .map_err(Error::io(format!("connect to {address}")))?;
@@ -43,10 +43,10 @@ impl Peer<'_> {
         Ok(Self::Remote(stream))
     }
 
-    /// What it has counted.
+    /// Reads the counters.
     ///
     /// # Errors
-    /// It does not answer within 5 s.
+    /// It does not respond within 5 s.
     pub fn counters(&mut self) -> Result<PeerCounters> {
         match self {
             Self::Local(server) => {

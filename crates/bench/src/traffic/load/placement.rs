@@ -1,4 +1,4 @@
-//! Where a side of a load runs, and which sockets it has.
+//! The processor and the congestion control of one side of a load.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -16,34 +16,34 @@ use crate::Result;
 /// How long a connection may take to be established.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where traffic is made, and how.
+/// The processor and the congestion control of one side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
-    /// The processor on which all threads of a side stay; `None` leaves that to the kernel.
+    /// The processor to which all threads are pinned; `None` leaves them to the scheduler.
     pub cpu: Option<usize>,
-    /// The congestion control of TCP; `None` is the host's.
+    /// The TCP congestion control; `None` is the host's default.
     pub congestion_control: Option<&'static str>,
 }
 
 impl Placement {
-    /// Keeps the calling thread on the processor.
+    /// Pins the calling thread.
     pub(super) fn pin(self) -> Result<()> {
         Ok(self.cpu.map_or(Ok(()), pin_current_thread)?)
     }
 
-    /// A connection to `server`.
+    /// Connects to `server`.
     ///
-    /// Its congestion control is chosen *before* it is established: where the host's is BBR, every connection begins paced by
-    /// timers and stays so, whatever is chosen for it later.
+    /// The congestion control is set *before* the handshake: if the host's default is BBR, a
+    /// connection starts with pacing by timers, and keeps it after a later change.
     ///
     /// # Errors
-    /// Those of `connect(2)`, and that it is not established within [`CONNECT_LIMIT`].
+    /// Those of `connect(2)`, or a timeout after [`CONNECT_LIMIT`].
     pub(super) fn connect(self, server: SocketAddr) -> io::Result<TcpStream> {
         let family = if server.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let stream =
             TcpStream::from(socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?);
         self.choose_congestion_control(&stream)?;
-        // Bounds connect(2), too.
+        // The send timeout also limits connect(2).
         stream.set_write_timeout(Some(CONNECT_LIMIT))?;
         match connect(stream.as_raw_fd(), &SockaddrStorage::from(server)) {
             Err(Errno::EINPROGRESS) => return Err(Errno::ETIMEDOUT.into()),
@@ -53,10 +53,10 @@ impl Placement {
         Ok(stream)
     }
 
-    /// Of a listener, accepted connections take it over.
+    /// Sets the congestion control. Accepted connections inherit that of their listener.
     ///
     /// # Errors
-    /// This kernel has none of the name.
+    /// This kernel does not have the algorithm.
     pub(super) fn choose_congestion_control(self, socket: &impl AsFd) -> io::Result<()> {
         let Some(name) = self.congestion_control else { return Ok(()) };
         setsockopt(socket, sockopt::TcpCongestion, &name.into()).map_err(|errno| {

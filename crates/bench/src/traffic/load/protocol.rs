@@ -1,14 +1,16 @@
-//! What client and server say to each other: one line each way and a last one of the client, then traffic.
+//! The protocol between client and server: one line each way, a last line of the client, then
+//! traffic.
 //!
 //! ```text
-//!   client: weft-bench 2 tcp_rr 1024 0        pattern, bytes of a message, bit/s at which the server is to send (0: no limit)
-//!   server: ok 0                              here, on this connection
-//!   server: ok 40123                          there, at this port; this connection stays open as long as the traffic lasts
+//!   client: weft-bench 2 tcp_rr 1024 0   pattern, message bytes, bit/s of the server (0: no limit)
+//!   server: ok 0                         traffic is on this connection
+//!   server: ok 40123                     traffic is on this port; this connection stays open
 //!   server: error no such pattern
-//!   client: go                                all connections are there
+//!   client: go                           all connections are established
 //! ```
 //!
-//! With `counters` in place of a pattern, the server answers every further line with what it has counted.
+//! With `counters` in place of a pattern, the server responds to every further line with its
+//! counters.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -17,21 +19,21 @@ use std::time::{Duration, Instant};
 use super::pattern::{Load, Pattern};
 use crate::{Error, Result};
 
-/// The version of the protocol.
+/// The first words of every request, with the version of the protocol.
 const GREETING: &str = "weft-bench 2";
-/// What a client says when all of its connections are there.
+/// The line that starts the traffic.
 pub(super) const GO: &str = "go\n";
-/// The longest line.
+/// The longest line, in bytes.
 const LINE_MAX: usize = 200;
-/// How long a line may take to come.
+/// How long the peer may take to send a line.
 pub(super) const LINE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a client wants on a connection.
+/// The request of a client.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Request {
     /// Traffic of one instance.
     Traffic { pattern: Pattern, size_bytes: usize, rate_bps: f64 },
-    /// What is counted.
+    /// The server's counters.
     Counters,
 }
 
@@ -66,7 +68,7 @@ impl Request {
     }
 }
 
-/// Sends `request` and returns the port at which the server has the traffic; 0 means on this connection.
+/// Sends `request`. Returns the port of the traffic, or 0 for this connection.
 pub(super) fn ask(stream: &TcpStream, request: Request) -> Result<u16> {
     send(stream, &request.line())?;
     let line = read_line(stream)?;
@@ -84,7 +86,7 @@ pub(super) fn send(mut stream: &TcpStream, line: &str) -> Result<()> {
     stream.write_all(line.as_bytes()).map_err(Error::io("write to the other side"))
 }
 
-/// A line without its end, read byte by byte: what follows is traffic, which is not ours to take.
+/// Reads a line without its end, byte by byte, so that no byte of the traffic after it is consumed.
 pub(super) fn read_line(mut stream: &TcpStream) -> Result<String> {
     let deadline = Instant::now() + LINE_LIMIT;
     stream.set_read_timeout(Some(LINE_LIMIT)).map_err(Error::io("set a timeout"))?;

@@ -1,4 +1,4 @@
-//! The side that waits: answers, counts, and sends where it is asked to.
+//! The server: it responds, counts, and sends when the client requests it.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -16,16 +16,16 @@ use super::placement::Placement;
 use super::protocol::{self, Request};
 use crate::{Error, Result};
 
-/// The TCP port of `weft bench serve` unless told otherwise.
+/// The default TCP port of `weft bench serve`.
 pub const DEFAULT_PORT: u16 = 7070;
-/// Connections at once: those of a load, of another that is about to end, and those that only ask.
+/// The most connections: of a load, of an earlier one that is ending, and of counter requests.
 const LIMIT: usize = 2 * MAX_CONNECTIONS + 20;
-/// Bytes that may wait in the kernel for a receiver of datagrams that does not run.
+/// The receive buffer of datagrams, in bytes.
 const QUEUE_BYTES: usize = 16 << 20;
-/// A client that is silent for longer, in seconds, is asked whether it is there: three times, then it is not.
+/// Seconds of silence before a keepalive probe. The third lost probe ends the connection.
 const KEEPALIVE_SECONDS: u32 = 10;
 
-/// A server at one address. Dropping it ends it, with all its connections.
+/// A server on one address. Dropping it ends it with all its connections.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -34,11 +34,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `address` in the network namespace of the calling thread; port 0 is one of the kernel's choice. What the server
-    /// does, it does on the processor of `placement`.
+    /// Listens on `address` in the network namespace of the calling thread. Port 0 lets the kernel
+    /// choose. All threads follow `placement`.
     ///
     /// # Errors
-    /// The port is in use, or the address is not this host's.
+    /// The port is in use, or the address does not belong to this host.
     pub fn start(address: SocketAddr, placement: Placement) -> Result<Self> {
         let failed = |e| Error::io(format!("listen on {address}"))(e);
         let listener = TcpListener::bind(address).map_err(failed)?;
@@ -56,17 +56,17 @@ impl Server {
         Ok(Self { shared, address, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address and port on which it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Tells all connections to end, and waits for none of them.
+    /// Tells all connections to end, and does not wait.
     pub fn end_soon(&self) {
         self.shared.done.store(true, Ordering::Relaxed);
     }
 
-    /// Payload bytes and datagrams that came so far.
+    /// Payload bytes and datagrams received.
     pub fn received(&self) -> (u64, u64) {
         let of = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         (of(&self.shared.received_bytes), of(&self.shared.received_messages))
@@ -77,7 +77,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end_soon();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed; the client misses its answers.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -120,11 +120,11 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, placement: Placement) {
 
 fn refuse(stream: &TcpStream, client: SocketAddr, why: &str) {
     tracing::warn!(%client, "refused: {why}");
-    // It fits into what the kernel holds for a new connection, so this does not wait for the client.
+    // The line fits into the empty send buffer, so this does not block.
     let _ = protocol::send(stream, &format!("error {why}\n"));
 }
 
-/// Does what the client of `stream` wants until it ends.
+/// Serves the client of `stream` until it ends.
 fn serve(stream: &TcpStream, shared: &Arc<Shared>) -> Result<()> {
     keep_alive(stream)?;
     let request = match protocol::read_line(stream).and_then(|line| Request::parse(&line)) {
@@ -170,12 +170,12 @@ fn traffic(
             let (tell, told) = std::sync::mpsc::channel();
             let write = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
                 let go = || told.recv().map_err(std::io::Error::other);
-                // When the other side ends, so does reading, which tells of it.
+                // When the peer ends, the reading side reports it.
                 let _ = instance::write_stream(&writer, size, rate_bps, &writing, go);
             })?;
             let go = || go().and_then(|()| tell.send(()).map_err(std::io::Error::other));
             let read = ok(0).and_then(|()| instance::read_stream(stream, shared, go));
-            // A writer that was not told to begin ends without it.
+            // A writer that has not begun ends when the channel closes.
             drop(tell);
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let _ = write.join();
@@ -199,7 +199,7 @@ fn traffic(
         }
         Pattern::UdpStream => {
             let socket = UdpSocket::bind(address()?)?;
-            // Without the privilege the default has to do.
+            // Without the capability, the default size must suffice.
             let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
             ok(socket.local_addr()?.port())?;
             go()?;
@@ -208,7 +208,7 @@ fn traffic(
     }
 }
 
-/// Waits until the client has all of its connections.
+/// Waits until the client has established all of its connections.
 fn wait_for_go(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
     let mut said = [0; protocol::GO.len()];
@@ -217,7 +217,7 @@ fn wait_for_go(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     said_it.then_some(()).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// Answers each line with bytes, datagrams, and the processors' busy and whole time in seconds.
+/// Responds to each line with bytes, datagrams, and busy and total processor seconds.
 fn tell_counters(stream: &TcpStream, shared: &Shared) -> Result<()> {
     protocol::send(stream, "ok 0\n")?;
     while !shared.is_done() && is_there(stream) {
@@ -238,7 +238,7 @@ fn tell_counters(stream: &TcpStream, shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Lets the kernel find out that the host of a silent client is gone.
+/// Enables TCP keepalive, which detects that the host of a silent client is gone.
 fn keep_alive(stream: &TcpStream) -> Result<()> {
     let set = || {
         setsockopt(stream, sockopt::KeepAlive, &true)?;
@@ -249,7 +249,7 @@ fn keep_alive(stream: &TcpStream) -> Result<()> {
     set().map_err(Error::io("ask for keepalive"))
 }
 
-/// What the other side has sent and nobody has read yet: `Some(0)` is its end.
+/// Peeks at unread bytes of the peer; 0 is the end of the stream.
 fn pending(stream: &TcpStream) -> Result<usize, nix::errno::Errno> {
     let mut byte = [0];
     recv(stream.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)

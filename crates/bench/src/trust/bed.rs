@@ -1,4 +1,4 @@
-//! weft on both hosts of a lab, and what a scenario wants to know of it: memory, descriptors, threads, caches, drops.
+//! The test bed of a trust scenario: weft on both hosts of a lab, and its resource use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use crate::process::{Process, run};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
-/// How long daemons may take until the first packet is through.
+/// How long daemons may take until the first ping reply.
 pub const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a reload may take.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 
 /// The running daemons. Dropping it ends them, and removes their files.
 #[derive(Debug)]
-pub struct Stage<'a> {
-    // Processes first: they use the files in the directory.
+pub struct TestBed<'a> {
+    // Dropped first: the processes use the files in the directory.
     daemons: Vec<Option<Process>>,
     scratch: Scratch,
     lab: &'a Lab<'a>,
@@ -31,7 +31,7 @@ pub struct Stage<'a> {
     network: PathBuf,
 }
 
-/// What a process has of the machine.
+/// The resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Footprint {
     /// Resident memory.
@@ -42,23 +42,23 @@ pub struct Footprint {
     pub threads: usize,
 }
 
-impl<'a> Stage<'a> {
-    /// Starts `weft` on both hosts of `lab` with the network file `text`, and waits until the first guests of the hosts and the second
-    /// ones hear each other.
+impl<'a> TestBed<'a> {
+    /// Starts `weft` on both hosts of `lab` with the network file `text`. Waits until both pairs of
+    /// guests reach each other.
     ///
     /// # Errors
-    /// A daemon does not start, or no answer comes within 15 s.
+    /// A daemon does not start, or a ping has no reply within 15 s.
     pub fn start(lab: &'a Lab<'a>, weft: &'a Path, text: &str) -> Result<Self> {
         let scratch = Scratch::create()?;
         let network = scratch.write("network.toml", text)?;
-        let mut stage = Self { daemons: vec![None, None], scratch, lab, weft, network };
+        let mut bed = Self { daemons: vec![None, None], scratch, lab, weft, network };
         for host in 0..2 {
-            stage.start_daemon(host)?;
+            bed.start_daemon(host)?;
         }
         for number in 0..2 {
-            stage.wait_for_answer(lab.guest(0, number), lab.guest(1, number), READY_LIMIT)?;
+            bed.wait_for_answer(lab.guest(0, number), lab.guest(1, number), READY_LIMIT)?;
         }
-        Ok(stage)
+        Ok(bed)
     }
 
     /// Starts the daemon of the host `host`, from 0.
@@ -70,7 +70,7 @@ impl<'a> Stage<'a> {
         let host = &self.lab.hosts()[host];
         let mut command = Command::new(self.weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(control).arg(&self.network);
-        // What is tried is how its threads bear it.
+        // The user datapath, whose threads and caches the scenarios load.
         command.args(["--datapath", "user"]);
         let name = format!("weft run --host {}", host.name());
         let process = Process::spawn(name, host.netns().command(command))?;
@@ -81,7 +81,7 @@ impl<'a> Stage<'a> {
     /// Kills the daemon of the host `host` (SIGKILL).
     ///
     /// # Errors
-    /// It had ended before.
+    /// It had already ended.
     pub fn kill_daemon(&mut self, host: usize) -> Result<()> {
         self.daemons[host].take().map_or(Ok(()), Process::kill)
     }
@@ -91,7 +91,7 @@ impl<'a> Stage<'a> {
         self.lab
     }
 
-    /// The flag that waits poll.
+    /// The flag that every wait polls.
     pub fn stop_flag(&self) -> &'a Stop {
         self.lab.stop()
     }
@@ -102,7 +102,7 @@ impl<'a> Stage<'a> {
         self.daemons.iter_mut().flatten().try_for_each(Process::check_running)
     }
 
-    /// Sleeps for `duration`, as long as the daemons run.
+    /// Sleeps for `duration`, and checks the daemons meanwhile.
     ///
     /// # Errors
     /// [`Error::Interrupted`], or a daemon has ended.
@@ -116,10 +116,10 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Waits until `to` answers a ping of `from`; returns how long it took.
+    /// Waits until `to` replies to a ping of `from`. Returns how long that took.
     ///
     /// # Errors
-    /// No answer within `limit`, or a daemon has ended.
+    /// No reply within `limit`, or a daemon has ended.
     pub fn wait_for_answer(
         &mut self,
         from: &Guest,
@@ -131,7 +131,7 @@ impl<'a> Stage<'a> {
         let what = format!("a ping answer from {} to {}", to.name(), from.name());
         stop.wait_for(&what, limit, || {
             self.check()?;
-            // Before there is a device, there is no route.
+            // Without the device there is no route yet.
             let opened = from.run(|| Pinger::open(to.ip4().into()))?;
             let answered = opened
                 .and_then(|mut pinger| pinger.wait_for_answer(Duration::from_millis(200), stop));
@@ -143,10 +143,10 @@ impl<'a> Stage<'a> {
         Ok(start.elapsed())
     }
 
-    /// What the daemon of `host` has of the machine.
+    /// The resources of the daemon of `host`.
     ///
     /// # Errors
-    /// There is none.
+    /// The daemon is not running.
     pub fn footprint(&self, host: usize) -> Result<Footprint> {
         let absent = || Error::Traffic(format!("no daemon runs on host {}", host + 1));
         let pid = self.daemons[host].as_ref().ok_or_else(absent)?.pid();
@@ -164,26 +164,26 @@ impl<'a> Stage<'a> {
     /// All counters of the daemon of `host`, as `weft show --json` prints them.
     ///
     /// # Errors
-    /// The daemon does not answer.
+    /// The daemon does not respond.
     pub fn counters(&self, host: usize) -> Result<Value> {
         ask(&self.control(host), &json!({ "command": "show" }), Answer::Line, |_| {})
     }
 
-    /// What the switch of `host` counts, without its megaflows.
+    /// The counters of the switch of `host`, without its megaflows.
     ///
     /// # Errors
-    /// The daemon does not answer.
+    /// The daemon does not respond.
     pub fn switch_counters(&self, host: usize) -> Result<Value> {
-        // No megaflow has that many packets.
+        // No megaflow has that many packets, so the answer has no rows.
         let request = json!({ "command": "flows", "min_packets": u64::MAX });
         let mut end = ask(&self.control(host), &request, Answer::Rows, |_| {})?;
         Ok(end["switch"].take())
     }
 
-    /// Has the daemon of `host` read the network file `text`.
+    /// Makes the daemon of `host` load the network file `text`.
     ///
     /// # Errors
-    /// The daemon refuses it, or does not answer.
+    /// The daemon refuses it, or does not respond.
     pub fn reload(&self, host: usize, text: &str) -> Result<()> {
         let file = self.scratch.write("reload.toml", text)?;
         let mut command = Command::new(self.weft);
@@ -194,7 +194,7 @@ impl<'a> Stage<'a> {
     /// Ends the daemons.
     ///
     /// # Errors
-    /// One reports failure, or has to be killed.
+    /// A daemon reports failure, or had to be killed.
     pub fn stop(mut self) -> Result<()> {
         let ended = self.daemons.drain(..).flatten().map(Process::stop);
         ended.fold(Ok(()), Result::and)
@@ -205,7 +205,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The number at `path` in counters, 0 where there is none.
+/// The number at the JSON pointer `path` of counters, or 0.
 pub fn number(counters: &Value, path: &str) -> u64 {
     counters.pointer(path).and_then(Value::as_u64).unwrap_or(0)
 }
