@@ -15,7 +15,7 @@ use testkit::require_vm;
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
 
 #[test]
-fn digits_are_the_same_when_the_input_is() {
+fn counts_are_identical_when_the_input_is() {
     require_vm!();
     let kernel = Kernel::open(Path::new(KERNEL)).unwrap();
     let programs = Programs { weft: weft(), weft_bench: WEFT_BENCH.into() };
@@ -35,7 +35,7 @@ fn digits_are_the_same_when_the_input_is() {
             );
             first.wire
         });
-    // A datagram is nobody else's anyway; a head is cleared and copied where a segment is.
+    // No socket shares a datagram, so only TCP segments cost a copy of their headers.
     let [copies, shared] = wires;
     assert!(copies.tcp > shared.tcp + 1000.0, "{copies:?} {shared:?}");
     assert!(copies.udp < shared.udp + 500.0, "{copies:?} {shared:?}");
@@ -45,7 +45,7 @@ fn digits_are_the_same_when_the_input_is() {
 fn counts_are_kept_and_the_emulator_is_gone_when_exact_is_interrupted() {
     require_vm!();
     let json = std::env::temp_dir().join(format!("weft-counts-{}.json", std::process::id()));
-    // Of the two, one is refused on this wire at once: its row is there when the other is interrupted.
+    // One of the two fails at once on this wire, so its row exists when the other is interrupted.
     let mut child = Command::new(WEFT_BENCH)
         .args(["exact", "--kernel", KERNEL, "--wire", "copies"])
         .args(["--contender", "bridge", "--contender", "weft-user-geneve", "--json"])

@@ -20,10 +20,10 @@ use bench::{Error, Process, Stop};
 use netdev::Netns;
 use network::{Network, TunnelType};
 
-/// Labs are one at a time on a machine; tests wait for each other, and for a demo that somebody runs.
+/// How long to wait for the lock of labs: a machine runs one lab at a time.
 const PATIENCE: Duration = Duration::from_secs(180);
 const LIMIT: Duration = Duration::from_secs(10);
-/// No contender of these tests runs weft.
+/// A path for tests whose contenders do not run weft.
 const NO_WEFT: &str = "/nonexistent/weft";
 
 fn session() -> Session {
@@ -129,7 +129,7 @@ fn open_vswitch_carries_traffic_when_installed() {
     testkit::require_root!();
     testkit::require_program!("ovs-vswitchd", "openvswitch-switch");
     exercise(Contender::OVS_VXLAN, Profile::Full);
-    // Without a tunnel, and with two tags.
+    // Without a tunnel, and QinQ.
     for name in ["ovs-user-bridge", "ovs-user-qinq"] {
         exercise(name.parse().unwrap(), Profile::None);
     }
@@ -203,9 +203,9 @@ fn nothing_is_left_when_a_study_panics_or_is_interrupted() {
 #[test]
 fn stale_namespaces_and_their_processes_go_when_their_session_is_dead() {
     testkit::require_root!();
-    // While it is open nobody else removes what is stale.
+    // While it is open, no other session removes stale namespaces.
     let session = session();
-    // Its process identifier is free again once it has been waited for.
+    // After the wait, no process has this identifier.
     let mut dead = Command::new("true").spawn().unwrap();
     let name = format!("weft-{}-h1", dead.id());
     dead.wait().unwrap();
@@ -229,7 +229,7 @@ fn connection_fails_with_a_reason_when_the_guests_are_not_joined() {
     let session = session();
     let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU).unwrap();
     let _attachment = Contender::Direct.attach(&lab, Path::new(NO_WEFT)).unwrap();
-    // The first guest of one host and the second of the other have no wire in common.
+    // The first guest of one host and the second of the other are not joined.
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 1));
     let flow = Flow::stream(from, to, to.ip4().into()).unwrap();
     let error = Traffic::start(&[flow], session.stop()).unwrap_err();
@@ -247,7 +247,7 @@ fn demo_keeps_the_reason_when_the_daemon_fails() {
     options.contenders = vec![Contender::weft(TunnelType::Geneve)];
     options.seconds = 0.1;
     options.quiet = true;
-    // Another test may have the machine; the demo itself does not wait for long.
+    // Another test may hold the lock of labs, for which the demo does not wait long.
     let report = Stop::new()
         .wait_for("the end of other sessions", PATIENCE, || {
             match demo::run(&options, &Stop::new()) {

@@ -1,5 +1,5 @@
-//! `weft-bench serve` and `weft-bench client` as real processes on two hosts, and what becomes of one when the other dies, freezes or
-//! cannot be reached any more.
+//! `weft-bench serve` and `weft-bench client` as processes on two hosts, and how each ends when the
+//! other dies, freezes or becomes unreachable.
 
 use super::{WEFT_BENCH, run};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use testkit::host::{TestHost, pair, wait_until};
 use testkit::require_root;
 
 const PORT: &str = "7070";
-/// Far beyond any bound of the programs, on a busy machine: it is not a time that is tested, but that there is an end.
+/// Far above every timeout of the programs: the tests check that there is an end, not when.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Two hosts with a wire between them.
@@ -81,7 +81,7 @@ impl Hosts {
         on(&self.near, &arguments).output().unwrap()
     }
 
-    /// The exit code and the message of a client with this pattern, to whose server `what` is done in the middle of the run.
+    /// The exit code and the error of a client, to whose server `what` is done during the run.
     fn disturbed(
         &self,
         pattern: &str,
@@ -218,7 +218,7 @@ fn more_connections_than_a_server_takes_are_refused_with_the_number() {
     let output = hosts.client(&["--pattern", "tcp_rr", "--seconds", "0.1"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("refuses: 1300 connections are open"), "{said}");
+    assert!(said.contains("refused the connection: 1300 connections are open"), "{said}");
 }
 
 #[test]

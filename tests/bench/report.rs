@@ -8,7 +8,7 @@ use testkit::{require_program, require_root};
 const RESULTS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-23-bench/results.json");
 
-/// Looks for what is wider than its place: the page itself, and text of charts.
+/// A script that reports everything that is wider than its container.
 const LOOK: &str = "<script>addEventListener('load', () => {
     const found = [];
     const page = document.documentElement;

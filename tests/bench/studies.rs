@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use testkit::require_root;
 
 #[test]
-fn names_that_are_none_are_answered_with_those_that_are() {
+fn unknown_name_is_refused_with_the_valid_ones() {
     for (arguments, valid) in [
         (&["run", "foo"][..], "software-tunnelling, jumbo-frames"),
         (&["run", "all", "--contender", "foo"], "kernel-vxlan"),
         (&["run", "all", "--profile", "foo"], "full, tso, none"),
         (
             &["run", "entropy", "--contender", "weft-user-qinq"],
-            "no chosen scenario has weft-user-qinq; those that the chosen ones have are bridge, kernel-vxlan",
+            "no selected scenario has the contender weft-user-qinq; the selected ones have bridge, \
+             kernel-vxlan",
         ),
         (&["client", "localhost", "--pattern", "foo"], "tcp_stream, tcp_reverse"),
         (&["client", "localhost", "--connections", "641"], "1 to 640"),
@@ -72,7 +73,8 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
     let samples = results["samples"].as_array().unwrap();
     let failed: Vec<_> = samples.iter().filter(|s| !s["failure"].is_null()).collect();
     assert!(failed.is_empty(), "{failed:?}");
-    assert!(samples.iter().any(|s| s["contender"] == "weft-user-stt" && s["figures"]["gbps"].as_f64() > Some(0.0)));
+    let moved = |s: &Value| s["figures"]["gbps"].as_f64() > Some(0.0);
+    assert!(samples.iter().any(|s| s["contender"] == "weft-user-stt" && moved(s)));
     for name in ["report.html", "report.md"] {
         assert!(read(name).contains("weft user stt"), "{name}");
     }
@@ -89,7 +91,7 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
 }
 
 #[test]
-fn list_says_what_root_adds_when_somebody_else_asks() {
+fn list_names_what_needs_root_when_the_user_is_not_root() {
     require_root!();
     // The build directory may be closed to other users.
     let directory = std::env::temp_dir().join(format!("weft-list-{}", std::process::id()));
@@ -110,10 +112,10 @@ fn list_says_what_root_adds_when_somebody_else_asks() {
     assert!(!text.contains("this kernel has no such devices"), "{text}");
 }
 
-/// The processes that `parent` has started, in whichever of its threads.
+/// The child processes of all threads of `parent`.
 pub fn children(parent: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-    // A thread that has ended meanwhile has none.
+    // A thread may have ended meanwhile.
     let of_each = |thread: std::fs::DirEntry| {
         std::fs::read_to_string(thread.path().join("children")).unwrap_or_default()
     };
@@ -129,7 +131,8 @@ pub fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a run of some seconds, as soon as no other lab holds the machine, and waits until it has kept three measurements.
+/// Starts a long run, once no other process holds the lock of labs, and waits until it has kept
+/// three measurements.
 fn start_a_long_run(directory: &Path) -> (Child, Value) {
     let results = directory.join("results.json");
     let end = Instant::now() + Duration::from_secs(180);
@@ -151,7 +154,7 @@ fn start_a_long_run(directory: &Path) -> (Child, Value) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Another lab on the machine ends it at once.
+        // It ends at once when another process holds the lock of labs.
         while child.try_wait().unwrap().is_none() {
             let kept = std::fs::read_to_string(&results).ok();
             let kept: Option<Value> = kept.map(|text| serde_json::from_str(&text).unwrap());
@@ -170,7 +173,7 @@ fn start_a_long_run(directory: &Path) -> (Child, Value) {
     }
 }
 
-/// The daemons of weft that `run` has started.
+/// The daemons of weft among the children of `run`.
 fn daemons(run: u32) -> Vec<u32> {
     let is_daemon = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -180,11 +183,12 @@ fn daemons(run: u32) -> Vec<u32> {
 }
 
 #[test]
-fn row_says_who_died_when_a_contender_is_killed_while_it_is_measured() {
+fn row_names_the_killed_process_when_a_contender_dies_during_a_measurement() {
     require_root!();
     let directory = std::env::temp_dir().join(format!("weft-died-{}", std::process::id()));
     let results = directory.join("results.json");
-    let arguments = "run software-tunnelling --quick --blocks 1 --profile full --seconds 4 --scenario tcp_stream \
+    let arguments = "run software-tunnelling --quick --blocks 1 --profile full --seconds 4 \
+                     --scenario tcp_stream \
                      --contender weft-user-gre --quiet --out";
     let end = Instant::now() + Duration::from_secs(240);
     let results: Value = loop {
@@ -197,7 +201,7 @@ fn row_says_who_died_when_a_contender_is_killed_while_it_is_measured() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Both hosts' daemons, for a while: a measurement has begun, and lasts.
+        // Two seconds after both daemons started, a measurement is running.
         let (mut since, mut is_killed) = (None::<Instant>, false);
         while !is_killed && run.try_wait().unwrap().is_none() {
             let daemons = daemons(run.id());
@@ -213,7 +217,7 @@ fn row_says_who_died_when_a_contender_is_killed_while_it_is_measured() {
         let ended = run.wait_with_output().unwrap();
         let said = String::from_utf8(ended.stderr).unwrap();
         if is_killed {
-            // A row that failed is no failure of the run.
+            // A failed row does not fail the run.
             assert_eq!(ended.status.code(), Some(0), "{said}");
             break serde_json::from_str(&std::fs::read_to_string(&results).unwrap()).unwrap();
         }
@@ -322,7 +326,7 @@ fn weft_passes_arguments_and_exit_code_on_when_weft_bench_is_installed() {
     };
     let (code, text) = weft(&["bench", "run", "foo"]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("weft-bench: \"foo\" is no study"), "{text}");
+    assert!(text.contains("weft-bench: unknown study \"foo\""), "{text}");
     for (arguments, expected) in [
         (&["demo", "--help"][..], "--seconds <N>"),
         (&["bench", "--help"], "Commands:"),

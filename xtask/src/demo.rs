@@ -19,7 +19,8 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-/// Builds weft and replaces this process by its demo, so that Ctrl-C and the exit code are the demo's own.
+/// Builds weft and replaces this process by its demo, so that Ctrl-C and the exit code are the
+/// demo's own.
 pub fn demo(options: &Options) -> Result<()> {
     let mut command = prepare(&options.arguments)?;
     Err(command.exec()).context("cannot start weft")
@@ -46,8 +47,8 @@ pub fn build_released() -> Result<PathBuf> {
     Ok(target_dir().join("release/weft"))
 }
 
-/// The command that runs `program` as root, by sudo for a user who has it. Without any root, the program itself says what is
-/// missing and how to get it.
+/// The command that runs `program` as root, by sudo for a user who has it. Without any root, the
+/// program itself says what is missing and how to get it.
 pub fn as_root(program: PathBuf) -> Command {
     match root() {
         Root::Already | Root::Unreachable => Command::new(program),
@@ -59,7 +60,8 @@ pub fn as_root(program: PathBuf) -> Command {
     }
 }
 
-/// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a repository.
+/// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a
+/// repository.
 pub fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];
     let output = Command::new("git").args(describe).output().ok()?;

@@ -44,7 +44,7 @@ pub(crate) fn ask(
         let mut line: Value =
             serde_json::from_str(&line.map_err(failed)?).map_err(|e| failed(e.into()))?;
         if let Some(error) = line["error"].as_str() {
-            return Err(Error::Traffic(format!("the daemon says: {error}")));
+            return Err(Error::Traffic(format!("the daemon refused the request: {error}")));
         }
         if let Some(said) = line.get_mut(last) {
             return Ok(said.take());
@@ -53,5 +53,5 @@ pub(crate) fn ask(
             row(found);
         }
     }
-    Err(Error::Traffic("the daemon does not answer".into()))
+    Err(Error::Traffic("the daemon closed the connection without a response".into()))
 }

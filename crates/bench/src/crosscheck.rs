@@ -99,7 +99,7 @@ impl fmt::Display for Agreement {
         };
         write!(
             f,
-            "{what}: ours {:.2} {unit}, theirs {:.2} {unit}, ratio {}, ours again {}, {} runs: {outcome}",
+            "{what}: ours {:.2} {unit}, theirs {:.2} {unit}, ratio {}, A/A {}, {} runs: {outcome}",
             ours.median,
             theirs.median,
             show(ratio),
@@ -147,7 +147,7 @@ impl Subject {
         let over = |values: &[f64], base: &[f64]| -> Vec<f64> {
             values.iter().zip(base).map(|(a, b)| a / b).collect()
         };
-        let none = || Error::Traffic("nothing was measured".into());
+        let none = || Error::Traffic("the load produced no figure".into());
         let estimate = |values: &[f64]| Estimate::of(values).ok_or_else(none);
         let (what, unit) = match self {
             Self::Stream => ("TCP stream beside iperf3", "Gb/s"),
@@ -176,7 +176,7 @@ impl Subject {
         };
         let figures = Scenario::one_pair(load).run(lab, attachment, timing)?;
         let value = figures.gbps.or(figures.latency_us.map(|[median, ..]| 1e6 / median));
-        value.ok_or_else(|| Error::Traffic("nothing was measured".into()))
+        value.ok_or_else(|| Error::Traffic("the load produced no figure".into()))
     }
 
     fn port(self, block: usize) -> u16 {
@@ -236,7 +236,7 @@ impl Subject {
             Self::Stream => iperf3_gbps(&text),
             _ => sockperf_rate(&text),
         };
-        value.ok_or_else(|| Error::Traffic(format!("{program} has said nothing to go by:\n{text}")))
+        value.ok_or_else(|| Error::Traffic(format!("{program} printed no figure:\n{text}")))
     }
 
     /// `iperf3 -1` serves one client only, so a probe would use it up: it gets some time instead.

@@ -2,8 +2,8 @@
 //!
 //! Each layer uses only those above it:
 //!
-//! - [`lab`]: two hosts with guests, an underlay between them, and the [`lab::Contender`]s that join
-//!   the guests;
+//! - [`lab`]: two hosts with guests, an underlay between them, and the [`lab::Contender`]s that
+//!   join the guests;
 //! - [`traffic`]: pings, TCP streams, transactions, and floods of small packets;
 //! - [`measure`]: processor time and underlay frames, as differences of snapshots;
 //! - [`trust`]: weft under hostile guests, reloads and kills;

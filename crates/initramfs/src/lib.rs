@@ -1,5 +1,6 @@
 //! What a virtual machine boots: a cpio archive in the format "newc" (the kernel's
-//! Documentation/driver-api/early-userspace/buffer-format.rst), which the kernel unpacks as its root file system.
+//! Documentation/driver-api/early-userspace/buffer-format.rst), which the kernel unpacks as its
+//! root file system.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -20,7 +21,8 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a file that may be executed at an absolute path, with the directories above it, unless it is there.
+    /// Adds a file that may be executed at an absolute path, with the directories above it, unless
+    /// it is there.
     pub fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_matches('/');
         if let Some((directory, _)) = path.rsplit_once('/') {
@@ -42,7 +44,8 @@ impl Archive {
         }
     }
 
-    /// Adds a program of this host, and the libraries that it is linked with at the paths that they have here.
+    /// Adds a program of this host, and the libraries that it is linked with at the paths that they
+    /// have here.
     ///
     /// # Errors
     /// One of them cannot be read, or there is no `ldd`; the message names it.
@@ -78,7 +81,8 @@ impl Archive {
             return;
         };
         self.bytes.extend_from_slice(b"070701");
-        // Inode, mode, user, group, links, time, size, device and what it stands for, length of the name, no checksum.
+        // Inode, mode, user, group, links, time, size, device and what it stands for, length of the
+        // name, no checksum.
         for field in [number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
             self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
         }

@@ -1,4 +1,5 @@
-//! `weft-bench`: the demo, the studies and the instruction counts of weft. The commands are in [`bench::cli`].
+//! `weft-bench`: the demo, the studies and the instruction counts of weft. The commands are in
+//! [`bench::cli`].
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -7,13 +7,13 @@ use crate::demo::{self, DemoOptions};
 use crate::lab::{Profile, check_privileges};
 use crate::{Error, Stop};
 
-/// Carry real traffic through every tunnel between two hosts made of namespaces, and print the result
-/// in three sentences and a table.
+/// Carry real traffic through every tunnel between two hosts made of namespaces, and print the
+/// result in three sentences and a table.
 ///
 /// For every tunnel type and datapath the demo starts two daemons. Guests ping each other over IPv4
 /// and IPv6 and send TCP streams. The same runs through a Linux bridge without a tunnel, through
-/// kernel VXLAN, and through Open vSwitch where it is installed. weft runs with access control lists
-/// and a logical router, and the demo checks both. Needs root.
+/// kernel VXLAN, and through Open vSwitch where it is installed. weft runs with access control
+/// lists and a logical router, and the demo checks both. Needs root.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  weft demo\n  weft demo --seconds 5 --blocks 3 --json demo.json\n  \

@@ -1,8 +1,8 @@
 //! The demo: every tunnel of weft beside the Linux bridge and other switches, in one table.
 //!
-//! Every block measures the bridge first and last, and all ratios are taken inside a block. From the
-//! second block on, the other contenders run in random order, so that none always meets the machine
-//! in the same state.
+//! Every block measures the bridge first and last, and all ratios are taken inside a block. From
+//! the second block on, the other contenders run in random order, so that none always meets the
+//! machine in the same state.
 //!
 //! The compared traffic stays in one switch, as every contender has it. weft also has ACLs, which
 //! allow that traffic, and a logical router to a second switch, which a separate step exercises.
@@ -58,8 +58,8 @@ pub struct DemoOptions {
 }
 
 impl DemoOptions {
-    /// The usual demo: 2 s a run, profile `full`, one block, every tunnel with both datapaths, kernel
-    /// VXLAN and Open vSwitch.
+    /// The usual demo: 2 s a run, profile `full`, one block, every tunnel with both datapaths,
+    /// kernel VXLAN and Open vSwitch.
     pub fn new(weft: impl Into<PathBuf>) -> Self {
         let both = |tunnel| [Datapath::Kernel, Datapath::User].map(|d| Contender::Weft(d, tunnel));
         let mut contenders: Vec<_> = TunnelType::ALL.into_iter().flat_map(both).collect();
@@ -82,7 +82,8 @@ impl DemoOptions {
 ///
 /// # Errors
 /// [`Error::Missing`] when a privilege is missing or another session is running,
-/// [`Error::Interrupted`], or the lab cannot be built. A contender that fails is a row of the report.
+/// [`Error::Interrupted`], or the lab cannot be built. A contender that fails is a row of the
+/// report.
 pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     let seconds = check_seconds(options.seconds)?;
     let session = Session::open(SESSION_PATIENCE, stop)?;

@@ -123,7 +123,8 @@ fn ping(
     let (from, to) = (from.name(), to.name());
     if !report.is_complete() {
         return Err(Error::Traffic(format!(
-            "{received} of {sent} pings from {from} to {to} were answered, through the router at {gateway}"
+            "only {received} of {sent} pings from {from} to {to} through the router {gateway} were \
+             answered"
         )));
     }
     Ok(RoutedPings { from, to, gateway, sent, received })
@@ -152,13 +153,17 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
             other => {
                 let what =
                     other.map_or_else(|error| error.to_string(), |_| "established".to_owned());
-                let text = format!("a list refuses connections to {address}, but one was: {what}");
+                let text = format!(
+                    "an ACL rejects connections to {address}, but one ended otherwise: {what}"
+                );
                 return Err(Error::Traffic(text));
             }
         }
     }
     if closed.accept().is_ok() {
-        return Err(Error::Traffic(format!("a connection to {address} got past the list")));
+        return Err(Error::Traffic(format!(
+            "a connection to {address} passed the ACL that rejects it"
+        )));
     }
     let (port, entry) = (REJECTED_PORT, AclEntry::new(REJECT_MATCH));
     Ok(Refusals { to: name, port, tried: TRIES, refused: TRIES, entry })

@@ -87,7 +87,9 @@ impl Plan<'_> {
         self.step(contender, "router and access control lists");
         trial.policy = policy::exercise(lab, attachment, stop)?;
         if contender.is_weft() && trial.policy.is_none() {
-            return Err(Error::Traffic("weft has neither router nor lists to be tried".into()));
+            return Err(Error::Traffic(
+                "weft runs without the router and the ACLs that the demo checks".into(),
+            ));
         }
 
         self.step(contender, "TCP, 1 connection");
@@ -204,7 +206,8 @@ fn not_stalled(report: &StreamReport) -> Result<()> {
     }
     let (mbps, connections) = (usage.gbps * 1000.0, usage.connection_bytes.len());
     Err(Error::Traffic(format!(
-        "TCP is stalled: {mbps:.1} Mb/s over {connections} connection(s), {retransmitted} segments sent again"
+        "TCP stalled: {mbps:.1} Mb/s over {connections} connection(s), {retransmitted} \
+         retransmitted segments"
     )))
 }
 

@@ -19,8 +19,8 @@ const WRITE: usize = 64 << 10;
 /// Open vSwitch 3.1 detects no processor before the machine has been up for ten seconds. While the
 /// emulated machine is idle, its clock jumps, so this wait takes no time.
 const OVS_AGE: Duration = Duration::from_secs(12);
-/// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as a
-/// ping whose outer checksum needs software. This wait takes no time either.
+/// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as
+/// a ping whose outer checksum needs software. This wait takes no time either.
 const SET_ASIDE: Duration = Duration::from_millis(2500);
 /// Parts in which round trips are timed. Periodic work of the machine takes a million instructions,
 /// a message ten thousand. Which part has such work changes with every build, so the median counts.
@@ -28,8 +28,8 @@ const PARTS: u32 = 25;
 /// How long any step may take, by the machine's own clock.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The cost of `contender` in nanoseconds of this machine's clock. In the emulated machine these are
-/// instructions.
+/// The cost of `contender` in nanoseconds of this machine's clock. In the emulated machine these
+/// are instructions.
 ///
 /// # Errors
 /// The lab cannot be built, or traffic does not flow.

@@ -68,8 +68,8 @@ impl Rounds {
     pub const SHORT: Self = Self { warm_up: 200, measured: 500, stream_kib: 8 << 10 };
 }
 
-/// Instructions from one program to the other: for messages the median of 25 equal parts of the round
-/// trips, for a stream the mean.
+/// Instructions from one program to the other: for messages the median of 25 equal parts of the
+/// round trips, for a stream the mean.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Counts {
     /// A message of one byte over TCP, one way, including its acknowledgement.

@@ -46,9 +46,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Why `contender` cannot be counted on this wire, if so. A userspace switch always sends packets
-    /// of its own, so this wire would not change them, while it would change the veth pair that is
-    /// subtracted.
+    /// Why `contender` cannot be counted on this wire, if so. A userspace switch always sends
+    /// packets of its own, so this wire would not change them, while it would change the veth pair
+    /// that is subtracted.
     pub fn refuses(self, contender: Contender) -> Option<&'static str> {
         let in_userspace = matches!(
             contender,

@@ -20,8 +20,8 @@ impl Contender {
         }
     }
 
-    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for weft's
-    /// own tunnels. A process may still be starting when this returns: wait for a ping.
+    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for
+    /// weft's own tunnels. A process may still be starting when this returns: wait for a ping.
     ///
     /// # Errors
     /// The kernel refuses a device, a program cannot be started, or the tunnel does not support the

@@ -174,8 +174,8 @@ impl<'a> Instance<'a> {
         self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed one,
-    /// because its guests were tagged already.)
+    /// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed
+    /// one, because its guests were tagged already.)
     fn add_tag_flows(&self, guests: usize) -> Result<()> {
         let mut flows = vec![format!(
             "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"

@@ -1,5 +1,5 @@
-//! The part of weft's network file that other contenders lack: ACLs, and a logical router to a second
-//! switch with one more guest on each host.
+//! The part of weft's network file that other contenders lack: ACLs, and a logical router to a
+//! second switch with one more guest on each host.
 //!
 //! ```text
 //!   h1g1  h1g2  h2g1  h2g2                h1r   h2r      10.78.0.<host>1/24, behind the router
@@ -7,7 +7,8 @@
 //!   [        lab        ] --- core --- [    far    ]
 //! ```
 //!
-//! The measured guests are in one switch, as with every contender; an ACL entry allows their traffic.
+//! The measured guests are in one switch, as with every contender; an ACL entry allows their
+//! traffic.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

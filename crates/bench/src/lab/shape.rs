@@ -67,8 +67,8 @@ pub struct Shape {
     pub family: Family,
     /// Guests of each host, 1 to 8.
     pub guests_per_host: usize,
-    /// Whether tunnels over UDP or GRE send an outer checksum. With `None`, VXLAN and Geneve of weft
-    /// and of the kernel do, and other contenders keep their default.
+    /// Whether tunnels over UDP or GRE send an outer checksum. With `None`, VXLAN and Geneve of
+    /// weft and of the kernel do, and other contenders keep their default.
     pub outer_checksum: Option<bool>,
     /// Receive packet steering (RPS) of the uplinks, over all processors.
     #[serde(default)]
@@ -101,6 +101,8 @@ impl Shape {
         if (1..=MAX_GUESTS).contains(&self.guests_per_host) {
             return Ok(());
         }
-        Err(Error::Traffic(format!("a host has 1 to {MAX_GUESTS} guests")))
+        Err(Error::Traffic(format!(
+            "the number of guests per host is out of range (1 to {MAX_GUESTS})"
+        )))
     }
 }

@@ -6,8 +6,8 @@ use super::verdict::judged;
 use crate::environment::Environment;
 use crate::{Error, Result};
 
-/// Joins `runs`. The blocks of a later run are numbered after those of the same study in the earlier
-/// ones.
+/// Joins `runs`. The blocks of a later run are numbered after those of the same study in the
+/// earlier ones.
 ///
 /// # Errors
 /// There are fewer than two runs, two are the same run, or two differ in the machine or in the

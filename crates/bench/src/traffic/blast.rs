@@ -47,8 +47,8 @@ struct Shared {
 
 impl Blast {
     /// Sends copies of `template` on `socket`, which is bound to its destination, from a thread on
-    /// the processor `cpu`, or on any. `change` gets the number of each packet, from 0, and the bytes
-    /// of an earlier packet to change.
+    /// the processor `cpu`, or on any. `change` gets the number of each packet, from 0, and the
+    /// bytes of an earlier packet to change.
     ///
     /// # Errors
     /// The thread cannot be started.

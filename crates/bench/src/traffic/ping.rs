@@ -46,7 +46,8 @@ impl PingReport {
     }
 }
 
-/// An open ping socket toward one address. It stays in the network namespace in which it was opened.
+/// An open ping socket toward one address. It stays in the network namespace in which it was
+/// opened.
 #[derive(Debug)]
 pub struct Pinger {
     socket: UdpSocket,
@@ -188,7 +189,8 @@ fn echo_request(target: IpAddr, sequence: u16) -> [u8; ECHO_LEN] {
     bytes
 }
 
-/// True when `bytes` are the reply to [`echo_request`] of the same arguments, including its payload.
+/// True when `bytes` are the reply to [`echo_request`] of the same arguments, including its
+/// payload.
 fn is_answer(target: IpAddr, sequence: u16, bytes: &[u8]) -> bool {
     let reply = if target.is_ipv4() { ICMPV4_ECHO_REPLY } else { ICMPV6_ECHO_REPLY };
     bytes.len() == ECHO_LEN

@@ -63,7 +63,8 @@ impl Attack {
                     let mut frame = Frame::of(bytes);
                     let which = scramble(number);
                     let (src, dst, src_port, dst_port) = LISTED;
-                    // One bit of each field differs, which decides the length of the matched prefix.
+                    // One bit of each field differs, which decides the length of the matched
+                    // prefix.
                     let bit32 = |shift: u32| 1_u32 << (which >> shift & 31);
                     let bit16 = |shift: u32| 1_u16 << (which >> shift & 15);
                     let flip =

@@ -1,12 +1,13 @@
 //! A hostile guest: the share that other guests keep, and the resources of the switch.
 //!
-//! On the first host guest A attacks. Guest B sends UDP packets and new connections at steady rates,
-//! and TCP as fast as possible. B is measured alone, during the attack, and alone again.
+//! On the first host guest A attacks. Guest B sends UDP packets and new connections at steady
+//! rates, and TCP as fast as possible. B is measured alone, during the attack, and alone again.
 //!
-//! All guests and both switches share the processors of this machine, and the switch is not to blame
-//! for the share of A's sender. So the steady packets count relative to those that B could send. TCP
-//! is also compared with its rate while A sends packets of *one* connection, which cost the switch as
-//! little as possible. For the port scan these are packets that the switch drops at once.
+//! All guests and both switches share the processors of this machine, and the switch is not to
+//! blame for the share of A's sender. So the steady packets count relative to those that B could
+//! send. TCP is also compared with its rate while A sends packets of *one* connection, which cost
+//! the switch as little as possible. For the port scan these are packets that the switch drops at
+//! once.
 
 use std::time::{Duration, Instant};
 

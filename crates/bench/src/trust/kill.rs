@@ -1,4 +1,5 @@
-//! Kills: the daemon is killed under traffic and started again, and its remains must not be in the way.
+//! Kills: the daemon is killed under traffic and started again, and its remains must not be in the
+//! way.
 
 use std::time::Duration;
 

@@ -131,7 +131,8 @@ pub(crate) const CLAIMS: [Claim; 17] = [
     claim(
         "C1",
         Study::SoftwareTunnelling,
-        "A tunnel with the right protocol (STT) is as fast as no tunnel, and can cost less processor time.",
+        "A tunnel with the right protocol (STT) is as fast as no tunnel, and can cost less \
+         processor time.",
     ),
     claim(
         "C2",
@@ -146,7 +147,8 @@ pub(crate) const CLAIMS: [Claim; 17] = [
     claim(
         "C4",
         Study::SmallPackets,
-        "How many small packets a second does a tunnel carry, and what does one cost? (asked by readers, never answered)",
+        "How many small packets a second does a tunnel carry, and what does one cost? (asked by \
+         readers, never answered)",
     ),
     claim(
         "C5",
@@ -156,7 +158,8 @@ pub(crate) const CLAIMS: [Claim; 17] = [
     claim(
         "C6",
         Study::JumboFrames,
-        "A card's VXLAN offload is worth 10 to 25 % at MTU 1500; large frames without it are worth more.",
+        "A card's VXLAN offload is worth 10 to 25 % at MTU 1500; large frames without it are worth \
+         more.",
     ),
     claim(
         "C7",
@@ -166,7 +169,8 @@ pub(crate) const CLAIMS: [Claim; 17] = [
     claim(
         "C8",
         Study::JumboFrames,
-        "VXLAN over IPv4 takes 50 bytes, so a 9000-byte underlay carries at most 8950; the MTU must be right in five places.",
+        "VXLAN over IPv4 takes 50 bytes, so a 9000-byte underlay carries at most 8950; the MTU must \
+         be right in five places.",
     ),
     claim(
         "C9",
@@ -178,7 +182,8 @@ pub(crate) const CLAIMS: [Claim; 17] = [
     claim(
         "C12",
         Study::Entropy,
-        "No command tells whether a card spreads tunnelled flows over its queues; RPS is the substitute in software.",
+        "No tool reports whether a card spreads tunnelled flows over its queues; RPS is the \
+         substitute in software.",
     ),
     claim(
         "C13",

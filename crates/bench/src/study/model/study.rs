@@ -61,7 +61,9 @@ impl Study {
                 "Does a tunnel cost throughput or processor time, beside a bridge without one?"
             }
             Self::JumboFrames => "Do large frames or a card's tunnel offload make up for VXLAN?",
-            Self::GeneveVsVxlan => "Is Geneve with an option and a checksum dearer than VXLAN?",
+            Self::GeneveVsVxlan => {
+                "Does Geneve with an option and a checksum cost more than VXLAN?"
+            }
             Self::Qinq => "How much cheaper are two VLAN tags than a tunnel over UDP?",
             Self::SmallPackets => "How many small packets, round trips and connections a second?",
             Self::Endpoints => "Does it cost anything per packet to know very many end points?",
@@ -77,43 +79,49 @@ impl Study {
     pub const fn differences(self) -> &'static str {
         match self {
             Self::SoftwareTunnelling => {
-                "Published with two hosts, virtual machines and 10G cards; here namespaces of one machine, whose processors carry \
-                 sender, switches and receiver. The card with plain TCP segmentation of 2012 is profile `full` for the \
-                 bridge and STT, and `none` for tunnels over UDP and GRE: in profile `tso` a veth device does no GRO for them, which \
-                 makes them slower than behind such a card."
+                "Published with two hosts, virtual machines and 10G cards. Here all hosts are \
+                 namespaces of one machine, whose processors carry sender, switches and receiver. \
+                 The card of 2012 had plain TCP segmentation. Profile `full` stands for it with \
+                 the bridge and STT, and `none` with tunnels over UDP and GRE. In profile `tso` a \
+                 veth device does no GRO for these tunnels, so they are slower than with that card."
             }
             Self::JumboFrames => {
-                "Published with 10G cards, whose line rate was the limit; here there is none. VLAN is the bridge (no tag) and weft's \
-                 own tag."
+                "Published with 10G cards, whose line rate was the limit; here there is no line \
+                 rate. VLAN is the bridge (no tag) and weft's VLAN."
             }
             Self::GeneveVsVxlan => {
-                "Published with two hosts of four cores and 40G cards at line rate; here processors are the limit, so \
-                 throughput and processor time for a gigabit take the place of percentages at line rate."
+                "Published with two hosts of four cores and 40G cards at line rate. Here the \
+                 processors are the limit, so throughput and processor time per gigabit replace \
+                 percentages at line rate."
             }
             Self::Qinq => {
-                "Published with 40G cards, five tunnels, and 20 Gb/s as the fixed rate; here five pairs of guests share one \
-                 tunnel, and the fixed rate is 2 Gb/s in all. Guests' frames get two tags here, in Open vSwitch by the \
-                 flows of the study with one tag more, which tells the pairs apart. Segments with two tags, and those out of Geneve, are \
-                 joined (GRO) only where the kernel knows 802.1Q and Geneve: elsewhere, without segmentation, 640 streams lose \
-                 segments in the 256 places of a veth device, and do not hold the rate."
+                "Published with 40G cards, five tunnels, and 20 Gb/s as the fixed rate. Here five \
+                 pairs of guests share one tunnel, and the fixed rate is 2 Gb/s in total. Guests' \
+                 frames get two tags; in Open vSwitch the flows of the study push one more tag, \
+                 which separates the pairs. GRO joins segments with two tags, or out of Geneve, \
+                 only where the kernel has 802.1Q and Geneve. Elsewhere 640 streams without \
+                 segmentation overflow the 256 entries of a veth ring, and miss the rate."
             }
             Self::SmallPackets => {
-                "Frames of 64 bytes carry 18 bytes of UDP payload. `packet_rate` is the highest rate at which 99 % arrive; what a \
-                 packet costs is compared at 20,000 packets a second, for everybody the same."
+                "Frames of 64 bytes carry 18 bytes of UDP payload. `packet_rate` is the highest \
+                 rate at which 99 % arrive. The cost of a packet is compared at 20,000 packets a \
+                 second for every contender."
             }
             Self::Endpoints => {
-                "Other hosts are behind the one that is there; packets go to 30,000 of them in random order at most."
+                "The other hosts are behind the second host of the lab. Packets go to at most \
+                 30,000 of them, in random order."
             }
             Self::Flows => {
-                "Every flow needs a megaflow of its own; packets take them in turn, the hardest order. Beyond 80,000, weft is run with \
-                 `--megaflows` and `--idle` as high as needed: to set up a million takes longer than one may otherwise be idle."
+                "Every flow needs a megaflow of its own, and packets take the flows in turn, the \
+                 hardest order. Beyond 80,000 flows, weft runs with higher `--megaflows` and \
+                 `--idle`: setting up a million takes longer than the idle timeout."
             }
             Self::OuterChecksum => {
-                "A veth device computes no checksum of its own: what is saved or spent is the software's."
+                "A veth device computes no checksums: all costs and savings are those of software."
             }
             Self::Entropy => {
-                "A veth device has no hash of its own; the spread is that of the usual hash of cards, with outer source ports that differ from \
-                 flow to flow and with one for all."
+                "A veth device has no RSS hash. The spread is that of the usual hash of cards, \
+                 with a source port for each flow and with one source port for all flows."
             }
         }
     }
@@ -137,7 +145,7 @@ impl std::str::FromStr for Study {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|study| study.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Error::Traffic(format!("{name:?} is no study; there are {names}, and all"))
+            Error::Traffic(format!("unknown study {name:?}; expected all or one of {names}"))
         })
     }
 }

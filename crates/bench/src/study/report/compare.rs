@@ -82,7 +82,8 @@ impl fmt::Display for Comparison {
         }
         writeln!(
             f,
-            "Ratios to the bridge of the same block; * where the intervals lie apart, ? with fewer than {ENOUGH} runs, which cannot tell."
+            "Ratios to the bridge of the same block. * marks intervals that do not overlap, ? fewer \
+             than {ENOUGH} runs, which are not conclusive."
         )?;
         for changes in self.changes.chunk_by(|a, b| a.scenario == b.scenario) {
             let mut table = Table::new();

@@ -13,19 +13,16 @@ const STREAM: &str = "tcp_stream-32768B-1i";
 const PROGRAMS: Contender = Contender::Weft(Datapath::Kernel, TunnelType::Vxlan);
 /// The contenders of the summary, and their names in sentences.
 const TOLD: [(Contender, &str); 6] = [
-    (Contender::KERNEL_VXLAN, "the kernel's own VXLAN"),
+    (Contender::KERNEL_VXLAN, "kernel VXLAN"),
     (Contender::OVS_VXLAN, "Open vSwitch in userspace"),
     (Contender::Ovs(Datapath::Kernel, OvsTunnel::Vxlan), "Open vSwitch's kernel module"),
-    (PROGRAMS, "weft's programs in the kernel with VXLAN"),
-    (
-        Contender::Weft(Datapath::Kernel, TunnelType::Vlan),
-        "weft's programs in the kernel with VLAN",
-    ),
-    (Contender::Weft(Datapath::User, TunnelType::Vxlan), "weft in userspace with VXLAN"),
+    (PROGRAMS, "weft's VXLAN in the kernel"),
+    (Contender::Weft(Datapath::Kernel, TunnelType::Vlan), "weft's VLAN in the kernel"),
+    (Contender::Weft(Datapath::User, TunnelType::Vxlan), "weft's VXLAN in userspace"),
 ];
 
-/// The verdicts, the throughput of a stream, and the cost of a message, as items of a Markdown list.
-/// `copied` are counts on the wire that delivers copies, if there are any.
+/// The verdicts, the throughput of a stream, and the cost of a message, as items of a Markdown
+/// list. `copied` are counts on the wire that delivers copies, if there are any.
 pub fn findings(results: &Results, counted: &Baseline, copied: Option<&Baseline>) -> [String; 3] {
     [claims(&verdicts(results)), stream(results), message(counted, copied)]
 }
@@ -51,8 +48,8 @@ fn claims(all: &[Finding]) -> String {
         all.iter().filter(|finding| finding.verdict == verdict).collect()
     };
     let unknown = [
-        (ClaimVerdict::NotConverged, "noise or the conditions of the run allow either"),
-        (ClaimVerdict::NotTestable, "machine or run lacks what they need"),
+        (ClaimVerdict::NotConverged, "the noise or the conditions of the run allow both"),
+        (ClaimVerdict::NotTestable, "the machine or the run lacks what they need"),
     ];
     let open = unknown.map(|(verdict, why)| (with(verdict), verdict, why));
     let open: Vec<_> = open.into_iter().filter(|(claims, ..)| !claims.is_empty()).collect();
@@ -62,7 +59,8 @@ fn claims(all: &[Finding]) -> String {
     let why: Vec<_> =
         open.iter().map(|(claims, _, why)| format!("{} because {why}", claims.len())).collect();
     let sentence = format!(
-        "This run settles {} of {} claims about tunnels, has evidence for or against {in_part} more, and leaves {unsettled} open{}{}.",
+        "This run settles {} of {} claims about tunnels, has evidence for or against {in_part} \
+         more, and leaves {unsettled} open{}{}.",
         all.len() - in_part - unsettled,
         all.len(),
         if why.is_empty() { "" } else { ": " },
@@ -107,8 +105,8 @@ impl Stream {
             _ => {
                 let again = noise(evidence);
                 Err(format!(
-                    "runs lie to both sides, once they are allowed what the bridge itself differed by when measured again, {again} of \
-                     what it carried"
+                    "the intervals, widened by the difference of the bridge from itself \
+                     ({again}), lie on both sides"
                 ))
             }
         }
@@ -169,22 +167,25 @@ fn noise(evidence: &Evidence<'_>) -> String {
 }
 
 fn message(counted: &Baseline, copied: Option<&Baseline>) -> String {
-    let than = [
-        " instructions than through the kernel's own VXLAN",
-        " than across a Linux bridge without a tunnel",
-    ];
+    let than =
+        [" instructions than with kernel VXLAN", " than across a Linux bridge without a tunnel"];
     let sentence = match programs(counted, than) {
-        None => "What a message costs through weft's programs and the kernel's own VXLAN was not counted".to_owned(),
+        None => {
+            "The cost of a message with weft's VXLAN in the kernel was not counted beside kernel \
+                 VXLAN"
+                .to_owned()
+        }
         Some([vxlan, bridge]) => format!(
-            "Switching a message over TCP through weft's programs in the kernel with VXLAN takes {vxlan}, and {bridge}"
+            "Switching a TCP message with weft's VXLAN in the kernel datapath takes {vxlan}, and \
+             {bridge}"
         ),
     };
     let copies = copied.and_then(|copied| programs(copied, [""; 2]));
     let copies = copies.map_or_else(String::new, |[vxlan, bridge]| {
-        format!("; where the wire hands over copies, as network cards do, {vxlan} and {bridge}")
+        format!("; on a wire that delivers copies, as network cards do, {vxlan} and {bridge}")
     });
-    let figures = costs("where both hosts share the packet", counted);
-    let of_copies = copied.map(|copied| costs("where the wire hands over copies", copied));
+    let figures = costs("where both hosts share packets", counted);
+    let of_copies = copied.map(|copied| costs("on a wire that delivers copies", copied));
     item(
         &format!("{sentence}{copies}."),
         figures.into_iter().chain(of_copies.into_iter().flatten()),
@@ -232,14 +233,12 @@ fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
     };
     let all = [BASE].into_iter().chain(TOLD.map(|(who, _)| who));
     let told: Vec<_> = all.filter_map(of).collect();
-    let early = if counted.complete { "" } else { ", counted in part" };
+    let early = if counted.complete { "" } else { ", incomplete" };
     let failed: Vec<_> = counted.failed().map(|failed| failed.contender.to_string()).collect();
     let mut lines = Vec::new();
     if !told.is_empty() {
-        lines.push(format!(
-            "instructions for switching it one way, {wire}{early}: {}",
-            told.join(", ")
-        ));
+        lines
+            .push(format!("instructions to switch it one way, {wire}{early}: {}", told.join(", ")));
     }
     if !failed.is_empty() {
         lines.push(format!("could not be counted, {wire}: {}", failed.join(", ")));
@@ -296,7 +295,8 @@ mod tests {
     fn streams_differ_only_where_the_noise_leaves_no_doubt() {
         let mut results = results();
         let told = stream(&results);
-        let slower = "is slower through the kernel's own VXLAN and Open vSwitch in userspace than across a Linux bridge without a tunnel.**";
+        let slower = "is slower through kernel VXLAN and Open vSwitch in userspace than across a \
+                      Linux bridge without a tunnel.**";
         assert!(told.contains(slower), "{told}");
         assert!(
             told.ends_with(
@@ -308,15 +308,13 @@ mod tests {
             sample.figures = Some(Figures { gbps: Some(15.0), ..Figures::default() });
         }
         let told = stream(&results);
-        let slower = "is slower through Open vSwitch in userspace than across a Linux bridge without a tunnel; of the kernel's own VXLAN this run";
+        let slower = "is slower through Open vSwitch in userspace than across a Linux bridge \
+                      without a tunnel; of kernel VXLAN this run";
         assert!(told.contains(slower), "{told}");
-        assert!(
-            told.contains("when measured again, 1.50 [1.50, 1.50] of what it carried.**"),
-            "{told}"
-        );
+        assert!(told.contains("from itself (1.50 [1.50, 1.50]), lie on both sides.**"), "{told}");
         results.samples.retain(|sample| !sample.again);
         let told = stream(&results);
-        assert!(told.contains("tell: nobody was measured twice"), "{told}");
+        assert!(told.contains("tell: without A/A runs"), "{told}");
         results.samples.clear();
         assert_eq!(stream(&results), "**No stream beside the bridge was measured.**");
     }
@@ -326,8 +324,8 @@ mod tests {
         let who = [(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0), (PROGRAMS, 6618.0)];
         let (all, copied) = (counts(&who), counts(&who.map(|(who, tcp)| (who, tcp.min(5000.0)))));
         let told = message(&all, Some(&copied));
-        let sentence = "takes 21 % fewer instructions than through the kernel's own VXLAN (6,618 against 8,376), and 84 % more \
-                        than across a Linux bridge without a tunnel (6,618 against 3,591); where";
+        let sentence = "takes 21 % fewer instructions than with kernel VXLAN (6,618 against 8,376), and 84 % more \
+                        than across a Linux bridge without a tunnel (6,618 against 3,591); on";
         assert!(told.contains(sentence), "{told}");
         assert!(
             told.ends_with(
@@ -344,11 +342,11 @@ mod tests {
         counted.rows.push(Entry::Failed(Failed { contender: PROGRAMS, failure }));
         counted.complete = false;
         let told = message(&counted, None);
-        assert!(told.contains("own VXLAN was not counted.**"), "{told}");
-        assert!(told.contains("share the packet, counted in part: Linux bridge 3,591"), "{told}");
+        assert!(told.contains("was not counted beside kernel VXLAN.**"), "{told}");
+        assert!(told.contains("share packets, incomplete: Linux bridge 3,591"), "{told}");
         assert!(
             told.ends_with(
-                "could not be counted, where both hosts share the packet: weft kernel vxlan"
+                "could not be counted, where both hosts share packets: weft kernel vxlan"
             ),
             "{told}"
         );
@@ -362,8 +360,8 @@ mod tests {
         all[3].verdict = ClaimVerdict::HoldsSoFar;
         all[7].verdict = ClaimVerdict::Holds;
         let told = claims(&all);
-        let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because noise \
-                        or the conditions of the run allow either, 13 because";
+        let sentence = "settles 2 of 17 claims about tunnels, has evidence for or against 1 more, and leaves 14 open: 1 because the \
+                        noise or the conditions of the run allow both, 13 because";
         assert!(told.contains(sentence), "{told}");
         for (at, words) in
             [(7, "holds"), (1, "does not hold"), (3, "holds so far, by 0 of 0 measurements")]

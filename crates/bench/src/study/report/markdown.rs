@@ -19,7 +19,7 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
     writeln!(out, "# weft bench: what holds on this machine\n")?;
     writeln!(out, "{}\n", how(results))?;
     if !results.complete {
-        writeln!(out, "**The run was ended before all was measured.**\n")?;
+        writeln!(out, "**The run ended before everything was measured.**\n")?;
     }
     writeln!(out, "## Verdicts\n\n| | claim | here |\n|---|---|---|")?;
     let findings = verdicts(results);
@@ -54,11 +54,7 @@ pub(super) fn tally(findings: &[Finding]) -> String {
         (count > 0).then(|| format!("{count} {}", verdict.words()))
     };
     let parts: Vec<_> = ClaimVerdict::ALL.into_iter().filter_map(of).collect();
-    format!(
-        "{} claims: {}. A claim opens to what it was judged by.",
-        findings.len(),
-        parts.join(", ")
-    )
+    format!("{} claims: {}. Click on a claim for its evidence.", findings.len(), parts.join(", "))
 }
 
 /// The method of the run.
@@ -70,16 +66,16 @@ pub(super) fn how(results: &Results) -> String {
         (each.values().min().unwrap_or(blocks), each.values().max().unwrap_or(blocks));
     let blocks = if fewest == most { most.to_string() } else { format!("{fewest} to {most}") };
     let blocks = if results.schema < INTERLEAVED {
-        format!("{blocks} blocks on each underlay, in each of which everybody is measured")
+        format!("{blocks} blocks on each underlay measure every contender")
     } else {
-        format!(
-            "{blocks} blocks of each study, in each of which everybody is measured on every underlay"
-        )
+        format!("{blocks} blocks of each study measure every contender on every underlay")
     };
     format!(
-        "{}. Each measurement lasts {seconds} s; {blocks} in random order, and the bridge twice. Ratios are taken within blocks; \
-         figures are medians with bootstrap 95 % intervals, and the number of runs that they stand on. A claim is judged by an interval \
-         that is widened by how far the bridge is from itself (A/A), and is left open where that crosses the claim's limit.{quick}",
+        "{}. Each measurement lasts {seconds} s. {blocks} in random order, and the bridge twice. \
+         Ratios are taken within blocks; figures are medians with bootstrap 95 % intervals and the \
+         number of runs. A claim is judged by an interval that is widened by the difference of the \
+         bridge from itself (A/A). It is left open where that interval crosses the claim's \
+         limit.{quick}",
         results.environment
     )
 }
@@ -109,18 +105,17 @@ pub(super) fn place(table: &Table) -> String {
 /// The A/A check of a table.
 pub(super) fn noise(table: &Table) -> String {
     let Some(rate) = table.noise else {
-        return "A/A: nobody was measured twice, nothing is known of the noise: **not converged**."
-            .to_owned();
+        return "A/A: without a second run the noise is unknown: **not converged**.".to_owned();
     };
     let cost = table
         .cost_noise
-        .map_or_else(String::new, |cost| format!(", its processor time {}", estimate(Some(cost))));
+        .map_or_else(String::new, |cost| format!(", its processor cost {}", estimate(Some(cost))));
     let end = if table.converged() {
         "converged."
     } else {
-        "**not converged**; no ratio means more than that, and claims count it."
+        "**not converged**; smaller differences mean nothing, and claims are widened by it."
     };
-    format!("A/A: the same again {}{cost}; {end}", estimate(Some(rate)))
+    format!("A/A: the second run over the first {}{cost}; {end}", estimate(Some(rate)))
 }
 
 fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result {
@@ -133,7 +128,8 @@ fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result
         let (unit, cost) = (table.metric.unit(), table.metric.cost_unit());
         writeln!(
             out,
-            "| contender | guest MTU | {unit} | of bridge | runs | dev. % | {cost} | of bridge | switching | p50/p99/p99.9 µs | frames/s | resent | steal |\n\
+            "| contender | guest MTU | {unit} | of bridge | runs | dev. % | {cost} | of bridge \
+             | switching | p50/p99/p99.9 µs | frames/s | resent | steal |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|---|"
         )?;
         for row in &table.rows {
@@ -162,7 +158,8 @@ fn write_row(out: &mut String, row: &Row) -> fmt::Result {
     let frames = row.wire_frames_per_second.map_or("-".to_owned(), number);
     writeln!(
         out,
-        "| {}{part} | {mtu} | {} | {} | {runs} | {deviation} | {} | {} | {} | {latency} | {frames} | {} | {:.0} % |",
+        "| {}{part} | {mtu} | {} | {} | {runs} | {deviation} | {} | {} | {} | {latency} | {frames} \
+         | {} | {:.0} % |",
         row.contender,
         estimate(row.value),
         estimate(row.ratio),

@@ -87,7 +87,7 @@ impl Options {
             self.studies.iter().map(|study| self.all_cells(*study)).collect();
         let chosen = chosen?.concat();
         if chosen.is_empty() {
-            return Err(Error::Traffic("no study has such a scenario, profile or MTU".into()));
+            return Err(Error::Traffic("no scenario is selected: no study has such a scenario, profile or MTU; see `weft bench list`".into()));
         }
         let takes_part = |who: &Contender| chosen.iter().any(|cell| cell.contenders.contains(who));
         let lost: Vec<_> =
@@ -100,7 +100,7 @@ impl Options {
         };
         let all = Contender::all();
         Err(Error::Traffic(format!(
-            "no chosen scenario has {}; those that the chosen ones have are {}",
+            "no selected scenario has the contender {}; the selected ones have {}",
             ids(&mut lost.into_iter().copied()),
             ids(&mut all.into_iter().filter(takes_part))
         )))
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn contender_that_no_chosen_scenario_has_is_refused_with_those_that_they_have() {
+    fn contender_is_refused_when_no_selected_scenario_has_it() {
         let check = |studies: &[Study], names: &[&str]| {
             let contenders = names.iter().map(|name| name.parse().unwrap()).collect();
             let options = Options::new("weft".into(), studies.to_vec());
@@ -206,8 +206,8 @@ mod tests {
         check(&[Study::Entropy, Study::Qinq], &["weft-user-qinq"]).unwrap();
         let names = ["kernel-vxlan", "weft-user-qinq"];
         let error = check(&[Study::Entropy], &names).unwrap_err().to_string();
-        let (lost, there) = error.split_once("; those that the chosen ones have are ").unwrap();
-        assert_eq!(lost, "no chosen scenario has weft-user-qinq");
+        let (lost, there) = error.split_once("; the selected ones have ").unwrap();
+        assert_eq!(lost, "no selected scenario has the contender weft-user-qinq");
         let there: Vec<_> = there.split(", ").collect();
         assert!(there.contains(&"kernel-vxlan") && !there.contains(&"weft-user-qinq"), "{error}");
     }

@@ -62,8 +62,8 @@ impl fmt::Display for Outline {
         let Self { studies, contenders, blocks, measured, measurements, estimate } = self;
         write!(
             f,
-            "{studies} studies, {contenders} contenders, {measurements} measurements of {:.2} s: each stands on {blocks} runs, and all \
-             take about {}",
+            "{studies} studies, {contenders} contenders, {measurements} measurements of {:.2} s in \
+             {blocks} blocks: about {}",
             measured.as_secs_f64(),
             duration(*estimate)
         )

@@ -19,8 +19,8 @@ use crate::{Error, Result, Stop};
 /// How long to wait for another session on this machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs the studies. Interrupted results are returned as incomplete. `keep` gets the results at every
-/// milestone, so that a crash loses one sample at most.
+/// Runs the studies. Interrupted results are returned as incomplete. `keep` gets the results at
+/// every milestone, so that a crash loses one sample at most.
 ///
 /// # Errors
 /// [`Error::Missing`] when a privilege is missing or another session is running, the error of
@@ -42,8 +42,9 @@ pub fn run(
         eprintln!("{outline}");
         if options.repeats() > 0 {
             eprintln!(
-                "a study is run again, {} times at most, while the last {RUNS_THAT_AGREE} runs of anything in it have a standard deviation \
-                 above {:.0} % of their mean: up to {} in all",
+                "a study is repeated up to {} times while the last {RUNS_THAT_AGREE} runs of a \
+                 measurement have a standard deviation above {:.0} % of their mean: up to {} in \
+                 total",
                 options.repeats(),
                 AGREEMENT * 100.0,
                 duration(outline.with_repeats(options.repeats()))

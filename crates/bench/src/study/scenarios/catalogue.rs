@@ -78,8 +78,8 @@ fn software_tunnelling(quick: bool) -> Result<Vec<Cell>> {
         contenders: contenders.clone(),
         scenarios: scenarios.clone(),
     };
-    // The published card had plain TCP segmentation. With it, a veth device does no GRO for tunnels,
-    // as a card would, so the reports show this cell and no claim is judged by it.
+    // The published card had plain TCP segmentation. With it, a veth device does no GRO for
+    // tunnels, as a card would, so the reports show this cell and no claim is judged by it.
     let few = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
         Vec::new(),

@@ -30,8 +30,8 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// The pause between packets.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Sends packets of every length around the underlay's MTU with DF set, from a guest whose own MTU is
-/// larger. Finds the longest one that arrives and is one frame on the other host's uplink. The
+/// Sends packets of every length around the underlay's MTU with DF set, from a guest whose own MTU
+/// is larger. Finds the longest one that arrives and is one frame on the other host's uplink. The
 /// figures `longest_packet` and `overhead` are bytes of IP packets.
 ///
 /// # Errors

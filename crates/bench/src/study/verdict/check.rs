@@ -43,7 +43,8 @@ impl Check {
         };
         let words = verdict.words();
         Some(format!(
-            "{what}: {median:.2} [{low:.2}, {high:.2}], {runs} {plural}{noise}; claimed {range}: {words}"
+            "{what}: {median:.2} [{low:.2}, {high:.2}], {runs} {plural}{noise}; claimed {range}: \
+             {words}"
         ))
     }
 }
@@ -96,12 +97,12 @@ pub(super) mod tests {
 
     #[test]
     fn check_is_open_with_its_numbers_when_the_noise_is_unknown() {
-        let open = check(0.10, 0.11, Err("one run says nothing"));
+        let open = check(0.10, 0.11, Err("one run is not conclusive"));
         assert_eq!(open.verdict(), Some(ClaimVerdict::NotConverged));
         let line = open.line().unwrap();
         assert!(line.contains("[0.10, 0.11]"), "{line}");
         assert!(
-            line.ends_with("one run says nothing; claimed 0.5 to 2: not converged here"),
+            line.ends_with("one run is not conclusive; claimed 0.5 to 2: not converged here"),
             "{line}"
         );
     }

@@ -15,51 +15,53 @@ const DOWN: f64 = f64::NEG_INFINITY;
 pub(super) fn checks(id: &str, evidence: &Evidence<'_>) -> (&'static str, Vec<Check>) {
     match id {
         "C1" => (
-            "throughput and processor time for a gigabit beside the bridge, 5 % tolerated",
+            "throughput and processor time per gigabit, over the bridge; 5 % tolerated",
             right_protocol(evidence),
         ),
         "C2" => (
-            "GRE without segmentation (`none`) beside the bridge with it (`full`): at most half",
+            "GRE without segmentation (`none`) over the bridge with it (`full`): at most half",
             wrong_protocol(evidence),
         ),
         "C3" => (
-            "packets a second to very many end points, over those to one: at least 0.9",
+            "packet rate to very many end points, over that to one: at least 0.9",
             many(evidence, Study::Endpoints, "endpoints-100000", "endpoints-1"),
         ),
-        "C5" => ("VXLAN without offload (`none`) beside no tunnel (`full`)", jumbo_vxlan(evidence)),
+        "C5" => ("VXLAN without offload (`none`) over no tunnel (`full`)", jumbo_vxlan(evidence)),
         "C6" => (
             "VXLAN with offload, and with large frames, over VXLAN with neither",
             offload(evidence),
         ),
         "C7" => ("four streams over one, without offload", streams(evidence)),
         "C8" => (
-            "MTU of the underlay less the longest packet that crosses it in one piece, sent by a guest whose own MTU is too large; of \
-             the five places guest, switch, end point and underlay are here",
+            "MTU of the underlay minus the longest packet that crosses it unfragmented, sent by a \
+             guest with a larger MTU; of the five places, guest, switch, end point and underlay \
+             are covered here",
             overhead(evidence),
         ),
         "C9" => (
-            "processor time for a gigabit, Geneve over VXLAN of the same switch, on average over the streams, as published (there is no \
-             line rate here)",
+            "processor time per gigabit, Geneve over VXLAN of the same switch, averaged over the \
+             streams as published (without a line rate here)",
             geneve(evidence, Metric::Gbps, Figures::stream_cost, (DOWN, 1.0)),
         ),
         "C10" => (
-            "transactions a second, Geneve over VXLAN of the same switch, on average over the kinds of round trips, as published",
+            "transactions per second, Geneve over VXLAN of the same switch, averaged over the kinds \
+             of round trips as published",
             geneve(evidence, Metric::Transactions, Figures::transactions, (1.0, UP)),
         ),
-        "C11" => {
-            ("processor time for a gigabit with the checksum over that without", checksum(evidence))
-        }
+        "C11" => ("processor time per gigabit, with the checksum over without", checksum(evidence)),
         "C14" => (
-            "QinQ (`full`: plain segmentation does for it) over VXLAN and Geneve in `none`, one stream: 1.6 or more",
+            "QinQ (`full`: plain segmentation suffices) over VXLAN and Geneve in `none`, one \
+             stream: at least 1.6",
             one_stream(evidence),
         ),
         "C16" => (
-            "standard deviation over the runs without offload, of VXLAN and Geneve over that of QinQ: twice or more; of three runs \
-             or more",
+            "standard deviation of the runs without offload, VXLAN and Geneve over QinQ: at least 2, \
+             from three runs on",
             scatter(evidence),
         ),
         _ => (
-            "processor time for a gigabit at the fixed rate, QinQ over VXLAN and Geneve; of those that hold the rate",
+            "processor time per gigabit at the fixed rate, QinQ over VXLAN and Geneve, where both \
+             hold the rate",
             fixed_rate(evidence),
         ),
     }
@@ -73,14 +75,14 @@ fn right_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
                 Pick::new(Study::SoftwareTunnelling, contender, scenario).profile(Profile::Full)
             };
             let (a, b) = (pick(contender), pick(Contender::LinuxBridge));
-            let line = |what: &str| format!("{contender}, {scenario}, {what} beside the bridge");
+            let line = |what: &str| format!("{contender}, {scenario}, {what} over the bridge");
             checks.push(Check {
                 what: line("Gb/s"),
                 found: a.over(&b, evidence, Figures::throughput),
                 range: (0.95, UP),
             });
             checks.push(Check {
-                what: line("CPU for a gigabit"),
+                what: line("CPU per gigabit"),
                 found: a.over(&b, evidence, Figures::stream_cost),
                 range: (DOWN, 1.05),
             });
@@ -93,7 +95,7 @@ fn wrong_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
     let pick = |contender| Pick::new(Study::SoftwareTunnelling, contender, "tcp_stream-32768B-1i");
     let base = pick(Contender::LinuxBridge).profile(Profile::Full);
     let check = |contender| Check {
-        what: format!("{contender} beside the bridge, Gb/s"),
+        what: format!("{contender} over the bridge, Gb/s"),
         found: pick(contender).profile(Profile::None).over(&base, evidence, Figures::throughput),
         range: (DOWN, 0.5),
     };
@@ -125,7 +127,7 @@ fn jumbo_vxlan(evidence: &Evidence<'_>) -> Vec<Check> {
             let base = jumbo(Contender::LinuxBridge, Profile::Full, mtu);
             let mine = jumbo(contender, Profile::None, mtu);
             checks.push(Check {
-                what: format!("{contender}, guests with MTU {mtu}, Gb/s beside no tunnel"),
+                what: format!("{contender}, guests with MTU {mtu}, Gb/s over no tunnel"),
                 found: mine.over(&base, evidence, Figures::throughput),
                 range,
             });

@@ -40,8 +40,8 @@ fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     };
     if claim.id == "C13" {
         return untestable(
-            "it is about how features are written, and nothing that is measured speaks for or against it; weft carries logical ports in \
-             Geneve and STT",
+            "it is about how features are written, which no measurement shows; weft carries logical \
+             ports in Geneve and STT",
         );
     }
     if !evidence.results.studies.iter().any(|name| name == claim.study.name()) {
@@ -50,16 +50,16 @@ fn judge(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     match claim.id {
         "C4" => small_packets(claim, evidence),
         "C12" => {
-            let by = "RPS as the substitute: eight streams with it over without it, Gb/s, 1.05 or more, with outer source ports that differ \
-                      and with one for all. What a card's own hash does cannot be tested on a veth pair, which has none: `weft doctor` \
-                      asks a real card";
+            let by = "RPS as the substitute: eight streams with it over without it, Gb/s, at least \
+                      1.05, with a source port for each flow and with one for all. A veth pair has \
+                      no hardware hash to test; `weft doctor` reports that of a real card";
             let mut finding = combine(claim, by, &steering(evidence));
             finding.evidence.extend(spread(evidence.results));
             finding
         }
         "C17" => untestable(
-            "it needs a card that inserts tags: a veth device hands them over beside the frame, and weft writes its own; `weft bench exact` \
-             counts what two tags cost in software",
+            "it needs a card that inserts tags: a veth device passes them beside the frame, and \
+             weft writes its own; `weft bench exact` counts the cost of two tags in software",
         ),
         _ => {
             let (by, checks) = checks(claim.id, evidence);
@@ -78,7 +78,7 @@ fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
     };
     let Tally { agree, disagree, open } = measurements;
     let why = match measurements.all() {
-        0 => "nobody who takes part here was measured for it".to_owned(),
+        0 => "no available contender was measured for it".to_owned(),
         1 => by.to_owned(),
         all => format!(
             "{by}. Of {all} measurements {agree} agree, {disagree} do not, {open} did not converge"
@@ -110,11 +110,11 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
         (_, 1..) => ClaimVerdict::NotConverged,
     };
     let why = match verdict {
-        ClaimVerdict::NotTestable => "nobody who takes part here was measured for it".to_owned(),
+        ClaimVerdict::NotTestable => "no available contender was measured for it".to_owned(),
         _ => format!(
-            "the highest rate at which 99 % of the packets arrive; and at the same rate for all, the processor time of the whole \
-             machine less that with one veth and no switch. Of {} figures {agree} are known to a third. What more flows cost is the \
-             study `flows`",
+            "the highest rate at which 99 % of the packets arrive; and at one rate for all, the \
+             processor time of the whole machine minus that with one veth pair and no switch. Of \
+             {} figures {agree} are known to a third. The study `flows` has the cost of more flows",
             agree + open
         ),
     };
@@ -150,7 +150,8 @@ impl Answer {
         })
     }
 
-    /// The switching cost of `row`. It is a difference, to which the noise of the whole cost applies.
+    /// The switching cost of `row`. It is a difference, to which the noise of the whole cost
+    /// applies.
     fn cost(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
         // One veth pair has no switch, so its switching cost is 0 by definition.
         let row = (row.contender != WIRE).then_some(row)?;
@@ -159,7 +160,7 @@ impl Answer {
         let (study, runs) = (Study::SmallPackets, switching.runs);
         let twice = noise::twice(evidence, study, &[table], runs, cost, differences);
         let shown = figure(switching);
-        let text = format!("{shown} µs of processor time for switching a packet; {runs} runs");
+        let text = format!("{shown} µs of processor time to switch a packet; {runs} runs");
         Some(match twice.map(|twice| noise::distance(&twice)) {
             Ok(by) => {
                 let (low, high) = (switching.low - by, switching.high + by);

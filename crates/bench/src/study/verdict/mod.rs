@@ -1,5 +1,5 @@
-//! The verdicts on a run: tables of its samples, the noise of the machine, and the judgement of each
-//! claim.
+//! The verdicts on a run: tables of its samples, the noise of the machine, and the judgement of
+//! each claim.
 
 mod check;
 mod criteria;

@@ -2,17 +2,17 @@
 //! block (A/A).
 //!
 //! A bootstrap interval of `n` runs ends at the smallest and the largest of them. With probability
-//! `2^(1-n)` all of them lie on one side of the true value, so the interval of few runs is too narrow.
-//! A claim is therefore judged by an interval that is widened in both directions by the *outermost*
-//! end of the A/A interval. The median of the A/A runs would not do: 0.84 and 1.2 have the median
-//! 1.02, on a machine that changes figures by a fifth.
+//! `2^(1-n)` all of them lie on one side of the true value, so the interval of few runs is too
+//! narrow. A claim is therefore judged by an interval that is widened in both directions by the
+//! *outermost* end of the A/A interval. The median of the A/A runs would not do: 0.84 and 1.2 have
+//! the median 1.02, on a machine that changes figures by a fifth.
 //!
-//! This is sound when noise affects all contenders alike. A ratio exactly at its limit is then judged
-//! wrongly only if all `n` runs deviate to one side, and each by more than all `m` A/A runs do: a
-//! probability of `2^(1-n) / C(n + m, n)`. For five runs with five A/A runs that is 1 in 4000, low
-//! enough for a claim with a dozen measurements. For two runs it would be 1 in 12. With fewer than
-//! [`ENOUGH`] runs, the worst A/A check of the whole study counts: 1 in 90 for two blocks of four
-//! scenarios.
+//! This is sound when noise affects all contenders alike. A ratio exactly at its limit is then
+//! judged wrongly only if all `n` runs deviate to one side, and each by more than all `m` A/A runs
+//! do: a probability of `2^(1-n) / C(n + m, n)`. For five runs with five A/A runs that is 1 in
+//! 4000, low enough for a claim with a dozen measurements. For two runs it would be 1 in 12. With
+//! fewer than [`ENOUGH`] runs, the worst A/A check of the whole study counts: 1 in 90 for two
+//! blocks of four scenarios.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +30,8 @@ pub(crate) type Figure<'f> = &'f dyn Fn(&Figures) -> Option<f64>;
 /// A statistic of pairs of figures of the same block.
 pub(crate) type Statistic = fn(&[(f64, f64)]) -> Option<Estimate>;
 
-/// The statistic `what` of the second and the first A/A runs in `tables` of `study`, for a comparison
-/// of `runs`: one estimate for each table that counts.
+/// The statistic `what` of the second and the first A/A runs in `tables` of `study`, for a
+/// comparison of `runs`: one estimate for each table that counts.
 ///
 /// # Errors
 /// Why the noise is unknown.
@@ -51,8 +51,8 @@ pub(crate) fn twice(
     let own: Vec<Estimate> = tables.iter().filter_map(|table| of(table)).collect();
     let fewest = own.iter().map(|estimate| estimate.runs).min();
     match fewest.map(|fewest| fewest.min(runs)) {
-        None => Err("nobody was measured twice, nothing is known of the noise".to_owned()),
-        Some(0 | 1) => Err("one run says nothing".to_owned()),
+        None => Err("without A/A runs the noise is unknown".to_owned()),
+        Some(0 | 1) => Err("one run is not conclusive".to_owned()),
         Some(2..ENOUGH) => Ok(evidence.of_study(study).filter_map(of).collect()),
         Some(_) => Ok(own),
     }

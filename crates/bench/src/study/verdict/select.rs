@@ -148,7 +148,7 @@ impl<'p> Pick<'p> {
         let both = |(block, value): (&usize, &f64)| Some((*value, *theirs.get(block)?));
         let estimate = what(&mine.iter().filter_map(both).collect::<Vec<_>>())?;
         let noise = if here.shape != there.shape && evidence.results.schema < INTERLEAVED {
-            Err("these two were not measured in the same blocks".to_owned())
+            Err("the two were not measured in the same blocks".to_owned())
         } else {
             noise::twice(evidence, self.study, &[here, there], estimate.runs, of, what)
                 .map(|twice| noise::factor(&twice))
@@ -314,7 +314,7 @@ mod tests {
             let (tunnel, bridge) = (pick(Contender::KERNEL_VXLAN), pick(Contender::LinuxBridge));
             tunnel.over(&bridge, &Evidence::of(&results), |f| f.gbps).unwrap().noise
         };
-        assert_eq!(with_another(1), Err("one run says nothing".to_owned()));
+        assert_eq!(with_another(1), Err("one run is not conclusive".to_owned()));
         assert_eq!(with_another(2), Ok(1.5));
         assert_eq!(with_another(4), Ok(1.5));
         assert_eq!(with_another(5), Ok(1.0));
@@ -325,6 +325,6 @@ mod tests {
         let mut results = results(2);
         results.samples.retain(|sample| !sample.again);
         let why = across(&results).noise.unwrap_err();
-        assert!(why.contains("nobody was measured twice"), "{why}");
+        assert!(why.contains("without A/A runs"), "{why}");
     }
 }

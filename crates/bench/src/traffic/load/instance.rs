@@ -1,5 +1,5 @@
-//! The thread of one instance, on either side. Every wait ends within [`WAIT`], to check whether the
-//! run is over.
+//! The thread of one instance, on either side. Every wait ends within [`WAIT`], to check whether
+//! the run is over.
 //!
 //! Buffers are allocated and written before `start` lets the instance begin. Hundreds of threads
 //! with page faults at once, on few processors, would delay each other for minutes.

@@ -81,7 +81,7 @@ impl FromStr for Pattern {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|pattern| pattern.name() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Error::Traffic(format!("{text:?} is no pattern of traffic; there are {names}"))
+            Error::Traffic(format!("unknown traffic pattern {text:?}; expected one of {names}"))
         })
     }
 }

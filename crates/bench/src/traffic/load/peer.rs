@@ -59,7 +59,9 @@ impl Peer<'_> {
             Self::Remote(stream) => {
                 protocol::send(stream, "?\n")?;
                 let line = protocol::read_line(stream)?;
-                parse(&line).ok_or_else(|| Error::Traffic(format!("the server counts {line:?}")))
+                parse(&line).ok_or_else(|| {
+                    Error::Traffic(format!("cannot parse the server's counters {line:?}"))
+                })
             }
         }
     }

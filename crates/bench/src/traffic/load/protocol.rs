@@ -49,7 +49,9 @@ impl Request {
 
     pub(super) fn parse(line: &str) -> Result<Self> {
         let words = line.strip_prefix(GREETING).ok_or_else(|| {
-            Error::Traffic(format!("not a client of this version, which says {GREETING:?}"))
+            Error::Traffic(format!(
+                "unknown client: expected a request that begins with {GREETING:?}"
+            ))
         })?;
         let mut words = words.split_ascii_whitespace();
         let name = words.next().unwrap_or_default();
@@ -59,11 +61,13 @@ impl Request {
         let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok());
         let pattern = name.parse()?;
         let (Some(size), Some(rate)) = (number(words.next()), words.next()) else {
-            return Err(Error::Traffic("a pattern comes with a size and a rate".into()));
+            return Err(Error::Traffic("a pattern needs a size and a rate".into()));
         };
         let rate_bps = rate.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate >= 0.0);
         let load = Load::new(pattern, size as usize, 1)?;
-        let rate_bps = rate_bps.ok_or_else(|| Error::Traffic(format!("{rate:?} is no rate")))?;
+        let rate_bps = rate_bps.ok_or_else(|| {
+            Error::Traffic(format!("invalid rate {rate:?}: expected bits per second"))
+        })?;
         Ok(Self::Traffic { pattern, size_bytes: load.size_bytes(), rate_bps })
     }
 }
@@ -73,11 +77,15 @@ pub(super) fn ask(stream: &TcpStream, request: Request) -> Result<u16> {
     send(stream, &request.line())?;
     let line = read_line(stream)?;
     match line.split_once(' ') {
-        Some(("ok", port)) => {
-            port.parse().map_err(|_| Error::Traffic(format!("the server answers {line:?}")))
+        Some(("ok", port)) => port
+            .parse()
+            .map_err(|_| Error::Traffic(format!("unexpected response {line:?} of the server"))),
+        Some(("error", why)) => {
+            Err(Error::Traffic(format!("the server refused the connection: {why}")))
         }
-        Some(("error", why)) => Err(Error::Traffic(format!("the server refuses: {why}"))),
-        _ => Err(Error::Traffic(format!("the server answers {line:?}: is it weft bench serve?"))),
+        _ => Err(Error::Traffic(format!(
+            "unexpected response {line:?} of the server: is it weft bench serve?"
+        ))),
     }
 }
 
@@ -94,17 +102,18 @@ pub(super) fn read_line(mut stream: &TcpStream) -> Result<String> {
     let mut byte = [0];
     loop {
         match stream.read(&mut byte) {
-            Ok(0) => return Err(Error::Traffic("the other side has closed the connection".into())),
+            Ok(0) => return Err(Error::Traffic("the peer closed the connection".into())),
             Ok(_) if byte == *b"\n" => break,
             Ok(_) => line.extend_from_slice(&byte),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(Error::io("read from the other side")(e)),
         }
         if line.len() > LINE_MAX || Instant::now() >= deadline {
-            return Err(Error::Traffic("the other side sends no line".into()));
+            return Err(Error::Traffic("the peer sent no complete line within 5 s".into()));
         }
     }
-    String::from_utf8(line).map_err(|_| Error::Traffic("the other side sends no text".into()))
+    String::from_utf8(line)
+        .map_err(|_| Error::Traffic("the peer sent a line that is not UTF-8".into()))
 }
 
 #[cfg(test)]
