@@ -201,7 +201,7 @@ fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
     if !pins.forget_clsact(ifindex.0) {
         return Ok(());
     }
-    let filters = Netlink::open().and_then(|netlink| netlink.filters(ifindex));
+    let filters = Netlink::open().and_then(|netlink| netlink.tc_filter_count(ifindex));
     if filters.map_err(io::Error::other)? == 0 {
         let mut hook = TcHook::new(io::stdin().as_fd());
         hook.ifindex(ifindex.0.cast_signed()).attach_point(TC_INGRESS | TC_EGRESS);
@@ -215,7 +215,8 @@ fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
 pub(crate) fn devices(pins: &Pins) -> Vec<Ifindex> {
     let filtered = || {
         let netlink = Netlink::open()?;
-        let has_filters = |link: &&Link| netlink.filters(link.index).is_ok_and(|count| count > 0);
+        let has_filters =
+            |link: &&Link| netlink.tc_filter_count(link.index).is_ok_and(|count| count > 0);
         let links = netlink.links()?;
         let indexes = links.iter().filter(has_filters).map(|link| link.index);
         Ok::<_, netdev::Error>(indexes.filter(|index| find_filter(*index).is_some()).collect())
@@ -232,7 +233,7 @@ pub(crate) fn remove_filters(pins: Option<&Pins>, keep: &[Ifindex]) -> io::Resul
     let (mut removed, mut refused) = (Vec::new(), None);
     for link in links.iter().filter(|link| !keep.contains(&link.index)) {
         // One that is gone by now has none.
-        if netlink.filters(link.index).is_ok_and(|filters| filters > 0) {
+        if netlink.tc_filter_count(link.index).is_ok_and(|filters| filters > 0) {
             match remove_filter(link.index) {
                 Ok(true) => removed.push(link.index),
                 Ok(false) => {}
@@ -304,7 +305,7 @@ mod tests {
         let (vif, uplink) =
             (loaded.program("weft_vif").unwrap(), loaded.program("weft_uplink").unwrap());
         // In the namespace of whoever asks.
-        let count = || Netlink::open().unwrap().filters(index).unwrap();
+        let count = || Netlink::open().unwrap().tc_filter_count(index).unwrap();
         let name = || {
             let id = hook(io::stdin().as_fd(), index, 1).query().expect("there is one");
             sys::program_name(id).expect("it has a name")
@@ -342,7 +343,7 @@ mod tests {
         let index = device(&host).index;
         let vif = loaded.program("weft_vif").unwrap();
         host.run(|| {
-            let count = || Netlink::open().unwrap().filters(index).unwrap();
+            let count = || Netlink::open().unwrap().tc_filter_count(index).unwrap();
             assert!(sys::create_clsact(index.0).unwrap());
             add_foreign("d0");
             let before = count();

@@ -13,7 +13,7 @@ use crate::layout::LAYOUT;
 use crate::object::LoadedObject;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use netdev::{Claim, Ifindex, Netns, bpf_fs};
+use netdev::{Ifindex, Netns, NetnsLock, bpf_fs};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,7 +35,7 @@ pub struct Pins {
 /// that it finds.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    _claim: Claim,
+    _claim: NetnsLock,
 }
 
 impl Namespace {
@@ -44,11 +44,11 @@ impl Namespace {
     pub(crate) fn claim() -> Result<Self, PinError> {
         let end = Instant::now() + ENDING;
         loop {
-            if let Some(claim) = Claim::take(CLAIM)? {
+            if let Some(claim) = NetnsLock::take(CLAIM)? {
                 return Ok(Self { _claim: claim });
             }
             if Instant::now() >= end {
-                return Err(PinError::Taken(Claim::holder(CLAIM)));
+                return Err(PinError::Taken(NetnsLock::holder(CLAIM)));
             }
             thread::sleep(ENDING / 20);
         }
@@ -135,10 +135,10 @@ impl Pins {
     /// # Errors
     /// [`PinError`].
     pub fn find(path: &Path) -> Result<Option<Self>, PinError> {
-        let is_usual = path == Path::new(bpf_fs::USUAL);
-        let path = if is_usual { bpf_fs::usual() } else { path.to_owned() };
+        let is_usual = path == Path::new(bpf_fs::DEFAULT_PATH);
+        let path = if is_usual { bpf_fs::default_path() } else { path.to_owned() };
         let folder = path.join(FOLDER).join(Netns::current_cookie()?.to_string());
-        if !bpf_fs::is_there(&path) || !folder.is_dir() {
+        if !bpf_fs::is_mounted(&path) || !folder.is_dir() {
             return Ok(None);
         }
         Self::at(&path).map(Some)

@@ -204,7 +204,7 @@ impl Ports {
         }
         let Some(device) = &mut port.device else { return Ok(()) };
         device.max_len = link.mtu + ETHERNET_LEN;
-        device.is_peer = link.leads_elsewhere();
+        device.is_peer = link.has_peer_in_other_netns();
         device.is_usable = link.is_usable();
         self.write(number)?;
         self.attach_missing();

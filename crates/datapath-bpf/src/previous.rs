@@ -196,7 +196,9 @@ fn close(index: Ifindex, cleanup: DeviceCleanup) -> Result<(), netdev::Error> {
         DeviceCleanup::Promiscuous if !netlink.link_by_index(index)?.promiscuous => Ok(()),
         DeviceCleanup::Promiscuous => netlink.set_promiscuous(index, false),
         // Unless a machine has it open.
-        DeviceCleanup::VmTap => Tap::release(&netlink.link_by_index(index)?.name).map(drop),
+        DeviceCleanup::VmTap => {
+            Tap::delete_persistent(&netlink.link_by_index(index)?.name).map(drop)
+        }
     }
 }
 
@@ -354,7 +356,7 @@ mod tests {
         let host = TestHost::new("closed");
         let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         let links = ["d0", "d1", "d2"].map(|name| bridge(&host, name));
-        host.run(|| Tap::provide("vm0")).expect("a TAP");
+        host.run(|| Tap::create_persistent("vm0")).expect("a TAP");
         let tap = host.netlink().link("vm0").expect("it is there");
         let mut ports = Ports::new(&loaded, None, true).unwrap();
         for (number, link) in (1..).zip(&links[..2]) {

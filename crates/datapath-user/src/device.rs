@@ -44,7 +44,7 @@ impl Drop for Closing {
             Self::Nothing => Ok(()),
             Self::Promiscuous(index) => netlink(&|here| here.set_promiscuous(*index, false)),
             // Unless the machine has it open: then that outlives its switch, and the next one finds it.
-            Self::VmTap(name) => Tap::release(name).map(drop),
+            Self::VmTap(name) => Tap::delete_persistent(name).map(drop),
             Self::Pair(index) => veth::close(*index),
         };
         // It may be gone already.
@@ -192,7 +192,7 @@ impl Device {
 /// Makes a TAP, or finds that of a virtual machine that runs already. The link comes with it: it is without carrier as long as
 /// no machine has it open.
 fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened, Error> {
-    Tap::provide(name)?;
+    Tap::create_persistent(name)?;
     // From here on, what goes wrong removes it.
     let closing = Closing::VmTap(name.to_owned());
     let netlink = Netlink::open()?;
@@ -201,7 +201,7 @@ fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened
         Mode::Receive => Device::receiving(index, queues, closing)?,
         Mode::SendOnly { .. } => Device::sending(index, queues, closing)?,
     };
-    netdev::keep_quiet(name)?;
+    netdev::silence_host_stack(name)?;
     netlink.set_mtu(index, u32::from(mtu))?;
     netlink.set_up(index)?;
     Ok((devices, Some(netlink.link_by_index(index)?)))

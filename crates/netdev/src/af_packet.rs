@@ -1,28 +1,29 @@
-//! [`PacketSocket`]: raw frames of an existing interface (AF_PACKET), super-packets whole.
+//! [`PacketSocket`]: raw frames of an existing interface (packet(7)), super-packets included.
 //!
-//! Received frames are copies: the host's own stack sees them too, so filters are narrow and whoever opens a socket also
-//! stops the stack from answering where it would. Frames sent by this host through the interface are not received unless that is
-//! asked for.
+//! Received frames are copies: the host's IP stack sees them too. Filters are therefore narrow, and
+//! the opener of a socket also keeps the stack from answering. Frames that this host sends through
+//! the interface are received only on request.
 //!
 //! # VLAN tags and the MTU
-//! The kernel moves the outermost tag of a received frame (TPID 0x8100 or 0x88a8, not 0x9100) from the bytes to its
-//! metadata: [`PacketRx::vlan`]. Tags to be sent are simply in the bytes, in front of super-packets too. A frame that is
-//! no super-packet may exceed the MTU of the interface by one tag of TPID 0x8100, and by nothing otherwise: 0x88a8 and
-//! double tags need an MTU that has room for them. Super-packets behind a tag of TPID 0x9100 have to be segmented
-//! first, because the kernel cannot.
+//! The kernel moves the outermost tag of a received frame (TPID 0x8100 or 0x88a8, not 0x9100) to
+//! the metadata: [`PacketRx::vlan`]. Tags to send are part of the frame, also in super-packets. A
+//! frame that is not a super-packet may exceed the MTU by one tag of TPID 0x8100 and by nothing
+//! else: tags of TPID 0x88a8 and double tags need a larger MTU. Super-packets behind a tag of TPID
+//! 0x9100 must be segmented first, because the kernel cannot do it.
 //!
 //! # SCTP
-//! A veth interface claims to compute SCTP's checksum and to cut SCTP's super-packets, so a guest behind one leaves both to whoever
-//! reads from the other end. The checksum is completed on receive ([`packet::complete_crc32c`]). Of super-packets a
-//! virtio-net header cannot speak: the kernel hands out an error in their place, and each is lost
-//! ([`IoError::Malformed`]) until the guest sends it again in pieces. `tx-sctp-segmentation off` on the *guest's* end
-//! keeps it from making them. (TAP interfaces claim neither.)
+//! A veth offers SCTP checksum and segmentation offload, so a guest behind one leaves both to the
+//! receiver. This socket completes the checksum on receive ([`packet::complete_crc32c`]). A
+//! virtio-net header cannot describe SCTP super-packets: the kernel reports an error instead, and
+//! each is lost ([`IoError::Malformed`]) until the guest retransmits it in segments.
+//! `tx-sctp-segmentation off` on the *guest's* end avoids that. (TAP interfaces offer neither.)
 //!
 //! # Why no rings
-//! Memory-mapped rings were measured beside these calls. A transmit ring costs a third more CPU per super-packet
-//! over veth, where the kernel copies its slots. A receive ring, when forwarding TCP, saves CPU only as long as frames are
-//! used in place, which a [`PacketBuf`] cannot do; every slot has to hold a super-packet, so 64 frames, however small,
-//! fill 4.4 MB of resident memory, and bursts are dropped that the socket's queue takes.
+//! Memory-mapped rings were measured against these calls. A transmit ring costs a third more CPU
+//! per super-packet over veth, where the kernel copies its slots. When forwarding TCP, a receive
+//! ring saves CPU only as long as frames are used in place, which a [`PacketBuf`] cannot do. Every
+//! slot has to hold a super-packet: 64 frames of any size fill 4.4 MB of memory, and bursts are
+//! dropped that the socket's queue holds.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,26 +38,26 @@ use crate::io_error::{IoError, IoResult};
 use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
 use crate::{Error, Ifindex, Result};
 
-/// The most sockets of a group (the kernel's least limit, that of Linux before 5.15).
+/// The maximum number of sockets in a group (the limit of Linux before 5.15).
 pub const MAX_GROUP: usize = 256;
 
-/// Sockets of a group take turns by the hash of the flow (PACKET_FANOUT_HASH is 0), and do not receive what this host
-/// sends: of a group, PACKET_IGNORE_OUTGOING is not asked.
+/// Distributes frames over a group by flow hash (PACKET_FANOUT_HASH is 0), and ignores frames that
+/// this host sends: the kernel does not check PACKET_IGNORE_OUTGOING for groups.
 const FANOUT: libc::c_int = 0x4000;
-/// With a group identifier that nobody has (PACKET_FANOUT_FLAG_UNIQUEID).
+/// With a group identifier that is not in use (PACKET_FANOUT_FLAG_UNIQUEID).
 const FANOUT_UNIQUE: libc::c_int = FANOUT | 0x2000;
 
-/// How a packet socket is made.
+/// Options of a packet socket.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketOptions {
-    /// Receive frames to any MAC address, not only the interface's own and its groups.
+    /// Receive frames for any MAC address, not only the interface's own and its groups.
     pub promiscuous: bool,
-    /// Send past the interface's queueing discipline. Frames are then dropped when the driver's queue is full, instead of
-    /// waiting; on interfaces without a queueing discipline (veth) there is little to win.
+    /// Bypass the qdisc when sending. Frames are then dropped when the driver's queue is full,
+    /// instead of waiting. Interfaces without a qdisc (veth) gain little.
     pub qdisc_bypass: bool,
-    /// Bytes of received frames that may wait in the kernel.
+    /// Size of the receive queue in bytes.
     pub rx_queue_bytes: u32,
-    /// Receive what this host sends, too: for who looks on.
+    /// Receive frames that this host sends, too (for packet capture).
     pub outgoing: bool,
 }
 
@@ -66,7 +67,7 @@ impl Default for PacketOptions {
     }
 }
 
-/// A VLAN tag that the kernel took out of a received frame.
+/// A VLAN tag that the kernel removed from a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VlanTag {
     /// Tag protocol identifier: 0x8100 or 0x88a8.
@@ -75,23 +76,23 @@ pub struct VlanTag {
     pub tci: u16,
 }
 
-/// What is known about a received frame besides its bytes and offload state.
+/// Metadata of a received frame, besides its bytes and offload state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketRx {
-    /// The outermost VLAN tag. It is *not* in the bytes; further tags are.
+    /// The outermost VLAN tag, which is *not* in the frame; further tags are.
     pub vlan: Option<VlanTag>,
 }
 
 /// Counters of a packet socket since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketStats {
-    /// Frames that passed the filter, those dropped included.
+    /// Frames that passed the filter, including dropped ones.
     pub frames: u64,
     /// Frames dropped because the receive queue was full.
     pub dropped: u64,
 }
 
-/// A packet socket on one interface; see the module. All calls work from any thread.
+/// A packet socket on one interface. All calls work from any thread.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
@@ -102,17 +103,18 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens a socket on the interface `ifindex` of this thread's network namespace that receives what `filter` accepts,
-    /// from the first frame on.
+    /// Opens a socket on the interface `ifindex` of this thread's network namespace that receives
+    /// the frames that `filter` accepts.
     ///
     /// # Errors
-    /// [`Error::Os`]: EPERM without CAP_NET_RAW, ENODEV when there is no such interface. A link that is down is no error.
+    /// [`Error::Os`]: EPERM without CAP_NET_RAW, ENODEV when the interface does not exist. A link
+    /// that is down is no error.
     pub fn open(ifindex: Ifindex, filter: &Filter, options: PacketOptions) -> Result<Self> {
         Self::bind(ifindex, SockAddr::link(ifindex.0), filter, options)
     }
 
-    /// Opens a socket on the interface `ifindex` of this thread's network namespace that only sends. The interface's own traffic
-    /// does not pass it, so what others receive costs nothing more. It is not told that the link is gone either, but by
+    /// Opens a socket on the interface `ifindex` of this thread's network namespace that only
+    /// sends. It adds no cost to the receive path. It learns that the link is gone only from
     /// [`PacketSocket::send`].
     ///
     /// # Errors
@@ -130,7 +132,7 @@ impl PacketSocket {
     ) -> Result<Self> {
         let what = || format!("open a packet socket on interface {ifindex}");
         let os = |e| Error::os(what(), e);
-        // Protocol 0: nothing is received until bind, when the filter is in place.
+        // With protocol 0 nothing is received until bind, when the filter is in place.
         let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(os)?;
         filter.attach(&fd)?;
         let socket = fd.as_fd();
@@ -163,12 +165,13 @@ impl PacketSocket {
         })
     }
 
-    /// Opens `count` sockets, for as many threads, that share what `filter` accepts: each frame is received by one of them, all
-    /// of a flow (in either direction, and inside a tunnel that the kernel sees through) by the same. Nothing is received
-    /// until all are there.
+    /// Opens `count` sockets, one per thread, that share the frames that `filter` accepts. All
+    /// frames of a flow go to the same socket, in both directions, also in tunnels that the kernel
+    /// dissects. Nothing is received until all sockets exist.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless `count` is 1 to [`MAX_GROUP`]; as [`PacketSocket::open`] otherwise.
+    /// [`Error::Invalid`] unless `count` is 1 to [`MAX_GROUP`]; as [`PacketSocket::open`]
+    /// otherwise.
     pub fn open_group(
         ifindex: Ifindex,
         filter: &Filter,
@@ -182,14 +185,14 @@ impl PacketSocket {
         if count == 1 {
             return Ok(vec![Self::open(ifindex, filter, options)?]);
         }
-        // Until it has joined, a socket receives everything: hence the filter, in whose place the true one comes when all
-        // have joined.
+        // A socket that has not joined receives everything. So the sockets get the real filter only
+        // after all have joined.
         let open = |_| Self::open(ifindex, &Filter::nothing(), options);
         let group = (0..count).map(open).collect::<Result<Vec<_>>>()?;
         let mut id = 0;
         for (i, socket) in group.iter().enumerate() {
             let os = |e| Error::os(what(), e);
-            // The first asks for a group that nobody has.
+            // The first socket asks for an unused group.
             let flags = if i == 0 { FANOUT_UNIQUE } else { FANOUT };
             let value = id | flags << 16;
             sys::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, value)
@@ -205,7 +208,7 @@ impl PacketSocket {
         Ok(group)
     }
 
-    /// [`PacketSocket::open`] by the name of the interface.
+    /// Like [`PacketSocket::open`], by the name of the interface.
     ///
     /// # Errors
     /// As [`PacketSocket::open`].
@@ -218,12 +221,14 @@ impl PacketSocket {
         self.ifindex
     }
 
-    /// Reads the next frame into `packet`, behind the usual headroom, with its offload state. `None` when there is none.
+    /// Reads the next frame and its offload state into `packet`, after the default headroom. `None`
+    /// when there is none.
     /// `packet` should hold [`PacketBuf::MAX_FRAME`] bytes.
     ///
     /// # Errors
-    /// [`IoError::LinkDown`] once after the link went down, [`IoError::DeviceGone`] after the interface was deleted,
-    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a frame that is lost; the next call reads the next frame.
+    /// [`IoError::LinkDown`] once after the link went down, [`IoError::DeviceGone`] after the
+    /// interface was deleted, [`IoError::Truncated`] and [`IoError::Malformed`] for a lost frame;
+    /// the next call reads the next frame.
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<PacketRx>> {
         packet.reset(PacketBuf::HEADROOM);
@@ -237,10 +242,10 @@ impl PacketSocket {
         }
     }
 
-    /// Reads up to 64 frames by one system call, one into each of `packets`, as [`PacketSocket::recv`] does; returns how many,
-    /// and what is known of each in `about`. Small frames cost about a seventh less than one by one; for super-packets
-    /// it makes no difference. A frame that did not fit its packet or makes no sense is counted
-    /// ([`PacketSocket::malformed`]) and left empty.
+    /// Reads up to 64 frames with one system call, each into one of `packets`, like
+    /// [`PacketSocket::recv`]. Returns how many, and their metadata in `about`. Small frames cost
+    /// about a seventh less than with single calls; super-packets cost the same. A frame that does
+    /// not fit its packet or is invalid is counted ([`PacketSocket::malformed`]) and left empty.
     ///
     /// # Errors
     /// As [`PacketSocket::recv`].
@@ -268,15 +273,16 @@ impl PacketSocket {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Sends `packet` through the interface, as it is: a super-packet and an unfinished checksum stay such, and are
-    /// finished by the device or, where it cannot, by the kernel.
+    /// Sends `packet` unchanged. A super-packet or an unfinished checksum is completed by the
+    /// device or, where it cannot, by the kernel.
     ///
     /// # Errors
-    /// [`IoError::LinkDown`], [`IoError::Full`], [`IoError::DeviceGone`]; [`IoError::TooBig`] above 1023 pieces or for a
-    /// frame longer than the MTU allows, or for a super-packet behind a tag of TPID 0x9100 (see the module).
+    /// [`IoError::LinkDown`], [`IoError::Full`], [`IoError::DeviceGone`]; [`IoError::TooBig`] above
+    /// 1023 pieces, for a frame longer than the MTU, or for a super-packet behind a tag of TPID
+    /// 0x9100.
     #[inline]
     pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
-        // The kernel would drop it: here with the words for a lack of memory, behind a queueing discipline with none.
+        // The kernel would drop it, with ENOBUFS or, behind a qdisc, without an error.
         if packet.offload.gso.is_some() && has_unknown_tag(packet.head()) {
             return Err(IoError::TooBig);
         }
@@ -297,7 +303,7 @@ impl PacketSocket {
     /// # Errors
     /// [`Error::Os`] when the kernel refuses.
     pub fn stats(&self) -> Result<PacketStats> {
-        // Reading resets the kernel's counters, hence the sums.
+        // Reading resets the kernel's counters, hence the running totals.
         let new: libc::tpacket_stats =
             sys::option(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS)
                 .map_err(|e| Error::os("read the counters of a packet socket", e))?;
@@ -309,9 +315,9 @@ impl PacketSocket {
         })
     }
 
-    /// The meaning of an error on receive. The kernel says "link down" once for a deleted interface too, but then it has
-    /// also detached the socket. A super-packet of which a virtio-net header cannot speak (of SCTP, for one) is "invalid", and
-    /// lost.
+    /// Classifies an error on receive. The kernel reports ENETDOWN once for a deleted interface
+    /// too, but then it has also detached the socket. EINVAL stands for a super-packet that a
+    /// virtio-net header cannot describe (SCTP); that packet is lost.
     #[cold]
     fn rx_error(&self, errno: i32) -> IoError {
         let detached = || sys::local_addr(self.fd.as_fd()).is_ok_and(|addr| addr.ifindex() == -1);
@@ -329,11 +335,11 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// True when the kernel does not find the headers behind the tags of an Ethernet frame: one has TPID 0x9100, which is no VLAN
-/// tag to the kernel, or there are more than seven, where the kernel gives up.
+/// True when the kernel does not find the headers behind the VLAN tags of a frame: one tag has TPID
+/// 0x9100, which the kernel does not know, or there are more than seven tags.
 #[inline]
 pub fn has_unknown_tag(frame: &[u8]) -> bool {
-    /// The kernel's VLAN_MAX_DEPTH is 8, and it does not go on behind the eighth.
+    /// The kernel's VLAN_MAX_DEPTH is 8, and it does not parse past the eighth.
     const MOST: usize = 7;
     let (tags, _) = frame.get(12..).unwrap_or_default().as_chunks::<4>();
     for (number, &[a, b, _, _]) in tags.iter().enumerate() {
@@ -347,7 +353,7 @@ pub fn has_unknown_tag(frame: &[u8]) -> bool {
     false
 }
 
-/// What a received frame says, its length and offload state set in `packet`.
+/// The metadata of a received frame; sets length and offload state of `packet`.
 #[inline]
 fn frame(
     packet: &mut PacketBuf,
@@ -362,7 +368,8 @@ fn frame(
     Ok(PacketRx { vlan: stripped_tag(control) })
 }
 
-/// The VLAN tag in PACKET_AUXDATA (`struct tpacket_auxdata`: status, len, snaplen u32; mac, net, tci, tpid u16).
+/// The VLAN tag in PACKET_AUXDATA (`struct tpacket_auxdata`: status, len, snaplen u32; mac, net,
+/// tci, tpid u16).
 fn stripped_tag(control: &Control) -> Option<VlanTag> {
     let (_, _, aux) = control
         .iter()

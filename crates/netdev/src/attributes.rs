@@ -1,12 +1,12 @@
-//! Netlink attributes as bytes: read with [`Attributes`], written with [`AttributeBuf`]. For the families that the `netlink-*`
-//! crates of the route socket do not know.
+//! Netlink attributes as bytes, for families that no `netlink-packet-*` dependency decodes:
+//! [`Attributes`] reads them, [`AttributeBuf`] writes them.
 
-/// The two highest bits of a type are flags (NLA_F_NESTED, NLA_F_NET_BYTEORDER).
+/// Masks the two flag bits of a type (NLA_F_NESTED, NLA_F_NET_BYTEORDER).
 const TYPE_MASK: u16 = 0x3fff;
 const NESTED: u16 = 0x8000;
 const HEADER_BYTES: usize = 4;
 
-/// A sequence of attributes. Reading ends before the first one that does not fit.
+/// A sequence of attributes. Reading ends at the first one that is longer than the rest.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Attributes<'a>(&'a [u8]);
 
@@ -15,7 +15,7 @@ impl<'a> Attributes<'a> {
         Self(bytes)
     }
 
-    /// Types and values, in order.
+    /// The types and values, in order.
     pub(crate) fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -32,17 +32,17 @@ impl<'a> Attributes<'a> {
         self.iter().find_map(|(found, value)| (found == kind).then_some(value))
     }
 
-    /// The attributes inside the first one of a type.
+    /// The attributes nested in the first one of a type.
     pub(crate) fn nested(self, kind: u16) -> Option<Self> {
         self.get(kind).map(Self)
     }
 
-    /// Every attribute of a type, as a sequence of attributes.
+    /// All attributes of a type, each as a sequence of nested attributes.
     pub(crate) fn all(self, kind: u16) -> impl Iterator<Item = Self> {
         self.iter().filter(move |(found, _)| *found == kind).map(|(_, value)| Self(value))
     }
 
-    /// A number of 1, 2, 4 or 8 bytes in the byte order of this machine.
+    /// A host-order number of 1, 2, 4 or 8 bytes.
     pub(crate) fn number(self, kind: u16) -> Option<u64> {
         Some(match *self.get(kind)? {
             [a] => a.into(),
@@ -53,17 +53,17 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// [`Attributes::number`], if it has 32 bits at most.
+    /// [`Attributes::number`], when it fits 32 bits.
     pub(crate) fn u32(self, kind: u16) -> Option<u32> {
         self.number(kind)?.try_into().ok()
     }
 
-    /// A number of 4 bytes in network byte order, as netfilter has them.
+    /// A big-endian number of 4 bytes, as netfilter uses.
     pub(crate) fn be32(self, kind: u16) -> Option<u32> {
         Some(u32::from_be_bytes(self.get(kind)?.try_into().ok()?))
     }
 
-    /// Text up to its final zero.
+    /// Text up to the terminating zero.
     pub(crate) fn text(self, kind: u16) -> Option<String> {
         let value = self.get(kind)?;
         let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -76,7 +76,7 @@ impl<'a> Attributes<'a> {
 pub(crate) struct AttributeBuf(Vec<u8>);
 
 impl AttributeBuf {
-    /// Appends an attribute; one longer than 65,531 bytes cannot be, and is left out.
+    /// Appends an attribute. One longer than 65,531 bytes is left out.
     pub(crate) fn push(mut self, kind: u16, value: &[u8]) -> Self {
         if let Ok(length) = u16::try_from(HEADER_BYTES + value.len()) {
             self.0.extend(length.to_ne_bytes());
@@ -87,12 +87,12 @@ impl AttributeBuf {
         self
     }
 
-    /// Appends text with its final zero.
+    /// Appends text with a terminating zero.
     pub(crate) fn text(self, kind: u16, text: &str) -> Self {
         self.push(kind, &[text.as_bytes(), &[0]].concat())
     }
 
-    /// Appends attributes as one.
+    /// Appends nested attributes.
     pub(crate) fn nest(self, kind: u16, inner: &Self) -> Self {
         self.push(kind | NESTED, &inner.0)
     }

@@ -1,4 +1,5 @@
-//! Lists of pieces for one system call, kept on the stack: [`Pieces`] of one frame or train, [`Messages`] of several.
+//! Scatter-gather lists for one system call, kept on the stack: [`Pieces`] of one frame or train,
+//! [`Messages`] of several.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -6,24 +7,24 @@ use std::mem::MaybeUninit;
 const MAX_PIECES: usize = 1024;
 const MAX_MESSAGES: usize = 64;
 
-/// The pieces of one frame, datagram or train in order, up to [`Pieces::MAX`]. Building one allocates nothing and
-/// initialises only what is used.
+/// The pieces of one frame, datagram or train in order, up to [`Pieces::MAX`]. Building a list does
+/// not allocate, and initialises only the used part.
 pub struct Pieces<'a> {
     slots: [MaybeUninit<IoSlice<'a>>; MAX_PIECES],
     len: usize,
 }
 
 impl<'a> Pieces<'a> {
-    /// The most pieces one system call takes (UIO_MAXIOV).
+    /// The maximum number of pieces of one system call (UIO_MAXIOV).
     pub const MAX: usize = MAX_PIECES;
 
-    /// No pieces.
+    /// An empty list.
     #[inline]
     pub const fn new() -> Self {
         Self { slots: [const { MaybeUninit::uninit() }; Self::MAX], len: 0 }
     }
 
-    /// Appends a piece; false, and nothing appended, when there are [`Pieces::MAX`] already.
+    /// Appends a piece. Returns false, and appends nothing, when the list is full.
     #[inline]
     #[must_use]
     pub fn push(&mut self, piece: &'a [u8]) -> bool {
@@ -33,7 +34,7 @@ impl<'a> Pieces<'a> {
         true
     }
 
-    /// Appends pieces; false, and nothing appended, when they do not all fit.
+    /// Appends pieces. Returns false, and appends nothing, when they do not all fit.
     #[inline]
     #[must_use]
     pub fn extend(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>) -> bool {
@@ -47,15 +48,16 @@ impl<'a> Pieces<'a> {
         true
     }
 
-    /// Forgets all pieces.
+    /// Removes all pieces.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// The pieces as system calls take them.
+    /// The pieces as system calls expect them.
     #[inline]
     pub fn as_slice(&self) -> &[IoSlice<'a>] {
-        // SAFETY: `push` has initialised the first `len` slots, and MaybeUninit<T> has the layout of T.
+        // SAFETY: `push` has initialised the first `len` slots, and MaybeUninit<T> has the layout
+        // of T.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), self.len) }
     }
 }
@@ -66,24 +68,24 @@ impl Default for Pieces<'_> {
     }
 }
 
-/// Several messages, each of several pieces, to be sent by one system call.
+/// Several messages of several pieces each, to be sent with one system call.
 pub struct Messages<'a> {
     pieces: Pieces<'a>,
-    /// Where each message ends in `pieces`.
+    /// The index in `pieces` where each message ends.
     ends: [u16; MAX_MESSAGES],
     len: usize,
 }
 
 impl<'a> Messages<'a> {
-    /// The most messages in one list.
+    /// The maximum number of messages in a list.
     pub const MAX: usize = MAX_MESSAGES;
 
-    /// No messages.
+    /// An empty list.
     pub const fn new() -> Self {
         Self { pieces: Pieces::new(), ends: [0; Self::MAX], len: 0 }
     }
 
-    /// Appends a message; false, and nothing appended, when the list is full: send it, [`Messages::clear`] it, go on.
+    /// Appends a message. Returns false, and appends nothing, when the list is full.
     #[must_use]
     pub fn push(&mut self, message: impl IntoIterator<Item = &'a [u8]>) -> bool {
         if self.len == Self::MAX || !self.pieces.extend(message) {
@@ -95,17 +97,17 @@ impl<'a> Messages<'a> {
         true
     }
 
-    /// Messages in the list.
+    /// The number of messages.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there are none.
+    /// True when the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets all messages.
+    /// Removes all messages.
     pub fn clear(&mut self) {
         self.len = 0;
         self.pieces.clear();

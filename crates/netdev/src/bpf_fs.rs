@@ -1,4 +1,4 @@
-//! The BPF file system: where programs, links and maps stay in the kernel when the process is gone that made them.
+//! The BPF file system, where pinned programs, links and maps outlive the process that loaded them.
 
 use crate::{Error, Result};
 use nix::mount::{MsFlags, mount};
@@ -8,63 +8,66 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where it is by convention.
-pub const USUAL: &str = "/sys/fs/bpf";
-/// The same, as the first process sees it. A mount of our own, as `ip netns exec` makes one, would go with us.
-const LASTING: &str = "/proc/1/root/sys/fs/bpf";
-const MOUNTS_OF_FIRST: &str = "/proc/1/ns/mnt";
+/// The conventional mount point.
+pub const DEFAULT_PATH: &str = "/sys/fs/bpf";
+/// The same directory in the mount namespace of process 1. `ip netns exec` creates a mount
+/// namespace of its own, in which a mount would vanish with the process.
+const PATH_OF_INIT: &str = "/proc/1/root/sys/fs/bpf";
+const MOUNTS_OF_INIT: &str = "/proc/1/ns/mnt";
 
-/// The way to the BPF file system that is meant by `path`; mounts it where none is mounted yet. By [`USUAL`] the one is meant that the
-/// first process has there, whatever this process sees; in a container that may not look there, the one that is here.
+/// Returns a path to the BPF file system at `path`, and mounts it if it is not mounted yet.
+/// [`DEFAULT_PATH`] stands for the one in the mount namespace of process 1; in a container that may
+/// not access that, for the one of this process.
 ///
 /// # Errors
-/// There is none, and it cannot be mounted.
+/// It is not mounted, and cannot be mounted.
 pub fn open(path: &Path) -> Result<PathBuf> {
-    if path != Path::new(USUAL) {
+    if path != Path::new(DEFAULT_PATH) {
         mount_at(path)?;
         return Ok(path.to_owned());
     }
-    if !is_first_seen() {
-        mount_at(Path::new(USUAL))?;
-    } else if !is_there(Path::new(LASTING)) {
-        // On a thread of its own, which alone goes there.
+    if !may_access_init() {
+        mount_at(Path::new(DEFAULT_PATH))?;
+    } else if !is_mounted(Path::new(PATH_OF_INIT)) {
+        // On a new thread, because entering a mount namespace affects the whole thread.
         let mounted = std::thread::spawn(|| {
-            let what = || format!("mount the BPF file system at {USUAL}");
-            let first = File::open(MOUNTS_OF_FIRST).map_err(|error| Error::os(what(), error))?;
+            let what = || format!("mount the BPF file system at {DEFAULT_PATH}");
+            let first = File::open(MOUNTS_OF_INIT).map_err(|error| Error::os(what(), error))?;
             unshare(CloneFlags::CLONE_FS)
                 .and_then(|()| setns(&first, CloneFlags::CLONE_NEWNS))
                 .map_err(|errno| Error::os(what(), errno))?;
-            mount_at(Path::new(USUAL))
+            mount_at(Path::new(DEFAULT_PATH))
         });
         let panicked = |_| Err(Error::invalid("mount the BPF file system", "a thread panicked"));
         mounted.join().unwrap_or_else(panicked)?;
     }
-    Ok(usual())
+    Ok(default_path())
 }
 
-/// The way to the [`USUAL`] one, mounted or not.
-pub fn usual() -> PathBuf {
+/// The path to the default BPF file system, mounted or not.
+pub fn default_path() -> PathBuf {
     let device = |path: &str| fs::metadata(path).map(|found| found.dev()).ok();
-    let is_same = device(USUAL).is_some() && device(USUAL) == device(LASTING);
-    PathBuf::from(if is_same || !is_first_seen() { USUAL } else { LASTING })
+    let is_same = device(DEFAULT_PATH).is_some() && device(DEFAULT_PATH) == device(PATH_OF_INIT);
+    PathBuf::from(if is_same || !may_access_init() { DEFAULT_PATH } else { PATH_OF_INIT })
 }
 
-/// False where another process's mounts are none of ours to see.
-fn is_first_seen() -> bool {
-    fs::metadata("/proc/1/root/").is_ok() && File::open(MOUNTS_OF_FIRST).is_ok()
+/// True when this process may access the mount namespace of process 1.
+fn may_access_init() -> bool {
+    fs::metadata("/proc/1/root/").is_ok() && File::open(MOUNTS_OF_INIT).is_ok()
 }
 
-/// True when a BPF file system is mounted there.
-pub fn is_there(path: &Path) -> bool {
+/// True when a BPF file system is mounted at `path`.
+pub fn is_mounted(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }
 
 fn mount_at(path: &Path) -> Result<()> {
     let what = || format!("mount the BPF file system at {}", path.display());
     let place = File::open(path).map_err(|error| Error::os(what(), error))?;
-    // Two processes that both find none would mount two, and the upper would hide what is pinned in the lower.
+    // Two processes that find no mount would both mount, and the upper mount would hide what is
+    // pinned in the lower.
     place.lock().map_err(|error| Error::os(what(), error))?;
-    if is_there(path) {
+    if is_mounted(path) {
         return Ok(());
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

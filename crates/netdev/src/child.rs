@@ -1,4 +1,4 @@
-//! What becomes of a child process when the one that started it does not live to end it.
+//! Child processes that end with their parent.
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -7,18 +7,18 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The same command, with the kernel killing the child (SIGKILL) when the thread that spawned it ends, however that ends. The
-/// thread therefore has to outlive the child.
+/// Makes the kernel kill the child (SIGKILL) when the thread that spawned it ends, however it ends.
+/// The thread therefore has to outlive the child.
 #[must_use = "the command has yet to be spawned"]
 pub fn killed_with_parent(mut command: Command) -> Command {
     let parent = Pid::this();
     let follow = move || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // It may have ended already: then there is nobody whose end the kernel could notice.
+        // The parent may have ended already; then the kernel would send no signal.
         if getppid() == parent { Ok(()) } else { Err(io::Error::from(nix::errno::Errno::ESRCH)) }
     };
-    // SAFETY: between fork and exec the closure does two system calls; it neither allocates nor takes a lock, also on failure
-    // (an `io::Error` made from an error number is a plain value).
+    // SAFETY: between fork and exec the closure makes two system calls. It neither allocates nor
+    // takes a lock, also on failure: an `io::Error` made from an errno is a plain value.
     unsafe { command.pre_exec(follow) };
     command
 }
@@ -37,7 +37,7 @@ mod tests {
             killed_with_parent(command).spawn().unwrap()
         };
         let mut child = std::thread::spawn(spawn).join().unwrap();
-        // The end of its output is the end of the child: were it not killed, this would last.
+        // The output ends when the child ends: if it were not killed, this would block.
         let mut output = Vec::new();
         child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
         let status = child.wait().unwrap();

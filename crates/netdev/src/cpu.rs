@@ -1,4 +1,4 @@
-//! What the machine's processors and a process' memory have been used for.
+//! CPU time, CPU affinity and memory use.
 
 use std::fs;
 use std::ops::Sub;
@@ -8,38 +8,38 @@ use nix::unistd::Pid;
 
 use crate::{Error, Result};
 
-/// What all processors together have spent their time on since boot, in ticks of [`ticks_per_second`].
+/// The time that all CPUs together spent since boot, in ticks of [`ticks_per_second`].
 ///
-/// The difference of two readings is what happened in between.
+/// Subtract two readings to get the time between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuTimes {
-    /// Programs at normal priority, guests of this machine included.
+    /// Processes at normal priority, including guests of this machine.
     pub user: u64,
-    /// Programs at low priority.
+    /// Processes at low priority.
     pub nice: u64,
-    /// The kernel, on behalf of programs.
+    /// The kernel, on behalf of processes.
     pub system: u64,
-    /// Nothing to do.
+    /// Idle.
     pub idle: u64,
-    /// Nothing to do while a program waits for a disk.
+    /// Idle while a process waits for a disk.
     pub iowait: u64,
     /// Hardware interrupts.
     pub irq: u64,
-    /// Software interrupts, which is where packets are received.
+    /// Software interrupts, which include packet reception.
     pub softirq: u64,
-    /// Taken by the hypervisor.
+    /// Stolen by the hypervisor.
     pub steal: u64,
 }
 
 impl CpuTimes {
-    /// Reads the times of this moment.
+    /// Reads the current times.
     pub fn now() -> Result<Self> {
         let what = "read /proc/stat";
         let text = fs::read_to_string("/proc/stat").map_err(|error| Error::os(what, error))?;
         Self::parse(&text).ok_or_else(|| Error::malformed(what, "no line of all processors"))
     }
 
-    /// Takes the line of all processors out of the text of `/proc/stat`.
+    /// Parses the summary line of `/proc/stat`.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let mut fields = line.split_ascii_whitespace().map(str::parse);
@@ -56,23 +56,24 @@ impl CpuTimes {
         })
     }
 
-    /// Time in which a processor did something, for anybody but other virtual machines.
+    /// The time in which CPUs were busy, except for stolen time.
     pub const fn busy(self) -> u64 {
         self.user + self.nice + self.system + self.irq + self.softirq
     }
 
-    /// All time: the number of processors times the time that has passed.
+    /// The total time: number of CPUs times elapsed time.
     pub const fn total(self) -> u64 {
         self.busy() + self.idle + self.iowait + self.steal
     }
 
-    /// The part of all time that was busy, 0.0 to 1.0 (0.0 when no tick has passed).
+    /// The busy part of the total, 0.0 to 1.0 (0.0 when no tick has passed).
     pub fn utilisation(self) -> f64 {
         if self.total() == 0 { 0.0 } else { self.busy() as f64 / self.total() as f64 }
     }
 }
 
-/// What happened between two readings. A counter that went backwards (the kernel's idle times can, slightly) counts 0.
+/// The time between two readings. A counter that went backwards (idle times can, slightly) counts
+/// 0.
 impl Sub for CpuTimes {
     type Output = Self;
 
@@ -90,29 +91,29 @@ impl Sub for CpuTimes {
     }
 }
 
-/// The unit of [`CpuTimes`]: ticks per second (USER_HZ), 100 nearly everywhere.
+/// The unit of [`CpuTimes`] in ticks per second (USER_HZ), usually 100.
 pub fn ticks_per_second() -> u64 {
-    // SAFETY: sysconf takes a number and touches no memory of ours.
+    // SAFETY: sysconf takes a number and touches none of our memory.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     u64::try_from(ticks).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
 }
 
-/// The numbers of the processors that the calling thread may use, in order. They need neither begin at 0 nor follow one another.
+/// The CPUs that the calling thread may use, in order. They need not start at 0 or be consecutive.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel refuses.
 pub fn usable() -> Result<Vec<usize>> {
-    let what = "ask which processors this thread may use";
+    let what = "read the CPU affinity of this thread";
     let set = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| Error::os(what, errno))?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
-/// Keeps the calling thread, and threads that it starts from now on, on the processor `cpu` (counted from 0).
+/// Pins the calling thread, and threads that it starts later, to the CPU `cpu` (from 0).
 ///
 /// # Errors
-/// When there is no such processor, or this process may not use it.
+/// The CPU does not exist, or this process may not use it.
 pub fn pin_current_thread(cpu: usize) -> Result<()> {
-    let what = || format!("pin a thread to processor {cpu}");
+    let what = || format!("pin a thread to CPU {cpu}");
     let mut set = CpuSet::new();
     set.set(cpu).map_err(|errno| Error::os(what(), errno))?;
     sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| Error::os(what(), errno))
@@ -121,8 +122,8 @@ pub fn pin_current_thread(cpu: usize) -> Result<()> {
 /// The resident memory of the process `pid`, in bytes.
 ///
 /// # Errors
-/// [`Error::is_not_found`] when there is no such process; [`Error::Malformed`] for one that has no memory (a thread of
-/// the kernel, or a process that has ended and waits for its parent).
+/// [`Error::is_not_found`] when the process does not exist. [`Error::Malformed`] for a process
+/// without memory: a kernel thread or a zombie.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let text =

@@ -1,4 +1,4 @@
-//! [`Epoll`]: waits for many descriptors at once; [`Waker`]: ends the wait from another thread.
+//! [`Epoll`] waits for many descriptors; [`Waker`] ends the wait from another thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::{Error, Result};
 
-/// Room for what one [`Epoll::wait`] finds, to be used again and again.
+/// The result of one [`Epoll::wait`], reusable.
 #[derive(Debug)]
 pub struct Events {
     events: [EpollEvent; Self::MAX],
@@ -17,20 +17,20 @@ pub struct Events {
 }
 
 impl Events {
-    /// The most descriptors that one wait reports; further ones come with the next.
+    /// The maximum number of descriptors that one wait reports; others follow with the next wait.
     pub const MAX: usize = 64;
 
-    /// Room, empty.
+    /// An empty result.
     pub fn new() -> Self {
         Self { events: [EpollEvent::empty(); Self::MAX], len: 0 }
     }
 
-    /// Whether the last wait found nothing ready.
+    /// True when the last wait found no descriptor ready.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The numbers of what the last wait found ready.
+    /// The tokens of the descriptors that the last wait found ready.
     pub fn tokens(&self) -> impl Iterator<Item = u64> {
         self.events[..self.len].iter().map(EpollEvent::data)
     }
@@ -42,7 +42,7 @@ impl Default for Events {
     }
 }
 
-/// A set of descriptors to wait for, each known by a number; level-triggered: what is not read to the end is reported again.
+/// A level-triggered epoll set: a descriptor that is not read to the end is reported again.
 #[derive(Debug)]
 pub struct Epoll {
     epoll: nix::sys::epoll::Epoll,
@@ -52,26 +52,26 @@ impl Epoll {
     /// An empty set.
     ///
     /// # Errors
-    /// [`Error::Os`] when the process has too many descriptors.
+    /// [`Error::Os`] when the process has too many open descriptors.
     pub fn new() -> Result<Self> {
         nix::sys::epoll::Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map(|epoll| Self { epoll })
             .map_err(|e| Error::os("create an epoll set", e))
     }
 
-    /// Adds `fd` under the number `token`, to wait until there is something to read, an error or the end. It leaves the
-    /// set when it is closed.
+    /// Adds `fd` under the number `token`, to be reported when it is readable, in error or closed
+    /// by its peer. It leaves the set when it is closed.
     ///
     /// # Errors
-    /// [`Error::Os`]: EEXIST when it is in the set, EPERM when it cannot be waited for.
+    /// [`Error::Os`]: EEXIST when it is already in the set, EPERM when it cannot be polled.
     pub fn add(&self, fd: impl AsFd, token: u64) -> Result<()> {
         self.epoll
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
             .map_err(|e| Error::os("add to an epoll set", e))
     }
 
-    /// Waits until a descriptor is ready or `timeout` (rounded up to milliseconds; `None`: forever) is over; `events` then tells which.
-    /// A signal ends the wait early, with no events.
+    /// Waits until a descriptor is ready or `timeout` has passed (rounded up to milliseconds;
+    /// `None` waits forever), and fills `events`. A signal ends the wait early with no events.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel refuses.
@@ -102,16 +102,16 @@ impl Waker {
     /// A waker, not yet readable. Add it to an [`Epoll`].
     ///
     /// # Errors
-    /// [`Error::Os`] when the process has too many descriptors.
+    /// [`Error::Os`] when the process has too many open descriptors.
     pub fn new() -> Result<Self> {
         EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map(|event| Self { event })
             .map_err(|e| Error::os("create an eventfd", e))
     }
 
-    /// Makes it readable. Waking twice is waking once.
+    /// Makes it readable. Waking twice has the effect of waking once.
     pub fn wake(&self) {
-        // Fails only when the counter is at its limit, which is readable already.
+        // Fails only when the counter is at its maximum, and then it is readable already.
         let _ = self.event.write(1);
     }
 

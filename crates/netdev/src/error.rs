@@ -1,12 +1,12 @@
-//! What went wrong between this crate and the kernel: the operation, the object it was meant for, and the reason.
+//! Errors of requests to the kernel: the operation, its object, and the reason.
 
 use std::borrow::Cow;
 use std::io;
 
-/// The result of an operation of this crate.
+/// The result of a request to the kernel.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A refused operation. The text names the operation and its object, so callers need not add them.
+/// A failed request. The text names the operation and its object, so callers need not add them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,14 +18,14 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The kernel refused a netlink request and said why (extended acknowledgement).
+    /// The kernel refused a netlink request with a text (extended acknowledgement).
     #[error("{what}: {source}: {reason}")]
     Refused {
         /// Operation and object, such as `create vxlan link vx0`.
         what: Cow<'static, str>,
         /// The error of the operating system.
         source: io::Error,
-        /// The kernel's own words.
+        /// The kernel's text.
         reason: String,
     },
     /// The object does not exist.
@@ -36,7 +36,7 @@ pub enum Error {
         /// The kind of the missing object: `link`, `namespace`, `feature`.
         object: &'static str,
     },
-    /// An argument that cannot be right; nothing was asked of the kernel.
+    /// An invalid argument; the kernel was not asked.
     #[error("{what}: {reason}")]
     Invalid {
         /// Operation and object.
@@ -44,7 +44,7 @@ pub enum Error {
         /// What is wrong with the argument, and what would be right.
         reason: Cow<'static, str>,
     },
-    /// Bytes from the kernel that do not have the form they should have.
+    /// An answer of the kernel in an unexpected format.
     #[error("{what}: unexpected answer: {reason}")]
     Malformed {
         /// Operation and object.
@@ -55,7 +55,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A failed system call: `what` is operation and object, `error` an [`io::Error`] or a `nix` error number.
+    /// A failed system call. `what` is operation and object, `error` an [`io::Error`] or an errno.
     ///
     /// ```
     /// let error = netdev::Error::os("open /dev/net/tun", nix::errno::Errno::EPERM);
@@ -65,17 +65,17 @@ impl Error {
         Self::Os { what: what.into(), source: error.into() }
     }
 
-    /// The system call that failed just now on this thread (`errno`).
+    /// The system call that just failed on this thread (`errno`).
     pub fn last_os(what: impl Into<Cow<'static, str>>) -> Self {
         Self::os(what, io::Error::last_os_error())
     }
 
-    /// An object that is not there.
+    /// An object that does not exist.
     pub fn not_found(what: impl Into<Cow<'static, str>>, object: &'static str) -> Self {
         Self::NotFound { what: what.into(), object }
     }
 
-    /// An argument that cannot be right.
+    /// An invalid argument.
     pub fn invalid(
         what: impl Into<Cow<'static, str>>,
         reason: impl Into<Cow<'static, str>>,
@@ -83,7 +83,7 @@ impl Error {
         Self::Invalid { what: what.into(), reason: reason.into() }
     }
 
-    /// Bytes from the kernel in an unexpected form.
+    /// An answer of the kernel in an unexpected format.
     pub fn malformed(
         what: impl Into<Cow<'static, str>>,
         reason: impl Into<Cow<'static, str>>,
@@ -91,7 +91,7 @@ impl Error {
         Self::Malformed { what: what.into(), reason: reason.into() }
     }
 
-    /// The error number of the operating system, where there is one (`libc::EEXIST` and so on).
+    /// The errno, where there is one (`libc::EEXIST` and so on).
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Os { source, .. } | Self::Refused { source, .. } => source.raw_os_error(),
@@ -99,23 +99,23 @@ impl Error {
         }
     }
 
-    /// True when the operation failed because its object does not exist (or no longer does).
+    /// True when the operation failed because its object does not exist, or no longer does.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
             || matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO | libc::ESRCH))
     }
 
-    /// True when the caller lacks the privilege.
+    /// True when the caller lacks a capability.
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(libc::EPERM | libc::EACCES))
     }
 
-    /// True when the object to be created exists already.
+    /// True when the object to be created already exists.
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }
 
-    /// True when there is no place left: a bridge has as many ports as it can have.
+    /// True when a table is full, for example when a bridge has its maximum of ports.
     pub fn is_full(&self) -> bool {
         self.errno() == Some(libc::EXFULL)
     }
@@ -134,7 +134,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "create link vx0: File exists (os error 17): a VXLAN device with the specified VNI already exists"
+            "create link vx0: File exists (os error 17): \
+             a VXLAN device with the specified VNI already exists"
         );
         assert!(error.is_exists() && !error.is_not_found() && !error.is_permission());
     }

@@ -1,7 +1,7 @@
-//! Offload flags and driver of a device, by the `SIOCETHTOOL` ioctl.
+//! Offload features and driver of a device (ethtool(8)), through the `SIOCETHTOOL` ioctl.
 //!
-//! What a port can carry is read here and never assumed. Features have names (`tx-udp_tnl-segmentation`, `rx-gro` ...);
-//! their numbers differ between kernels. What netlink tells beside them is in [`hardware`].
+//! Features have names (`tx-udp_tnl-segmentation`, `rx-gro` ...); their numbers differ between
+//! kernels. [`hardware`] reads what is available over netlink.
 
 pub mod hardware;
 
@@ -14,7 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::{Error, Netns, Result, check_link_name};
 
-/// ioctl number and commands of linux/sockios.h and linux/ethtool.h.
+/// The ioctl and its commands, from linux/sockios.h and linux/ethtool.h.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
@@ -23,72 +23,73 @@ const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 /// The string set of feature names.
 const ETH_SS_FEATURES: u32 = 4;
-/// Bytes of one string of a string set.
+/// Bytes per string of a string set.
 const GSTRING_BYTES: usize = 32;
-/// Words of `struct ethtool_drvinfo`.
+/// Length of `struct ethtool_drvinfo` in 32-bit words.
 const DRVINFO_WORDS: usize = 49;
-/// No kernel has nearly as many features; a larger number is not one of features.
+/// No kernel has nearly as many features: a larger number is invalid.
 const FEATURES_MAX: usize = 1024;
 
-/// The offload flags and driver names of the devices of one namespace: the one in which it was opened.
+/// A handle for the offload features and drivers of the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
 }
 
-/// What can be said about one offload feature of a device.
+/// The state of an offload feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feature {
-    /// It can be switched.
+    /// It can be changed.
     pub available: bool,
-    /// Someone wants it on.
+    /// It is requested.
     pub requested: bool,
     /// It is on.
     pub active: bool,
-    /// It never changes (whatever `available` says).
+    /// It never changes, whatever `available` says.
     pub never_changed: bool,
 }
 
 /// The features of a device, by name.
 pub type Features = BTreeMap<String, Feature>;
 
-/// A feature that did not become what was asked for.
+/// A feature that was not set as requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unchanged {
     /// Its name.
     pub name: String,
-    /// What was asked for.
+    /// The requested state.
     pub wanted: bool,
     /// Why not.
     pub reason: UnchangedReason,
 }
 
-/// Why a feature did not become what was asked for.
+/// Why a feature was not set as requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnchangedReason {
     /// This kernel has no feature of that name.
     Unknown,
-    /// The device cannot switch it.
+    /// The device cannot change it.
     Fixed,
-    /// The wish is recorded, but something else has to change first, such as a feature that this one depends on.
+    /// The request is recorded, but another feature that it depends on is off.
     Depends,
 }
 
-/// Who drives a device.
+/// The driver of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DriverInfo {
     /// The driver: `veth`, `tun`, `mlx5_core` ...
     pub driver: String,
-    /// Its version, by default that of the kernel.
+    /// Its version; by default that of the kernel.
     pub version: String,
     /// The version of the device's firmware; empty for software devices.
     pub firmware: String,
-    /// Where the device is, such as a PCI address; empty for software devices.
+    /// The bus address of the device, such as a PCI address; empty for software devices.
     pub bus: String,
 }
 
 impl Ethtool {
-    /// Opens a handle for the namespace of the calling thread; [`Netns::ethtool`] opens one elsewhere.
+    /// Opens a handle for the namespace of the calling thread; [`Netns::ethtool`] opens one for
+    /// another namespace.
     pub fn open() -> Result<Self> {
         socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
             .map(|socket| Self { socket })
@@ -98,19 +99,20 @@ impl Ethtool {
     /// All features of the device `link`.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is no such device.
+    /// [`Error::is_not_found`] when the device does not exist.
     pub fn features(&self, link: &str) -> Result<Features> {
         let names = self.feature_names(link)?;
         let values = self.feature_values(link, names.len())?;
         Ok(names.into_iter().zip(values).filter(|(name, _)| !name.is_empty()).collect())
     }
 
-    /// Switches features of the device `link`, all in one step, and tells which did not become what was asked for.
-    /// Other features may change as a consequence: without checksumming there is no segmentation, for instance.
+    /// Sets features of the device `link` in one step. Returns those that were not set as
+    /// requested. Dependent features may change too: without checksumming there is no segmentation.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is no such device, [`Error::is_permission`] without CAP_NET_ADMIN.
-    #[must_use = "a device that cannot switch a feature is not an error; look at what did not change"]
+    /// [`Error::is_not_found`] when the device does not exist, [`Error::is_permission`] without
+    /// CAP_NET_ADMIN.
+    #[must_use = "a device that cannot set a feature returns no error; check what is unchanged"]
     pub fn set_features(&self, link: &str, wanted: &[(&str, bool)]) -> Result<Vec<Unchanged>> {
         let names = self.feature_names(link)?;
         let before = self.feature_values(link, names.len())?;
@@ -120,7 +122,7 @@ impl Ethtool {
         request[0] = ETHTOOL_SFEATURES;
         request[1] = blocks as u32;
         for &(name, on) in wanted {
-            // The kernel refuses the whole request when a feature in it can never be switched.
+            // The kernel refuses the whole request if it holds a feature that cannot be changed.
             let switchable =
                 |place: &usize| before[*place].available && !before[*place].never_changed;
             if let Some(place) = place(name).filter(switchable) {
@@ -149,10 +151,11 @@ impl Ethtool {
             .collect())
     }
 
-    /// Who drives the device `link`.
+    /// The driver of the device `link`.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is no such device; `EOPNOTSUPP` when its driver does not say.
+    /// [`Error::is_not_found`] when the device does not exist; `EOPNOTSUPP` when its driver does
+    /// not report it.
     pub fn driver(&self, link: &str) -> Result<DriverInfo> {
         let mut words = vec![0; DRVINFO_WORDS];
         words[0] = ETHTOOL_GDRVINFO;
@@ -163,10 +166,10 @@ impl Ethtool {
         Ok(DriverInfo { driver: text(), version: text(), firmware: text(), bus: text() })
     }
 
-    /// The names of the kernel's features, in the order of their bits; some may be empty.
+    /// The names of the kernel's features in the order of their bits; some may be empty.
     fn feature_names(&self, link: &str) -> Result<Vec<String>> {
         let what = "list features of";
-        // struct ethtool_sset_info: command, reserved, mask of sets (64 bits), a count for each bit set.
+        // struct ethtool_sset_info: command, reserved, 64-bit mask of sets, a count per set bit.
         let mask = (1u64 << ETH_SS_FEATURES).to_ne_bytes();
         let [low, high] =
             [[mask[0], mask[1], mask[2], mask[3]], [mask[4], mask[5], mask[6], mask[7]]];
@@ -188,7 +191,8 @@ impl Ethtool {
     }
 
     fn feature_values(&self, link: &str, count: usize) -> Result<Vec<Feature>> {
-        // struct ethtool_gfeatures: command, blocks, then per block available, requested, active, never changed.
+        // struct ethtool_gfeatures: command, blocks; per block available, requested, active, never
+        // changed.
         let blocks = count.div_ceil(32);
         let mut words = vec![0; 2 + 4 * blocks];
         words[0] = ETHTOOL_GFEATURES;
@@ -207,8 +211,8 @@ impl Ethtool {
             .collect())
     }
 
-    /// One ioctl on `words`, whose first one is the command. The others say, where the kernel wants it, how much room
-    /// follows: callers make `words` as large as the structure of their command.
+    /// Issues one ioctl on `words`, which starts with the command. `words` must be as large as the
+    /// structure of that command.
     fn call(&self, what: &str, link: &str, words: &mut [u32]) -> Result<()> {
         check_link_name(link)?;
         let mut request = IfReq {
@@ -217,13 +221,15 @@ impl Ethtool {
             _rest: [0; IfReq::REST],
         };
         request.name[..link.len()].copy_from_slice(link.as_bytes());
-        // SAFETY: `request` is laid out as `struct ifreq` and its name ends with a zero (`check_link_name` allows at
-        // most 15 bytes). Its pointer is to `words`, which outlives the call and is borrowed exclusively. The kernel
-        // reads and writes there the structure of the command, and callers made room for it: GDRVINFO and GSSET_INFO
-        // (with one set asked for) are of fixed size, as is what GRXFH uses of ethtool_rxnfc, GFEATURES and SFEATURES stop at the number of blocks given in
-        // the header, and GSTRINGS writes as many strings as GSSET_INFO counted, a constant of the running kernel.
+        // SAFETY: `request` is laid out as `struct ifreq`, and its name ends with a zero
+        // (`check_link_name` allows at most 15 bytes). Its pointer is to `words`, which outlives
+        // the call and is borrowed exclusively. The kernel reads and writes the structure of the
+        // command there, and callers made room for it. GDRVINFO and GSSET_INFO (with one set) have
+        // a fixed size, as has the used part of ethtool_rxnfc for GRXFH. GFEATURES and SFEATURES
+        // stop at the number of blocks in the header. GSTRINGS writes as many strings as GSSET_INFO
+        // counted, a constant of the running kernel.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
-        // SFEATURES returns bits that say what it could not do; the caller reads the features again to know.
+        // SFEATURES returns bits for what it could not do; the caller reads the features again.
         Errno::result(result)
             .map(|_| ())
             .map_err(|errno| Error::os(format!("{what} {link}"), errno))
@@ -237,7 +243,7 @@ impl Netns {
     }
 }
 
-/// `struct ifreq` with the member of its union that ethtool uses.
+/// `struct ifreq` with the union member that ethtool uses.
 #[repr(C)]
 struct IfReq {
     name: [u8; libc::IFNAMSIZ],
@@ -246,11 +252,11 @@ struct IfReq {
 }
 
 impl IfReq {
-    /// The union is 24 bytes on 64-bit machines and less on others.
+    /// The union has 24 bytes on 64-bit machines and fewer on others.
     const REST: usize = 24 - size_of::<*mut c_void>();
 }
 
-/// Cuts words as the kernel wrote them into strings of 32 bytes that end with their first zero.
+/// Splits the words that the kernel wrote into strings of 32 bytes that end at the first zero.
 fn strings(words: &[u32]) -> Vec<String> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     bytes

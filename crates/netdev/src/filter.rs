@@ -1,7 +1,7 @@
-//! [`Filter`]: classic BPF programs that decide, in the kernel, which frames or datagrams a socket receives.
+//! [`Filter`]: classic BPF programs that select in the kernel which packets a socket receives.
 //!
-//! The programs are assembled here, instruction by instruction; they are a dozen instructions long, and the kernel
-//! verifies and compiles them to machine code when they are attached.
+//! The programs are a dozen instructions long and assembled here. The kernel verifies and compiles
+//! them when they are attached.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -23,17 +23,17 @@ const RET: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const VLAN_TAG_PRESENT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
-/// PACKET_HOST: the destination MAC is the interface's own.
+/// PACKET_HOST: the destination MAC address is the interface's own.
 const PACKET_HOST: u32 = 0;
 
-/// A classic BPF program, ready to be attached to sockets.
+/// A classic BPF program for sockets.
 #[derive(Debug, Clone)]
 pub struct Filter {
     program: Vec<libc::sock_filter>,
 }
 
 impl Filter {
-    /// Receives nothing. For sockets that only send, and for those that only reserve a port or protocol.
+    /// Receives nothing: for sockets that only send, or only reserve a port or protocol.
     pub fn nothing() -> Self {
         Self { program: vec![op(RET, REJECT)] }
     }
@@ -43,8 +43,8 @@ impl Filter {
         Self { program: vec![op(RET, ACCEPT)] }
     }
 
-    /// Receives, on a packet socket, only frames with a VLAN tag: one that the kernel has moved from the bytes into the
-    /// frame's metadata, or one still in the bytes with TPID 0x8100, 0x88a8 or 0x9100.
+    /// Receives, on a packet socket, only frames with a VLAN tag: one that the kernel moved to the
+    /// metadata, or one in the frame with TPID 0x8100, 0x88a8 or 0x9100.
     pub fn vlan_tagged() -> Self {
         let program = vec![
             op(LD_W, VLAN_TAG_PRESENT),
@@ -59,12 +59,12 @@ impl Filter {
         Self { program }
     }
 
-    /// Receives, on a packet socket, only untagged TCP segments addressed to this host's MAC, to the IP address `local`
-    /// and port `dst_port`: no fragment of IPv4, no extension headers of IPv6. For STT.
+    /// Receives, on a packet socket, only untagged TCP segments for this host's MAC address, the IP
+    /// address `local` and port `dst_port`; no IPv4 fragments, no IPv6 extension headers. For STT.
     pub fn tcp_to(local: IpAddr, dst_port: u16) -> Self {
         let mut conditions = ip_to(local, libc::IPPROTO_TCP as u8);
         if local.is_ipv4() {
-            // More-fragments flag and fragment offset: only a whole packet has its port where it should be.
+            // More-fragments flag and fragment offset: a fragment may have no port.
             conditions.push((vec![op(LD_H, 14 + 6), op(AND, 0x3fff)], 0));
         }
         let port = match local {
@@ -76,14 +76,14 @@ impl Filter {
         Self::all_of(conditions)
     }
 
-    /// Receives, on a packet socket, only untagged packets addressed to this host's MAC, to the IP address `local`, of IP
-    /// protocol `protocol`: fragments of IPv4, too (for whoever counts what it refuses), but no extension headers of
-    /// IPv6. For GRE.
+    /// Receives, on a packet socket, only untagged packets of IP protocol `protocol` for this
+    /// host's MAC address and the IP address `local`. IPv4 fragments are included, so that the
+    /// receiver can count them; IPv6 extension headers are not. For GRE.
     pub fn protocol_to(local: IpAddr, protocol: u8) -> Self {
         Self::all_of(ip_to(local, protocol))
     }
 
-    /// A program that accepts what meets all conditions: instructions that load A, and the value it must have.
+    /// A program that accepts what meets all conditions: instructions that load A, and its value.
     fn all_of(conditions: Vec<Condition>) -> Self {
         let mut program = Vec::new();
         for (load, expected) in conditions {
@@ -93,7 +93,7 @@ impl Filter {
         let reject = program.len() + 1;
         for (at, instruction) in program.iter_mut().enumerate() {
             if instruction.code == JEQ {
-                // Programs here are far shorter than the 255 instructions a jump can span.
+                // A jump spans at most 255 instructions; these programs are far shorter.
                 instruction.jf = (reject - at - 1) as u8;
             }
         }
@@ -102,16 +102,17 @@ impl Filter {
         Self { program }
     }
 
-    /// Makes this the filter of `socket`, in place of any it had. Of what was queued before, nothing is dropped.
+    /// Replaces the filter of `socket`. Packets that are already queued stay.
     ///
     /// # Errors
-    /// [`Error::Os`] when the kernel refuses (ENOMEM above `net.core.optmem_max`, EPERM on a locked filter).
+    /// [`Error::Os`]: ENOMEM above `net.core.optmem_max`, EPERM on a locked filter.
     pub fn attach(&self, socket: impl AsFd) -> Result<()> {
         let program = libc::sock_fprog {
             len: self.program.len() as libc::c_ushort,
             filter: self.program.as_ptr().cast_mut(),
         };
-        // SAFETY: the kernel reads one sock_fprog and the `len` instructions it points to, both alive here.
+        // SAFETY: the kernel reads one sock_fprog and the `len` instructions it points to, both
+        // alive here.
         let ret = unsafe {
             libc::setsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -127,7 +128,7 @@ impl Filter {
 
 type Condition = (Vec<libc::sock_filter>, u32);
 
-/// The conditions for an untagged IP packet of `protocol` to this host's MAC and the address `local`.
+/// The conditions for an untagged IP packet of `protocol` for this host's MAC and IP address.
 fn ip_to(local: IpAddr, protocol: u8) -> Vec<Condition> {
     let mut conditions =
         vec![(vec![op(LD_W, PACKET_TYPE)], PACKET_HOST), (vec![op(LD_W, VLAN_TAG_PRESENT)], 0)];

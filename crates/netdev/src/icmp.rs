@@ -1,9 +1,10 @@
-//! [`TooBigSocket`]: hears "packet too big" from the underlay.
+//! [`TooBigSocket`]: receives ICMP "packet too big" from the underlay.
 //!
-//! The kernel takes such messages to heart for the routes of its own UDP sockets and of raw IPv4 ones, which then refuse what
-//! is too long. It does not for GRE over IPv6, whose sockets would have to ask for errors one by one, and not for
-//! STT, whose TCP-shaped segments belong to no connection that it knows. And a switch that waits for refusals loses packets of
-//! every flow before it can tell the guests.
+//! The kernel applies such messages to the routes of UDP and raw IPv4 sockets, which then refuse
+//! packets that are too long. It does not for GRE over IPv6, whose sockets would have to ask for
+//! errors one by one, nor for STT, whose TCP-shaped segments belong to no connection of the kernel.
+//! Besides, a switch that waits for refusals loses packets of every flow before it can tell the
+//! guests.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,8 @@ use crate::io_error::{IoError, IoResult};
 use crate::sys::{self, Control, SockAddr};
 use crate::{Error, Ifindex, Result};
 
-/// Both options of a raw socket: a set of types, a one for each that is not received (raw(7), RFC 3542 section 3.2).
+/// The option of a raw socket that filters ICMP types: a set bit blocks the type (raw(7), RFC 3542
+/// section 3.2).
 const ICMP_FILTER: c_int = 1;
 const ICMPV6_FILTER: c_int = 1;
 const SO_BINDTOIFINDEX: c_int = 62;
@@ -25,14 +27,14 @@ const SO_BINDTOIFINDEX: c_int = 62;
 const UNREACHABLE_V4: u32 = 3;
 const PACKET_TOO_BIG_V6: usize = 2;
 
-/// Messages that one call of [`TooBigSocket::recv`] reads at most before it gives others a turn.
+/// The maximum number of messages that one [`TooBigSocket::recv`] reads.
 const MAX_MESSAGES: u32 = 64;
-/// Bytes of a message that are read. An ICMP error has 576 bytes (RFC 1812 section 4.3.2.3), one of ICMPv6 1280; more is read
-/// because a checksum has to be verified to the end.
+/// Bytes read of a message. An ICMP error has at most 576 bytes (RFC 1812 section 4.3.2.3), one of
+/// ICMPv6 1280. More is read because the checksum covers the whole message.
 const MAX_MESSAGE_LEN: usize = 2048;
 const RX_QUEUE_BYTES: c_int = 256 << 10;
 
-/// A raw socket for one kind of message; see the module. All calls work from any thread.
+/// A raw socket for ICMP "packet too big". All calls work from any thread.
 #[derive(Debug)]
 pub struct TooBigSocket {
     fd: OwnedFd,
@@ -41,18 +43,18 @@ pub struct TooBigSocket {
 }
 
 impl TooBigSocket {
-    /// Opens a socket for messages to the address `local` of this thread's network namespace, and only those that arrive by
-    /// `device` if it is given.
+    /// Opens a socket for messages to the address `local` of this thread's network namespace,
+    /// optionally only those received on `device`.
     ///
     /// # Errors
-    /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not this host's.
+    /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not local.
     pub fn open(local: IpAddr, device: Option<Ifindex>) -> Result<Self> {
         let os = |e| Error::os(format!("listen to ICMP for {local}"), e);
         let is_v4 = local.is_ipv4();
         let protocol = if is_v4 { libc::IPPROTO_ICMP } else { libc::IPPROTO_ICMPV6 };
         let fd = sys::socket(sys::family(local), libc::SOCK_RAW, protocol).map_err(os)?;
         let socket = fd.as_fd();
-        // Before it is bound everything is received, but of one kind only.
+        // An unbound raw socket receives for all addresses, so the type filter comes first.
         if is_v4 {
             let others: u32 = !(1 << UNREACHABLE_V4);
             sys::set_option(socket, libc::SOL_RAW, ICMP_FILTER, others).map_err(os)?;
@@ -69,9 +71,9 @@ impl TooBigSocket {
         Ok(Self { fd, is_v4, ignored: AtomicU32::new(0) })
     }
 
-    /// The next message; `None` when there is none for now. What it says is to be believed only about packets that this host
-    /// sends: see [`TooBig`]. Other messages of the same type, and malformed ones, are passed over and counted
-    /// ([`TooBigSocket::ignored`]).
+    /// The next message; `None` when there is none. Believe it only about packets that this host
+    /// sends; see [`TooBig`]. Other messages of the same type, and malformed ones, are skipped and
+    /// counted ([`TooBigSocket::ignored`]).
     ///
     /// # Errors
     /// [`IoError::Os`] when the kernel refuses.
@@ -79,7 +81,7 @@ impl TooBigSocket {
         Ok(self.recv_from()?.map(|(message, _)| message))
     }
 
-    /// As [`TooBigSocket::recv`], with the address of the router that says so.
+    /// Like [`TooBigSocket::recv`], with the address of the router that sent the message.
     ///
     /// # Errors
     /// [`IoError::Os`] when the kernel refuses.
@@ -103,7 +105,7 @@ impl TooBigSocket {
         Ok(None)
     }
 
-    /// Messages passed over, modulo 2^32.
+    /// The number of skipped messages, modulo 2^32.
     pub fn ignored(&self) -> u32 {
         self.ignored.load(Ordering::Relaxed)
     }

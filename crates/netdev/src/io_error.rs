@@ -1,4 +1,4 @@
-//! [`IoError`]: what a read or a write on the packet path can run into, in the words a forwarder acts on.
+//! [`IoError`]: failures of a read or write on the packet path, as a forwarder distinguishes them.
 
 use std::io;
 
@@ -7,41 +7,42 @@ use packet::vnet::VnetError;
 /// The result of a read or a write on the packet path.
 pub type IoResult<T> = std::result::Result<T, IoError>;
 
-/// Why a frame could not be read or written. Nothing here carries an allocation, so that refusals cost no more than
-/// deliveries.
+/// Why a frame could not be read or written. No variant allocates, so that a failure costs no more
+/// than a success.
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
-    /// The queue of the device or socket is full (EAGAIN, ENOBUFS, ENOMEM): the frame was not taken; trying again later
-    /// can succeed.
+    /// The transmit queue is full (EAGAIN, ENOBUFS, ENOMEM). The frame was not sent; a later
+    /// attempt can succeed.
     #[error("the transmit queue is full")]
     Full,
-    /// The link is down (ENETDOWN; EIO from a TAP). The descriptor stays usable and works again once the link is up.
+    /// The link is down (ENETDOWN; EIO from a TAP). The descriptor works again once the link is up.
     #[error("the link is down")]
     LinkDown,
-    /// The device no longer exists (ENODEV, ENXIO, EBADFD). The descriptor is of no further use.
+    /// The device no longer exists (ENODEV, ENXIO, EBADFD). The descriptor is useless.
     #[error("the device is gone")]
     DeviceGone,
-    /// The frame or datagram exceeds what the device or the path carries (EMSGSIZE), or has more pieces than one call takes.
+    /// The frame is longer than the device or path MTU (EMSGSIZE), or has too many pieces.
     #[error("the frame exceeds what the path carries")]
     TooBig,
-    /// There is no route to the destination (ENETUNREACH, EHOSTUNREACH), or a rule of this host forbids it (EPERM, EACCES).
+    /// No route to the destination (ENETUNREACH, EHOSTUNREACH), or forbidden (EPERM, EACCES).
     #[error("the destination is unreachable")]
     Unreachable,
-    /// A frame arrived longer than the buffer it was read into; it is lost.
+    /// A frame was longer than its receive buffer; it is lost.
     #[error("a frame longer than its buffer was received")]
     Truncated,
-    /// A virtio-net header that does not fit its frame: a received frame that is lost, or one that was not sent.
+    /// A virtio-net header does not match its frame. A received frame is lost; a frame to send was
+    /// not sent.
     #[error(transparent)]
     Offload(#[from] VnetError),
-    /// A received datagram whose source address or segment size makes no sense; it is lost.
+    /// A datagram with an invalid source address or segment size was received; it is lost.
     #[error("a datagram with an impossible source address or segment size was received")]
     Malformed,
-    /// Any other refusal of the operating system.
+    /// Any other errno.
     #[error("{0}")]
     Os(#[from] OsError),
 }
 
-/// An error number of the operating system.
+/// An errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OsError(pub i32);
 
@@ -54,7 +55,7 @@ impl std::fmt::Display for OsError {
 impl std::error::Error for OsError {}
 
 impl IoError {
-    /// The meaning of an error number on the packet path.
+    /// Classifies an errno of the packet path.
     pub(crate) fn from_errno(errno: i32) -> Self {
         match errno {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => Self::Full,

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-/// A version of Linux.
+/// A Linux version, such as 6.1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct KernelVersion {
-    /// The first number.
+    /// The major number.
     pub major: u32,
-    /// The second.
+    /// The minor number.
     pub minor: u32,
 }
 
@@ -17,18 +17,18 @@ impl KernelVersion {
         Self { major, minor }
     }
 
-    /// That of the running kernel; `None` when it cannot be read.
+    /// The version of the running kernel; `None` when it cannot be read.
     pub fn running() -> Option<Self> {
         Self::parse(&Self::running_release()?)
     }
 
-    /// What the running kernel calls itself, as `uname -r` prints it; `None` when it cannot be read.
+    /// The release of the running kernel, as `uname -r` prints it; `None` when it cannot be read.
     pub fn running_release() -> Option<String> {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
         Some(release.trim().to_owned())
     }
 
-    /// Reads the release of `uname -r`, such as `6.1.0-18-amd64`.
+    /// Parses a release such as `6.1.0-18-amd64`.
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
         let major = numbers.next()?.parse().ok()?;

@@ -1,15 +1,15 @@
-//! What the system grants a process, as far as a switch with many ports can run into it.
+//! Resource limits of a process (getrlimit(2)).
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{Error, Result};
 
-/// Raises the number of files that this process may have open from the soft limit to the hard one, and returns what it is then.
+/// Raises the limit on open files from the soft to the hard limit, and returns the hard limit.
 ///
-/// The soft limit is kept low, usually at 1024, for programs that use `select`; others are meant to raise it.
+/// The soft limit is usually 1024, for programs that use select(2); other programs may raise it.
 ///
 /// # Errors
-/// [`Error::Os`] when the kernel refuses, as a sandbox may make it.
+/// [`Error::Os`] when the kernel refuses, for example in a sandbox.
 pub fn raise_open_files() -> Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
         .map_err(|e| Error::os("read the limit of open files", e))?;
@@ -20,10 +20,10 @@ pub fn raise_open_files() -> Result<u64> {
     Ok(hard)
 }
 
-/// How much memory this process may lock, in bytes: the soft limit and the hard one.
+/// The soft and hard limit on locked memory, in bytes.
 ///
 /// # Errors
-/// [`Error::Os`] when the kernel refuses, as a sandbox may make it.
+/// [`Error::Os`] when the kernel refuses, for example in a sandbox.
 pub fn locked_memory() -> Result<(u64, u64)> {
     getrlimit(Resource::RLIMIT_MEMLOCK).map_err(|e| Error::os("read the limit of locked memory", e))
 }
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn open_files_are_limited_by_the_hard_limit_when_raised() {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        // Low enough to be told from the hard one, and enough for the tests beside this one.
+        // Below the hard limit, but enough for the tests that run at the same time.
         setrlimit(Resource::RLIMIT_NOFILE, soft.min(hard - 1), hard).unwrap();
         assert_eq!(raise_open_files().unwrap(), hard);
         assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));

@@ -1,5 +1,7 @@
-//! A multicast group as the underlay of a VXLAN segment (RFC 7348 section 4.2): [`UdpUnderlay::join`] receives what is sent to the
-//! group, [`TxPool::set_multicast_uplink`] says by which interface the pool reaches groups.
+//! Multicast groups as the underlay of a VXLAN segment (RFC 7348 section 4.2).
+//!
+//! [`UdpUnderlay::join`] receives the datagrams of a group. [`TxPool::set_multicast_uplink`]
+//! selects the interface that the pool sends them on.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,16 +13,17 @@ use crate::udp::{TxPool, UdpOptions, UdpUnderlay, rx_socket};
 use crate::{Error, Ifindex, Result};
 
 impl UdpUnderlay {
-    /// Joins the multicast group `group` on the interface `uplink` of this thread's network namespace, and receives the
-    /// datagrams to the group's address and the port in `group` that arrive there; [`UdpOptions::device`] is the uplink, whatever
-    /// it says. The group is left when the socket is dropped.
+    /// Joins the multicast group `group` on the interface `uplink` of this thread's namespace.
+    /// Receives the datagrams to that address and port; [`UdpOptions::device`] is overridden with
+    /// the uplink. Dropping the socket leaves the group.
     ///
-    /// What is sent to a group is received by *every* socket that has joined it: there is one for all threads, beside those
-    /// of [`UdpUnderlay::bind_group`] for what is sent to this host alone.
+    /// *Every* socket that joined a group receives its datagrams. So one socket serves all threads,
+    /// beside those of [`UdpUnderlay::bind_group`] for unicast datagrams.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when `group` is no multicast address; [`Error::Os`]: EADDRINUSE when the port is taken for all
-    /// addresses (by a kernel tunnel device, for instance), ENODEV when there is no such interface.
+    /// [`Error::Invalid`] when `group` is not a multicast address. [`Error::Os`]: EADDRINUSE when a
+    /// socket is bound to the port on all addresses (for instance by a kernel tunnel device),
+    /// ENODEV when the interface does not exist.
     pub fn join(group: SocketAddr, uplink: Ifindex, options: UdpOptions) -> Result<Self> {
         let what = || format!("join multicast group {group} on interface {uplink}");
         if !group.ip().is_multicast() {
@@ -44,18 +47,20 @@ impl UdpUnderlay {
             }
         }
         .map_err(os)?;
-        // To the group's own address: what is sent to others, or to this host, is not for this socket.
+        // Bound to the group's address, the socket gets no datagrams of other groups or of this
+        // host.
         sys::bind(socket, &SockAddr::from(group)).map_err(os)?;
         Ok(Self::from_bound(fd))
     }
 }
 
 impl TxPool {
-    /// Sends what goes to multicast groups by the interface `uplink` from now on, and never back to this host. How far it goes
-    /// is said by [`crate::udp::TxTrain::ttl`]; without one, no router passes it on.
+    /// Sends multicast datagrams on the interface `uplink` from now on, without looping them back
+    /// to this host. [`crate::udp::TxTrain::ttl`] limits their scope; by default no router forwards
+    /// them.
     ///
     /// # Errors
-    /// [`Error::Os`]: ENODEV (IPv6) or EADDRNOTAVAIL (IPv4) when there is no such interface.
+    /// [`Error::Os`]: ENODEV (IPv6) or EADDRNOTAVAIL (IPv4) when the interface does not exist.
     pub fn set_multicast_uplink(&self, uplink: Ifindex) -> Result<()> {
         let interface = membership_v4(Ipv4Addr::UNSPECIFIED, uplink);
         let set = |socket: BorrowedFd<'_>| {

@@ -24,11 +24,11 @@ pub use link::{
     check_link_name,
 };
 pub use monitor::{Event, Monitor};
-pub use neighbour::{Neighbour, NeighbourState, VxlanEntry};
+pub use neighbour::{Neighbour, NeighbourState};
 pub use route::{Route, RoutePath};
 
-/// A handle for the links, addresses, routes and neighbours of the network namespace in which it was
-/// opened.
+/// A handle for the links, addresses, routes and neighbours of the network namespace in which it
+/// was opened.
 #[derive(Debug)]
 pub struct Netlink {
     requester: Requester,

@@ -1,16 +1,17 @@
-//! Network namespaces: create, open, remove, list; run code and programs inside.
+//! Network namespaces: create, open, delete, list; run code and programs inside.
 //!
-//! A named namespace is a file in `/run/netns` with the namespace bind-mounted on it, just as `ip netns` does it, so
-//! either side sees the other's namespaces. `/run/netns` itself is a *shared* mount: without that, a process in
-//! another mount namespace would keep its own copy of the mount, and a removed namespace would live on there.
+//! A named namespace is a file in `/run/netns` that the namespace is bind-mounted on, as `ip netns`
+//! does it. `/run/netns` itself is a *shared* mount. Otherwise a process in another mount namespace
+//! would keep its own copy of the mount, and a deleted namespace would live on there.
 //!
-//! A namespace belongs to a thread, not to a process. [`Netns::run_in`] therefore works on a thread of its own that
-//! ends with the closure: no other code can find itself in the wrong namespace by accident. Sockets keep the
-//! namespace in which they were opened, wherever they are used afterwards.
+//! A namespace belongs to a thread, not to a process. [`Netns::run_in`] therefore starts a thread
+//! that ends with the closure, so that no other code runs in the wrong namespace by accident.
+//! Sockets stay in the namespace in which they were opened, wherever they are used.
 //!
-//! What does not follow a thread: `/sys` shows the namespace in which it was *mounted*, so `/sys/class/net` must not
-//! be used to learn about another namespace ([`crate::Steering`] mounts its own), and `/proc/net` shows the namespace of the
-//! process' first thread. `/proc/sys/net` does follow the thread; see [`Netns::sysctl`].
+//! Two file systems do not follow the thread. `/sys` shows the namespace in which it was *mounted*,
+//! so `/sys/class/net` must not be used for another namespace ([`crate::Steering`] mounts its own).
+//! `/proc/net` shows the namespace of the process' first thread. `/proc/sys/net` does follow the
+//! thread; see [`Netns::sysctl`].
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -31,16 +32,17 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::SigSet;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
-use crate::{Error, Monitor, Netlink, Result};
+use crate::{Error, Monitor, Netlink, Result, Steering};
 
-/// Where named namespaces live.
+/// The directory of named namespaces.
 const DIRECTORY: &str = "/run/netns";
 /// The longest file name.
 const NAME_MAX_BYTES: usize = 255;
 /// The namespace of the calling thread (not `/proc/self`, which is the process' first thread).
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace, held open: it lives at least as long as this value, its name or a process inside.
+/// A network namespace, held open: it lives at least as long as this value, its name, or a process
+/// inside.
 ///
 /// Cloning is cheap and refers to the same namespace.
 #[derive(Clone, Debug)]
@@ -50,11 +52,11 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Creates the namespace `name` with its loopback device up.
+    /// Creates the namespace `name` and brings its loopback device up.
     ///
     /// # Errors
-    /// [`Error::is_exists`] when the name is taken, [`Error::is_permission`] without the privilege
-    /// (CAP_SYS_ADMIN), [`Error::Invalid`] for a name that cannot be a file name.
+    /// [`Error::is_exists`] when the name is taken, [`Error::is_permission`] without CAP_SYS_ADMIN,
+    /// [`Error::Invalid`] for a name that cannot be a file name.
     pub fn create(name: &str) -> Result<Self> {
         let path = path_of(name)?;
         prepare_directory()?;
@@ -74,7 +76,7 @@ impl Netns {
         })
         .and_then(|()| Self::open(name));
         if made.is_err() {
-            // The first error is the one that tells; what the clean-up cannot undo was never done.
+            // Report the first error; what cannot be removed was never created.
             let _ = Self::remove(name);
         }
         made
@@ -83,13 +85,14 @@ impl Netns {
     /// Opens the existing namespace `name`.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is none of that name, [`Error::Malformed`] when there is only a file.
+    /// [`Error::is_not_found`] when it does not exist, [`Error::Malformed`] when the file is not a
+    /// namespace.
     pub fn open(name: &str) -> Result<Self> {
         let handle = open_handle(&path_of(name)?, || format!("open namespace {name}"))?;
         Ok(Self { handle, name: Some(name.to_owned()) })
     }
 
-    /// The namespace that the process `pid` lives in (its first thread, to be exact).
+    /// The namespace of the first thread of the process `pid`.
     pub fn of_process(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         let handle =
@@ -103,25 +106,26 @@ impl Netns {
         Ok(Self { handle, name: None })
     }
 
-    /// The number of the calling thread's namespace, which no other has as long as the machine runs (SO_NETNS_COOKIE, Linux 5.14).
+    /// The cookie of the calling thread's namespace, unique until reboot (SO_NETNS_COOKIE, Linux
+    /// 5.14).
     pub fn current_cookie() -> Result<u64> {
         const SO_NETNS_COOKIE: libc::c_int = 71;
-        let what = "read the number of the current namespace";
+        let what = "read the cookie of the current namespace";
         let socket = crate::sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)
             .map_err(|error| Error::os(what, error))?;
         crate::sys::option(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE)
             .map_err(|error| Error::os(what, error))
     }
 
-    /// Removes the name. The namespace itself, with every device in it, ends when its last process, socket and
-    /// handle are gone, and the kernel does that in the background: the far end of a veth pair goes a little later.
+    /// Removes the name. The namespace and its devices end when its last process, socket and handle
+    /// are gone. The kernel does that in the background: the peer of a veth goes a little later.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is none of that name.
+    /// [`Error::is_not_found`] when it does not exist.
     pub fn remove(name: &str) -> Result<()> {
         let path = path_of(name)?;
         match umount2(&path, MntFlags::MNT_DETACH) {
-            // EINVAL: a file on which nothing is mounted, left by a creation that failed half-way.
+            // EINVAL: a plain file, left by a creation that failed half-way.
             Ok(()) | Err(Errno::EINVAL) => {}
             Err(errno) => return Err(Error::os(format!("unmount namespace {name}"), errno)),
         }
@@ -141,10 +145,10 @@ impl Netns {
         Ok(names)
     }
 
-    /// Checks that this process may create namespaces, by making one and letting it go.
+    /// Checks that this process may create namespaces, by creating one.
     ///
     /// # Errors
-    /// The kernel's refusal; [`Error::is_permission`] is the usual one.
+    /// The kernel refuses, usually with [`Error::is_permission`].
     pub fn probe() -> Result<()> {
         on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)
@@ -157,7 +161,7 @@ impl Netns {
         self.name.as_deref()
     }
 
-    /// A number that is equal for two handles exactly when they are of the same namespace, as long as both are held.
+    /// A number that is equal for two open handles exactly when they refer to the same namespace.
     pub fn id(&self) -> Result<u64> {
         let file = self.handle.try_clone().map(File::from);
         let metadata = file.and_then(|file| file.metadata());
@@ -166,20 +170,20 @@ impl Netns {
             .map_err(|error| Error::os(format!("identify namespace {self}"), error))
     }
 
-    /// Moves the calling thread, and nothing else, into this namespace for good. For threads that belong to one
-    /// namespace all their life; everything else wants [`Netns::run_in`].
+    /// Moves the calling thread, and nothing else, into this namespace for good. Use it for threads
+    /// that stay in one namespace; use [`Netns::run_in`] for everything else.
     pub fn enter_thread(&self) -> Result<()> {
         setns(&self.handle, CloneFlags::CLONE_NEWNET)
             .map_err(|errno| Error::os(format!("enter namespace {self}"), errno))
     }
 
-    /// Runs `work` inside this namespace, on a thread of its own, and waits for its result.
+    /// Runs `work` inside this namespace on a new thread, and waits for its result.
     ///
-    /// A child process that `work` starts with a parent-death signal would get it when that thread ends, which is as
-    /// soon as `work` returns: start such children with [`Netns::command`] instead.
+    /// A child process with a parent-death signal gets it when that thread ends, which is as soon
+    /// as `work` returns. Start such children with [`Netns::command`].
     ///
     /// # Errors
-    /// When the namespace cannot be entered; then `work` has not run.
+    /// The namespace cannot be entered; then `work` has not run.
     ///
     /// # Panics
     /// With the panic of `work`.
@@ -190,10 +194,10 @@ impl Netns {
         })
     }
 
-    /// The same command, with the child started inside this namespace and no signal blocked.
+    /// Makes the child start inside this namespace, with no signal blocked.
     ///
-    /// Only the network namespace changes: the child sees the same `/sys` (see the module). A child inherits the signal
-    /// mask of its parent: one started after [`crate::signal::Signals::take`] would not end on SIGTERM.
+    /// Only the network namespace changes; `/sys` stays. Signals are unblocked because a child
+    /// inherits the mask, and would ignore SIGTERM after [`crate::signal::Signals::take`].
     #[must_use = "the command has yet to be spawned"]
     pub fn command(&self, mut command: Command) -> Command {
         let handle = Arc::clone(&self.handle);
@@ -201,9 +205,9 @@ impl Netns {
             SigSet::empty().thread_set_mask()?;
             setns(&handle, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)
         };
-        // SAFETY: between fork and exec the closure does two system calls; it neither allocates nor takes a lock, also
-        // on failure (an `io::Error` made from an error number is a plain value). The descriptor stays open because
-        // the closure shares its ownership.
+        // SAFETY: between fork and exec the closure makes two system calls. It neither allocates
+        // nor takes a lock, also on failure: an `io::Error` made from an errno is a plain value.
+        // The descriptor stays open because the closure shares its ownership.
         unsafe { command.pre_exec(enter) };
         command
     }
@@ -213,44 +217,33 @@ impl Netns {
         self.run_in(Netlink::open)?
     }
 
-    /// A subscription to the changes of this namespace, usable from any thread.
+    /// A monitor of changes in this namespace, usable from any thread.
     pub fn monitor(&self) -> Result<Monitor> {
         self.run_in(Monitor::open)?
     }
 
-    /// Sets the sysctl `key`, its parts joined by `/` as under `/proc/sys` (`net/ipv4/tcp_congestion_control`).
+    /// Sets the sysctl `key`, its parts joined by `/` as under `/proc/sys`
+    /// (`net/ipv4/tcp_congestion_control`).
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = sysctl_path(key)?;
         self.run_in(|| fs::write(&path, value))?
             .map_err(|error| Error::os(format!("set {key} to {value} in namespace {self}"), error))
     }
 
-    /// Lets the receive queues of `link` spread their flows over processors (receive packet steering): those of
-    /// `cpus`; none switches it off.
+    /// Sets receive packet steering (RPS) of all receive queues of `link` to `cpus`; an empty set
+    /// switches it off.
     ///
     /// # Errors
-    /// There is no such link, or the kernel has no steering.
+    /// The link does not exist, or the kernel has no RPS.
     pub fn steer_packets(&self, link: &str, cpus: &crate::CpuMask) -> Result<()> {
-        crate::check_link_name(link)?;
-        let what = || format!("steer the packets of {link} in namespace {self}");
-        self.run_in(|| -> io::Result<()> {
-            // /sys shows the namespace in which it was mounted, so this thread mounts one for itself, which ends with it.
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            let none = None::<&str>;
-            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-            mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
-            for queue in fs::read_dir(format!("/sys/class/net/{link}/queues"))? {
-                let file = queue?.path().join("rps_cpus");
-                if file.exists() {
-                    fs::write(file, cpus.to_string())?;
-                }
-            }
-            Ok(())
+        self.run_in(|| {
+            let link = Netlink::open()?.link(link)?;
+            let queues = Steering::read(&link)?.rx.len();
+            (0..queues).try_for_each(|queue| Steering::set_rps(&link, queue, cpus))
         })?
-        .map_err(|error| Error::os(what(), error))
     }
 
-    /// The value of the sysctl `key`, without the newline at its end.
+    /// The value of the sysctl `key`, without the trailing newline.
     pub fn read_sysctl(&self, key: &str) -> Result<String> {
         let path = sysctl_path(key)?;
         self.run_in(|| fs::read_to_string(&path))?
@@ -298,12 +291,12 @@ impl Drop for OwnedNetns {
         if let Err(error) = Netns::remove(&self.name)
             && !error.is_not_found()
         {
-            tracing::warn!(%error, "namespace left behind");
+            tracing::warn!(%error, "cannot remove a namespace");
         }
     }
 }
 
-/// Runs `work` on a thread that ends with it, and hands on a panic.
+/// Runs `work` on a new thread, and propagates a panic.
 pub(crate) fn on_thread<R: Send>(work: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     thread::scope(|scope| {
         thread::Builder::new()
@@ -318,7 +311,8 @@ pub(crate) fn on_thread<R: Send>(work: impl FnOnce() -> Result<R> + Send) -> Res
 fn open_handle(path: &Path, what: impl Fn() -> String) -> Result<Arc<OwnedFd>> {
     let file = File::open(path).map_err(|error| Error::os(what(), error))?;
     let file_system = fstatfs(&file).map_err(|errno| Error::os(what(), errno))?;
-    // A creation that is under way, or was cut short, leaves a plain file; entering that would fail without a reason.
+    // A creation that is under way, or was interrupted, leaves a plain file: entering it would fail
+    // without a clear error.
     if file_system.filesystem_type() != NSFS_MAGIC {
         return Err(Error::malformed(what(), "no namespace is mounted there"));
     }
@@ -356,8 +350,8 @@ fn prepare_directory() -> Result<()> {
         .map_err(|error| Error::os(format!("create {DIRECTORY}"), error))?;
     let directory =
         File::open(DIRECTORY).map_err(|error| Error::os(format!("open {DIRECTORY}"), error))?;
-    // Two processes that both find no mount would stack two, and the names below the upper one would be hidden. The
-    // lock is on the directory's inode, which is the same above and below a bind mount.
+    // Two processes that find no mount would both mount, and the upper mount would hide the names
+    // below. The lock is on the inode of the directory, which is the same above and below.
     let _lock = Flock::lock(directory, FlockArg::LockExclusive)
         .map_err(|(_, errno)| Error::os(format!("lock {DIRECTORY}"), errno))?;
     match make_shared() {

@@ -1,6 +1,6 @@
-//! The rules of nftables, read only: what the kernel would do with a packet, for somebody else to think through.
+//! Reads the nftables ruleset.
 //!
-//! iptables of today writes the same rules. Reading needs CAP_NET_ADMIN.
+//! It includes the rules of iptables-nft. Reading needs CAP_NET_ADMIN.
 
 mod expression;
 
@@ -21,7 +21,7 @@ const GET_ELEMENTS: u16 = 13;
 /// `struct nfgenmsg`: family, version, resource.
 const HEADER_BYTES: usize = 4;
 
-/// A family of tables: which packets they see.
+/// The address family of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Family {
     /// IPv4 and IPv6.
@@ -30,11 +30,11 @@ pub enum Family {
     Ip,
     /// IPv6.
     Ip6,
-    /// Frames of a device, before anything else sees them.
+    /// Frames of one device, at its ingress or egress hook.
     Netdev,
-    /// Frames that pass a Linux bridge, or end at it.
+    /// Frames that pass or end at a Linux bridge.
     Bridge,
-    /// ARP, and what is not known here.
+    /// ARP and unknown families.
     Other(u8),
 }
 
@@ -50,7 +50,7 @@ impl Family {
         }
     }
 
-    /// Its number (NFPROTO_*), which rules see as `meta nfproto`.
+    /// Its number (NFPROTO_*), the value of `meta nfproto`.
     pub const fn number(self) -> u8 {
         match self {
             Self::Inet => 1,
@@ -62,7 +62,7 @@ impl Family {
         }
     }
 
-    /// As `nft` calls it.
+    /// Its name in `nft`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Inet => "inet",
@@ -76,62 +76,62 @@ impl Family {
     }
 }
 
-/// Where a chain begins to see packets.
+/// The hook of a base chain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hook {
-    /// NF_INET_PRE_ROUTING (0), LOCAL_IN (1), FORWARD (2), LOCAL_OUT (3), POST_ROUTING (4), INGRESS (5); of `netdev`: ingress
-    /// (0), egress (1).
+    /// NF_INET_PRE_ROUTING (0), LOCAL_IN (1), FORWARD (2), LOCAL_OUT (3), POST_ROUTING (4), INGRESS
+    /// (5); for `netdev`: ingress (0), egress (1).
     pub number: u32,
-    /// Lower ones are earlier.
+    /// Chains of lower priority come first.
     pub priority: i32,
-    /// The devices that it is for, `eth*` for all whose names begin so; none for all.
+    /// The devices of the chain, `eth*` for a prefix; empty for all devices.
     pub devices: Vec<String>,
 }
 
-/// A list of rules.
+/// A chain of rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chain {
-    /// Of its table.
+    /// The family of its table.
     pub family: Family,
     /// Its table.
     pub table: String,
     /// Its name.
     pub name: String,
-    /// `None` for one that other chains jump to.
+    /// The hook of a base chain; `None` for a regular chain, which other chains jump to.
     pub hook: Option<Hook>,
-    /// What no rule decides is dropped, not accepted.
+    /// The policy of a base chain is `drop`, not `accept`.
     pub drops: bool,
 }
 
-/// A rule: conditions and what is done, as one list.
+/// A rule: a list of expressions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// Of its table.
+    /// The family of its table.
     pub family: Family,
     /// Its table.
     pub table: String,
     /// Its chain.
     pub chain: String,
-    /// Its number in the table.
+    /// Its handle, unique in the table.
     pub handle: u64,
-    /// What it consists of.
+    /// Its expressions.
     pub expressions: Vec<Expression>,
 }
 
 /// A set of values, or a map from values to verdicts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Set {
-    /// Of its table.
+    /// The family of its table.
     pub family: Family,
     /// Its table.
     pub table: String,
     /// Its name.
     pub name: String,
-    /// Elements come in pairs: a first value, and the first one behind the range.
+    /// Elements come in pairs: the first value of a range, and the first value after it.
     pub is_interval: bool,
-    /// Values of several fields.
+    /// Values consist of several fields.
     pub is_concatenation: bool,
-    /// Of such values, how many bytes each field has; each begins at a multiple of four.
+    /// The length of each field in bytes; each field starts at a multiple of four.
     pub field_lens: Vec<usize>,
     /// Its elements, as the kernel lists them.
     pub elements: Vec<Element>,
@@ -140,35 +140,36 @@ pub struct Set {
 /// An element of a set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Element {
-    /// The value; empty for the element that stands for all others.
+    /// The value; empty for the catch-all element.
     pub key: Vec<u8>,
-    /// The last value of a range, where the set does not have pairs.
+    /// The last value of a range, where the set does not use pairs.
     pub key_end: Option<Vec<u8>>,
-    /// The first value behind a range.
+    /// It is the first value after a range.
     pub ends_interval: bool,
-    /// Stands for everything that no other element does.
+    /// It matches everything that no other element matches.
     pub is_catch_all: bool,
-    /// Of a map: what is done.
+    /// The verdict, in a verdict map.
     pub verdict: Option<Verdict>,
 }
 
-/// All rules of a namespace.
+/// The ruleset of a namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ruleset {
-    /// Chains.
+    /// The chains.
     pub chains: Vec<Chain>,
-    /// Rules, in the order of their chains.
+    /// The rules, in the order of their chains.
     pub rules: Vec<Rule>,
-    /// Sets, unnamed ones included.
+    /// The sets, including anonymous ones.
     pub sets: Vec<Set>,
 }
 
 impl Ruleset {
-    /// Reads the rules of the calling thread's namespace. Tables that are asleep are left out; a kernel without nftables has no rules.
+    /// Reads the ruleset of the calling thread's namespace, without dormant tables. It is empty on
+    /// a kernel without nftables.
     ///
     /// # Errors
-    /// [`Error::is_permission`] without CAP_NET_ADMIN; [`Error::Malformed`] when any of it cannot be understood: rules of which a part is
-    /// missing would tell something else.
+    /// [`Error::is_permission`] without CAP_NET_ADMIN. [`Error::Malformed`] when an object cannot
+    /// be decoded: an incomplete ruleset would be misleading.
     pub fn read() -> Result<Self> {
         let socket = match Requester::open(NETLINK_NETFILTER) {
             Err(error) if error.errno() == Some(libc::EPROTONOSUPPORT) => {
@@ -177,7 +178,7 @@ impl Ruleset {
             opened => Socket(opened?),
         };
         let asleep = match socket.all("list tables", GET_TABLE, table) {
-            // That is what netfilter answers for a subsystem that it does not have.
+            // netfilter answers EINVAL for a subsystem that the kernel lacks.
             Err(error) if error.errno() == Some(libc::EINVAL) => return Ok(Self::default()),
             tables => tables?,
         };
@@ -200,7 +201,7 @@ impl Ruleset {
 struct Socket(Requester);
 
 impl Socket {
-    /// All objects of a kind, each as `parse` understands its family and attributes.
+    /// Lists all objects of a kind; `parse` decodes family and attributes of each.
     fn all<T>(
         &self,
         what: &'static str,
@@ -246,7 +247,7 @@ impl Socket {
     }
 }
 
-/// Family and name of a table, and whether it is asleep.
+/// The family and name of a table, and whether it is dormant.
 fn table(family: Family, attributes: Attributes<'_>) -> Option<(Family, String, bool)> {
     const ASLEEP: u32 = 1;
     Some((family, attributes.text(1)?, attributes.be32(2).unwrap_or(0) & ASLEEP != 0))
@@ -254,7 +255,7 @@ fn table(family: Family, attributes: Attributes<'_>) -> Option<(Family, String, 
 
 fn chain(family: Family, attributes: Attributes<'_>) -> Option<Chain> {
     const DROP: u32 = 0;
-    /// A name of which only the beginning counts (Linux 6.16).
+    /// A device name of which only the prefix counts (Linux 6.16).
     const PREFIX: u16 = 2;
     let hook = attributes.nested(4).and_then(|hook| {
         let mut devices: Vec<_> = hook.text(3).into_iter().collect();

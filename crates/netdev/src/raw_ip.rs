@@ -1,13 +1,14 @@
 //! [`RawIp`]: sends packets of one IP protocol, such as GRE, and reserves the protocol.
 //!
-//! While such a socket exists the kernel does not answer packets of its protocol with "protocol unreachable" (IPv4) or
-//! "unrecognized next header" (IPv6), although its filter keeps them all from it.
+//! While such a socket exists, the kernel does not answer packets of its protocol with "protocol
+//! unreachable" (IPv4) or "unrecognized next header" (IPv6), although the socket's filter drops
+//! all.
 //!
 //! # Receiving
-//! The kernel's GRO merges TCP segments inside GRE like any others, and a raw socket would receive one packet that no
-//! wire carried, with an unfinished inner checksum and without a word about either. A
-//! [`crate::af_packet::PacketSocket`] with [`Filter::protocol_to`] receives the same packet *with* its offload state,
-//! which fits the inner frame once the outer headers are pulled off.
+//! The kernel's GRO merges TCP segments inside GRE. A raw socket would receive the merged packet
+//! with an unfinished inner checksum, and without any metadata about either. Receive with a
+//! [`crate::af_packet::PacketSocket`] and [`Filter::protocol_to`] instead: it delivers the same
+//! packet *with* its offload state, which fits the inner frame once the outer headers are removed.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +25,7 @@ use crate::{Error, Result};
 /// IP protocol number of GRE (RFC 2784).
 pub const PROTOCOL_GRE: u8 = 47;
 
-/// Where packets go, and with what in the IP header.
+/// The destination and IP header fields of packets to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawTx {
     /// The remote end point.
@@ -35,26 +36,27 @@ pub struct RawTx {
     pub ttl: Option<u8>,
 }
 
-/// A raw socket; see the module. All calls work from any thread.
+/// A raw socket for sending. All calls work from any thread.
 #[derive(Debug)]
 pub struct RawIp {
     fd: OwnedFd,
 }
 
 impl RawIp {
-    /// Opens a socket that sends packets of the IP protocol `protocol` from the address `local` of this thread's network
-    /// namespace, and reserves the protocol there. "Don't fragment" is set on what it sends.
+    /// Opens a socket that sends packets of the IP protocol `protocol` from the local address
+    /// `local` of this thread's network namespace, and reserves the protocol. "Don't fragment" is
+    /// set.
     ///
     /// # Errors
-    /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not this host's.
+    /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not local.
     pub fn open(local: IpAddr, protocol: u8) -> Result<Self> {
         let what = || format!("open a raw socket for IP protocol {protocol} on {local}");
         let os = |e| Error::os(what(), e);
         let fd = sys::socket(sys::family(local), libc::SOCK_RAW, protocol.into()).map_err(os)?;
         let set =
             |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value).map_err(os);
-        // The queue keeps its size: what came before the filter stays in it, and Linux 6.10 and later would answer if
-        // that filled it.
+        // The receive queue keeps its default size: packets from before the filter stay in it, and
+        // Linux 6.10 and later would send ICMP errors if they filled it.
         Filter::nothing().attach(&fd)?;
         if local.is_ipv4() {
             set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
@@ -65,10 +67,12 @@ impl RawIp {
         Ok(Self { fd })
     }
 
-    /// Sends one packet, the bytes of `pieces` in order behind an IP header made by the kernel; returns the bytes sent.
+    /// Sends one packet: an IP header made by the kernel, then the bytes of `pieces`. Returns the
+    /// number of bytes sent.
     ///
     /// # Errors
-    /// [`IoError::TooBig`] when it exceeds the path MTU, [`IoError::Full`], [`IoError::Unreachable`].
+    /// [`IoError::TooBig`] when it exceeds the path MTU, [`IoError::Full`],
+    /// [`IoError::Unreachable`].
     pub fn send(&self, to: &RawTx, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
         let dst = SockAddr::from(SocketAddr::new(to.dst, 0));
         let control = sys::header_control(to.dst.is_ipv4(), to.tos, to.ttl);
@@ -76,8 +80,8 @@ impl RawIp {
             .map_err(IoError::from_errno)
     }
 
-    /// Sends several packets to one destination by one system call; returns how many were sent, which is fewer than all
-    /// when one after the first is refused.
+    /// Sends several packets to one destination with one system call. Returns how many were sent:
+    /// fewer than all when one after the first is refused.
     ///
     /// # Errors
     /// As [`RawIp::send`], for the first packet.

@@ -1,7 +1,8 @@
 //! Requests to the kernel over netlink (netlink(7)), of any protocol.
 //!
 //! Calls are synchronous. The kernel answers a request before the system call that sent it returns,
-//! so reading does not wait in practice. A timeout of [`ANSWER_TIMEOUT_MS`] guards against the rest.
+//! so reading does not wait in practice. A timeout of [`ANSWER_TIMEOUT_MS`] guards against the
+//! rest.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! [`Signals`]: the signals that end or reload a daemon, as something to read in its event loop.
+//! [`Signals`]: SIGTERM, SIGINT and SIGHUP as readable events, for the event loop of a daemon.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,27 +7,28 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::{Error, Result};
 
-/// A signal to a daemon.
+/// A signal to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGTERM: stop.
     Terminate,
-    /// SIGINT: stop; somebody pressed Ctrl-C.
+    /// SIGINT: stop (Ctrl-C).
     Interrupt,
-    /// SIGHUP: read the configuration again, or the terminal is gone.
+    /// SIGHUP: reload the configuration; also sent when the terminal closes.
     Hangup,
 }
 
-/// The signals of this process, to be read; see the module.
+/// The blocked signals of this process, readable through signalfd(2).
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
 }
 
 impl Signals {
-    /// Keeps SIGTERM, SIGINT and SIGHUP from acting and makes them readable instead. Call it before any thread starts:
-    /// threads inherit it, and a signal goes to any thread that has not been told. Programs inherit it
-    /// too, unless they are started with [`crate::Netns::command`]. Dropping the value does not undo it.
+    /// Blocks SIGTERM, SIGINT and SIGHUP and makes them readable. Call it before any thread starts:
+    /// threads inherit the mask, and the kernel delivers a signal to any thread that does not block
+    /// it. Child processes inherit it too, unless started with [`crate::Netns::command`]. Dropping
+    /// the value does not unblock the signals.
     ///
     /// # Errors
     /// [`Error::Os`] when the process has too many descriptors.
@@ -73,7 +74,7 @@ mod tests {
             (signal::SIGINT, Signal::Interrupt),
             (signal::SIGHUP, Signal::Hangup),
         ] {
-            // To this thread alone, which has just blocked it.
+            // To this thread alone, which has blocked it.
             signal::raise(raised).unwrap();
             assert_eq!(signals.read().unwrap(), Some(read));
         }

@@ -1,60 +1,45 @@
-//! How the kernel spreads the packets of a device over processors: RPS, RFS and XPS, from `/sys/class/net`.
+//! How the kernel spreads the packets of a device over CPUs: RPS, RFS and XPS, from
+//! `/sys/class/net`.
 //!
-//! `/sys` shows the network namespace in which it was mounted, so another one is looked at through a mount of its own, on a thread
-//! that ends with it.
+//! `/sys` shows the network namespace in which it was mounted. Another namespace is read through a
+//! mount of its own, on a thread that ends with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, unshare};
-use nix::unistd::Pid;
+use nix::sched::{CloneFlags, unshare};
 
 use crate::netns::on_thread;
-use crate::{Error, Link, Netns, Result};
+use crate::{Error, Link, Netns, Result, cpu};
 
 const SYS: &str = "/sys";
 
-/// A set of processors, as the kernel writes one: hexadecimal words of 32 bits with commas between them.
+/// A set of CPUs, formatted as the kernel does: hexadecimal words of 32 bits with commas between.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CpuMask(Vec<u32>);
 
 impl CpuMask {
-    /// Reads `ff,00000003`: the last word has the processors 0 to 31.
+    /// Parses `ff,00000003`; the last word holds the CPUs 0 to 31.
     pub fn parse(text: &str) -> Option<Self> {
         let words = text.trim().rsplit(',').map(|word| u32::from_str_radix(word, 16).ok());
         words.collect::<Option<Vec<_>>>().map(Self)
     }
 
-    /// The processors that this process may use: those that are online, without those that are set aside for others.
+    /// The CPUs that the calling thread may use: those that are online and in its affinity mask.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel refuses.
     pub fn allowed() -> Result<Self> {
-        let what = "list the processors of this process";
-        let set = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| Error::os(what, errno))?;
-        Ok((0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect())
+        Ok(cpu::usable()?.into_iter().collect())
     }
 
-    /// These processors.
-    pub fn of(cpus: impl IntoIterator<Item = usize>) -> Self {
-        let mut words = vec![0];
-        for cpu in cpus {
-            let word = cpu / 32;
-            if word >= words.len() {
-                words.resize(word + 1, 0);
-            }
-            words[word] |= 1 << (cpu % 32);
-        }
-        Self(words)
-    }
-
-    /// How many processors it has.
+    /// The number of CPUs.
     pub fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Its processors, in order.
+    /// The CPUs in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
             (0..32).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 32 + bit)
@@ -86,29 +71,30 @@ impl std::fmt::Display for CpuMask {
     }
 }
 
-/// How the packets of one receive queue are spread.
+/// The packet steering of one receive queue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RxQueue {
-    /// RPS: processors that the kernel hands packets to; none for the one that got the interrupt.
+    /// RPS: the CPUs that process the packets; empty for the CPU that got the interrupt.
     pub rps_cpus: CpuMask,
-    /// RFS: flows of which the kernel remembers where their programs run; 0 without.
+    /// RFS: the size of the flow table; 0 when it is off.
     pub rps_flows: u32,
 }
 
-/// The queues of a device.
+/// The packet steering of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steering {
     /// Receive queues, in order.
     pub rx: Vec<RxQueue>,
-    /// XPS of transmit queues, in order: which processors use it; `None` where there is one queue only.
+    /// XPS of the transmit queues, in order: the CPUs that use each; `None` with a single queue.
     pub tx: Vec<Option<CpuMask>>,
 }
 
 impl Steering {
-    /// Reads how the packets of `link`, which is of the calling thread's namespace, are spread.
+    /// Reads the packet steering of `link`, a link of the calling thread's namespace.
     ///
     /// # Errors
-    /// [`Error::is_permission`] when `/sys` shows another namespace and this process may not mount its own.
+    /// [`Error::is_permission`] when `/sys` shows another namespace and this process may not mount
+    /// its own.
     pub fn read(link: &Link) -> Result<Self> {
         with_sys(link, |folder| Ok(Self::in_folder(folder)))
     }
@@ -133,7 +119,8 @@ impl Steering {
     /// Sets RPS of a receive queue of `link`.
     ///
     /// # Errors
-    /// [`Error::is_permission`] without the privilege, [`Error::is_not_found`] when there is no such queue.
+    /// [`Error::is_permission`] without the privilege, [`Error::is_not_found`] when there is no
+    /// such queue.
     pub fn set_rps(link: &Link, queue: usize, cpus: &CpuMask) -> Result<()> {
         with_sys(link, |folder| {
             fs::write(folder.join(format!("queues/rx-{queue}/rps_cpus")), cpus.to_string())
@@ -142,10 +129,10 @@ impl Steering {
     }
 }
 
-/// Does `work` with the folder of a link of this thread's namespace under `/sys/class/net`.
+/// Calls `work` with the directory of a link of this thread's namespace under `/sys/class/net`.
 fn with_sys<R: Send>(link: &Link, work: impl FnOnce(&Path) -> Result<R> + Send) -> Result<R> {
     let folder = Path::new(SYS).join("class/net").join(&link.name);
-    // Two namespaces may have links of one name and number; hardly with one address.
+    // Two namespaces may have links of the same name and index, but hardly with the same address.
     let is_own = |path: &str, value: String| {
         fs::read_to_string(folder.join(path)).is_ok_and(|text| text.trim() == value)
     };
@@ -155,7 +142,7 @@ fn with_sys<R: Send>(link: &Link, work: impl FnOnce(&Path) -> Result<R> + Send) 
     let netns = Netns::current()?;
     on_thread(move || {
         netns.enter_thread()?;
-        let what = "look at /sys of this namespace";
+        let what = "mount /sys for this namespace";
         unshare(CloneFlags::CLONE_NEWNS).map_err(|errno| Error::os(what, errno))?;
         let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>)
@@ -186,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn processors_fill_words() {
+    fn masks_are_written_in_words_of_32_bits() {
         let shown = [0, 1, 2, 32, 33].map(|count| (0..count).collect::<CpuMask>().to_string());
         assert_eq!(shown, ["0", "1", "3", "ffffffff", "1,ffffffff"]);
         assert_eq!([1, 3, 40].into_iter().collect::<CpuMask>().to_string(), "100,0000000a");
     }
 
     #[test]
-    fn processors_of_this_process_are_those_it_is_kept_on() {
+    fn allowed_cpus_are_those_of_the_affinity_mask() {
         let all = CpuMask::allowed().unwrap();
         let last = all.iter().last().unwrap();
         std::thread::spawn(move || {

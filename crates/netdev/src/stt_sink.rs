@@ -1,10 +1,10 @@
-//! [`SttSink`]: keeps the host's own TCP from answering STT.
+//! [`SttSink`]: keeps the host's TCP from answering STT.
 //!
-//! STT segments look like TCP to port 7471, for which this host has no connection: its stack would answer each with a reset.
-//! The sink is a listening TCP socket on that port whose filter accepts nothing. The kernel looks for a socket first and asks its
-//! filter before it thinks of a reset, so the segments end there silently, while packet sockets have received
-//! their copies. It needs no rules in any table, reserves the port against others, and vanishes with the process, however
-//! that ends.
+//! STT segments look like TCP to port 7471, for which this host has no connection: its TCP would
+//! answer each with a reset. The sink is a listening TCP socket on that port whose filter drops
+//! everything. The kernel looks up a socket and applies its filter before it sends a reset. So the
+//! segments end there silently, after packet sockets have received their copies. The sink needs no
+//! firewall rules, reserves the port, and vanishes with the process.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use crate::filter::Filter;
 use crate::sys::{self, SockAddr};
 use crate::{Error, Result};
 
-/// A sink for TCP segments to one address and port; see the module. It acts until it is dropped.
+/// Swallows TCP segments to one address and port until it is dropped.
 #[derive(Debug)]
 pub struct SttSink {
     _fd: OwnedFd,
@@ -23,7 +23,8 @@ impl SttSink {
     /// Swallows all TCP segments to `local` in this thread's network namespace.
     ///
     /// # Errors
-    /// [`Error::Os`]: EADDRINUSE when something listens there, EADDRNOTAVAIL when the address is not this host's.
+    /// [`Error::Os`]: EADDRINUSE when the port is in use, EADDRNOTAVAIL when the address is not
+    /// local.
     pub fn bind(local: SocketAddr) -> Result<Self> {
         let os = |e| Error::os(format!("reserve TCP {local} for STT"), e);
         let fd = sys::socket(sys::family(local.ip()), libc::SOCK_STREAM, 0).map_err(os)?;
@@ -31,7 +32,7 @@ impl SttSink {
             let (level, name): (_, libc::c_int) = (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
             sys::set_option(fd.as_fd(), level, name, 1 as libc::c_int).map_err(os)?;
         }
-        // In place before the socket can be found.
+        // Attached before the socket can be found.
         Filter::nothing().attach(&fd)?;
         sys::bind(fd.as_fd(), &SockAddr::from(local)).map_err(os)?;
         // SAFETY: no pointers.

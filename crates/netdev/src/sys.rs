@@ -1,6 +1,7 @@
-//! System calls on the packet path: one function per call, `unsafe` confined to them, everything around them safe.
+//! System calls of the packet path. Each function wraps one call; only these functions need
+//! `unsafe`.
 //!
-//! Control messages and socket addresses are written to and read from plain byte arrays, so that only the calls themselves
+//! Control messages and socket addresses are plain byte arrays, so that only the calls themselves
 //! need `unsafe`.
 
 use std::io::{self, IoSlice};
@@ -14,7 +15,7 @@ use packet::PacketBuf;
 
 use crate::batch::Messages;
 
-/// The value of a system call that reports failure as -1.
+/// Converts the result of a system call that reports failure as -1.
 pub(crate) fn cvt(ret: isize) -> Result<usize, i32> {
     usize::try_from(ret).map_err(|_| errno())
 }
@@ -24,7 +25,7 @@ pub(crate) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// A new non-blocking socket that is not inherited by child processes.
+/// Opens a non-blocking socket that child processes do not inherit.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers; a descriptor returned by socket() is ours alone.
@@ -34,7 +35,7 @@ pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<
     }
 }
 
-/// Plain data that the kernel may read from or write to byte by byte.
+/// Plain data that the kernel may read and write byte by byte.
 ///
 /// # Safety
 /// Every bit pattern is a valid value, and there is no padding.
@@ -76,14 +77,15 @@ pub(crate) fn option<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) ->
     // SAFETY: all-zero is a valid T (`Plain`).
     let mut value: T = unsafe { mem::zeroed() };
     let mut len = mem::size_of::<T>() as libc::socklen_t;
-    // SAFETY: pointer and length describe `value`; the kernel writes at most `len` bytes, and any bytes are a valid T.
+    // SAFETY: pointer and length describe `value`; the kernel writes at most `len` bytes, and any
+    // bytes are a valid T.
     let ret = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, name, ptr::from_mut(&mut value).cast(), &mut len)
     };
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Room for any socket address this crate uses, as the kernel lays it out.
+/// A socket address as the kernel lays it out, of any family that this crate uses.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct SockAddr {
@@ -94,14 +96,15 @@ pub(crate) struct SockAddr {
 impl SockAddr {
     pub(crate) const EMPTY: Self = Self { bytes: [0; 32], len: 0 };
 
-    /// The address of a link, for all protocols (`sockaddr_ll`).
+    /// The address of a link for all protocols (`sockaddr_ll`).
     pub(crate) fn link(ifindex: u32) -> Self {
         let mut addr = Self::link_to_send_by(ifindex);
         addr.bytes[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
         addr
     }
 
-    /// The same without a protocol: whoever is bound to it receives nothing, and costs a received frame nothing.
+    /// The same for protocol 0: a socket bound to it receives nothing, and does not slow down the
+    /// receive path.
     pub(crate) fn link_to_send_by(ifindex: u32) -> Self {
         let mut addr = Self::EMPTY;
         addr.bytes[0..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
@@ -110,12 +113,12 @@ impl SockAddr {
         addr
     }
 
-    /// The interface index in the address of a link.
+    /// The interface index in a link address.
     pub(crate) fn ifindex(&self) -> i32 {
         i32::from_ne_bytes([self.bytes[4], self.bytes[5], self.bytes[6], self.bytes[7]])
     }
 
-    /// The IP address and port, if it is one.
+    /// The IP address and port, for an IP address.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         let b = &self.bytes;
         let port = u16::from_be_bytes([b[2], b[3]]);
@@ -161,7 +164,7 @@ impl From<SocketAddr> for SockAddr {
     }
 }
 
-/// The address family of `ip` as `socket` takes it.
+/// The address family of `ip`.
 pub(crate) fn family(ip: IpAddr) -> c_int {
     if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
 }
@@ -182,7 +185,7 @@ pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SockAddr> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(addr) }
 }
 
-/// Messages that the kernel dropped on this socket, modulo 2^32 (SO_MEMINFO, SK_MEMINFO_DROPS).
+/// The number of messages that the kernel dropped on this socket, modulo 2^32 (SO_MEMINFO).
 pub(crate) fn dropped(fd: BorrowedFd<'_>) -> io::Result<u32> {
     const SO_MEMINFO: c_int = 55;
     const SK_MEMINFO_DROPS: usize = 8;
@@ -190,7 +193,7 @@ pub(crate) fn dropped(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(values[SK_MEMINFO_DROPS])
 }
 
-/// Control messages, to send or as received (`struct cmsghdr` and data, each padded to 8 bytes).
+/// Control messages to send or received (`struct cmsghdr` and data, each padded to 8 bytes).
 #[repr(C, align(8))]
 pub(crate) struct Control {
     bytes: [u8; 128],
@@ -204,7 +207,7 @@ impl Control {
         Self { bytes: [0; 128], len: 0 }
     }
 
-    /// Appends a message. All messages that one packet needs fit; what would not is left out.
+    /// Appends a message. The messages of one packet always fit; one that does not is left out.
     pub(crate) fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let len = CMSG_HEADER + data.len();
         if let Some(room) = self.bytes.get_mut(self.len..self.len + len.next_multiple_of(8)) {
@@ -231,7 +234,7 @@ impl Control {
     }
 }
 
-/// Control messages that set fields of the IP header: DSCP and ECN, and TTL or hop limit unless it is the host's default.
+/// Control messages that set TOS or traffic class, and TTL or hop limit unless it is `None`.
 pub(crate) fn header_control(v4: bool, tos: u8, ttl: Option<u8>) -> Control {
     let mut control = Control::new();
     let (level, tos_name, ttl_name) = if v4 {
@@ -248,7 +251,7 @@ pub(crate) fn header_control(v4: bool, tos: u8, ttl: Option<u8>) -> Control {
     control
 }
 
-/// The integer in a control message of 1 or 4 bytes: the kernel uses both, for the same option in the two IP versions.
+/// The integer in a control message of 1 or 4 bytes: IPv4 and IPv6 use different sizes.
 pub(crate) fn control_int(data: &[u8]) -> Option<u32> {
     match *data {
         [byte] => Some(u32::from(byte)),
@@ -257,15 +260,15 @@ pub(crate) fn control_int(data: &[u8]) -> Option<u32> {
     }
 }
 
-/// A `msghdr` of nothing.
+/// A zeroed `msghdr`.
 pub(crate) fn empty_msghdr() -> msghdr {
     // SAFETY: a msghdr is integers and pointers; all zero means none of each.
     unsafe { mem::zeroed() }
 }
 
-/// What [`recvmsg`] found.
+/// The result of [`recvmsg`].
 pub(crate) struct Received {
-    /// Bytes of the message, which with MSG_TRUNC may exceed the room that was given.
+    /// Length of the message; with MSG_TRUNC it may exceed the buffer.
     pub(crate) len: usize,
     /// `msg_flags`.
     pub(crate) flags: c_int,
@@ -287,8 +290,8 @@ pub(crate) fn recvmsg(
     msg.msg_iovlen = parts.len();
     msg.msg_control = control.bytes.as_mut_ptr().cast::<c_void>();
     msg.msg_controllen = control.bytes.len();
-    // SAFETY: name, iovecs (IoSliceMut has the layout of iovec) and control describe memory that is exclusively borrowed
-    // through the call, with its true lengths.
+    // SAFETY: name, iovecs (IoSliceMut has the layout of iovec) and control describe memory that is
+    // exclusively borrowed during the call, with its true lengths.
     let ret = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut msg, libc::MSG_TRUNC) };
     match cvt(ret) {
         Ok(len) => {
@@ -303,7 +306,7 @@ pub(crate) fn recvmsg(
     }
 }
 
-/// Sends one message; returns the bytes taken.
+/// Sends one message; returns the number of bytes sent.
 pub(crate) fn sendmsg(
     fd: BorrowedFd<'_>,
     parts: &[IoSlice<'_>],
@@ -312,12 +315,12 @@ pub(crate) fn sendmsg(
 ) -> Result<usize, i32> {
     let mut msg = empty_msghdr();
     fill_msghdr(&mut msg, parts, to, control);
-    // SAFETY: name, iovecs (IoSlice has the layout of iovec) and control describe borrowed memory with its true
-    // lengths, which sendmsg only reads.
+    // SAFETY: name, iovecs (IoSlice has the layout of iovec) and control describe borrowed memory
+    // with its true lengths, which sendmsg only reads.
     cvt(unsafe { libc::sendmsg(fd.as_raw_fd(), &msg, libc::MSG_NOSIGNAL) })
 }
 
-/// Points `msg` at a message to send. The message must not be used after any of the arguments.
+/// Points `msg` at a message to send. `msg` must not be used after any of the arguments is gone.
 pub(crate) fn fill_msghdr(
     msg: &mut msghdr,
     parts: &[IoSlice<'_>],
@@ -336,8 +339,8 @@ pub(crate) fn fill_msghdr(
     }
 }
 
-/// Sends messages, all to one destination with the same control messages; returns how many were taken, which is fewer
-/// than all when one after the first failed.
+/// Sends messages to one destination with the same control messages. Returns how many were sent:
+/// fewer than all when one after the first failed.
 pub(crate) fn sendmmsg(
     fd: BorrowedFd<'_>,
     messages: &Messages<'_>,
@@ -351,33 +354,34 @@ pub(crate) fn sendmmsg(
         fill_msghdr(&mut header.msg_hdr, pieces, to, control);
         count += 1;
     }
-    // SAFETY: the first `count` headers are initialised and describe borrowed memory with its true lengths, which
-    // sendmmsg only reads, except for `msg_len` of the headers.
+    // SAFETY: the first `count` headers are initialised and describe borrowed memory with its true
+    // lengths. sendmmsg only reads it, and writes `msg_len` of the headers.
     cvt(unsafe {
         let headers = headers.as_mut_ptr().cast::<mmsghdr>();
         libc::sendmmsg(fd.as_raw_fd(), headers, count, libc::MSG_NOSIGNAL) as isize
     })
 }
 
-/// The most messages one [`recvmmsg`] reads.
+/// The maximum number of messages that one [`recvmmsg`] reads.
 pub(crate) const RX_BATCH: usize = 64;
 
-/// What [`recvmmsg`] tells of one message.
+/// One message of [`recvmmsg`].
 pub(crate) struct BatchEntry<'a, const HEADER: usize> {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub(crate) index: usize,
     /// The first bytes of the message, which are not in `packet`.
     pub(crate) header: &'a [u8; HEADER],
-    /// Where the rest was received; its length is yet to be set.
+    /// The buffer of the rest; its length is not yet set.
     pub(crate) packet: &'a mut PacketBuf,
-    /// Length, header included, and flags.
+    /// Length, including the header, and flags.
     pub(crate) received: Received,
     pub(crate) from: &'a SockAddr,
     pub(crate) control: &'a Control,
 }
 
-/// Receives up to [`RX_BATCH`] messages, one per packet, behind the usual headroom; returns how many. The first `HEADER`
-/// bytes of each are kept apart. `sink` is told of each in order and sets the length of the packet.
+/// Receives up to [`RX_BATCH`] messages, one per packet, after the default headroom; returns how
+/// many. The first `HEADER` bytes of each message go to a separate buffer. `sink` is called for
+/// each message in order, and sets the length of the packet.
 pub(crate) fn recvmmsg<const HEADER: usize>(
     fd: BorrowedFd<'_>,
     packets: &mut [PacketBuf],
@@ -391,8 +395,9 @@ pub(crate) fn recvmmsg<const HEADER: usize>(
         let slot = slot.write(RxSlot::new(packet.spare_mut()));
         message.write(mmsghdr { msg_hdr: slot.message(), msg_len: 0 });
     }
-    // SAFETY: the first `count` messages are initialised; each describes its own slot and packet storage with true
-    // lengths, all exclusively borrowed here, not moved, and untouched until the call returns.
+    // SAFETY: the first `count` messages are initialised. Each describes its own slot and packet
+    // storage with true lengths, all exclusively borrowed, not moved, and untouched until the call
+    // returns.
     let ret = unsafe {
         let messages = messages.as_mut_ptr().cast::<mmsghdr>();
         libc::recvmmsg(fd.as_raw_fd(), messages, count as u32, libc::MSG_TRUNC, ptr::null_mut())
@@ -415,7 +420,7 @@ pub(crate) fn recvmmsg<const HEADER: usize>(
     Ok(taken)
 }
 
-/// What one message of a batch is received into, besides its packet.
+/// The buffers of one message of a batch, besides its packet.
 struct RxSlot<const HEADER: usize> {
     parts: [iovec; 2],
     header: [u8; HEADER],
@@ -424,7 +429,7 @@ struct RxSlot<const HEADER: usize> {
 }
 
 impl<const HEADER: usize> RxSlot<HEADER> {
-    /// A slot for a message whose bytes behind the header go to `room`.
+    /// A slot for a message whose bytes after the header go to `room`.
     fn new(room: &mut [u8]) -> Self {
         let none = iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let body = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -436,10 +441,10 @@ impl<const HEADER: usize> RxSlot<HEADER> {
         }
     }
 
-    /// A `msghdr` that describes this slot, valid as long as it is not moved.
+    /// A `msghdr` that describes this slot. It is valid as long as the slot is not moved.
     fn message(&mut self) -> msghdr {
         self.parts[0] = iovec { iov_base: self.header.as_mut_ptr().cast(), iov_len: HEADER };
-        // Without a header only the second part counts.
+        // Without a header, only the second iovec is used.
         let unused = usize::from(HEADER == 0);
         let mut msg = empty_msghdr();
         msg.msg_name = self.from.bytes.as_mut_ptr().cast();

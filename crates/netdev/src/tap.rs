@@ -1,12 +1,13 @@
-//! [`Tap`]: the host's end of a virtual Ethernet interface, whose other end is a guest's.
+//! [`Tap`]: the host's end of a virtual Ethernet interface, whose other end belongs to a guest.
 //!
-//! Frames cross with a virtio-net header, so 64 KiB super-packets and unfinished checksums pass whole, one system call each.
-//! The interface is made in the network namespace of the thread that opens it and disappears when the [`Tap`] is dropped;
-//! reading and writing work from any thread.
+//! Frames carry a virtio-net header, so that 64-KiB super-packets and unfinished checksums pass
+//! with one system call each. The interface is created in the network namespace of the thread that
+//! opens it, and disappears when the [`Tap`] is dropped. All calls work from any thread.
 //!
-//! An open TAP keeps the namespace *where it was opened* alive, so a guest whose TAP was opened inside its namespace can
-//! never vanish. Open it outside and move the interface in ([`crate::Netlink::move_to`]): then the end of the guest's
-//! namespace deletes the interface, and the next call says [`IoError::DeviceGone`].
+//! An open TAP keeps the namespace *where it was opened* alive. A guest's namespace could therefore
+//! never end if its TAP was opened inside. Open it outside and move the interface in
+//! ([`crate::Netlink::move_to`]): the end of the guest's namespace then deletes the interface, and
+//! the next call returns [`IoError::DeviceGone`].
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,19 +25,19 @@ const TUN_F_UDP_SEGMENT: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 const TUN_F_BASE: libc::c_uint =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 
-/// A TAP interface; see the module.
+/// A TAP interface.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
     udp_segmentation: bool,
 }
 
-/// True when this kernel's TAPs take super-packets that are already in a UDP tunnel (TUN_F_UDP_TUNNEL_GSO, Linux 6.17). Tried on an
-/// interface in a namespace of its own, which nobody sees.
+/// True when this kernel's TAPs accept super-packets that are already in a UDP tunnel
+/// (TUN_F_UDP_TUNNEL_GSO, Linux 6.17). Tested on an interface in a temporary namespace.
 ///
 /// # Errors
-/// [`Error::is_permission`] without the privilege to make either.
-pub fn takes_tunnel_segmentation() -> Result<bool> {
+/// [`Error::is_permission`] without CAP_NET_ADMIN and CAP_SYS_ADMIN.
+pub fn supports_tunnel_gso() -> Result<bool> {
     const TUN_F_UDP_TUNNEL_GSO: libc::c_uint = 0x080;
     crate::netns::on_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)
@@ -51,24 +52,25 @@ pub fn takes_tunnel_segmentation() -> Result<bool> {
     })
 }
 
-/// The most queues of one interface (the kernel's MAX_TAP_QUEUES).
+/// The maximum number of queues of one interface (the kernel's MAX_TAP_QUEUES).
 pub const MAX_QUEUES: usize = 256;
 
 impl Tap {
-    /// Makes the interface `name` (1 to 15 bytes; a `%d` in it is replaced by a free number) in the network namespace of
-    /// this thread, or attaches to it when it exists without an owner. It is not persistent: dropping the `Tap` removes it.
+    /// Creates the interface `name` in the network namespace of this thread, or attaches to it when
+    /// it exists without an owner. `name` has 1 to 15 bytes; a `%d` in it is replaced by a free
+    /// number. Dropping the `Tap` removes the interface.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that cannot be one, [`Error::Os`] when the kernel refuses (EPERM without
-    /// CAP_NET_ADMIN, EBUSY when another process holds the interface).
+    /// [`Error::Invalid`] for an invalid name. [`Error::Os`]: EPERM without CAP_NET_ADMIN, EBUSY
+    /// when another process holds the interface.
     pub fn open(name: &str) -> Result<Self> {
         Self::attach(name, 0)
     }
 
-    /// [`Tap::open`] with `count` queues, one `Tap` each, for as many threads. The kernel keeps a flow in one queue: the one
-    /// that frames of the other direction were last sent to, or else one chosen by the flow's hash. The
-    /// interface is removed when the last of them is dropped. It can only be attached to by whoever asks for several queues,
-    /// too, unless `count` is 1.
+    /// Like [`Tap::open`], with `count` queues, one `Tap` per thread. The kernel keeps a flow in
+    /// one queue: the queue that last sent frames of the reverse direction, or one chosen by flow
+    /// hash. Dropping the last queue removes the interface. With `count` above 1, only multi-queue
+    /// openers can attach to it.
     ///
     /// # Errors
     /// [`Error::Invalid`] unless `count` is 1 to [`MAX_QUEUES`]; as [`Tap::open`] otherwise.
@@ -81,7 +83,7 @@ impl Tap {
             return Ok(vec![Self::open(name)?]);
         }
         let mut queues = vec![Self::attach(name, libc::IFF_MULTI_QUEUE)?];
-        // Where a number was to be found for the name, it is known now.
+        // A `%d` in the name has been replaced by now.
         let name = queues.iter().map(Self::name).collect::<Result<String>>()?;
         for _ in 1..count {
             queues.push(Self::attach(&name, libc::IFF_MULTI_QUEUE)?);
@@ -89,28 +91,32 @@ impl Tap {
         Ok(queues)
     }
 
-    /// Makes the interface `name` in the network namespace of this thread for somebody else to open, such as a virtual machine:
-    /// it stays until [`Tap::release`]. It may be there already, and in use.
+    /// Creates the persistent interface `name` in the network namespace of this thread for another
+    /// program, such as a VM. It stays until [`Tap::delete_persistent`]. It may already exist and
+    /// be in use.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the name cannot be one, or is that of something else; otherwise as [`Tap::open`], but for EBUSY.
-    pub fn provide(name: &str) -> Result<()> {
+    /// [`Error::Invalid`] when the name is invalid or that of another device; otherwise as
+    /// [`Tap::open`], except EBUSY.
+    pub fn create_persistent(name: &str) -> Result<()> {
         match Self::attach(name, 0) {
             Ok(tap) => tap.set_persistent(name, true),
             Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
             Err(error) if error.errno() == Some(libc::EINVAL) => Err(Error::invalid(
                 format!("create TAP {name}"),
-                "there is an interface of that name that is no TAP of one queue: remove it, or give one of the two another name",
+                "the name is used by an interface that is not a single-queue TAP: \
+                 remove that interface, or choose another name",
             )),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes an interface that [`Tap::provide`] has made, unless somebody has it open: then it stays, and false is returned.
+    /// Removes an interface of [`Tap::create_persistent`]. Returns false when a program has it
+    /// open; then it stays.
     ///
     /// # Errors
-    /// As [`Tap::open`], but for EBUSY.
-    pub fn release(name: &str) -> Result<bool> {
+    /// As [`Tap::open`], except EBUSY.
+    pub fn delete_persistent(name: &str) -> Result<bool> {
         match Self::attach(name, 0) {
             Ok(tap) => tap.set_persistent(name, false).map(|()| true),
             Err(error) if error.errno() == Some(libc::EBUSY) => Ok(false),
@@ -124,10 +130,10 @@ impl Tap {
             libc::ioctl(self.fd.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(persistent))
         })
         .map(drop)
-        .map_err(|e| Error::os(format!("keep TAP {name}"), e))
+        .map_err(|e| Error::os(format!("set TAP {name} persistent to {persistent}"), e))
     }
 
-    /// Makes the interface, or one more queue of it.
+    /// Creates the interface, or one more queue of it.
     fn attach(name: &str, flags: libc::c_int) -> Result<Self> {
         let what = || format!("create TAP {name}");
         let mut request = interface_request(name)?;
@@ -147,7 +153,7 @@ impl Tap {
                 libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags))
             })
         };
-        // Linux before 6.2 does not know the UDP flags and refuses the whole set.
+        // Linux before 6.2 refuses the whole set of flags because of the UDP ones.
         let udp_segmentation = offload(TUN_F_BASE | TUN_F_UDP_SEGMENT).is_ok();
         if !udp_segmentation {
             offload(TUN_F_BASE).map_err(|e| Error::os(what(), e))?;
@@ -155,15 +161,15 @@ impl Tap {
         Ok(Self { fd, udp_segmentation })
     }
 
-    /// True when the guest's side may hand over UDP super-packets ([`packet::GsoKind::UdpL4`]; Linux 6.2 and later).
+    /// True when the guest may send UDP super-packets ([`packet::GsoKind::UdpL4`]; Linux 6.2).
     pub fn udp_segmentation(&self) -> bool {
         self.udp_segmentation
     }
 
-    /// The present name of the interface, which may have been renamed.
+    /// The current name of the interface, which may have been renamed.
     ///
     /// # Errors
-    /// [`Error::Os`] when the interface is gone.
+    /// [`Error::Os`] when the interface no longer exists.
     pub fn name(&self) -> Result<String> {
         let mut request = interface_request("")?;
         // SAFETY: TUNGETIFF writes one ifreq.
@@ -173,32 +179,36 @@ impl Tap {
         Ok(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
     }
 
-    /// The index of the interface in the namespace of the *calling* thread, which must be where the interface is.
+    /// The interface index. The *calling* thread must be in the namespace of the interface.
     ///
     /// # Errors
-    /// [`Error::Os`] when the interface is gone or in another namespace.
+    /// [`Error::Os`] when the interface no longer exists or is in another namespace.
     pub fn ifindex(&self) -> Result<Ifindex> {
         let name = self.name()?;
         index_of(&name)
     }
 
-    /// Reads the next frame that the guest sent into `packet`, behind the usual headroom, with its offload state. `None`
-    /// when there is none. VLAN tags are in the bytes. `packet` should hold [`PacketBuf::MAX_FRAME`] bytes: the kernel
-    /// cuts a longer frame without a word.
+    /// Reads the next frame that the guest sent into `packet`, after the default headroom, with its
+    /// offload state. `None` when there is none. VLAN tags are part of the frame. `packet` should
+    /// hold [`PacketBuf::MAX_FRAME`] bytes: the kernel truncates a longer frame silently.
     ///
     /// # Errors
     /// [`IoError::DeviceGone`] when the interface was deleted.
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<()>> {
-        self.recv_behind(PacketBuf::HEADROOM, packet)
+        self.recv_with_headroom(PacketBuf::HEADROOM, packet)
     }
 
-    /// The same, behind as much headroom as is said: for who takes a header off that is no part of the frame.
+    /// The same with another headroom, for a reader that then removes a header of its own.
     ///
     /// # Errors
     /// As [`Tap::recv`].
     #[inline]
-    pub fn recv_behind(&self, headroom: usize, packet: &mut PacketBuf) -> IoResult<Option<()>> {
+    pub fn recv_with_headroom(
+        &self,
+        headroom: usize,
+        packet: &mut PacketBuf,
+    ) -> IoResult<Option<()>> {
         packet.reset(headroom);
         let mut header = [0; VNET_LEN];
         let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(packet.spare_mut())];
@@ -212,11 +222,12 @@ impl Tap {
         }
     }
 
-    /// Hands `packet` to the guest, as it is: a super-packet and an unfinished checksum stay such.
+    /// Sends `packet` to the guest unchanged, including super-packets and unfinished checksums.
     ///
     /// # Errors
-    /// [`IoError::LinkDown`] while the interface is down, [`IoError::Full`] when the kernel has no memory,
-    /// [`IoError::TooBig`] above 1023 pieces, [`IoError::DeviceGone`] when the interface was deleted.
+    /// [`IoError::LinkDown`] while the interface is down, [`IoError::Full`] when the kernel has no
+    /// memory, [`IoError::TooBig`] above 1023 pieces, [`IoError::DeviceGone`] after the interface
+    /// was deleted.
     #[inline]
     pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
         let mut header = [0; VNET_LEN];
@@ -227,7 +238,7 @@ impl Tap {
         }
         match sys::writev(self.fd.as_fd(), parts.as_slice()) {
             Ok(_) => Ok(()),
-            // The TUN driver's word for an interface that is not up.
+            // The TUN driver returns EIO while the interface is down.
             Err(libc::EIO) => Err(IoError::LinkDown),
             Err(errno) => Err(IoError::from_errno(errno)),
         }
@@ -264,7 +275,7 @@ fn open_control() -> Result<OwnedFd> {
 }
 
 fn interface_request(name: &str) -> Result<libc::ifreq> {
-    // SAFETY: an ifreq is integers, for which zero is a value.
+    // SAFETY: an ifreq consists of integers, for which zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() || name.bytes().any(|b| b == 0 || b == b'/') {
         let what = format!("create TAP {name}");

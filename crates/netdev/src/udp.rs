@@ -1,11 +1,14 @@
-//! UDP as an underlay: [`UdpUnderlay`] receives the datagrams of a tunnel's port, [`TxPool`] sends from many source ports.
+//! UDP sockets of the underlay: [`UdpUnderlay`] receives on a tunnel's port, [`TxPool`] sends from
+//! many source ports.
 //!
-//! Both move *trains*: up to 64 (128 on newer kernels) datagrams of equal size, only the last of which may be shorter, in one system
-//! call (UDP_SEGMENT, UDP_GRO). The kernel or the NIC cuts and merges them.
+//! Both process *trains*: up to 64 (128 on newer kernels) datagrams of equal size, only the last of
+//! which may be shorter, in one system call (UDP_SEGMENT, UDP_GRO). The kernel or the NIC segments
+//! and coalesces them.
 //!
-//! All sockets set "don't fragment" and obey the kernel's knowledge of the path MTU (IP_PMTUDISC_DO): a datagram that is
-//! too long is refused with [`IoError::TooBig`], including after an ICMP "packet too big" from the path, and
-//! [`crate::Netlink::route_get`] then tells the limit. (IP_PMTUDISC_PROBE would keep sending into the black hole.)
+//! All sockets set "don't fragment" and obey the path MTU that the kernel knows (IP_PMTUDISC_DO). A
+//! datagram that is too long fails with [`IoError::TooBig`], also after an ICMP "packet too big",
+//! and [`crate::Netlink::route_get`] then returns the path MTU. (IP_PMTUDISC_PROBE would keep
+//! sending into the black hole.)
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,24 +30,25 @@ const UDP_SEGMENT: c_int = 103;
 const UDP_GRO: c_int = 104;
 const SO_BINDTOIFINDEX: c_int = 62;
 
-/// The most payload of one datagram or train: the 16-bit length of IPv4 less its header and UDP's. (IPv6 could carry 20 bytes more,
-/// which is not worth a difference.)
+/// The maximum payload of one datagram or train: the 16-bit length of IPv4, less the IPv4 and UDP
+/// headers. IPv6 could carry 20 bytes more.
 pub const MAX_TRAIN_BYTES: usize = 65_507;
 
-/// How a receiving socket is made.
+/// Options of a receiving socket.
 #[derive(Debug, Clone, Copy)]
 pub struct UdpOptions {
-    /// Let the kernel merge datagrams into trains.
+    /// Let the kernel coalesce datagrams to trains (UDP_GRO).
     pub gro: bool,
-    /// Accept datagrams without a checksum over IPv6, as RFC 6936 allows for tunnels. Over IPv4 they always are.
+    /// Accept datagrams without checksum over IPv6, as RFC 6936 permits for tunnels. Over IPv4 they
+    /// are always accepted.
     pub zero_checksum_v6: bool,
-    /// Bytes of received datagrams that may wait in the kernel.
+    /// Size of the receive queue in bytes.
     pub rx_queue_bytes: u32,
-    /// Receive only what arrives by this interface. A guest whose interface the host's stack hears could otherwise forge
-    /// datagrams of a remote end point.
+    /// Receive only on this interface. Otherwise a guest whose interface has an IP stack on the
+    /// host could forge datagrams of a remote end point.
     pub device: Option<Ifindex>,
-    /// Tell the TTL or hop limit of what is received: [`RxTrain::ttl`]. It costs about 20 ns for each train or single datagram,
-    /// a fifteenth of what receiving a small one costs.
+    /// Report the TTL or hop limit: [`RxTrain::ttl`]. It costs about 20 ns per train or single
+    /// datagram, a fifteenth of receiving a small one.
     pub ttl: bool,
 }
 
@@ -60,24 +64,25 @@ impl Default for UdpOptions {
     }
 }
 
-/// What is known about a received datagram or train besides its bytes.
+/// Metadata of a received datagram or train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RxTrain {
     /// The sender.
     pub source: SocketAddr,
-    /// Payload bytes of each datagram but the last, which may be shorter; `None` for a single datagram.
+    /// Payload bytes of each datagram except the last, which may be shorter; `None` for a single
+    /// datagram.
     pub gso_size: Option<u16>,
     /// DSCP and ECN of the outer IP header. The ECN bits of all datagrams of a train are equal.
     pub tos: u8,
-    /// TTL or hop limit of the outer IP header, the same in all datagrams of a train; `None` unless [`UdpOptions::ttl`] asks
-    /// for it.
+    /// TTL or hop limit of the outer IP header, equal in all datagrams of a train; `None` unless
+    /// [`UdpOptions::ttl`] is set.
     pub ttl: Option<u8>,
-    /// Payload bytes in all.
+    /// Total payload bytes.
     pub len: usize,
 }
 
 impl RxTrain {
-    /// A place for [`UdpUnderlay::recv_batch`] to write to.
+    /// A placeholder for [`UdpUnderlay::recv_batch`] to overwrite.
     pub const EMPTY: Self = Self {
         source: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         gso_size: None,
@@ -87,7 +92,7 @@ impl RxTrain {
     };
 }
 
-/// The receiving socket of a tunnel's port; see the module. All calls work from any thread.
+/// The receiving socket of a tunnel's port. All calls work from any thread.
 #[derive(Debug)]
 pub struct UdpUnderlay {
     fd: OwnedFd,
@@ -98,17 +103,19 @@ impl UdpUnderlay {
     /// Binds a socket to the address and port `local` in this thread's network namespace.
     ///
     /// # Errors
-    /// [`Error::Os`]: EADDRINUSE when the port is taken (by a kernel tunnel device, for instance), EADDRNOTAVAIL when the
-    /// address is not this host's.
+    /// [`Error::Os`]: EADDRINUSE when the port is in use (for instance by a kernel tunnel device),
+    /// EADDRNOTAVAIL when the address is not local.
     pub fn bind(local: SocketAddr, options: UdpOptions) -> Result<Self> {
         Self::open(local, options).map_err(|e| Error::os(format!("bind UDP {local}"), e))
     }
 
-    /// Binds `count` sockets, for as many threads, that share what is sent to the address and port `local`: all datagrams of
-    /// one sender's address and port, and so all of an inner flow, are received by the same.
+    /// Binds `count` sockets, one per thread, that share the datagrams to the address and port
+    /// `local`. All datagrams of one source address and port, and thus of an inner flow, go to the
+    /// same socket.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a count of zero; as [`UdpUnderlay::bind`] otherwise, also when the port is another group's.
+    /// [`Error::Invalid`] for a count of zero; otherwise as [`UdpUnderlay::bind`], also when
+    /// another group has the port.
     pub fn bind_group(local: SocketAddr, options: UdpOptions, count: usize) -> Result<Vec<Self>> {
         let what = || format!("bind UDP {local} for {count} sockets");
         if count == 0 {
@@ -118,7 +125,7 @@ impl UdpUnderlay {
         let share = |fd: BorrowedFd<'_>| {
             sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1 as c_int)
         };
-        // The first is bound before it shares: to find out that nobody else has the port.
+        // The first socket is bound without SO_REUSEPORT, which fails when the port is in use.
         let mut group = vec![Self::open(local, options).map_err(os)?];
         let local = group.iter().map(Self::local_addr).next().transpose()?.unwrap_or(local);
         if count > 1 {
@@ -143,11 +150,13 @@ impl UdpUnderlay {
         Self { fd, malformed: AtomicU32::new(0) }
     }
 
-    /// Reads the next datagram or train into `packet`, behind the usual headroom. `None` when there is none. `packet` must
-    /// hold 65,535 bytes. Checksums have been verified by the kernel or the NIC.
+    /// Reads the next datagram or train into `packet`, after the default headroom. `None` when
+    /// there is none. `packet` must hold 65,535 bytes. The kernel or the NIC has verified the
+    /// checksums.
     ///
     /// # Errors
-    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a train that is lost; the next call reads the next one.
+    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a lost train; the next call reads the
+    /// next.
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxTrain>> {
         packet.reset(PacketBuf::HEADROOM);
@@ -161,10 +170,11 @@ impl UdpUnderlay {
         }
     }
 
-    /// Reads up to 64 (16 is a good number) datagrams or trains by one system call, one into each of `packets`, which may be smaller than 65,535 bytes
-    /// only when GRO is off; returns how many, and what is known of each in `trains`. One that did not fit its packet or
-    /// makes no sense is counted ([`UdpUnderlay::malformed`]) and left empty (`len` 0). Where trains are the rule,
-    /// [`UdpUnderlay::recv`] is cheaper.
+    /// Reads up to 64 datagrams or trains with one system call, each into one of `packets`; 16 is a
+    /// good number. Returns how many, and their metadata in `trains`. Without GRO, packets may be
+    /// smaller than 65,535 bytes. A train that does not fit its packet or is invalid is counted
+    /// ([`UdpUnderlay::malformed`]) and left empty (`len` 0). For trains, [`UdpUnderlay::recv`] is
+    /// cheaper.
     ///
     /// # Errors
     /// [`IoError::Os`] when the kernel refuses.
@@ -186,7 +196,8 @@ impl UdpUnderlay {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Datagrams that the kernel dropped because the receive queue was full or their checksum wrong, modulo 2^32.
+    /// Datagrams that the kernel dropped because the queue was full or the checksum wrong, modulo
+    /// 2^32.
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel refuses.
@@ -209,17 +220,19 @@ impl AsFd for UdpUnderlay {
     }
 }
 
-/// How a pool of transmitting sockets is made.
+/// Options of a pool of sending sockets.
 #[derive(Debug, Clone, Copy)]
 pub struct TxOptions {
-    /// The first source port to try; the pool takes the first run of `count` ports from here on that no other than pools have.
+    /// The first source port to try. The pool uses the first free run of `count` ports from here
+    /// on; pools share ports with each other.
     pub base_port_hint: u16,
-    /// How many source ports the flows are spread over; at least 1.
+    /// The number of source ports; at least 1.
     pub count: u16,
-    /// Send single datagrams (not trains, whose checksum is the kernel's to compute) with checksum zero. Over IPv6 this
-    /// is RFC 6936's exception for tunnels; the receiver has to allow it.
+    /// Send single datagrams with checksum zero. Trains always have checksums, which the kernel
+    /// computes. Over IPv6 this is the exception of RFC 6936 for tunnels; the receiver has to
+    /// permit it.
     pub zero_checksum: bool,
-    /// Bytes that may wait in the queue of each socket.
+    /// Size of the transmit queue of each socket in bytes.
     pub tx_queue_bytes: u32,
 }
 
@@ -230,26 +243,26 @@ impl Default for TxOptions {
     }
 }
 
-/// What one send needs to know besides the bytes.
+/// The destination and header fields of a datagram or train to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxTrain {
     /// The remote end point.
     pub dst: SocketAddr,
-    /// Hash of the inner flow; chooses the source port.
+    /// Hash of the inner flow; selects the source port.
     pub entropy: u32,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
     /// TTL or hop limit of the outer header; `None` for the host's default.
     pub ttl: Option<u8>,
-    /// Payload bytes of each datagram but the last; `None` for a single datagram.
+    /// Payload bytes of each datagram except the last; `None` for a single datagram.
     pub gso_size: Option<u16>,
 }
 
-/// Sockets that differ in their source port and receive nothing; see the module. All calls work from any thread.
+/// Sending sockets with different source ports. All calls work from any thread.
 #[derive(Debug)]
 pub struct TxPool {
     sockets: Vec<OwnedFd>,
-    /// For single datagrams, when those go without a checksum: the same ports once more.
+    /// Sockets without checksum for single datagrams, on the same ports.
     unsummed: Vec<OwnedFd>,
     is_ipv4: bool,
     base_port: u16,
@@ -257,11 +270,12 @@ pub struct TxPool {
 }
 
 impl TxPool {
-    /// Binds `options.count` sockets to consecutive ports of the address `local` in this thread's network namespace.
+    /// Binds `options.count` sockets to consecutive ports of the address `local` in this thread's
+    /// network namespace.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a count of zero, [`Error::Os`] when the address is not this host's or no run of ports is
-    /// free.
+    /// [`Error::Invalid`] for a count of zero, [`Error::Os`] when the address is not local or no
+    /// run of ports is free.
     pub fn new(local: IpAddr, options: TxOptions) -> Result<Self> {
         let what = || format!("bind {} UDP source ports of {local}", options.count);
         if options.count == 0 {
@@ -272,7 +286,7 @@ impl TxPool {
             match bind_run(local, base, &options) {
                 Ok(sockets) => break sockets,
                 Err((error, taken)) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-                    // Go on behind the port that is taken, as long as a run fits.
+                    // Continue after the port that is in use, as long as a run fits.
                     let next =
                         taken.checked_add(1).filter(|b| b.checked_add(options.count - 1).is_some());
                     base = next.ok_or_else(|| Error::os(what(), error))?;
@@ -309,22 +323,23 @@ impl TxPool {
         self.is_ipv4
     }
 
-    /// The source ports: the first, and how many.
+    /// The first source port, and the number of ports.
     pub fn ports(&self) -> (u16, u16) {
         (self.base_port, self.sockets.len() as u16)
     }
 
-    /// The most datagrams in a train: 64, or 128 on kernels that allow it.
+    /// The maximum number of datagrams in a train: 64, or 128 on newer kernels.
     pub fn max_segments(&self) -> usize {
         self.max_segments
     }
 
-    /// Sends the bytes of `pieces`, in order, as a datagram or as a train that is cut every `gso_size` bytes; one system call.
-    /// Returns the bytes sent. At most [`MAX_TRAIN_BYTES`], [`TxPool::max_segments`] datagrams, 1024 pieces.
+    /// Sends the bytes of `pieces` as one datagram, or as a train that is segmented every
+    /// `gso_size` bytes, with one system call. Returns the bytes sent. The limits are
+    /// [`MAX_TRAIN_BYTES`], [`TxPool::max_segments`] datagrams and 1024 pieces.
     ///
     /// # Errors
-    /// [`IoError::TooBig`] beyond these limits, or when a datagram exceeds the path MTU; [`IoError::Full`] when the queue is;
-    /// [`IoError::Unreachable`] without a route.
+    /// [`IoError::TooBig`] beyond these limits or above the path MTU; [`IoError::Full`] when the
+    /// queue is full; [`IoError::Unreachable`] without a route.
     #[inline]
     pub fn send(&self, train: &TxTrain, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
         let mut control = header_control(train);
@@ -335,9 +350,10 @@ impl TxPool {
         let to = SockAddr::from(train.dst);
         match sys::sendmsg(self.socket(train.entropy, false), pieces, Some(&to), Some(&control)) {
             Ok(sent) => Ok(sent),
-            // Linux before 6.11 does not cut trains for a device that cannot compute checksums.
+            // Linux before 6.11 does not segment trains for a device without checksum offload.
             Err(libc::EIO) => self.send_cut(train, size, pieces),
-            // What kernels before 6.13 say when a datagram of the train exceeds the path MTU, and all for too many.
+            // Kernels before 6.13 return EINVAL when a datagram exceeds the path MTU; all kernels
+            // do for too many datagrams.
             Err(libc::EINVAL) => Err(IoError::TooBig),
             Err(errno) => Err(IoError::from_errno(errno)),
         }
@@ -387,8 +403,8 @@ impl TxPool {
         pool[index].as_fd()
     }
 
-    /// Sends a train of 65 one-byte datagrams from the first port to itself, where the filter drops them. A kernel whose
-    /// limit is 64 refuses it before it looks at anything else.
+    /// Sends a train of 65 one-byte datagrams from the first port to itself, where the filter drops
+    /// them. A kernel with a limit of 64 refuses it before any other check.
     fn probe_max_segments(&self, local: IpAddr) -> usize {
         let mut control = Control::new();
         control.push(SOL_UDP, UDP_SEGMENT, &1u16.to_ne_bytes());
@@ -403,7 +419,7 @@ impl TxPool {
     }
 }
 
-/// A socket that is ready to be bound to `local`.
+/// Creates a receiving socket that can be bound to `local`.
 pub(crate) fn rx_socket(local: SocketAddr, options: UdpOptions) -> std::io::Result<OwnedFd> {
     let fd = tunnel_socket(local.ip())?;
     let socket = fd.as_fd();
@@ -429,7 +445,7 @@ pub(crate) fn rx_socket(local: SocketAddr, options: UdpOptions) -> std::io::Resu
     Ok(fd)
 }
 
-/// A UDP socket of the family of `local` that sets "don't fragment" and obeys the path MTU.
+/// Creates a UDP socket of the family of `local` that sets "don't fragment" and obeys the path MTU.
 fn tunnel_socket(local: IpAddr) -> std::io::Result<OwnedFd> {
     let fd = sys::socket(sys::family(local), libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
     let set = |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value);
@@ -442,7 +458,7 @@ fn tunnel_socket(local: IpAddr) -> std::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Binds `options.count` consecutive ports from `base` on; on failure, the port that failed.
+/// Binds `options.count` consecutive ports from `base` on. The error holds the port that failed.
 fn bind_run(
     local: IpAddr,
     base: u16,
@@ -451,7 +467,7 @@ fn bind_run(
     let bind = |port: u16| -> std::io::Result<OwnedFd> {
         let fd = tunnel_socket(local)?;
         let set = |name, value| sys::set_option(fd.as_fd(), libc::SOL_SOCKET, name, value);
-        // All pools of an address have the same ports, some twice. Nothing is received, so sharing takes nothing from anybody.
+        // All pools of an address use the same ports. They receive nothing, so sharing is harmless.
         set(libc::SO_REUSEPORT, 1)?;
         set(libc::SO_RCVBUF, 0)?;
         set(libc::SO_SNDBUFFORCE, options.tx_queue_bytes.min(i32::MAX as u32) as c_int)?;
@@ -472,7 +488,7 @@ fn header_control(train: &TxTrain) -> Control {
     sys::header_control(train.dst.is_ipv4(), train.tos, train.ttl)
 }
 
-/// What a received message says, its length set in `packet`.
+/// The metadata of a received message; sets the length of `packet`.
 #[inline]
 fn train(
     packet: &mut PacketBuf,
@@ -490,7 +506,7 @@ fn train(
         let Some(value) = sys::control_int(data) else { continue };
         match (level, kind) {
             (SOL_UDP, UDP_GRO) => {
-                // The kernel also says it for a single datagram, where it says nothing.
+                // The kernel reports a segment size for single datagrams too.
                 let size = u16::try_from(value).map_err(|_| IoError::Malformed)?;
                 train.gso_size = Some(size).filter(|&s| s > 0 && usize::from(s) < received.len);
             }

@@ -66,7 +66,7 @@ pub struct Args {
     keep: bool,
     /// Mount point of the BPF file system that keeps the state of the kernel datapath; mounted if
     /// it is not
-    #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::USUAL)]
+    #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::DEFAULT_PATH)]
     bpf_fs: PathBuf,
     /// The network file
     network: PathBuf,

@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long)]
     purge: bool,
     /// Mount point of the BPF file system in which the daemon has pinned its state
-    #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::USUAL)]
+    #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::DEFAULT_PATH)]
     bpf_fs: PathBuf,
 }
 

@@ -170,7 +170,7 @@ impl<'s> Lab<'s> {
             switch(&ethtool, UPLINK, &self.shape.profile.features_off(), false)?;
             switch(&ethtool, UPLINK, self.shape.profile.features_on(), true)?;
             if self.shape.steering {
-                let all = CpuMask::of(processors().iter().copied());
+                let all = processors().iter().copied().collect::<CpuMask>();
                 host.netns.steer_packets(UPLINK, &all)?;
             }
             let features = ethtool.features(UPLINK)?;

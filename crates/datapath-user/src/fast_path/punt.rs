@@ -31,7 +31,7 @@ pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<Tap>, Ifindex), Err
     let name = &taps.iter().take(1).map(Tap::name).collect::<Result<String, Error>>()?;
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
-    netdev::keep_quiet(name)?;
+    netdev::silence_host_stack(name)?;
     netlink.set_tx_queue_len(index, QUEUE_LEN)?;
     // Super-packets have none, but whoever sends by a socket, as tests do, is held to it.
     netlink.set_mtu(index, MTU)?;
@@ -41,7 +41,7 @@ pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<Tap>, Ifindex), Err
 
 /// Reads the next frame from a queue of the TAP; it still has the header in front.
 pub(crate) fn recv(tap: &Tap, packet: &mut PacketBuf) -> netdev::io_error::IoResult<Option<()>> {
-    tap.recv_behind(READ_HEADROOM, packet)
+    tap.recv_with_headroom(READ_HEADROOM, packet)
 }
 
 /// Takes the header off a frame that was handed over, and says by which port it came in. A tag that the kernel had beside the bytes

@@ -92,7 +92,7 @@ fn make(name: &str, inner: &GuestEnd<'_>, here: &Netlink, there: &Netlink) -> Re
         None => peer,
     };
     let outer = here.create(&LinkSpec::new(name).mtu(mtu), &LinkKind::Veth { peer })?;
-    netdev::keep_quiet(name)?;
+    netdev::silence_host_stack(name)?;
     veth_headroom::provide(here, outer);
     let ethtool = inner.guest.map_or_else(Ethtool::open, |(netns, _)| netns.ethtool())?;
     let udp = (!inner.udp_segmentation).then_some(UDP_SEGMENTATION);

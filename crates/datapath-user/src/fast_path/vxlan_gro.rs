@@ -22,7 +22,7 @@ pub(crate) fn provide(netlink: &Netlink, port: u16) -> Result<(), Error> {
     // Of what comes to the device itself, because no program has led it elsewhere, nothing is for the host's own stack.
     let kind = LinkKind::Vxlan(VxlanSpec { port, filters_vnis: true, ..VxlanSpec::external() });
     let index = netlink.create(&LinkSpec::new(NAME).mac(ADDRESS), &kind)?;
-    netdev::keep_quiet(NAME).and_then(|()| netlink.set_up(index)).inspect_err(|_| {
+    netdev::silence_host_stack(NAME).and_then(|()| netlink.set_up(index)).inspect_err(|_| {
         // The first error is the one that tells.
         let _ = netlink.delete(index);
     })

@@ -189,7 +189,7 @@ impl FastPath for FakePrograms {
         let told = link.map(|link| Port {
             index: link.index,
             is_usable: link.is_usable(),
-            leads_elsewhere: link.leads_elsewhere(),
+            leads_elsewhere: link.has_peer_in_other_netns(),
             mtu: link.mtu,
         });
         self.tell(Told::Port(port, told));

@@ -37,7 +37,7 @@ fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
     datapath_add(&lab, &datapath, guest_port(1, &guest));
     let inner = device(&guest);
     assert_eq!((inner.mac, inner.mtu), (guest_mac(1), u32::from(MTU)));
-    assert!(inner.is_usable() && inner.leads_elsewhere());
+    assert!(inner.is_usable() && inner.has_peer_in_other_netns());
     let addresses = guest.netlink().addresses(Some(inner.index)).unwrap();
     let addresses: Vec<String> = addresses.iter().map(|it| it.prefix.to_string()).collect();
     assert!(addresses.contains(&"10.0.0.1/24".to_owned()), "{addresses:?}");

@@ -43,7 +43,7 @@ impl Kernel {
             tcx: names.has("tcx_prog_attach"),
             clsact: names.has("clsact_init") || has_module("sch_ingress", &release),
             kfuncs: KFUNCS.map(|name| (name, names.has(name))).to_vec(),
-            tun_tunnel_gso: netdev::tap::takes_tunnel_segmentation().ok(),
+            tun_tunnel_gso: netdev::tap::supports_tunnel_gso().ok(),
             release,
         }
     }

@@ -161,7 +161,7 @@ fn other_end(netlink: &Netlink, link: &Link) -> Option<(String, Link)> {
     let names = Netns::list().ok()?;
     names.into_iter().take(NAMESPACES).find_map(|name| {
         let netns = Netns::open(&name).ok()?;
-        netlink.number_of(&netns).ok()?.filter(|found| *found == number)?;
+        netlink.nsid_of(&netns).ok()?.filter(|found| *found == number)?;
         Some((name, netns.netlink().ok()?.link_by_index(peer.index).ok()?))
     })
 }

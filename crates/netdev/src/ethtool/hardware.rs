@@ -1,7 +1,7 @@
-//! What a device is made of, by the `ethtool` and `netdev` families of generic netlink: queues, rings, speed, tables of
-//! tunnel ports, receive-side scaling, XDP.
+//! Hardware properties of a device over the generic netlink families `ethtool` and `netdev`:
+//! queues, rings, speed, UDP tunnel ports, receive-side scaling, XDP.
 //!
-//! Nothing here needs a privilege. What a driver does not tell is `None`.
+//! No privilege is needed. Properties that a driver does not report are `None`.
 
 use super::Ethtool;
 use crate::attributes::{AttributeBuf, Attributes};
@@ -14,61 +14,61 @@ const RINGS_GET: u8 = 15;
 const CHANNELS_GET: u8 = 17;
 const TUNNEL_INFO_GET: u8 = 28;
 const RSS_GET: u8 = 38;
-/// In every request: which device.
+/// The attribute of every request that selects the device.
 const HEADER: u16 = 1;
 const HEADER_DEV_INDEX: u16 = 1;
 
 const ETHTOOL_GRXFH: u32 = 0x29;
-/// Words of `struct ethtool_rxnfc`, of which only the first four are used, and some room.
+/// `struct ethtool_rxnfc` in 32-bit words, rounded up; only the first four are used.
 const RXNFC_WORDS: usize = 64;
 
-/// Facts of devices in the namespace in which it was opened.
+/// A handle for the devices of the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Hardware {
     ethtool: Family,
-    /// Linux 6.3 and later.
+    /// `None` before Linux 6.3.
     netdev: Option<Family>,
     ioctl: Ethtool,
 }
 
-/// How many queues are in use, and could be.
+/// The number of queues in use, and the maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Channels {
-    /// Queues that receive, those that do both included.
+    /// Receive queues, including combined ones.
     pub rx: u32,
-    /// Queues that send, those that do both included.
+    /// Transmit queues, including combined ones.
     pub tx: u32,
-    /// The most that can receive.
+    /// The maximum of receive queues.
     pub rx_max: u32,
-    /// The most that can send.
+    /// The maximum of transmit queues.
     pub tx_max: u32,
 }
 
-/// How many frames the rings hold, and could hold.
+/// The ring sizes in frames, and the maximum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rings {
-    /// Each receive ring.
+    /// Size of each receive ring.
     pub rx: u32,
-    /// Each transmit ring.
+    /// Size of each transmit ring.
     pub tx: u32,
-    /// The most of a receive ring.
+    /// The maximum size of a receive ring.
     pub rx_max: u32,
-    /// The most of a transmit ring.
+    /// The maximum size of a transmit ring.
     pub tx_max: u32,
 }
 
-/// A table of UDP ports behind which a device looks for tunnels.
+/// A table of UDP ports on which a device recognises tunnels.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TunnelTable {
-    /// How many ports fit.
+    /// Its capacity.
     pub size: u32,
-    /// What tunnels they may be of: `vxlan`, `geneve`, `vxlan-gpe`.
+    /// The tunnel types that it accepts: `vxlan`, `geneve`, `vxlan-gpe`.
     pub types: Vec<String>,
-    /// Ports in it.
+    /// The ports in it.
     pub ports: Vec<u16>,
 }
 
-/// A kind of packets to which receive-side scaling may apply a hash of its own.
+/// A flow type, for which receive-side scaling can hash its own set of fields.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FlowType {
     /// TCP over IPv4.
@@ -86,11 +86,11 @@ pub enum FlowType {
 }
 
 impl FlowType {
-    /// All of them.
+    /// All flow types.
     pub const ALL: [Self; 6] =
         [Self::Tcp4, Self::Udp4, Self::Tcp6, Self::Udp6, Self::Ip4, Self::Ip6];
 
-    /// What `ethtool -N DEVICE rx-flow-hash` calls it.
+    /// Its name in `ethtool -N DEVICE rx-flow-hash`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp4 => "tcp4",
@@ -102,7 +102,7 @@ impl FlowType {
         }
     }
 
-    /// The attribute that has its fields (ETHTOOL_A_FLOW_*).
+    /// The attribute that holds its fields (ETHTOOL_A_FLOW_*).
     const fn attribute(self) -> u16 {
         match self {
             Self::Ip4 => 2,
@@ -127,49 +127,49 @@ impl FlowType {
     }
 }
 
-/// The fields of a packet that receive-side scaling hashes (RXH_*).
+/// The header fields that receive-side scaling hashes (RXH_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HashFields(pub u64);
 
 impl HashFields {
-    /// Source and destination IP address.
+    /// Source and destination IP addresses.
     pub const fn has_addresses(self) -> bool {
         self.0 & 0b11_0000 == 0b11_0000
     }
 
-    /// The first four bytes behind the IP header, where TCP and UDP have their ports.
+    /// The first four bytes after the IP header: the ports of TCP and UDP.
     pub const fn has_ports(self) -> bool {
         self.0 & 0b1100_0000 == 0b1100_0000
     }
 }
 
-/// Receive-side scaling: which queue gets a packet.
+/// Receive-side scaling: a hash of header fields selects the receive queue of a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Spreading {
-    /// The queue for each value of the hash.
+pub struct Rss {
+    /// The indirection table: the queue for each value of the hash.
     pub table: Vec<u32>,
-    /// The fields that are hashed, for the kinds of packets of which the driver says it.
+    /// The fields that are hashed, for the flow types that the driver reports.
     pub fields: BTreeMap<FlowType, HashFields>,
 }
 
-/// What a driver can do with XDP (enum netdev_xdp_act).
+impl Rss {
+    /// The number of queues that get packets.
+    pub fn queues(&self) -> usize {
+        let mut queues = self.table.clone();
+        queues.sort_unstable();
+        queues.dedup();
+        queues.len()
+    }
+}
+
+/// The XDP features of a driver (enum netdev_xdp_act).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct XdpFeatures(pub u64);
 
 impl XdpFeatures {
-    /// The driver itself runs programs: native XDP.
+    /// Native XDP: the driver runs the program.
     pub const fn is_native(self) -> bool {
         self.0 & 1 != 0
-    }
-
-    /// It can be the target of a redirect.
-    pub const fn takes_redirects(self) -> bool {
-        self.0 & 4 != 0
-    }
-
-    /// It has zero-copy AF_XDP.
-    pub const fn has_zero_copy(self) -> bool {
-        self.0 & 8 != 0
     }
 }
 
@@ -177,7 +177,7 @@ impl Hardware {
     /// Opens a handle for the namespace of the calling thread.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] on a kernel without ethtool over netlink (before 5.6).
+    /// [`Error::is_not_found`] on a kernel without ethtool netlink (before 5.6).
     pub fn open() -> Result<Self> {
         let netdev = match Family::open("netdev") {
             Ok(family) => Some(family),
@@ -187,7 +187,7 @@ impl Hardware {
         Ok(Self { ethtool: Family::open("ethtool")?, netdev, ioctl: Ethtool::open()? })
     }
 
-    /// The speed of the link in Mbit/s; `None` when the device has none, or no carrier.
+    /// Link speed in Mbit/s; `None` when the device has no speed or no carrier.
     pub fn speed_mbps(&self, link: Ifindex) -> Result<Option<u32>> {
         const SPEED: u16 = 5;
         let answer = self.one("read the speed of", LINKMODES_GET, link)?;
@@ -195,7 +195,7 @@ impl Hardware {
         Ok(speed.filter(|speed| !matches!(*speed, 0 | u32::MAX)))
     }
 
-    /// The queues.
+    /// The number of queues.
     pub fn channels(&self, link: Ifindex) -> Result<Option<Channels>> {
         let answer = self.one("count the channels of", CHANNELS_GET, link)?;
         Ok(answer.map(|bytes| {
@@ -211,7 +211,7 @@ impl Hardware {
         }))
     }
 
-    /// The rings.
+    /// The ring sizes.
     pub fn rings(&self, link: Ifindex) -> Result<Option<Rings>> {
         let answer = self.one("measure the rings of", RINGS_GET, link)?;
         Ok(answer.map(|bytes| {
@@ -220,20 +220,22 @@ impl Hardware {
         }))
     }
 
-    /// The tables of tunnel ports; `None` when the device has none.
+    /// The tables of UDP tunnel ports; `None` when the device has none.
     pub fn tunnel_tables(&self, link: Ifindex) -> Result<Option<Vec<TunnelTable>>> {
         let answer = self.one("read the tunnel ports of", TUNNEL_INFO_GET, link)?;
         Ok(answer.map(|bytes| tunnel_tables(Attributes::new(&bytes))))
     }
 
-    /// Receive-side scaling; `None` without. `name` is the device, for kernels before 6.17, which tell the fields by ioctl only.
-    pub fn spreading(&self, link: Ifindex, name: &str) -> Result<Option<Spreading>> {
+    /// Receive-side scaling; `None` without it. `name` is the device's name: kernels before 6.17
+    /// report the hashed fields by ioctl only.
+    pub fn rss(&self, link: Ifindex, name: &str) -> Result<Option<Rss>> {
         let answer = self.one("read the hash table of", RSS_GET, link)?;
-        let Some((table, fields)) = answer.and_then(|bytes| rss(Attributes::new(&bytes))) else {
+        let Some((table, fields)) = answer.and_then(|bytes| parse_rss(Attributes::new(&bytes)))
+        else {
             return Ok(None);
         };
         if let Some(fields) = fields {
-            return Ok(Some(Spreading { table, fields }));
+            return Ok(Some(Rss { table, fields }));
         }
         let mut fields = BTreeMap::new();
         for flow in FlowType::ALL {
@@ -241,10 +243,10 @@ impl Hardware {
                 fields.insert(flow, hashed);
             }
         }
-        Ok(Some(Spreading { table, fields }))
+        Ok(Some(Rss { table, fields }))
     }
 
-    /// The fields that receive-side scaling hashes; `None` when the driver does not say. `name` is the device.
+    /// The hashed fields of a flow type; `None` when the driver does not report them.
     fn hash_fields(&self, name: &str, flow: FlowType) -> Result<Option<HashFields>> {
         let mut words = vec![0; RXNFC_WORDS];
         words[0] = ETHTOOL_GRXFH;
@@ -262,7 +264,7 @@ impl Hardware {
         }
     }
 
-    /// What the driver can do with XDP; `None` on kernels that do not tell (before 6.3).
+    /// The XDP features of the driver; `None` before Linux 6.3.
     pub fn xdp(&self, link: Ifindex) -> Result<Option<XdpFeatures>> {
         const DEV_GET: u8 = 1;
         const IFINDEX: u16 = 1;
@@ -275,7 +277,7 @@ impl Hardware {
         Ok(features.map(XdpFeatures))
     }
 
-    /// The answer to a question about one device; `None` when its driver has none.
+    /// Queries one device; `None` when its driver does not support the query.
     fn one(&self, what: &str, command: u8, link: Ifindex) -> Result<Option<Vec<u8>>> {
         let device = AttributeBuf::default().push(HEADER_DEV_INDEX, &link.0.to_ne_bytes());
         let attributes = AttributeBuf::default().nest(HEADER, &device);
@@ -290,8 +292,8 @@ impl Hardware {
 
 type Fields = BTreeMap<FlowType, HashFields>;
 
-/// The queue for each value of the hash, and the hashed fields, where the kernel tells them here (Linux 6.17).
-fn rss(answer: Attributes<'_>) -> Option<(Vec<u32>, Option<Fields>)> {
+/// The indirection table, and the hashed fields where the kernel reports them here (Linux 6.17).
+fn parse_rss(answer: Attributes<'_>) -> Option<(Vec<u32>, Option<Fields>)> {
     const INDIRECTION: u16 = 4;
     const FLOW_HASH: u16 = 8;
     let words = answer.get(INDIRECTION)?.chunks_exact(4).filter_map(|word| word.try_into().ok());
@@ -303,7 +305,7 @@ fn rss(answer: Attributes<'_>) -> Option<(Vec<u32>, Option<Fields>)> {
     (!table.is_empty()).then_some((table, fields))
 }
 
-/// The driver, or this kernel, does not know the question.
+/// The driver or the kernel does not support the query.
 fn is_unsupported(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT))
 }
@@ -330,7 +332,7 @@ fn tunnel_tables(answer: Attributes<'_>) -> Vec<TunnelTable> {
         .collect()
 }
 
-/// The names in a set of bits, as ethtool sends one: with a mask, or as a list of those that are set.
+/// The names in an ethtool bit set, which comes with a mask or as a list of the bits that are set.
 fn set_bits(set: Attributes<'_>) -> Vec<String> {
     const IS_LIST: u16 = 1;
     const BITS: u16 = 3;
@@ -355,7 +357,7 @@ mod tests {
         let lo = Ifindex(1);
         assert_eq!(hardware.speed_mbps(lo).unwrap(), None);
         assert_eq!(hardware.tunnel_tables(lo).unwrap(), None);
-        assert_eq!(hardware.spreading(lo, "lo").unwrap(), None);
+        assert_eq!(hardware.rss(lo, "lo").unwrap(), None);
         assert_eq!(hardware.hash_fields("lo", FlowType::Udp4).unwrap(), None);
         assert!(!hardware.xdp(lo).unwrap().unwrap_or_default().is_native());
         assert!(hardware.channels(Ifindex(u32::MAX >> 1)).unwrap_err().is_not_found());
@@ -369,14 +371,14 @@ mod tests {
             .push(6, &0x30u64.to_ne_bytes())
             .push(20, &[0; 4]);
         let bytes = AttributeBuf::default().push(4, &table).nest(8, &flows).into_bytes();
-        let (queues, fields) = rss(Attributes::new(&bytes)).unwrap();
+        let (queues, fields) = parse_rss(Attributes::new(&bytes)).unwrap();
         assert_eq!(queues, [0, 1, 0, 1]);
         let fields = fields.unwrap();
         assert!(fields[&FlowType::Tcp4].has_ports() && !fields[&FlowType::Udp4].has_ports());
         assert_eq!(fields.len(), 2);
         let before = AttributeBuf::default().push(4, &table).into_bytes();
-        assert_eq!(rss(Attributes::new(&before)), Some((vec![0, 1, 0, 1], None)));
-        assert_eq!(rss(Attributes::new(&[])), None);
+        assert_eq!(parse_rss(Attributes::new(&before)), Some((vec![0, 1, 0, 1], None)));
+        assert_eq!(parse_rss(Attributes::new(&[])), None);
     }
 
     #[test]

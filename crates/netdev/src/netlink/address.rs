@@ -12,32 +12,32 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::{Ifindex, Netlink};
 use crate::Result;
 
-/// Duplicate address detection (RFC 4862 section 5.4): whether a new IPv6 address is unusable for a second or two.
+/// Duplicate address detection (RFC 4862 section 5.4), which takes a second or two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dad {
     /// Probe first, as the standard demands.
     Run,
-    /// Usable some microseconds later: even so the kernel installs the address in the background, once the link is up.
-    /// From then on [`Netlink::route_get`] to the address says that it is local.
+    /// Skip it: the address is usable after some microseconds, when the kernel has installed it in
+    /// the background. From then on [`Netlink::route_get`] reports the address as local.
     Skip,
 }
 
 /// An address of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// The link that has it.
+    /// The link.
     pub index: Ifindex,
-    /// The address, and the prefix that is on the link.
+    /// The address and its prefix length.
     pub prefix: IpNet,
-    /// It can be used: duplicate address detection is over and found no duplicate.
+    /// It is usable: duplicate address detection has finished and found no duplicate.
     pub ready: bool,
 }
 
 impl Netlink {
-    /// Gives a link an address. `dad` is for IPv6 only.
+    /// Adds an address to a link. `dad` applies to IPv6 only.
     ///
     /// # Errors
-    /// [`crate::Error::is_exists`] when the link has the address.
+    /// [`crate::Error::is_exists`] when the link already has the address.
     pub fn add_address(&self, index: Ifindex, prefix: IpNet, dad: Dad) -> Result<()> {
         let mut message = address_message(index, prefix);
         if dad == Dad::Skip && prefix.addr().is_ipv6() {
@@ -47,7 +47,7 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Takes an address from a link.
+    /// Deletes an address from a link.
     pub fn delete_address(&self, index: Ifindex, prefix: IpNet) -> Result<()> {
         let what = format!("delete address {prefix} from link {index}");
         let message = RouteNetlinkMessage::DelAddress(address_message(index, prefix));
@@ -65,14 +65,14 @@ impl Netlink {
                 RouteNetlinkMessage::NewAddress(message) => Address::from_message(&message),
                 _ => None,
             })
-            // Kernels before 4.20 do not filter.
+            // Kernels before 4.20 ignore the index in the request.
             .filter(|address| index.is_none_or(|index| index == address.index))
             .collect())
     }
 }
 
 impl Address {
-    /// `None` for a family that is not IP.
+    /// `None` for a family other than IP.
     pub(super) fn from_message(message: &AddressMessage) -> Option<Self> {
         let (mut address, mut local) = (None, None);
         let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
@@ -86,7 +86,7 @@ impl Address {
         }
         Some(Self {
             index: Ifindex(message.header.index),
-            // On a point-to-point link, ADDRESS is the peer's.
+            // On a point-to-point link, IFA_ADDRESS is the peer's address.
             prefix: IpNet::new(local.or(address)?, message.header.prefix_len).ok()?,
             ready: !flags.contains(AddressFlags::Dadfailed)
                 && (!flags.contains(AddressFlags::Tentative)

@@ -1,4 +1,4 @@
-//! Filters of traffic control.
+//! tc filters.
 
 use super::{Ifindex, Netlink};
 use crate::Result;
@@ -6,11 +6,11 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcHandle, TcMessage};
 
 impl Netlink {
-    /// How many filters the queueing discipline clsact of a device has, at ingress and egress; 0 when it has no clsact.
+    /// The number of filters at the ingress and egress hooks of a device; 0 without a clsact qdisc.
     ///
     /// # Errors
-    /// There is no such device.
-    pub fn filters(&self, index: Ifindex) -> Result<usize> {
+    /// The device does not exist.
+    pub fn tc_filter_count(&self, index: Ifindex) -> Result<usize> {
         let what = format!("list filters of link {index}");
         let mut count = 0;
         for hook in [TcHandle::MIN_INGRESS, TcHandle::MIN_EGRESS] {
@@ -18,8 +18,13 @@ impl Netlink {
             message.header.index = index.0.cast_signed();
             message.header.parent = TcHandle { major: u16::MAX, minor: hook };
             let answers = self.dump(&what, RouteNetlinkMessage::GetTrafficFilter(message))?;
-            // The first of each priority stands for the chain: it has no handle.
-            let is_filter = |answer: &RouteNetlinkMessage| matches!(answer, RouteNetlinkMessage::NewTrafficFilter(filter) if u32::from(filter.header.handle) != 0);
+            // The kernel also lists an entry for each chain and priority, which has no handle.
+            let is_filter = |answer: &RouteNetlinkMessage| match answer {
+                RouteNetlinkMessage::NewTrafficFilter(filter) => {
+                    u32::from(filter.header.handle) != 0
+                }
+                _ => false,
+            };
             count += answers.iter().filter(|answer| is_filter(answer)).count();
         }
         Ok(count)

@@ -48,7 +48,8 @@ impl GeneveSpec {
             IpAddr::V4(address) => InfoGeneve::Remote(address),
             IpAddr::V6(address) => InfoGeneve::Remote6(address),
         };
-        // What goes by the name of IPv4's checksum does not count over IPv6, where the default is to send it.
+        // What goes by the name of IPv4's checksum does not count over IPv6, where the default is
+        // to send it.
         let checksum = match self.remote {
             IpAddr::V4(_) => InfoGeneve::UdpCsum(self.udp_checksum),
             IpAddr::V6(_) => InfoGeneve::UdpZeroCsum6Tx(!self.udp_checksum),

@@ -22,7 +22,7 @@ use crate::{Error, Netns, Result};
 /// The longest name of a link, in bytes (IFNAMSIZ less the final zero).
 const NAME_MAX_BYTES: usize = 15;
 
-/// The number of a link, unique within its namespace and at least 1.
+/// The interface index of a link: unique within its namespace, at least 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ifindex(pub u32);
 
@@ -32,40 +32,41 @@ impl fmt::Display for Ifindex {
     }
 }
 
-/// A link as the kernel describes it.
+/// A link, as the kernel describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// Its number.
+    /// Its interface index.
     pub index: Ifindex,
     /// Its name, unique within the namespace.
     pub name: String,
-    /// Its address; zero for devices that are not Ethernet.
+    /// Its MAC address; zero for devices that are not Ethernet.
     pub mac: MacAddr,
-    /// The longest L3 packet, in bytes.
+    /// The MTU: the longest L3 packet, in bytes.
     pub mtu: u32,
-    /// The highest MTU that it takes, in bytes; 0 when the kernel does not say.
+    /// The largest MTU that it accepts, in bytes; 0 when the kernel does not report it.
     pub max_mtu: u32,
     /// Administratively up.
     pub up: bool,
     /// Operational: up and with a carrier.
     pub running: bool,
-    /// Set to receive frames to any address; what sockets ask for does not show.
+    /// Promiscuous by configuration; promiscuous mode that sockets request is not included.
     pub promiscuous: bool,
-    /// The lower layer reports a carrier (always, for devices that cannot tell).
+    /// It has a carrier; always true for devices that cannot detect one.
     pub carrier: bool,
     /// `veth`, `bridge`, `vxlan`, `tun` ...; `None` for hardware and the loopback device.
     pub kind: Option<String>,
-    /// The bridge or bond that it is a port of.
+    /// The bridge or bond it is a port of.
     pub master: Option<Ifindex>,
-    /// The UDP port that it receives a tunnel on, for devices of the kinds vxlan and geneve.
+    /// The UDP port of a vxlan or geneve device.
     pub tunnel_port: Option<u16>,
-    /// The link that it belongs with: the other end of a veth pair, the link that a VLAN is on.
+    /// The linked device: the peer of a veth, the device that a VLAN is on.
     pub lower: Option<LowerLink>,
-    /// How a program is attached by XDP; `None` without one.
+    /// How an XDP program is attached; `None` without one.
     pub xdp: Option<XdpMode>,
-    /// How long super-packets may be.
+    /// The maximum sizes of super-packets.
     pub limits: SizeLimits,
-    /// The longest super-packet that the driver's TCP segmentation takes, in bytes; 0 when the kernel does not say.
+    /// The longest super-packet that the driver's TSO accepts, in bytes; 0 when the kernel does not
+    /// report it.
     pub tso_max_size: u32,
     /// The length of the transmit queue, in packets.
     pub tx_queue_len: u32,
@@ -73,29 +74,29 @@ pub struct Link {
     pub tx_queues: u32,
     /// Receive queues.
     pub rx_queues: u32,
-    /// Counters since the device was made.
+    /// Counters since the device was created.
     pub stats: LinkStats,
 }
 
-/// How a program is attached to a link by XDP.
+/// How an XDP program is attached to a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
-    /// The driver runs it.
+    /// In the driver.
     Native,
-    /// The kernel runs it, on copies in one piece where it has to.
+    /// In the network stack, on linear copies of frames where necessary.
     Generic,
-    /// The card runs it.
+    /// On the NIC.
     Offloaded,
-    /// There are programs in more than one of these ways.
+    /// Several programs, in different modes.
     Several,
 }
 
-/// The link that another belongs with.
+/// The device that a link is linked to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerLink {
-    /// Its number, in the namespace that it is in.
+    /// Its interface index in its own namespace.
     pub index: Ifindex,
-    /// What this namespace calls the one that it is in ([`Netlink::number_of`]); `None` when that is this one.
+    /// The ID of its namespace ([`Netlink::nsid_of`]); `None` when it is the namespace of the link.
     pub netns: Option<i32>,
 }
 
@@ -113,24 +114,25 @@ pub struct LinkStats {
     pub tx_dropped: u64,
 }
 
-/// How long super-packets may be, in bytes. `None`: the kernel does not know the limit (or, when setting, leave it).
+/// The maximum sizes of super-packets, in bytes. `None`: the kernel does not know the limit, or,
+/// when setting, leave it unchanged.
 ///
-/// The kernel lets `gso` and `gro` rule IPv6 and, up to 65,536, IPv4 too: setting one to such a value sets its IPv4
-/// counterpart as well.
+/// Up to 65,536, `gso` and `gro` apply to IPv4 too: setting one to such a value also sets its IPv4
+/// counterpart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SizeLimits {
-    /// Longest super-packet handed to the device.
+    /// The longest super-packet passed to the device.
     pub gso: Option<u32>,
-    /// Longest super-packet built on receive.
+    /// The longest super-packet that GRO builds.
     pub gro: Option<u32>,
-    /// The same as `gso`, for IPv4 (Linux 6.3).
+    /// `gso` for IPv4 (Linux 6.3).
     pub gso_ipv4: Option<u32>,
-    /// The same as `gro`, for IPv4 (Linux 6.3).
+    /// `gro` for IPv4 (Linux 6.3).
     pub gro_ipv4: Option<u32>,
 }
 
 impl SizeLimits {
-    /// The same limit for all four.
+    /// The same value for all four.
     pub const fn all(bytes: u32) -> Self {
         let limit = Some(bytes);
         Self { gso: limit, gro: limit, gso_ipv4: limit, gro_ipv4: limit }
@@ -138,11 +140,11 @@ impl SizeLimits {
 }
 
 impl Netlink {
-    /// Creates a link and tells its number (in the namespace that it was created in).
+    /// Creates a link and returns its index in the namespace where it was created.
     ///
     /// # Errors
-    /// [`Error::is_exists`] when the name is taken, [`Error::Invalid`] for a name that no link can have,
-    /// `EOPNOTSUPP` when the kernel lacks the kind.
+    /// [`Error::is_exists`] when the name is taken, [`Error::Invalid`] for an invalid name,
+    /// `EOPNOTSUPP` when the kernel lacks this kind of link.
     pub fn create(&self, spec: &LinkSpec<'_>, kind: &LinkKind<'_>) -> Result<Ifindex> {
         let what = format!("create {} link {}", kind.name(), spec.name);
         let mut message = spec.message()?;
@@ -153,14 +155,14 @@ impl Netlink {
             && peer.up
             && let Err(error) = self.on(peer, |netlink, index| netlink.set_up(index))
         {
-            // Of two errors the first one tells; what is left then is a pair with one end down.
+            // Report the first error. If deleting fails too, a pair with one end down remains.
             let _ = self.on(spec, Self::delete);
             return Err(error);
         }
         self.on(spec, |_, index| Ok(index))
     }
 
-    /// Does `work` with a handle for the namespace of `spec` and the number of its link there.
+    /// Calls `work` with a handle for the namespace of `spec` and the index of its link there.
     fn on<R>(
         &self,
         spec: &LinkSpec<'_>,
@@ -184,7 +186,7 @@ impl Netlink {
     /// The link `name`.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is none of that name.
+    /// [`Error::is_not_found`] when it does not exist.
     pub fn link(&self, name: &str) -> Result<Link> {
         check_link_name(name)?;
         let mut message = LinkMessage::default();
@@ -192,15 +194,15 @@ impl Netlink {
         self.one_link(&format!("look up link {name}"), message)
     }
 
-    /// The link with the number `index`.
+    /// The link with the interface index `index`.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is none of that number.
+    /// [`Error::is_not_found`] when it does not exist.
     pub fn link_by_index(&self, index: Ifindex) -> Result<Link> {
         self.one_link(&format!("look up link {index}"), of_index(index))
     }
 
-    /// The number of the link `name`; see [`Netlink::link`].
+    /// The interface index of the link `name`; see [`Netlink::link`].
     pub fn index_of(&self, name: &str) -> Result<Ifindex> {
         self.link(name).map(|link| link.index)
     }
@@ -218,8 +220,9 @@ impl Netlink {
             .collect())
     }
 
-    /// What the namespace of this handle calls another one; `None` when it has no name for it, because no link leads there.
-    pub fn number_of(&self, netns: &Netns) -> Result<Option<i32>> {
+    /// The ID that the namespace of this handle has for another one (RTM_GETNSID); `None` when it
+    /// has none, because no link leads there.
+    pub fn nsid_of(&self, netns: &Netns) -> Result<Option<i32>> {
         let what = "find the number of a namespace";
         let mut message = NsidMessage::default();
         let fd = netns.as_fd().as_raw_fd().unsigned_abs();
@@ -251,29 +254,29 @@ impl Netlink {
         self.set(&format!("set the MTU to {bytes} of"), index, vec![LinkAttribute::Mtu(bytes)])
     }
 
-    /// Sets the address.
+    /// Sets the MAC address.
     pub fn set_mac(&self, index: Ifindex, mac: MacAddr) -> Result<()> {
         let attribute = LinkAttribute::Address(mac.0.to_vec());
         self.set(&format!("set the address to {mac} of"), index, vec![attribute])
     }
 
-    /// Renames a link; kernels before 6.2 want it to be down.
+    /// Renames a link. Kernels before 6.2 require it to be down.
     pub fn set_name(&self, index: Ifindex, name: &str) -> Result<()> {
         check_link_name(name)?;
         let attribute = LinkAttribute::IfName(name.to_owned());
         self.set(&format!("give the name {name} to"), index, vec![attribute])
     }
 
-    /// Makes a link a port of the bridge `master`, or of none.
+    /// Makes a link a port of the bridge `master`, or removes it from its bridge.
     pub fn set_master(&self, index: Ifindex, master: Option<Ifindex>) -> Result<()> {
         let attribute = LinkAttribute::Controller(master.map_or(0, |master| master.0));
         self.set("set the bridge of", index, vec![attribute])
     }
 
-    /// Has the bridge of which a link is a port forward nothing between it and other ports like that.
+    /// Isolates a bridge port: the bridge forwards nothing between isolated ports.
     ///
     /// # Errors
-    /// It is a port of no bridge.
+    /// The link is not a bridge port.
     pub fn isolate(&self, index: Ifindex) -> Result<()> {
         let isolated = vec![InfoBridgePort::Isolated(true)];
         let port = vec![
@@ -282,17 +285,17 @@ impl Netlink {
         ];
         let mut message = of_index(index);
         message.attributes = vec![LinkAttribute::LinkInfo(port)];
-        // SetLink changes links, NewLink what they are.
+        // RTM_SETLINK cannot change bridge-port attributes; RTM_NEWLINK can.
         self.change(&format!("isolate link {index}"), RouteNetlinkMessage::NewLink(message), 0)
     }
 
-    /// Moves a link to another namespace, where it arrives down and perhaps with another number.
+    /// Moves a link to another namespace, where it arrives down and may have another index.
     pub fn move_to(&self, index: Ifindex, netns: &Netns) -> Result<()> {
         let attribute = LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd());
         self.set(&format!("move to namespace {netns}:"), index, vec![attribute])
     }
 
-    /// Sets how long super-packets may be; fields that are `None` remain.
+    /// Sets the maximum sizes of super-packets; fields that are `None` stay.
     pub fn set_size_limits(&self, index: Ifindex, limits: SizeLimits) -> Result<()> {
         let attributes = [
             limits.gso.map(LinkAttribute::GsoMaxSize),
@@ -304,7 +307,7 @@ impl Netlink {
         self.set("limit super-packets of", index, attributes)
     }
 
-    /// Has a link receive frames to any MAC address, or no longer. Unlike what a socket asks for, this outlives who asked.
+    /// Switches promiscuous mode. Unlike a socket's request, it lasts until it is switched off.
     pub fn set_promiscuous(&self, index: Ifindex, promiscuous: bool) -> Result<()> {
         let (what, flags) = if promiscuous {
             ("receive all frames of", LinkFlags::Promisc)
@@ -342,18 +345,18 @@ impl Netlink {
 }
 
 impl Link {
-    /// Frames can be sent by it.
+    /// It can send frames.
     pub const fn is_usable(&self) -> bool {
         self.up && self.running
     }
 
-    /// It is an end of a veth pair.
+    /// It is a veth device.
     pub fn is_veth(&self) -> bool {
         self.kind.as_deref() == Some("veth")
     }
 
-    /// It is an end of a veth pair, and the other end is in another namespace.
-    pub fn leads_elsewhere(&self) -> bool {
+    /// It is a veth device whose peer is in another namespace.
+    pub fn has_peer_in_other_netns(&self) -> bool {
         self.is_veth() && self.lower.is_some_and(|lower| lower.netns.is_some())
     }
 
@@ -441,10 +444,10 @@ impl Link {
     }
 }
 
-/// Checks that a link can have this name: 1 to 15 bytes, no `/`, `:`, `%` or white space, not `.` or `..`.
+/// Checks a link name: 1 to 15 bytes, no `/`, `:`, `%` or white space, not `.` or `..`.
 ///
 /// # Errors
-/// [`Error::Invalid`] otherwise.
+/// [`Error::Invalid`] when it is invalid.
 pub fn check_link_name(name: &str) -> Result<()> {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     if matches!(name, "" | "." | "..") || name.len() > NAME_MAX_BYTES || name.contains(forbidden) {
@@ -466,7 +469,7 @@ fn xdp_mode(part: &LinkXdp) -> Option<XdpMode> {
     }
 }
 
-/// The UDP port in the options of a tunnel device.
+/// The UDP port among the attributes of a tunnel device.
 fn tunnel_port(info: &LinkInfo) -> Option<u16> {
     match info {
         LinkInfo::Data(InfoData::Vxlan(options)) => {

@@ -1,4 +1,4 @@
-//! [`Monitor`]: what changes in a namespace, as it changes.
+//! [`Monitor`]: reports changes in a namespace as they happen.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -14,59 +14,60 @@ use super::{Address, Ifindex, Link, Neighbour, Route};
 use crate::request::{RECEIVE_BYTES, decode, messages, open_socket, receive};
 use crate::{Error, Result};
 
-/// Multicast groups of linux/rtnetlink.h: links, neighbours, IPv4 addresses and routes, IPv6 addresses and routes.
+/// Multicast groups of linux/rtnetlink.h: links, neighbours, addresses and routes of IPv4 and IPv6.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
-/// Room for the notifications of some hundreds of links that change at once.
+/// The size of the receive queue, enough when some hundreds of links change at once.
 const QUEUE_BYTES: usize = 1 << 20;
-/// Datagrams read by one [`Monitor::drain`], so that a caller who serves other descriptors gets its turn.
+/// Datagrams read by one [`Monitor::drain`], so that the caller can serve other descriptors.
 const DRAIN_MAX: usize = 1024;
 
-/// Something that changed.
+/// A change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A link is new, or something about it is: up, running, name, MTU, address, master ...
+    /// A link was created, or one of its properties changed.
     LinkChanged(Box<Link>),
     /// A link was deleted or moved to another namespace.
     LinkRemoved {
-        /// Its number.
+        /// Its interface index.
         index: Ifindex,
         /// Its name.
         name: String,
     },
-    /// A neighbour is new or its state or address is.
+    /// A neighbour was added, or its state or address changed.
     NeighbourChanged(Neighbour),
-    /// A neighbour was forgotten.
+    /// A neighbour was deleted.
     NeighbourRemoved(Neighbour),
-    /// A link got an address, or it became ready.
+    /// A link got an address, or an address became ready.
     AddressChanged(Address),
     /// A link lost an address.
     AddressRemoved(Address),
-    /// A unicast route is new or changed.
+    /// A unicast route was added or changed.
     RouteChanged(Route),
-    /// A unicast route was deleted. IPv4 routes that go because their link went down are *not* reported by the
-    /// kernel; the link is.
+    /// A unicast route was deleted. The kernel does *not* report IPv4 routes that vanish because
+    /// their link went down; it reports the link.
     RouteRemoved(Route),
-    /// Events were lost: whatever was learnt from earlier ones must be read anew.
+    /// Events were lost: read the state again.
     Lost,
 }
 
-/// A subscription to the changes of one namespace: the one in which it was opened.
+/// A subscription to the changes of the namespace in which it was opened.
 ///
-/// Wait for its descriptor to become readable, then [`Monitor::drain`] it. Open it *before* reading the state
-/// that the events are to keep current, or a change in between is missed.
+/// Wait for its descriptor to become readable, then [`Monitor::drain`] it. Open it *before* reading
+/// the state that the events keep current; otherwise changes in between are missed.
 pub struct Monitor {
     socket: Socket,
     buffer: Vec<u8>,
 }
 
 impl Monitor {
-    /// Subscribes in the namespace of the calling thread; [`crate::Netns::monitor`] subscribes elsewhere.
+    /// Subscribes in the namespace of the calling thread; [`crate::Netns::monitor`] subscribes in
+    /// another namespace.
     pub fn open() -> Result<Self> {
         let what = "open a monitor of network changes";
         let socket = open_socket(NETLINK_ROUTE, &GROUPS)?;
         socket.set_non_blocking(true).map_err(|error| Error::os(what, error))?;
-        // Beyond the system's limit with the privilege, up to it without.
+        // With CAP_NET_ADMIN the size may exceed net.core.rmem_max.
         if setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &QUEUE_BYTES)
                 .map_err(|errno| Error::os(what, errno))?;
@@ -74,12 +75,12 @@ impl Monitor {
         Ok(Self { socket, buffer: vec![0; RECEIVE_BYTES] })
     }
 
-    /// What has happened since the last call, oldest first; empty when nothing has. Never waits.
+    /// The changes since the last call, oldest first. Never blocks.
     ///
-    /// At most 1024 of the kernel's datagrams are read at once; the descriptor stays readable while there are more.
+    /// At most 1024 datagrams are read at once; the descriptor stays readable while there are more.
     ///
     /// # Errors
-    /// When the socket fails. Losses are not errors but [`Event::Lost`].
+    /// The socket failed. Lost events are no error but [`Event::Lost`].
     pub fn drain(&mut self) -> Result<Vec<Event>> {
         let mut events = Events::default();
         for _ in 0..DRAIN_MAX {
@@ -123,7 +124,7 @@ impl Events {
                 Ok(NetlinkPayload::InnerMessage(message)) => self.0.extend(event_of(message)),
                 Ok(NetlinkPayload::Overrun(_)) => self.lose(),
                 Ok(_) => {}
-                // What cannot be read may have been the change that mattered.
+                // A message that cannot be decoded may have been an important change.
                 Err(reason) => {
                     tracing::warn!(reason, "unreadable network change");
                     self.lose();
@@ -132,7 +133,7 @@ impl Events {
         }
     }
 
-    /// One loss says all that many could.
+    /// Reports consecutive losses once.
     fn lose(&mut self) {
         if self.0.last() != Some(&Event::Lost) {
             self.0.push(Event::Lost);
@@ -171,7 +172,8 @@ fn event_of(message: RouteNetlinkMessage) -> Option<Event> {
     }
 }
 
-/// A bridge tells of its ports by link messages of its own family; "deleted" there means "no longer a port".
+/// A bridge reports its ports with link messages of its own family, in which "deleted" means "no
+/// longer a port".
 fn is_link(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_told_once_when_datagrams_are_unreadable() {
+    fn loss_is_reported_once_when_datagrams_are_unreadable() {
         let mut events = Events::default();
         events.take(&[0xa5; 40]);
         events.take(&[0; 3]);

@@ -1,44 +1,44 @@
-//! Neighbours (ARP and ND tables), and the forwarding entries of VXLAN devices, which the kernel keeps likewise.
+//! Neighbours: the ARP and ND tables.
 
 use std::net::IpAddr;
 
-use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
     NeighbourState as KernelState,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use wire::MacAddr;
 
 use super::address::family_of;
 use super::{Ifindex, Netlink};
 use crate::{Error, Result};
 
-/// What the kernel knows about a neighbour (RFC 4861 section 7.3.2, also for ARP).
+/// The state of a neighbour entry (RFC 4861 section 7.3.2, also for ARP).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NeighbourState {
-    /// Created, nothing asked yet.
+    /// Created, not yet resolved.
     None,
-    /// Asked, no answer yet.
+    /// Solicited, no answer yet.
     Incomplete,
-    /// Confirmed a short time ago.
+    /// Confirmed recently.
     Reachable,
-    /// Not confirmed for a while; used until proven wrong.
+    /// Not confirmed for a while; still used.
     Stale,
-    /// Stale and in use; about to be asked.
+    /// Stale and in use; about to be probed.
     Delay,
-    /// Being asked whether it is still there.
+    /// Being probed.
     Probe,
     /// It did not answer.
     Failed,
     /// Needs no resolution (multicast, point-to-point).
     Noarp,
-    /// Set by an administrator; never asked.
+    /// Set by an administrator; never probed.
     Permanent,
 }
 
 impl NeighbourState {
-    /// True while packets are sent to the recorded address.
+    /// True while the kernel sends packets to the recorded address.
     pub const fn is_usable(self) -> bool {
         !matches!(self, Self::None | Self::Incomplete | Self::Failed)
     }
@@ -51,19 +51,19 @@ pub struct Neighbour {
     pub index: Ifindex,
     /// Its IP address.
     pub ip: IpAddr,
-    /// Its link-layer address, if one is recorded. Whether it may be used is said by [`Neighbour::usable_mac`].
+    /// Its link-layer address, if known. [`Neighbour::usable_mac`] tells whether it may be used.
     pub mac: Option<MacAddr>,
-    /// What the kernel knows about it.
+    /// Its state.
     pub state: NeighbourState,
 }
 
 impl Neighbour {
-    /// The address to send to, while the kernel itself would use it.
+    /// The link-layer address, while the kernel itself would use it.
     pub fn usable_mac(&self) -> Option<MacAddr> {
         self.mac.filter(|_| self.state.is_usable())
     }
 
-    /// `None` for a family that is not IP (bridge and VXLAN entries come in the same messages).
+    /// `None` for a family other than IP: bridge entries come in the same messages.
     pub(super) fn from_message(message: &NeighbourMessage) -> Option<Self> {
         let facts = Facts::of(message);
         let ip = facts.ip?;
@@ -74,16 +74,6 @@ impl Neighbour {
             state: state_of(message.header.state),
         })
     }
-}
-
-/// A forwarding entry of a VXLAN device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct VxlanEntry {
-    /// Frames to this address; zero stands for every address without an entry of its own, and for broadcast and
-    /// multicast.
-    pub mac: MacAddr,
-    /// The end point that they are sent to.
-    pub remote: IpAddr,
 }
 
 impl Netlink {
@@ -114,7 +104,7 @@ impl Netlink {
         }
     }
 
-    /// Records the address of a neighbour for good, in place of what the kernel knows.
+    /// Adds or replaces a permanent neighbour entry.
     pub fn set_neighbour(&self, index: Ifindex, ip: IpAddr, mac: MacAddr) -> Result<()> {
         let mut message = neighbour_message(index, ip);
         message.header.state = KernelState::Permanent;
@@ -124,67 +114,28 @@ impl Netlink {
         self.change(&what, request, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Forgets a neighbour.
+    /// Deletes a neighbour entry.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when the table has no entry.
+    /// [`Error::is_not_found`] when the table has no such entry.
     pub fn delete_neighbour(&self, index: Ifindex, ip: IpAddr) -> Result<()> {
         let what = format!("delete neighbour {ip} on link {index}");
         let request = RouteNetlinkMessage::DelNeighbour(neighbour_message(index, ip));
         self.change(&what, request, 0)
     }
 
-    /// Asks the kernel to find out a neighbour's address, as if a packet were to be sent to it, and to confirm one that
-    /// is stale. Returns at once; the result shows in [`Netlink::neighbour`] and as an event of a
-    /// [`Monitor`](crate::Monitor).
+    /// Asks the kernel to resolve a neighbour, as if it had a packet to send, and to confirm a
+    /// stale entry. Returns at once. The result appears in [`Netlink::neighbour`] and as an event
+    /// of a [`Monitor`](crate::Monitor).
     pub fn use_neighbour(&self, index: Ifindex, ip: IpAddr) -> Result<()> {
         let mut message = neighbour_message(index, ip);
         message.header.flags = NeighbourFlags::Use;
         let what = format!("resolve neighbour {ip} on link {index}");
         self.change(&what, RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE)
     }
-
-    /// Adds a forwarding entry to a VXLAN device. Zero and group addresses may have several, and frames go to all of
-    /// them; for any other address the new one takes the place of the old one.
-    pub fn add_vxlan_entry(&self, vxlan: Ifindex, entry: VxlanEntry) -> Result<()> {
-        let VxlanEntry { mac, remote } = entry;
-        let many = mac.is_multicast() || mac == MacAddr::ZERO;
-        let how = if many { NLM_F_APPEND } else { NLM_F_REPLACE };
-        let what = format!("forward {mac} to {remote} on link {vxlan}");
-        let request = RouteNetlinkMessage::NewNeighbour(vxlan_message(vxlan, entry));
-        self.change(&what, request, NLM_F_CREATE | how)
-    }
-
-    /// Deletes a forwarding entry of a VXLAN device.
-    ///
-    /// # Errors
-    /// [`Error::is_not_found`] when there is none.
-    pub fn delete_vxlan_entry(&self, vxlan: Ifindex, entry: VxlanEntry) -> Result<()> {
-        let what = format!("no longer forward {} to {} on {vxlan}", entry.mac, entry.remote);
-        self.change(&what, RouteNetlinkMessage::DelNeighbour(vxlan_message(vxlan, entry)), 0)
-    }
-
-    /// The forwarding entries of a VXLAN device.
-    pub fn vxlan_entries(&self, vxlan: Ifindex) -> Result<Vec<VxlanEntry>> {
-        let mut request = NeighbourMessage::default();
-        request.header.family = AddressFamily::Bridge;
-        request.attributes.push(NeighbourAttribute::IfIndex(vxlan.0));
-        let what = format!("list forwarding entries of link {vxlan}");
-        let answers = self.dump(&what, RouteNetlinkMessage::GetNeighbour(request))?;
-        Ok(answers
-            .into_iter()
-            .filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewNeighbour(message) if message.header.ifindex == vxlan.0 => {
-                    let facts = Facts::of(&message);
-                    Some(VxlanEntry { mac: facts.mac?, remote: facts.ip? })
-                }
-                _ => None,
-            })
-            .collect())
-    }
 }
 
-/// The attributes of a neighbour message that matter here.
+/// The attributes of a neighbour message that are used here.
 #[derive(Default)]
 struct Facts {
     ip: Option<IpAddr>,
@@ -207,20 +158,15 @@ impl Facts {
     }
 }
 
-/// Forwarding entries have the family of bridges, so their addresses come as bare bytes.
 fn ip_of(address: &NeighbourAddress) -> Option<IpAddr> {
     match address {
         NeighbourAddress::Inet(address) => Some((*address).into()),
         NeighbourAddress::Inet6(address) => Some((*address).into()),
-        NeighbourAddress::Other(bytes) => <[u8; 4]>::try_from(bytes.as_slice())
-            .map(IpAddr::from)
-            .or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from))
-            .ok(),
         _ => None,
     }
 }
 
-/// A state is one bit; a combination, which no kernel sends, counts as not yet known.
+/// A state is one bit; a combination, which no kernel sends, is treated as unresolved.
 fn state_of(state: KernelState) -> NeighbourState {
     match state {
         KernelState::Incomplete => NeighbourState::Incomplete,
@@ -243,17 +189,6 @@ fn neighbour_message(index: Ifindex, ip: IpAddr) -> NeighbourMessage {
     message
 }
 
-fn vxlan_message(vxlan: Ifindex, entry: VxlanEntry) -> NeighbourMessage {
-    let mut message = neighbour_message(vxlan, entry.remote);
-    message.header.family = AddressFamily::Bridge;
-    message.header.flags = NeighbourFlags::Own;
-    // Never aged and never asked.
-    let state = u16::from(KernelState::Noarp) | u16::from(KernelState::Permanent);
-    message.header.state = KernelState::from(state);
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(entry.mac.0.to_vec()));
-    message
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,11 +206,5 @@ mod tests {
         assert_eq!(neighbour(NeighbourState::Incomplete).usable_mac(), None);
         assert_eq!(neighbour(NeighbourState::Stale).usable_mac(), Some(mac));
         assert_eq!(neighbour(NeighbourState::Permanent).usable_mac(), Some(mac));
-    }
-
-    #[test]
-    fn forwarding_entry_is_no_neighbour_when_it_has_an_ip_address() {
-        let entry = VxlanEntry { mac: MacAddr::ZERO, remote: [10, 0, 0, 1].into() };
-        assert_eq!(Neighbour::from_message(&vxlan_message(Ifindex(2), entry)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Routes: add, delete, and what the kernel would do with a packet.
+//! Routes: add, delete, look up.
 
 use std::net::IpAddr;
 
@@ -14,27 +14,27 @@ use super::address::family_of;
 use super::{Ifindex, Netlink};
 use crate::{Error, Result};
 
-/// A unicast route: of the main table when added or deleted here, of any table in the events of a
-/// [`Monitor`](crate::Monitor).
+/// A unicast route. Routes are added to and deleted from the main table; events of a
+/// [`Monitor`](crate::Monitor) report routes of all tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// Where it leads. Bits behind the prefix do not count.
+    /// The destination network; host bits are ignored.
     pub destination: IpNet,
-    /// The router to send to; `None` when the destination is on the link. Of the other family than the destination
-    /// too (RFC 5549), when the kernel says so.
+    /// The next hop; `None` when the destination is on the link. It may be of the other IP family
+    /// (RFC 5549).
     pub gateway: Option<IpAddr>,
-    /// The link to send through; may be left to the kernel when there is a gateway.
+    /// The outgoing link; the kernel can derive it from the gateway.
     pub oif: Option<Ifindex>,
-    /// The source address of packets that have none yet.
+    /// The preferred source address.
     pub source: Option<IpAddr>,
-    /// The longest packet on this route, in bytes, where it is less than the link's MTU.
+    /// The MTU of this route in bytes, where it is less than the link's.
     pub mtu: Option<u32>,
-    /// Its priority; the lowest of equal prefixes wins.
+    /// Its metric; among equal prefixes the lowest wins.
     pub metric: Option<u32>,
 }
 
 impl Route {
-    /// A route to `destination` through a router.
+    /// A route to `destination` through a gateway.
     pub const fn via(destination: IpNet, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..Self::new(destination) }
     }
@@ -48,7 +48,7 @@ impl Route {
         Self { destination, gateway: None, oif: None, source: None, mtu: None, metric: None }
     }
 
-    /// `None` for a family that is not IP, and for what is not a unicast route.
+    /// `None` for a family other than IP, and for a route that is not unicast.
     pub(super) fn from_message(message: &RouteMessage) -> Option<Self> {
         let header = &message.header;
         let any = match header.address_family {
@@ -89,18 +89,19 @@ impl Route {
     }
 }
 
-/// What the kernel would do with a packet.
+/// The result of a route lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RoutePath {
-    /// The link it would leave by.
+    /// The outgoing link.
     pub oif: Ifindex,
-    /// The source address it would get.
+    /// The source address.
     pub source: Option<IpAddr>,
-    /// The router it would go to; `None` when the destination is on the link.
+    /// The next hop; `None` when the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The longest packet, in bytes: the least of the link's MTU, the route's, and what path MTU discovery found.
+    /// The path MTU in bytes: the least of the link's, the route's, and what path MTU discovery
+    /// found.
     pub mtu: u32,
-    /// The destination is an address of this very namespace.
+    /// The destination is an address of this namespace.
     pub local: bool,
 }
 
@@ -108,8 +109,8 @@ impl Netlink {
     /// Adds a route to the main table.
     ///
     /// # Errors
-    /// [`Error::is_exists`] when the table has one to the same destination with the same metric; `ENETUNREACH` when
-    /// the gateway is not on any link.
+    /// [`Error::is_exists`] when the table has a route with the same destination and metric;
+    /// `ENETUNREACH` when the gateway is on no link.
     pub fn add_route(&self, route: &Route) -> Result<()> {
         let mut message = route.message();
         message.header.protocol = RouteProtocol::Static;
@@ -124,7 +125,8 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Deletes the first route of the main table with this destination and whatever else is given.
+    /// Deletes the first route of the main table that has this destination and the other given
+    /// values.
     ///
     /// # Errors
     /// [`Error::is_not_found`] when there is none.
@@ -135,11 +137,11 @@ impl Netlink {
         self.change(&what, RouteNetlinkMessage::DelRoute(message), 0)
     }
 
-    /// What the kernel would do with a packet to `destination`, sent from `source` if that is given (an address of
-    /// this namespace).
+    /// Looks up the route of a packet to `destination`, optionally sent from the local address
+    /// `source`.
     ///
     /// # Errors
-    /// `ENETUNREACH` or `EHOSTUNREACH` when no route leads there, `EINVAL` when `source` is not an own address.
+    /// `ENETUNREACH` or `EHOSTUNREACH` without a route, `EINVAL` when `source` is not local.
     pub fn route_get(&self, destination: IpAddr, source: Option<IpAddr>) -> Result<RoutePath> {
         let what = format!("find the route to {destination}");
         let mut message = RouteMessage::default();
@@ -168,7 +170,7 @@ impl Netlink {
     }
 }
 
-/// The attributes of a route that matter here.
+/// The attributes of a route that are used here.
 #[derive(Default)]
 struct Facts {
     destination: Option<IpAddr>,
@@ -206,7 +208,7 @@ impl Facts {
                         _ => None,
                     });
                 }
-                // Of several next hops the first one stands for all.
+                // The first next hop of a multipath route represents all.
                 RouteAttribute::MultiPath(hops) => {
                     if let Some(hop) = hops.first() {
                         self.oif = Some(Ifindex(hop.interface_index));

@@ -1,13 +1,13 @@
-//! What rules consist of.
+//! Expressions: the elements of a rule.
 
 use crate::attributes::Attributes;
 
-/// Where an expression keeps a value: the number of its first byte. There are 64.
+/// A register of nftables, by the offset of its first byte in the 64 bytes of registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Register(pub usize);
 
 impl Register {
-    /// Four registers of 16 bytes have the numbers 1 to 4; the same bytes as sixteen of 4 have 8 to 23.
+    /// Registers 1 to 4 have 16 bytes. 8 to 23 are the same memory in registers of 4 bytes.
     fn from_number(number: u32) -> Option<Self> {
         match number {
             1..=4 => Some(Self((number as usize - 1) * 16)),
@@ -17,7 +17,7 @@ impl Register {
     }
 }
 
-/// How two values are compared.
+/// A comparison operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Comparison {
@@ -29,7 +29,7 @@ pub enum Comparison {
     GreaterOrEqual,
 }
 
-/// What becomes of a packet.
+/// A verdict on a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names are those of nft")]
 pub enum Verdict {
@@ -39,12 +39,12 @@ pub enum Verdict {
     Return,
     Jump(String),
     Goto(String),
-    /// Handed to a program.
+    /// Passed to a userspace program.
     Queue,
 }
 
 impl Verdict {
-    /// Out of the attributes of a value.
+    /// Parses the attributes of an immediate value.
     pub(super) fn parse(data: Attributes<'_>) -> Option<Self> {
         let verdict = data.nested(2)?;
         let chain = || verdict.text(2).unwrap_or_default();
@@ -62,87 +62,87 @@ impl Verdict {
     }
 }
 
-/// One step of a rule.
+/// One expression of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expression {
-    /// Reads something about the packet (NFT_META_*).
+    /// Loads metadata of the packet (NFT_META_*).
     Meta {
-        /// What.
+        /// The NFT_META_* key.
         key: u32,
-        /// Where to.
+        /// The destination register.
         to: Register,
     },
-    /// Reads bytes of the packet.
+    /// Loads bytes of the packet.
     Payload {
-        /// Of the link layer (0), network layer (1), transport layer (2) or behind it (3).
+        /// Link layer (0), network layer (1), transport layer (2) or payload after it (3).
         base: u32,
-        /// From.
+        /// Offset from there.
         offset: usize,
-        /// How many.
+        /// Number of bytes.
         len: usize,
-        /// Where to.
+        /// The destination register.
         to: Register,
     },
-    /// Reads something about the connection (NFT_CT_*).
+    /// Loads metadata of the connection (NFT_CT_*).
     Connection {
-        /// What.
+        /// The NFT_CT_* key.
         key: u32,
-        /// Where to.
+        /// The destination register.
         to: Register,
     },
-    /// Goes on only if a value compares.
+    /// Continues only if the comparison holds.
     Compare {
-        /// Of what.
+        /// The register.
         from: Register,
-        /// How.
+        /// The operator.
         how: Comparison,
-        /// With what.
+        /// The constant.
         value: Vec<u8>,
     },
-    /// Goes on only if a value is in a range.
+    /// Continues only if the value is in a range.
     Range {
-        /// Of what.
+        /// The register.
         from: Register,
-        /// Only if it is not.
+        /// Continues only if it is *not* in the range.
         inverted: bool,
-        /// The first one.
+        /// The first value.
         first: Vec<u8>,
-        /// The last one.
+        /// The last value.
         last: Vec<u8>,
     },
-    /// Combines a value with constants: `(value & mask) ^ xor`.
+    /// Computes `(value & mask) ^ xor`.
     Bitwise {
-        /// Of what.
+        /// The source register.
         from: Register,
-        /// Where to.
+        /// The destination register.
         to: Register,
-        /// The ones are kept.
+        /// The mask.
         mask: Vec<u8>,
-        /// The ones are turned.
+        /// The bits to invert.
         xor: Vec<u8>,
     },
-    /// Goes on only if a value is in a set; of a map of verdicts, takes over its verdict.
+    /// Continues only if the value is in a set. A verdict map gives its verdict.
     Lookup {
-        /// Of what.
+        /// The register.
         from: Register,
-        /// The set.
+        /// The name of the set.
         set: String,
-        /// Only if it is not.
+        /// Continues only if it is *not* in the set.
         inverted: bool,
     },
-    /// Decides.
+    /// Gives a verdict.
     Verdict(Verdict),
-    /// Drops, and says so to the sender.
+    /// Drops the packet and reports it to the sender.
     Reject,
-    /// Decides nothing, and writes to registers at most what no condition reads: counters, logs, marks.
+    /// Gives no verdict and writes no register that a condition reads: counters, logs, marks.
     Neutral,
-    /// Goes on with a packet whose bytes are not what they were.
+    /// Rewrites the packet and continues.
     Alters,
-    /// Goes on with a packet that belongs to no connection.
+    /// Exempts the packet from connection tracking and continues.
     Untracked,
-    /// Gives the packet another destination, or to somebody else, who may drop it.
+    /// Rewrites the destination or passes the packet to another receiver, which may drop it.
     Diverts,
-    /// What is not known here: it may go on, or not, and may write to any register.
+    /// An expression that is not decoded: it may continue or not, and write to any register.
     Unknown(String),
 }
 
@@ -158,7 +158,7 @@ impl Expression {
         let number = |kind| data.be32(kind).map(|number| number as usize);
         let value = |kind| data.nested(kind)?.get(1).map(<[u8]>::to_vec);
         Some(match name {
-            // One that writes has a source register instead, and decides nothing.
+            // The variant that writes has a source register instead, and gives no verdict.
             "meta" | "ct" if data.get(1).is_none() => Self::Neutral,
             "meta" => Self::Meta { key: data.be32(2)?, to: register(1)? },
             "ct" => Self::Connection { key: data.be32(2)?, to: register(1)? },
@@ -186,7 +186,7 @@ impl Expression {
                 mask: value(4)?,
                 xor: value(5)?,
             },
-            // Of a map of values, what is found goes into a register other than that of verdicts.
+            // A map of values writes to a register; verdict maps use register 0.
             "lookup" if data.be32(3).unwrap_or(0) == 0 => Self::Lookup {
                 from: register(2)?,
                 set: data.text(1)?,
@@ -201,7 +201,7 @@ impl Expression {
             "counter" | "log" | "last" | "dup" => Self::Neutral,
             "exthdr" if data.get(1).is_none() => Self::Alters,
             "notrack" => Self::Untracked,
-            // Another sender is no reason to drop; another receiver may be.
+            // Source NAT drops nothing; destination NAT changes the receiver.
             "nat" if data.be32(1)? == 0 => Self::Verdict(Verdict::Accept),
             "masq" => Self::Verdict(Verdict::Accept),
             "nat" | "redir" | "tproxy" | "fwd" | "synproxy" => Self::Diverts,
@@ -211,7 +211,7 @@ impl Expression {
     }
 }
 
-/// A target of iptables that nft does not say in its own words.
+/// An xtables target that `nft` cannot express itself.
 fn target(name: &str) -> Expression {
     match name {
         "REJECT" => Expression::Reject,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_that_decide_elsewhere_are_not_taken_for_conditions() {
+    fn expressions_with_a_verdict_are_not_taken_for_conditions() {
         let parse = |name: &str, data: &AttributeBuf| {
             let bytes = AttributeBuf::default().text(1, name).nest(2, data).into_bytes();
             Expression::parse(Attributes::new(&bytes))
@@ -271,7 +271,7 @@ mod tests {
         ] {
             assert_eq!(parse("target", &AttributeBuf::default().text(1, target)), expected);
         }
-        // A map of values writes to a register; only one of verdicts decides.
+        // A map of values writes to a register; only a verdict map decides.
         let lookup = |to: u32| {
             let data = AttributeBuf::default().text(1, "s").push(2, &1u32.to_be_bytes());
             parse("lookup", &data.push(3, &to.to_be_bytes()))

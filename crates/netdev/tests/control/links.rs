@@ -1,9 +1,7 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use netdev::{
-    Dad, Error, Ifindex, IpNet, Link, LinkKind, LinkSpec, SizeLimits, VxlanEntry, VxlanSpec,
-};
+use netdev::{Dad, Error, Ifindex, IpNet, Link, LinkKind, LinkSpec, SizeLimits, VxlanSpec};
 use testkit::host::{TestHost, WireEnd, pair, wait_until};
 use wire::{MacAddr, Vni};
 
@@ -147,34 +145,11 @@ fn vxlan_takes_any_network_when_external() {
     assert!(link(&a, index).up);
 }
 
-#[test]
-fn forwarding_entries_are_those_that_were_added() {
-    testkit::require_root!();
-    let a = TestHost::new("a");
-    let netlink = a.netlink();
-    let kind = LinkKind::Vxlan(VxlanSpec::new(vni(8)));
-    let index = netlink.create(&LinkSpec::new("vx0"), &kind).unwrap();
-    let flood = |last| VxlanEntry { mac: MacAddr::ZERO, remote: [10, 0, 0, last].into() };
-    let to = |last| VxlanEntry { mac: MAC, remote: [10, 0, 0, last].into() };
-    for entry in [flood(2), flood(3), to(2), to(3)] {
-        netlink.add_vxlan_entry(index, entry).unwrap();
-    }
-    let mut entries = netlink.vxlan_entries(index).unwrap();
-    entries.sort_unstable_by_key(|entry| (entry.mac, entry.remote));
-    assert_eq!(entries, [flood(2), flood(3), to(3)], "the station moved, the floods add up");
-
-    netlink.delete_vxlan_entry(index, flood(2)).unwrap();
-    netlink.delete_vxlan_entry(index, to(3)).unwrap();
-    assert_eq!(netlink.vxlan_entries(index).unwrap(), [flood(3)]);
-    assert!(netlink.delete_vxlan_entry(index, to(3)).unwrap_err().is_not_found());
-}
-
-/// Puts a VXLAN device on top of one end of a wire.
+/// Creates a VXLAN device over one end of a link.
 fn overlay(host: &TestHost, local: IpAddr, remote: IpAddr, address: &str) {
-    let spec = VxlanSpec { local: Some(local), ..VxlanSpec::new(vni(42)) };
+    let spec = VxlanSpec { local: Some(local), remote: Some(remote), ..VxlanSpec::new(vni(42)) };
     let netlink = host.netlink();
     let index = netlink.create(&LinkSpec::new("vx0").up(), &LinkKind::Vxlan(spec)).unwrap();
-    netlink.add_vxlan_entry(index, VxlanEntry { mac: MacAddr::ZERO, remote }).unwrap();
     let prefix: IpNet = address.parse().unwrap();
     netlink.add_address(index, prefix, Dad::Skip).unwrap();
 }

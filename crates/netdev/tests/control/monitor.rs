@@ -28,17 +28,15 @@ fn monitor_sees_links_come_change_and_go() {
     assert_eq!(monitor.drain().unwrap(), []);
 
     b.netlink().set_down(far.index).unwrap();
-    wait_for(
-        &mut monitor,
-        "carrier is lost",
-        |event| matches!(event, Event::LinkChanged(link) if link.name == end.name && link.up && !link.running),
-    );
+    wait_for(&mut monitor, "carrier is lost", |event| {
+        matches!(event, Event::LinkChanged(link)
+                if link.name == end.name && link.up && !link.running)
+    });
     b.netlink().set_up(far.index).unwrap();
-    wait_for(
-        &mut monitor,
-        "carrier is back",
-        |event| matches!(event, Event::LinkChanged(link) if link.index == end.index && link.running),
-    );
+    wait_for(&mut monitor, "carrier is back", |event| {
+        matches!(event, Event::LinkChanged(link)
+                if link.index == end.index && link.running)
+    });
     a.netlink().set_down(end.index).unwrap();
     wait_for(
         &mut monitor,
@@ -128,11 +126,10 @@ fn monitor_sees_neighbours_addresses_and_routes() {
         let same =
             |seen: &Route| seen.destination == route.destination && seen.gateway == route.gateway;
         netlink.add_route(&route).unwrap();
-        wait_for(
-            &mut monitor,
-            "the route is there",
-            |event| matches!(event, Event::RouteChanged(seen) if same(seen) && seen.oif == Some(end.index)),
-        );
+        wait_for(&mut monitor, "the route is there", |event| {
+            matches!(event, Event::RouteChanged(seen)
+                    if same(seen) && seen.oif == Some(end.index))
+        });
         netlink.delete_route(&route).unwrap();
         wait_for(
             &mut monitor,

@@ -6,9 +6,10 @@ use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
 use wire::MacAddr;
 
-use crate::frames::{self, big_packet, tcp_frame, wait_for};
+use super::frames::{self, big_packet, tcp_frame, wait_for};
 
-/// Sends frames past `filter`, each ending in a byte of its own, and returns which came through. The last must.
+/// Sends frames past `filter`, each ending in a byte of its own, and returns which came through.
+/// The last must.
 fn passed(
     filter: impl Fn(&WireEnd) -> Filter,
     frames: impl Fn(&WireEnd) -> Vec<Vec<u8>>,

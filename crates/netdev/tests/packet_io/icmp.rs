@@ -11,7 +11,7 @@ use testkit::host::{TestHost, WireEnd, pair};
 use wire::icmp::Quoted;
 use wire::{Protocol, TooBig};
 
-use crate::frames::{pattern, tcp_frame, wait_for};
+use super::frames::{pattern, tcp_frame, wait_for};
 
 /// A host whose way to another one has an MTU of 1400 behind the first router.
 struct Path {

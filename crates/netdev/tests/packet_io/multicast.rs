@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
 use testkit::host::{TestHost, pair};
 
-use crate::frames::{big_packet, pattern, wait_for};
+use super::frames::{big_packet, pattern, wait_for};
 
 const PORT: u16 = 4789;
 

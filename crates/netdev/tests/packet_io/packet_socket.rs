@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use testkit::host::{TestHost, WireEnd, pair, wait_until};
 use wire::MacAddr;
 
-use crate::frames::{self, TIMEOUT, big_packet, pattern, tcp_frame, wait_for};
+use super::frames::{self, TIMEOUT, big_packet, pattern, tcp_frame, wait_for};
 
 /// A foreign address, so that neither kernel takes part.
 const ELSEWHERE: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 1]);

@@ -12,7 +12,7 @@ use packet::{Checksum, Gso, GsoKind, Offload};
 use testkit::host::{TestHost, WireEnd, pair};
 use wire::MacAddr;
 
-use crate::frames::{self, big_packet, pattern, wait_for};
+use super::frames::{self, big_packet, pattern, wait_for};
 
 fn address(end: &WireEnd, v6: bool) -> IpAddr {
     if v6 { end.ip6.into() } else { end.ip4.into() }
@@ -123,14 +123,16 @@ fn merged_gre_keeps_its_offload_state_when_received_by_a_packet_socket() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
-    // No TCP segmentation at all on the sending veth, without which the receiving one does not merge.
+    // No TCP segmentation at all on the sending veth, without which the receiving one does not
+    // merge.
     let kinds = ["", "6", "-ecn", "-mangleid"];
     let tso = kinds.map(|kind| format!("tx-tcp{kind}-segmentation"));
     let off: Vec<_> = tso.iter().map(|name| (name.as_str(), false)).collect();
     assert_eq!(a.ethtool().unwrap().set_features(&ends.0.name, &off).unwrap(), []);
     assert_eq!(b.ethtool().unwrap().set_features(&ends.1.name, &[("rx-gro", true)]).unwrap(), []);
     // A patient GRO: merging for certain.
-    let patience = "cd /sys/class/net/eth0 && echo 100000000 > gro_flush_timeout && echo 1000 > napi_defer_hard_irqs";
+    let patience = "cd /sys/class/net/eth0 && echo 100000000 > gro_flush_timeout && echo 1000 > \
+                    napi_defer_hard_irqs";
     let set = Command::new("ip")
         .args(["netns", "exec", b.name().unwrap(), "sh", "-c", patience])
         .status()

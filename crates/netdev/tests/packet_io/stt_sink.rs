@@ -5,7 +5,7 @@ use netdev::filter::Filter;
 use netdev::stt_sink::SttSink;
 use testkit::host::{TestHost, WireEnd, pair};
 
-use crate::frames::{big_packet, pattern, tcp_frame, wait_for};
+use super::frames::{big_packet, pattern, tcp_frame, wait_for};
 
 const STT_PORT: u16 = 7471;
 

@@ -7,7 +7,7 @@ use packet::{Checksum, GsoKind, PacketBuf};
 use testkit::host::TestHost;
 use wire::MacAddr;
 
-use crate::frames::{self, big_packet, pattern, wait_for};
+use super::frames::{self, big_packet, pattern, wait_for};
 
 /// A guest whose interface `tap0` is up and has 10.99.0.1/24.
 fn guest() -> (TestHost, Tap) {
@@ -232,11 +232,11 @@ fn one_queue_is_what_others_open_and_none_is_refused() {
 fn provided_tap_stays_until_it_is_released() {
     testkit::require_root!();
     let host = TestHost::new("tap");
-    host.run(|| Tap::provide("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7")).unwrap();
     // What is left of one that was killed is taken over.
-    host.run(|| Tap::provide("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7")).unwrap();
     assert!(host.netlink().index_of("tap7").is_ok());
-    assert!(host.run(|| Tap::release("tap7")).unwrap(), "nobody has it open");
+    assert!(host.run(|| Tap::delete_persistent("tap7")).unwrap(), "nobody has it open");
     assert!(host.netlink().index_of("tap7").unwrap_err().is_not_found());
 }
 
@@ -244,13 +244,13 @@ fn provided_tap_stays_until_it_is_released() {
 fn provided_tap_is_not_released_while_somebody_has_it_open() {
     testkit::require_root!();
     let host = TestHost::new("tap");
-    host.run(|| Tap::provide("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7")).unwrap();
     let machine = host.run(|| Tap::open("tap7")).unwrap();
-    host.run(|| Tap::provide("tap7")).unwrap();
-    assert!(!host.run(|| Tap::release("tap7")).unwrap(), "the machine has it open");
+    host.run(|| Tap::create_persistent("tap7")).unwrap();
+    assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
     drop(machine);
     assert!(host.netlink().index_of("tap7").is_ok(), "the machine may come again");
-    assert!(host.run(|| Tap::release("tap7")).unwrap());
+    assert!(host.run(|| Tap::delete_persistent("tap7")).unwrap());
 }
 
 #[test]
@@ -259,12 +259,12 @@ fn tap_is_not_provided_when_its_name_is_that_of_something_else() {
     let host = TestHost::new("tap");
     let _queues = host.run(|| Tap::open_queues("tap0", 2)).unwrap();
     for name in ["tap0", "lo"] {
-        let error = host.run(|| Tap::provide(name)).unwrap_err();
+        let error = host.run(|| Tap::create_persistent(name)).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(
-                "create TAP {name}: there is an interface of that name that is no TAP of one queue: remove it, or give \
-                 one of the two another name"
+                "create TAP {name}: the name is used by an interface that is not a single-queue TAP: \
+                 remove that interface, or choose another name"
             )
         );
     }

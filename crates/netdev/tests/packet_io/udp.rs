@@ -7,7 +7,7 @@ use netdev::{IpNet, Route};
 use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
 
-use crate::frames::{big_packet, pattern, wait_for};
+use super::frames::{big_packet, pattern, wait_for};
 
 struct Underlay {
     tx: TxPool,

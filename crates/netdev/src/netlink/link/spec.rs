@@ -1,4 +1,4 @@
-//! What a new link is made from.
+//! The properties of a link to create.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,7 +12,7 @@ use super::super::encapsulation::{GeneveSpec, GreSpec, VlanSpec};
 use super::{Ifindex, check_link_name};
 use crate::{Netns, Result};
 
-/// What every new link may be given. Only the name is required.
+/// The properties that every kind of link has. Only the name is required.
 #[derive(Clone, Debug, Default)]
 pub struct LinkSpec<'a> {
     pub(super) name: &'a str,
@@ -26,22 +26,22 @@ pub struct LinkSpec<'a> {
 }
 
 impl<'a> LinkSpec<'a> {
-    /// A link `name`, down, with a random address and the default MTU of its kind.
+    /// A link `name` that is down, with a random MAC address and the default MTU of its kind.
     pub fn new(name: &'a str) -> Self {
         Self { name, ..Self::default() }
     }
 
-    /// With this address.
+    /// Sets the MAC address.
     pub fn mac(self, mac: MacAddr) -> Self {
         Self { mac: Some(mac), ..self }
     }
 
-    /// With this MTU, in bytes.
+    /// Sets the MTU, in bytes.
     pub fn mtu(self, bytes: u32) -> Self {
         Self { mtu: Some(bytes), ..self }
     }
 
-    /// Up from the start.
+    /// Brings the link up at once.
     pub fn up(self) -> Self {
         Self { up: true, ..self }
     }
@@ -50,22 +50,23 @@ impl<'a> LinkSpec<'a> {
         Self { up: false, ..self }
     }
 
-    /// With this many transmit and receive queues.
+    /// Sets the number of transmit and of receive queues.
     pub fn queues(self, count: u32) -> Self {
         Self { queues: Some(count), ..self }
     }
 
-    /// With this transmit queue length, in packets.
+    /// Sets the transmit queue length, in packets.
     pub fn tx_queue_len(self, packets: u32) -> Self {
         Self { tx_queue_len: Some(packets), ..self }
     }
 
-    /// As a port of the bridge `master`.
+    /// Makes it a port of the bridge `master`.
     pub fn master(self, master: Ifindex) -> Self {
         Self { master: Some(master), ..self }
     }
 
-    /// In this namespace. A tunnel's *underlay* remains the namespace of the [`Netlink`](crate::Netlink) that creates it.
+    /// Creates it in this namespace. The *underlay* of a tunnel remains the namespace of the
+    /// [`Netlink`](crate::Netlink) that creates it.
     pub fn netns(self, netns: &'a Netns) -> Self {
         Self { netns: Some(netns), ..self }
     }
@@ -94,12 +95,12 @@ impl<'a> LinkSpec<'a> {
 /// The kind of a new link.
 #[derive(Clone, Debug)]
 pub enum LinkKind<'a> {
-    /// A pair of devices, each of which receives what the other sends.
+    /// A pair of connected devices.
     Veth {
-        /// The other end, often in another namespace. Number of queues and the rest are its own.
+        /// The other end, often in another namespace, with its own properties.
         peer: LinkSpec<'a>,
     },
-    /// A learning switch of the kernel, spanning tree off.
+    /// A Linux bridge without spanning tree.
     Bridge,
     /// The kernel's VXLAN (RFC 7348).
     Vxlan(VxlanSpec),
@@ -114,25 +115,27 @@ pub enum LinkKind<'a> {
 /// The options of a VXLAN device.
 #[derive(Clone, Debug)]
 pub struct VxlanSpec {
-    /// Its network, or `None` for a device whose VNI and end points come with each packet (`external`).
+    /// The VNI; `None` for a device whose VNI and end points come with each packet (`external`).
     pub vni: Option<Vni>,
-    /// A device without [`VxlanSpec::vni`] drops the packets of all VNIs that it was not told of; it has been told of none.
+    /// An external device drops packets of VNIs that are not in its filter, which is empty at
+    /// first.
     pub filters_vnis: bool,
-    /// Address to send from; also selects IPv4 or IPv6 for the socket.
+    /// The source address; also selects IPv4 or IPv6 for the socket.
     pub local: Option<IpAddr>,
-    /// Where frames go that no forwarding entry claims.
+    /// The destination of frames without a forwarding entry.
     pub remote: Option<IpAddr>,
     /// UDP destination port, and the port listened on.
     pub port: u16,
-    /// The first UDP source port of those that tell inner flows apart, and the one behind the last; `None` leaves them to the kernel.
+    /// The range of UDP source ports for inner flows (the second one is exclusive); `None` for the
+    /// kernel's default.
     pub source_ports: Option<(u16, u16)>,
-    /// Learn the end point of each source address.
+    /// Learn the remote end point of each source MAC address.
     pub learning: bool,
     /// Send outer UDP checksums over IPv4.
     pub udp_checksum: bool,
     /// Accept (and send) zero outer UDP checksums over IPv6 (RFC 6936).
     pub udp_zero_checksum6: bool,
-    /// The link to send through.
+    /// The outgoing link.
     pub underlay: Option<Ifindex>,
 }
 
@@ -140,13 +143,13 @@ impl VxlanSpec {
     /// The registered UDP port.
     pub const PORT: u16 = 4789;
 
-    /// A device of the network `vni`, without learning, with the kernel's defaults for the rest.
+    /// A device of the network `vni`, without learning, otherwise with the kernel's defaults.
     pub const fn new(vni: Vni) -> Self {
         Self { vni: Some(vni), ..Self::external() }
     }
 
-    /// A device whose VNI and end points come with each packet. Merely being up it makes the kernel coalesce received
-    /// VXLAN segments on its port before a tc program sees them.
+    /// A device whose VNI and end points come with each packet. While it is up, the kernel
+    /// coalesces received VXLAN segments on its port before a tc program sees them.
     pub const fn external() -> Self {
         Self {
             vni: None,
@@ -198,7 +201,8 @@ impl LinkKind<'_> {
         Ok(match self {
             Self::Veth { peer } => vec![
                 LinkInfo::Kind(InfoKind::Veth),
-                // The peer is configured before the two ends know each other, and cannot be opened then.
+                // The kernel configures the peer before it connects the ends, so it cannot be up
+                // yet.
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer.clone().down().message()?))),
             ],
             Self::Bridge => vec![LinkInfo::Kind(InfoKind::Bridge)],
@@ -223,7 +227,7 @@ impl LinkKind<'_> {
         }
     }
 
-    /// The device that it stands on, where that is not one of its options.
+    /// The underlying device, where it is not one of the options.
     pub(super) const fn parent(&self) -> Option<Ifindex> {
         match self {
             Self::Vlan(spec) => Some(spec.parent),

@@ -1,4 +1,4 @@
-//! The packet I/O half of `netdev` against the real kernel, in namespaces of its own.
+//! Packet I/O: TAP, packet sockets, UDP and raw IP sockets.
 
 mod filter;
 mod frames;

@@ -1,4 +1,4 @@
-//! [`Claim`]: what one process of a network namespace may be at a time.
+//! [`NetnsLock`]: a named lock that one process in a network namespace can hold.
 
 use crate::{Error, Result};
 use nix::errno::Errno;
@@ -8,22 +8,23 @@ use nix::sys::socket::{
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// This process has claimed something in the network namespace of the thread that took it, and nobody else can until this is dropped
-/// or the process ends, however it does.
+/// A named lock in the network namespace of the thread that took it. It is held until this is
+/// dropped or the process ends, however it ends.
 ///
-/// It is a socket with an abstract name: these are of a network namespace, need no file system, and go with their process.
+/// It is a Unix socket with an abstract name. Abstract names belong to a network namespace, need no
+/// file system, and vanish with their process.
 #[derive(Debug)]
-pub struct Claim {
+pub struct NetnsLock {
     _socket: OwnedFd,
 }
 
-impl Claim {
-    /// Claims `name`, of at most 107 bytes; `None` when another process has it.
+impl NetnsLock {
+    /// Takes the lock `name`, of at most 107 bytes; `None` when another process holds it.
     ///
     /// # Errors
-    /// [`Error::Os`] when the process may open no more files, or the name is too long.
+    /// [`Error::Os`] when the process has too many open files, or the name is too long.
     pub fn take(name: &str) -> Result<Option<Self>> {
-        let refused = |errno| Error::os(format!("claim {name} in this network namespace"), errno);
+        let refused = |errno| Error::os(format!("lock {name} in this network namespace"), errno);
         let address = address(name).map_err(refused)?;
         let socket = open().map_err(refused)?;
         match bind(socket.as_raw_fd(), &address) {
@@ -31,13 +32,13 @@ impl Claim {
             Err(Errno::EADDRINUSE) => return Ok(None),
             Err(errno) => return Err(refused(errno)),
         }
-        // Who listens can be asked who they are.
-        Backlog::new(ASKED).and_then(|backlog| listen(&socket, backlog)).map_err(refused)?;
+        // Connecting to a listening socket reveals the process ID of its owner.
+        Backlog::new(QUERIES).and_then(|backlog| listen(&socket, backlog)).map_err(refused)?;
         Ok(Some(Self { _socket: socket }))
     }
 
-    /// The number of the process that has claimed `name`, if it is to be seen from here. One that has been asked too often does not
-    /// tell any more.
+    /// The process that holds the lock `name`, if its PID is visible here. `None` also after
+    /// [`QUERIES`] queries, because the holder accepts no connection.
     pub fn holder(name: &str) -> Option<u32> {
         let socket = open().ok()?;
         connect(socket.as_raw_fd(), &address(name).ok()?).ok()?;
@@ -46,8 +47,8 @@ impl Claim {
     }
 }
 
-/// How often a holder can be asked who it is: nobody accepts.
-const ASKED: i32 = 128;
+/// How often the holder of a lock can be queried: its listen backlog.
+const QUERIES: i32 = 128;
 
 fn address(name: &str) -> nix::Result<UnixAddr> {
     UnixAddr::new_abstract(name.as_bytes())
@@ -64,24 +65,24 @@ mod tests {
     use testkit::host::TestHost;
 
     #[test]
-    fn claim_is_refused_when_somebody_in_the_same_namespace_has_it() {
+    fn lock_is_refused_when_a_process_in_the_same_namespace_holds_it() {
         let name = format!("weft-test-{}", std::process::id());
-        let take = || Claim::take(&name).unwrap();
-        assert_eq!(Claim::holder(&name), None);
-        let ours = take().expect("nobody has it");
+        let take = || NetnsLock::take(&name).unwrap();
+        assert_eq!(NetnsLock::holder(&name), None);
+        let ours = take().expect("the lock is free");
         assert!(take().is_none());
-        assert_eq!(Claim::holder(&name), Some(std::process::id()));
+        assert_eq!(NetnsLock::holder(&name), Some(std::process::id()));
         drop(ours);
         assert!(take().is_some(), "it is free again");
     }
 
     #[test]
-    fn claim_is_free_when_it_was_taken_in_another_namespace() {
+    fn lock_is_free_when_it_is_held_in_another_namespace() {
         testkit::require_root!();
-        let host = TestHost::new("claim");
+        let host = TestHost::new("lock");
         let name = format!("weft-test-ns-{}", std::process::id());
-        let take = || Claim::take(&name).unwrap();
-        let _here = take().expect("nobody has it");
+        let take = || NetnsLock::take(&name).unwrap();
+        let _here = take().expect("the lock is free");
         let there = host.run(take);
         assert!(there.is_some() && host.run(take).is_none());
     }
