@@ -90,8 +90,8 @@ fn programs_forward_and_the_doctor_is_right_under_debians_kernel() {
     require_vm!();
     let tests = [
         "programs_forward",
-        "doctor::segments_are_merged_as_is_said",
-        "doctor::single_fault_of_the_machine_is_named_alone_and_its_command_mends_it",
+        "doctor::segments_behind_tags_are_merged_as_predicted",
+        "doctor::single_fault_of_the_machine_gives_one_finding_and_its_command_fixes_it",
     ];
     in_the_machine(&tests, CONNTRACK, &[], &[]);
 }

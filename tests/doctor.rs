@@ -1,4 +1,4 @@
-//! `weft doctor` as its user sees it: exit codes and output, and the way between two hosts with something narrow on it.
+//! `weft doctor` as its user sees it: exit codes, output, and the path MTU between two hosts.
 
 use crate::common::{Daemon, Host};
 use netdev::{IpNet, Route};
@@ -57,7 +57,8 @@ impl Path {
         text += "[[logical_switch]]\nname = \"blue\"\nvni = 7\n";
         for (number, host) in (1..).zip(&self.hosts) {
             text += &format!(
-                "[[logical_switch.port]]\nname = \"p{number}\"\nhost = \"{}\"\nmac = \"02:00:00:00:00:0{number}\"\ndevice = {{ tap = \"tap0\" }}\n",
+                "[[logical_switch.port]]\nname = \"p{number}\"\nhost = \"{}\"\n\
+                 mac = \"02:00:00:00:00:0{number}\"\ndevice = {{ tap = \"tap0\" }}\n",
                 host.name
             );
         }
@@ -81,7 +82,7 @@ impl Path {
         assert!(output.status.success(), "{command}: {output:?}");
     }
 
-    /// What `weft doctor --path` of `h1` says of `h2`, and its exit code.
+    /// The report of `weft doctor --path h2` on `h1`, and its exit code.
     fn ask(&self) -> (Value, i32) {
         let begun = Instant::now();
         let mut command = self.hosts[0].netns.program(crate::common::daemon::WEFT);
@@ -94,7 +95,7 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        // What cannot be removed is a temporary file.
+        // A file that cannot be removed stays in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -110,56 +111,57 @@ fn wrong(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn narrow_place_on_the_path_is_found_with_and_without_icmp() {
+fn small_path_mtu_is_found_with_and_without_icmp() {
     require_root!();
     require_program!("nft", "nftables");
     for tunnel in ["geneve", "vxlan", "gre", "stt"] {
         let path = Path::new(tunnel);
         let daemons = [path.start(0), path.start(1)];
         let mut report = path.ask();
-        // STT waits until the kernel has found the router's address.
-        wait_until(LIMIT, "the way is found to be right", || {
+        // STT waits until the kernel has resolved the router's address.
+        wait_until(LIMIT, "the path is in order", || {
             report = path.ask();
             report.1 == 0
         });
         assert_eq!(wrong(&report.0), Vec::<&str>::new(), "{tunnel}: {report:?}");
 
-        // Toward h2, and the router says so.
+        // A small MTU toward h2, first without ICMP from the router.
         let [near, far] = &path.ends;
         let narrow = |mtu: u32| {
             let network = IpNet::new(far.ip4.into(), 24).unwrap();
             format!("ip route replace {} dev {} mtu {mtu}", network.trunc(), far.name)
         };
-        path.sh("nft add table inet f; nft add chain inet f o '{ type filter hook output priority 0; }'");
+        path.sh("nft add table inet f; \
+             nft add chain inet f o '{ type filter hook output priority 0; }'");
         path.sh("nft add rule inet f o icmp type destination-unreachable drop");
         path.sh(&narrow(1404));
         let (report, code) = path.ask();
         let seen = wrong(&report);
         assert_eq!((seen.len(), code), (1, 2), "{tunnel}: {report:#}");
         assert!(
-            seen[0].starts_with("toward h2: packets of 1404 bytes arrive"),
+            seen[0].starts_with("toward h2: packets up to 1404 bytes arrive"),
             "{tunnel}: {seen:?}"
         );
-        assert!(seen[0].ends_with("nobody says so: a black hole"), "{tunnel}: {seen:?}");
+        assert!(seen[0].ends_with("no router reports it: an MTU black hole"), "{tunnel}: {seen:?}");
 
         path.sh("nft flush ruleset");
         let (mut report, mut code) = path.ask();
         if tunnel == "stt" {
-            // The frame that was too long is lost; those that follow are cut.
-            wait_until(LIMIT, "frames are cut", || {
+            // The first packet that is too long is lost; the following ones are resegmented.
+            wait_until(LIMIT, "packets are resegmented", || {
                 (report, code) = path.ask();
                 code == 0
             });
-            let said = "toward h2: frames for 1500 bytes arrive, in pieces of the 1404";
+            let said = "toward h2: packets for 1500 bytes arrive, resegmented to the path MTU 1404";
             assert!(report.to_string().contains(said), "{report:#}");
             daemons.into_iter().for_each(Daemon::stop);
             continue;
         }
         let seen = wrong(&report);
         assert_eq!((seen.len(), code), (1, 2), "{tunnel}: {report:#}");
-        let said = format!("{} says that its next link takes 1404", near.ip4);
+        let said = format!("{} reports a next-hop MTU of 1404", near.ip4);
         assert!(
-            seen[0].starts_with("toward h2: packets of 1404 bytes arrive"),
+            seen[0].starts_with("toward h2: packets up to 1404 bytes arrive"),
             "{tunnel}: {seen:?}"
         );
         assert!(seen[0].ends_with(&said), "{tunnel}: {seen:?}");
@@ -168,27 +170,24 @@ fn narrow_place_on_the_path_is_found_with_and_without_icmp() {
 }
 
 #[test]
-fn narrow_place_on_the_way_back_is_found() {
+fn small_path_mtu_on_the_way_back_is_found() {
     require_root!();
     let path = Path::new("geneve");
     let daemons = [path.start(0), path.start(1)];
-    // Behind the router, toward h1: h2 is told.
+    // Behind the router, toward h1: the router reports it to h2.
     let [near, far] = &path.ends;
     let network = IpNet::new(near.ip4.into(), 24).unwrap().trunc();
     path.sh(&format!("ip route replace {network} dev {} mtu 1300", near.name));
     let (report, code) = path.ask();
     let seen = wrong(&report);
     assert_eq!((seen.len(), code), (1, 2), "{report:#}");
-    assert!(seen[0].starts_with("from h2: packets of 1300 bytes arrive"), "{seen:?}");
-    assert!(
-        seen[0].ends_with(&format!("{} says that its next link takes 1300", far.ip4)),
-        "{seen:?}"
-    );
+    assert!(seen[0].starts_with("from h2: packets up to 1300 bytes arrive"), "{seen:?}");
+    assert!(seen[0].ends_with(&format!("{} reports a next-hop MTU of 1300", far.ip4)), "{seen:?}");
     daemons.into_iter().for_each(Daemon::stop);
 }
 
 #[test]
-fn nobody_answers_when_there_is_no_daemon_on_the_other_host() {
+fn path_has_no_answer_when_no_daemon_runs_on_the_other_host() {
     require_root!();
     let path = Path::new("vxlan");
     let daemon = path.start(0);
@@ -214,9 +213,9 @@ fn exit_code_is_that_of_the_worst_finding() {
         command.arg("doctor").args(arguments).output().expect("weft can be started")
     };
     let network = path.folder.join("network.toml").display().to_string();
-    let examine = || doctor(&["--host", "h1", "--json", &network]);
-    // A veth does not merge what it receives unless told to.
-    let output = examine();
+    let diagnose = || doctor(&["--host", "h1", "--json", &network]);
+    // A veth has GRO off by default.
+    let output = diagnose();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report = json(&output);
     assert!(wrong(&report).contains(&"rx-gro off"), "{report:#}");
@@ -232,18 +231,18 @@ fn exit_code_is_that_of_the_worst_finding() {
     assert!(shown.contains(if by_programs { whole } else { trains }), "{shown}");
     daemon.stop();
     host.netns.netlink().set_mtu(host.uplink.index, 1400).unwrap();
-    assert_eq!(examine().status.code(), Some(2));
+    assert_eq!(diagnose().status.code(), Some(2));
     let text = String::from_utf8(doctor(&["--host", "h1", &network]).stdout).unwrap();
     assert!(
         text.contains("FAIL mtu_uplink blue: MTU 1400 of eth0, needed at least 1500"),
         "{text}"
     );
-    assert!(text.contains("     mend: ip link set dev eth0 mtu 1500"), "{text}");
+    assert!(text.contains("     fix:  ip link set dev eth0 mtu 1500"), "{text}");
     let missing = doctor(&["--nic", "no-such-nic"]);
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
 }
 
-/// Where a test makes something narrow.
+/// Where a test makes an MTU too small.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Where {
     Near,
@@ -252,9 +251,15 @@ enum Where {
     Router,
 }
 
-/// How each place is made too narrow and put right again, and what is said then: the check and a part of what was seen.
+/// A place, the wrong MTU, the right MTU, the check that finds it, and a part of its finding.
 const PLACES: &[(Where, &str, &str, &str, &str)] = &[
-    (Where::Guest, "tap0 mtu 1300", "tap0 mtu 1442", "mtu_guest", "MTU 1300 of tap0, and 1442 fit"),
+    (
+        Where::Guest,
+        "tap0 mtu 1300",
+        "tap0 mtu 1442",
+        "mtu_guest",
+        "MTU 1300 of tap0, 1442 would fit",
+    ),
     (
         Where::Guest,
         "tap0 mtu 1500",
@@ -283,20 +288,22 @@ const PLACES: &[(Where, &str, &str, &str, &str)] = &[
         "path_mtu",
         "the uplink eth0 of h2 has MTU 1400",
     ),
-    (Where::Far, "tap0 mtu 1300", "tap0 mtu 1442", "mtu_remote", "an interface of a guest there"),
-    (Where::Router, "eth1 mtu 1400", "eth1 mtu 1500", "path_mtu", "toward h2: packets of 14"),
+    (Where::Far, "tap0 mtu 1300", "tap0 mtu 1442", "mtu_remote", "a guest interface there"),
+    (Where::Router, "eth1 mtu 1400", "eth1 mtu 1500", "path_mtu", "toward h2: packets up to 14"),
 ];
 
 #[test]
-fn narrow_place_is_named_alone_at_each_of_the_five() {
+fn wrong_mtu_gives_one_finding_at_each_of_the_five_points() {
     require_root!();
     require_program!("nft", "nftables");
     let path = Path::new("geneve");
     let guest = TestHost::new("guest");
     let red = format!(
         "[[logical_switch]]\nname = \"red\"\nvni = 8\n\
-         [[logical_switch.port]]\nname = \"p3\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:03\"\ndevice = {{ tap = \"tap0\", netns = \"{}\" }}\n\
-         [[logical_switch.port]]\nname = \"p4\"\nhost = \"h2\"\nmac = \"02:00:00:00:00:04\"\ndevice = {{ tap = \"tap1\" }}\n",
+         [[logical_switch.port]]\nname = \"p3\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:03\"\n\
+         device = {{ tap = \"tap0\", netns = \"{}\" }}\n\
+         [[logical_switch.port]]\nname = \"p4\"\nhost = \"h2\"\nmac = \"02:00:00:00:00:04\"\n\
+         device = {{ tap = \"tap1\" }}\n",
         *guest
     );
     std::fs::write(path.folder.join("network.toml"), path.network("geneve") + &red).unwrap();
@@ -324,7 +331,7 @@ fn narrow_place_is_named_alone_at_each_of_the_five() {
         }
         for (place, narrow, right, check, said) in PLACES {
             set(*place, narrow);
-            // What the other host knows of itself it looks up once a second.
+            // The other host reads its own MTUs once a second.
             let mut report = Value::Null;
             wait_until(LIMIT, &format!("{place:?} {narrow}, ICMP {icmp}: {said}"), || {
                 report = path.ask().0;
@@ -334,7 +341,7 @@ fn narrow_place_is_named_alone_at_each_of_the_five() {
             let named = findings.filter(|f| f["level"] != "pass").all(|f| f["check"] == *check);
             assert!(named, "{place:?} {narrow}, ICMP {icmp}: {report:#}");
             set(*place, right);
-            // What a router has said is heeded for ten minutes.
+            // The path MTU that a router reported is kept for ten minutes.
             if !(icmp && *place == Where::Router) {
                 clean();
             }

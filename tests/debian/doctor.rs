@@ -1,9 +1,9 @@
-//! What the doctor says of a machine: of faults that are not a namespace's, which elsewhere would disturb others, and of what only
-//! another kernel does.
+//! `weft doctor` on a whole machine: faults that cannot be confined to a namespace, and features
+//! that only another kernel has.
 
 use crate::common::daemon::WEFT;
+use ::doctor::checks::tunnel::{Outcome, Outer, tunnel_support};
 use ::doctor::facts::NicFacts;
-use ::doctor::judge::tunnel::{Outcome, Outer, verdict};
 use flow::TunnelType;
 use netlink_sys::{Socket, SocketAddr};
 use serde_json::Value;
@@ -14,28 +14,28 @@ use testkit::merging::Merging;
 const BACKLOG: &str = "net/core/netdev_max_backlog";
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
-/// Connections that are tracked here.
+/// Connections that the test has tracked.
 const TRACKED: u16 = 20;
 
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
-fn segments_are_merged_as_is_said() {
+fn segments_behind_tags_are_merged_as_predicted() {
     let lab = Merging::new();
     let device = lab.device();
     let nic = lab.receiver.run(|| NicFacts::read(device)).expect("a device");
     for (tunnel, tags) in [(TunnelType::Vlan, &[0x8100][..]), (TunnelType::QinQ, &[0x88a8, 0x8100])]
     {
-        // This kernel has VLANs.
+        // This kernel has 802.1Q.
         assert!(lab.merges(tags), "{tunnel}");
         assert_eq!(
-            verdict(&nic, tunnel, Outer::DEFAULT).gro.outcome,
+            tunnel_support(&nic, tunnel, Outer::DEFAULT).gro.outcome,
             Outcome::InSoftware,
             "{tunnel}"
         );
     }
 }
 
-/// Where a fault is, the value that is one, the check that names it, and how bad it is.
+/// The sysctl, its faulty value, the check that finds it, and the severity.
 const FAULTS: &[(&str, &str, &str, &str)] = &[
     (BACKLOG, "1000", "backlog", "warn"),
     (CONNTRACK_MAX, "22", "conntrack", "warn"),
@@ -44,7 +44,7 @@ const FAULTS: &[(&str, &str, &str, &str)] = &[
 
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
-fn single_fault_of_the_machine_is_named_alone_and_its_command_mends_it() {
+fn single_fault_of_the_machine_gives_one_finding_and_its_command_fixes_it() {
     set(BACKLOG, "10000");
     (1..=TRACKED).for_each(track);
     assert_eq!(get(CONNTRACK_COUNT), TRACKED.to_string());
@@ -61,7 +61,7 @@ fn single_fault_of_the_machine_is_named_alone_and_its_command_mends_it() {
         let [(found, how_bad, command)] = new[..] else { panic!("{key}={fault}: {new:?}") };
         assert_eq!((&**found, &**how_bad), (*check, *level), "{key}={fault}");
         sh(command);
-        assert_eq!(wrong(&doctor(&[])), healthy, "{command} mends it");
+        assert_eq!(wrong(&doctor(&[])), healthy, "{command} fixes it");
 
         set(key, fault);
         let fixed = &doctor(&["--fix"])["fixed"];
@@ -86,7 +86,7 @@ fn wrong(report: &Value) -> Vec<(String, String, String)> {
     let findings = report["findings"].as_array().expect("findings").iter();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let wrong = findings.filter(|finding| finding["level"] != "pass");
-    wrong.map(|f| (text(&f["check"]), text(&f["level"]), text(&f["mend"]["command"]))).collect()
+    wrong.map(|f| (text(&f["check"]), text(&f["level"]), text(&f["fix"]["command"]))).collect()
 }
 
 fn sh(command: &str) {
@@ -103,7 +103,7 @@ fn get(key: &str) -> String {
     text.unwrap_or_else(|error| panic!("{key}: {error}")).trim().to_owned()
 }
 
-/// Has the kernel track a connection of UDP from this port, as `conntrack --create` does.
+/// Has the kernel track a UDP connection from this port, like `conntrack --create`.
 fn track(port: u16) {
     const NETLINK_NETFILTER: isize = 12;
     const NEW: u16 = 1 << 8;

@@ -1,8 +1,8 @@
 //! What a switch chooses by what its devices and its kernel can do, and why so. `weft run` does what is chosen here, `weft show` says it.
 
+use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
 use crate::facts::{Features, KernelVersion, NicFacts};
-use crate::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
 use flow::TunnelType;
 use network::Family;
 use serde::{Deserialize, Serialize};
@@ -107,8 +107,8 @@ pub fn sending(
     by_programs: bool,
 ) -> Chosen {
     // Those of programs never have outer checksums, and threads have the kernel make them in any case.
-    let TunnelVerdict { segmentation, kernel_segmentation, .. } =
-        verdict(nic, tunnel, Outer::of(family));
+    let TunnelSupport { segmentation, kernel_segmentation, .. } =
+        tunnel_support(nic, tunnel, Outer::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
     let in_kernel = by_kernel.is_some();
     let segmentation = by_kernel.unwrap_or(segmentation);
@@ -148,7 +148,7 @@ pub fn sending(
     let keeps = cost.map_or(String::new(), |Cost { at_least, .. }| {
         format!("; that leaves at least {at_least:.2} of the throughput")
     });
-    let stt = verdict(nic, TunnelType::Stt, Outer::of(family)).segmentation;
+    let stt = tunnel_support(nic, TunnelType::Stt, Outer::of(family)).segmentation;
     let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
     let better = match is_udp && in_software && stt.outcome == Outcome::Yes {
         true => format!("; {device} would cut those of stt"),
@@ -160,7 +160,7 @@ pub fn sending(
 /// How segments come out of a tunnel type to programs in the kernel; `is_led` says that a device of the kernel's own has the tunnel's UDP
 /// port (`weft-gro`).
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
-    let gro = verdict(nic, tunnel, Outer::of(Family::V4)).gro;
+    let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
     let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
     let (how, why) = match (gro.outcome, is_udp, is_led) {
         (Outcome::No, ..) => (SINGLE, gro.why),

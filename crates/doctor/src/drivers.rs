@@ -1,23 +1,24 @@
-//! What is known of drivers that no interface of the kernel tells: each line with its source.
+//! Properties of NIC drivers that no kernel interface reports, each with its source.
 
 use flow::TunnelType;
 
-/// What is known of a driver.
+/// Known properties of one driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Driver {
-    /// As ethtool calls it.
+    /// The driver's name in `ethtool -i`.
     pub name: &'static str,
-    /// Whether super-packets behind two VLAN tags reach the driver whole. The kernel cuts them before drivers that use its own
-    /// check (`vlan_features_check`), and asks those that have another (`passthru_features_check` lets all pass).
+    /// Whether super-packets with two VLAN tags reach the driver unsegmented. The kernel segments
+    /// them for drivers that use its default check (`vlan_features_check`). Drivers with
+    /// `passthru_features_check` get all of them.
     pub segments_two_tags: Option<bool>,
-    /// The tunnels of which receive-side scaling hashes the inner headers.
+    /// The tunnels whose inner headers receive-side scaling (RSS) hashes.
     pub hashes_inside: &'static [TunnelType],
-    /// Where that is written.
+    /// The kernel source file or commit that says so.
     pub source: &'static str,
 }
 
 impl Driver {
-    /// True when receive-side scaling looks inside this tunnel.
+    /// True when RSS hashes the inner headers of this tunnel.
     pub fn hashes_inside(&self, tunnel: TunnelType) -> bool {
         self.hashes_inside.contains(&tunnel)
     }
@@ -27,17 +28,18 @@ const fn driver(name: &'static str, segments_two_tags: bool, source: &'static st
     Driver { name, segments_two_tags: Some(segments_two_tags), hashes_inside: &[], source }
 }
 
-/// Sources are files of the Linux kernel, and commits to it.
+/// Sources are files and commits of the Linux kernel.
 pub const KNOWN: &[Driver] = &[
     Driver {
         hashes_inside: &[TunnelType::Gre],
         ..driver(
             "mlx5_core",
             false,
-            "en_main.c mlx5e_features_check; lib/fs_ttc.c, commit 7b3722fa9ef6 (GRE: 21.3 Gb/s on one queue, 90.5 Gb/s on 8)",
+            "en_main.c mlx5e_features_check; lib/fs_ttc.c, commit 7b3722fa9ef6 \
+             (GRE: 21.3 Gb/s on one queue, 90.5 Gb/s on 8)",
         )
     },
-    // These look at the lengths of headers only, for which two tags are not too much.
+    // These drivers check only the header lengths, which two tags do not exceed.
     driver("i40e", true, "i40e_main.c i40e_features_check"),
     driver("iavf", true, "iavf_main.c iavf_features_check"),
     driver("ice", true, "ice_main.c ice_features_check"),
@@ -54,7 +56,7 @@ pub const KNOWN: &[Driver] = &[
     driver("netkit", true, "netkit.c netkit_netdev_ops: passthru_features_check"),
 ];
 
-/// What is known of the driver of that name.
+/// The entry of the driver `name`.
 pub fn find(name: &str) -> Option<&'static Driver> {
     KNOWN.iter().find(|driver| driver.name == name)
 }

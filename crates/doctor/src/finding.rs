@@ -1,23 +1,23 @@
-//! What the doctor says: one line for each thing it has looked at.
+//! Findings: the results of the checks, each with its reason and its fix.
 
-use crate::mend::Action;
+use crate::fix::Action;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// How bad it is, from best to worst.
+/// The severity, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// In order.
     Pass,
-    /// It works, and costs more than it has to, or could not be looked at.
+    /// It works, but costs more than necessary; or it could not be checked.
     Warn,
     /// Packets are lost, or weft cannot run.
     Fail,
 }
 
 impl Level {
-    /// As it is printed.
+    /// As printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -26,7 +26,7 @@ impl Level {
         }
     }
 
-    /// The exit code of a program whose worst finding this is.
+    /// The exit code of `weft doctor` when this is the worst severity.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Pass => 0,
@@ -36,27 +36,28 @@ impl Level {
     }
 }
 
-/// How something is mended.
+/// How to fix a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Mend {
-    /// Safe, and undone as easily: `weft doctor --fix` does it.
+pub enum Fix {
+    /// Safe and easily undone: `weft doctor --fix` applies it.
     Safe(Vec<Action>),
-    /// Somebody has to decide: a command, or what to write where.
+    /// An administrator has to decide: a command, or what to change in a file.
     Command(String),
 }
 
-impl Mend {
-    /// One action that is safe.
+impl Fix {
+    /// One safe action.
     pub fn safe(action: Action) -> Self {
         Self::Safe(vec![action])
     }
 
-    /// Actions that others on this host, or its security, may depend on: they are told, and not done.
-    pub fn for_somebody_to_decide(actions: Vec<Action>) -> Self {
+    /// Actions that other software on this host, or its security, may depend on: shown, but never
+    /// applied.
+    pub fn needs_decision(actions: Vec<Action>) -> Self {
         Self::Command(Self::Safe(actions).command())
     }
 
-    /// What to type.
+    /// The command to type.
     pub fn command(&self) -> String {
         match self {
             Self::Safe(actions) => {
@@ -67,35 +68,35 @@ impl Mend {
     }
 }
 
-impl Serialize for Mend {
+impl Serialize for Fix {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut object = serializer.serialize_struct("Mend", 2)?;
+        let mut object = serializer.serialize_struct("Fix", 2)?;
         object.serialize_field("command", &self.command())?;
         object.serialize_field("safe", &matches!(self, Self::Safe(_)))?;
         object.end()
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at, such as `rp_filter`: the same in every version.
+    /// The name of the check, such as `rp_filter`. It is the same in every version.
     pub check: &'static str,
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
-    /// Of what: a device, or `host`.
+    /// What was checked: a device, a switch, or `host`.
     pub subject: String,
     /// The value seen.
     pub seen: String,
     /// Why it matters, in one sentence.
     pub why: String,
-    /// How it is mended; `None` where there is nothing to mend.
-    pub mend: Option<Mend>,
+    /// How to fix it; `None` when there is nothing to fix.
+    pub fix: Option<Fix>,
 }
 
 impl Finding {
-    /// Something that is as it should be.
+    /// A finding that is in order.
     pub fn pass(
         check: &'static str,
         subject: &str,
@@ -108,28 +109,28 @@ impl Finding {
             subject: subject.to_owned(),
             seen: seen.into(),
             why: why.into(),
-            mend: None,
+            fix: None,
         }
     }
 
-    /// Something that could not be looked at, and how somebody else may look.
-    pub fn unexamined(
+    /// A finding for something that could not be read, and the command that shows it.
+    pub fn unreadable(
         check: &'static str,
         subject: &str,
         error: &impl fmt::Display,
-        mend: Mend,
+        fix: Fix,
     ) -> Self {
-        let why = "whatever is wrong there is not told here";
-        let seen = format!("could not be examined: {error}");
-        Self::pass(check, subject, seen, why).worse(Level::Warn, mend)
+        let why = "a fault there would not be reported";
+        let seen = format!("cannot be read: {error}");
+        Self::pass(check, subject, seen, why).worse(Level::Warn, fix)
     }
 
-    /// The same, as bad as `level` says, and mended by `mend`.
-    pub fn worse(self, level: Level, mend: Mend) -> Self {
-        Self { level, mend: Some(mend), ..self }
+    /// The same finding with severity `level` and the fix `fix`.
+    pub fn worse(self, level: Level, fix: Fix) -> Self {
+        Self { level, fix: Some(fix), ..self }
     }
 
-    /// The same with another reason.
+    /// The same finding with another reason.
     pub fn because(self, why: impl Into<String>) -> Self {
         Self { why: why.into(), ..self }
     }

@@ -1,29 +1,30 @@
-//! What the switch asks before it starts: which datapath this host can have.
+//! Whether this host can run the kernel datapath.
 
 use crate::facts::{HostFacts, KernelVersion};
 use datapath_bpf::OLDEST_KERNEL;
 use netdev::{Netlink, Result};
 
-/// What a datapath in the kernel needs.
+/// What the kernel datapath requires of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// The kernel's version.
     pub kernel: KernelVersion,
-    /// It tells its types, without which programs are not fitted to it.
+    /// The kernel has BTF, without which BPF programs cannot be relocated for it.
     pub btf: bool,
-    /// The compiler of programs is on; `None` when this process may not read that.
+    /// The BPF JIT compiler is on; `None` when this process may not read the sysctl.
     pub jit: Option<bool>,
-    /// Programs attach to devices by tcx.
+    /// BPF programs can be attached with tcx.
     pub tcx: bool,
-    /// Programs attach to devices by a clsact queueing discipline, built in or in a module.
+    /// BPF programs can be attached to a clsact qdisc, which is built in or a module.
     pub clsact: bool,
-    /// This process may load programs that see packets (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN before Linux 5.8).
+    /// This process may load networking BPF programs (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN
+    /// before Linux 5.8).
     pub may_load: bool,
 }
 
 impl Capabilities {
-    /// Looks at this host, from the network namespace of the calling thread. Takes some milliseconds, changes nothing, and needs no
-    /// privilege.
+    /// Probes this host from the network namespace of the calling thread. Takes some milliseconds,
+    /// changes nothing, and needs no privilege.
     ///
     /// # Errors
     /// The kernel does not answer netlink.
@@ -31,7 +32,7 @@ impl Capabilities {
         Ok(Self::of(&HostFacts::read(&[], &Netlink::open()?.links()?)))
     }
 
-    /// Of a host that was looked at.
+    /// The requirements, from facts that were already read.
     pub fn of(host: &HostFacts) -> Self {
         let kernel = &host.kernel;
         Self {
@@ -44,23 +45,23 @@ impl Capabilities {
         }
     }
 
-    /// Whether the kernel datapath can be had, for `--datapath auto`.
+    /// Whether `--datapath auto` can choose the kernel datapath.
     ///
     /// # Errors
-    /// One sentence on what is missing first.
+    /// One sentence on the first requirement that is missing.
     pub fn kernel_datapath(&self) -> Result<(), String> {
         let Self { kernel, btf, jit, tcx, clsact, may_load } = *self;
         if kernel < OLDEST_KERNEL {
             return Err(format!("Linux {kernel} is older than {OLDEST_KERNEL}"));
         }
         let needs = [
-            (btf, "the kernel does not tell its types (CONFIG_DEBUG_INFO_BTF)"),
+            (btf, "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"),
             (
                 jit != Some(false),
-                "the kernel would interpret programs (net.core.bpf_jit_enable is 0)",
+                "the kernel would interpret BPF programs (net.core.bpf_jit_enable is 0)",
             ),
-            (tcx || clsact, "the kernel has neither tcx nor clsact to attach programs by"),
-            (may_load, "this process may not load programs (CAP_BPF and CAP_NET_ADMIN)"),
+            (tcx || clsact, "the kernel has neither tcx nor clsact to attach BPF programs to"),
+            (may_load, "this process may not load BPF programs (CAP_BPF and CAP_NET_ADMIN)"),
         ];
         match needs.into_iter().find(|(is_met, _)| !is_met) {
             None => Ok(()),

@@ -1,20 +1,21 @@
-//! What this host's network cards, MTUs and kernel can do for tunnels, what is wrong with them, and how to mend it.
+//! Diagnosis of a host: what its NICs, MTUs and kernel offer for tunnels, what is wrong, and how to
+//! fix it.
 //!
-//! In three steps, each with a module: [`facts`] reads what there is, by netlink, ioctl and `/proc`; [`judge`] says what that means,
-//! in functions of facts alone, so that a card that somebody recorded elsewhere is judged by the same code as a live one; and
-//! [`report`] shows the [`Finding`]s. [`mend`] applies those that are safe, and knows how to take them back.
+//! [`facts`] reads the state of the host from netlink, ioctl and `/proc`. [`checks`] turns facts
+//! into [`Finding`]s without any I/O, so that recorded hardware is checked by the same code as a
+//! live host. [`report`] prints them. [`fix`] applies the safe fixes and can undo them.
 #![forbid(unsafe_code)]
 
+pub mod checks;
 pub mod choice;
 pub mod cost;
+pub mod diagnose;
 pub mod drivers;
-pub mod examine;
 pub mod facts;
 mod finding;
+pub mod fix;
 pub mod host;
-pub mod judge;
-pub mod mend;
 pub mod path;
 pub mod report;
 
-pub use finding::{Finding, Level, Mend};
+pub use finding::{Finding, Fix, Level};

@@ -1,73 +1,74 @@
-//! How long packets may be on the way between two hosts, found out by sending some.
+//! The path MTU between two hosts, found by sending probes.
 
 use crate::facts::SwitchMtu;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Lengths tried at once.
+/// Lengths tried in one round.
 const AT_ONCE: u16 = 32;
-/// Rounds: each makes the gap in which the limit is 32 times smaller, so that these do for all lengths there are.
+/// Each round narrows the search by a factor of 32: four rounds cover all lengths.
 const ROUNDS: usize = 4;
 
-/// What a router has said.
+/// An ICMP "packet too big" or "fragmentation needed" from a router.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Told {
-    /// The longest packet that gets through, in bytes.
+pub struct PmtuReport {
+    /// The MTU it reports, in bytes.
     pub mtu: u16,
-    /// The router; `None` when it was said before anybody wrote that down.
+    /// The router; `None` when only the kernel's path MTU is known.
     pub router: Option<IpAddr>,
 }
 
-/// One direction of a way.
+/// One direction of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Way {
+pub struct PathDirection {
     /// The longest outer packet that arrived, in bytes; `None` when none did.
     pub mtu: Option<u16>,
-    /// What a router has said about it.
-    pub told: Option<Told>,
+    /// What a router reported.
+    pub told: Option<PmtuReport>,
 }
 
-/// The way between two hosts, inside one tunnel.
+/// The path between two hosts, inside one tunnel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PathFacts {
     /// The other host.
     pub host: String,
     /// The tunnel type.
     pub tunnel: String,
-    /// This host's end.
+    /// This host's underlay address.
     pub local: IpAddr,
-    /// The other's.
+    /// The other host's underlay address.
     pub remote: IpAddr,
-    /// The longest outer packet that the network file lets tunnels send, in bytes: what there has to be.
+    /// The longest outer packet that the network file permits, in bytes.
     pub needed: u16,
-    /// What the tunnel adds to a guest's packet, in bytes.
+    /// The tunnel's overhead, in bytes per packet.
     pub overhead: u16,
-    /// Questions that were asked until one was answered; `None` when none was.
+    /// Probes sent until the first answer; `None` without an answer.
     pub tries: Option<u32>,
-    /// From the question to the answer, in microseconds.
+    /// Round-trip time in microseconds.
     pub rtt_us: Option<u64>,
-    /// Toward the other host.
-    pub forward: Way,
-    /// Back.
-    pub back: Way,
-    /// This host's uplink, and its MTU in bytes; `None` when it could not be looked at.
+    /// The direction to the other host.
+    pub forward: PathDirection,
+    /// The direction back.
+    pub back: PathDirection,
+    /// This host's uplink and its MTU in bytes; `None` when it cannot be read.
     pub uplink: Option<(String, u32)>,
-    /// The other host's uplink, and its MTU in bytes, as it says.
+    /// The other host's uplink and its MTU in bytes, as that host reports them.
     pub remote_uplink: Option<(String, u16)>,
-    /// An interface of a guest of the other host has an MTU that does not fit, as that host says.
+    /// A guest interface of the other host has a wrong MTU, as that host reports.
     pub remote_misfit: bool,
-    /// The places on this host where the MTU has to be right.
+    /// The MTU points on this host.
     pub switches: Vec<SwitchMtu>,
 }
 
-/// The longest length from `low`, which is known to get through, to `high` that does. `ask` tries lengths and returns those that got
-/// through. A length that got through stands for all shorter ones.
+/// Searches for the longest packet that arrives, between `low`, which is known to arrive, and
+/// `high`. `ask` sends probes of the given lengths and returns the lengths that arrived. When a
+/// length arrives, all shorter ones are taken to arrive too.
 pub fn search(low: u16, high: u16, mut ask: impl FnMut(&[u16]) -> Vec<u16>) -> u16 {
     let longest = |arrived: Vec<u16>, low: u16| arrived.into_iter().max().unwrap_or(low).max(low);
     if high <= low || longest(ask(&[high]), low) >= high {
         return high.max(low);
     }
-    // All that is known: `low` gets through, `high` does not.
+    // Invariant: `low` arrives, `high` does not.
     let (mut low, mut high) = (low, high);
     for _ in 0..ROUNDS {
         let gap = high - low;

@@ -1,48 +1,48 @@
-//! How findings are shown: as lines for people, as one JSON object for programs.
+//! The report: text for people, JSON for programs.
 
+use crate::checks::tunnel::{Outcome, TunnelSupport};
 use crate::drivers;
 use crate::facts::NicFacts;
 use crate::finding::{Finding, Level};
-use crate::judge::tunnel::{Outcome, TunnelVerdict};
 use netdev::ethtool::hardware::TunnelTable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// Everything that was found.
+/// The result of a diagnosis.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Report {
-    /// The devices that were looked at.
+    /// The devices.
     pub nics: Vec<NicReport>,
-    /// One line for each thing that was looked at, in the order in which it was.
+    /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,
-    /// What was changed, if that was asked for.
+    /// The fixes that were applied.
     pub fixed: Vec<Fixed>,
 }
 
-/// A change that was made, or tried.
+/// A fix that was applied, or failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Fixed {
-    /// The command that does the same.
+    /// The equivalent command.
     pub did: String,
-    /// The command that takes it back.
+    /// The command that undoes it.
     pub undo: String,
-    /// Why it could not be done.
+    /// Why it failed.
     pub failed: Option<String>,
 }
 
-/// A table of tunnel ports of a device.
+/// A table of UDP tunnel ports of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TunnelPorts {
-    /// How many fit.
+    /// Its capacity.
     pub size: u32,
-    /// The tunnels it is for.
+    /// The tunnel types it is for.
     pub types: Vec<String>,
-    /// Those in it.
+    /// The ports in it.
     pub ports: Vec<u16>,
 }
 
-/// A device.
+/// The facts of a device, and how it supports each tunnel type.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct NicReport {
     /// Its name.
@@ -51,41 +51,42 @@ pub struct NicReport {
     pub driver: String,
     /// The version of its firmware; empty for software devices.
     pub firmware: String,
-    /// Mbit/s, if it has a speed.
+    /// Link speed in Mbit/s; `None` when the device has none.
     pub speed_mbps: Option<u32>,
     /// Its MTU, in bytes.
     pub mtu: u32,
-    /// The highest that it takes.
+    /// The largest MTU that it accepts; 0 when unknown.
     pub max_mtu: u32,
     /// Receive queues in use.
     pub rx_queues: usize,
-    /// Transmit queues, as far as the driver says.
+    /// Transmit queues, as the driver reports them.
     pub tx_queues: Option<u32>,
-    /// Frames of a receive ring and of a transmit ring.
+    /// Frames in each receive ring and each transmit ring.
     pub rings: Option<(u32, u32)>,
     /// `on`, `off`, `on [fixed]`, `off [fixed]` or `off [requested on]`, by feature.
     pub features: BTreeMap<String, String>,
-    /// Its tables of tunnel ports: size, types, ports.
+    /// Its tables of UDP tunnel ports.
     pub tunnel_tables: Option<Vec<TunnelPorts>>,
-    /// The fields that receive-side scaling hashes, by kind of packet.
+    /// The fields that RSS hashes, by flow type.
     pub hashed: BTreeMap<&'static str, &'static str>,
-    /// The processors that RPS hands packets to, by receive queue.
+    /// The CPU mask of RPS, by receive queue.
     pub rps: Vec<String>,
-    /// The flows that RFS remembers, by receive queue.
+    /// The size of the RFS flow table, by receive queue.
     pub rfs: Vec<u32>,
-    /// The processors that use a transmit queue, by transmit queue.
+    /// The CPU mask of XPS, by transmit queue.
     pub xps: Vec<String>,
+    /// Native XDP; `None` when the kernel does not report it.
     /// Native XDP; `None` when the kernel does not say.
     pub native_xdp: Option<bool>,
-    /// Where what is known of the driver is written.
+    /// The source of the driver's properties in [`drivers`].
     pub driver_source: Option<&'static str>,
-    /// What it does for each tunnel type.
-    pub tunnels: Vec<TunnelVerdict>,
+    /// How it supports each tunnel type.
+    pub tunnels: Vec<TunnelSupport>,
 }
 
 impl NicReport {
-    /// The report on a device with these verdicts.
-    pub fn new(nic: &NicFacts, tunnels: Vec<TunnelVerdict>) -> Self {
+    /// The report on a device.
+    pub fn new(nic: &NicFacts, tunnels: Vec<TunnelSupport>) -> Self {
         let steering = nic.steering.clone().unwrap_or_default();
         let hashed = nic.rss.iter().flat_map(|rss| &rss.fields).map(|(flow, fields)| {
             let shown = match (fields.has_addresses(), fields.has_ports()) {
@@ -138,12 +139,12 @@ impl NicReport {
 }
 
 impl Report {
-    /// The worst there is.
+    /// The worst severity.
     pub fn level(&self) -> Level {
         self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Pass)
     }
 
-    /// For people.
+    /// The whole report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -151,7 +152,7 @@ impl Report {
         out
     }
 
-    /// For people who want to know what is wrong only.
+    /// The findings worse than PASS as text.
     pub fn brief(&self) -> String {
         let mut out = String::new();
         let mut wrong = self.findings.iter().filter(|finding| finding.level > Level::Pass);
@@ -210,17 +211,17 @@ fn write_nic(nic: &NicReport, out: &mut String) -> fmt::Result {
             types.join(", ")
         )?;
     }
-    let rows = nic.tunnels.iter().map(|verdict| {
-        let kernel = verdict.kernel_segmentation.as_ref();
+    let rows = nic.tunnels.iter().map(|support| {
+        let kernel = support.kernel_segmentation.as_ref();
         [
-            verdict.tunnel.to_string(),
-            verdict.segmentation.outcome.name().to_owned(),
+            support.tunnel.to_string(),
+            support.segmentation.outcome.name().to_owned(),
             kernel.map_or("-", |kernel| kernel.outcome.name()).to_owned(),
-            verdict.checksum.outcome.name().to_owned(),
-            verdict.gro.outcome.name().to_owned(),
-            verdict.spreading.outcome.name().to_owned(),
-            verdict.cost.map_or("-".to_owned(), |cost| format!(">={:.2}", cost.at_least)),
-            verdict.guest_mtu.to_string(),
+            support.checksum.outcome.name().to_owned(),
+            support.gro.outcome.name().to_owned(),
+            support.spreading.outcome.name().to_owned(),
+            support.cost.map_or("-".to_owned(), |cost| format!(">={:.2}", cost.at_least)),
+            support.guest_mtu.to_string(),
         ]
     });
     let heads = ["", "segments", "kernel", "checksums", "GRO", "spreads", "keeps", "guest MTU"];
@@ -242,22 +243,23 @@ fn write_nic(nic: &NicReport, out: &mut String) -> fmt::Result {
     writeln!(out)
 }
 
-/// Why devices do not do things, each reason once: what, why, and the tunnels. That the kernel merges is as it should be.
-fn whys(verdicts: &[TunnelVerdict]) -> Vec<(&'static str, &str, Vec<&'static str>)> {
+/// The reasons for everything that devices do not do, each once: part, reason, tunnels. GRO by the
+/// kernel is the normal case and left out.
+fn whys(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str>)> {
     let mut whys: Vec<(&'static str, &str, Vec<&'static str>)> = Vec::new();
-    for verdict in verdicts {
+    for support in supports {
         let parts = [
-            ("segments", Some(&verdict.segmentation)),
-            ("kernel", verdict.kernel_segmentation.as_ref()),
-            ("checksums", Some(&verdict.checksum)),
-            ("GRO", Some(&verdict.gro).filter(|gro| gro.outcome == Outcome::No)),
-            ("spreads", Some(&verdict.spreading)),
+            ("segments", Some(&support.segmentation)),
+            ("kernel", support.kernel_segmentation.as_ref()),
+            ("checksums", Some(&support.checksum)),
+            ("GRO", Some(&support.gro).filter(|gro| gro.outcome == Outcome::No)),
+            ("spreads", Some(&support.spreading)),
         ];
         for (part, found) in parts {
             let Some(found) = found.filter(|found| found.outcome != Outcome::Yes) else { continue };
             match whys.iter_mut().find(|(other, why, _)| *other == part && *why == found.why) {
-                Some((_, _, tunnels)) => tunnels.push(verdict.tunnel.name()),
-                None => whys.push((part, &found.why, vec![verdict.tunnel.name()])),
+                Some((_, _, tunnels)) => tunnels.push(support.tunnel.name()),
+                None => whys.push((part, &found.why, vec![support.tunnel.name()])),
             }
         }
     }
@@ -265,12 +267,12 @@ fn whys(verdicts: &[TunnelVerdict]) -> Vec<(&'static str, &str, Vec<&'static str
 }
 
 fn write_finding(finding: &Finding, out: &mut String) -> fmt::Result {
-    let Finding { check, level, subject, seen, why, mend } = finding;
+    let Finding { check, level, subject, seen, why, fix } = finding;
     writeln!(out, "{} {check} {subject}: {seen}", level.name())?;
     if *level > Level::Pass {
         writeln!(out, "     why:  {why}")?;
-        if let Some(mend) = mend {
-            writeln!(out, "     mend: {}", mend.command())?;
+        if let Some(fix) = fix {
+            writeln!(out, "     fix:  {}", fix.command())?;
         }
     }
     Ok(())

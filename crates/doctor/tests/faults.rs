@@ -1,6 +1,6 @@
-//! A host with a single fault gets exactly that fault named, with a command that mends it.
+//! A host with a single fault gets exactly one finding, whose command fixes the fault.
 
-use doctor::examine::Subject;
+use doctor::diagnose::Scope;
 use doctor::report::Report;
 use doctor::{Finding, Level};
 use netdev::{LinkKind, LinkSpec};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use testkit::host::{TestHost, WireEnd, pair};
 use testkit::{require_program, require_root};
 
-/// How long an examination may take.
+/// The longest time a diagnosis may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// What is the machine's, not the namespace's: a test cannot mend it.
+/// Checks of the whole machine, whose result a test in a namespace cannot change.
 const OF_THE_MACHINE: [&str; 3] = ["backlog", "mitigations", "conntrack"];
 
-/// A host with a guest in a namespace of its own, attached by a veth, and another host beside it.
+/// A host with a guest in another namespace, attached by a veth, and a second host.
 struct Lab {
     host: TestHost,
     _far: TestHost,
@@ -36,21 +36,24 @@ impl Lab {
              [[host]]\nname = \"h1\"\nuplink = \"{}\"\nunderlay = [\"{}\"]\n\
              [[host]]\nname = \"h2\"\nuplink = \"eth0\"\nunderlay = [\"{}\"]\n\
              [[logical_switch]]\nname = \"blue\"\nvni = 7\nmtu = 1400\n\
-             [[logical_switch.port]]\nname = \"a\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:01\"\ndevice = {{ interface = \"{}\" }}\n\
-             [[logical_switch.port]]\nname = \"b\"\nhost = \"h2\"\nmac = \"02:00:00:00:00:02\"\ndevice = {{ tap = \"t\" }}\n\
+             [[logical_switch.port]]\nname = \"a\"\nhost = \"h1\"\n\
+             mac = \"02:00:00:00:00:01\"\ndevice = {{ interface = \"{}\" }}\n\
+             [[logical_switch.port]]\nname = \"b\"\nhost = \"h2\"\n\
+             mac = \"02:00:00:00:00:02\"\ndevice = {{ tap = \"t\" }}\n\
 ",
             uplink.name, uplink.ip4, far_end.ip4, vif.name
         );
-        // One switch for each of the other tunnels that are received by a port or a protocol.
+        // One switch for each of the other tunnel types with end points.
         let others = (8..).zip(["gre", "vxlan", "stt"]).map(|(vni, tunnel)| {
             let port = |host: u8| {
                 format!(
-                    "[[logical_switch.port]]\nname = \"{tunnel}{host}\"\nhost = \"h{host}\"\nmac = \"02:00:00:00:{host:02}:{vni:02}\"\n\
-                     device = {{ tap = \"{tunnel}\" }}\n"
+                    "[[logical_switch.port]]\nname = \"{tunnel}{host}\"\nhost = \"h{host}\"\n\
+                     mac = \"02:00:00:00:{host:02}:{vni:02}\"\ndevice = {{ tap = \"{tunnel}\" }}\n"
                 )
             };
             let switch = format!(
-                "[[logical_switch]]\nname = \"by-{tunnel}\"\ntunnel = \"{tunnel}\"\nvni = {vni}\nmtu = 1400\n"
+                "[[logical_switch]]\nname = \"by-{tunnel}\"\ntunnel = \"{tunnel}\"\nvni = {vni}\n\
+                 mtu = 1400\n"
             );
             switch + &port(1) + &port(2)
         });
@@ -64,7 +67,7 @@ impl Lab {
         lab
     }
 
-    /// As root would type it on the host, whose `/sys` shows its own devices.
+    /// Runs a shell command as root on the host, with a `/sys` that shows the host's devices.
     fn sh(&self, command: &str) {
         const ON_ITS_OWN: &str = "mount -t sysfs sysfs /sys && exec sh -c \"$0\"";
         let mut shell = self.host.program("unshare");
@@ -73,23 +76,23 @@ impl Lab {
         assert!(output.status.success(), "{command}: {output:?}");
     }
 
-    fn examine(&self) -> Report {
-        self.report(|subject| subject.examine())
+    fn diagnose(&self) -> Report {
+        self.report(|scope| scope.diagnose())
     }
 
-    fn report(&self, ask: impl Fn(&Subject<'_>) -> netdev::Result<Report> + Sync) -> Report {
+    fn report(&self, ask: impl Fn(&Scope<'_>) -> netdev::Result<Report> + Sync) -> Report {
         let host = self.network.host("h1").unwrap();
-        let subject = Subject { nics: Vec::new(), network: Some((&self.network, host)) };
-        self.host.run(|| ask(&subject)).expect("the host can be examined")
+        let scope = Scope { nics: Vec::new(), network: Some((&self.network, host)) };
+        self.host.run(|| ask(&scope)).expect("the host can be diagnosed")
     }
 
-    /// What is wrong, but for the machine.
+    /// The findings worse than PASS, except those of the whole machine.
     fn wrong(&self) -> Vec<Finding> {
-        wrong(&self.examine())
+        wrong(&self.diagnose())
     }
 }
 
-/// A chain of the firewall at a hook, and the beginning of a rule in it.
+/// Commands that add a base chain at a hook, up to the start of a rule in it.
 macro_rules! firewall {
     ($hook:literal) => {
         concat!(
@@ -106,7 +109,7 @@ fn wrong(report: &Report) -> Vec<Finding> {
     findings.cloned().collect()
 }
 
-/// How a fault is made, the check that names it, how bad it is.
+/// The command that causes a fault, the check that finds it, and its severity.
 const FAULTS: &[(&str, &str, Level)] = &[
     ("ethtool -K eth0 tx-udp-segmentation off", "tx_udp", Level::Warn),
     ("ethtool -K eth0 tx-udp_tnl-segmentation off", "tx_udp_tnl", Level::Warn),
@@ -140,7 +143,7 @@ const FAULTS: &[(&str, &str, Level)] = &[
     (concat!(firewall!("input"), "udp dport 4789 drop"), "firewall", Level::Fail),
     (concat!(firewall!("prerouting"), "udp dport 4789 drop"), "firewall", Level::Fail),
     (concat!(firewall!("output"), "meta l4proto gre drop"), "firewall", Level::Fail),
-    // weft takes these past the firewall.
+    // weft bypasses the firewall for these.
     (concat!(firewall!("input"), "meta l4proto gre drop"), "firewall", Level::Warn),
     (concat!(firewall!("input"), "tcp dport 7471 drop"), "firewall", Level::Warn),
     (concat!(firewall!("output"), "tcp dport 7471 drop"), "firewall", Level::Warn),
@@ -159,12 +162,13 @@ const FAULTS: &[(&str, &str, Level)] = &[
     ),
 ];
 
-/// What is taken back behind each fault, because no command that mends it does.
-const AFTER: &str = "nft flush ruleset; ip link del br7 2>/dev/null; sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0 \
+/// Cleans up after each fault what its fix does not.
+const AFTER: &str = "nft flush ruleset; ip link del br7 2>/dev/null; \
+                     sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0 \
                      net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0";
 
 #[test]
-fn single_fault_is_named_alone_and_its_command_mends_it() {
+fn single_fault_gives_one_finding_and_its_command_fixes_it() {
     require_root!();
     require_program!("ethtool", "ethtool");
     require_program!("nft", "nftables");
@@ -176,33 +180,34 @@ fn single_fault_is_named_alone_and_its_command_mends_it() {
         let begun = Instant::now();
         let wrong = lab.wrong();
         assert!(begun.elapsed() < LIMIT, "{fault}: {:?}", begun.elapsed());
-        // All switches send through the one uplink.
+        // All switches share one uplink, so a fault of the uplink may be found once per switch.
         let named = wrong.iter().filter(|finding| finding.check == *check).count();
         assert!(named >= 1 && named == wrong.len(), "{fault}: {wrong:#?}");
         assert_eq!(wrong[0].level, *level, "{fault}");
         for finding in wrong {
-            lab.sh(&finding.mend.expect("there is a command").command());
+            lab.sh(&finding.fix.expect("there is a command").command());
         }
-        assert_eq!(lab.wrong(), [], "{fault} is mended");
+        assert_eq!(lab.wrong(), [], "{fault} is fixed");
         lab.sh(AFTER);
     }
 }
 
 #[test]
-fn port_that_somebody_else_has_is_named_alone() {
+fn port_used_by_another_program_gives_one_finding() {
     require_root!();
     let lab = Lab::new();
-    // As Open vSwitch's module makes its tunnel ports: they go by its own means only.
-    lab.sh("ip link add vxlan_sys_4789 type vxlan external dstport 4789; ip link set vxlan_sys_4789 up");
+    // Named like a tunnel port of the Open vSwitch kernel module, which only ovs-vsctl may delete.
+    lab.sh("ip link add vxlan_sys_4789 type vxlan external dstport 4789; \
+         ip link set vxlan_sys_4789 up");
     let wrong = lab.wrong();
     let [finding] = wrong.as_slice() else { panic!("{wrong:#?}") };
     assert_eq!((finding.check, finding.level), ("port", Level::Fail));
-    assert_eq!(finding.seen, "UDP port 4789 is taken by the vxlan device vxlan_sys_4789");
-    let mend = finding.mend.as_ref().expect("there is a command").command();
-    assert!(mend.starts_with("ovs-vsctl del-port"), "{mend}");
+    assert_eq!(finding.seen, "UDP port 4789 is used by the vxlan device vxlan_sys_4789");
+    let fix = finding.fix.as_ref().expect("there is a command").command();
+    assert!(fix.starts_with("ovs-vsctl del-port"), "{fix}");
     lab.sh("ip link del vxlan_sys_4789");
     assert_eq!(lab.wrong(), []);
-    // A program: Open vSwitch's userspace datapath, or another weft's.
+    // A program, such as the userspace datapath of Open vSwitch or another weft.
     let any = |port: u16| std::net::SocketAddr::from(([0, 0, 0, 0], port));
     let process = std::process::id();
     let udp =
@@ -215,7 +220,7 @@ fn port_that_somebody_else_has_is_named_alone() {
         assert_eq!((finding.check, finding.level), ("port", Level::Fail));
         assert!(finding.seen.ends_with(&format!("(process {process})")), "{finding:#?}");
         let look = format!("ps -o user=,args= -p {process}");
-        assert!(finding.mend.expect("there is a command").command().starts_with(&look));
+        assert!(finding.fix.expect("there is a command").command().starts_with(&look));
         lab.sh(&look);
     }
     drop((sockets, stt));
@@ -223,7 +228,7 @@ fn port_that_somebody_else_has_is_named_alone() {
 }
 
 #[test]
-fn fault_elsewhere_than_on_the_host_is_named() {
+fn fault_beside_the_host_is_found() {
     require_root!();
     let lab = Lab::new();
     let eth0 = lab.guest.netlink().index_of("eth0").unwrap();
@@ -249,34 +254,33 @@ fn fault_elsewhere_than_on_the_host_is_named() {
     lab.host.sysctl("net/bridge/bridge-nf-call-iptables", "1").unwrap();
     assert_eq!(checks(), [("bridge_filter", Level::Warn)]);
     lab.host.sysctl("net/bridge/bridge-nf-call-iptables", "0").unwrap();
-    // A route that is narrower than the uplink.
+    // A route with a smaller MTU than the uplink.
     let far = lab.network.host("h2").unwrap().underlay4.unwrap();
     lab.sh(&format!("ip route add {far} dev {} mtu 1420", lab.uplink.name));
     assert_eq!(checks(), [("mtu_path", Level::Fail); 4]);
 }
 
 #[test]
-fn what_is_safe_is_mended_and_can_be_undone() {
+fn safe_fixes_are_applied_and_can_be_undone() {
     require_root!();
     require_program!("ethtool", "ethtool");
     let lab = Lab::new();
-    lab.sh(
-        "ethtool -K eth0 tx-udp-segmentation off rx-gro off; sysctl -qw net.ipv4.ip_no_pmtu_disc=1",
-    );
+    lab.sh("ethtool -K eth0 tx-udp-segmentation off rx-gro off; \
+         sysctl -qw net.ipv4.ip_no_pmtu_disc=1");
     let faults = ["tx_udp", "rx_gro", "path_mtu_discovery"];
     assert_eq!(lab.wrong().iter().map(|f| f.check).collect::<Vec<_>>(), faults);
-    // The machine's own settings are left as they are.
-    let mend = |subject: &Subject<'_>| {
-        let report = subject.examine()?;
+    // Only these faults: the settings of the whole machine stay as they are.
+    let fix = |scope: &Scope<'_>| {
+        let report = scope.diagnose()?;
         let safe = report.findings.into_iter().filter(|f| faults.contains(&f.check));
-        let fixed = doctor::examine::apply_all(&safe.collect::<Vec<_>>());
-        Ok(Report { fixed, ..subject.examine()? })
+        let fixed = doctor::diagnose::apply_all(&safe.collect::<Vec<_>>());
+        Ok(Report { fixed, ..scope.diagnose()? })
     };
-    let mended = lab.report(mend);
-    assert_eq!(wrong(&mended), []);
-    assert!(mended.fixed.iter().all(|fixed| fixed.failed.is_none()), "{:?}", mended.fixed);
-    assert_eq!(mended.fixed.len(), 3);
-    for fixed in &mended.fixed {
+    let fixed = lab.report(fix);
+    assert_eq!(wrong(&fixed), []);
+    assert!(fixed.fixed.iter().all(|fixed| fixed.failed.is_none()), "{:?}", fixed.fixed);
+    assert_eq!(fixed.fixed.len(), 3);
+    for fixed in &fixed.fixed {
         lab.sh(&fixed.undo);
     }
     assert_eq!(lab.wrong().iter().map(|f| f.check).collect::<Vec<_>>(), faults);

@@ -1,9 +1,10 @@
-//! Rules of nft and iptables on a host of its own: what the doctor says of a tunnel's packets, beside what becomes of them.
+//! Rules of nft and iptables on a test host: what the doctor predicts for tunnel packets must be
+//! what the kernel does with them.
 
+use doctor::checks::firewall::{Direction, Fate, Firewall, Packet};
+use doctor::checks::reach::{Received, firewall};
 use doctor::facts::{Device, Ruleset, Uplink};
-use doctor::judge::firewall::{Direction, Fate, Firewall, Packet};
-use doctor::judge::reach::{Received, firewall};
-use doctor::{Level, Mend};
+use doctor::{Fix, Level};
 use flow::TunnelType;
 use netdev::{LinkKind, LinkSpec};
 use std::net::{IpAddr, UdpSocket};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use testkit::host::{TestHost, WireEnd, pair};
 use testkit::{require_program, require_root};
 
-/// Two hosts on one wire; the second one gets the rules.
+/// Two hosts on one link; the second one gets the rules.
 struct Lab {
     far: TestHost,
     far_end: WireEnd,
@@ -33,10 +34,10 @@ impl Lab {
         assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
     }
 
-    /// Sets the rules, in place of those that were there.
+    /// Replaces the ruleset.
     fn nft(&self, rules: &str) {
         self.run("nft", &["flush ruleset"]);
-        // What ends a block ends a line.
+        // nft wants each block to end with a newline.
         let lines = rules.replace("} }", "}\n}\n").replace("} chain", "}\nchain");
         self.run("nft", &[&lines]);
     }
@@ -55,7 +56,7 @@ impl Lab {
         let receiver = self.host.run(|| UdpSocket::bind((here, port))).unwrap();
         receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let sender = self.far.run(|| UdpSocket::bind((far, 0))).unwrap();
-        // The first one may wait for the neighbour; a rejection fails the next.
+        // Sending can fail: an earlier ICMP error is reported by the next send.
         let _ = sender.send_to(b"tunnel", (here, port));
         receiver.recv_from(&mut [0; 16]).is_ok()
     }
@@ -87,7 +88,7 @@ fn fate(rules: &Ruleset, packet: &Packet, direction: Direction) -> Fate {
     Firewall::new(rules).fate(packet, direction)
 }
 
-/// Rules, and whether datagrams over IPv4 to the ports 4789 and 6081, and over IPv6 to 4789, pass.
+/// Rules, and whether datagrams to IPv4 port 4789, IPv4 port 6081 and IPv6 port 4789 pass.
 const RULES: &[(&str, [bool; 3])] = &[
     (
         "table inet f { chain i { type filter hook input priority 0; udp dport 4789 drop; } }",
@@ -98,11 +99,14 @@ const RULES: &[(&str, [bool; 3])] = &[
         [false, true, true],
     ),
     (
-        "table ip6 f { chain i { type filter hook input priority 0; udp dport { 4789, 6081 } drop; } }",
+        "table ip6 f { chain i { type filter hook input priority 0; udp dport { 4789, 6081 } \
+         drop; } }",
         [true, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; policy drop; ct state established accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; udp dport 6081 accept; } }",
+        "table inet f { chain i { type filter hook input priority 0; policy drop; ct state \
+         established accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; udp \
+         dport 6081 accept; } }",
         [false, true, false],
     ),
     (
@@ -110,7 +114,8 @@ const RULES: &[(&str, [bool; 3])] = &[
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; udp dport { 4000-5000, 7000-8000 } counter drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; udp dport { 4000-5000, \
+         7000-8000 } counter drop; } }",
         [false, true, false],
     ),
     (
@@ -118,39 +123,48 @@ const RULES: &[(&str, [bool; 3])] = &[
         [false, true, false],
     ),
     (
-        "table inet f { chain j { udp dport 4789 drop; } chain i { type filter hook input priority 0; meta nfproto ipv4 jump j; } }",
+        "table inet f { chain j { udp dport 4789 drop; } chain i { type filter hook input \
+         priority 0; meta nfproto ipv4 jump j; } }",
         [false, true, true],
     ),
     (
-        "table inet f { chain j { udp dport 6081 return; drop; } chain i { type filter hook input priority 0; meta l4proto udp goto j; } }",
+        "table inet f { chain j { udp dport 6081 return; drop; } chain i { type filter hook \
+         input priority 0; meta l4proto udp goto j; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; udp dport vmap { 4789 : drop, 6081 : accept }; } }",
+        "table inet f { chain i { type filter hook input priority 0; udp dport vmap { 4789 : \
+         drop, 6081 : accept }; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; iifname \"other0\" drop; iifname != \"eth0\" drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; iifname \"other0\" drop; \
+         iifname != \"eth0\" drop; } }",
         [true, true, true],
     ),
     (
-        "table inet f { set s { type inet_service; elements = { 4789 } } chain i { type filter hook prerouting priority 0; udp dport @s drop; } }",
+        "table inet f { set s { type inet_service; elements = { 4789 } } chain i { type filter \
+         hook prerouting priority 0; udp dport @s drop; } }",
         [false, true, false],
     ),
     (
-        "table netdev f { chain i { type filter hook ingress device eth0 priority 0; udp dport 4789 drop; } }",
+        "table netdev f { chain i { type filter hook ingress device eth0 priority 0; udp dport \
+         4789 drop; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; ip saddr 10.0.0.0/8 udp dport 4789 drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; ip saddr 10.0.0.0/8 udp \
+         dport 4789 drop; } }",
         [false, true, true],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; ip saddr 192.0.2.0/24 drop; udp dport & 1 == 1 drop; udp dport 6081 accept; } }",
+        "table inet f { chain i { type filter hook input priority 0; ip saddr 192.0.2.0/24 drop; \
+         udp dport & 1 == 1 drop; udp dport 6081 accept; } }",
         [false, false, false],
     ),
     (
-        "table inet f { flags dormant; chain i { type filter hook input priority 0; policy drop; } }",
+        "table inet f { flags dormant; chain i { type filter hook input priority 0; policy drop; \
+         } }",
         [true, true, true],
     ),
     (
@@ -158,58 +172,73 @@ const RULES: &[(&str, [bool; 3])] = &[
         [true, true, true],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; ct state new udp dport 4789 drop; ct state invalid drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; ct state new udp dport 4789 \
+         drop; ct state invalid drop; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; meta l4proto . th dport { udp . 4789 } drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; meta l4proto . th dport { \
+         udp . 4789 } drop; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; ip saddr 10.0.0.0/8 accept; } }",
+        "table inet f { chain i { type filter hook input priority 0; policy drop; icmpv6 type { \
+         nd-neighbor-solicit, nd-neighbor-advert } accept; ip saddr 10.0.0.0/8 accept; } }",
         [true, true, false],
     ),
-    // Behind a chain that was gone to comes what is behind the one that went there: here the policy.
+    // After a `goto`, evaluation continues after the calling chain: here with the policy.
     (
-        "table inet f { chain j { udp dport 6081 accept; } chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; meta l4proto udp goto j; udp dport 4789 accept; } }",
+        "table inet f { chain j { udp dport 6081 accept; } chain i { type filter hook input \
+         priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } \
+         accept; meta l4proto udp goto j; udp dport 4789 accept; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain k { return; } chain j { udp dport 4789 goto k; accept; } chain i { type filter hook input priority 0; meta l4proto udp jump j; udp dport 4789 drop; } }",
+        "table inet f { chain k { return; } chain j { udp dport 4789 goto k; accept; } chain i { \
+         type filter hook input priority 0; meta l4proto udp jump j; udp dport 4789 drop; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain j { udp dport 4789 drop; } chain i { type filter hook input priority 0; meta nfproto vmap { ipv4 : jump j, ipv6 : accept }; udp dport 6081 drop; } }",
+        "table inet f { chain j { udp dport 4789 drop; } chain i { type filter hook input \
+         priority 0; meta nfproto vmap { ipv4 : jump j, ipv6 : accept }; udp dport 6081 drop; } }",
         [false, false, true],
     ),
     (
-        "table inet f { chain j { udp dport 4789 accept; } chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; udp dport vmap { 4789 : goto j, 6081 : return } } }",
+        "table inet f { chain j { udp dport 4789 accept; } chain i { type filter hook input \
+         priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } \
+         accept; udp dport vmap { 4789 : goto j, 6081 : return } } }",
         [true, false, true],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; iif vmap { \"lo\" : accept, \"eth0\" : drop } } }",
+        "table inet f { chain i { type filter hook input priority 0; iif vmap { \"lo\" : accept, \
+         \"eth0\" : drop } } }",
         [false, false, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; iif != \"eth0\" drop; oifname \"eth0\" drop; iifname \"eth*\" udp dport 4789 drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; iif != \"eth0\" drop; \
+         oifname \"eth0\" drop; iifname \"eth*\" udp dport 4789 drop; } }",
         [false, true, false],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; ip saddr . udp dport { 10.0.0.0/8 . 4000-5000, 192.0.2.0/24 . 6000-7000 } drop; } }",
+        "table inet f { chain i { type filter hook input priority 0; ip saddr . udp dport { \
+         10.0.0.0/8 . 4000-5000, 192.0.2.0/24 . 6000-7000 } drop; } }",
         [false, true, true],
     ),
     (
-        "table inet f { chain i { type filter hook input priority 0; policy drop; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; ct state established,related accept; ct status dnat accept; meta pkttype { broadcast, multicast } accept; udp dport 6081 accept; } }",
+        "table inet f { chain i { type filter hook input priority 0; policy drop; icmpv6 type { \
+         nd-neighbor-solicit, nd-neighbor-advert } accept; ct state established,related accept; \
+         ct status dnat accept; meta pkttype { broadcast, multicast } accept; udp dport 6081 \
+         accept; } }",
         [false, true, false],
     ),
 ];
 
 #[test]
-fn fate_of_a_packet_is_what_becomes_of_it() {
+fn fate_is_what_the_kernel_does_with_a_packet() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
-    // Neighbours are known before rules can be in the way of that.
+    // Resolves the neighbours before rules can block that.
     assert!(lab.receives(false, 9) && lab.receives(true, 9));
     for (rules, passes) in RULES {
         lab.nft(rules);
@@ -235,7 +264,10 @@ fn fate_is_open_when_it_depends_on_an_unknown_sender() {
     require_program!("nft", "nftables");
     let lab = Lab::new();
     let packet = Packet { source: None, ..lab.packet(false, 4789) };
-    lab.nft("table inet f { chain i { type filter hook input priority 0; policy drop; ip saddr 10.0.0.0/8 accept; } }");
+    lab.nft(
+        "table inet f { chain i { type filter hook input priority 0; policy drop; ip saddr \
+             10.0.0.0/8 accept; } }",
+    );
     assert!(matches!(fate(&lab.rules(), &packet, Direction::In), Fate::MayDrop(_)));
     lab.nft(
         "table inet f { chain i { type filter hook input priority 0; limit rate 1/second drop; } }",
@@ -248,21 +280,27 @@ fn fate_is_open_when_it_depends_on_an_unknown_sender() {
     assert!(matches!(fate(&lab.rules(), &packet, Direction::Out), Fate::Drops(_)));
 }
 
-/// Rules that a sound judge must not be sure of, whatever becomes of a packet to port 4789.
+/// Rules whose effect on a packet to port 4789 depends on unknown values.
 const OPEN: &[&str] = &[
     "table inet f { chain i { type filter hook input priority 0; meta mark & 1 == 1 drop; } }",
-    "table inet f { chain i { type filter hook input priority 0; meta cpu vmap { 0 : drop, 1 : accept }; } }",
-    "table inet f { chain j { drop; } chain i { type filter hook input priority 0; meta cpu vmap { 0 : goto j, 1 : return }; } }",
-    "table inet f { chain j { meta cpu 0 return; drop; } chain i { type filter hook input priority 0; jump j; } }",
-    "table inet f { chain p { type nat hook prerouting priority -100; udp dport 4789 redirect to :9; } }",
-    "table inet f { chain p { type filter hook prerouting priority -300; udp dport set 4790; } chain i { type filter hook input priority 0; udp dport 4790 drop; } }",
-    "table inet f { chain p { type filter hook prerouting priority -300; notrack; } chain i { type filter hook input priority 0; ct state new drop; } }",
+    "table inet f { chain i { type filter hook input priority 0; meta cpu vmap { 0 : drop, 1 : \
+     accept }; } }",
+    "table inet f { chain j { drop; } chain i { type filter hook input priority 0; meta cpu vmap \
+     { 0 : goto j, 1 : return }; } }",
+    "table inet f { chain j { meta cpu 0 return; drop; } chain i { type filter hook input \
+     priority 0; jump j; } }",
+    "table inet f { chain p { type nat hook prerouting priority -100; udp dport 4789 redirect to \
+     :9; } }",
+    "table inet f { chain p { type filter hook prerouting priority -300; udp dport set 4790; } \
+     chain i { type filter hook input priority 0; udp dport 4790 drop; } }",
+    "table inet f { chain p { type filter hook prerouting priority -300; notrack; } chain i { \
+     type filter hook input priority 0; ct state new drop; } }",
     "table inet f { chain p { type filter hook prerouting priority -300; ct state new drop; } }",
     "table inet f { chain i { type filter hook input priority 0; udp sport & 1 == 1 drop; } }",
 ];
 
 #[test]
-fn fate_is_open_when_it_depends_on_what_is_not_known() {
+fn fate_is_open_when_it_depends_on_unknown_values() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -281,7 +319,7 @@ fn fate_is_open_when_it_depends_on_what_is_not_known() {
     }
 }
 
-/// Random rules: numbers that are not quite random, the same ones every time.
+/// Generates random rules, the same ones in every run (xorshift).
 struct Dice(u32);
 
 impl Dice {
@@ -292,7 +330,7 @@ impl Dice {
         self.0 % sides
     }
 
-    /// A chain that may lead to those of higher numbers.
+    /// A chain that may jump to chains of higher numbers.
     fn chain(&mut self, number: u32, chains: u32) -> String {
         let conditions = [
             "",
@@ -332,7 +370,7 @@ impl Dice {
 }
 
 #[test]
-fn fate_is_what_becomes_of_a_packet_whatever_the_rules() {
+fn fate_is_what_the_kernel_does_for_random_rules() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -359,11 +397,11 @@ fn fate_is_what_becomes_of_a_packet_whatever_the_rules() {
 }
 
 #[test]
-fn rules_that_cannot_be_read_are_no_rules_that_let_pass() {
+fn unreadable_rules_are_a_warning() {
     let refused =
         |errno| Err(netdev::Error::os("list rules", std::io::Error::from_raw_os_error(errno)));
     for (errno, said) in
-        [(1, "its rules are shown to root only"), (12, "its rules could not be read: list rules")]
+        [(1, "only root can read the rules"), (12, "the rules cannot be read: list rules")]
     {
         let findings = firewall(&refused(errno), &[]);
         assert_eq!((findings.len(), findings[0].level), (1, Level::Warn));
@@ -372,7 +410,7 @@ fn rules_that_cannot_be_read_are_no_rules_that_let_pass() {
 }
 
 #[test]
-fn rules_of_a_bridge_are_seen_when_it_is_the_uplink() {
+fn bridge_rules_apply_when_a_bridge_is_the_uplink() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -403,7 +441,7 @@ fn rules_of_a_bridge_are_seen_when_it_is_the_uplink() {
 }
 
 #[test]
-fn command_mends_it_when_the_firewall_drops_a_tunnel() {
+fn command_fixes_it_when_the_firewall_drops_a_tunnel() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -412,17 +450,20 @@ fn command_mends_it_when_the_firewall_drops_a_tunnel() {
         .into_iter()
         .filter_map(|tunnel| Received::standard(tunnel, &[lab.uplink()]))
         .collect();
-    lab.nft("table inet f { chain i { type filter hook input priority 0; policy drop; udp dport 6081 accept; meta l4proto { tcp, gre } accept; } }");
+    lab.nft(
+        "table inet f { chain i { type filter hook input priority 0; policy drop; udp dport \
+             6081 accept; meta l4proto { tcp, gre } accept; } }",
+    );
     let findings = firewall(&Ok(lab.rules()), &tunnels);
     let [finding] = findings.as_slice() else { panic!("{findings:#?}") };
     assert_eq!((finding.level, finding.subject.as_str()), (Level::Fail, "vxlan"));
-    let Some(Mend::Command(command)) = &finding.mend else { panic!() };
+    let Some(Fix::Command(command)) = &finding.fix else { panic!() };
     assert_eq!(command, "nft insert rule inet f i udp dport 4789 accept");
     assert!(!lab.receives(false, 4789));
     lab.run("sh", &["-c", command]);
     assert!(lab.receives(false, 4789));
-    let mended = firewall(&Ok(lab.rules()), &tunnels);
-    assert!(mended.iter().all(|finding| finding.level == Level::Pass), "{mended:#?}");
+    let fixed = firewall(&Ok(lab.rules()), &tunnels);
+    assert!(fixed.iter().all(|finding| finding.level == Level::Pass), "{fixed:#?}");
 }
 
 #[test]

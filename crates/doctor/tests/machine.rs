@@ -1,7 +1,8 @@
-//! The machine that the tests run on, whatever it is: it can be examined, with and without a privilege, and quickly.
+//! The diagnosis of the machine that the tests run on: it works, with and without root, and in
+//! time.
 
 use doctor::Level;
-use doctor::examine::Subject;
+use doctor::diagnose::Scope;
 use doctor::facts::Uplink;
 use netdev::{Ifindex, Link, LinkKind, LinkSpec, LowerLink, Netlink};
 use network::Network;
@@ -12,15 +13,15 @@ use testkit::require_root;
 const LIMIT: Duration = Duration::from_secs(2);
 
 #[test]
-fn machine_is_examined_in_time_and_every_fault_has_a_command() {
+fn machine_is_diagnosed_in_time_and_every_fault_has_a_command() {
     let begun = Instant::now();
-    let report = Subject::default().examine().expect("it can be examined");
+    let report = Scope::default().diagnose().expect("it can be diagnosed");
     assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
     for check in ["kernel", "privileges", "bpf", "mitigations", "firewall", "port"] {
         assert!(report.findings.iter().any(|f| f.check == check), "{check}: {report:#?}");
     }
     for finding in &report.findings {
-        let has_command = finding.mend.as_ref().is_some_and(|mend| !mend.command().is_empty());
+        let has_command = finding.fix.as_ref().is_some_and(|fix| !fix.command().is_empty());
         assert_eq!(has_command, finding.level > Level::Pass, "{finding:?}");
     }
     let json = serde_json::to_value(&report).unwrap();
@@ -30,19 +31,19 @@ fn machine_is_examined_in_time_and_every_fault_has_a_command() {
 }
 
 #[test]
-fn bridge_is_examined_as_any_device() {
+fn bridge_is_diagnosed_like_any_device() {
     require_root!();
     let host = TestHost::new("bridge");
     host.netlink().create(&LinkSpec::new("br0").up(), &LinkKind::Bridge).unwrap();
-    let subject = Subject { nics: vec!["br0".to_owned()], network: None };
-    let report = host.run(|| subject.examine()).unwrap();
+    let scope = Scope { nics: vec!["br0".to_owned()], network: None };
+    let report = host.run(|| scope.diagnose()).unwrap();
     assert_eq!((report.nics[0].name.as_str(), report.nics[0].driver.as_str()), ("br0", "bridge"));
     assert_eq!(report.nics[0].tunnels.len(), 6);
     assert!(report.nics[0].features.contains_key("tx-udp_tnl-segmentation"));
 }
 
 #[test]
-fn devices_below_an_uplink_are_found_whatever_it_is_made_of() {
+fn devices_below_an_uplink_are_found_for_every_kind_of_uplink() {
     let links = Netlink::open().unwrap().links().unwrap();
     let link = |name: &str, index: u32, kind: Option<&str>, master: u32, lower: u32| Link {
         name: name.to_owned(),
@@ -77,18 +78,18 @@ fn devices_below_an_uplink_are_found_whatever_it_is_made_of() {
 }
 
 #[test]
-fn card_below_an_uplink_is_examined_too() {
+fn device_below_an_uplink_is_diagnosed_too() {
     require_root!();
     let (host, far) = (TestHost::new("host"), TestHost::new("far"));
     let (end, _) = pair(&host, &far);
     let mut ip = host.program("ip");
     let made = ip.args(["link", "add", "link", &end.name, "name", "m0", "up", "type", "macvlan"]);
     assert!(made.status().expect("ip").success());
-    let subject = Subject { nics: vec!["m0".to_owned()], network: None };
-    let report = host.run(|| subject.examine()).unwrap();
+    let scope = Scope { nics: vec!["m0".to_owned()], network: None };
+    let report = host.run(|| scope.diagnose()).unwrap();
     let names: Vec<_> = report.nics.iter().map(|nic| nic.name.as_str()).collect();
     assert_eq!(names, ["m0", end.name.as_str()]);
-    // The veth below merges nothing unless told to, and that is its fault alone.
+    // A veth has GRO off by default; the macvlan on it has GRO on.
     let gro: Vec<_> = report.findings.iter().filter(|f| f.check == "rx_gro").collect();
     assert_eq!(gro.len(), 2);
     let below = gro.iter().find(|f| f.subject == end.name).unwrap();
@@ -96,16 +97,17 @@ fn card_below_an_uplink_is_examined_too() {
 }
 
 #[test]
-fn uplink_that_is_not_there_is_a_failure_and_the_rest_is_examined() {
+fn missing_uplink_is_a_failure_and_the_other_checks_run() {
     let text = "tunnel = \"geneve\"\n\
          [[host]]\nname = \"h1\"\nuplink = \"no-such-nic\"\nunderlay = [\"192.0.2.1\"]\n\
          [[host]]\nname = \"h2\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.2\"]\n\
          [[logical_switch]]\nname = \"blue\"\nvni = 7\n\
-         [[logical_switch.port]]\nname = \"a\"\nhost = \"h1\"\nmac = \"02:00:00:00:00:01\"\ndevice = { tap = \"t\" }\n";
+         [[logical_switch.port]]\nname = \"a\"\nhost = \"h1\"\n\
+         mac = \"02:00:00:00:00:01\"\ndevice = { tap = \"t\" }\n";
     let network = Network::parse(text, "network.toml").expect("the network is right");
     let host = network.host("h1").unwrap();
-    let subject = Subject { nics: Vec::new(), network: Some((&network, host)) };
-    let report = subject.examine().unwrap();
+    let scope = Scope { nics: Vec::new(), network: Some((&network, host)) };
+    let report = scope.diagnose().unwrap();
     let failed: Vec<_> = report.findings.iter().filter(|f| f.level == Level::Fail).collect();
     assert_eq!((failed[0].check, failed[0].subject.as_str()), ("link", "no-such-nic"));
     assert!(report.findings.iter().any(|f| f.check == "kernel"), "{report:#?}");
@@ -113,6 +115,6 @@ fn uplink_that_is_not_there_is_a_failure_and_the_rest_is_examined() {
 
 #[test]
 fn device_is_not_found_when_there_is_none() {
-    let subject = Subject { nics: vec!["no-such-nic".to_owned()], network: None };
-    assert!(subject.examine().unwrap_err().is_not_found());
+    let scope = Scope { nics: vec!["no-such-nic".to_owned()], network: None };
+    assert!(scope.diagnose().unwrap_err().is_not_found());
 }

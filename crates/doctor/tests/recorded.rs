@@ -1,16 +1,17 @@
-//! Cards that somebody described in public, judged by the code that judges live ones. Each file in `recorded/` says where it comes from.
+//! Checks of NICs whose `ethtool -k` output was published. Each file in `recorded/` names its
+//! source.
 //!
-//! Of i40e (but for a virtual function) and bnxt no whole answer of `ethtool -k` was found in public.
+//! For i40e (except a virtual function) and bnxt_en no complete output was found.
 
 use doctor::Level;
+use doctor::checks::nic::findings;
+use doctor::checks::tunnel::{Outcome, Outer, tunnel_support};
 use doctor::facts::{Feature, Features, HostFacts, NicFacts, Rss};
-use doctor::judge::nic::findings;
-use doctor::judge::tunnel::{Outcome, Outer, verdict};
 use flow::TunnelType;
 use netdev::ethtool::hardware::{FlowType, HashFields};
 use netdev::{RxQueue, Steering};
 
-/// What `ethtool` calls a feature otherwise than the kernel.
+/// Features that `ethtool` shows under another name than the kernel.
 const ALIASES: [(&str, &str); 8] = [
     ("rx-checksumming", "rx-checksum"),
     ("generic-segmentation-offload", "tx-generic-segmentation"),
@@ -21,10 +22,10 @@ const ALIASES: [(&str, &str); 8] = [
     ("ntuple-filters", "rx-ntuple-filter"),
     ("receive-hashing", "rx-hashing"),
 ];
-/// Lines that stand for several features.
+/// Lines that summarise several features.
 const SUMS: [&str; 3] = ["tx-checksumming", "scatter-gather", "tcp-segmentation-offload"];
 
-/// Reads `driver:` of `ethtool -i` and all lines of `ethtool -k`.
+/// Parses the `driver:` line of `ethtool -i` and the output of `ethtool -k`.
 fn recorded(text: &str) -> NicFacts {
     let mut nic = NicFacts { up: true, carrier: true, mtu: 1500, ..NicFacts::default() };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -47,7 +48,7 @@ fn recorded(text: &str) -> NicFacts {
     nic
 }
 
-/// With 8 queues, hashing addresses only, as most drivers do with UDP unless told otherwise.
+/// The same NIC with RSS over 8 queues. Most drivers hash only the addresses of UDP by default.
 fn eight_queues(nic: NicFacts, udp: u64) -> NicFacts {
     let fields = |bits| HashFields(bits);
     let rss = Rss {
@@ -64,14 +65,15 @@ const AND_PORTS: u64 = 0xf0;
 const YES: Outcome = Outcome::Yes;
 const SOFT: Outcome = Outcome::InSoftware;
 
-/// By tunnel type: what the user datapath sends, what the kernel datapath sends (with outer checksum).
+/// By tunnel type: segmentation for the user datapath and for the kernel datapath, with outer
+/// checksums.
 fn segmentation(nic: &NicFacts) -> Vec<(Outcome, Option<Outcome>)> {
     let outer = Outer { v6: false, checksum: true };
-    let verdicts = TunnelType::ALL.map(|tunnel| verdict(nic, tunnel, outer));
-    let kernel = |v: &doctor::judge::tunnel::TunnelVerdict| {
+    let supports = TunnelType::ALL.map(|tunnel| tunnel_support(nic, tunnel, outer));
+    let kernel = |v: &doctor::checks::tunnel::TunnelSupport| {
         v.kernel_segmentation.as_ref().map(|kernel| kernel.outcome)
     };
-    verdicts.iter().map(|v| (v.segmentation.outcome, kernel(v))).collect()
+    supports.iter().map(|v| (v.segmentation.outcome, kernel(v))).collect()
 }
 
 /// The checks that are worse than PASS, for all tunnels.
@@ -82,7 +84,7 @@ fn wrong(nic: &NicFacts) -> Vec<&'static str> {
 }
 
 #[test]
-fn mlx5_does_everything_but_behind_two_tags() {
+fn mlx5_segments_everything_except_two_tags() {
     let nic = recorded(include_str!("recorded/mlx5_core.txt"));
     let expected = [
         (YES, Some(YES)),
@@ -95,34 +97,34 @@ fn mlx5_does_everything_but_behind_two_tags() {
     assert_eq!(segmentation(&nic), expected);
     let nic = eight_queues(nic, AND_PORTS);
     assert_eq!(wrong(&nic), Vec::<&str>::new());
-    let spreads = |tunnel| verdict(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
-    assert_eq!(spreads(TunnelType::Gre), YES, "it hashes what is inside");
+    let spreads = |tunnel| tunnel_support(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
+    assert_eq!(spreads(TunnelType::Gre), YES, "it hashes the inner headers");
 }
 
 #[test]
-fn ixgbe_does_everything_and_puts_udp_of_a_host_into_one_queue() {
+fn ixgbe_segments_everything_and_receives_udp_of_one_host_on_one_queue() {
     let nic = eight_queues(recorded(include_str!("recorded/ixgbe.txt")), ADDRESSES);
     let all = segmentation(&nic);
     assert!(all[..2].iter().all(|found| *found == (YES, Some(YES))), "{all:?}");
-    let spreads = |tunnel| verdict(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
+    let spreads = |tunnel| tunnel_support(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
     assert_eq!(spreads(TunnelType::Vxlan), Outcome::No);
     assert_eq!(spreads(TunnelType::Stt), YES, "it looks like TCP");
     let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
     let found = findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve], Outer::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
     assert_eq!(crowded.check, "rx_spreading");
-    let command = crowded.mend.as_ref().unwrap().command();
+    let command = crowded.fix.as_ref().unwrap().command();
     assert_eq!(command, "ethtool -N em1 rx-flow-hash udp4 sdfn");
-    let mended = eight_queues(nic, AND_PORTS);
+    let fixed = eight_queues(nic, AND_PORTS);
     assert!(
-        findings(&mended, &host, &[TunnelType::Vxlan], Outer::DEFAULT)
+        findings(&fixed, &host, &[TunnelType::Vxlan], Outer::DEFAULT)
             .iter()
             .all(|f| f.level == Level::Pass)
     );
 }
 
 #[test]
-fn bnx2x_without_tcp_segmentation_cuts_in_software_whatever_its_tunnel_flags_say() {
+fn bnx2x_segments_in_software_when_tcp_segmentation_is_off() {
     let nic = recorded(include_str!("recorded/bnx2x.txt"));
     let expected = [
         (SOFT, Some(SOFT)),
@@ -133,14 +135,14 @@ fn bnx2x_without_tcp_segmentation_cuts_in_software_whatever_its_tunnel_flags_say
         (SOFT, Some(SOFT)),
     ];
     assert_eq!(segmentation(&nic), expected);
-    // What it never had (tx-udp-segmentation) is no fault of the host.
+    // An offload that the device never had (tx-udp-segmentation) is no fault of the host.
     assert_eq!(wrong(&eight_queues(nic.clone(), AND_PORTS))[..2], ["tx_tcp", "tx_tcp6"]);
-    let checksum = verdict(&nic, TunnelType::Vxlan, Outer::DEFAULT).checksum;
+    let checksum = tunnel_support(&nic, TunnelType::Vxlan, Outer::DEFAULT).checksum;
     assert_eq!(checksum.outcome, YES, "{checksum:?}");
 }
 
 #[test]
-fn virtual_function_without_udp_segmentation_is_right_for_the_kernel_datapath_and_for_stt() {
+fn virtual_function_without_udp_segmentation_serves_the_kernel_datapath_and_stt() {
     let nic = recorded(include_str!("recorded/i40evf.txt"));
     let expected = [
         (SOFT, Some(YES)),
@@ -151,13 +153,13 @@ fn virtual_function_without_udp_segmentation_is_right_for_the_kernel_datapath_an
         (Outcome::Unknown, Some(Outcome::Unknown)),
     ];
     assert_eq!(segmentation(&nic), expected);
-    let cost = verdict(&nic, TunnelType::Vxlan, Outer::DEFAULT).cost.unwrap();
-    assert_eq!(cost.at_least, 0.45);
+    let cost = tunnel_support(&nic, TunnelType::Vxlan, Outer::DEFAULT).cost.unwrap();
+    assert_eq!(cost.at_least, 0.46);
     assert_eq!(wrong(&eight_queues(nic, AND_PORTS))[..1], ["rx_gro"]);
 }
 
 #[test]
-fn ice_does_everything_with_checksums_of_its_own_and_behind_two_tags() {
+fn ice_segments_and_checksums_everything_including_two_tags() {
     let nic = recorded(include_str!("recorded/ice.txt"));
     let expected = [
         (YES, Some(YES)),
@@ -170,7 +172,7 @@ fn ice_does_everything_with_checksums_of_its_own_and_behind_two_tags() {
     assert_eq!(segmentation(&nic), expected);
     for tunnel in TunnelType::ALL {
         for v6 in [false, true] {
-            let checksum = verdict(&nic, tunnel, Outer { v6, checksum: false }).checksum;
+            let checksum = tunnel_support(&nic, tunnel, Outer { v6, checksum: false }).checksum;
             assert_eq!(checksum.outcome, YES, "{tunnel}: {checksum:?}");
         }
     }
@@ -178,14 +180,14 @@ fn ice_does_everything_with_checksums_of_its_own_and_behind_two_tags() {
 }
 
 #[test]
-fn one_queue_is_mended_by_rps() {
+fn single_queue_is_fixed_by_rps() {
     let mut nic = recorded(include_str!("recorded/ixgbe.txt"));
     nic.steering = Some(Steering { rx: vec![RxQueue::default()], tx: Vec::new() });
     nic.rx_queues = 1;
     let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
     let found = findings(&nic, &host, &[TunnelType::Stt], Outer::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
-    let command = crowded.mend.as_ref().unwrap().command();
+    let command = crowded.fix.as_ref().unwrap().command();
     assert_eq!(command, "echo ff > /sys/class/net/em1/queues/rx-0/rps_cpus");
     assert_eq!(
         Features::default().get("rx-gro"),

@@ -1,10 +1,11 @@
-//! What the doctor says of a device, beside what becomes of super-packets that are sent through it: a veth with every combination of
-//! the offloads in question, and a packet socket on the far side that sees whether they arrive whole.
+//! What the doctor predicts for super-packets must be what happens to them: a veth with every
+//! combination of the offloads, and a packet socket at its peer that sees whether they arrive
+//! whole.
 //!
-//! GRE is not among them: this needs a kernel that makes GRE super-packets, and a virtio-net header cannot describe one.
+//! GRE is missing: a virtio-net header cannot describe a GRE super-packet.
 
+use doctor::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
 use doctor::facts::NicFacts;
-use doctor::judge::tunnel::{Outcome, Outer, TunnelVerdict, verdict};
 use flow::TunnelType;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
@@ -20,12 +21,12 @@ use testkit::merging::{MSS, Merging, PAYLOAD, super_packet};
 use testkit::require_root;
 use wire::Vni;
 
-/// Longer than any frame that was segmented for an MTU of 1500, two tags included.
+/// Longer than any frame segmented for an MTU of 1500, including two tags.
 const WHOLE: usize = 1600;
-/// How long it is waited for a frame.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout for the arrival of frames.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The offloads that are switched, those that belong together as one.
+/// The offloads that are switched; those in one group together.
 const SWITCHES: [&[&str]; 5] = [
     &["tx-tcp-segmentation", "tx-tcp6-segmentation"],
     &["tx-udp-segmentation"],
@@ -47,7 +48,7 @@ impl Lab {
     fn new() -> Self {
         let (near, far) = (TestHost::new("near"), TestHost::new("far"));
         let ends = pair(&near, &far);
-        // Two tunnels of the kernel's: with outer checksum, and without.
+        // Two kernel VXLAN tunnels: with and without outer checksum.
         for (host, local, remote, number) in
             [(&near, ends.0.ip4, ends.1.ip4, 1), (&far, ends.1.ip4, ends.0.ip4, 2)]
         {
@@ -76,23 +77,23 @@ impl Lab {
         Self { near, far, ends, watcher, sender, trains }
     }
 
-    /// Sets the offloads by the bits of `on`.
+    /// Switches the offloads according to the bits of `on`.
     fn switch(&self, on: usize) {
-        // Checksums first: others cannot be on without.
+        // Checksums first: segmentation requires them.
         let features = SWITCHES.iter().enumerate().rev();
         let features =
             features.flat_map(|(bit, names)| names.iter().map(move |n| (*n, on >> bit & 1 == 1)));
         let features: Vec<_> = features.collect();
-        // What depends on something that is off is off, whatever is wanted: the facts say so.
+        // A requested offload stays off when it depends on one that is off; the facts reflect that.
         let _ = self.near.ethtool().unwrap().set_features(&self.ends.0.name, &features).unwrap();
     }
 
-    /// The longest frame of `kind` that arrives, from its IP protocol or its tag on, once `send` has sent.
+    /// Calls `send` and returns the length of the longest frame that arrives and is of the kind.
     fn longest(&self, is_of_kind: fn(&[u8], bool) -> bool, send: impl FnOnce(&Self)) -> usize {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         while let Ok(Some(_)) = self.watcher.recv(&mut packet) {}
         send(self);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let (mut longest, mut bytes) = (0, 0);
         while bytes < PAYLOAD {
             match self.watcher.recv(&mut packet) {
@@ -110,7 +111,7 @@ impl Lab {
         longest
     }
 
-    /// A TCP stream through a tunnel of the kernel's.
+    /// Sends a TCP stream through a kernel VXLAN tunnel.
     fn stream(&self, vni: u32) {
         let (from, to) = (inside(vni, 1), inside(vni, 2));
         let listener = self.far.run(|| TcpListener::bind((to, 0))).unwrap();
@@ -161,12 +162,12 @@ fn is_tagged(_: &[u8], tagged: bool) -> bool {
 }
 
 #[test]
-fn verdict_is_what_becomes_of_super_packets_whatever_is_switched_off() {
+fn prediction_is_right_for_super_packets_with_every_set_of_offloads() {
     require_root!();
     let lab = Lab::new();
-    let judge = |tunnel, checksum| -> TunnelVerdict {
+    let predict = |tunnel, checksum| -> TunnelSupport {
         let nic = lab.near.run(|| NicFacts::read(&lab.ends.0.name)).unwrap();
-        verdict(&nic, tunnel, Outer { v6: false, checksum })
+        tunnel_support(&nic, tunnel, Outer { v6: false, checksum })
     };
     let mut seen: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for on in 0..1 << SWITCHES.len() {
@@ -178,17 +179,17 @@ fn verdict_is_what_becomes_of_super_packets_whatever_is_switched_off() {
             assert_eq!(said, expected, "{what}: frames of {longest} bytes; {on:#b} of {state:?}");
         };
         for (vni, checksum) in [(1, true), (2, false)] {
-            let said = judge(TunnelType::Vxlan, checksum).kernel_segmentation.unwrap().outcome;
+            let said = predict(TunnelType::Vxlan, checksum).kernel_segmentation.unwrap().outcome;
             let longest = lab.longest(is_udp, |lab| lab.stream(vni));
             check(if checksum { "kernel, checksum" } else { "kernel" }, said, longest);
         }
-        let said = judge(TunnelType::Geneve, true).segmentation.outcome;
+        let said = predict(TunnelType::Geneve, true).segmentation.outcome;
         check("train", said, lab.longest(is_udp, Lab::train));
-        let said = judge(TunnelType::Stt, false).segmentation.outcome;
+        let said = predict(TunnelType::Stt, false).segmentation.outcome;
         check("STT", said, lab.longest(is_tcp, |lab| lab.frame(&[])));
-        let said = judge(TunnelType::Vlan, false).segmentation.outcome;
+        let said = predict(TunnelType::Vlan, false).segmentation.outcome;
         check("VLAN", said, lab.longest(is_tagged, |lab| lab.frame(&[0x8100])));
-        let said = judge(TunnelType::QinQ, false).segmentation.outcome;
+        let said = predict(TunnelType::QinQ, false).segmentation.outcome;
         check("QinQ", said, lab.longest(is_tagged, |lab| lab.frame(&[0x88a8, 0x8100])));
     }
     assert_eq!(seen.len(), 6);
@@ -198,7 +199,7 @@ fn verdict_is_what_becomes_of_super_packets_whatever_is_switched_off() {
 }
 
 #[test]
-fn verdict_is_what_becomes_of_segments_behind_tags() {
+fn prediction_is_right_for_segments_behind_tags() {
     require_root!();
     let lab = Merging::new();
     let device = lab.device();
@@ -208,7 +209,7 @@ fn verdict_is_what_becomes_of_segments_behind_tags() {
         (TunnelType::Vlan, &[0x8100]),
         (TunnelType::QinQ, &[0x88a8, 0x8100]),
     ] {
-        let said = verdict(&nic, tunnel, Outer::DEFAULT).gro;
+        let said = tunnel_support(&nic, tunnel, Outer::DEFAULT).gro;
         let expected = if lab.merges(tags) { Outcome::InSoftware } else { Outcome::No };
         assert_eq!(said.outcome, expected, "{tunnel}: {}", said.why);
     }

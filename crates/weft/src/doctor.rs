@@ -3,8 +3,8 @@
 use crate::control::{Request, Target, request};
 use crate::daemon::no_such_host;
 use crate::{Failure, stdio};
-use ::doctor::examine::Subject;
-use ::doctor::judge;
+use ::doctor::checks;
+use ::doctor::diagnose::Scope;
 use ::doctor::path::PathFacts;
 use ::doctor::report::Report;
 use network::Network;
@@ -55,7 +55,7 @@ usage.";
 pub fn doctor(args: &Args) -> Result<(), Failure> {
     let report = match &args.path {
         Some(host) => path(args, host)?,
-        None => examine(args)?,
+        None => diagnose(args)?,
     };
     let shown = if args.json {
         format!("{}\n", serde_json::to_string_pretty(&report)?)
@@ -73,10 +73,10 @@ pub fn doctor(args: &Args) -> Result<(), Failure> {
 fn path(args: &Args, host: &str) -> Result<Report, Failure> {
     let path = args.target.path()?;
     let facts: PathFacts = request(&path, &Request::Path { host: host.to_owned() })?;
-    Ok(Report { findings: judge::path::findings(&facts), ..Report::default() })
+    Ok(Report { findings: checks::path::findings(&facts), ..Report::default() })
 }
 
-fn examine(args: &Args) -> Result<Report, Failure> {
+fn diagnose(args: &Args) -> Result<Report, Failure> {
     let network = args.network.as_ref().map(Network::load).transpose().map_err(Failure::input)?;
     let named = network.as_ref().zip(args.target.host.as_deref());
     let network = named.map(|(network, name)| {
@@ -84,10 +84,10 @@ fn examine(args: &Args) -> Result<Report, Failure> {
             network.host(name).ok_or_else(|| no_such_host(network, name, "the network file"));
         Ok((network, host?))
     });
-    let subject =
-        Subject { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
-    let examined = if args.fix { subject.mend() } else { subject.examine() };
-    examined.map_err(|error| match error.is_not_found() {
+    let scope =
+        Scope { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
+    let report = if args.fix { scope.fix() } else { scope.diagnose() };
+    report.map_err(|error| match error.is_not_found() {
         true => Failure::input(error),
         false => error.into(),
     })

@@ -7,41 +7,41 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// How much memory a process may lock, in bytes; `u64::MAX` for any amount.
+/// The limit on locked memory (RLIMIT_MEMLOCK) in bytes; `u64::MAX` for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memlock {
-    /// What it may.
+    /// The soft limit.
     pub soft: u64,
-    /// What it may raise that to.
+    /// The hard limit.
     pub hard: u64,
 }
 
-/// What is known of a host.
+/// The facts of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostFacts {
-    /// Processors that may be given work.
+    /// The CPUs that may process packets.
     pub cpus: CpuMask,
     /// The kernel.
     pub kernel: Kernel,
-    /// The privileges that `weft run` needs and this process lacks.
+    /// The capabilities that `weft run` needs and this process lacks.
     pub missing: Vec<String>,
-    /// This process may load programs into the kernel.
+    /// This process may load BPF programs.
     pub may_load_programs: bool,
-    /// Sysctls by their keys, parts joined by `/`; those that are not there, or may not be read, are missing.
+    /// Sysctls by key (parts joined by `/`). Keys that do not exist or cannot be read are absent.
     pub sysctls: BTreeMap<String, String>,
-    /// What the kernel does against faults of processors, by fault.
+    /// The kernel's mitigation of each CPU vulnerability.
     pub mitigations: BTreeMap<String, String>,
-    /// How much memory may be locked.
+    /// The limit on locked memory.
     pub memlock: Option<Memlock>,
-    /// Packets dropped because a backlog queue was full, of all processors, since boot.
+    /// Packets dropped on full backlog queues since boot, of all CPUs.
     pub backlog_drops: Option<u64>,
     /// Names of Linux bridges.
     pub bridges: Vec<String>,
-    /// Tables of the old iptables, of which rules are not read here.
+    /// Tables of legacy iptables, whose rules the doctor does not read.
     pub old_tables: Vec<String>,
 }
 
-/// The sysctls that are looked at, but for those of devices.
+/// The sysctls that the checks use, besides those of single devices.
 const SYSCTLS: [&str; 10] = [
     "net/core/netdev_max_backlog",
     "net/core/rps_sock_flow_entries",
@@ -56,8 +56,8 @@ const SYSCTLS: [&str; 10] = [
 ];
 
 impl HostFacts {
-    /// Reads the facts of the calling thread's namespace, which has the devices `links`; `nics` are those whose settings are of
-    /// interest. What may not be read is left out.
+    /// Reads the facts of the calling thread's namespace. `links` are all its devices, `nics` those
+    /// whose sysctls are read. Values that cannot be read are left out.
     pub fn read(nics: &[String], links: &[Link]) -> Self {
         let of_nics = nics.iter().map(|nic| format!("net/ipv4/conf/{nic}/rp_filter"));
         let keys = SYSCTLS.iter().map(ToString::to_string).chain(of_nics);
@@ -72,7 +72,7 @@ impl HostFacts {
         let may_load = !lacks(Capability::CAP_NET_ADMIN)
             && (!lacks(Capability::CAP_BPF) || !lacks(Capability::CAP_SYS_ADMIN));
         Self {
-            // Where that is not told, nobody is told to spread packets over several.
+            // With an unknown CPU set, no check recommends spreading packets over CPUs.
             cpus: CpuMask::allowed().unwrap_or_default(),
             kernel: Kernel::read(),
             missing: missing.map(|capability| capability.to_string()).collect(),
@@ -92,7 +92,7 @@ impl HostFacts {
         }
     }
 
-    /// The number in a sysctl.
+    /// The value of a numeric sysctl.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.sysctls.get(key)?.trim().parse().ok()
     }
@@ -109,7 +109,7 @@ fn mitigations() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The tables that the old iptables has made, of both IP versions.
+/// The tables of legacy iptables, of both IP versions.
 fn old_tables() -> Vec<String> {
     let mut tables = Vec::new();
     for version in ["ip", "ip6"] {
@@ -124,7 +124,7 @@ fn backlog_drops() -> Option<u64> {
     fs::read_to_string("/proc/net/softnet_stat").ok().and_then(|text| drops_in(&text))
 }
 
-/// The second column of `/proc/net/softnet_stat`, in hexadecimal, one line for each processor.
+/// Sums the second column of `/proc/net/softnet_stat`: hexadecimal, one line per CPU.
 fn drops_in(text: &str) -> Option<u64> {
     let lines = text.lines().map(|line| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok());
     lines.sum()

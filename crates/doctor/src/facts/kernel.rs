@@ -1,36 +1,37 @@
-//! The kernel: its version, and what of it weft can use.
+//! The kernel's version, and its features that weft can use.
 
 use netdev::KernelVersion;
 use std::fs;
 use std::sync::OnceLock;
 
-/// What a kernel has.
+/// The features of a kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Kernel {
     /// `uname -r`.
     pub release: String,
     /// Its version.
     pub version: KernelVersion,
-    /// It tells its types (BTF), without which programs of weft are not loaded.
+    /// The kernel has BTF (type information), without which weft's BPF programs cannot be loaded.
     pub btf: bool,
-    /// The JIT compiler of programs is on; `None` when it may not be read.
+    /// The BPF JIT compiler is on; `None` when the sysctl cannot be read.
     pub jit: Option<bool>,
-    /// Programs attach to a device by tcx (Linux 6.6).
+    /// BPF programs can be attached with tcx (Linux 6.6).
     pub tcx: bool,
-    /// The older way: a clsact queueing discipline, built in or a module that is loaded when it is asked for.
+    /// BPF programs can be attached to a clsact qdisc, which is built in or a loadable module.
     pub clsact: bool,
-    /// The functions that programs may call which weft has a use for, and whether they are there.
+    /// The kfuncs that weft can use, and whether the kernel has them.
     pub kfuncs: Vec<(&'static str, bool)>,
-    /// A TAP takes super-packets that are already in a UDP tunnel (Linux 6.17); `None` when it could not be tried.
+    /// A TAP accepts super-packets that are already encapsulated in UDP (Linux 6.17); `None` when
+    /// this could not be tested.
     pub tun_tunnel_gso: Option<bool>,
 }
 
-/// Functions for programs that weft has a use for.
+/// The kfuncs (kernel functions callable from BPF) that weft can use.
 const KFUNCS: [&str; 2] = ["bpf_cast_to_kern_ctx", "bpf_dynptr_from_skb"];
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 impl Kernel {
-    /// Looks at the running kernel.
+    /// Reads the features of the running kernel.
     pub fn read() -> Self {
         let release = KernelVersion::running_release().unwrap_or_default();
         let types = fs::read(BTF).unwrap_or_default();
@@ -49,8 +50,9 @@ impl Kernel {
     }
 }
 
-/// True when this kernel merges nothing behind tags that are in the frame: that is a part of CONFIG_VLAN_8021Q which is built in even where
-/// the rest is a module. A kernel that does not tell its types has it, as those of all distributions have.
+/// True when GRO of this kernel does not merge segments behind in-band VLAN tags. Kernels without
+/// CONFIG_VLAN_8021Q lack it; where 802.1Q is a module, the GRO part is still built in. A kernel
+/// without BTF is assumed to have it, like all distribution kernels.
 pub(super) fn tags_stop_gro() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -59,7 +61,7 @@ pub(super) fn tags_stop_gro() -> bool {
     })
 }
 
-/// True when the module is loaded, or there is a file to load it from.
+/// True when the module is loaded or can be loaded from a file.
 fn has_module(name: &str, release: &str) -> bool {
     let is_loaded = fs::exists(format!("/sys/module/{name}")).unwrap_or(false);
     is_loaded || {
@@ -68,7 +70,7 @@ fn has_module(name: &str, release: &str) -> bool {
     }
 }
 
-/// True when modules.dep, which has a line for each file of a module with those that it needs, has one for this.
+/// True when modules.dep lists a file of this module. A line holds a file and its dependencies.
 fn has_file(modules: &str, name: &str) -> bool {
     let of_line = |line: &str| {
         let path = line.split(':').next().unwrap_or_default();
@@ -78,7 +80,7 @@ fn has_file(modules: &str, name: &str) -> bool {
     modules.lines().any(of_line)
 }
 
-/// The names in BTF: its strings end with zeros, and functions that were compiled out have none.
+/// The strings of BTF, which end with zeros. Functions that were compiled out are not among them.
 struct Names<'a>(&'a [u8]);
 
 impl Names<'_> {
@@ -90,7 +92,8 @@ impl Names<'_> {
     }
 }
 
-/// Looks for a needle of at least two bytes. The plain `windows` takes a second for the megabytes of BTF.
+/// Searches for a needle of at least two bytes. The plain `windows` takes a second for the
+/// megabytes of BTF.
 fn memory_contains(mut haystack: &[u8], needle: &[u8]) -> bool {
     let Some(second) = needle.get(1) else { return false };
     while let Some(at) = haystack.get(1..).and_then(|rest| rest.iter().position(|b| b == second)) {
@@ -109,7 +112,8 @@ mod tests {
 
     #[test]
     fn modules_are_found_by_the_names_of_their_files() {
-        let modules = "kernel/net/sched/sch_ingress.ko.xz:\nkernel/net/sched/cls_bpf.ko: kernel/a/sch_fq.ko\n";
+        let modules = "kernel/net/sched/sch_ingress.ko.xz:\nkernel/net/sched/cls_bpf.ko: \
+                       kernel/a/sch_fq.ko\n";
         assert!(has_file(modules, "sch_ingress") && has_file(modules, "cls_bpf"));
         assert!(
             !has_file(modules, "sch_fq") && !has_file(modules, "ingress") && !has_file("", "x")

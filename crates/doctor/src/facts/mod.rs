@@ -1,4 +1,4 @@
-//! What there is: read from the kernel, never judged here.
+//! Facts: the state of the host as read from the kernel, without judgement.
 
 mod host;
 mod kernel;
@@ -9,9 +9,10 @@ mod uplink;
 
 pub use host::{HostFacts, Memlock};
 pub use kernel::Kernel;
-pub use mtu::{Place, PlaceKind, SwitchMtu};
+pub use mtu::{MtuPoint, MtuPointKind, SwitchMtu};
 pub use netdev::KernelVersion;
+pub use netdev::ethtool::hardware::Rss;
 pub use netdev::nftables::Ruleset;
-pub use nic::{Feature, Features, NicFacts, Rss};
+pub use nic::{Feature, Features, NicFacts};
 pub use ports::{Ports, Socket, TUNNEL_PORTS, TunnelDevice};
 pub use uplink::{Device, Uplink};

@@ -1,79 +1,79 @@
-//! The five places at which the MTU of a guest's network has to be right: the guest, its interface on the host, a bridge in between,
-//! the uplink, and the path to other hosts.
+//! The MTU at the five points that a guest's packets pass: the guest, its interface on the host, a
+//! bridge in between, the uplink, and the path to other hosts.
 
 use netdev::{Ifindex, Link, Netlink, Netns, Result};
 use network::{Device, HostIndex, LogicalSwitch, Network, Port};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Namespaces in which the far end of a veth pair is looked for.
+/// Limit on the namespaces that are searched for the peer of a veth device.
 const NAMESPACES: usize = 256;
 
-/// One of the five.
+/// A kind of point where the MTU matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum PlaceKind {
+pub enum MtuPointKind {
     /// The guest's own interface.
     Guest,
-    /// The interface on the host that a guest is attached by.
+    /// The interface on the host that the guest is attached to.
     Vif,
-    /// A Linux bridge of which that, or the uplink, is a port.
+    /// A Linux bridge that the VIF or the uplink is a port of.
     Bridge,
     /// The uplink.
     Uplink,
-    /// What the kernel knows of the path to another host: from routes, or from what routers have said.
+    /// The path MTU to another host that the kernel knows, from routes or ICMP.
     Path,
 }
 
-/// A place.
+/// The MTU at one point.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place {
-    /// Which of the five.
-    pub kind: PlaceKind,
+pub struct MtuPoint {
+    /// The kind of point.
+    pub kind: MtuPointKind,
     /// The device, or the address of the other host.
     pub name: String,
     /// The namespace of the device; `None` for the host's own.
     pub netns: Option<String>,
     /// Its MTU, in bytes of IP packet.
     pub mtu: u32,
-    /// What it has to be at least; of a guest, at most.
+    /// The MTU that is needed: at least this, for a guest exactly this.
     pub needed: u32,
 }
 
-impl Place {
-    /// It is too narrow, or a guest has it too wide.
+impl MtuPoint {
+    /// The MTU is too small; for a guest, too small or too large.
     pub fn is_wrong(&self) -> bool {
         match self.kind {
-            PlaceKind::Guest => self.mtu != self.needed,
+            MtuPointKind::Guest => self.mtu != self.needed,
             _ => self.mtu < self.needed,
         }
     }
 
-    /// It is between a guest and the switch.
+    /// The point lies between a guest and the switch.
     pub const fn is_of_a_guest(&self) -> bool {
-        matches!(self.kind, PlaceKind::Guest | PlaceKind::Vif | PlaceKind::Bridge)
+        matches!(self.kind, MtuPointKind::Guest | MtuPointKind::Vif | MtuPointKind::Bridge)
     }
 }
 
-/// The places of one logical switch on a host.
+/// The MTU points of one logical switch on a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SwitchMtu {
-    /// Its name.
+    /// The name of the switch.
     pub switch: String,
-    /// Its tunnel, by name.
+    /// The tunnel type.
     pub tunnel: String,
-    /// What the tunnel adds to a guest's packet, in bytes.
+    /// The tunnel's overhead, in bytes per packet.
     pub overhead: u16,
-    /// The MTU that its guests are to have.
+    /// The MTU of its guests.
     pub guest: u16,
-    /// The MTU that the network file says the underlay has.
+    /// The underlay MTU in the network file.
     pub underlay: u16,
-    /// The uplink's, if there is one.
+    /// The MTU of the uplink, if it exists.
     pub uplink: Option<u32>,
-    /// Devices that are there; what `weft run` has yet to make, and what is inside a virtual machine, is not.
-    pub places: Vec<Place>,
+    /// The devices that exist. Devices that `weft run` creates and those inside VMs are missing.
+    pub places: Vec<MtuPoint>,
 }
 
-/// Reads the places of all switches with ports on `host`, in the namespace of the calling thread.
+/// Reads the MTU points of all switches with ports on `host`, in the calling thread's namespace.
 pub fn read(network: &Network, host: HostIndex) -> Result<Vec<SwitchMtu>> {
     let netlink = Netlink::open()?;
     let links = netlink.links()?;
@@ -100,7 +100,7 @@ fn of_switch(
     }
     let remotes = switch.remote_hosts(host);
     if let Some(link) = uplink.filter(|_| !remotes.is_empty()) {
-        places.push(place(PlaceKind::Uplink, link, None, outer));
+        places.push(place(MtuPointKind::Uplink, link, None, outer));
         places.extend(bridge(link, links, outer));
     }
     if switch.tunnel.has_endpoints() {
@@ -119,42 +119,43 @@ fn of_switch(
     }
 }
 
-fn place(kind: PlaceKind, link: &Link, netns: Option<&str>, needed: u32) -> Place {
+fn place(kind: MtuPointKind, link: &Link, netns: Option<&str>, needed: u32) -> MtuPoint {
     let (name, netns) = (link.name.clone(), netns.map(str::to_owned));
-    Place { kind, name, netns, mtu: link.mtu, needed }
+    MtuPoint { kind, name, netns, mtu: link.mtu, needed }
 }
 
-/// The guest, its interface and a bridge of a port.
-fn of_port(port: &Port, guest: u32, netlink: &Netlink, links: &[Link]) -> Vec<Place> {
+/// The guest, its VIF and its bridge, for one port.
+fn of_port(port: &Port, guest: u32, netlink: &Netlink, links: &[Link]) -> Vec<MtuPoint> {
     let on_host = |name: &str| links.iter().find(|link| link.name == name);
     match &port.device {
-        // A TAP in the guest's namespace is both: what the guest has, and what weft reads.
+        // A TAP in the guest's namespace is both the guest's interface and the VIF.
         Device::Tap { name, netns: Some(netns) } => {
             let link = Netns::open(netns).and_then(|there| there.netlink()?.link(name));
-            link.iter().map(|link| place(PlaceKind::Guest, link, Some(netns), guest)).collect()
+            link.iter().map(|link| place(MtuPointKind::Guest, link, Some(netns), guest)).collect()
         }
-        Device::Tap { name, netns: None } | Device::Vm { name } => {
-            on_host(name).map(|link| place(PlaceKind::Vif, link, None, guest)).into_iter().collect()
-        }
+        Device::Tap { name, netns: None } | Device::Vm { name } => on_host(name)
+            .map(|link| place(MtuPointKind::Vif, link, None, guest))
+            .into_iter()
+            .collect(),
         Device::Interface { name } => {
             let Some(link) = on_host(name) else { return Vec::new() };
-            let mut places = vec![place(PlaceKind::Vif, link, None, guest)];
+            let mut places = vec![place(MtuPointKind::Vif, link, None, guest)];
             places.extend(bridge(link, links, guest));
             if let Some((netns, peer)) = other_end(netlink, link) {
-                places.push(place(PlaceKind::Guest, &peer, Some(&netns), guest));
+                places.push(place(MtuPointKind::Guest, &peer, Some(&netns), guest));
             }
             places
         }
     }
 }
 
-fn bridge(link: &Link, links: &[Link], needed: u32) -> Option<Place> {
+fn bridge(link: &Link, links: &[Link], needed: u32) -> Option<MtuPoint> {
     let master: Ifindex = link.master?;
     let bridge = links.iter().find(|link| link.index == master)?;
-    Some(place(PlaceKind::Bridge, bridge, None, needed))
+    Some(place(MtuPointKind::Bridge, bridge, None, needed))
 }
 
-/// The other end of a veth pair, if it is in a namespace with a name.
+/// The peer of a veth device, if it is in a named namespace.
 fn other_end(netlink: &Netlink, link: &Link) -> Option<(String, Link)> {
     let peer = link.lower.filter(|_| link.is_veth())?;
     let number = peer.netns?;
@@ -166,12 +167,12 @@ fn other_end(netlink: &Netlink, link: &Link) -> Option<(String, Link)> {
     })
 }
 
-/// What the kernel knows of the way to another host, where that is less than the uplink's MTU.
-fn path(netlink: &Netlink, remote: IpAddr, needed: u32, uplink: Option<&Link>) -> Option<Place> {
+/// The path MTU to another host, when it is less than the uplink's MTU.
+fn path(netlink: &Netlink, remote: IpAddr, needed: u32, uplink: Option<&Link>) -> Option<MtuPoint> {
     let path = netlink.route_get(remote, None).ok()?;
     let narrower = uplink.is_none_or(|uplink| path.mtu < uplink.mtu);
-    narrower.then(|| Place {
-        kind: PlaceKind::Path,
+    narrower.then(|| MtuPoint {
+        kind: MtuPointKind::Path,
         name: remote.to_string(),
         netns: None,
         mtu: path.mtu,

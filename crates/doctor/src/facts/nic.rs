@@ -1,20 +1,18 @@
 //! The facts of one network device.
 
 use netdev::ethtool::DriverInfo;
-use netdev::ethtool::hardware::{
-    Channels, FlowType, Hardware, HashFields, Rings, Spreading, TunnelTable, XdpFeatures,
-};
+use netdev::ethtool::hardware::{Channels, Hardware, Rings, Rss, TunnelTable, XdpFeatures};
 use netdev::{Error, Ethtool, Link, Netlink, Result, Steering, XdpMode};
 use std::collections::BTreeMap;
 
-/// An offload.
+/// The state of an offload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Feature {
     /// It is on.
     pub on: bool,
-    /// It cannot be switched.
+    /// It cannot be changed.
     pub fixed: bool,
-    /// Somebody wants it on; one that is wanted and off waits for another that it depends on.
+    /// It is requested. A requested offload that is off waits for another one it depends on.
     pub wanted: bool,
 }
 
@@ -23,10 +21,10 @@ pub struct Feature {
 pub struct Features(pub BTreeMap<String, Feature>);
 
 impl Features {
-    /// Reads those of the device `name`.
+    /// Reads the offloads of the device `name`.
     ///
     /// # Errors
-    /// What the kernel answers, such as that there is no such device.
+    /// The kernel's error, for example that there is no such device.
     pub fn read(ethtool: &Ethtool, name: &str) -> Result<Self> {
         let features = ethtool.features(name)?.into_iter().map(|(name, feature)| {
             let fixed = !feature.available || feature.never_changed;
@@ -35,7 +33,7 @@ impl Features {
         Ok(Self(features.collect()))
     }
 
-    /// What is known of an offload; nothing is on that this kernel does not have.
+    /// The state of an offload; one that this kernel does not know is off and fixed.
     pub fn get(&self, name: &str) -> Feature {
         self.0.get(name).copied().unwrap_or(Feature { on: false, fixed: true, wanted: false })
     }
@@ -45,78 +43,59 @@ impl Features {
         self.get(name).on
     }
 
-    /// True when somebody has switched it off, and could switch it on.
+    /// True when an administrator switched it off and can switch it on again.
     pub fn switched_off(&self, name: &str) -> bool {
         let feature = self.get(name);
         !feature.on && !feature.fixed && !feature.wanted
     }
 }
 
-/// Receive-side scaling: which queue gets a packet, by a hash of some of its fields.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Rss {
-    /// The queue for each value of the hash.
-    pub table: Vec<u32>,
-    /// The fields that are hashed, for the kinds of packets of which the driver says it.
-    pub fields: BTreeMap<FlowType, HashFields>,
-}
-
-impl Rss {
-    /// How many queues get packets.
-    pub fn queues(&self) -> usize {
-        let mut queues = self.table.clone();
-        queues.sort_unstable();
-        queues.dedup();
-        queues.len()
-    }
-}
-
-/// What is known of a device.
+/// The facts of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NicFacts {
     /// Its name.
     pub name: String,
-    /// What software device it is (`veth`, `bridge` ...); `None` for hardware.
+    /// The kind of a software device (`veth`, `bridge` ...); `None` for hardware.
     pub kind: Option<String>,
-    /// Who drives it.
+    /// Its driver.
     pub driver: DriverInfo,
-    /// Mbit/s; `None` without a speed, or without carrier.
+    /// Link speed in Mbit/s; `None` when the device has no speed or no carrier.
     pub speed_mbps: Option<u32>,
     /// The MTU, in bytes of IP packet.
     pub mtu: u32,
-    /// The highest MTU that it takes; 0 when nobody says.
+    /// The largest MTU that it accepts; 0 when unknown.
     pub max_mtu: u32,
     /// Administratively up.
     pub up: bool,
-    /// There is a carrier.
+    /// It has a carrier.
     pub carrier: bool,
     /// Its offloads.
     pub features: Features,
-    /// Its queues, as its driver says.
+    /// Its queues, as the driver reports them.
     pub channels: Option<Channels>,
-    /// Its receive queues, as the kernel has them.
+    /// Its receive queues, as the kernel counts them.
     pub rx_queues: u32,
-    /// Its rings.
+    /// Its ring sizes.
     pub rings: Option<Rings>,
-    /// Its tables of tunnel ports; `None` when it has none.
+    /// Its tables of UDP tunnel ports; `None` when it has none.
     pub tunnel_tables: Option<Vec<TunnelTable>>,
-    /// Receive-side scaling; `None` without.
+    /// Receive-side scaling; `None` without it.
     pub rss: Option<Rss>,
     /// RPS, RFS and XPS; `None` when they could not be read.
     pub steering: Option<Steering>,
-    /// What it can do with XDP; `None` when the kernel does not say.
+    /// Its XDP features; `None` when the kernel does not report them.
     pub xdp: Option<XdpFeatures>,
-    /// How a program is attached to it by XDP; `None` without.
+    /// How an XDP program is attached to it; `None` without a program.
     pub xdp_program: Option<XdpMode>,
-    /// It is one of the ports of a bond or team.
+    /// It is a port of a bond or team.
     pub is_bonded: bool,
-    /// This kernel merges nothing behind tags that are in the frame.
+    /// GRO of this kernel does not merge segments behind in-band VLAN tags.
     pub tags_stop_gro: bool,
-    /// What could not be read: the option of ethtool that shows it, and the error.
+    /// What could not be read: the ethtool option that shows it, and the error.
     pub unread: Vec<(&'static str, String)>,
 }
 
-/// What was read, or nothing with a note that it could not be.
+/// The value that was read, or the default and an entry in `unread`.
 fn note<T: Default>(
     unread: &mut Vec<(&'static str, String)>,
     option: &'static str,
@@ -129,11 +108,11 @@ fn note<T: Default>(
 }
 
 impl NicFacts {
-    /// Reads the facts of the device `name` in the namespace of the calling thread. Needs no privilege.
+    /// Reads the facts of the device `name` in the calling thread's namespace. Needs no privilege.
     ///
     /// # Errors
-    /// [`Error::is_not_found`] when there is no such device; others when neither netlink nor ethtool answers at all. What else fails
-    /// is in `unread`.
+    /// [`Error::is_not_found`] when there is no such device; other errors when neither netlink nor
+    /// ethtool answers at all. Single values that cannot be read are listed in `unread`.
     pub fn read(name: &str) -> Result<Self> {
         let netlink = Netlink::open()?;
         let link = netlink.link(name)?;
@@ -165,7 +144,7 @@ impl NicFacts {
                 .is_some_and(is_bond),
             ..Self::default()
         };
-        // Kernels before 5.6 do not have it: then the rest stays unknown.
+        // Kernels before 5.6 lack ethtool netlink: the rest stays unknown.
         if let Ok(hardware) = Hardware::open() {
             facts.speed_mbps = note(&mut unread, "", hardware.speed_mbps(link.index));
             facts.channels = note(&mut unread, "-l", hardware.channels(link.index));
@@ -173,25 +152,24 @@ impl NicFacts {
             facts.tunnel_tables =
                 note(&mut unread, "--show-tunnels", hardware.tunnel_tables(link.index));
             facts.xdp = note(&mut unread, "-i", hardware.xdp(link.index));
-            let spread = note(&mut unread, "-x", hardware.spreading(link.index, name));
-            facts.rss = spread.map(|Spreading { table, fields }| Rss { table, fields });
+            facts.rss = note(&mut unread, "-x", hardware.rss(link.index, name));
         }
         Ok(Self { unread, ..facts })
     }
 
-    /// True when it is software: a veth, a bridge, a TAP.
+    /// True for a software device such as a veth, bridge or TAP.
     pub fn is_virtual(&self) -> bool {
         self.kind.is_some()
     }
 
-    /// How many receive queues are in use.
+    /// The number of receive queues in use.
     pub fn active_rx_queues(&self) -> usize {
         let by_rss = self.rss.as_ref().map(Rss::queues);
         let by_driver = self.channels.map(|channels| channels.rx as usize).filter(|&n| n > 0);
         by_rss.or(by_driver).unwrap_or(self.rx_queues as usize)
     }
 
-    /// The processors to which RPS hands packets, together.
+    /// The number of CPUs that RPS distributes packets to, over all queues.
     pub fn rps_cpus(&self) -> usize {
         let queues = self.steering.iter().flat_map(|steering| &steering.rx);
         let mut cpus: Vec<usize> = queues.flat_map(|queue| queue.rps_cpus.iter()).collect();

@@ -1,55 +1,56 @@
-//! Who has the ports and protocols that tunnels are received by.
+//! Sockets and devices that occupy the ports and protocols of tunnels.
 
 use netdev::capability::{self, Capability};
 use netdev::{Link, Netlink, Result};
 use std::fs;
 use std::path::Path;
 
-/// A socket that receives.
+/// A socket that receives packets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Socket {
-    /// The IP protocol: 17 for UDP, 6 for TCP; otherwise a raw socket's.
+    /// The IP protocol: 17 for UDP, 6 for TCP, otherwise that of a raw socket.
     pub protocol: u8,
     /// The port; 0 for a raw socket.
     pub port: u16,
-    /// The inode; 0 when the kernel itself has it.
+    /// The inode; 0 for a socket of the kernel itself.
     pub inode: u64,
 }
 
-/// A device of the kernel that is a tunnel.
+/// A tunnel device of the kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TunnelDevice {
     /// Its name.
     pub name: String,
     /// `vxlan`, `geneve`, `gretap` ...
     pub kind: String,
-    /// The UDP port that it receives by.
+    /// The UDP port that it receives on.
     pub port: Option<u16>,
     /// It is up: only then does it receive.
     pub up: bool,
 }
 
-/// Who holds what.
+/// The sockets and devices that receive tunnels.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ports {
-    /// Sockets.
+    /// The sockets.
     pub sockets: Vec<Socket>,
-    /// Tunnel devices.
+    /// The tunnel devices.
     pub devices: Vec<TunnelDevice>,
-    /// The programs of the sockets in question: inode, process number, name. Those of other users are only seen with a privilege.
+    /// The owners of the sockets: inode, process ID, program name. Without CAP_SYS_PTRACE those of
+    /// other users are missing.
     pub programs: Vec<(u64, u32, String)>,
-    /// This process may see whose all sockets are.
+    /// This process may read the owners of all sockets.
     pub sees_all: bool,
 }
 
-/// The ports that are of interest.
+/// The registered ports of VXLAN, Geneve and STT.
 pub const TUNNEL_PORTS: [u16; 3] = [4789, 6081, 7471];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const LISTEN: &str = "0A";
 
 impl Ports {
-    /// Looks at the sockets of the calling thread's namespace, and at the programs of those on `ports`.
+    /// Reads the sockets of the calling thread's namespace, and the owners of those on `ports`.
     pub fn read(ports: &[u16]) -> Result<Self> {
         let folder = Path::new("/proc/thread-self/net");
         let mut sockets = Vec::new();
@@ -69,15 +70,15 @@ impl Ports {
         Ok(Self { sockets, devices, programs: programs(&inodes), sees_all })
     }
 
-    /// The program that holds a socket: its process and name.
+    /// The process ID and name of the program that owns a socket.
     pub fn program(&self, inode: u64) -> Option<(u32, &str)> {
         let found = self.programs.iter().find(|(known, _, _)| *known == inode && inode != 0)?;
         Some((found.1, &found.2))
     }
 }
 
-/// A line of `/proc/net/udp` and its like: number, local address and port, remote, state, ..., inode. `protocol` 0 for raw sockets,
-/// whose port is their protocol.
+/// Parses a line of `/proc/net/udp` and the like: number, local address and port, remote, state,
+/// ..., inode. `protocol` is 0 for raw sockets, whose port field holds their protocol.
 fn socket(line: &str, protocol: u8) -> Option<Socket> {
     let mut fields = line.split_ascii_whitespace();
     let (_, port) = fields.nth(1)?.rsplit_once(':')?;
@@ -100,7 +101,7 @@ fn device(link: Link) -> Option<TunnelDevice> {
     is_tunnel.then_some(TunnelDevice { name: link.name, kind, port: link.tunnel_port, up: link.up })
 }
 
-/// Whose these sockets are.
+/// The processes that own these sockets.
 fn programs(inodes: &[u64]) -> Vec<(u64, u32, String)> {
     let mut found = Vec::new();
     if inodes.iter().all(|inode| *inode == 0) {
@@ -130,11 +131,14 @@ mod tests {
 
     #[test]
     fn sockets_are_read_as_the_kernel_lists_them() {
-        let udp = "  512: 00000000:12B5 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 0 2 ff11 0";
+        let udp = "  512: 00000000:12B5 00000000:0000 07 00000000:00000000 00:00000000 \
+                   00000000     0        0 0 2 ff11 0";
         assert_eq!(socket(udp, UDP), Some(Socket { protocol: 17, port: 4789, inode: 0 }));
-        let raw = "   47: 0100000A:002F 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 ff22 0";
+        let raw = "   47: 0100000A:002F 00000000:0000 07 00000000:00000000 00:00000000 \
+                   00000000     0        0 4711 2 ff22 0";
         assert_eq!(socket(raw, 0), Some(Socket { protocol: 47, port: 0, inode: 4711 }));
-        let tcp = "   0: 00000000:1D2F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 99 1 f 100 0 0 10 0";
+        let tcp = "   0: 00000000:1D2F 00000000:0000 0A 00000000:00000000 00:00000000 \
+                   00000000     0        0 99 1 f 100 0 0 10 0";
         assert_eq!(socket(tcp, TCP), Some(Socket { protocol: 6, port: 7471, inode: 99 }));
         assert_eq!(socket(&tcp.replace(" 0A ", " 01 "), TCP), None, "a connection is no listener");
         assert_eq!(socket("  sl  local_address rem_address   st tx_queue", UDP), None);

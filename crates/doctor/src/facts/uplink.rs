@@ -1,15 +1,15 @@
-//! The devices that packets to other hosts pass: the one that has the address, and what it is made of.
+//! The uplink and the devices below it, which packets to other hosts pass.
 
 use netdev::{Ifindex, Link};
 
-/// A device, as far as rules and cards are asked about it.
+/// A device, as the firewall and NIC checks see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its interface index.
     pub index: Ifindex,
-    /// What software device it is (`bond`, `vlan`, `bridge` ...); `None` for hardware.
+    /// The kind of a software device (`bond`, `vlan`, `bridge` ...); `None` for hardware.
     pub kind: Option<String>,
 }
 
@@ -18,13 +18,13 @@ pub struct Device {
 pub struct Uplink {
     /// The device itself.
     pub device: Device,
-    /// What is below it, nearest first: the device that a VLAN is on, the ports of a bond or team, the hardware that is a port of a
-    /// bridge.
+    /// The devices below it, nearest first: the device that a VLAN is on, the ports of a bond or
+    /// team, the hardware port of a bridge.
     pub below: Vec<Device>,
 }
 
 impl Uplink {
-    /// The uplink of that name among `links`; `None` if it is not there.
+    /// The uplink `name` among `links`; `None` when it does not exist.
     pub fn find(links: &[Link], name: &str) -> Option<Self> {
         let link = links.iter().find(|link| link.name == name)?;
         let mut found = vec![link];
@@ -53,12 +53,12 @@ impl Device {
     }
 }
 
-/// True when packets of `link` leave by `lower`.
+/// True when `link` sends its packets through `lower`.
 fn is_below(lower: &Link, link: &Link) -> bool {
     let is_port = lower.master == Some(link.index);
     match link.kind.as_deref() {
         Some("bond" | "team") => is_port,
-        // Its other ports are guests'.
+        // The other ports of a bridge are guests'.
         Some("bridge") => is_port && lower.kind.is_none(),
         Some("vlan" | "macvlan" | "macvtap" | "ipvlan") => {
             link.lower.is_some_and(|known| known.netns.is_none() && known.index == lower.index)

@@ -9,7 +9,7 @@ use super::deployment::{Deployment, list_names};
 use datapath::Datapath;
 use datapath::config::EndpointConfig;
 use doctor::facts::{self, SwitchMtu};
-use doctor::path::{PathFacts, Told, Way, search};
+use doctor::path::{PathDirection, PathFacts, PmtuReport, search};
 use flow::{Action, DatapathKey, TunnelKey};
 use netdev::Netlink;
 use netdev::icmp::TooBigSocket;
@@ -175,7 +175,7 @@ struct PmtuListener {
     /// One socket for every local address that was asked for.
     sockets: HashMap<IpAddr, TooBigSocket>,
     /// The last message for each pair of local and remote address.
-    messages: HashMap<(IpAddr, IpAddr), (Told, Instant)>,
+    messages: HashMap<(IpAddr, IpAddr), (PmtuReport, Instant)>,
     /// When the local MTUs were read, and the result of [`PmtuListener::local_mtus`].
     local: Option<(Instant, u16, bool)>,
 }
@@ -198,7 +198,7 @@ impl PmtuListener {
     }
 
     /// The last "packet too big" message for packets from `local` to `remote`.
-    fn too_big(&mut self, uplink: &str, local: IpAddr, remote: IpAddr) -> Option<Told> {
+    fn too_big(&mut self, uplink: &str, local: IpAddr, remote: IpAddr) -> Option<PmtuReport> {
         let socket = match self.sockets.entry(local) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
@@ -207,7 +207,7 @@ impl PmtuListener {
             }
         };
         while let Ok(Some((message, router))) = socket.recv_from() {
-            let told = Told { mtu: message.mtu, router: Some(router) };
+            let told = PmtuReport { mtu: message.mtu, router: Some(router) };
             self.messages.insert((message.local, message.remote), (told, Instant::now()));
         }
         self.messages.retain(|_, (_, received)| received.elapsed() < TOO_BIG_AGE);
@@ -235,7 +235,7 @@ struct PathProber<'a> {
     listener: PmtuListener,
     last_reply: Option<Probe>,
     /// The last "packet too big" message that the other host has received.
-    told_back: Option<Told>,
+    told_back: Option<PmtuReport>,
 }
 
 impl<'a> PathProber<'a> {
@@ -281,8 +281,8 @@ impl<'a> PathProber<'a> {
             overhead: self.deployment.network.overhead_bytes(spec.tunnel),
             tries,
             rtt_us: tries.and_then(|_| u64::try_from(rtt.as_micros()).ok()),
-            forward: Way::default(),
-            back: Way::default(),
+            forward: PathDirection::default(),
+            back: PathDirection::default(),
             uplink: uplink_mtu(self.deployment)
                 .map(|mtu| (self.deployment.config.uplink.clone(), mtu)),
             remote_uplink: None,
@@ -348,7 +348,7 @@ impl<'a> PathProber<'a> {
                     Ok(reply) => {
                         self.told_back = reply
                             .told
-                            .map(|(mtu, router)| Told { mtu, router: Some(router) })
+                            .map(|(mtu, router)| PmtuReport { mtu, router: Some(router) })
                             .or(self.told_back);
                         self.last_reply = Some(reply);
                         let len = pending.remove(&reply.number);
@@ -365,18 +365,19 @@ impl<'a> PathProber<'a> {
     }
 
     /// The last "packet too big" message that this host has received for the path.
-    fn too_big(&mut self) -> Option<Told> {
+    fn too_big(&mut self) -> Option<PmtuReport> {
         let EndpointConfig { local, remote, .. } = *self.endpoint;
         self.listener.too_big(&self.deployment.config.uplink, local, remote)
     }
 
     /// The path MTU that the datapath has learnt, if it is below the configured one.
-    fn known_path_mtu(&self) -> Option<Told> {
+    fn known_path_mtu(&self) -> Option<PmtuReport> {
         let EndpointConfig { spec, local, remote, .. } = self.endpoint;
         let snapshot = self.probes.datapath.snapshot().ok()?;
         let known = snapshot.endpoints.iter().find(|known| {
             known.local == *local && known.remote == *remote && known.tunnel == spec.tunnel.name()
         })?;
-        (known.path_mtu < spec.path_mtu_bytes).then_some(Told { mtu: known.path_mtu, router: None })
+        (known.path_mtu < spec.path_mtu_bytes)
+            .then_some(PmtuReport { mtu: known.path_mtu, router: None })
     }
 }

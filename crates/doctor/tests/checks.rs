@@ -1,18 +1,18 @@
-//! Faults that a test cannot make on the machine it runs on: the facts of such a host, and what is said of them.
+//! Faults that a test cannot cause on its machine: the checks run on made-up facts.
 
+use doctor::checks::reach::{Received, old_firewall, ports};
+use doctor::checks::tunnel::Outer;
+use doctor::checks::{host, nic};
 use doctor::facts::{
     Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Ports, Rss, Socket,
     TunnelDevice,
 };
-use doctor::judge::reach::{Received, old_firewall, ports};
-use doctor::judge::tunnel::Outer;
-use doctor::judge::{host, nic};
 use doctor::{Finding, Level};
 use flow::TunnelType;
 use netdev::ethtool::hardware::{Channels, FlowType, HashFields};
 use netdev::{RxQueue, Steering, XdpMode};
 
-/// A host with nothing wrong.
+/// A host without faults.
 fn healthy() -> HostFacts {
     let sysctls = [
         ("net/core/netdev_max_backlog", "10000"),
@@ -52,7 +52,7 @@ fn healthy() -> HostFacts {
     }
 }
 
-/// A card with four queues and everything on.
+/// A NIC with four queues and all offloads on.
 fn card() -> NicFacts {
     let on = Feature { on: true, fixed: false, wanted: true };
     let names = ["rx-gro", "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-udp-segmentation"];
@@ -76,7 +76,7 @@ fn wrong(facts: &HostFacts, card: &NicFacts) -> Vec<Finding> {
     findings.into_iter().filter(|finding| finding.level > Level::Pass).collect()
 }
 
-/// A change to a host, the check that names it, how bad it is, and a part of the command that mends it.
+/// A change to a host, the check that finds it, its severity, and a part of the fixing command.
 type Fault = (fn(&mut HostFacts), &'static str, Level, &'static str);
 
 fn set(host: &mut HostFacts, key: &str, value: &str) {
@@ -87,7 +87,7 @@ fn mitigate(host: &mut HostFacts, fault: &str, how: &str) {
     host.mitigations.insert(fault.to_owned(), how.to_owned());
 }
 
-/// Old, but with memory enough.
+/// An old kernel without a limit on locked memory.
 fn old_kernel(host: &mut HostFacts) {
     host.kernel.version = KernelVersion::new(5, 4);
     host.memlock = None;
@@ -157,7 +157,7 @@ const FAULTS: &[Fault] = &[
 ];
 
 #[test]
-fn single_fault_of_a_host_is_named_alone() {
+fn single_fault_of_a_host_gives_one_finding() {
     assert_eq!(wrong(&healthy(), &card()), []);
     for (number, (fault, check, level, command)) in FAULTS.iter().enumerate() {
         let mut host = healthy();
@@ -165,13 +165,13 @@ fn single_fault_of_a_host_is_named_alone() {
         let found = wrong(&host, &card());
         let [finding] = found.as_slice() else { panic!("{number} {check}: {found:#?}") };
         assert_eq!((finding.check, finding.level), (*check, *level), "{number}");
-        let mend = finding.mend.as_ref().unwrap().command();
-        assert!(mend.contains(command), "{number} {check}: {mend}");
+        let fix = finding.fix.as_ref().unwrap().command();
+        assert!(fix.contains(command), "{number} {check}: {fix}");
     }
 }
 
 #[test]
-fn locked_memory_counts_on_kernels_that_count_it() {
+fn locked_memory_is_checked_on_kernels_that_account_it() {
     let old = |limit| {
         let mut host = healthy();
         host.kernel.version = KernelVersion::new(5, 10);
@@ -183,22 +183,22 @@ fn locked_memory_counts_on_kernels_that_count_it() {
 }
 
 #[test]
-fn processors_that_receive_nothing_are_found() {
+fn receiving_on_one_cpu_is_found() {
     let steering = |masks: &[usize]| {
         let queue = |cpus: &usize| RxQueue { rps_cpus: (0..*cpus).collect(), rps_flows: 0 };
         Some(Steering { rx: masks.iter().map(queue).collect(), tx: Vec::new() })
     };
-    // All four queues handed to one processor.
+    // RPS sends the packets of all four queues to one CPU.
     let crowded = NicFacts { steering: steering(&[1, 1, 1, 1]), ..card() };
     let found = wrong(&healthy(), &crowded);
     assert_eq!(found[0].check, "rx_spreading");
-    let command = found[0].mend.as_ref().unwrap().command();
+    let command = found[0].fix.as_ref().unwrap().command();
     assert!(
         command.starts_with("echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus; "),
         "{command}"
     );
     assert_eq!(wrong(&healthy(), &NicFacts { steering: steering(&[4, 4, 4, 4]), ..card() }), []);
-    // One processor has nobody to share with; a veth receives where it is sent.
+    // One CPU cannot share its work; a veth receives on the sender's CPU.
     let alone = HostFacts { cpus: [0].into_iter().collect(), ..healthy() };
     assert_eq!(wrong(&alone, &crowded), []);
     let veth = NicFacts { kind: Some("veth".to_owned()), channels: None, rx_queues: 1, ..card() };
@@ -206,7 +206,7 @@ fn processors_that_receive_nothing_are_found() {
 }
 
 #[test]
-fn cards_over_ipv6_are_judged_as_such() {
+fn nic_is_checked_for_ipv6_when_the_underlay_is_ipv6() {
     let fields = |udp4, udp6| {
         let of = |bits| HashFields(bits);
         [(FlowType::Udp4, of(udp4)), (FlowType::Udp6, of(udp6))].into()
@@ -217,7 +217,7 @@ fn cards_over_ipv6_are_judged_as_such() {
     let said = |card: &NicFacts, outer| {
         let findings = nic::findings(card, &healthy(), &tunnels, outer);
         let worse = findings.into_iter().find(|finding| finding.level > Level::Pass);
-        worse.map(|finding| finding.mend.unwrap().command())
+        worse.map(|finding| finding.fix.unwrap().command())
     };
     let crowded = NicFacts { rss: rss(fields(0xf0, 0x30)), ..card() };
     assert_eq!(said(&crowded, Outer::DEFAULT), None);
@@ -227,46 +227,46 @@ fn cards_over_ipv6_are_judged_as_such() {
 }
 
 #[test]
-fn what_could_not_be_read_of_a_card_is_said_and_the_rest_is_judged() {
-    let unread = vec![("-g", "measure the rings of link 3: Input/output error".to_owned())];
+fn unreadable_values_of_a_nic_are_findings_beside_the_other_checks() {
+    let unread = vec![("-g", "read the rings of link 3: Input/output error".to_owned())];
     let found = wrong(&healthy(), &NicFacts { unread, carrier: false, ..card() });
     assert_eq!(found.iter().map(|f| f.check).collect::<Vec<_>>(), ["link", "nic"]);
-    assert!(found[1].seen.starts_with("could not be examined: measure the rings"), "{found:#?}");
-    assert_eq!(found[1].mend.as_ref().unwrap().command(), "ethtool -g eth0");
+    assert!(found[1].seen.starts_with("cannot be read: read the rings"), "{found:#?}");
+    assert_eq!(found[1].fix.as_ref().unwrap().command(), "ethtool -g eth0");
 }
 
 #[test]
-fn program_at_xdp_is_named() {
+fn xdp_program_is_found() {
     let found = wrong(&healthy(), &NicFacts { xdp_program: Some(XdpMode::Generic), ..card() });
     let [finding] = found.as_slice() else { panic!("{found:#?}") };
     assert_eq!((finding.check, finding.level), ("xdp", Level::Warn));
     assert!(
-        finding.mend.as_ref().unwrap().command().ends_with("ip link set dev eth0 xdpgeneric off")
+        finding.fix.as_ref().unwrap().command().ends_with("ip link set dev eth0 xdpgeneric off")
     );
 }
 
 #[test]
-fn port_of_a_bond_without_cable_is_no_failure() {
+fn bond_port_without_carrier_is_a_warning() {
     let found = wrong(&healthy(), &NicFacts { carrier: false, is_bonded: true, ..card() });
     assert_eq!((found[0].check, found[0].level, found.len()), ("link", Level::Warn, 1));
 }
 
 #[test]
-fn cable_that_is_not_there_is_a_failure() {
+fn missing_carrier_is_a_failure() {
     for (up, carrier, command) in [(false, false, "ip link set eth0 up"), (true, false, "cable")] {
         let found = wrong(&healthy(), &NicFacts { up, carrier, ..card() });
         assert_eq!((found[0].check, found[0].level, found.len()), ("link", Level::Fail, 1));
-        assert!(found[0].mend.as_ref().unwrap().command().contains(command));
+        assert!(found[0].fix.as_ref().unwrap().command().contains(command));
     }
 }
 
 #[test]
-fn whoever_has_the_port_of_a_tunnel_is_named() {
+fn owner_of_a_tunnel_port_is_named() {
     let vxlan = Received::standard(TunnelType::Vxlan, &[]).unwrap();
     let gre = Received::standard(TunnelType::Gre, &[]).unwrap();
     let said = |held: &Ports, tunnel: &Received| {
         let found = ports(held, std::slice::from_ref(tunnel)).remove(0);
-        (found.level, found.seen, found.mend.map(|mend| mend.command()))
+        (found.level, found.seen, found.fix.map(|fix| fix.command()))
     };
     let socket = |inode| Socket { protocol: 17, port: 4789, inode };
     let device = |name: &str, kind: &str, port, up| TunnelDevice {
@@ -281,17 +281,18 @@ fn whoever_has_the_port_of_a_tunnel_is_named() {
         ..Ports::default()
     };
     assert_eq!(said(&Ports::default(), &vxlan).1, "UDP port 4789 is free");
-    let (level, seen, mend) = said(&by("ovs-vswitchd"), &vxlan);
-    let look = "ps -o user=,args= -p 42; another udp_port in network.toml, or end that program by its own means";
-    assert_eq!((level, mend.as_deref()), (Level::Fail, Some(look)));
-    assert_eq!(seen, "UDP port 4789 is taken by ovs-vswitchd (process 42)");
+    let (level, seen, fix) = said(&by("ovs-vswitchd"), &vxlan);
+    let look = "ps -o user=,args= -p 42; then stop that program, or set another udp_port in \
+                network.toml";
+    assert_eq!((level, fix.as_deref()), (Level::Fail, Some(look)));
+    assert_eq!(seen, "UDP port 4789 is used by ovs-vswitchd (process 42)");
     assert_eq!(said(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
-    // Without a privilege weft's own looks like anybody's.
+    // Without CAP_SYS_PTRACE, weft's own socket looks like any other.
     let unseen = |sees_all| Ports { sockets: vec![socket(7)], sees_all, ..Ports::default() };
-    let (level, seen, mend) = said(&unseen(false), &vxlan);
-    assert_eq!((level, mend.as_deref()), (Level::Warn, Some("sudo weft doctor")), "{seen}");
-    let (level, seen, mend) = said(&unseen(true), &vxlan);
-    assert!(level == Level::Warn && mend.unwrap().starts_with("ss -lunpt"), "{seen}");
+    let (level, seen, fix) = said(&unseen(false), &vxlan);
+    assert_eq!((level, fix.as_deref()), (Level::Warn, Some("sudo weft doctor")), "{seen}");
+    let (level, seen, fix) = said(&unseen(true), &vxlan);
+    assert!(level == Level::Warn && fix.unwrap().starts_with("ss -lunpt"), "{seen}");
     let kernel = Ports { sockets: vec![socket(0)], ..Ports::default() };
     assert_eq!(said(&kernel, &vxlan).0, Level::Fail);
     let ovs =

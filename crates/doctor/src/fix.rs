@@ -1,17 +1,17 @@
-//! What the doctor may change by itself: things that are set in one step and set back in one step, and that lose no packet.
+//! Fixes that the doctor may apply itself: each is one step, easily undone, and loses no packet.
 
 use netdev::{CpuMask, Error, Ethtool, Netlink, Netns, Steering};
 
-/// A change, and what was there before.
+/// A change, and the value before it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A sysctl, its parts joined by `/`.
     Sysctl {
         /// Such as `net/ipv4/conf/eth0/rp_filter`.
         key: String,
-        /// What it is set to.
+        /// The new value.
         value: String,
-        /// What it was.
+        /// The old value.
         was: String,
     },
     /// An offload of a device.
@@ -23,21 +23,21 @@ pub enum Action {
         /// On, or off.
         on: bool,
     },
-    /// The processors to which the packets of a receive queue are handed.
+    /// The CPUs that RPS distributes the packets of a receive queue to.
     Rps {
         /// The device.
         link: String,
         /// The queue, from 0.
         queue: usize,
-        /// What it is set to.
+        /// The new value.
         cpus: CpuMask,
-        /// What it was.
+        /// The old value.
         was: CpuMask,
     },
 }
 
 impl Action {
-    /// What to type for it.
+    /// The equivalent command.
     pub fn command(&self) -> String {
         match self {
             Self::Sysctl { key, value, .. } => format!("sysctl -w {}={value}", dotted(key)),
@@ -50,7 +50,7 @@ impl Action {
         }
     }
 
-    /// What takes it back.
+    /// The action that undoes it.
     pub fn undo(&self) -> Self {
         match self.clone() {
             Self::Sysctl { key, value, was } => Self::Sysctl { key, value: was, was: value },
@@ -59,10 +59,10 @@ impl Action {
         }
     }
 
-    /// Does it, in the network namespace of the calling thread.
+    /// Applies it in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel's refusal; [`Error::is_permission`] without the privilege.
+    /// The kernel's error; [`Error::is_permission`] without CAP_NET_ADMIN.
     pub fn apply(&self) -> Result<(), Error> {
         match self {
             Self::Sysctl { key, value, .. } => Netns::current()?.sysctl(key, value),
@@ -72,7 +72,7 @@ impl Action {
                     None => Ok(()),
                     Some(unchanged) => Err(Error::invalid(
                         self.command(),
-                        format!("the device does not do that: {:?}", unchanged.reason),
+                        format!("the device refuses: {:?}", unchanged.reason),
                     )),
                 }
             }
@@ -83,7 +83,7 @@ impl Action {
     }
 }
 
-/// As `sysctl` shows keys, unless a device has a dot in its name.
+/// The key as `sysctl` prints it, unless it holds a device name with a dot.
 fn dotted(key: &str) -> String {
     if key.contains('.') { key.to_owned() } else { key.replace('/', ".") }
 }

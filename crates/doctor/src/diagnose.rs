@@ -1,32 +1,34 @@
-//! The whole examination: reads the facts, judges them, and writes the report.
+//! The whole diagnosis: read the facts, run the checks, collect the report.
 
+use crate::checks::reach::{self, Received};
+use crate::checks::tunnel::Outer;
+use crate::checks::{host, mtu, nic, tunnel};
 use crate::facts::{self, Device, HostFacts, NicFacts, Ports, Ruleset, TUNNEL_PORTS, Uplink};
-use crate::finding::{Finding, Level, Mend};
-use crate::judge::reach::{self, Received};
-use crate::judge::tunnel::Outer;
-use crate::judge::{host, mtu, nic, tunnel};
-use crate::mend::Action;
+use crate::finding::{Finding, Fix, Level};
+use crate::fix::Action;
 use crate::report::{Fixed, NicReport, Report};
 use flow::TunnelType;
 use netdev::{Error, Link, Netlink, Result};
 use network::{Host, Network};
 use std::collections::BTreeSet;
 
-/// What is examined.
+/// What to diagnose.
 #[derive(Clone, Debug, Default)]
-pub struct Subject<'a> {
-    /// Devices that lead to other hosts. None: the uplink of the network file, or all hardware that is up.
+pub struct Scope<'a> {
+    /// Devices that lead to other hosts. If empty: the uplink in the network file, otherwise all
+    /// hardware devices that are up.
     pub nics: Vec<String>,
-    /// The network file, and which of its hosts this one is.
+    /// The network file, and the entry of this host in it.
     pub network: Option<(&'a Network, &'a Host)>,
 }
 
-impl Subject<'_> {
-    /// Examines it in the network namespace of the calling thread. What cannot be looked at is a finding of its own.
+impl Scope<'_> {
+    /// Runs all checks in the network namespace of the calling thread. A check whose input cannot
+    /// be read becomes a finding.
     ///
     /// # Errors
-    /// A device in `nics` that is not there, or a kernel that does not answer netlink.
-    pub fn examine(&self) -> Result<Report> {
+    /// A device in `nics` does not exist, or the kernel does not answer netlink.
+    pub fn diagnose(&self) -> Result<Report> {
         let links = Netlink::open()?.links()?;
         let mut report = Report::default();
         let mut uplinks = Vec::new();
@@ -40,12 +42,12 @@ impl Subject<'_> {
             }
         }
         let (tunnels, outer) = (self.tunnels(), self.outer());
-        let (nics, unread) = cards(&uplinks);
+        let (nics, unread) = read_nics(&uplinks);
         report.findings.extend(unread);
         let names: Vec<_> = nics.iter().map(|nic| nic.name.clone()).collect();
         let facts = HostFacts::read(&names, &links);
         for nic in &nics {
-            report.nics.push(NicReport::new(nic, tunnel::verdicts(nic, outer)));
+            report.nics.push(NicReport::new(nic, tunnel::all_tunnels(nic, outer)));
             report.findings.extend(nic::findings(nic, &facts, &tunnels, outer));
         }
         report.findings.extend(host::findings(&facts, &nics));
@@ -56,24 +58,24 @@ impl Subject<'_> {
             received.iter().map(|tunnel| tunnel.port).chain(TUNNEL_PORTS).collect();
         report.findings.extend(match Ports::read(&numbers) {
             Ok(ports) => reach::ports(&ports, &received),
-            Err(error) => vec![unexamined("port", "host", &error, "ss -lunpt; ip -d link")],
+            Err(error) => vec![unreadable("port", "host", &error, "ss -lunpt; ip -d link")],
         });
         if let Some((network, host)) = self.network {
             report.findings.extend(match facts::mtu::read(network, host.index) {
                 Ok(switches) => switches.iter().flat_map(mtu::findings).collect(),
-                Err(error) => vec![unexamined("mtu", "host", &error, "ip link")],
+                Err(error) => vec![unreadable("mtu", "host", &error, "ip link")],
             });
         }
         Ok(report)
     }
 
-    /// Mends what is safe to mend, and examines again.
+    /// Applies the safe fixes, and runs the checks again.
     ///
     /// # Errors
-    /// As [`Subject::examine`]. What cannot be mended is in the report.
-    pub fn mend(&self) -> Result<Report> {
-        let fixed = apply_all(&self.examine()?.findings);
-        Ok(Report { fixed, ..self.examine()? })
+    /// As [`Scope::diagnose`]. A fix that fails is reported in [`Report::fixed`].
+    pub fn fix(&self) -> Result<Report> {
+        let fixed = apply_all(&self.diagnose()?.findings);
+        Ok(Report { fixed, ..self.diagnose()? })
     }
 
     fn devices(&self, links: &[Link]) -> Vec<String> {
@@ -83,7 +85,7 @@ impl Subject<'_> {
         if let Some((_, host)) = self.network {
             return vec![host.uplink.clone()];
         }
-        // Of a bond, its ports are found below it.
+        // The ports of a bond are found through the bond.
         let is_bond = |link: &Link| matches!(link.kind.as_deref(), Some("bond" | "team"));
         let leads = |link: &&Link| {
             let is_port =
@@ -97,7 +99,7 @@ impl Subject<'_> {
         self.network.map_or(Outer::DEFAULT, |(network, _)| Outer::of(network.underlay_family()))
     }
 
-    /// The tunnel types by which this host's switches reach others; all where nothing says which.
+    /// The tunnel types that this host's switches use; all types without a network file.
     fn tunnels(&self) -> Vec<TunnelType> {
         let Some((network, host)) = self.network else { return TunnelType::ALL.to_vec() };
         let switches = network.logical_switches().iter();
@@ -130,8 +132,9 @@ impl Subject<'_> {
     }
 }
 
-/// What is known of these devices and of all below them, each once, and what of that could not be read.
-fn cards(uplinks: &[Uplink]) -> (Vec<NicFacts>, Vec<Finding>) {
+/// Reads the facts of these devices and of all devices below them, each once. Returns a finding
+/// for each device that could not be read.
+fn read_nics(uplinks: &[Uplink]) -> (Vec<NicFacts>, Vec<Finding>) {
     let (mut nics, mut unread) = (Vec::<NicFacts>::new(), Vec::new());
     let devices =
         uplinks.iter().flat_map(|uplink| std::iter::once(&uplink.device).chain(&uplink.below));
@@ -142,30 +145,31 @@ fn cards(uplinks: &[Uplink]) -> (Vec<NicFacts>, Vec<Finding>) {
         match NicFacts::read(name) {
             Ok(nic) => nics.push(nic),
             Err(error) => {
-                unread.push(unexamined("nic", name, &error, &format!("ip -d link show {name}")))
+                unread.push(unreadable("nic", name, &error, &format!("ip -d link show {name}")))
             }
         }
     }
     (nics, unread)
 }
 
-fn unexamined(check: &'static str, subject: &str, error: &Error, look: &str) -> Finding {
-    Finding::unexamined(check, subject, error, Mend::Command(look.to_owned()))
+fn unreadable(check: &'static str, subject: &str, error: &Error, look: &str) -> Finding {
+    Finding::unreadable(check, subject, error, Fix::Command(look.to_owned()))
 }
 
 fn no_uplink(name: &str, host: &str) -> Finding {
-    let why = "no tunnel leaves this host without it";
-    let mend = format!(
-        "ip -br link; then write the device that leads to other hosts as uplink of {host} in network.toml"
+    let why = "tunnels of this host are sent through its uplink";
+    let fix = format!(
+        "ip -br link; then set the uplink of {host} in network.toml to the device that leads to \
+         the other hosts"
     );
-    let finding = Finding::pass("link", name, "there is no such device", why);
-    finding.worse(Level::Fail, Mend::Command(mend))
+    let finding = Finding::pass("link", name, "no such device", why);
+    finding.worse(Level::Fail, Fix::Command(fix))
 }
 
-/// Mends what of these findings is safe to mend, in the namespace of the calling thread.
+/// Applies the safe fixes of these findings in the namespace of the calling thread.
 pub fn apply_all(findings: &[Finding]) -> Vec<Fixed> {
-    let actions = findings.iter().filter_map(|finding| match &finding.mend {
-        Some(Mend::Safe(actions)) => Some(actions),
+    let actions = findings.iter().filter_map(|finding| match &finding.fix {
+        Some(Fix::Safe(actions)) => Some(actions),
         _ => None,
     });
     actions.flatten().map(apply).collect()

@@ -1,8 +1,9 @@
-//! Whether the firewall eats the packets of a tunnel: its rules are followed for a packet of which something is known (protocol,
-//! port, perhaps addresses and device) and the rest is not.
+//! Whether the firewall drops the packets of a tunnel: a symbolic evaluation of the nftables rules.
 //!
-//! A condition is then true, false, or may be either, and a chain may end in more than one way. What is known is never less than
-//! what may happen: a packet is said to be dropped only where there is no other way, and to pass only where nothing drops it.
+//! Of the packet some values are known (protocol, port, perhaps addresses and device) and others
+//! are not. A condition is therefore true, false or undecided, and a chain may end in more than one
+//! way. The evaluation never claims more than it knows: a packet "is dropped" only when no
+//! evaluation lets it pass, and "passes" only when none drops it.
 
 mod registers;
 mod walk;
@@ -16,55 +17,55 @@ use walk::Walk;
 /// A packet of a tunnel, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// IPv6 outside.
+    /// The outer header is IPv6.
     pub v6: bool,
     /// The IP protocol.
     pub protocol: u8,
     /// The destination port, for UDP and TCP.
     pub port: Option<u16>,
-    /// The sender.
+    /// The source address.
     pub source: Option<IpAddr>,
-    /// The receiver.
+    /// The destination address.
     pub destination: Option<IpAddr>,
-    /// The devices by which it comes or goes.
+    /// The device that it is received or sent by.
     pub uplink: Option<Uplink>,
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// It is received: at the device, before routing, and for this host.
+    /// Received: it passes the ingress, prerouting and input hooks.
     In,
-    /// It is sent.
+    /// Sent: it passes the output, postrouting and egress hooks.
     Out,
 }
 
-/// What becomes of a packet.
+/// What the firewall does with a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// It passes.
     Passes,
-    /// It may be dropped, depending on what is not known.
-    MayDrop(Place),
+    /// It may be dropped, depending on values that are not known.
+    MayDrop(DropPoint),
     /// It is dropped.
-    Drops(Place),
+    Drops(DropPoint),
 }
 
-/// What drops it.
+/// The rule that drops a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// `inet filter input`: the chain at which packets arrive, where a rule can be put before.
+pub struct DropPoint {
+    /// The base chain, such as `inet filter input`. A rule inserted there comes first.
     pub chain: String,
-    /// `handle 7 of inet filter blocked`, or `its policy`.
+    /// The rule or policy that drops it: `handle 7 of inet filter blocked`, or `its policy`.
     pub by: String,
 }
 
 /// The family, table and name of a chain or a set.
 type Name<'a> = (Family, &'a str, &'a str);
 
-/// Rules, in the order in which packets meet them.
+/// The rules of a namespace, indexed for the evaluation.
 pub struct Firewall<'a> {
-    /// Those at which packets arrive.
+    /// The base chains.
     bases: Vec<&'a Chain>,
     chains: HashMap<Name<'a>, &'a Chain>,
     rules: HashMap<Name<'a>, Vec<&'a Rule>>,
@@ -72,7 +73,7 @@ pub struct Firewall<'a> {
 }
 
 impl<'a> Firewall<'a> {
-    /// Puts rules in order.
+    /// Indexes a ruleset.
     pub fn new(ruleset: &'a Ruleset) -> Self {
         let mut rules: HashMap<Name<'_>, Vec<&Rule>> = HashMap::new();
         for rule in &ruleset.rules {
@@ -91,7 +92,7 @@ impl<'a> Firewall<'a> {
         }
     }
 
-    /// What the rules do with a packet. All chains that see it have to let it pass.
+    /// What the rules do with a packet. Every base chain on its way has to let it pass.
     pub fn fate(&self, packet: &Packet, direction: Direction) -> Fate {
         let mut seen: Vec<_> = self
             .bases
@@ -104,7 +105,7 @@ impl<'a> Firewall<'a> {
         for (view, chain) in seen {
             let ends = walk.base(chain, view);
             let Some(by) = ends.drops else { continue };
-            let place = Place { chain: path(chain), by };
+            let place = DropPoint { chain: path(chain), by };
             if !ends.accepts {
                 return Fate::Drops(place);
             }
@@ -116,31 +117,31 @@ impl<'a> Firewall<'a> {
     }
 }
 
-/// A chain as `nft` names it.
+/// The name of a chain, as `nft` writes it.
 fn path(chain: &Chain) -> String {
     format!("{} {} {}", chain.family.name(), chain.table, chain.name)
 }
 
-/// How a chain sees a packet.
+/// How a base chain sees a packet.
 #[derive(Clone)]
 struct View {
-    /// Chains of lower stages are met before.
+    /// Chains of lower stages come first.
     stage: u32,
-    /// Within a stage, lower ones are met before.
+    /// Within a stage, chains of lower priority come first.
     priority: i32,
-    /// The device that is the packet's own there, if it is known: name and number.
+    /// The packet's device at this hook, if it is known: name and interface index.
     device: Option<(String, u32)>,
-    /// It certainly arrives there; one of several ports of a bond may not be its way.
+    /// The packet certainly passes this chain. It may not when the chain is for one port of a bond.
     is_sure: bool,
-    /// What `meta nfproto` is there.
+    /// The value of `meta nfproto` in this chain.
     nfproto: u8,
-    /// Connections are known there already.
+    /// Connection tracking has already seen the packet.
     is_tracked: bool,
 }
 
-/// How packets of this kind arrive at a chain, if they do.
+/// How packets of this kind pass a base chain, if they do.
 fn sees(chain: &Chain, packet: &Packet, direction: Direction) -> Option<View> {
-    /// NF_IP_PRI_CONNTRACK
+    /// NF_IP_PRI_CONNTRACK.
     const TRACKING: i32 = -200;
     let hook = chain.hook.as_ref()?;
     let stage = match (chain.family, direction, hook.number) {
@@ -170,7 +171,7 @@ fn sees(chain: &Chain, packet: &Packet, direction: Direction) -> Option<View> {
     };
     let own = |device: &crate::facts::Device| Some((device.name.clone(), device.index.0));
     match (chain.family, &packet.uplink) {
-        // Of a bridge's own packets it is not known which port they come or go by.
+        // Which port of a bridge its own packets use is not known.
         (Family::Bridge, Some(uplink)) => {
             let may_be = uplink.below.iter().any(|device| device.is_bridge());
             view.is_sure = uplink.device.is_bridge();

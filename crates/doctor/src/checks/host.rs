@@ -1,21 +1,21 @@
-//! What is wrong with the host: its kernel, its settings, this process' rights.
+//! Checks of the host: kernel, sysctls, capabilities.
 
 use crate::facts::{HostFacts, KernelVersion, NicFacts};
-use crate::finding::{Finding, Level, Mend};
-use crate::mend::Action;
+use crate::finding::{Finding, Fix, Level};
+use crate::fix::Action;
 
 const HOST: &str = "host";
-/// The first kernel whose programs need no locked memory.
+/// Later kernels account BPF maps to memory cgroups, not to locked memory.
 const MEMCG_MAPS: KernelVersion = KernelVersion::new(5, 11);
-/// What weft's sockets and ioctls need: UDP_SEGMENT and UDP_GRO (5.0), ethtool over netlink (5.6).
+/// weft needs UDP_SEGMENT and UDP_GRO (5.0) and ethtool over netlink (5.6).
 const OLDEST: KernelVersion = KernelVersion::new(5, 6);
-/// A burst of super-packets over veth with the kernel's 1000 drops; with this it did not.
+/// A burst of super-packets over veth overflows the kernel's default of 1000, but not this.
 const BACKLOG: u64 = 10_000;
-/// Shown in the first namespace only.
+/// This sysctl exists in the initial network namespace only.
 const BACKLOG_KEY: &str = "net/core/netdev_max_backlog";
 const MEMLOCK: u64 = 64 << 20;
 
-/// Everything that is to be said of a host whose uplinks are `nics`.
+/// All findings about a host with the uplinks `nics`.
 pub fn findings(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
     let mut findings = vec![kernel(host), privileges(host), programs(host)];
     findings.extend(rp_filter(host, nics));
@@ -40,7 +40,7 @@ fn kernel(host: &HostFacts) -> Finding {
     if kernel.version >= OLDEST {
         return finding;
     }
-    finding.worse(Level::Fail, Mend::Command(format!("install Linux {OLDEST} or later")))
+    finding.worse(Level::Fail, Fix::Command(format!("install Linux {OLDEST} or later")))
 }
 
 fn privileges(host: &HostFacts) -> Finding {
@@ -48,16 +48,16 @@ fn privileges(host: &HostFacts) -> Finding {
         "privileges",
         HOST,
         "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN",
-        "weft run makes devices, opens packet sockets and enters namespaces",
+        "weft run creates devices, opens packet sockets and enters namespaces",
     );
     if host.missing.is_empty() {
         return finding;
     }
-    let seen = format!("without {}", host.missing.join(", "));
-    Finding { seen, ..finding }.worse(Level::Warn, Mend::Command("sudo weft doctor".to_owned()))
+    let seen = format!("missing: {}", host.missing.join(", "));
+    Finding { seen, ..finding }.worse(Level::Warn, Fix::Command("sudo weft doctor".to_owned()))
 }
 
-/// What programs in the kernel can be loaded, and how they are attached.
+/// Whether BPF programs can be loaded, and how they can be attached.
 fn programs(host: &HostFacts) -> Finding {
     let kernel = &host.kernel;
     let mut has = Vec::new();
@@ -77,18 +77,18 @@ fn programs(host: &HostFacts) -> Finding {
     }
     let mut seen = has.join(", ");
     if !lacks.is_empty() {
-        seen = format!("{seen}; not {}", lacks.join(", "));
+        seen = format!("{seen}; missing: {}", lacks.join(", "));
     }
     let finding = Finding::pass(
         "bpf",
         HOST,
         seen,
-        "forwarding in the kernel needs BTF, the JIT, and tcx or clsact",
+        "the kernel datapath needs BTF, the JIT, and tcx or clsact",
     );
     if !kernel.btf {
-        let mend =
+        let fix =
             "boot a kernel with CONFIG_DEBUG_INFO_BTF=y; until then: weft run --datapath user";
-        return finding.worse(Level::Warn, Mend::Command(mend.to_owned()));
+        return finding.worse(Level::Warn, Fix::Command(fix.to_owned()));
     }
     if kernel.jit == Some(false) {
         let action = Action::Sysctl {
@@ -97,13 +97,13 @@ fn programs(host: &HostFacts) -> Finding {
             was: "0".to_owned(),
         };
         return finding
-            .because("programs in the kernel are interpreted, at several times the cost of compiled ones")
-            .worse(Level::Warn, Mend::safe(action));
+            .because("the kernel interprets BPF programs, which is several times slower")
+            .worse(Level::Warn, Fix::safe(action));
     }
     finding
 }
 
-/// The kernel takes the larger of the setting for all devices and the device's own.
+/// The kernel applies the larger of the values for `all` and for the device.
 fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
     let all = host.number("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     let finding = |nic: &NicFacts| {
@@ -113,14 +113,15 @@ fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
             "rp_filter",
             &nic.name,
             format!("rp_filter {}", all.max(own)),
-            "1 drops what comes by another way than an answer would take, as tunnel packets over several uplinks do",
+            "1 (strict) drops packets that arrive on another device than replies leave by, such as \
+             tunnel packets over several uplinks",
         );
         if all.max(own) != 1 {
             return Some(finding);
         }
         let action = Action::Sysctl { key, value: "2".to_owned(), was: own.to_string() };
-        // It keeps out forged senders: whoever relies on that has to say so.
-        Some(finding.worse(Level::Warn, Mend::for_somebody_to_decide(vec![action])))
+        // Strict mode keeps out spoofed sources: the administrator has to decide.
+        Some(finding.worse(Level::Warn, Fix::needs_decision(vec![action])))
     };
     nics.iter().filter_map(finding).collect()
 }
@@ -128,26 +129,26 @@ fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
 fn bridge_filter(host: &HostFacts) -> Option<Finding> {
     let keys = ["net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"];
     let on: Vec<_> = keys.into_iter().filter(|key| host.number(key) == Some(1)).collect();
-    let why = "frames on a Linux bridge pass the firewall of IP and its connection tracking, and may be dropped there";
+    let why = "the IP firewall and connection tracking see bridged frames, and may drop them";
     if host.bridges.is_empty() || on.is_empty() {
         let seen =
-            if host.bridges.is_empty() { "no Linux bridge" } else { "bridges are not filtered" };
+            if host.bridges.is_empty() { "no Linux bridge" } else { "bridged frames not filtered" };
         return Some(Finding::pass("bridge_filter", HOST, seen, why));
     }
-    let seen = format!("{} on, bridges: {}", on.join(", "), host.bridges.join(", "));
+    let seen = format!("{} is 1, bridges: {}", on.join(", "), host.bridges.join(", "));
     let actions = on.into_iter().map(|key| Action::Sysctl {
         key: key.to_owned(),
         value: "0".to_owned(),
         was: "1".to_owned(),
     });
-    // Container platforms filter and translate by it: never by itself.
-    let mend = Mend::for_somebody_to_decide(actions.collect());
-    Some(Finding::pass("bridge_filter", HOST, seen, why).worse(Level::Warn, mend))
+    // Container platforms depend on it, so it is never applied automatically.
+    let fix = Fix::needs_decision(actions.collect());
+    Some(Finding::pass("bridge_filter", HOST, seen, why).worse(Level::Warn, fix))
 }
 
 fn backlog(host: &HostFacts) -> Option<Finding> {
     const KEY: &str = BACKLOG_KEY;
-    // It belongs to the first namespace and is not shown in others.
+    // The sysctl is missing outside of the initial namespace.
     let most = host.number(KEY)?;
     let drops = host.backlog_drops.unwrap_or(0);
     let finding = Finding::pass(
@@ -161,7 +162,7 @@ fn backlog(host: &HostFacts) -> Option<Finding> {
     }
     let (value, was) = (BACKLOG.to_string(), most.to_string());
     let action = Action::Sysctl { key: KEY.to_owned(), value, was };
-    Some(finding.worse(Level::Warn, Mend::safe(action)))
+    Some(finding.worse(Level::Warn, Fix::safe(action)))
 }
 
 fn memlock(host: &HostFacts) -> Option<Finding> {
@@ -173,14 +174,14 @@ fn memlock(host: &HostFacts) -> Option<Finding> {
     let finding = Finding::pass(
         "memlock",
         HOST,
-        format!("{shown} may be locked"),
-        "kernels before 5.11 count the tables of programs as locked memory",
+        format!("limit {shown}"),
+        "kernels before 5.11 account BPF maps as locked memory",
     );
     if host.kernel.version >= MEMCG_MAPS || limit.soft >= MEMLOCK {
         return Some(finding);
     }
-    let mend = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service's unit";
-    Some(finding.worse(Level::Warn, Mend::Command(mend.to_owned())))
+    let fix = "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service's unit";
+    Some(finding.worse(Level::Warn, Fix::Command(fix.to_owned())))
 }
 
 fn congestion_control(host: &HostFacts) -> Option<Finding> {
@@ -190,20 +191,21 @@ fn congestion_control(host: &HostFacts) -> Option<Finding> {
         "congestion_control",
         HOST,
         control.clone(),
-        "BBR paces every stream by timers: between guests of a host that is slower, and results are not comparable",
+        "BBR paces every stream by timers, which slows traffic between guests of one host and \
+         makes results incomparable",
     );
     if !control.starts_with("bbr") {
         return Some(finding);
     }
-    // Namespaces other than the first one may have what is allowed there, and always Reno.
+    // Other namespaces can use the allowed algorithms, which always include Reno.
     let allowed = host.sysctls.get("net/ipv4/tcp_allowed_congestion_control");
     let is_first = host.sysctls.contains_key(BACKLOG_KEY);
     let has_cubic = allowed.is_some_and(|names| names.split(' ').any(|name| name == "cubic"));
     let value = if is_first || has_cubic { "cubic" } else { "reno" }.to_owned();
     let was = control.clone();
     let action = Action::Sysctl { key: KEY.to_owned(), value, was };
-    // All programs of the host are concerned.
-    Some(finding.worse(Level::Warn, Mend::for_somebody_to_decide(vec![action])))
+    // It affects all programs of the host.
+    Some(finding.worse(Level::Warn, Fix::needs_decision(vec![action])))
 }
 
 fn path_mtu_discovery(host: &HostFacts) -> Option<Finding> {
@@ -213,15 +215,15 @@ fn path_mtu_discovery(host: &HostFacts) -> Option<Finding> {
         "path_mtu_discovery",
         HOST,
         format!("ip_no_pmtu_disc {off}"),
-        "without it a router's word that packets are too long is not heeded",
+        "other values than 0 ignore ICMP \"fragmentation needed\", so that long packets are lost",
     );
-    // 1 to 3 ignore messages in one way or another.
+    // 1 to 3 ignore such messages in one way or another.
     if off == 0 {
         return Some(finding);
     }
     let (value, was) = ("0".to_owned(), off.to_string());
     let action = Action::Sysctl { key: KEY.to_owned(), value, was };
-    Some(finding.worse(Level::Warn, Mend::safe(action)))
+    Some(finding.worse(Level::Warn, Fix::safe(action)))
 }
 
 fn conntrack(host: &HostFacts) -> Option<Finding> {
@@ -232,7 +234,7 @@ fn conntrack(host: &HostFacts) -> Option<Finding> {
         "conntrack",
         HOST,
         format!("{count} of {most} connections tracked"),
-        "when the table is full the kernel drops every packet of a new connection, tunnel packets included",
+        "when the table is full the kernel drops the packets of new connections, tunnels included",
     );
     if most == 0 || count < most / 5 * 4 {
         return Some(finding);
@@ -240,10 +242,10 @@ fn conntrack(host: &HostFacts) -> Option<Finding> {
     let (value, was) = ((most * 4).to_string(), most.to_string());
     let action = Action::Sysctl { key: KEY.to_owned(), value, was };
     let level = if count >= most { Level::Fail } else { Level::Warn };
-    Some(finding.worse(level, Mend::safe(action)))
+    Some(finding.worse(level, Fix::safe(action)))
 }
 
-/// Countermeasures that flush something, or leave speculation, at every entry of the kernel or every return.
+/// Mitigations that flush buffers or stop speculation at every kernel entry or return.
 const COSTLY: [(&str, &str); 6] = [
     ("meltdown", "PTI"),
     ("retbleed", "IBRS"),
@@ -267,22 +269,20 @@ fn mitigations(host: &HostFacts) -> Finding {
         })
         .map(|(fault, how)| format!("{fault}: {how}"))
         .collect();
-    let why =
-        "system calls and interrupts, of which every packet takes some, cost up to twice as much";
+    let why = "every packet takes system calls and interrupts, which cost up to twice as much";
     if costly.is_empty() {
-        let seen = "none that doubles the cost of a packet";
+        let seen = "none of the costly ones is active";
         return Finding::pass("mitigations", HOST, seen, why);
     }
     let names: Vec<_> = costly.iter().filter_map(|text| text.split(':').next()).collect();
-    let mend = format!(
-        "nothing to do unless every guest is trusted: then mitigations=off (or {}) on the kernel's command line",
+    let fix = format!(
+        "none needed unless every guest is trusted; then boot with mitigations=off (or {})",
         names.iter().map(|name| off_switch(name)).collect::<Vec<_>>().join(" ")
     );
-    Finding::pass("mitigations", HOST, costly.join("; "), why)
-        .worse(Level::Warn, Mend::Command(mend))
+    Finding::pass("mitigations", HOST, costly.join("; "), why).worse(Level::Warn, Fix::Command(fix))
 }
 
-/// The word on the kernel's command line (Documentation/admin-guide/kernel-parameters).
+/// The kernel parameter (Documentation/admin-guide/kernel-parameters).
 fn off_switch(fault: &str) -> &'static str {
     match fault {
         "meltdown" => "pti=off",

@@ -1,8 +1,8 @@
-//! Whether tunnel packets reach weft: the firewall, and who else has their ports.
+//! Checks that tunnel packets reach weft: the firewall, and other owners of the tunnels' ports.
 
-use super::firewall::{Direction, Fate, Firewall, Packet, Place};
+use super::firewall::{Direction, DropPoint, Fate, Firewall, Packet};
 use crate::facts::{Ports, Uplink};
-use crate::finding::{Finding, Level, Mend};
+use crate::finding::{Finding, Fix, Level};
 use flow::TunnelType;
 use netdev::nftables::Ruleset;
 use std::net::IpAddr;
@@ -10,22 +10,22 @@ use std::net::IpAddr;
 /// A tunnel that this host receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Received {
-    /// Its type; only those with end points.
+    /// Its type, one with end points.
     pub tunnel: TunnelType,
-    /// The port, for those that have one.
+    /// Its UDP or TCP port; 0 for a type without ports.
     pub port: u16,
     /// The underlay is IPv6.
     pub v6: bool,
-    /// This host's end, if it is known.
+    /// This host's address, if it is known.
     pub local: Option<IpAddr>,
-    /// The other hosts, as far as they are known.
+    /// The addresses of the other hosts, as far as they are known.
     pub remotes: Vec<IpAddr>,
-    /// The devices that lead to them; none when they are not known.
+    /// The devices that lead to them; empty when unknown.
     pub uplinks: Vec<Uplink>,
 }
 
 impl Received {
-    /// A tunnel type by its registered port, at any address of these devices.
+    /// A tunnel type on its registered port, at any address of these devices.
     pub fn standard(tunnel: TunnelType, uplinks: &[Uplink]) -> Option<Self> {
         let port = match tunnel {
             TunnelType::Vxlan => 4789,
@@ -46,7 +46,7 @@ impl Received {
         }
     }
 
-    /// As nft writes the condition.
+    /// The nft match for its packets.
     fn condition(&self) -> String {
         match self.tunnel {
             TunnelType::Vxlan | TunnelType::Geneve => format!("udp dport {}", self.port),
@@ -55,7 +55,8 @@ impl Received {
         }
     }
 
-    /// weft receives GRE and STT before the firewall, and sends STT behind it.
+    /// Whether the firewall sees weft's packets: weft receives GRE and STT with packet sockets
+    /// before the firewall, and sends STT with one after it.
     fn passes_the_firewall(&self, direction: Direction) -> bool {
         match direction {
             Direction::In => matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve),
@@ -64,35 +65,36 @@ impl Received {
     }
 }
 
-/// Whether there are rules of the old iptables, which are not followed here. `tables` are those in use.
+/// A warning that legacy iptables has rules, which the doctor does not evaluate. `tables` are those
+/// in use.
 pub fn old_firewall(tables: &[String]) -> Option<Finding> {
     if tables.is_empty() {
         return None;
     }
-    let seen = format!("the old iptables has tables: {}", tables.join(", "));
-    let why = "weft doctor follows nftables only, which iptables of today writes, and does not know what these drop";
-    let mend = "look with iptables-legacy-save whether they drop what tunnels need";
+    let seen = format!("legacy iptables has tables: {}", tables.join(", "));
+    let why = "weft doctor evaluates nftables only, and does not know what legacy rules drop";
+    let fix = "check with iptables-legacy-save whether they drop tunnel packets";
     let finding = Finding::pass("firewall_legacy", "host", seen, why);
-    Some(finding.worse(Level::Warn, Mend::Command(mend.to_owned())))
+    Some(finding.worse(Level::Warn, Fix::Command(fix.to_owned())))
 }
 
 /// What the firewall does with tunnels.
 ///
-/// `rules` are as they could be read: what could not be read may drop anything.
+/// `rules` is the result of reading the ruleset. Rules that could not be read may drop anything.
 pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[Received]) -> Vec<Finding> {
-    let why = "tunnel packets that the firewall drops are lost without a word to anybody";
-    let unread = |seen: String, mend: &str| {
+    let why = "the firewall drops tunnel packets silently";
+    let unread = |seen: String, fix: &str| {
         let finding = Finding::pass("firewall", "host", seen, why);
-        vec![finding.worse(Level::Warn, Mend::Command(mend.to_owned()))]
+        vec![finding.worse(Level::Warn, Fix::Command(fix.to_owned()))]
     };
     let rules = match rules {
         Ok(rules) => rules,
         Err(error) if error.is_permission() => {
-            return unread("its rules are shown to root only".to_owned(), "sudo weft doctor");
+            return unread("only root can read the rules".to_owned(), "sudo weft doctor");
         }
         Err(error) => {
-            let mend = "look with nft list ruleset whether rules drop what tunnels need";
-            return unread(format!("its rules could not be read: {error}"), mend);
+            let fix = "check with nft list ruleset whether rules drop tunnel packets";
+            return unread(format!("the rules cannot be read: {error}"), fix);
         }
     };
     let firewall = Firewall::new(rules);
@@ -126,13 +128,13 @@ fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -
         }
     };
     let uplinks = or_unknown(&tunnel.uplinks);
-    let mut worst: Option<(bool, Place)> = None;
+    let mut worst: Option<(bool, DropPoint)> = None;
     for remote in or_unknown(&tunnel.remotes) {
         let fates = uplinks
             .iter()
             .map(|uplink| firewall.fate(&packet(remote.copied(), uplink.as_deref()), direction));
         let fates: Vec<_> = fates.collect();
-        // By which of several devices its packets come is not known.
+        // Which of several devices its packets use is not known.
         let is_sure = fates.iter().all(|fate| matches!(fate, Fate::Drops(_)));
         let places = fates.into_iter().filter_map(|fate| match fate {
             Fate::Drops(place) | Fate::MayDrop(place) => Some(place),
@@ -150,31 +152,31 @@ fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -
     };
     let passes = tunnel.passes_the_firewall(direction);
     let level = if is_sure && passes { Level::Fail } else { Level::Warn };
-    let Place { chain, by } = &place;
+    let DropPoint { chain, by } = &place;
     let condition = tunnel.condition();
     let seen = if is_sure {
         format!("{condition}, {way}: dropped in {chain} by {by}")
     } else {
         format!(
-            "{condition}, {way}: perhaps dropped in {chain} by {by}, depending on what is not known here"
+            "{condition}, {way}: may be dropped in {chain} by {by}, depending on unknown values"
         )
     };
     let why = if passes {
-        "tunnel packets that the firewall drops are lost without a word to anybody"
+        "the firewall drops tunnel packets silently"
     } else {
-        "weft itself takes these past the firewall, but the kernel's tunnels and other programs do not"
+        "weft bypasses the firewall here, but the kernel's tunnels and other programs do not"
     };
-    let mend = Mend::Command(format!("nft insert rule {chain} {condition} accept"));
+    let fix = Fix::Command(format!("nft insert rule {chain} {condition} accept"));
     let subject = tunnel.tunnel.name();
-    Some(Finding::pass("firewall", subject, seen, why).worse(level, mend))
+    Some(Finding::pass("firewall", subject, seen, why).worse(level, fix))
 }
 
-/// Each of them, or one that is not known where there is none.
+/// Each element, or one `None` when there are none.
 fn or_unknown<T>(known: &[T]) -> Vec<Option<&T>> {
     if known.is_empty() { vec![None] } else { known.iter().map(Some).collect() }
 }
 
-/// Who else has the ports and protocols of tunnels.
+/// Whether another program or device occupies the ports and protocols of tunnels.
 pub fn ports(ports: &Ports, tunnels: &[Received]) -> Vec<Finding> {
     tunnels.iter().map(|tunnel| taken(ports, tunnel)).collect()
 }
@@ -185,8 +187,7 @@ fn taken(ports: &Ports, tunnel: &Received) -> Finding {
         0 => "IP protocol 47".to_owned(),
         port => format!("{} port {port}", if tunnel.protocol() == 6 { "TCP" } else { "UDP" }),
     };
-    let why =
-        "only one can receive a tunnel: weft does not start, or the other one takes the packets";
+    let why = "only one program can receive a tunnel: weft fails to start, or gets no packets";
     let free = |seen: String| Finding::pass("port", name, seen, why);
     let device =
         ports.devices.iter().filter(|device| device.up).find(|device| match tunnel.tunnel {
@@ -194,44 +195,43 @@ fn taken(ports: &Ports, tunnel: &Received) -> Finding {
             _ => device.port == Some(tunnel.port) && tunnel.protocol() == 17,
         });
     if let Some(device) = device {
-        let seen = format!("{what} is taken by the {} device {}", device.kind, device.name);
+        let seen = format!("{what} is used by the {} device {}", device.kind, device.name);
         let is_ovs = device.name.starts_with("vxlan_sys") || device.name.contains("_sys");
-        let mend = if is_ovs {
+        let fix = if is_ovs {
             format!(
-                "ovs-vsctl del-port the tunnel port of {}, or another `port` in network.toml",
+                "ovs-vsctl del-port the tunnel port of {}, or set another port in network.toml",
                 device.name
             )
         } else {
             format!("ip link del {}", device.name)
         };
-        return free(seen).worse(Level::Fail, Mend::Command(mend));
+        return free(seen).worse(Level::Fail, Fix::Command(fix));
     }
+    let is_weft = |inode: u64| ports.program(inode).is_some_and(|(_, program)| program == "weft");
     let held = ports.sockets.iter().find(|socket| {
-        socket.protocol == tunnel.protocol() && socket.port == tunnel.port
-            // Raw sockets of one protocol do not exclude each other.
-            && (tunnel.port != 0 || ports.program(socket.inode).is_some_and(|(_, name)| name == "weft"))
+        // Raw sockets of one protocol do not conflict.
+        socket.protocol == tunnel.protocol()
+            && socket.port == tunnel.port
+            && (tunnel.port != 0 || is_weft(socket.inode))
     });
     let Some(socket) = held else { return free(format!("{what} is free")) };
-    // What it is has to be looked at before it may be ended; another port is always to be had.
+    // The program must be identified before it is stopped; another port always works.
     let look = |look: &str| {
         let key = if tunnel.protocol() == 6 { "tcp_port" } else { "udp_port" };
-        let other =
-            format!("; another {key} in network.toml, or end that program by its own means");
-        Mend::Command(format!("{look}{}", if tunnel.port == 0 { "" } else { &other }))
+        let other = format!("; then stop that program, or set another {key} in network.toml");
+        Fix::Command(format!("{look}{}", if tunnel.port == 0 { "" } else { &other }))
     };
     let list = format!("ss -lunpt 'sport = :{}'", tunnel.port);
     match ports.program(socket.inode) {
         Some((pid, "weft")) => free(format!("{what} is weft's own (process {pid})")),
-        Some((pid, program)) => free(format!("{what} is taken by {program} (process {pid})"))
+        Some((pid, program)) => free(format!("{what} is used by {program} (process {pid})"))
             .worse(Level::Fail, look(&format!("ps -o user=,args= -p {pid}"))),
-        None if socket.inode == 0 => free(format!("{what} is taken by the kernel"))
+        None if socket.inode == 0 => free(format!("{what} is used by the kernel"))
             .worse(Level::Fail, look("ip -d link show type vxlan; ip -d link show type geneve")),
-        // weft's own looks the same to whoever may not look at its process.
-        None if ports.sees_all => {
-            free(format!("{what} is taken by a program that is not seen here"))
-                .worse(Level::Warn, look(&list))
-        }
-        None => free(format!("{what} is taken, and only root sees by whom"))
-            .worse(Level::Warn, Mend::Command("sudo weft doctor".to_owned())),
+        // Without access to its process, weft's own socket looks like any other.
+        None if ports.sees_all => free(format!("{what} is used by a program in another container"))
+            .worse(Level::Warn, look(&list)),
+        None => free(format!("{what} is in use, and only root can see by whom"))
+            .worse(Level::Warn, Fix::Command("sudo weft doctor".to_owned())),
     }
 }

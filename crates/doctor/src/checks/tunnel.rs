@@ -5,10 +5,10 @@
 //! each segment (GRE), a TCP-shaped super-packet (STT) or tagged super-packets (VLAN, QinQ); the kernel datapath, like the kernel's own
 //! tunnels, a TCP super-packet inside the outer headers.
 
+use crate::checks::mtu::guest_mtu;
 use crate::cost::{self, Cost};
 use crate::drivers::{self, Driver};
 use crate::facts::{Features, NicFacts};
-use crate::judge::mtu::guest_mtu;
 use flow::TunnelType;
 use netdev::ethtool::hardware::FlowType;
 use network::{Family, TunnelOptions, overhead_bytes};
@@ -42,7 +42,7 @@ impl Outcome {
 
 /// Who does it, and why not the device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Verdict {
+pub struct Support {
     /// Who.
     pub outcome: Outcome,
     /// Why, in a few words.
@@ -51,7 +51,7 @@ pub struct Verdict {
     pub lacks: Vec<&'static str>,
 }
 
-impl Verdict {
+impl Support {
     fn new(outcome: Outcome, why: impl Into<String>) -> Self {
         Self { outcome, why: why.into(), lacks: Vec::new() }
     }
@@ -59,20 +59,20 @@ impl Verdict {
 
 /// What a device does for one tunnel type.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct TunnelVerdict {
+pub struct TunnelSupport {
     /// The tunnel.
     #[serde(serialize_with = "tunnel_name")]
     pub tunnel: TunnelType,
     /// Segmentation of what the user datapath sends.
-    pub segmentation: Verdict,
+    pub segmentation: Support,
     /// Segmentation of what the kernel datapath sends, and the kernel's own tunnels; `None` for STT, which the kernel cannot send.
-    pub kernel_segmentation: Option<Verdict>,
+    pub kernel_segmentation: Option<Support>,
     /// Checksums of what is sent.
-    pub checksum: Verdict,
+    pub checksum: Support,
     /// Merging of what is received.
-    pub gro: Verdict,
+    pub gro: Support,
     /// Spreading of what one host sends over the processors of another.
-    pub spreading: Verdict,
+    pub spreading: Support,
     /// What is left of the throughput where segmentation is in software.
     pub cost: Option<Cost>,
     /// The largest MTU of guests whose packets fit the device's, in bytes; a round one on a jumbo underlay.
@@ -103,11 +103,11 @@ impl Outer {
 }
 
 /// What a device does for a tunnel type.
-pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdict {
+pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelSupport {
     let driver = drivers::find(&nic.driver.driver);
     let segmentation = user_segmentation(&nic.features, tunnel, outer, driver);
     let kernel_segmentation = kernel_segmentation(&nic.features, tunnel, outer, driver);
-    let in_software = |verdict: &Verdict| verdict.outcome == Outcome::InSoftware;
+    let in_software = |support: &Support| support.outcome == Outcome::InSoftware;
     let cost = if in_software(&segmentation) {
         cost::without_tunnel_segmentation(tunnel)
     } else if kernel_segmentation.as_ref().is_some_and(in_software) {
@@ -117,7 +117,7 @@ pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdic
     };
     let family = if outer.v6 { Family::V6 } else { Family::V4 };
     let overhead = overhead_bytes(tunnel, family, &TunnelOptions::default());
-    TunnelVerdict {
+    TunnelSupport {
         tunnel,
         segmentation,
         kernel_segmentation,
@@ -130,15 +130,15 @@ pub fn verdict(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelVerdic
 }
 
 /// The verdicts for all tunnel types.
-pub fn verdicts(nic: &NicFacts, outer: Outer) -> Vec<TunnelVerdict> {
-    TunnelType::ALL.into_iter().map(|tunnel| verdict(nic, tunnel, outer)).collect()
+pub fn all_tunnels(nic: &NicFacts, outer: Outer) -> Vec<TunnelSupport> {
+    TunnelType::ALL.into_iter().map(|tunnel| tunnel_support(nic, tunnel, outer)).collect()
 }
 
 /// Yes when all of `needed` are on, else in software.
-fn by_features(features: &Features, needed: &[&'static str]) -> Verdict {
+fn by_features(features: &Features, needed: &[&'static str]) -> Support {
     let lacks: Vec<_> = needed.iter().copied().filter(|name| !features.on(name)).collect();
     if lacks.is_empty() {
-        return Verdict::new(Outcome::Yes, format!("{} on", needed.join(", ")));
+        return Support::new(Outcome::Yes, format!("{} on", needed.join(", ")));
     }
     let fixed = |name: &&&str| features.get(name).fixed;
     let cannot: Vec<_> = lacks.iter().filter(fixed).copied().collect();
@@ -147,7 +147,7 @@ fn by_features(features: &Features, needed: &[&'static str]) -> Verdict {
     } else {
         format!("the device has no {}", cannot.join(", "))
     };
-    Verdict { outcome: Outcome::InSoftware, why, lacks }
+    Support { outcome: Outcome::InSoftware, why, lacks }
 }
 
 const TSO: &str = "tx-tcp-segmentation";
@@ -158,11 +158,11 @@ fn user_segmentation(
     tunnel: TunnelType,
     outer: Outer,
     driver: Option<&Driver>,
-) -> Verdict {
+) -> Support {
     match tunnel {
         TunnelType::Vxlan | TunnelType::Geneve => by_features(features, &["tx-udp-segmentation"]),
         TunnelType::Gre => {
-            Verdict::new(Outcome::No, "the user datapath sends a packet for each segment")
+            Support::new(Outcome::No, "the user datapath sends a packet for each segment")
         }
         TunnelType::Stt => by_features(features, &[if outer.v6 { TSO6 } else { TSO }]),
         TunnelType::Vlan | TunnelType::QinQ => tagged_segmentation(features, tunnel, driver),
@@ -174,7 +174,7 @@ fn kernel_segmentation(
     tunnel: TunnelType,
     outer: Outer,
     driver: Option<&Driver>,
-) -> Option<Verdict> {
+) -> Option<Support> {
     Some(match (tunnel, outer.checksum) {
         (TunnelType::Vxlan | TunnelType::Geneve, false) => {
             by_features(features, &["tx-udp_tnl-segmentation", TSO, TSO6])
@@ -194,18 +194,18 @@ fn tagged_segmentation(
     features: &Features,
     tunnel: TunnelType,
     driver: Option<&Driver>,
-) -> Verdict {
+) -> Support {
     let plain = by_features(features, &[TSO, TSO6]);
     if tunnel != TunnelType::QinQ || plain.outcome != Outcome::Yes {
         return plain;
     }
     match driver.and_then(|driver| driver.segments_two_tags) {
         Some(true) => plain,
-        Some(false) => Verdict::new(
+        Some(false) => Support::new(
             Outcome::InSoftware,
             "the kernel does not let this driver segment behind two tags",
         ),
-        None => Verdict::new(
+        None => Support::new(
             Outcome::Unknown,
             "whether the driver may segment behind two tags is not known of it",
         ),
@@ -213,7 +213,7 @@ fn tagged_segmentation(
 }
 
 /// A device sums what is inside other headers when it has generic checksums, or when it says so by segmenting it.
-fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Verdict {
+fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
     const GENERIC: &str = "tx-checksum-ip-generic";
     if features.on(GENERIC) {
         return by_features(features, &[GENERIC]);
@@ -230,19 +230,19 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Verdict {
             if plain.outcome != Outcome::Yes {
                 plain
             } else if features.on(tunnel_feature) || features.on(csum_feature) {
-                Verdict::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
+                Support::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
             } else {
-                Verdict::new(Outcome::InSoftware, "the device sums plain packets only")
+                Support::new(Outcome::InSoftware, "the device sums plain packets only")
             }
         }
         TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => plain,
     }
 }
 
-fn gro(nic: &NicFacts, tunnel: TunnelType) -> Verdict {
+fn gro(nic: &NicFacts, tunnel: TunnelType) -> Support {
     const GRO: &str = "rx-gro";
     if !nic.features.on(GRO) {
-        return Verdict { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
+        return Support { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
     }
     // A card takes off one tag; a software device leaves them where the sender has put them.
     let in_frame = match tunnel {
@@ -252,7 +252,7 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> Verdict {
     };
     if in_frame && nic.tags_stop_gro {
         let why = "the kernel was built without VLANs (CONFIG_VLAN_8021Q), and merges nothing behind tags in the frame";
-        return Verdict::new(Outcome::No, why);
+        return Support::new(Outcome::No, why);
     }
     let by = match tunnel {
         TunnelType::Vxlan | TunnelType::Geneve => "trains, for the socket of the tunnel (UDP_GRO)",
@@ -260,18 +260,18 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> Verdict {
         TunnelType::Stt => "segments of a frame, as any TCP",
         TunnelType::Vlan | TunnelType::QinQ => "behind tags",
     };
-    Verdict::new(Outcome::InSoftware, format!("the kernel merges {by}"))
+    Support::new(Outcome::InSoftware, format!("the kernel merges {by}"))
 }
 
 /// Which fields a device must hash to tell the flows of one remote host apart.
-fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&Driver>) -> Verdict {
+fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&Driver>) -> Support {
     let rps = nic.rps_cpus();
     let otherwise = |why: String| {
         if rps > 1 {
             let why = format!("{why}; RPS hands packets to {rps} processors");
-            Verdict::new(Outcome::InSoftware, why)
+            Support::new(Outcome::InSoftware, why)
         } else {
-            Verdict::new(Outcome::No, why)
+            Support::new(Outcome::No, why)
         }
     };
     let queues = nic.active_rx_queues();
@@ -286,12 +286,12 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&D
         (TunnelType::Stt, true) => FlowType::Tcp6,
         (TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ, _) => {
             return match (tunnel, inner) {
-                (_, true) => Verdict::new(Outcome::Yes, "the driver hashes what is inside"),
-                (TunnelType::Vlan, false) => Verdict::new(
+                (_, true) => Support::new(Outcome::Yes, "the driver hashes what is inside"),
+                (TunnelType::Vlan, false) => Support::new(
                     Outcome::Yes,
                     format!("{queues} queues, by the IP header behind the tag"),
                 ),
-                (TunnelType::QinQ, false) => Verdict::new(
+                (TunnelType::QinQ, false) => Support::new(
                     Outcome::Unknown,
                     "whether the driver looks behind two tags is not known of it",
                 ),
@@ -300,13 +300,13 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&D
         }
     };
     let Some(fields) = nic.rss.as_ref().and_then(|rss| rss.fields.get(&flow)) else {
-        return Verdict::new(Outcome::Unknown, "the driver does not say which fields it hashes");
+        return Support::new(Outcome::Unknown, "the driver does not say which fields it hashes");
     };
     if fields.has_ports() {
         let why = format!("{queues} queues, by ports ({} hashes addresses and ports)", flow.name());
-        Verdict::new(Outcome::Yes, why)
+        Support::new(Outcome::Yes, why)
     } else if inner {
-        Verdict::new(Outcome::Yes, "the driver hashes what is inside")
+        Support::new(Outcome::Yes, "the driver hashes what is inside")
     } else {
         otherwise(format!("{} hashes addresses only: one remote host is one queue", flow.name()))
     }

@@ -1,4 +1,4 @@
-//! Values of which some bits are known.
+//! nftables registers, of which some bits may be unknown.
 
 use netdev::nftables::{Comparison, Register};
 
@@ -10,14 +10,14 @@ pub(super) struct Byte {
 }
 
 impl Byte {
-    /// Nothing is known of it.
+    /// No bit is known.
     pub(super) const UNKNOWN: Self = Self { value: 0, known: 0 };
 
     pub(super) const fn known(value: u8) -> Self {
         Self { value, known: u8::MAX }
     }
 
-    /// Only that these bits are zero.
+    /// Only these bits are known, and they are zero.
     pub(super) const fn without(bits: u8) -> Self {
         Self { value: 0, known: bits }
     }
@@ -27,31 +27,31 @@ impl Byte {
     }
 }
 
-/// Bytes that are known.
+/// Bytes of known value.
 pub(super) fn known(bytes: &[u8]) -> Vec<Byte> {
     bytes.iter().copied().map(Byte::known).collect()
 }
 
-/// The values themselves, where every bit is known.
+/// The values, when every bit is known.
 pub(super) fn values(bytes: &[Byte]) -> Option<Vec<u8>> {
     bytes.iter().map(|byte| (byte.known == u8::MAX).then_some(byte.value)).collect()
 }
 
-/// Whether they may be `values`.
+/// Whether the bytes can have these values.
 pub(super) fn may_be(bytes: &[Byte], values: &[u8]) -> bool {
     bytes.iter().zip(values).all(|(byte, value)| byte.may_be(*value))
 }
 
-/// What expressions of a rule keep for those behind them.
+/// The registers of one rule.
 pub(super) struct Registers([Byte; 64]);
 
 impl Registers {
-    /// Nothing is known.
+    /// All registers unknown.
     pub(super) const fn new() -> Self {
         Self([Byte::UNKNOWN; 64])
     }
 
-    /// Words of four bytes are filled up with zeros.
+    /// Writes `bytes` to a register, padded with zeros to a multiple of four.
     pub(super) fn load(&mut self, to: Register, mut bytes: Vec<Byte>) {
         bytes.resize(bytes.len().next_multiple_of(4), Byte::known(0));
         for (slot, byte) in self.0.iter_mut().skip(to.0).zip(bytes) {
@@ -59,7 +59,7 @@ impl Registers {
         }
     }
 
-    /// `len` bytes, if there are so many.
+    /// The first `len` bytes from a register on; `None` when that is more than all registers hold.
     pub(super) fn bytes(&self, from: Register, len: usize) -> Option<&[Byte]> {
         self.0.get(from.0..from.0.checked_add(len)?)
     }
@@ -76,7 +76,7 @@ impl Registers {
     }
 }
 
-/// `None` when it depends on bits that are not known.
+/// Compares a register with a value; `None` when the result depends on unknown bits.
 pub(super) fn compare(bytes: Option<&[Byte]>, how: Comparison, value: &[u8]) -> Option<bool> {
     let bytes = bytes?;
     let differs = !may_be(bytes, value);

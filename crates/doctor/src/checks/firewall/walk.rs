@@ -1,4 +1,4 @@
-//! Follows rules from chain to chain.
+//! Evaluates rules from chain to chain.
 
 use super::registers::{Byte, Registers, compare, known, may_be, values};
 use super::{Direction, Firewall, Packet, View, path};
@@ -6,17 +6,17 @@ use netdev::nftables::{Chain, Element, Expression, Register, Rule, Set, Verdict}
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Chains inside each other at most; the kernel refuses more.
+/// The kernel refuses deeper nesting of chains.
 const DEPTH: usize = 16;
 
-/// The ways in which a chain may end, of which it takes one.
+/// The ways in which a chain may end.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ends {
     /// The packet is accepted.
     pub(super) accepts: bool,
-    /// No rule decides.
+    /// The end of the chain may be reached without a verdict.
     falls: bool,
-    /// It is dropped, first by this rule.
+    /// The packet may be dropped, first by this rule.
     pub(super) drops: Option<String>,
 }
 
@@ -32,7 +32,7 @@ impl Ends {
     }
 }
 
-/// What a condition is.
+/// The value of a condition.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Truth {
     True,
@@ -50,23 +50,23 @@ impl Truth {
     }
 }
 
-/// What rules may have done to the packet by now.
+/// What rules may have changed about the packet so far.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Done {
-    /// Its bytes may not be what they were.
+    /// Its headers may have been rewritten.
     altered: bool,
-    /// It may belong to no connection.
+    /// It may be exempt from connection tracking (`notrack`).
     untracked: bool,
 }
 
-/// A packet on its way through the chains.
+/// The evaluation of the rules for one packet.
 pub(super) struct Walk<'a> {
     firewall: &'a Firewall<'a>,
     packet: &'a Packet,
     direction: Direction,
     view: View,
     done: Done,
-    /// What is known of the chains of this base chain, so that none is followed twice.
+    /// The chains evaluated so far for this base chain, so that none is evaluated twice.
     walked: HashMap<(*const Chain, Done), (Ends, Done)>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Walk<'a> {
         Self { firewall, packet, direction, view, done, walked }
     }
 
-    /// How a chain at which packets arrive ends: its policy decides what no rule does.
+    /// Evaluates a base chain. Its policy applies when no rule gives a verdict.
     pub(super) fn base(&mut self, chain: &'a Chain, view: View) -> Ends {
         self.view = view;
         self.walked.clear();
@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
                     Verdict::Continue => goes_on = true,
                     Verdict::Accept => ends.accepts = true,
                     Verdict::Drop => ends.drop(&by),
-                    // Whoever gets it decides.
+                    // A userspace program decides.
                     Verdict::Queue => {
                         ends.accepts = true;
                         ends.drop(&by);
@@ -133,7 +133,7 @@ impl<'a> Walk<'a> {
                         goes_on |= inner.falls;
                         ends.join(Ends { falls: false, ..inner });
                     }
-                    // Behind a chain that was gone to comes what is behind this one.
+                    // After a `goto`, evaluation continues after the calling chain.
                     Verdict::Goto(name) => ends.join(self.named(chain, &name, &by, depth)),
                 }
             }
@@ -145,7 +145,8 @@ impl<'a> Walk<'a> {
         ends
     }
 
-    /// The chain of that name beside `chain`. Of one that cannot be followed nothing is known.
+    /// Evaluates the chain `name` of the same table. Beyond the nesting limit, all ends are
+    /// possible.
     fn named(&mut self, chain: &Chain, name: &str, by: &str, depth: usize) -> Ends {
         let found = self.firewall.chains.get(&(chain.family, chain.table.as_str(), name));
         match found {
@@ -154,7 +155,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a rule may do.
+    /// The verdicts that a rule may give.
     fn rule(&mut self, rule: &Rule) -> Vec<Verdict> {
         let mut registers = Registers::new();
         let mut may = Vec::new();
@@ -232,7 +233,7 @@ impl<'a> Walk<'a> {
         may
     }
 
-    /// NFT_META_*, as far as it is known.
+    /// The value of a `meta` expression (NFT_META_*), as far as it is known.
     fn meta(&self, key: u32) -> Vec<Byte> {
         const PROTOCOL: u32 = 1;
         const IIF: u32 = 4;
@@ -245,7 +246,7 @@ impl<'a> Walk<'a> {
         let is_in = self.direction == Direction::In;
         let device = self.view.device.as_ref();
         match key {
-            // No device for the other direction.
+            // The device of the other direction is not set at these hooks.
             IIF | OIF if is_in != (key == IIF) => known(&[0; 4]),
             IIFNAME | OIFNAME if is_in != (key == IIFNAME) => known(&[0; 16]),
             IIF | OIF => {
@@ -262,7 +263,7 @@ impl<'a> Walk<'a> {
                 let ethertype: u16 = if self.packet.v6 { 0x86dd } else { 0x0800 };
                 known(&ethertype.to_be_bytes())
             }
-            // Tunnels send to one host.
+            // Tunnel packets are unicast.
             PKTTYPE if is_in => known(&[0]),
             _ => vec![Byte::UNKNOWN; 16],
         }
@@ -285,7 +286,7 @@ impl<'a> Walk<'a> {
         match (base, v6) {
             _ if self.done.altered => {}
             (NETWORK, false) => {
-                // Version 4, no options.
+                // IPv4 without options.
                 put(0, &[0x45]);
                 put(9, &[*protocol]);
                 source.iter().for_each(|ip| put(12, &address(*ip)));
@@ -302,14 +303,14 @@ impl<'a> Walk<'a> {
         header.into_iter().skip(offset).chain(std::iter::repeat(Byte::UNKNOWN)).take(len).collect()
     }
 
-    /// NFT_CT_*: every packet of a tunnel over UDP may be the first of a connection, because answers come from other ports. GRE and
-    /// STT may look like answers to what was sent.
+    /// The value of a `ct` expression (NFT_CT_*). Every packet of a UDP tunnel can be the first of
+    /// a connection, because replies come from other ports. GRE and STT can match existing ones.
     fn connection(&self, key: u32) -> Vec<Byte> {
         const UDP: u8 = 17;
         const STATE: u32 = 0;
         const NEW: u32 = 8;
         const STATUS: u32 = 2;
-        /// Sent to somebody else than its sender meant (IPS_DST_NAT).
+        /// The destination was rewritten (IPS_DST_NAT).
         const DIVERTED: u8 = 0x20;
         match key {
             _ if self.done.untracked || !self.view.is_tracked => vec![Byte::UNKNOWN; 16],
@@ -324,7 +325,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a value is in a set, and the verdicts that a map may have for it.
+    /// Whether a value is in a set, and the verdicts that a verdict map may give for it.
     fn look_up(
         &self,
         rule: &Rule,
@@ -334,7 +335,7 @@ impl<'a> Walk<'a> {
         registers: &Registers,
     ) -> (Truth, Vec<Verdict>) {
         let found = self.firewall.sets.get(&(rule.family, rule.table.as_str(), name));
-        // Of one that is not there nothing is known.
+        // An unknown set can give any verdict.
         let Some(set) = found else { return (Truth::Either, vec![Verdict::Queue]) };
         let len = set.elements.iter().map(|element| element.key.len()).max().unwrap_or(0);
         let Some(bytes) = registers.bytes(from, len) else { return (Truth::Either, Vec::new()) };
@@ -360,12 +361,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The element of a set that has a value.
+/// The element of a set that matches a value.
 fn find<'a>(set: &'a Set, value: &Vec<u8>) -> Option<&'a Element> {
     let catch_all = || set.elements.iter().find(|element| element.is_catch_all);
     let mut plain = set.elements.iter().filter(|element| !element.is_catch_all);
     if set.is_interval && !set.is_concatenation {
-        // The nearest boundary at or below the value tells; where a range ends and another begins, the beginning counts.
+        // The nearest boundary at or below the value decides. Where one range ends and the next one
+        // begins at the same value, the beginning counts.
         let below = plain.filter(|element| element.key <= *value);
         let nearest = below.max_by_key(|element| (&element.key, !element.ends_interval));
         return nearest.filter(|element| !element.ends_interval).or_else(catch_all);
@@ -377,7 +379,7 @@ fn find<'a>(set: &'a Set, value: &Vec<u8>) -> Option<&'a Element> {
     plain.find(holds).or_else(catch_all)
 }
 
-/// Every field by itself.
+/// Compares field by field.
 fn is_between(field_lens: &[usize], first: &[u8], value: &[u8], last: &[u8]) -> bool {
     let whole = [value.len()];
     let lens = if field_lens.is_empty() { &whole } else { field_lens };

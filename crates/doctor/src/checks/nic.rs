@@ -1,14 +1,14 @@
-//! What is wrong with a device, by itself.
+//! Checks of one device.
 
-use super::tunnel::{Outcome, Outer, verdict};
+use super::tunnel::{Outcome, Outer, tunnel_support};
 use crate::facts::{HostFacts, NicFacts};
-use crate::finding::{Finding, Level, Mend};
-use crate::mend::Action;
+use crate::finding::{Finding, Fix, Level};
+use crate::fix::Action;
 use flow::TunnelType;
 use netdev::XdpMode;
 use netdev::ethtool::hardware::FlowType;
 
-/// Everything that is to be said of a device whose tunnels are `tunnels`, with these outer headers.
+/// All findings about a device that carries `tunnels` with these outer headers.
 pub fn findings(
     nic: &NicFacts,
     host: &HostFacts,
@@ -20,10 +20,10 @@ pub fn findings(
     findings.push(gro(nic));
     findings.push(lro(nic));
     findings.push(xdp(nic));
-    findings.push(spreading(nic, host, tunnels, outer));
+    findings.push(rss(nic, host, tunnels, outer));
     let unread = |(what, error): &(&str, String)| {
-        let look = Mend::Command(format!("ethtool {what} {}", nic.name));
-        Finding::unexamined("nic", &nic.name, error, look)
+        let look = Fix::Command(format!("ethtool {what} {}", nic.name));
+        Finding::unreadable("nic", &nic.name, error, look)
     };
     findings.extend(nic.unread.iter().map(unread));
     findings
@@ -38,19 +38,19 @@ fn link(nic: &NicFacts) -> Finding {
     };
     let seen = format!("{state}{speed}, MTU {}", nic.mtu);
     let finding = Finding::pass("link", &nic.name, seen, "tunnels need a link that is up");
-    // Of several ports of a bond the others carry on.
+    // The other ports of a bond carry the traffic.
     let level = if nic.is_bonded { Level::Warn } else { Level::Fail };
     match (nic.up, nic.carrier) {
         (true, true) => finding,
         (true, false) => finding.worse(
             level,
-            Mend::Command(format!("look at the cable and the switch; ethtool {}", nic.name)),
+            Fix::Command(format!("check the cable and the switch port; ethtool {}", nic.name)),
         ),
-        (false, _) => finding.worse(level, Mend::Command(format!("ip link set {} up", nic.name))),
+        (false, _) => finding.worse(level, Fix::Command(format!("ip link set {} up", nic.name))),
     }
 }
 
-/// An offload of sending, and what it is for.
+/// A transmit offload, and why tunnels need it.
 struct Offload {
     check: &'static str,
     feature: &'static str,
@@ -65,90 +65,90 @@ const OFFLOADS: &[Offload] = &[
         check: "tx_tcp",
         feature: "tx-tcp-segmentation",
         tunnels: &TunnelType::ALL,
-        why: "super-packets are cut by the processor, whatever tunnel they are in",
+        why: "the CPU segments super-packets, in every tunnel",
     },
     Offload {
         check: "tx_tcp6",
         feature: "tx-tcp6-segmentation",
         tunnels: &TunnelType::ALL,
-        why: "super-packets of IPv6 are cut by the processor, whatever tunnel they are in",
+        why: "the CPU segments super-packets of IPv6, in every tunnel",
     },
     Offload {
         check: "tx_udp",
         feature: "tx-udp-segmentation",
         tunnels: UDP_TUNNELS,
-        why: "the user datapath sends VXLAN and Geneve as trains of datagrams, which the processor cuts then",
+        why: "the CPU segments the UDP trains that the user datapath sends for VXLAN and Geneve",
     },
     Offload {
         check: "tx_udp_tnl",
         feature: "tx-udp_tnl-segmentation",
         tunnels: UDP_TUNNELS,
-        why: "super-packets in VXLAN and Geneve without outer checksum are cut by the processor",
+        why: "the CPU segments super-packets in VXLAN and Geneve without outer checksum",
     },
     Offload {
         check: "tx_udp_tnl_csum",
         feature: "tx-udp_tnl-csum-segmentation",
         tunnels: UDP_TUNNELS,
-        why: "super-packets in VXLAN and Geneve with outer checksum are cut by the processor",
+        why: "the CPU segments super-packets in VXLAN and Geneve with outer checksum",
     },
     Offload {
         check: "tx_gre",
         feature: "tx-gre-segmentation",
         tunnels: &[TunnelType::Gre],
-        why: "super-packets in GRE are cut by the processor",
+        why: "the CPU segments super-packets in GRE",
     },
     Offload {
         check: "tx_gre_csum",
         feature: "tx-gre-csum-segmentation",
         tunnels: &[TunnelType::Gre],
-        why: "super-packets in GRE with checksum are cut by the processor",
+        why: "the CPU segments super-packets in GRE with checksum",
     },
     Offload {
         check: "tx_gso_partial",
         feature: "tx-gso-partial",
         tunnels: &[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre],
-        why: "the kernel may not leave to the device what it can do of tunnels with checksums",
+        why: "the kernel cannot use the device's partial segmentation of tunnels with checksums",
     },
     Offload {
         check: "tx_gso",
         feature: "tx-generic-segmentation",
         tunnels: &TunnelType::ALL,
-        why: "super-packets are cut before they reach the tunnel instead of behind it",
+        why: "super-packets are segmented before encapsulation instead of after it",
     },
     Offload {
         check: "tx_sg",
         feature: "tx-scatter-gather",
         tunnels: &TunnelType::ALL,
-        why: "every super-packet is copied into one piece, and none is segmented by the device",
+        why: "the kernel copies every super-packet into one buffer, and the device segments none",
     },
     Offload {
         check: "tx_checksum",
         feature: "tx-checksum-ip-generic",
         tunnels: &TunnelType::ALL,
-        why: "the processor sums every byte that is sent, and the device segments nothing",
+        why: "the CPU computes the checksum of every packet, and the device segments none",
     },
     Offload {
         check: "tx_checksum4",
         feature: "tx-checksum-ipv4",
         tunnels: &TunnelType::ALL,
-        why: "the processor sums every byte that is sent over IPv4, and the device segments nothing",
+        why: "the CPU computes the checksum of every IPv4 packet, and the device segments none",
     },
     Offload {
         check: "tx_checksum6",
         feature: "tx-checksum-ipv6",
         tunnels: &TunnelType::ALL,
-        why: "the processor sums every byte that is sent over IPv6, and the device segments nothing",
+        why: "the CPU computes the checksum of every IPv6 packet, and the device segments none",
     },
     Offload {
         check: "rx_checksum",
         feature: "rx-checksum",
         tunnels: &TunnelType::ALL,
-        why: "the processor sums every byte that is received, and merges nothing before",
+        why: "the CPU verifies the checksum of every packet, and GRO merges less",
     },
 ];
 
-/// The offloads that somebody has switched off, each for itself. What the device never had is no fault of this host: the verdict
-/// on its tunnels says so.
+/// The offloads that an administrator switched off, one finding each. An offload that the device
+/// never had is no fault of this host; the table of tunnels shows its effect.
 fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding> {
     let used = |offload: &&Offload| offload.tunnels.iter().any(|tunnel| tunnels.contains(tunnel));
     let off = |offload: &&Offload| nic.features.switched_off(offload.feature);
@@ -166,35 +166,35 @@ fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding
     if findings.is_empty() {
         let on = OFFLOADS.iter().filter(|offload| nic.features.on(offload.feature)).count();
         let seen = format!("{on} of {} on, none switched off", OFFLOADS.len());
-        let why = "what the device can do of segmentation and checksums, it does";
+        let why = "the device does all segmentation and checksums that it supports";
         findings.push(Finding::pass("tx_offloads", &nic.name, seen, why));
     }
     findings
 }
 
-/// What the tunnels in use lose by an offload that is off.
+/// The throughput that the tunnels in use lose because an offload is off.
 fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType], outer: Outer) -> String {
     let mut costs: Vec<String> = Vec::new();
     for &tunnel in offload.tunnels.iter().filter(|tunnel| tunnels.contains(tunnel)) {
-        let verdict = verdict(nic, tunnel, outer);
-        let kernel = verdict.kernel_segmentation.as_ref();
-        let lacks = verdict.segmentation.lacks.contains(&offload.feature)
-            || kernel.is_some_and(|verdict| verdict.lacks.contains(&offload.feature));
-        if let Some(cost) = verdict.cost.filter(|_| lacks) {
+        let support = tunnel_support(nic, tunnel, outer);
+        let kernel = support.kernel_segmentation.as_ref();
+        let lacks = support.segmentation.lacks.contains(&offload.feature)
+            || kernel.is_some_and(|support| support.lacks.contains(&offload.feature));
+        if let Some(cost) = support.cost.filter(|_| lacks) {
             costs.push(format!("{tunnel} keeps at least {:.2} of its throughput", cost.at_least));
         }
     }
     if costs.is_empty() { String::new() } else { format!(" (measured: {})", costs.join(", ")) }
 }
 
-fn switch(nic: &NicFacts, feature: &str, on: bool) -> Mend {
+fn switch(nic: &NicFacts, feature: &str, on: bool) -> Fix {
     let (link, name) = (nic.name.clone(), feature.to_owned());
-    Mend::safe(Action::Feature { link, name, on })
+    Fix::safe(Action::Feature { link, name, on })
 }
 
 fn gro(nic: &NicFacts) -> Finding {
     const GRO: &str = "rx-gro";
-    let why = "without it every segment of a stream crosses the whole stack by itself";
+    let why = "without GRO every segment of a stream crosses the whole stack";
     if nic.features.switched_off(GRO) {
         return Finding::pass("rx_gro", &nic.name, "rx-gro off", why)
             .worse(Level::Warn, switch(nic, GRO, true));
@@ -205,7 +205,7 @@ fn gro(nic: &NicFacts) -> Finding {
 
 fn lro(nic: &NicFacts) -> Finding {
     const LRO: &str = "rx-lro";
-    let why = "packets merged by LRO cannot be forwarded as they came; GRO merges so that they can";
+    let why = "a switch cannot forward what LRO merged; GRO merges without losing information";
     if nic.features.on(LRO) && !nic.features.get(LRO).fixed {
         return Finding::pass("rx_lro", &nic.name, "rx-lro on", why)
             .worse(Level::Warn, switch(nic, LRO, false));
@@ -213,73 +213,70 @@ fn lro(nic: &NicFacts) -> Finding {
     Finding::pass("rx_lro", &nic.name, "rx-lro off", why)
 }
 
-/// A program that sees packets before anybody else, and may keep them.
+/// Warns of an XDP program, which sees packets first and may drop them.
 fn xdp(nic: &NicFacts) -> Finding {
     let pass = |seen: &str| {
-        let why = "a program at XDP sees tunnel packets before weft does, and may drop them or send them elsewhere";
+        let why = "an XDP program sees tunnel packets before weft, and may drop or redirect them";
         Finding::pass("xdp", &nic.name, seen, why)
     };
     let (seen, off) = match nic.xdp_program {
         None => return pass("no program attached"),
         Some(XdpMode::Native) => ("a native program is attached", "xdpdrv off"),
-        Some(XdpMode::Offloaded) => ("a program is attached to the card", "xdpoffload off"),
+        Some(XdpMode::Offloaded) => ("a program is offloaded to the NIC", "xdpoffload off"),
         Some(XdpMode::Several) => ("several programs are attached", "xdpdrv off"),
         Some(XdpMode::Generic) => {
-            ("a generic program is attached, before which frames are copied", "xdpgeneric off")
+            ("a generic program is attached, which costs a copy", "xdpgeneric off")
         }
     };
-    let mend =
-        format!("bpftool net show dev {0}; if it may go: ip link set dev {0} {off}", nic.name);
-    pass(seen).worse(Level::Warn, Mend::Command(mend))
+    let fix = format!("bpftool net show dev {0}; if unneeded: ip link set dev {0} {off}", nic.name);
+    pass(seen).worse(Level::Warn, Fix::Command(fix))
 }
 
-/// Whether more than one processor receives.
-fn spreading(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: Outer) -> Finding {
+/// Whether more than one CPU receives.
+fn rss(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: Outer) -> Finding {
     let (queues, rps) = (nic.active_rx_queues(), nic.rps_cpus());
-    let seen = format!("{queues} receive queue(s) in use, RPS to {rps} processor(s)");
+    let seen = format!("{queues} receive queue(s) in use, RPS to {rps} CPU(s)");
     let pass = |why: &str| Finding::pass("rx_spreading", &nic.name, seen.clone(), why);
     if host.cpus.count() < 2 {
-        return pass("this host has one processor");
+        return pass("this host has one CPU");
     }
     if nic.is_virtual() && rps == 0 {
-        return pass("a software device receives where its frames are sent");
+        return pass("a software device receives on the CPU that sends");
     }
     let everything_on_one = rps == 1 || (rps == 0 && queues < 2);
     if everything_on_one {
-        return pass(
-            "one processor receives everything, and is the limit of what this host receives",
-        )
-        .worse(Level::Warn, spread(nic, host));
+        return pass("one CPU receives all packets, and limits what this host can receive")
+            .worse(Level::Warn, spread(nic, host));
     }
-    let alone =
-        |tunnel: &&TunnelType| verdict(nic, **tunnel, outer).spreading.outcome == Outcome::No;
+    let alone = |tunnel: &&TunnelType| {
+        tunnel_support(nic, **tunnel, outer).spreading.outcome == Outcome::No
+    };
     let crowded: Vec<_> = tunnels.iter().filter(alone).copied().collect();
     if crowded.is_empty() {
-        return pass("flows are spread over processors");
+        return pass("flows are spread over CPUs");
     }
     let names: Vec<_> = crowded.iter().map(ToString::to_string).collect();
-    let mend = if crowded.iter().all(|tunnel| UDP_TUNNELS.contains(tunnel)) {
+    let fix = if crowded.iter().all(|tunnel| UDP_TUNNELS.contains(tunnel)) {
         let flow = if outer.v6 { FlowType::Udp6 } else { FlowType::Udp4 };
-        Mend::Command(format!("ethtool -N {} rx-flow-hash {} sdfn", nic.name, flow.name()))
+        Fix::Command(format!("ethtool -N {} rx-flow-hash {} sdfn", nic.name, flow.name()))
     } else {
         spread(nic, host)
     };
-    let why =
-        format!("all that one host sends in {} is received by one processor", names.join(", "));
-    pass(&why).worse(Level::Warn, mend)
+    let why = format!("one CPU receives all packets that one host sends in {}", names.join(", "));
+    pass(&why).worse(Level::Warn, fix)
 }
 
-/// RPS over all processors, for every queue that does not have it.
-fn spread(nic: &NicFacts, host: &HostFacts) -> Mend {
+/// Sets RPS to all CPUs, for every queue that has another setting.
+fn spread(nic: &NicFacts, host: &HostFacts) -> Fix {
     let all = &host.cpus;
     let Some(steering) = nic.steering.as_ref().filter(|steering| !steering.rx.is_empty()) else {
-        return Mend::Command(format!(
+        return Fix::Command(format!(
             "echo {all} > /sys/class/net/{}/queues/rx-0/rps_cpus",
             nic.name
         ));
     };
     let actions = steering.rx.iter().enumerate().filter(|(_, queue)| queue.rps_cpus != *all);
-    Mend::Safe(
+    Fix::Safe(
         actions
             .map(|(queue, state)| Action::Rps {
                 link: nic.name.clone(),
