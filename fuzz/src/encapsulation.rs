@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use flow::{
-    DropReason, Encapsulated, LogicalPorts, PortKey, TunnelKey, TunnelType, decap_geneve,
-    decap_gre, decap_stt, decap_vxlan, strip_stt_segment,
+    Carrier, DecapOptions, DropReason, Encapsulated, LogicalPorts, LogicalPortsField, PortKey,
+    TunnelKey, TunnelType, decap_stt, strip_stt_segment,
 };
 use packet::stt::{SttLimits, SttProgress, SttReassembler};
 use packet::{PacketBuf, SegmentChecksum, Segmenter, Verdict, verify_checksum};
@@ -14,8 +14,6 @@ use crate::switch::{KEY, Switch};
 
 /// Shorter frames are not looked up; longer ones exceed an IP packet with outer headers, and are split or refused before.
 const FRAME_LEN: RangeInclusive<usize> = wire::ethernet::HEADER_LEN..=65_000;
-const TUNNELS: [TunnelType; 4] =
-    [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
 
 /// Takes `packet` through the tunnel that the bits of `choice` say: type, and whether over IPv6.
 pub fn round_trip(choice: u8, packet: &PacketBuf) {
@@ -23,24 +21,26 @@ pub fn round_trip(choice: u8, packet: &PacketBuf) {
     if !FRAME_LEN.contains(&packet.len()) {
         return;
     }
-    let tunnel = TUNNELS[usize::from(choice & 3)];
+    let with_endpoints = TunnelType::ALL.into_iter().filter(|tunnel| tunnel.has_endpoints());
+    let tunnels: Vec<TunnelType> = with_endpoints.collect();
+    let tunnel = tunnels[usize::from(choice >> 1) % tunnels.len()];
     let mut host = Switch::new(tunnel);
     // Whatever the guests' network makes of it.
     let _ = host.send(packet);
-    let endpoint = if choice & 4 == 0 { flow::EndpointId(0) } else { host.add_v6(tunnel) };
+    let endpoint = if choice & 1 == 0 { flow::EndpointId(0) } else { host.add_v6(tunnel) };
     let ports =
         LogicalPorts { ingress: PortKey::new(3), egress: PortKey::new(4).expect("not zero") };
     let key = TunnelKey { datapath: KEY, ports: carries_ports(tunnel).then_some(ports) };
     let mut outer_packet = packet.clone();
     let Ok(outer) = host.endpoints.encap(endpoint, &key, &mut outer_packet) else { return };
-    let received = match tunnel {
-        TunnelType::Stt => stt_segments(&outer_packet, key),
+    let received = match outer.carrier {
+        Carrier::TcpShaped => stt_segments(&outer_packet, key),
         _ => segments(&outer, &outer_packet, key),
     };
     assert_eq!(received, expected, "{tunnel}");
 
     outer.undo(&mut outer_packet);
-    if tunnel != TunnelType::Stt {
+    if outer.carrier != Carrier::TcpShaped {
         assert_eq!(
             (outer_packet.to_vec(), outer_packet.offload),
             (packet.to_vec(), packet.offload)
@@ -49,7 +49,7 @@ pub fn round_trip(choice: u8, packet: &PacketBuf) {
 }
 
 fn carries_ports(tunnel: TunnelType) -> bool {
-    matches!(tunnel, TunnelType::Geneve | TunnelType::Stt)
+    tunnel.descriptor().logical_ports != LogicalPortsField::Absent
 }
 
 /// The frames in the packets that the outer packet is cut into.
@@ -64,12 +64,9 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
         let wire = [header, payload].concat();
         assert_ne!(verify_checksum(&PacketBuf::from_bytes(&wire)), Verdict::Invalid, "{wire:02x?}");
         let bytes = &wire[outer.tunnel_header..];
-        let decapped = match outer.tunnel {
-            TunnelType::Vxlan => decap_vxlan(bytes),
-            TunnelType::Geneve => decap_geneve(bytes),
-            _ => decap_gre(bytes, true, false),
-        }
-        .expect("what was encapsulated can be decapsulated");
+        let expected = DecapOptions { key: true, skip_checksum: false };
+        let decapped = outer.tunnel.decap(bytes, &expected);
+        let decapped = decapped.expect("what was encapsulated can be decapsulated");
         assert_eq!(decapped.key, key);
         bytes[decapped.inner..].to_vec()
     })

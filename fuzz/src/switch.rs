@@ -25,23 +25,18 @@ pub const KEY: DatapathKey = DatapathKey(5001);
 const UPLINK: PortNo = Placement::UPLINK;
 /// The ports that belong to guests of this host: two of the switch that other hosts share, one behind the router.
 const LOCAL_PORTS: [PortNo; 3] = [PortNo(1), PortNo(2), PortNo(3)];
-const TUNNELS: [TunnelType; 6] = [
-    TunnelType::Vxlan,
-    TunnelType::Geneve,
-    TunnelType::Gre,
-    TunnelType::Stt,
-    TunnelType::Vlan,
-    TunnelType::QinQ,
-];
 /// In whose name this host speaks: its guests, whose addresses the switch tells, and its router.
 const OURS: [MacAddr; 5] = [mac(2), mac(3), mac(4), mac(0x11), mac(0x12)];
 
 /// What became of a frame: in how many copies it, or an answer to it, went on, or why in none.
 pub type Outcome = Result<usize, DropReason>;
 
-/// The programs, in the order of [`TUNNELS`], and which tags are known.
+/// The programs, in the order of [`TunnelType::ALL`], and which tags are known.
 static PROGRAMS: LazyLock<Vec<(Program, TagLinks)>> = LazyLock::new(|| {
-    TUNNELS.into_iter().map(|tunnel| program(tunnel).expect("the network is valid")).collect()
+    TunnelType::ALL
+        .into_iter()
+        .map(|tunnel| program(tunnel).expect("the network is valid"))
+        .collect()
 });
 
 /// The program of a host, and its end points.
@@ -55,19 +50,10 @@ pub struct Switch {
 /// The specification of a tunnel with everything on.
 pub fn spec(tunnel: TunnelType) -> TunnelSpec {
     TunnelSpec {
-        tunnel,
-        port: match tunnel {
-            TunnelType::Vxlan => vxlan::PORT,
-            TunnelType::Geneve => geneve::PORT,
-            _ => stt::PORT,
-        },
         checksum: true,
         ttl: Ttl::Inherit,
         dscp: Dscp::Inherit,
-        key: true,
-        sequence: false,
-        path_mtu_bytes: 1500,
-        clamp_mss: false,
+        ..TunnelSpec::new(tunnel, &tunnel.descriptor().default_settings())
     }
 }
 
@@ -80,7 +66,8 @@ impl Switch {
             let remote = endpoints.add(&spec(tunnel), v4(1), v4(2)).expect("one family");
             endpoints.resolve(remote, Some(next_hop()));
         }
-        let program = TUNNELS.iter().zip(&*PROGRAMS).find(|(other, _)| **other == tunnel);
+        let program =
+            TunnelType::ALL.into_iter().zip(&*PROGRAMS).find(|(other, _)| *other == tunnel);
         let (program, links) = program.expect("a program for every type").1;
         Self { tunnel, program, links, endpoints }
     }
@@ -157,10 +144,10 @@ fn program(tunnel: TunnelType) -> Option<(Program, TagLinks)> {
 }
 
 fn text(tunnel: TunnelType) -> String {
-    let segment = |number: u16| match tunnel {
-        TunnelType::Vlan => format!("vlan = {number}"),
-        TunnelType::QinQ => format!("vlan = {{ outer = {number}, inner = 20 }}"),
-        _ => format!("vni = {}", 4901 + number),
+    let segment = |number: u16| match tunnel.descriptor().network_id {
+        NetworkId::Vlan => format!("vlan = {number}"),
+        NetworkId::VlanPair => format!("vlan = {{ outer = {number}, inner = 20 }}"),
+        NetworkId::Vni { .. } => format!("vni = {}", 4901 + number),
     };
     let port = |name: &str, host: &str, net: u8, number: u8| {
         format!(

@@ -4,8 +4,8 @@
 //! reaches the decapsulator.
 
 use flow::{
-    Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_geneve, decap_gre,
-    decap_stt, decap_vxlan, propagate_ecn, strip_stt_segment,
+    DecapOptions, Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_stt,
+    propagate_ecn, strip_stt_segment,
 };
 use packet::{Checksum, PacketBuf};
 use std::net::Ipv4Addr;
@@ -18,6 +18,7 @@ use wire::{ParseError, Protocol};
 use crate::headers::{self, assert_round_trip};
 use crate::switch::{Outcome, Switch};
 
+const KEYED: DecapOptions = DecapOptions { key: true, skip_checksum: false };
 const UDP_HEADER_LEN: usize = 8;
 /// Where the transport header of a plain IPv4 packet is.
 const IPV4_L4: usize = 14 + 20;
@@ -31,7 +32,8 @@ pub fn vxlan(frame: &[u8]) -> Outcome {
     if let Ok(repr) = header {
         assert_round_trip!(VxlanPacket, bytes, repr, VxlanRepr::parse);
     }
-    let decapped = checked(decap_vxlan(bytes), header.map(|repr| repr.vni.value()))?;
+    let decapped =
+        checked(TunnelType::Vxlan.decap(bytes, &KEYED), header.map(|repr| repr.vni.value()))?;
     deliver(TunnelType::Vxlan, traffic_class(frame), bytes, decapped)
 }
 
@@ -45,7 +47,8 @@ pub fn geneve(frame: &[u8]) -> Outcome {
         let options: usize = repr.options.iter().map(|option| option.wire_len()).sum();
         assert_eq!(options, repr.options.as_bytes().len());
     }
-    let decapped = checked(decap_geneve(bytes), header.map(|repr| repr.vni.value()))?;
+    let decapped =
+        checked(TunnelType::Geneve.decap(bytes, &KEYED), header.map(|repr| repr.vni.value()))?;
     deliver(TunnelType::Geneve, traffic_class(frame), bytes, decapped)
 }
 
@@ -69,7 +72,7 @@ pub fn gre(frame: &[u8]) -> Outcome {
         assert_round_trip!(GrePacket, bytes, repr, reparse);
     }
     let key = header.map(|repr| repr.key.unwrap_or_default());
-    let decapped = checked(decap_gre(&bytes, true, false), key)?;
+    let decapped = checked(TunnelType::Gre.decap(&bytes, &KEYED), key)?;
     deliver(TunnelType::Gre, traffic_class(frame), &bytes, decapped)
 }
 

@@ -11,7 +11,7 @@ use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
 use datapath::config::{EndpointConfig, TunnelConfig, Underlay};
 use datapath::stats::Count;
-use flow::{EndpointId, NextHop, PortNo, TagLink, TunnelSpec, TunnelType};
+use flow::{Carrier, EndpointId, KernelDatapath, NextHop, PortNo, TagLink, TunnelSpec};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::offset_of;
@@ -340,7 +340,7 @@ fn ports(underlay: &Underlay) -> HashMap<(TunnelSpec, IpAddr), PortNo> {
 
 /// The addresses of this host to which GRE is sent.
 fn gre(underlay: &Underlay) -> HashSet<IpAddr> {
-    let gre = underlay.tunnels.iter().filter(|tunnel| tunnel.spec.tunnel == TunnelType::Gre);
+    let gre = underlay.tunnels.iter().filter(|tunnel| tunnel.spec.tunnel.carrier() == Carrier::Gre);
     gre.map(TunnelConfig::address).collect()
 }
 
@@ -355,16 +355,15 @@ fn is_for_programs(end: &EndpointConfig) -> bool {
 
 /// Whether programs can send in such a tunnel.
 fn can_send(spec: &TunnelSpec) -> bool {
-    match spec.tunnel {
-        TunnelType::Vxlan | TunnelType::Geneve => true,
-        TunnelType::Gre => !spec.checksum && !spec.sequence,
-        TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => false,
-    }
+    let descriptor = spec.tunnel.descriptor();
+    // They fill in the outer UDP checksum, but no optional field of a tunnel header except a key.
+    let is_plain = !spec.sequence && (descriptor.carrier == Carrier::Udp || !spec.checksum);
+    descriptor.kernel_datapath == KernelDatapath::EndPoints && is_plain
 }
 
 /// Whether programs can send super-packets in such a tunnel over IPv6 or IPv4: not those that have to have an outer checksum.
 pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
-    can_send(spec) && (spec.tunnel == TunnelType::Gre || !(is_v6 && spec.checksum))
+    can_send(spec) && !(is_v6 && spec.checksum)
 }
 
 #[cfg(test)]
@@ -373,7 +372,7 @@ mod tests {
     use crate::abi;
     use crate::load::{MapSizes, load};
     use crate::struct_bytes::u32_at;
-    use flow::{Dscp, EntropySeed, Ttl};
+    use flow::{Dscp, EntropySeed, Ttl, TunnelType};
     use std::net::Ipv6Addr;
     use std::os::fd::AsRawFd;
     use std::time::Instant;

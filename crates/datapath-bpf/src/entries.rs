@@ -6,7 +6,7 @@ use crate::abi::{
 use crate::struct_bytes::struct_bytes;
 use datapath::config::EndpointConfig;
 use flow::{
-    Dscp, EndpointId, EndpointTable, NextHop, PortNo, TagLink, Ttl, TunnelSpec, TunnelType,
+    Dscp, EndpointId, EndpointTable, NextHop, OptionKind, PortNo, TagLink, Ttl, TunnelSpec,
     tun_flags,
 };
 use std::mem::offset_of;
@@ -35,12 +35,10 @@ pub(crate) struct Known {
 
 /// By what its packets come: see `carrier()` in `bpf/endpoint_lookup.h`.
 fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
-    let (proto, port) = match spec.tunnel {
-        TunnelType::Gre => (47, 0),
-        _ => (17, spec.port.to_be()),
-    };
+    let protocol = spec.tunnel.carrier().protocol().map_or(0, |protocol| protocol.0);
+    let port = if spec.tunnel.descriptor().default_port == 0 { 0 } else { spec.port.to_be() };
     u32::from(is_ip6) << abi::WEFT_CARRIER_IP6_SHIFT
-        | proto << abi::WEFT_CARRIER_PROTO_SHIFT
+        | u32::from(protocol) << abi::WEFT_CARRIER_PROTO_SHIFT
         | u32::from(port)
 }
 
@@ -71,7 +69,8 @@ pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
     } else {
         abi::WEFT_ENDPOINT_PRESENT
     };
-    let option = if spec.tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+    let has_option = spec.tunnel.descriptor().header.logical_ports != 0;
+    let option = if has_option { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
     let class_says = u32::from(class_flags(spec, local.is_ipv6()))
         << abi::WEFT_ENDPOINT_CLASS_SHIFT
         | ((overhead + ETHERNET_LEN) as u32) << abi::WEFT_ENDPOINT_LEN_SHIFT;
@@ -106,18 +105,8 @@ fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
         | flag(spec.checksum, abi::WEFT_CLASS_CHECKSUM)
         | flag(spec.ttl == Ttl::Inherit, abi::WEFT_CLASS_TTL_INHERIT)
         | flag(spec.dscp == Dscp::Inherit, abi::WEFT_CLASS_DSCP_INHERIT)
-        | flag(spec.key && spec.tunnel == TunnelType::Gre, abi::WEFT_CLASS_KEY)
+        | flag(spec.key && spec.tunnel.has_option(OptionKind::Key), abi::WEFT_CLASS_KEY)
         | flag(spec.clamp_mss, abi::WEFT_CLASS_CLAMP_MSS)
-}
-
-/// The programs' number of a tunnel type. Those that no program does have no class.
-fn program_tunnel(tunnel: TunnelType) -> u8 {
-    let number = match tunnel {
-        TunnelType::Geneve => abi::WEFT_GENEVE,
-        TunnelType::Gre => abi::WEFT_GRE,
-        _ => abi::WEFT_VXLAN,
-    };
-    number as u8
 }
 
 /// What programs know of all end points of a class.
@@ -147,7 +136,7 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
     let flags = class_flags(spec, local.is_ipv6());
     let mut bytes = struct_bytes!(weft_class {
         len: len as u8,
-        tunnel: program_tunnel(spec.tunnel),
+        tunnel: spec.tunnel as u8,
         flags: flags,
         ttl: ttl,
         dscp: dscp,
@@ -187,6 +176,18 @@ pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
 mod tests {
     use super::*;
     use abi::{WEFT_ENDPOINT_PRESENT as PRESENT, WEFT_ENDPOINT_RESOLVED as RESOLVED};
+    use flow::{KernelDatapath, TunnelType};
+
+    #[test]
+    fn programs_know_tunnel_types_by_their_numbers() {
+        let header = include_str!("../../../bpf/intf.h");
+        for tunnel in TunnelType::ALL {
+            let name = tunnel.name().to_uppercase();
+            let row = format!("\tWEFT_{name} = {},\n", tunnel as u8);
+            let is_known = tunnel.descriptor().kernel_datapath == KernelDatapath::EndPoints;
+            assert_eq!(header.contains(&row), is_known, "enum weft_tunnel: {row}");
+        }
+    }
 
     #[test]
     fn end_point_says_what_its_class_says() {

@@ -15,7 +15,7 @@ use super::uplink_watch::{State, UplinkWatch};
 use super::{Notice, SetupError, TICK};
 use datapath::DatapathError;
 use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
-use flow::{PortNo, TunnelType};
+use flow::PortNo;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, KernelVersion, Link, Netlink};
@@ -115,8 +115,8 @@ impl Control {
         self.workers = workers;
         let punt_tap = self.open_punt_device()?;
         let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
-        let is_vxlan = |tunnel: &TunnelConfig| tunnel.spec.tunnel == TunnelType::Vxlan;
-        if !self.can_redirect() || !underlay.tunnels.iter().any(is_vxlan) {
+        let has_gro_device = |tunnel: &TunnelConfig| tunnel.spec.tunnel.descriptor().has_gro_device;
+        if !self.can_redirect() || !underlay.tunnels.iter().any(has_gro_device) {
             // A process that did may have been killed.
             remove_gro(&self.netlink);
         }
@@ -281,7 +281,7 @@ impl Control {
 
     /// The port at which the sockets of a tunnel are, if that is another than the tunnel's own.
     fn redirect(&mut self, tunnel: &TunnelConfig) -> Option<u16> {
-        if tunnel.spec.tunnel != TunnelType::Vxlan || !self.can_redirect() {
+        if !tunnel.spec.tunnel.descriptor().has_gro_device || !self.can_redirect() {
             return None;
         }
         let programs = self.programs.as_mut()?;
@@ -309,7 +309,7 @@ impl Control {
         let Some(programs) = &mut self.programs else { return };
         let is_for = |redirect: PortRedirect| {
             let is_led = |it: &TunnelConfig| {
-                it.spec.tunnel == TunnelType::Vxlan && it.spec.port == redirect.tunnel_port
+                it.spec.tunnel.descriptor().has_gro_device && it.spec.port == redirect.tunnel_port
             };
             underlay.tunnels.iter().any(is_led)
         };

@@ -13,8 +13,8 @@ use datapath::solicit::{SolicitLimits, Solicitations};
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::Direction;
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output, PortNo,
-    TunnelInfo, TunnelType, WayBack, execute, extract,
+    Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output,
+    PortNo, TunnelInfo, WayBack, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -292,11 +292,11 @@ impl Output for Outputs {
     }
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        match outer.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => self.transmit.udp(outer, packet),
-            TunnelType::Gre => self.transmit.gre(outer, packet),
-            TunnelType::Stt => self.uplink.send_stt(outer, packet),
-            TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::NoSuchPort),
+        match outer.carrier {
+            Carrier::Udp => self.transmit.udp(outer, packet),
+            Carrier::Gre => self.transmit.gre(outer, packet),
+            Carrier::TcpShaped => self.uplink.send_stt(outer, packet),
+            Carrier::Tags => Err(DropReason::NoSuchPort),
         }
     }
 

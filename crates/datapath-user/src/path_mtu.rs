@@ -6,14 +6,13 @@
 
 use super::fast_path::PathMtu;
 use datapath::config::EndpointConfig;
-use flow::{EndpointId, TunnelSpec, TunnelType};
+use flow::{EndpointId, TunnelSpec};
 use netdev::icmp::TooBigSocket;
 use netdev::{Error, Ifindex};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use wire::Protocol;
 use wire::icmp::{Quoted, TooBig};
 
 /// How long a message counts.
@@ -113,13 +112,7 @@ impl PathMtus {
 
 /// True when the packet that a message quotes is of a tunnel of this kind.
 fn is_of(spec: &TunnelSpec, message: &TooBig, source_ports: &Range<u32>) -> bool {
-    let protocol = match spec.tunnel {
-        TunnelType::Vxlan | TunnelType::Geneve => Protocol::UDP,
-        TunnelType::Stt => Protocol::TCP,
-        TunnelType::Gre => Protocol::GRE,
-        TunnelType::Vlan | TunnelType::QinQ => return false,
-    };
-    protocol == message.protocol
+    spec.tunnel.carrier().protocol() == Some(message.protocol)
         && match message.quoted {
             Quoted::Ports { src, dst } => dst == spec.port && source_ports.contains(&src.into()),
             Quoted::Gre { .. } => true,
@@ -131,6 +124,8 @@ fn is_of(spec: &TunnelSpec, message: &TooBig, source_ports: &Range<u32>) -> bool
 mod tests {
     use super::*;
     use flow::Dscp;
+    use flow::TunnelType;
+    use wire::Protocol;
 
     fn paths() -> PathMtus {
         let mut paths = PathMtus::new(49_152..49_216);

@@ -7,8 +7,8 @@ use super::forward::Forwarder;
 use super::stt::SttReceiver;
 use datapath::config::TunnelConfig;
 use flow::{
-    Decapped, DropCounters, DropReason, EndpointId, EndpointTable, OuterIp, PortNo, TunnelInfo,
-    TunnelKey, TunnelType, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
+    Carrier, DecapOptions, Decapped, DropCounters, DropReason, EndpointId, EndpointTable,
+    OptionKind, OuterIp, PortNo, TunnelInfo, TunnelKey, TunnelType, propagate_ecn, strip_outer,
     tun_flags,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
@@ -80,20 +80,21 @@ impl Receiver {
         socket_port: Option<u16>,
     ) -> Result<Vec<Self>, Error> {
         let TunnelConfig { spec, local, .. } = tunnel;
-        let sockets: Vec<Socket> = match spec.tunnel {
-            TunnelType::Gre if punted => (0..count).map(|_| Socket::Punted).collect(),
-            TunnelType::Gre => {
+        let sockets: Vec<Socket> = match spec.tunnel.carrier() {
+            Carrier::Gre if punted => (0..count).map(|_| Socket::Punted).collect(),
+            Carrier::Gre => {
                 let filter = Filter::protocol_to(*local, PROTOCOL_GRE);
                 let options = PacketOptions::default();
                 let sockets = PacketSocket::open_group(uplink, &filter, options, count)?;
                 let heads = || vec![PacketRx::default(); BATCH];
                 sockets.into_iter().map(|socket| Socket::Gre { socket, heads: heads() }).collect()
             }
-            TunnelType::Stt => {
+            Carrier::TcpShaped => {
                 let receivers = SttReceiver::open_group(tunnel, uplink, count)?;
                 receivers.into_iter().map(|stt| Socket::Stt(Box::new(stt))).collect()
             }
-            _ => {
+            Carrier::Tags => Vec::new(),
+            Carrier::Udp => {
                 let options = UdpOptions {
                     // Trains that the kernel has joined would go round the programs, and single packets would overtake them.
                     gro: !punted,
@@ -299,30 +300,24 @@ impl Arrival {
     }
 
     fn info(&self, key: &TunnelKey) -> TunnelInfo {
-        let protocol = if self.tunnel == TunnelType::Gre { Protocol::GRE } else { Protocol::UDP };
         let outer = OuterIp {
             source: self.remote,
             destination: self.destination,
-            protocol,
+            protocol: self.tunnel.carrier().protocol().unwrap_or(Protocol::NO_NEXT_HEADER),
             traffic_class: self.traffic_class,
             ttl: self.ttl,
             dont_fragment: self.dont_fragment,
         };
         let mut info = TunnelInfo::new(self.tunnel, &outer, key);
-        if self.tunnel == TunnelType::Gre && !self.keyed {
+        if self.tunnel.has_option(OptionKind::Key) && !self.keyed {
             info.flags &= !tun_flags::KEY;
         }
         info
     }
 }
 
-fn decap(arrival: &Arrival, bytes: &[u8], is_sure: bool) -> Result<Decapped, DropReason> {
-    match arrival.tunnel {
-        TunnelType::Vxlan => decap_vxlan(bytes),
-        TunnelType::Geneve => decap_geneve(bytes),
-        TunnelType::Gre => decap_gre(bytes, arrival.keyed, is_sure),
-        TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => Err(DropReason::TunnelProtocol),
-    }
+fn decap(arrival: &Arrival, bytes: &[u8], skip_checksum: bool) -> Result<Decapped, DropReason> {
+    arrival.tunnel.decap(bytes, &DecapOptions { key: arrival.keyed, skip_checksum })
 }
 
 impl Batch {

@@ -10,7 +10,7 @@
 
 use super::fast_path::Resolved;
 use datapath::config::EndpointConfig;
-use flow::{EndpointId, NextHop, TunnelType};
+use flow::{Carrier, EndpointId, NextHop};
 use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ impl Target {
 
 /// Those of the end points to which frames leave whole; those of STT first.
 fn targets(endpoints: &[EndpointConfig], of: Whole) -> impl Iterator<Item = Target> + '_ {
-    let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel == TunnelType::Stt;
+    let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel.carrier() == Carrier::TcpShaped;
     let is_other = move |endpoint: &&EndpointConfig| {
         of == Whole::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
     };

@@ -2,7 +2,7 @@
 //! super-segment, or tagged frames on the uplink.
 
 use datapath::config::TunnelConfig;
-use flow::{DropReason, Encapsulated, TunnelType, finish_gre};
+use flow::{Carrier, DropReason, Encapsulated};
 use netdev::batch::{Messages, Pieces};
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
@@ -11,6 +11,7 @@ use netdev::{Error, Ifindex};
 use packet::{PacketBuf, SegmentChecksum, SegmentError, Segmenter};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use wire::tunnel::GrePacket;
 
 /// The outer source ports.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +41,11 @@ impl Sender {
     pub(super) fn open(tunnel: &TunnelConfig, ports: &SourcePorts) -> Result<Option<Self>, Error> {
         let TunnelConfig { spec, local, .. } = *tunnel;
         let SourcePorts { base, count } = *ports;
-        Ok(match spec.tunnel {
-            TunnelType::Gre => {
+        Ok(match spec.tunnel.carrier() {
+            Carrier::Gre => {
                 Some(Self::Gre { local, socket: Arc::new(RawIp::open(local, PROTOCOL_GRE)?) })
             }
-            TunnelType::Vxlan | TunnelType::Geneve => {
+            Carrier::Udp => {
                 let zero_checksum = !spec.checksum;
                 let options = TxOptions {
                     base_port_hint: base,
@@ -64,7 +65,7 @@ impl Sender {
                 }
                 Some(Self::Udp { local, checksum: spec.checksum, pool })
             }
-            TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => None,
+            Carrier::TcpShaped | Carrier::Tags => None,
         })
     }
 
@@ -79,11 +80,11 @@ impl Sender {
     /// True when the tunnel is sent from this. Several may be.
     pub(super) fn is_for(&self, tunnel: &TunnelConfig) -> bool {
         let TunnelConfig { spec, local: from, .. } = tunnel;
-        match (self, spec.tunnel) {
-            (Self::Udp { local, checksum, .. }, TunnelType::Vxlan | TunnelType::Geneve) => {
+        match (self, spec.tunnel.carrier()) {
+            (Self::Udp { local, checksum, .. }, Carrier::Udp) => {
                 local == from && *checksum == spec.checksum
             }
-            (Self::Gre { local, .. }, TunnelType::Gre) => local == from,
+            (Self::Gre { local, .. }, Carrier::Gre) => local == from,
             _ => false,
         }
     }
@@ -173,7 +174,8 @@ impl Transmit {
         let header_len = outer.outer_len - outer.tunnel_header;
         let sent =
             self.segmenter.segment(packet, header_len, SegmentChecksum::Complete, |segment| {
-                finish_gre(segment.header, segment.payload, segment.index as u32);
+                GrePacket::new_unchecked(segment.header)
+                    .finish_segment(segment.payload, segment.index as u32);
             });
         let tx = RawTx { dst: remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
         let result = sent.map_err(segmentation).and_then(|segments| {

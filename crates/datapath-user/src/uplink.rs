@@ -4,7 +4,7 @@ use super::restore_tag;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
 use super::transmit::refused;
 use datapath::config::{TunnelConfig, Underlay};
-use flow::{DropCounters, DropReason, Encapsulated, TagLinks, Traffic, TunnelType};
+use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, Traffic};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
@@ -49,7 +49,7 @@ pub(super) struct UplinkNeeds {
 
 impl UplinkNeeds {
     pub(super) fn of(underlay: &Underlay) -> Self {
-        let is_stt = |tunnel: &TunnelConfig| tunnel.spec.tunnel == TunnelType::Stt;
+        let is_stt = |tunnel: &TunnelConfig| tunnel.spec.tunnel.carrier() == Carrier::TcpShaped;
         Self { tags: !underlay.links.is_empty(), stt: underlay.tunnels.iter().any(is_stt) }
     }
 }

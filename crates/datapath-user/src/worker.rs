@@ -13,7 +13,7 @@ use datapath::config::{EndpointConfig, LinkConfig, Underlay};
 use datapath::megaflow::MegaflowId;
 use datapath::stats::{EndpointStats, MegaflowStats};
 use flow::{
-    DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, TunnelType, strip_outer,
+    Carrier, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, strip_outer,
 };
 use netdev::Error;
 use netdev::epoll::{Epoll, Events, Waker};
@@ -451,9 +451,9 @@ impl Worker {
         let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
         let rows = endpoints.iter().map(|(id, remote, endpoint)| {
             let (spec, local) = endpoints.class(endpoint);
-            let neighbour = match (spec.tunnel, endpoint.resolved) {
-                (TunnelType::Stt, true) => "resolved",
-                (TunnelType::Stt, false) => "unresolved",
+            let neighbour = match (spec.tunnel.carrier(), endpoint.resolved) {
+                (Carrier::TcpShaped, true) => "resolved",
+                (Carrier::TcpShaped, false) => "unresolved",
                 _ => "kernel",
             };
             EndpointStats {

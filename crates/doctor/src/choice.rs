@@ -3,7 +3,7 @@
 use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
 use crate::facts::{Features, KernelVersion, NicFacts};
-use flow::TunnelType;
+use flow::{Carrier, TunnelType};
 use network::Family;
 use serde::{Deserialize, Serialize};
 
@@ -115,15 +115,13 @@ pub fn sending(
     let sums = if family == Family::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
     let has_trains =
         kernel >= TRAINS_WITHOUT_CHECKSUM || sums.iter().any(|name| nic.features.on(name));
-    let how = match (tunnel, in_kernel) {
-        (TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre, true) => {
-            "super-packets inside the outer headers"
-        }
-        (TunnelType::Vxlan | TunnelType::Geneve, false) if has_trains => "trains of UDP datagrams",
-        (TunnelType::Vxlan | TunnelType::Geneve, false) => "one UDP datagram after the other",
-        (TunnelType::Gre, false) => "a packet for each segment",
-        (TunnelType::Stt, _) => "one TCP-shaped super-packet",
-        (TunnelType::Vlan | TunnelType::QinQ, _) => "tagged super-packets",
+    let how = match (tunnel.carrier(), in_kernel) {
+        (Carrier::Udp | Carrier::Gre, true) => "super-packets inside the outer headers",
+        (Carrier::Udp, false) if has_trains => "trains of UDP datagrams",
+        (Carrier::Udp, false) => "one UDP datagram after the other",
+        (Carrier::Gre, false) => "a packet for each segment",
+        (Carrier::TcpShaped, _) => "one TCP-shaped super-packet",
+        (Carrier::Tags, _) => "tagged super-packets",
     };
     if how.starts_with("one UDP") {
         let why = format!(
@@ -149,7 +147,7 @@ pub fn sending(
         format!("; that leaves at least {at_least:.2} of the throughput")
     });
     let stt = tunnel_support(nic, TunnelType::Stt, Outer::of(family)).segmentation;
-    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    let is_udp = tunnel.carrier() == Carrier::Udp;
     let better = match is_udp && in_software && stt.outcome == Outcome::Yes {
         true => format!("; {device} would cut those of stt"),
         false => String::new(),
@@ -161,7 +159,7 @@ pub fn sending(
 /// port (`weft-gro`).
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
     let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
-    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    let is_udp = tunnel.carrier() == Carrier::Udp;
     let (how, why) = match (gro.outcome, is_udp, is_led) {
         (Outcome::No, ..) => (SINGLE, gro.why),
         (_, false, _) => (JOINED, gro.why),

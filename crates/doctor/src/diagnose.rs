@@ -121,12 +121,7 @@ impl Scope<'_> {
             tunnel.v6 = family == network::Family::V6;
             tunnel.local = host.underlay(family);
             tunnel.remotes.clone_from(&remotes);
-            tunnel.port = match tunnel.tunnel {
-                TunnelType::Vxlan => options.vxlan.udp_port,
-                TunnelType::Geneve => options.geneve.udp_port,
-                TunnelType::Stt => options.stt.tcp_port,
-                TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ => 0,
-            };
+            tunnel.port = options.of(tunnel.tunnel).port;
         }
         received
     }

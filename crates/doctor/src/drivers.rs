@@ -1,6 +1,6 @@
 //! Properties of NIC drivers that no kernel interface reports, each with its source.
 
-use flow::TunnelType;
+use flow::{Carrier, TunnelType};
 
 /// Known properties of one driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,8 +11,8 @@ pub struct Driver {
     /// them for drivers that use its default check (`vlan_features_check`). Drivers with
     /// `passthru_features_check` get all of them.
     pub segments_two_tags: Option<bool>,
-    /// The tunnels whose inner headers receive-side scaling (RSS) hashes.
-    pub hashes_inside: &'static [TunnelType],
+    /// The carriers of the tunnels whose inner headers receive-side scaling (RSS) hashes.
+    pub hashes_inside: &'static [Carrier],
     /// The kernel source file or commit that says so.
     pub source: &'static str,
 }
@@ -20,7 +20,7 @@ pub struct Driver {
 impl Driver {
     /// True when RSS hashes the inner headers of this tunnel.
     pub fn hashes_inside(&self, tunnel: TunnelType) -> bool {
-        self.hashes_inside.contains(&tunnel)
+        self.hashes_inside.contains(&tunnel.carrier())
     }
 }
 
@@ -31,7 +31,7 @@ const fn driver(name: &'static str, segments_two_tags: bool, source: &'static st
 /// Sources are files and commits of the Linux kernel.
 pub const KNOWN: &[Driver] = &[
     Driver {
-        hashes_inside: &[TunnelType::Gre],
+        hashes_inside: &[Carrier::Gre],
         ..driver(
             "mlx5_core",
             false,

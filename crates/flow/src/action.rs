@@ -14,6 +14,13 @@ pub struct LogicalPorts {
     pub egress: PortKey,
 }
 
+impl From<LogicalPorts> for wire::tunnel::LogicalPorts {
+    fn from(ports: LogicalPorts) -> Self {
+        let ingress = ports.ingress.map_or(0, PortKey::value);
+        Self { ingress, egress: ports.egress.value() }
+    }
+}
+
 /// What a tunnel header says beside the frame it carries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelKey {

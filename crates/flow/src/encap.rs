@@ -5,26 +5,26 @@
 //! checksums of a super-packet are only known when it is cut; [`Encapsulated::finish_segment`] completes the outer header
 //! of each segment then.
 
-use crate::endpoint::options_len;
 use crate::header_template::{L3, addresses};
+use crate::tunnel::{PacketFields, stt};
 use crate::{
-    DropReason, Dscp, Endpoint, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, LogicalPorts,
-    Ttl, TunnelKey, TunnelType,
+    Carrier, DropReason, Dscp, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, Ttl,
+    TunnelKey, TunnelType,
 };
 use packet::{Checksum, GsoKind, Offload, PacketBuf, SplitLimits};
 use std::net::IpAddr;
 use wire::checksum::{self, InnerSegment, Sum};
 use wire::ecn;
 use wire::ip::Protocol;
-
-/// Bytes of the Geneve option that carries the logical ports: class 0x0102, type 0x80, one word.
-pub(crate) const LOGICAL_PORTS_OPTION_LEN: usize = 8;
+use wire::tunnel::GrePacket;
 
 /// An outer header in front of a frame: where its parts are, and how the frame was before.
 #[derive(Clone, Copy, Debug)]
 pub struct Encapsulated {
     /// The tunnel type.
     pub tunnel: TunnelType,
+    /// What carries the tunnel header.
+    pub carrier: Carrier,
     /// Bytes in front of the inner frame, from the outer Ethernet header on.
     pub outer_len: usize,
     /// Where the outer transport header begins (UDP, GRE, or the TCP-shaped header of STT).
@@ -102,8 +102,8 @@ impl Encapsulated {
     /// Not for STT, whose segments the NIC completes.
     pub fn finish_segment(&self, header: &mut [u8], payload: &[u8], index: u32) {
         set_lengths(header, header.len() + payload.len(), self.udp_header());
-        if self.tunnel == TunnelType::Gre {
-            finish_gre(&mut header[self.l4..], payload, index);
+        if self.carrier == Carrier::Gre {
+            GrePacket::new_unchecked(&mut header[self.l4..]).finish_segment(payload, index);
         } else if let (Some(udp), true) = (self.udp_header(), self.checksum) {
             header[udp + 6..udp + 8].fill(0);
             let len = header.len() - udp + payload.len();
@@ -113,28 +113,6 @@ impl Encapsulated {
         }
     }
 }
-
-/// Completes the checksum and sequence number of a packet, given from its GRE header on; `index` counts the segments of
-/// a super-packet. `header` holds at least the GRE header.
-pub fn finish_gre(header: &mut [u8], payload: &[u8], index: u32) {
-    let flags = header[0];
-    let sum_len = if flags & GRE_CHECKSUM != 0 { 4 } else { 0 };
-    if flags & GRE_SEQUENCE != 0 && index != 0 {
-        let at = 4 + sum_len + if flags & GRE_KEY != 0 { 4 } else { 0 };
-        let number =
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        header[at..at + 4].copy_from_slice(&number.wrapping_add(index).to_be_bytes());
-    }
-    if flags & GRE_CHECKSUM != 0 {
-        header[4..8].fill(0);
-        let value = Sum::of(header).bytes(payload).checksum();
-        header[4..6].copy_from_slice(&value.to_be_bytes());
-    }
-}
-
-const GRE_CHECKSUM: u8 = 0x80;
-const GRE_KEY: u8 = 0x20;
-const GRE_SEQUENCE: u8 = 0x10;
 
 fn saturating_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
@@ -172,10 +150,10 @@ impl EndpointTable {
     pub fn split_limits(&self, endpoint: EndpointId, packet: &PacketBuf) -> Option<SplitLimits> {
         let gso = packet.offload.gso?;
         let endpoint = self.get(endpoint)?;
-        if self.class(endpoint).0.tunnel != TunnelType::Stt {
+        if self.class(endpoint).0.tunnel.carrier() != Carrier::TcpShaped {
             return None;
         }
-        let max_bytes = crate::stt::max_inner_len(!is_ipv4(endpoint.template.as_bytes()));
+        let max_bytes = stt::max_inner_len(!is_ipv4(endpoint.template.as_bytes()));
         if gso.kind == GsoKind::UdpL4 {
             return Some(SplitLimits { max_segments: 1, max_bytes });
         }
@@ -219,7 +197,8 @@ impl EndpointTable {
         let spec = &class.spec;
         let outer = Encapsulated {
             tunnel: spec.tunnel,
-            outer_len: usize::from(class.layout.len) + options_len(spec, key),
+            carrier: class.layout.carrier,
+            outer_len: class.layout.outer_len(key),
             l4: class.layout.l4.into(),
             tunnel_header: class.layout.tunnel_header.into(),
             traffic_class: outer_traffic_class(spec.dscp, inner.traffic_class),
@@ -233,12 +212,14 @@ impl EndpointTable {
             inner_offload: packet.offload,
         };
         let inner_len = packet.len();
-        if spec.tunnel == TunnelType::Stt {
-            crate::stt::encap(&outer, spec, endpoint, key, packet, self.next_packet_id)?;
+        if outer.carrier == Carrier::TcpShaped {
+            stt::encap(&outer, spec, endpoint, key, packet, self.next_packet_id)?;
             self.next_packet_id = self.next_packet_id.wrapping_add(1);
         } else {
             let segments = if spec.sequence { segment_count(packet) } else { 0 };
-            outer.encap(endpoint, key, packet)?;
+            let header = outer.push_template(&endpoint.template, packet)?;
+            let fields = PacketFields { key, sequence: endpoint.next_sequence };
+            outer.tunnel.fill(&mut header[outer.tunnel_header..], &fields);
             endpoint.next_sequence = endpoint.next_sequence.wrapping_add(segments);
         }
         endpoint.tx.add(inner_len);
@@ -319,55 +300,8 @@ impl Encapsulated {
         Ok(header)
     }
 
-    /// Copies the template and fills in all but STT's parts.
-    #[inline]
-    fn encap(
-        &self,
-        endpoint: &Endpoint,
-        key: &TunnelKey,
-        packet: &mut PacketBuf,
-    ) -> Result<(), DropReason> {
-        let header = self.push_template(&endpoint.template, packet)?;
-        let vni = (key.datapath.0 << 8).to_be_bytes();
-        let tunnel = self.tunnel_header;
-        match self.tunnel {
-            TunnelType::Vxlan => header[tunnel + 4..tunnel + 8].copy_from_slice(&vni),
-            TunnelType::Geneve => {
-                header[tunnel + 4..tunnel + 8].copy_from_slice(&vni);
-                if let Some(ports) = key.ports {
-                    header[tunnel] = (LOGICAL_PORTS_OPTION_LEN / 4) as u8;
-                    header[tunnel + 1] = 0x40; // C: a critical option is present
-                    let option = &mut header[tunnel + 8..tunnel + 8 + LOGICAL_PORTS_OPTION_LEN];
-                    option[..4].copy_from_slice(&[0x01, 0x02, 0x80, 1]);
-                    option[4..].copy_from_slice(&logical_ports_word(ports).to_be_bytes());
-                }
-            }
-            TunnelType::Gre => self.fill_gre(header, endpoint, key),
-            TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => {}
-        }
-        Ok(())
-    }
-
     /// Where the outer UDP header begins, if there is one.
     fn udp_header(&self) -> Option<usize> {
-        matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve).then_some(self.l4)
+        (self.carrier == Carrier::Udp).then_some(self.l4)
     }
-
-    fn fill_gre(&self, header: &mut [u8], endpoint: &Endpoint, key: &TunnelKey) {
-        let flags = header[self.l4];
-        let mut at = self.l4 + if flags & GRE_CHECKSUM != 0 { 8 } else { 4 };
-        if flags & GRE_KEY != 0 {
-            header[at..at + 4].copy_from_slice(&key.datapath.0.to_be_bytes());
-            at += 4;
-        }
-        if flags & GRE_SEQUENCE != 0 {
-            header[at..at + 4].copy_from_slice(&endpoint.next_sequence.to_be_bytes());
-        }
-    }
-}
-
-/// Ingress port (15 bits) << 16 | egress port, as OVN's Geneve option has it.
-fn logical_ports_word(ports: LogicalPorts) -> u32 {
-    let ingress = ports.ingress.map_or(0, crate::PortKey::value) & 0x7fff;
-    u32::from(ingress) << 16 | u32::from(ports.egress.value())
 }

@@ -3,12 +3,11 @@
 //! The outer header of an end point is built once, as a [`HeaderTemplate`]. Encapsulation copies it and fills in lengths,
 //! traffic class, TTL, entropy, key and checksums; see `encap`.
 
-use crate::encap::LOGICAL_PORTS_OPTION_LEN;
 use crate::header_template::{HeaderTemplate, L3, addresses};
-use crate::{DropReason, EndpointId, EntropySeed, TunnelKey, TunnelType};
+use crate::{Carrier, DropReason, EndpointId, EntropySeed, TunnelKey, TunnelSettings, TunnelType};
 use ahash::HashMap;
 use std::net::IpAddr;
-use wire::MacAddr;
+use wire::{MacAddr, ipv4, ipv6};
 
 /// The outer DSCP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -63,6 +62,24 @@ pub struct TunnelSpec {
     pub clamp_mss: bool,
 }
 
+impl TunnelSpec {
+    /// A tunnel with these settings on an Ethernet underlay. A UDP checksum that the settings
+    /// leave to the host is not sent.
+    pub fn new(tunnel: TunnelType, settings: &TunnelSettings) -> Self {
+        Self {
+            tunnel,
+            port: settings.port,
+            checksum: settings.checksum.unwrap_or(false),
+            ttl: settings.ttl,
+            dscp: settings.dscp,
+            key: settings.key,
+            sequence: settings.sequence,
+            path_mtu_bytes: 1500,
+            clamp_mss: false,
+        }
+    }
+}
+
 /// The Ethernet addresses toward an end point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextHop {
@@ -74,12 +91,6 @@ pub struct NextHop {
 
 /// The least MTU that a path may be found to have: what every host of IPv4 can put together (RFC 1122 section 3.3.2).
 const MIN_PATH_MTU: u16 = 576;
-
-/// Bytes of options in the tunnel header.
-pub(crate) fn options_len(spec: &TunnelSpec, key: &TunnelKey) -> usize {
-    let has_options = spec.tunnel == TunnelType::Geneve && key.ports.is_some();
-    if has_options { LOGICAL_PORTS_OPTION_LEN } else { 0 }
-}
 
 /// One remote end point of one tunnel type.
 #[derive(Debug)]
@@ -146,32 +157,38 @@ impl std::ops::AddAssign for Traffic {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) ipv4: bool,
-    /// The outer transport header.
+    pub(crate) carrier: Carrier,
+    /// Offset of the outer transport header.
     pub(crate) l4: u8,
-    /// The tunnel header.
+    /// Offset of the tunnel header.
     pub(crate) tunnel_header: u8,
     /// Bytes of the template.
     pub(crate) len: u8,
+    /// Bytes that the logical ports add.
+    logical_ports_len: u8,
 }
 
 impl Layout {
     pub(crate) fn new(spec: &TunnelSpec, ipv4: bool) -> Self {
-        let l4 = L3 + if ipv4 { 20 } else { 40 };
-        let (transport_len, tunnel_len) = match spec.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => (8, 8),
-            TunnelType::Stt => (20, wire::tunnel::stt::FRAME_HEADER_LEN),
-            _ => {
-                let optional = [spec.checksum, spec.key, spec.sequence];
-                (0, 4 + 4 * optional.iter().filter(|&&present| present).count())
-            }
-        };
-        let tunnel_header = l4 + transport_len;
+        let descriptor = spec.tunnel.descriptor();
+        let l4 = L3 + if ipv4 { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
+        let tunnel_header = l4 + descriptor.carrier.header_len();
+        let header_len = descriptor.header.with_fields(spec.checksum, spec.key, spec.sequence);
         Self {
             ipv4,
+            carrier: descriptor.carrier,
             l4: l4 as u8,
             tunnel_header: tunnel_header as u8,
-            len: (tunnel_header + tunnel_len) as u8,
+            len: (tunnel_header + header_len) as u8,
+            logical_ports_len: descriptor.header.logical_ports,
         }
+    }
+
+    /// Bytes of the outer header of a packet with this key.
+    #[inline]
+    pub(crate) fn outer_len(&self, key: &TunnelKey) -> usize {
+        let ports = if key.ports.is_some() { self.logical_ports_len } else { 0 };
+        usize::from(self.len) + usize::from(ports)
     }
 }
 
@@ -390,10 +407,10 @@ impl EndpointTable {
     ) -> Result<Option<PathLimit>, DropReason> {
         let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
         let Class { spec, layout, .. } = &self.classes[usize::from(endpoint.class)];
-        if spec.tunnel == TunnelType::Stt {
+        if layout.carrier == Carrier::TcpShaped {
             return Ok(None);
         }
-        let overhead = usize::from(layout.len) + options_len(spec, key) - L3;
+        let overhead = layout.outer_len(key) - L3;
         let max_frame_len = usize::from(endpoint.path_mtu_bytes(spec)).saturating_sub(overhead);
         Ok(Some(PathLimit { max_frame_len, clamp_mss: spec.clamp_mss }))
     }

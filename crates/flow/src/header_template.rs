@@ -2,8 +2,12 @@
 //! with everything in place that is the same for all packets.
 
 use crate::endpoint::Layout;
-use crate::{NextHop, TunnelSpec, TunnelType};
+use crate::{NextHop, TunnelSpec};
 use std::net::IpAddr;
+use wire::{
+    EtherType, EthernetPacket, EthernetRepr, Ipv4Options, Ipv4Packet, Ipv4Repr, Ipv6Packet,
+    Ipv6Repr, MacAddr, Protocol,
+};
 
 /// The longest header: Ethernet, IPv6, TCP-shaped segment header, STT header.
 const TEMPLATE_MAX: usize = 14 + 40 + 20 + 18;
@@ -28,78 +32,19 @@ impl HeaderTemplate {
         remote: IpAddr,
         next_hop: Option<NextHop>,
     ) -> Self {
+        let layout = Layout::new(spec, local.is_ipv4());
         let mut bytes = [0; TEMPLATE_MAX];
-        let protocol = match spec.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => 17,
-            TunnelType::Stt => 6,
-            _ => 47,
-        };
-        if let Some(next_hop) = next_hop {
-            bytes[0..6].copy_from_slice(&next_hop.destination.0);
-            bytes[6..12].copy_from_slice(&next_hop.source.0);
-        }
-        let l4 = Self::build_ip(&mut bytes, local, remote, protocol);
-        match spec.tunnel {
-            TunnelType::Vxlan => {
-                bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
-                bytes[l4 + 8] = 0x08; // the I flag
-            }
-            TunnelType::Geneve => {
-                bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
-                bytes[l4 + 10..l4 + 12].copy_from_slice(&0x6558_u16.to_be_bytes());
-            }
-            TunnelType::Gre => {
-                let flag = |present, bit| if present { bit } else { 0 };
-                bytes[l4] =
-                    flag(spec.checksum, 0x80) | flag(spec.key, 0x20) | flag(spec.sequence, 0x10);
-                bytes[l4 + 2..l4 + 4].copy_from_slice(&0x6558_u16.to_be_bytes());
-            }
-            TunnelType::Stt => {
-                bytes[l4 + 2..l4 + 4].copy_from_slice(&spec.port.to_be_bytes());
-                bytes[l4 + 12] = 5 << 4;
-                bytes[l4 + 13] = 0x18; // ACK and PSH
-                bytes[l4 + 14..l4 + 16].fill(0xff); // window
-            }
-            TunnelType::Vlan | TunnelType::QinQ => {}
-        }
-        let len = Layout::new(spec, local.is_ipv4()).len;
-        bytes.rotate_right(TEMPLATE_MAX - usize::from(len));
-        Self { bytes, len }
-    }
-
-    /// Writes the IP header and returns where it ends.
-    fn build_ip(
-        bytes: &mut [u8; TEMPLATE_MAX],
-        local: IpAddr,
-        remote: IpAddr,
-        protocol: u8,
-    ) -> usize {
-        match (local, remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                bytes[12..14].copy_from_slice(&0x0800_u16.to_be_bytes());
-                bytes[L3] = 0x45;
-                bytes[L3 + 6] = 0x40; // don't fragment
-                bytes[L3 + 9] = protocol;
-                bytes[L3 + 12..L3 + 16].copy_from_slice(&local.octets());
-                bytes[L3 + 16..L3 + 20].copy_from_slice(&remote.octets());
-                // Of the header without length, traffic class and TTL; encapsulation adds theirs.
-                let sum = wire::checksum::checksum(&bytes[L3..L3 + 20]);
-                bytes[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
-                L3 + 20
-            }
-            (local, remote) => {
-                let octets = |address| match address {
-                    IpAddr::V4(v4) => std::net::Ipv4Addr::to_ipv6_mapped(&v4).octets(),
-                    IpAddr::V6(v6) => v6.octets(),
-                };
-                bytes[12..14].copy_from_slice(&0x86dd_u16.to_be_bytes());
-                bytes[L3] = 0x60;
-                bytes[L3 + 6] = protocol;
-                bytes[L3 + 8..L3 + 24].copy_from_slice(&octets(local));
-                bytes[L3 + 24..L3 + 40].copy_from_slice(&octets(remote));
-                L3 + 40
-            }
-        }
+        let header = &mut bytes[TEMPLATE_MAX - usize::from(layout.len)..];
+        let (ethernet, rest) = header.split_at_mut(L3);
+        let (ip, transport) = rest.split_at_mut(usize::from(layout.l4) - L3);
+        let unknown = NextHop { source: MacAddr([0; 6]), destination: MacAddr([0; 6]) };
+        let next_hop = next_hop.unwrap_or(unknown);
+        let ethertype = if layout.ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        EthernetRepr { dst: next_hop.destination, src: next_hop.source, ethertype }
+            .emit(&mut EthernetPacket::new_unchecked(ethernet));
+        emit_ip(ip, spec.tunnel.carrier().protocol(), local, remote);
+        spec.tunnel.write_template(spec, transport);
+        Self { bytes, len: layout.len }
     }
 
     /// The header's bytes.
@@ -114,6 +59,49 @@ impl HeaderTemplate {
     /// The header at the end of an array, and how many bytes of it count.
     pub(crate) fn array(&self) -> (&[u8; TEMPLATE_MAX], usize) {
         (&self.bytes, self.len.into())
+    }
+}
+
+/// Writes an IP header whose total or payload length, traffic class and TTL are 0, and IPv4's
+/// checksum over that: encapsulation adds what it fills in.
+fn emit_ip(header: &mut [u8], protocol: Option<Protocol>, local: IpAddr, remote: IpAddr) {
+    let protocol = protocol.unwrap_or(Protocol::NO_NEXT_HEADER);
+    match (local, remote) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let repr = Ipv4Repr {
+                tos: 0,
+                payload_len: 0,
+                ident: 0,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset_bytes: 0,
+                ttl: 0,
+                protocol,
+                src,
+                dst,
+                options: Ipv4Options::default(),
+            };
+            let mut packet = Ipv4Packet::new_unchecked(header);
+            repr.emit(&mut packet);
+            packet.set_total_len(0);
+            packet.fill_checksum();
+        }
+        (local, remote) => {
+            let v6 = |address| match address {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            let repr = Ipv6Repr {
+                traffic_class: 0,
+                flow_label: 0,
+                payload_len: 0,
+                next_header: protocol,
+                hop_limit: 0,
+                src: v6(local),
+                dst: v6(remote),
+            };
+            repr.emit(&mut Ipv6Packet::new_unchecked(header));
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Identifiers. Each is its own type so that a port number never stands where a port key belongs.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// A port of one host's datapath: a VIF or the uplink. Local to the host; never on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -42,68 +41,6 @@ impl PortKey {
     /// True for a multicast group rather than a single port.
     pub const fn is_group(self) -> bool {
         self.0 > Self::MAX_PORT
-    }
-}
-
-/// How frames travel between hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum TunnelType {
-    /// VXLAN, RFC 7348.
-    Vxlan,
-    /// Geneve, RFC 8926.
-    Geneve,
-    /// GRE with Transparent Ethernet Bridging, RFC 2784 and 2890.
-    Gre,
-    /// STT, draft-davie-stt.
-    Stt,
-    /// One 802.1Q tag on the uplink.
-    Vlan,
-    /// Two tags on the uplink, IEEE 802.1ad.
-    QinQ,
-}
-
-impl TunnelType {
-    /// All six, in the order in which they are listed everywhere.
-    pub const ALL: [Self; 6] =
-        [Self::Vxlan, Self::Geneve, Self::Gre, Self::Stt, Self::Vlan, Self::QinQ];
-
-    /// The name in configuration files and output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vxlan => "vxlan",
-            Self::Geneve => "geneve",
-            Self::Gre => "gre",
-            Self::Stt => "stt",
-            Self::Vlan => "vlan",
-            Self::QinQ => "qinq",
-        }
-    }
-
-    /// True for the types with an outer IP header, hence with remote end points; VLAN and QinQ have none.
-    pub const fn has_endpoints(self) -> bool {
-        !matches!(self, Self::Vlan | Self::QinQ)
-    }
-}
-
-impl fmt::Display for TunnelType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A text that names no tunnel type.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("unknown tunnel type `{0}`: expected vxlan, geneve, gre, stt, vlan or qinq")]
-pub struct UnknownTunnelType(pub String);
-
-impl FromStr for TunnelType {
-    type Err = UnknownTunnelType;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|t| t.name() == text)
-            .ok_or_else(|| UnknownTunnelType(text.to_owned()))
     }
 }
 

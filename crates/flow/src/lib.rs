@@ -23,17 +23,15 @@ mod reply;
 mod rewrite;
 mod send;
 mod show;
-mod stt;
 mod tag_link;
 mod too_big;
+mod tunnel;
 mod tunnel_info;
 
 pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, Verdict};
-pub use decap::{
-    Decapped, OuterIp, decap_geneve, decap_gre, decap_vxlan, propagate_ecn, strip_outer,
-};
+pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
-pub use encap::{Encapsulated, finish_gre};
+pub use encap::Encapsulated;
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, NextHop, Traffic, Ttl, TunnelSpec,
 };
@@ -41,15 +39,20 @@ pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
 pub use header_template::HeaderTemplate;
-pub use id::{DatapathKey, EndpointId, PortKey, PortNo, TunnelType};
+pub use id::{DatapathKey, EndpointId, PortKey, PortNo};
 pub use inner::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_step::KeyStep;
 pub use mss::clamp_mss;
 pub use show::{Notation, ShowActions, ShowMasked, ShowValue};
-pub use stt::{SttSegment, decap_stt, strip_stt_segment};
 pub use tag_link::{TagLink, TagLinks};
 pub use too_big::{WayBack, too_big};
+pub use tunnel::stt::{SttSegment, decap_stt, strip_stt_segment};
+pub use tunnel::{
+    Carrier, DecapOptions, DeviceOffloads, HeaderLen, KernelDatapath, LogicalPortsField, NetworkId,
+    OptionKind, TSO, TSO6, TunnelDescriptor, TunnelOption, TunnelSettings, TunnelType,
+    UnknownTunnelType,
+};
 pub use tunnel_info::{
     TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions, tun_flags,
 };

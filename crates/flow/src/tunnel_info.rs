@@ -1,7 +1,8 @@
 //! What a key says of the tunnel that a frame came by: [`TunnelInfo`], and [`TlvMap`], which gives Geneve options their
 //! fields.
 
-use crate::{Field, FlowKey, LogicalPorts, OuterIp, PortKey, TagLink, TunnelKey, TunnelType, stt};
+use crate::tunnel::{LogicalPortsField, stt};
+use crate::{Field, FlowKey, LogicalPorts, OuterIp, TagLink, TunnelKey, TunnelType};
 use std::net::{IpAddr, Ipv4Addr};
 use wire::tunnel::geneve::LogicalPorts as WirePorts;
 use wire::tunnel::geneve::{CLASS_OVN, GeneveOption, GeneveOptions, TYPE_LOGICAL_PORTS};
@@ -86,11 +87,12 @@ impl TunnelInfo {
     /// STT are part of the context. `key` is there but for GRE without one: clear [`tun_flags::KEY`] then. Nobody says
     /// whether there was a checksum: [`tun_flags::CSUM`] is not set.
     pub fn new(tunnel: TunnelType, outer: &OuterIp, key: &TunnelKey) -> Self {
-        let ports = key.ports.filter(|_| tunnel == TunnelType::Geneve);
+        let field = tunnel.descriptor().logical_ports;
+        let ports = key.ports.filter(|_| field == LogicalPortsField::GeneveOption);
         let options = ports.map_or_else(TunnelOptions::default, logical_ports);
         Self {
-            id: match tunnel {
-                TunnelType::Stt => stt::context(key),
+            id: match field {
+                LogicalPortsField::SttContext => stt::context(key),
                 _ => key.datapath.0.into(),
             },
             source: outer.source,
@@ -136,9 +138,7 @@ impl TunnelInfo {
 
 /// OVN's option: ingress in bits 16 to 30, egress in bits 0 to 15.
 fn logical_ports(ports: LogicalPorts) -> TunnelOptions {
-    let ingress = ports.ingress.map_or(0, PortKey::value);
-    let wire = WirePorts { ingress, egress: ports.egress.value() };
-    let value = u32::from_be_bytes(wire.to_bytes()).into();
+    let value = u32::from_be_bytes(WirePorts::from(ports).to_bytes()).into();
     TunnelOptions { values: [value, 0, 0, 0], present: 1 }
 }
 

@@ -2,13 +2,24 @@
 
 mod common;
 
-use common::{key, spec, table, tcp_frame};
+use common::{KEYED, key, spec, table, tcp_frame};
 use flow::{
-    DropReason, TunnelType, decap_geneve, decap_gre, decap_stt, decap_vxlan, propagate_ecn,
-    strip_stt_segment,
+    DecapOptions, Decapped, DropReason, TunnelType, decap_stt, propagate_ecn, strip_stt_segment,
 };
 use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
+
+fn vxlan(bytes: &[u8]) -> Result<Decapped, DropReason> {
+    TunnelType::Vxlan.decap(bytes, &KEYED)
+}
+
+fn geneve(bytes: &[u8]) -> Result<Decapped, DropReason> {
+    TunnelType::Geneve.decap(bytes, &KEYED)
+}
+
+fn gre(bytes: &[u8], key: bool, skip_checksum: bool) -> Result<Decapped, DropReason> {
+    TunnelType::Gre.decap(bytes, &DecapOptions { key, skip_checksum })
+}
 
 /// A tunnelled frame from its tunnel header on (for STT: from the outer Ethernet header on).
 fn tunnelled(tunnel: TunnelType) -> Vec<u8> {
@@ -28,7 +39,7 @@ fn truncation_is_refused_at_every_byte_of_the_headers() {
     let inner = 14;
     for (tunnel, header) in [(TunnelType::Vxlan, 8), (TunnelType::Geneve, 16)] {
         let bytes = tunnelled(tunnel);
-        let decap = if tunnel == TunnelType::Vxlan { decap_vxlan } else { decap_geneve };
+        let decap = |bytes: &[u8]| tunnel.decap(bytes, &KEYED);
         for len in 0..header + inner {
             assert!(decap(&bytes[..len]).is_err(), "{tunnel} {len}");
         }
@@ -37,7 +48,7 @@ fn truncation_is_refused_at_every_byte_of_the_headers() {
     let bytes = tunnelled(TunnelType::Gre);
     for len in 0..bytes.len() {
         // The checksum covers everything: a cut at any byte is seen.
-        assert!(decap_gre(&bytes[..len], true, false).is_err(), "gre {len}");
+        assert!(gre(&bytes[..len], true, false).is_err(), "gre {len}");
     }
     let bytes = tunnelled(TunnelType::Stt);
     for len in 0..bytes.len() {
@@ -61,9 +72,9 @@ fn truncation_is_refused_at_every_byte_of_the_headers() {
 fn vxlan_demands_the_i_flag_and_ignores_reserved_bits() {
     let mut bytes = tunnelled(TunnelType::Vxlan);
     (bytes[0], bytes[1], bytes[7]) = (0xff, 0xff, 0xff);
-    assert_eq!(decap_vxlan(&bytes).map(|d| d.key), Ok(key(TunnelType::Vxlan)));
+    assert_eq!(vxlan(&bytes).map(|d| d.key), Ok(key(TunnelType::Vxlan)));
     bytes[0] = 0xf7;
-    assert_eq!(decap_vxlan(&bytes), Err(DropReason::VxlanNoVni));
+    assert_eq!(vxlan(&bytes), Err(DropReason::VxlanNoVni));
 }
 
 #[test]
@@ -72,7 +83,7 @@ fn geneve_refuses_control_packets_and_unknown_critical_options() {
     let altered = |at: usize, value: u8| {
         let mut bytes = good.clone();
         bytes[at] = value;
-        decap_geneve(&bytes)
+        geneve(&bytes)
     };
     assert_eq!(altered(1, 0xc0), Err(DropReason::GeneveControl));
     assert_eq!(altered(0, 0x42), Err(DropReason::MalformedTunnel), "version 1");
@@ -81,25 +92,25 @@ fn geneve_refuses_control_packets_and_unknown_critical_options() {
     // The same unknown option, not critical, passes; the logical ports are then unknown.
     let mut bytes = good.clone();
     (bytes[1], bytes[8], bytes[10]) = (0, 0x7f, 0x01);
-    assert_eq!(decap_geneve(&bytes).map(|d| d.key.ports), Ok(None));
+    assert_eq!(geneve(&bytes).map(|d| d.key.ports), Ok(None));
     // An egress port of 0 names no port.
     let mut bytes = good;
     (bytes[14], bytes[15]) = (0, 0);
-    assert_eq!(decap_geneve(&bytes), Err(DropReason::UnknownLogicalPort));
+    assert_eq!(geneve(&bytes), Err(DropReason::UnknownLogicalPort));
 }
 
 #[test]
 fn gre_demands_its_key_where_keyed_and_none_where_not() {
     let keyed = tunnelled(TunnelType::Gre);
-    assert_eq!(decap_gre(&keyed, false, false), Err(DropReason::UnknownDatapath));
+    assert_eq!(gre(&keyed, false, false), Err(DropReason::UnknownDatapath));
     let mut corrupt = keyed.clone();
     *corrupt.last_mut().unwrap() ^= 1;
-    assert_eq!(decap_gre(&corrupt, true, false), Err(DropReason::GreChecksum));
+    assert_eq!(gre(&corrupt, true, false), Err(DropReason::GreChecksum));
     let plain = [&[0, 0, 0x65, 0x58][..], tcp_frame(64).head()].concat();
-    assert_eq!(decap_gre(&plain, true, false), Err(DropReason::GreNoKey));
-    assert_eq!(decap_gre(&plain, false, false).map(|d| d.inner), Ok(4));
+    assert_eq!(gre(&plain, true, false), Err(DropReason::GreNoKey));
+    assert_eq!(gre(&plain, false, false).map(|d| d.inner), Ok(4));
     let ip = [&[0, 0, 0x08, 0x00][..], &[0; 64]].concat();
-    assert_eq!(decap_gre(&ip, false, false), Err(DropReason::TunnelProtocol));
+    assert_eq!(gre(&ip, false, false), Err(DropReason::TunnelProtocol));
 }
 
 #[test]
@@ -152,9 +163,9 @@ fn congestion_is_carried_inward_or_the_packet_dropped() {
 proptest! {
     #[test]
     fn decapsulators_never_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), keyed: bool) {
-        let _ = decap_vxlan(&bytes);
-        let _ = decap_geneve(&bytes);
-        let _ = decap_gre(&bytes, keyed, false);
+        let _ = vxlan(&bytes);
+        let _ = geneve(&bytes);
+        let _ = gre(&bytes, keyed, false);
         let _ = strip_stt_segment(&mut PacketBuf::from_bytes(&bytes));
         let _ = decap_stt(&mut PacketBuf::from_bytes(&bytes));
     }
@@ -171,9 +182,9 @@ proptest! {
             bytes[at] = value;
         }
         let decapped = match tunnel {
-            TunnelType::Vxlan => decap_vxlan(&bytes),
-            TunnelType::Geneve => decap_geneve(&bytes),
-            TunnelType::Gre => decap_gre(&bytes, true, false),
+            TunnelType::Vxlan => vxlan(&bytes),
+            TunnelType::Geneve => geneve(&bytes),
+            TunnelType::Gre => gre(&bytes, true, false),
             _ => {
                 let mut packet = PacketBuf::from_bytes(&bytes);
                 packet.offload.checksum = Checksum::Verified;

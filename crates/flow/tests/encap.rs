@@ -2,27 +2,26 @@
 
 mod common;
 
-use common::{GUEST_A, GUEST_B, NEXT_HOP, addresses, key, spec, super_packet, table, tcp_frame};
+use common::{
+    GUEST_A, GUEST_B, KEYED, NEXT_HOP, addresses, key, spec, super_packet, table, tcp_frame,
+};
 use flow::{
-    DropReason, Dscp, Encapsulated, EntropySeed, InnerFlow, Ttl, TunnelKey, TunnelType,
-    decap_geneve, decap_gre, decap_stt, decap_vxlan, strip_stt_segment,
+    Carrier, DropReason, Dscp, Encapsulated, EntropySeed, InnerFlow, Ttl, TunnelKey, TunnelType,
+    decap_stt, strip_stt_segment,
 };
 use packet::{Checksum, GsoKind, PacketBuf, SegmentChecksum, Segmenter, complete_checksum};
 use wire::checksum::Sum;
-use wire::{EtherType, EthernetPacket, Ipv4Packet, Ipv6Packet, Protocol};
+use wire::{EtherType, EthernetPacket, Ipv4Packet, Ipv6Packet};
 
-const IP_TUNNELS: [TunnelType; 4] =
-    [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
+fn ip_tunnels() -> Vec<TunnelType> {
+    TunnelType::ALL.into_iter().filter(|tunnel| tunnel.has_endpoints()).collect()
+}
 
 /// Outer transport bytes, after checking everything up to there.
 fn check_outer_ip(frame: &[u8], tunnel: TunnelType, ipv6: bool) -> Vec<u8> {
     let ethernet = EthernetPacket::new_checked(frame).unwrap();
     assert_eq!((ethernet.dst(), ethernet.src()), (NEXT_HOP.destination, NEXT_HOP.source));
-    let protocol = match tunnel {
-        TunnelType::Gre => Protocol::GRE,
-        TunnelType::Stt => Protocol::TCP,
-        _ => Protocol::UDP,
-    };
+    let protocol = tunnel.carrier().protocol().unwrap();
     let (local, remote) = addresses(ipv6);
     if ipv6 {
         let ip = Ipv6Packet::new_checked(ethernet.payload()).unwrap();
@@ -73,7 +72,7 @@ fn decapsulate(
     packet: &PacketBuf,
 ) -> (TunnelKey, PacketBuf) {
     let mut packet = packet.clone();
-    if tunnel == TunnelType::Stt {
+    if tunnel.carrier() == Carrier::TcpShaped {
         let segment = strip_stt_segment(&mut packet).unwrap();
         assert_eq!((segment.place.offset, usize::from(segment.place.total)), (0, packet.len()));
         assert_eq!((segment.key.src, segment.key.dst), addresses(ipv6));
@@ -81,26 +80,21 @@ fn decapsulate(
         return (key, packet);
     }
     packet.pull_front(outer.tunnel_header);
-    let decapped = match tunnel {
-        TunnelType::Vxlan => decap_vxlan(packet.head()),
-        TunnelType::Geneve => decap_geneve(packet.head()),
-        _ => decap_gre(packet.head(), true, false),
-    }
-    .unwrap();
+    let decapped = tunnel.decap(packet.head(), &KEYED).unwrap();
     packet.pull_front(decapped.inner);
     (decapped.key, packet)
 }
 
 #[test]
 fn outer_headers_are_complete_when_a_frame_is_encapsulated() {
-    for (tunnel, ipv6) in IP_TUNNELS.into_iter().flat_map(|t| [(t, false), (t, true)]) {
+    for (tunnel, ipv6) in ip_tunnels().into_iter().flat_map(|t| [(t, false), (t, true)]) {
         let (mut endpoints, id) = table(&spec(tunnel), ipv6);
         let mut packet = tcp_frame(333);
         let before = (packet.to_vec(), packet.offload);
         let outer = endpoints.encap(id, &key(tunnel), &mut packet).unwrap();
         outer.finish(&mut packet);
         let transport = check_outer_ip(packet.head(), tunnel, ipv6);
-        if matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve) {
+        if tunnel.carrier() == Carrier::Udp {
             // The inner checksum is completed last, as a device would; only then does the outer one verify.
             let mut sent = packet.clone();
             complete_checksum(&mut sent).unwrap();
@@ -289,7 +283,7 @@ fn outer_ttl_is_that_of_the_inner_packet_when_it_is_to_be_inherited() {
     let arp =
         || PacketBuf::from_bytes(&[[0xff; 6].as_slice(), &GUEST_A.0, &[8, 6], &[0; 46]].concat());
     for (tunnel, ipv6) in
-        IP_TUNNELS.into_iter().flat_map(|tunnel| [(tunnel, false), (tunnel, true)])
+        ip_tunnels().into_iter().flat_map(|tunnel| [(tunnel, false), (tunnel, true)])
     {
         let inherit = flow::TunnelSpec { ttl: Ttl::Inherit, ..spec(tunnel) };
         let fixed = flow::TunnelSpec { ttl: Ttl::Fixed(9), ..spec(tunnel) };
@@ -319,7 +313,7 @@ fn outer_ttl_is_that_of_the_inner_packet_when_it_is_to_be_inherited() {
 
 #[test]
 fn encap_is_refused_when_headroom_is_short() {
-    for tunnel in IP_TUNNELS {
+    for tunnel in ip_tunnels() {
         let (mut endpoints, id) = table(&spec(tunnel), false);
         let mut packet = PacketBuf::with_capacity(20, 60);
         packet.set_len(60);

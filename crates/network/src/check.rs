@@ -9,11 +9,11 @@ use crate::reach::Reach;
 use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
 use crate::section::Sited;
 use crate::{
-    Family, HostIndex, IpNet, Line, LogicalSwitch, Network, Segment, ServiceTpid, TunnelOptions,
-    overhead_bytes,
+    Family, HostIndex, IpNet, Line, LogicalSwitch, Network, Segment, TunnelOptions, overhead_bytes,
 };
-use flow::TunnelType;
+use flow::{Carrier, NetworkId, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
+use wire::EtherType;
 
 /// The MTU of the underlay unless given: that of Ethernet.
 const DEFAULT_UNDERLAY_MTU: u16 = 1500;
@@ -39,7 +39,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     } = draft;
     unique_segments(report, &switches);
     distinct_tags(report, &options.options, &switches);
-    distinct_udp_ports(report, &options, &switches);
+    distinct_ports(report, &options, &switches);
     let port_groups = acl::port_groups(report, &sets, &switches);
     let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
     let routers = router::routers(report, &switches, routers);
@@ -126,8 +126,8 @@ fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
                 )
             }
             Segment::Unkeyed => format!(
-                "gre without key carries one logical switch, and that is the one in line {line}; set \
-                 key = true in [tunnel_options.gre]"
+                "{tunnel} without key carries one logical switch, and that is the one in line {line}; set \
+                 key = true in [tunnel_options.{tunnel}]"
             ),
         };
         report.error(at, message);
@@ -137,10 +137,14 @@ fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
 /// With 0x8100 as the outer tag of QinQ, a guest of a VLAN switch could put a tag into its frames and so speak
 /// in a QinQ switch with the same outer VLAN.
 fn distinct_tags(report: &mut Report<'_>, options: &TunnelOptions, switches: &[SwitchDraft]) {
-    if options.qinq.s_tpid != ServiceTpid::Dot1q {
+    let segments = || switches.iter().filter_map(|switch| switch.segment);
+    let pair_types = TunnelType::ALL.into_iter().filter(|tunnel| {
+        let is_pair = tunnel.descriptor().network_id == NetworkId::VlanPair;
+        is_pair && options.of(*tunnel).service_tpid == EtherType::VLAN
+    });
+    if pair_types.count() == 0 {
         return;
     }
-    let segments = || switches.iter().filter_map(|switch| switch.segment);
     let mut vlans = Unique::new();
     for Sited { value, at } in segments() {
         if let Segment::Vlan(vlan) = value {
@@ -160,19 +164,29 @@ fn distinct_tags(report: &mut Report<'_>, options: &TunnelOptions, switches: &[S
     }
 }
 
-/// VXLAN and Geneve, when both are in use, need a UDP port each: nothing else tells them apart.
-fn distinct_udp_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[SwitchDraft]) {
-    let used = |tunnel| switches.iter().any(|switch| switch.tunnel == Some(tunnel));
-    let port = draft.options.vxlan.udp_port;
-    if port != draft.options.geneve.udp_port
-        || !used(TunnelType::Vxlan)
-        || !used(TunnelType::Geneve)
-    {
-        return;
-    }
-    // The defaults differ, so at least one is given; the later one is the mistake.
-    if let Some(at) = draft.vxlan_port_at.max(draft.geneve_port_at) {
-        report.error(at, format!("vxlan and geneve both use UDP port {port}; give each its own"));
+/// Two types in use that have the same carrier need a port each: nothing else tells them apart.
+fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[SwitchDraft]) {
+    let is_used = |tunnel| switches.iter().any(|switch| switch.tunnel == Some(tunnel));
+    let used: Vec<_> = TunnelType::ALL.into_iter().filter(|tunnel| is_used(*tunnel)).collect();
+    for (index, &one) in used.iter().enumerate() {
+        for &other in &used[index + 1..] {
+            let port = draft.options.of(one).port;
+            if one.carrier() != other.carrier() || port != draft.options.of(other).port {
+                continue;
+            }
+            let protocol = match one.carrier() {
+                Carrier::Udp => "UDP",
+                Carrier::TcpShaped => "TCP",
+                Carrier::Gre | Carrier::Tags => continue,
+            };
+            // The defaults differ, so at least one is given; the later one is the mistake.
+            if let Some(at) = draft.port_at.get(&one).max(draft.port_at.get(&other)) {
+                report.error(
+                    *at,
+                    format!("{one} and {other} both use {protocol} port {port}; give each its own"),
+                );
+            }
+        }
     }
 }
 
@@ -234,7 +248,7 @@ fn groups_of_family(
     switches: &[SwitchDraft],
 ) {
     let own = switches.iter().filter_map(|switch| switch.group);
-    let mut groups: Vec<_> = draft.vxlan_group.into_iter().chain(own).collect();
+    let mut groups: Vec<_> = draft.groups.values().copied().chain(own).collect();
     groups.sort_by_key(|group| group.at);
     // Switches that say none have that of the options.
     groups.dedup_by_key(|group| group.at);
@@ -406,7 +420,7 @@ impl Underlay {
     /// overhead pays with a second segment.
     fn mtu_limits(&self, tunnel: TunnelType) -> (u16, u16) {
         let overhead = self.overhead(tunnel);
-        if tunnel == TunnelType::Stt {
+        if tunnel.carrier() == Carrier::TcpShaped {
             let max = MAX_STT_PACKET - overhead;
             (max, self.mtu.min(max))
         } else {
@@ -421,7 +435,7 @@ impl Underlay {
 
     fn does_not_fit(&self, tunnel: TunnelType, mtu: u16, max: u16) -> String {
         let added = self.added(tunnel);
-        if tunnel == TunnelType::Stt {
+        if tunnel.carrier() == Carrier::TcpShaped {
             format!(
                 "guest MTU {mtu} + {added} does not fit STT's largest packet, {MAX_STT_PACKET} bytes; at most {max}"
             )

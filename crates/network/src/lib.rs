@@ -30,17 +30,16 @@ mod suggest;
 
 pub use ::ipnet::IpNet;
 pub use errors::{Errors, Position, Problem};
-pub use flow::{DatapathKey, PortKey, Ttl, TunnelType};
+pub use flow::{
+    Carrier, DatapathKey, Dscp, KernelDatapath, NetworkId, PortKey, Ttl, TunnelSettings, TunnelType,
+};
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
     Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, Line, LogicalRouter,
     LogicalSwitch, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort,
     Segment, SwitchIndex,
 };
-pub use options::{
-    Dscp, Family, GeneveOptions, GreOptions, OuterIp, QinqOptions, ServiceTpid, SttOptions,
-    TunnelOptions, VxlanOptions, overhead_bytes,
-};
+pub use options::{Family, TunnelOptions, overhead_bytes};
 pub use placement::{FarEnd, Placement};
 pub use prefix::Prefix;
 pub use program::load_program;

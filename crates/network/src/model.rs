@@ -8,7 +8,7 @@ pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
 use crate::reach::Reach;
-use crate::{Family, IpNet, Prefix, ServiceTpid, TunnelOptions, overhead_bytes};
+use crate::{Family, IpNet, Prefix, TunnelOptions, overhead_bytes};
 use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -297,14 +297,11 @@ impl Segment {
 
     /// The link of the uplinks by which frames travel, with that outer TPID if there are two tags; `None` where they
     /// travel in tunnels.
-    pub fn link(self, service_tpid: ServiceTpid) -> Option<TagLink> {
+    pub fn link(self, service_tpid: EtherType) -> Option<TagLink> {
         match self {
             Self::Vni(_) | Self::Unkeyed => None,
             Self::Vlan(vlan) => Some(TagLink::Vlan(vlan)),
-            Self::QinQ { outer, inner } => {
-                let service_tpid = EtherType(service_tpid.value());
-                Some(TagLink::QinQ { service_tpid, outer, inner })
-            }
+            Self::QinQ { outer, inner } => Some(TagLink::QinQ { service_tpid, outer, inner }),
         }
     }
 }

@@ -142,7 +142,7 @@ fn remote_place(
         Some(link) => PortLocation::Tagged { uplink: Placement::UPLINK, link },
         None => match end_point() {
             Some(endpoint) => {
-                let logical_ports = network.options().logical_ports(switch.tunnel);
+                let logical_ports = network.options().of(switch.tunnel).logical_ports;
                 PortLocation::Remote { endpoint, logical_ports }
             }
             None => PortLocation::Unbound,
@@ -152,7 +152,7 @@ fn remote_place(
 
 /// The link of a switch; `None` when it has tunnels.
 fn link_of(network: &Network, switch: &LogicalSwitch) -> Option<TagLink> {
-    switch.segment.link(network.options().qinq.s_tpid)
+    switch.segment.link(network.options().of(switch.tunnel).service_tpid)
 }
 
 /// Where a guest is.
@@ -215,7 +215,7 @@ impl<'n> Builder<'n> {
         mut end_point: impl FnMut(HostIndex) -> Option<EndpointId>,
     ) {
         let datapath = self.key(index);
-        if !switch.learns() || self.network.options().logical_ports(switch.tunnel) {
+        if !switch.learns() || self.network.options().of(switch.tunnel).logical_ports {
             return;
         }
         if !switch.tunnel.has_endpoints() {

@@ -2,9 +2,10 @@
 
 use network::{
     DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment,
-    ServiceTpid, Ttl, TunnelType,
+    Ttl, TunnelType,
 };
 use std::path::{Path, PathBuf};
+use wire::EtherType;
 
 const TWO_HOSTS: &str = r#"
 host = [
@@ -134,28 +135,21 @@ mtu = 1400
     );
     assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, Family::V6));
     let options = network.options();
-    assert_eq!(
-        (options.geneve.udp_port, options.geneve.checksum, options.geneve.logical_ports),
-        (6082, Some(false), false)
-    );
-    assert_eq!(
-        (options.geneve.outer.ttl, options.geneve.outer.dscp),
-        (Ttl::Fixed(255), Dscp::Inherit)
-    );
-    assert_eq!((options.vxlan.udp_port, options.vxlan.checksum), (8472, Some(false)));
-    assert_eq!(options.vxlan.group_ttl, 7);
+    let [vxlan, geneve, gre, stt, qinq] =
+        [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt, TunnelType::QinQ]
+            .map(|tunnel| options.of(tunnel));
+    assert_eq!((geneve.port, geneve.checksum, geneve.logical_ports), (6082, Some(false), false));
+    assert_eq!((geneve.ttl, geneve.dscp), (Ttl::Fixed(255), Dscp::Inherit));
+    assert_eq!((vxlan.port, vxlan.checksum), (8472, Some(false)));
+    assert_eq!(vxlan.group_ttl, 7);
     assert_eq!(network.logical_switches()[0].group, None, "it is of another type");
-    assert_eq!(
-        (options.vxlan.outer.ttl, options.vxlan.outer.dscp),
-        (Ttl::Fixed(64), Dscp::Fixed(46))
-    );
-    assert_eq!((options.gre.checksum, options.gre.key, options.gre.sequence), (true, true, true));
-    assert_eq!((options.gre.outer.ttl, options.gre.outer.dscp), (Ttl::Fixed(1), Dscp::Fixed(0)));
-    assert_eq!((options.stt.tcp_port, options.stt.logical_ports), (7472, false));
-    assert_eq!((options.stt.outer.ttl, options.stt.outer.dscp), (Ttl::Inherit, Dscp::Fixed(0)));
-    assert_eq!(options.qinq.s_tpid, ServiceTpid::Legacy);
-    assert!(TunnelType::ALL.into_iter().all(|tunnel| !options.logical_ports(tunnel)));
-    assert_eq!(options.outer(TunnelType::Vlan), None);
+    assert_eq!((vxlan.ttl, vxlan.dscp), (Ttl::Fixed(64), Dscp::Fixed(46)));
+    assert_eq!((gre.checksum, gre.key, gre.sequence), (Some(true), true, true));
+    assert_eq!((gre.ttl, gre.dscp), (Ttl::Fixed(1), Dscp::Fixed(0)));
+    assert_eq!((stt.port, stt.logical_ports), (7472, false));
+    assert_eq!((stt.ttl, stt.dscp), (Ttl::Inherit, Dscp::Fixed(0)));
+    assert_eq!(qinq.service_tpid, EtherType::VLAN_9100);
+    assert!(TunnelType::ALL.into_iter().all(|tunnel| !options.of(tunnel).logical_ports));
 
     let (h1, h2) = (network.host("h1").unwrap(), network.host("h2").unwrap());
     assert_eq!(network.host("h3"), None);

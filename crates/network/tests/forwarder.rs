@@ -69,7 +69,7 @@ fn link(net: &Net, switch: &LogicalSwitch, tunnel: TunnelType) -> SwitchLink {
     match net.placement.links.iter().find(of_switch) {
         Some(&link) => SwitchLink::Tags { uplink: Placement::UPLINK, link },
         None => {
-            let logical_ports = net.network.options().logical_ports(tunnel);
+            let logical_ports = net.network.options().of(tunnel).logical_ports;
             SwitchLink::Tunnel { tunnel, logical_ports }
         }
     }
@@ -92,7 +92,7 @@ fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)
         .collect();
     for &(_, number) in net.placement.tunnels.keys() {
         let datapath = DatapathKey(number as u32);
-        let carries = net.network.options().logical_ports(tunnel);
+        let carries = net.network.options().of(tunnel).logical_ports;
         let ports: &[u16] = if carries { &[1, 2, 3, 4, 5, 6, 0x8000] } else { &[0] };
         for &egress in ports {
             let ports = PortKey::new(egress)

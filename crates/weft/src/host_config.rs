@@ -8,7 +8,7 @@ use datapath::config::{
 };
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
-use flow::{Dscp, EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
+use flow::{EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
 use network::{
     Device, FarEnd, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program,
     logical_flows,
@@ -205,7 +205,7 @@ impl UnderlayBuilder<'_> {
 
     /// The specification for a multicast group, which has a TTL of its own.
     fn group_spec(&self, spec: TunnelSpec) -> TunnelSpec {
-        TunnelSpec { ttl: Ttl::Fixed(self.network.options().vxlan.group_ttl), ..spec }
+        TunnelSpec { ttl: Ttl::Fixed(self.network.options().of(spec.tunnel).group_ttl), ..spec }
     }
 
     fn address_of(&self, host: &Host) -> Result<IpAddr> {
@@ -219,33 +219,14 @@ impl UnderlayBuilder<'_> {
     /// The specification of a tunnel type; `None` for VLAN and QinQ, which have no end points.
     fn tunnel_spec(&self, tunnel: TunnelType) -> Option<TunnelSpec> {
         let options = self.network.options();
-        let outer = options.outer(tunnel)?;
-        let (port, checksum) = match tunnel {
-            TunnelType::Vxlan => {
-                (options.vxlan.udp_port, options.vxlan.checksum.unwrap_or(self.checksum))
-            }
-            TunnelType::Geneve => {
-                (options.geneve.udp_port, options.geneve.checksum.unwrap_or(self.checksum))
-            }
-            TunnelType::Stt => (options.stt.tcp_port, true),
-            _ => (0, options.gre.checksum),
-        };
-        let is_gre = tunnel == TunnelType::Gre;
+        let settings = options.of(tunnel);
         let spec = TunnelSpec {
-            tunnel,
-            port,
-            checksum,
-            ttl: outer.ttl,
-            dscp: match outer.dscp {
-                network::Dscp::Inherit => Dscp::Inherit,
-                network::Dscp::Fixed(dscp) => Dscp::Fixed(dscp),
-            },
-            key: is_gre && options.gre.key,
-            sequence: is_gre && options.gre.sequence,
+            checksum: settings.checksum.unwrap_or(self.checksum),
             path_mtu_bytes: self.network.underlay_mtu(),
             clamp_mss: options.clamp_mss,
+            ..TunnelSpec::new(tunnel, settings)
         };
-        Some(spec)
+        tunnel.has_endpoints().then_some(spec)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use datapath::config::Config;
-use flow::TunnelType;
+use flow::Carrier;
 use std::collections::HashSet;
 
 /// Descriptors besides tunnels and ports: standard streams, signals, epoll, netlink, the uplink,
@@ -49,7 +49,7 @@ fn needed(config: &Config) -> u64 {
         .underlay
         .tunnels
         .iter()
-        .filter(|tunnel| matches!(tunnel.spec.tunnel, TunnelType::Vxlan | TunnelType::Geneve));
+        .filter(|tunnel| tunnel.spec.tunnel.carrier() == Carrier::Udp);
     // Tunnels with the same address and checksum setting share their sending sockets.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
     // UDP_SEGMENT needs a socket with checksums, so senders without checksums have both kinds.

@@ -74,6 +74,12 @@ impl Vni {
         if value <= Self::MAX { Some(Self(value)) } else { None }
     }
 
+    /// The lowest 24 bits of a number.
+    #[inline]
+    pub const fn low_bits(value: u32) -> Self {
+        Self(value & Self::MAX)
+    }
+
     /// The three bytes as they stand in a header.
     pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
         Self(u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]))

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use network::TunnelType;
+use network::{Carrier, NetworkId, TunnelType};
 
 use super::contender::{LAB_INNER_VLAN, LAB_VNI};
 use super::host::{GUEST_DEVICE, UPLINK};
@@ -20,7 +20,7 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
     // The kernel's tunnels, with which weft is compared, send a checksum by default; weft's own
     // default depends on the host.
-    let is_udp = matches!(tunnel, TunnelType::Vxlan | TunnelType::Geneve);
+    let is_udp = tunnel.carrier() == Carrier::Udp;
     if let Some(checksum) = shape.outer_checksum.or(is_udp.then_some(true)) {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n[tunnel_options.{tunnel}]\nchecksum = {checksum}\n");
@@ -57,12 +57,12 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
 
 /// The segment of the logical switch `number`, from 0: its VNI or its VLANs.
 pub(super) fn segment(tunnel: TunnelType, number: u32) -> String {
-    match tunnel {
-        TunnelType::Vlan => format!("vlan = {}", LAB_VNI + number),
-        TunnelType::QinQ => format!(
+    match tunnel.descriptor().network_id {
+        NetworkId::Vni { .. } => format!("vni = {}", LAB_VNI + number),
+        NetworkId::Vlan => format!("vlan = {}", LAB_VNI + number),
+        NetworkId::VlanPair => format!(
             "vlan = {{ outer = {LAB_VNI}, inner = {} }}",
             u32::from(LAB_INNER_VLAN) + number
         ),
-        _ => format!("vni = {}", LAB_VNI + number),
     }
 }

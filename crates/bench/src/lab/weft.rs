@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use datapath_bpf::Unsupported;
-use network::{Network, TunnelType};
+use network::{KernelDatapath, Network, TunnelType};
 
 use super::attachment::Attachment;
 use super::contender::Datapath;
@@ -27,11 +27,8 @@ pub(super) fn unavailable(datapath: Datapath, tunnel: TunnelType, weft: &Path) -
     if datapath == Datapath::User {
         return None;
     }
-    if tunnel == TunnelType::Stt {
-        return Some(
-            "no program of the kernel can send STT; the user datapath carries it for both"
-                .to_owned(),
-        );
+    if let KernelDatapath::Unsupported { why } = tunnel.descriptor().kernel_datapath {
+        return Some(why.to_owned());
     }
     if let Err(why) = CAN_FORWARD_IN_KERNEL.as_ref() {
         return Some(format!("this host cannot have the kernel datapath: {why}"));

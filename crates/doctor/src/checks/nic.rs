@@ -4,7 +4,7 @@ use super::tunnel::{Outcome, Outer, tunnel_support};
 use crate::facts::{HostFacts, NicFacts};
 use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;
-use flow::TunnelType;
+use flow::{Carrier, TunnelType};
 use netdev::XdpMode;
 use netdev::ethtool::hardware::FlowType;
 
@@ -54,95 +54,101 @@ fn link(nic: &NicFacts) -> Finding {
 struct Offload {
     check: &'static str,
     feature: &'static str,
-    tunnels: &'static [TunnelType],
+    carriers: &'static [Carrier],
     why: &'static str,
 }
 
-const UDP_TUNNELS: &[TunnelType] = &[TunnelType::Vxlan, TunnelType::Geneve];
+impl Offload {
+    fn is_for(&self, tunnel: TunnelType) -> bool {
+        self.carriers.contains(&tunnel.carrier())
+    }
+}
+
+const ALL: &[Carrier] = &[Carrier::Udp, Carrier::Gre, Carrier::TcpShaped, Carrier::Tags];
 
 const OFFLOADS: &[Offload] = &[
     Offload {
         check: "tx_tcp",
         feature: "tx-tcp-segmentation",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the CPU segments super-packets, in every tunnel",
     },
     Offload {
         check: "tx_tcp6",
         feature: "tx-tcp6-segmentation",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the CPU segments super-packets of IPv6, in every tunnel",
     },
     Offload {
         check: "tx_udp",
         feature: "tx-udp-segmentation",
-        tunnels: UDP_TUNNELS,
+        carriers: &[Carrier::Udp],
         why: "the CPU segments the UDP trains that the user datapath sends for VXLAN and Geneve",
     },
     Offload {
         check: "tx_udp_tnl",
         feature: "tx-udp_tnl-segmentation",
-        tunnels: UDP_TUNNELS,
+        carriers: &[Carrier::Udp],
         why: "the CPU segments super-packets in VXLAN and Geneve without outer checksum",
     },
     Offload {
         check: "tx_udp_tnl_csum",
         feature: "tx-udp_tnl-csum-segmentation",
-        tunnels: UDP_TUNNELS,
+        carriers: &[Carrier::Udp],
         why: "the CPU segments super-packets in VXLAN and Geneve with outer checksum",
     },
     Offload {
         check: "tx_gre",
         feature: "tx-gre-segmentation",
-        tunnels: &[TunnelType::Gre],
+        carriers: &[Carrier::Gre],
         why: "the CPU segments super-packets in GRE",
     },
     Offload {
         check: "tx_gre_csum",
         feature: "tx-gre-csum-segmentation",
-        tunnels: &[TunnelType::Gre],
+        carriers: &[Carrier::Gre],
         why: "the CPU segments super-packets in GRE with checksum",
     },
     Offload {
         check: "tx_gso_partial",
         feature: "tx-gso-partial",
-        tunnels: &[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre],
+        carriers: &[Carrier::Udp, Carrier::Gre],
         why: "the kernel cannot use the device's partial segmentation of tunnels with checksums",
     },
     Offload {
         check: "tx_gso",
         feature: "tx-generic-segmentation",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "super-packets are segmented before encapsulation instead of after it",
     },
     Offload {
         check: "tx_sg",
         feature: "tx-scatter-gather",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the kernel copies every super-packet into one buffer, and the device segments none",
     },
     Offload {
         check: "tx_checksum",
         feature: "tx-checksum-ip-generic",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the CPU computes the checksum of every packet, and the device segments none",
     },
     Offload {
         check: "tx_checksum4",
         feature: "tx-checksum-ipv4",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the CPU computes the checksum of every IPv4 packet, and the device segments none",
     },
     Offload {
         check: "tx_checksum6",
         feature: "tx-checksum-ipv6",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the CPU computes the checksum of every IPv6 packet, and the device segments none",
     },
     Offload {
         check: "rx_checksum",
         feature: "rx-checksum",
-        tunnels: &TunnelType::ALL,
+        carriers: ALL,
         why: "the CPU verifies the checksum of every packet, and GRO merges less",
     },
 ];
@@ -150,7 +156,7 @@ const OFFLOADS: &[Offload] = &[
 /// The offloads that an administrator switched off, one finding each. An offload that the device
 /// never had is no fault of this host; the table of tunnels shows its effect.
 fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding> {
-    let used = |offload: &&Offload| offload.tunnels.iter().any(|tunnel| tunnels.contains(tunnel));
+    let used = |offload: &&Offload| tunnels.iter().any(|tunnel| offload.is_for(*tunnel));
     let off = |offload: &&Offload| nic.features.switched_off(offload.feature);
     let mut findings: Vec<_> = OFFLOADS
         .iter()
@@ -175,7 +181,7 @@ fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding
 /// The throughput that the tunnels in use lose because an offload is off.
 fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType], outer: Outer) -> String {
     let mut costs: Vec<String> = Vec::new();
-    for &tunnel in offload.tunnels.iter().filter(|tunnel| tunnels.contains(tunnel)) {
+    for &tunnel in tunnels.iter().filter(|tunnel| offload.is_for(**tunnel)) {
         let support = tunnel_support(nic, tunnel, outer);
         let kernel = support.kernel_segmentation.as_ref();
         let lacks = support.segmentation.lacks.contains(&offload.feature)
@@ -256,7 +262,7 @@ fn rss(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: Outer) -
         return pass("flows are spread over CPUs");
     }
     let names: Vec<_> = crowded.iter().map(ToString::to_string).collect();
-    let fix = if crowded.iter().all(|tunnel| UDP_TUNNELS.contains(tunnel)) {
+    let fix = if crowded.iter().all(|tunnel| tunnel.carrier() == Carrier::Udp) {
         let flow = if outer.v6 { FlowType::Udp6 } else { FlowType::Udp4 };
         Fix::Command(format!("ethtool -N {} rx-flow-hash {} sdfn", nic.name, flow.name()))
     } else {

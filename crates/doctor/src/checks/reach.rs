@@ -3,7 +3,7 @@
 use super::firewall::{Direction, DropPoint, Fate, Firewall, Packet};
 use crate::facts::{Ports, Uplink};
 use crate::finding::{Finding, Fix, Level};
-use flow::TunnelType;
+use flow::{Carrier, TunnelType};
 use netdev::nftables::Ruleset;
 use std::net::IpAddr;
 
@@ -27,31 +27,25 @@ pub struct Received {
 impl Received {
     /// A tunnel type on its registered port, at any address of these devices.
     pub fn standard(tunnel: TunnelType, uplinks: &[Uplink]) -> Option<Self> {
-        let port = match tunnel {
-            TunnelType::Vxlan => 4789,
-            TunnelType::Geneve => 6081,
-            TunnelType::Stt => 7471,
-            TunnelType::Gre => 0,
-            TunnelType::Vlan | TunnelType::QinQ => return None,
-        };
+        let descriptor = tunnel.descriptor();
+        if !descriptor.has_endpoints() {
+            return None;
+        }
+        let port = descriptor.default_port;
         let (uplinks, remotes) = (uplinks.to_vec(), Vec::new());
         Some(Self { tunnel, port, v6: false, local: None, remotes, uplinks })
     }
 
     fn protocol(&self) -> u8 {
-        match self.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => 17,
-            TunnelType::Stt => 6,
-            TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ => 47,
-        }
+        self.tunnel.carrier().protocol().map_or(0, |protocol| protocol.0)
     }
 
     /// The nft match for its packets.
     fn condition(&self) -> String {
-        match self.tunnel {
-            TunnelType::Vxlan | TunnelType::Geneve => format!("udp dport {}", self.port),
-            TunnelType::Stt => format!("tcp dport {}", self.port),
-            TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ => "meta l4proto gre".to_owned(),
+        match self.tunnel.carrier() {
+            Carrier::Udp => format!("udp dport {}", self.port),
+            Carrier::TcpShaped => format!("tcp dport {}", self.port),
+            Carrier::Gre | Carrier::Tags => "meta l4proto gre".to_owned(),
         }
     }
 
@@ -59,8 +53,8 @@ impl Received {
     /// before the firewall, and sends STT with one after it.
     fn passes_the_firewall(&self, direction: Direction) -> bool {
         match direction {
-            Direction::In => matches!(self.tunnel, TunnelType::Vxlan | TunnelType::Geneve),
-            Direction::Out => self.tunnel != TunnelType::Stt,
+            Direction::In => self.tunnel.carrier() == Carrier::Udp,
+            Direction::Out => self.tunnel.carrier() != Carrier::TcpShaped,
         }
     }
 }
@@ -189,11 +183,12 @@ fn taken(ports: &Ports, tunnel: &Received) -> Finding {
     };
     let why = "only one program can receive a tunnel: weft fails to start, or gets no packets";
     let free = |seen: String| Finding::pass("port", name, seen, why);
-    let device =
-        ports.devices.iter().filter(|device| device.up).find(|device| match tunnel.tunnel {
-            TunnelType::Gre => device.kind.contains("gre") || device.kind == "erspan",
+    let device = ports.devices.iter().filter(|device| device.up).find(|device| {
+        match tunnel.tunnel.carrier() {
+            Carrier::Gre => device.kind.contains("gre") || device.kind == "erspan",
             _ => device.port == Some(tunnel.port) && tunnel.protocol() == 17,
-        });
+        }
+    });
     if let Some(device) = device {
         let seen = format!("{what} is used by the {} device {}", device.kind, device.name);
         let is_ovs = device.name.starts_with("vxlan_sys") || device.name.contains("_sys");

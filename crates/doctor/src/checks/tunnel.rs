@@ -9,7 +9,7 @@ use crate::checks::mtu::guest_mtu;
 use crate::cost::{self, Cost};
 use crate::drivers::{self, Driver};
 use crate::facts::{Features, NicFacts};
-use flow::TunnelType;
+use flow::{Carrier, DeviceOffloads, TSO, TSO6, TunnelType};
 use netdev::ethtool::hardware::FlowType;
 use network::{Family, TunnelOptions, overhead_bytes};
 use serde::Serialize;
@@ -150,23 +150,18 @@ fn by_features(features: &Features, needed: &[&'static str]) -> Support {
     Support { outcome: Outcome::InSoftware, why, lacks }
 }
 
-const TSO: &str = "tx-tcp-segmentation";
-const TSO6: &str = "tx-tcp6-segmentation";
-
 fn user_segmentation(
     features: &Features,
     tunnel: TunnelType,
     outer: Outer,
     driver: Option<&Driver>,
 ) -> Support {
-    match tunnel {
-        TunnelType::Vxlan | TunnelType::Geneve => by_features(features, &["tx-udp-segmentation"]),
-        TunnelType::Gre => {
-            Support::new(Outcome::No, "the user datapath sends a packet for each segment")
-        }
-        TunnelType::Stt => by_features(features, &[if outer.v6 { TSO6 } else { TSO }]),
-        TunnelType::Vlan | TunnelType::QinQ => tagged_segmentation(features, tunnel, driver),
+    let offloads = tunnel.descriptor().offloads;
+    let needed = if outer.v6 { offloads.user_ipv6 } else { offloads.user };
+    if needed.is_empty() {
+        return Support::new(Outcome::No, "the user datapath sends a packet for each segment");
     }
+    segmentation(features, tunnel, needed, driver)
 }
 
 fn kernel_segmentation(
@@ -175,28 +170,20 @@ fn kernel_segmentation(
     outer: Outer,
     driver: Option<&Driver>,
 ) -> Option<Support> {
-    Some(match (tunnel, outer.checksum) {
-        (TunnelType::Vxlan | TunnelType::Geneve, false) => {
-            by_features(features, &["tx-udp_tnl-segmentation", TSO, TSO6])
-        }
-        (TunnelType::Vxlan | TunnelType::Geneve, true) => {
-            by_features(features, &["tx-udp_tnl-csum-segmentation", TSO, TSO6])
-        }
-        (TunnelType::Gre, false) => by_features(features, &["tx-gre-segmentation", TSO, TSO6]),
-        (TunnelType::Gre, true) => by_features(features, &["tx-gre-csum-segmentation", TSO, TSO6]),
-        (TunnelType::Vlan | TunnelType::QinQ, _) => tagged_segmentation(features, tunnel, driver),
-        (TunnelType::Stt, _) => return None,
-    })
+    let offloads = tunnel.descriptor().offloads;
+    let needed = if outer.checksum { offloads.kernel_checksum } else { offloads.kernel };
+    (!needed.is_empty()).then(|| segmentation(features, tunnel, needed, driver))
 }
 
 /// Tags do not keep a device from segmenting; behind two of them the kernel does it itself unless the driver has a say.
-fn tagged_segmentation(
+fn segmentation(
     features: &Features,
     tunnel: TunnelType,
+    needed: &[&'static str],
     driver: Option<&Driver>,
 ) -> Support {
-    let plain = by_features(features, &[TSO, TSO6]);
-    if tunnel != TunnelType::QinQ || plain.outcome != Outcome::Yes {
+    let plain = by_features(features, needed);
+    if tunnel.descriptor().network_id.tags() < 2 || plain.outcome != Outcome::Yes {
         return plain;
     }
     match driver.and_then(|driver| driver.segments_two_tags) {
@@ -220,22 +207,21 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
     }
     let own = if outer.v6 { "tx-checksum-ipv6" } else { "tx-checksum-ipv4" };
     let plain = by_features(features, &[own]);
-    match tunnel {
+    let descriptor = tunnel.descriptor();
+    let DeviceOffloads { kernel, kernel_checksum, .. } = descriptor.offloads;
+    match descriptor.carrier {
         // The outer sum of UDP comes from the headers once the inner one is known to be right.
-        TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre => {
-            let (tunnel_feature, csum_feature) = match tunnel {
-                TunnelType::Gre => ("tx-gre-segmentation", "tx-gre-csum-segmentation"),
-                _ => ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"),
-            };
+        Carrier::Udp | Carrier::Gre => {
+            let mut inside = kernel.iter().chain(kernel_checksum);
             if plain.outcome != Outcome::Yes {
                 plain
-            } else if features.on(tunnel_feature) || features.on(csum_feature) {
+            } else if inside.any(|name| ![TSO, TSO6].contains(name) && features.on(name)) {
                 Support::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
             } else {
                 Support::new(Outcome::InSoftware, "the device sums plain packets only")
             }
         }
-        TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => plain,
+        Carrier::TcpShaped | Carrier::Tags => plain,
     }
 }
 
@@ -245,20 +231,20 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> Support {
         return Support { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
     }
     // A card takes off one tag; a software device leaves them where the sender has put them.
-    let in_frame = match tunnel {
-        TunnelType::Vlan => !nic.features.on("rx-vlan-hw-parse") || nic.kind.is_some(),
-        TunnelType::QinQ => true,
-        TunnelType::Vxlan | TunnelType::Geneve | TunnelType::Gre | TunnelType::Stt => false,
+    let in_frame = match tunnel.descriptor().network_id.tags() {
+        0 => false,
+        1 => !nic.features.on("rx-vlan-hw-parse") || nic.kind.is_some(),
+        _ => true,
     };
     if in_frame && nic.tags_stop_gro {
         let why = "the kernel was built without VLANs (CONFIG_VLAN_8021Q), and merges nothing behind tags in the frame";
         return Support::new(Outcome::No, why);
     }
-    let by = match tunnel {
-        TunnelType::Vxlan | TunnelType::Geneve => "trains, for the socket of the tunnel (UDP_GRO)",
-        TunnelType::Gre => "what is inside, as any TCP",
-        TunnelType::Stt => "segments of a frame, as any TCP",
-        TunnelType::Vlan | TunnelType::QinQ => "behind tags",
+    let by = match tunnel.carrier() {
+        Carrier::Udp => "trains, for the socket of the tunnel (UDP_GRO)",
+        Carrier::Gre => "what is inside, as any TCP",
+        Carrier::TcpShaped => "segments of a frame, as any TCP",
+        Carrier::Tags => "behind tags",
     };
     Support::new(Outcome::InSoftware, format!("the kernel merges {by}"))
 }
@@ -279,23 +265,25 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&D
         return otherwise("one receive queue".to_owned());
     }
     let inner = driver.is_some_and(|driver| driver.hashes_inside(tunnel));
-    let flow = match (tunnel, outer.v6) {
-        (TunnelType::Vxlan | TunnelType::Geneve, false) => FlowType::Udp4,
-        (TunnelType::Vxlan | TunnelType::Geneve, true) => FlowType::Udp6,
-        (TunnelType::Stt, false) => FlowType::Tcp4,
-        (TunnelType::Stt, true) => FlowType::Tcp6,
-        (TunnelType::Gre | TunnelType::Vlan | TunnelType::QinQ, _) => {
-            return match (tunnel, inner) {
+    let flow = match (tunnel.carrier(), outer.v6) {
+        (Carrier::Udp, false) => FlowType::Udp4,
+        (Carrier::Udp, true) => FlowType::Udp6,
+        (Carrier::TcpShaped, false) => FlowType::Tcp4,
+        (Carrier::TcpShaped, true) => FlowType::Tcp6,
+        (Carrier::Gre | Carrier::Tags, _) => {
+            return match (tunnel.descriptor().network_id.tags(), inner) {
                 (_, true) => Support::new(Outcome::Yes, "the driver hashes what is inside"),
-                (TunnelType::Vlan, false) => Support::new(
+                (0, false) => {
+                    otherwise("GRE has no ports, and only addresses are hashed".to_owned())
+                }
+                (1, false) => Support::new(
                     Outcome::Yes,
                     format!("{queues} queues, by the IP header behind the tag"),
                 ),
-                (TunnelType::QinQ, false) => Support::new(
+                _ => Support::new(
                     Outcome::Unknown,
                     "whether the driver looks behind two tags is not known of it",
                 ),
-                _ => otherwise("GRE has no ports, and only addresses are hashed".to_owned()),
             };
         }
     };

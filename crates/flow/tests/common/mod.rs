@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use flow::{
-    DatapathKey, Dscp, EndpointId, EndpointTable, LogicalPorts, NextHop, PortKey, Ttl, TunnelKey,
-    TunnelSpec, TunnelType,
+    DatapathKey, DecapOptions, Dscp, EndpointId, EndpointTable, LogicalPorts, LogicalPortsField,
+    NextHop, PortKey, TunnelKey, TunnelSpec, TunnelType,
 };
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,25 +12,16 @@ use wire::{MacAddr, Protocol};
 
 pub const GUEST_A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub const GUEST_B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// Of a tunnel whose headers have a key.
+pub const KEYED: DecapOptions = DecapOptions { key: true, skip_checksum: false };
 pub const NEXT_HOP: NextHop =
     NextHop { source: MacAddr([2, 0, 0, 0, 1, 1]), destination: MacAddr([2, 0, 0, 0, 1, 2]) };
 
 pub fn spec(tunnel: TunnelType) -> TunnelSpec {
     TunnelSpec {
-        tunnel,
-        port: match tunnel {
-            TunnelType::Vxlan => 4789,
-            TunnelType::Geneve => 6081,
-            TunnelType::Stt => 7471,
-            _ => 0,
-        },
         checksum: true,
-        ttl: Ttl::default(),
         dscp: Dscp::Inherit,
-        key: tunnel == TunnelType::Gre,
-        sequence: false,
-        path_mtu_bytes: 1500,
-        clamp_mss: false,
+        ..TunnelSpec::new(tunnel, &tunnel.descriptor().default_settings())
     }
 }
 
@@ -51,7 +42,7 @@ pub fn table(spec: &TunnelSpec, ipv6: bool) -> (EndpointTable, EndpointId) {
 }
 
 pub fn key(tunnel: TunnelType) -> TunnelKey {
-    let ports = matches!(tunnel, TunnelType::Geneve | TunnelType::Stt)
+    let ports = (tunnel.descriptor().logical_ports != LogicalPortsField::Absent)
         .then(|| LogicalPorts { ingress: PortKey::new(7), egress: PortKey::new(9).unwrap() });
     TunnelKey { datapath: DatapathKey(0x12_3456), ports }
 }

@@ -4,8 +4,8 @@ use crate::frame::ethernet;
 use crate::{PORT, key_with};
 use flow::Field as F;
 use flow::{
-    DatapathKey, FlowKey, LogicalPorts, OuterIp, PortKey, TlvMap, TlvMapError, TlvOption,
-    TunnelInfo, TunnelKey, TunnelType, decap_geneve, extract, strip_outer, tun_flags,
+    DatapathKey, DecapOptions, FlowKey, LogicalPorts, OuterIp, PortKey, TlvMap, TlvMapError,
+    TlvOption, TunnelInfo, TunnelKey, TunnelType, extract, strip_outer, tun_flags,
 };
 use packet::PacketBuf;
 use std::net::IpAddr;
@@ -114,7 +114,7 @@ fn tunnel_is_in_the_key_when_a_geneve_packet_is_decapped() {
         let mut packet = PacketBuf::from_bytes(&frame);
         let outer = strip_outer(&mut packet).unwrap();
         packet.pull_front(8);
-        let decapped = decap_geneve(packet.head()).unwrap();
+        let decapped = TunnelType::Geneve.decap(packet.head(), &DecapOptions::default()).unwrap();
         packet.pull_front(decapped.inner);
         let info = TunnelInfo::new(TunnelType::Geneve, &outer, &decapped.key);
         let key = extract(&packet, PORT, Some(&info)).unwrap();

@@ -120,7 +120,7 @@ impl Checker<'_> {
     fn carries_inport(&self, scope: Option<&ScopeDraft>) -> bool {
         let carries = |index: &usize| {
             let tunnel = self.switches.get(*index).and_then(|switch| switch.tunnel);
-            tunnel.is_none_or(|tunnel| self.options.logical_ports(tunnel))
+            tunnel.is_none_or(|tunnel| self.options.of(tunnel).logical_ports)
         };
         match scope {
             None => true,

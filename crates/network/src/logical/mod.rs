@@ -262,7 +262,7 @@ fn guests_and_wire(switch: &LogicalSwitch) -> Vec<LogicalPort> {
 /// The ports that stand for hosts: of those from which a switch learns and cannot learn more than that.
 fn hosts(network: &Network, switch: &LogicalSwitch) -> Vec<LogicalPort> {
     let tunnel = switch.tunnel;
-    if !tunnel.has_endpoints() || network.options().logical_ports(tunnel) {
+    if !tunnel.has_endpoints() || network.options().of(tunnel).logical_ports {
         return Vec::new();
     }
     let port = |host: HostIndex| {

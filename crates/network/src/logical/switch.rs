@@ -132,7 +132,7 @@ const PUT: &str = "put_fdb(inport, eth.src); next;";
 /// Where a switch learns. What comes out of a tunnel that names logical ports has passed the ingress pipeline elsewhere; without
 /// them it passes here, and `inport` is the port of the host that it comes from.
 fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
-    match (switch.learns(), network.options().logical_ports(switch.tunnel)) {
+    match (switch.learns(), network.options().of(switch.tunnel).logical_ports) {
         (false, _) => &[],
         (true, false) => &[Stage::LsInPutFdb],
         (true, true) => &[Stage::LsInPutFdb, Stage::LsOutPutFdb],

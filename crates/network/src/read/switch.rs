@@ -1,14 +1,14 @@
 //! `[[logical_switch]]`.
 
 use super::port::{self, PortDraft};
-use super::tunnel::{GROUP, OptionsDraft, group, tunnel_type};
+use super::tunnel::{OptionsDraft, group, names_where, tunnel_type};
 use super::{HostDraft, Setting, Unique, object_name};
 use crate::Segment;
 use crate::errors::Report;
 use crate::section::{Field, Schema, Section, Sited, key};
-use flow::{PortKey, TunnelType};
+use flow::{NetworkId, OptionKind, PortKey, TunnelType};
 use std::net::IpAddr;
-use wire::{VlanId, Vni};
+use wire::VlanId;
 
 pub(super) const SWITCH: Schema = Schema {
     name: "[[logical_switch]]",
@@ -18,7 +18,7 @@ pub(super) const SWITCH: Schema = Schema {
         key("vni", "vni = 5001"),
         key("vlan", "vlan = 100, or vlan = { outer = 100, inner = 200 } for qinq"),
         key("mtu", "mtu = 1400"),
-        GROUP,
+        key("group", "group = \"239.1.1.1\""),
         key("arp_responder", "arp_responder = true"),
         key("port", "[[logical_switch.port]]"),
     ],
@@ -106,23 +106,24 @@ impl<'h> Reader<'h> {
         }
     }
 
-    /// The multicast group of a VXLAN switch.
+    /// The multicast group of a switch.
     fn group(
         &self,
         report: &mut Report<'_>,
         section: &Section<'_, '_>,
         tunnel: Option<TunnelType>,
     ) -> Option<Sited<IpAddr>> {
-        let field = section.get("group");
-        match (tunnel, field) {
-            (Some(TunnelType::Vxlan), None) => self.options.vxlan_group,
-            (_, None) => None,
-            (Some(TunnelType::Vxlan) | None, Some(field)) => group(report, field),
-            (Some(tunnel), Some(field)) => {
-                let why = "only vxlan sends to multicast groups";
+        let takes_group = |tunnel: TunnelType| tunnel.has_option(OptionKind::Group);
+        match (tunnel, section.get("group")) {
+            (None, None) => None,
+            (Some(tunnel), None) => self.options.groups.get(&tunnel).copied(),
+            (Some(tunnel), Some(field)) if !takes_group(tunnel) => {
+                let takers = names_where(takes_group);
+                let why = format!("only {takers} sends to multicast groups");
                 report.error(field.key_at, format!("a {tunnel} switch takes no `group`; {why}"));
                 None
             }
+            (_, Some(field)) => group(report, field),
         }
     }
 
@@ -132,12 +133,13 @@ impl<'h> Reader<'h> {
         section: &Section<'_, '_>,
         tunnel: TunnelType,
     ) -> Option<Sited<Segment>> {
-        let unkeyed = tunnel == TunnelType::Gre && !self.options.options.gre.key;
-        let wanted = if tunnel.has_endpoints() { "vni" } else { "vlan" };
-        let refused = if tunnel.has_endpoints() { "vlan" } else { "vni" };
+        let network_id = tunnel.descriptor().network_id;
+        let unkeyed = tunnel.has_option(OptionKind::Key) && !self.options.options.of(tunnel).key;
+        let wanted = network_id.key_name();
+        let refused = if wanted == "vni" { "vlan" } else { "vni" };
         if let Some(field) = section.get(refused) {
             let alone = section.get(wanted).is_none() && !unkeyed;
-            let right = if alone { right_segment(tunnel) } else { "take it out" };
+            let right = if alone { right_segment(tunnel) } else { "take it out".to_owned() };
             report.error(field.key_at, format!("a {tunnel} switch takes no `{refused}`; {right}"));
             // Alone, it was meant for the other one: no need to say that that is missing too.
             if alone {
@@ -149,8 +151,10 @@ impl<'h> Reader<'h> {
             if let Some(field) = field {
                 report.error(
                     field.key_at,
-                    "gre without key carries no `vni`; take it out, or set key = true in \
-                     [tunnel_options.gre]",
+                    format!(
+                        "{tunnel} without key carries no `vni`; take it out, or set key = true in \
+                         [tunnel_options.{tunnel}]"
+                    ),
                 );
             }
             return Some(Sited { value: Segment::Unkeyed, at: section.at });
@@ -165,13 +169,12 @@ impl<'h> Reader<'h> {
             }
             return None;
         };
-        let segment = match tunnel {
-            TunnelType::Vlan => vlan(report, field),
-            TunnelType::QinQ => vlan_pair(report, field),
-            TunnelType::Gre => {
-                vni(report, field, u32::MAX, "a GRE key is 1 to 4294967295 (0 means no key)")
-            }
-            _ => vni(report, field, Vni::MAX, "a VNI is 1 to 16777215 (0 means no key)"),
+        let segment = match network_id {
+            NetworkId::Vlan => vlan(report, field),
+            NetworkId::VlanPair => vlan_pair(report, field),
+            // 0 is refused although the standards allow it: Open vSwitch and OVN take it to mean
+            // that there is no key.
+            NetworkId::Vni { max, rule } => field.integer(report, 1..=max, rule).map(Segment::Vni),
         };
         Some(field.sited(segment?))
     }
@@ -198,17 +201,10 @@ impl<'h> Reader<'h> {
 }
 
 /// What to write for a switch of that type.
-const fn right_segment(tunnel: TunnelType) -> &'static str {
-    match tunnel {
-        TunnelType::Vlan => "write vlan = 100 (1 to 4094)",
-        TunnelType::QinQ => "write vlan = { outer = 100, inner = 200 }",
-        _ => "write vni = 5001",
-    }
-}
-
-/// 0 is refused although the standards allow it: Open vSwitch and OVN take it to mean that there is no key.
-fn vni(report: &mut Report<'_>, field: Field<'_, '_>, max: u32, rule: &str) -> Option<Segment> {
-    field.integer(report, 1..=max, rule).map(Segment::Vni)
+fn right_segment(tunnel: TunnelType) -> String {
+    let network_id = tunnel.descriptor().network_id;
+    let range = if network_id == NetworkId::Vlan { " (1 to 4094)" } else { "" };
+    format!("write {}{range}", network_id.example())
 }
 
 fn vlan(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {

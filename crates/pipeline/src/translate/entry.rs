@@ -6,7 +6,9 @@ use crate::op::Direction;
 use crate::program::{Datapath, PortRole, Program, TableId, TunnelInport};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::{FdbPort, IngressPort, LearnedState};
-use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo, TunnelType};
+use flow::{
+    Action, DatapathKey, DropReason, Field, FlowKey, LogicalPortsField, PortKey, PortNo, TunnelType,
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel that names no logical ports.
@@ -74,11 +76,11 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         const DATAPATH: u64 = 0xff_ffff;
         let mut recorder = key.recorder(&mut self.read);
         let tun_id = recorder.read_field(Field::TunId) as u64;
-        let (tun_key, egress, ingress) = match tunnel {
-            TunnelType::Stt => {
+        let (tun_key, egress, ingress) = match tunnel.descriptor().logical_ports {
+            LogicalPortsField::SttContext => {
                 (tun_id & DATAPATH, (tun_id >> 24) as u16, (tun_id >> 40) as u16 & 0x7fff)
             }
-            TunnelType::Geneve if recorder.read(Field::TunMetadataPresent, 1) != 0 => {
+            LogicalPortsField::GeneveOption if recorder.read(Field::TunMetadataPresent, 1) != 0 => {
                 let ports = recorder.read(Field::TunMetadata0, (1 << PORTS_WIDTH) - 1) as u32;
                 (tun_id, ports as u16, (ports >> 16) as u16 & 0x7fff)
             }

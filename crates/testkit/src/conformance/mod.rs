@@ -81,7 +81,6 @@ use datapath::config::{Config, EndpointConfig};
 use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use wire::tunnel::{geneve, stt, vxlan};
 
 /// Makes a test of each part of the suite, for a provider with one worker and for the same with several. Both are functions that return
 /// a [`Provider`], as modules beside them call them.
@@ -197,9 +196,13 @@ fn endpoints() -> impl Iterator<Item = EndpointConfig> {
     single_endpoints().chain([group])
 }
 
+/// The tunnel types that have end points.
+fn endpoint_types() -> impl Iterator<Item = TunnelType> {
+    TunnelType::ALL.into_iter().filter(|tunnel| tunnel.has_endpoints())
+}
+
 fn single_endpoints() -> impl Iterator<Item = EndpointConfig> {
-    let types = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
-    let both = types.into_iter().flat_map(|tunnel| lab::LOCAL.map(|local| (tunnel, local)));
+    let both = endpoint_types().flat_map(|tunnel| lab::LOCAL.map(|local| (tunnel, local)));
     both.zip(0..).map(|((tunnel, local), number)| EndpointConfig {
         id: EndpointId(2 * number),
         spec: spec(tunnel, local),
@@ -215,22 +218,16 @@ fn single_endpoints() -> impl Iterator<Item = EndpointConfig> {
 fn spec(tunnel: TunnelType, local: IpAddr) -> TunnelSpec {
     let is_v4 = local.is_ipv4();
     TunnelSpec {
-        tunnel,
-        port: match tunnel {
-            TunnelType::Vxlan => vxlan::PORT,
-            TunnelType::Geneve => geneve::PORT,
-            _ => stt::PORT,
-        },
         checksum: match tunnel {
             TunnelType::Vxlan | TunnelType::Gre => !is_v4,
             _ => is_v4,
         },
         ttl: if tunnel == TunnelType::Vxlan { Ttl::Inherit } else { Ttl::Fixed(60) },
         dscp: if tunnel == TunnelType::Geneve { Dscp::Fixed(12) } else { Dscp::Inherit },
-        key: true,
         sequence: tunnel == TunnelType::Gre && !is_v4,
         path_mtu_bytes: if tunnel == TunnelType::Geneve { 9000 } else { 1500 },
         clamp_mss: tunnel == TunnelType::Gre,
+        ..TunnelSpec::new(tunnel, &tunnel.descriptor().default_settings())
     }
 }
 

@@ -7,8 +7,8 @@ use datapath::config::EndpointConfig;
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
-    Action, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask,
-    NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
+    Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
+    FlowMask, NextHop, Output, PortNo, TunnelInfo, WayBack, execute, extract,
 };
 use packet::{
     Checksum, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter, Verdict, complete_checksum,
@@ -521,7 +521,7 @@ impl Output for Sink<'_> {
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let entropy = Some(outer.entropy);
-        if outer.tunnel == TunnelType::Stt {
+        if outer.carrier == Carrier::TcpShaped {
             self.push(UPLINK, Sighting::whole(packet).outer(), entropy);
             return Ok(());
         }

@@ -188,9 +188,9 @@ fn into_tunnel(random: &mut Random) -> String {
 
 /// Two logical switches with guests here and there, and a router between them. All addresses are such as frames have.
 fn network(random: &mut Random, provider: Provider<'_>) -> Source {
-    let types = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
+    let types = super::endpoint_types();
     let types: Vec<TunnelType> =
-        types.into_iter().filter(|&tunnel| provider.has(Ability::Tunnel(tunnel))).collect();
+        types.filter(|&tunnel| provider.has(Ability::Tunnel(tunnel))).collect();
     let mut text = "underlay_mtu = 1500\n".to_owned();
     for (host, address) in [("here", 1), ("there", 2)] {
         let _ = writeln!(

@@ -14,9 +14,9 @@ use datapath::megaflow::Megaflow;
 use datapath::stats::Snapshot;
 use datapath::upcall::UpcallReason;
 use flow::{
-    Action, DatapathKey, DropReason, EndpointTable, Field, FlowMask, LogicalPorts, Match, NextHop,
-    OuterIp, PortKey, TunnelInfo, TunnelKey, TunnelType, decap_geneve, decap_gre, decap_stt,
-    decap_vxlan, extract, propagate_ecn, strip_outer, strip_stt_segment,
+    Action, Carrier, DatapathKey, DecapOptions, DropReason, EndpointTable, Field, FlowMask,
+    LogicalPorts, LogicalPortsField, Match, NextHop, OuterIp, PortKey, TunnelInfo, TunnelKey,
+    TunnelType, decap_stt, extract, propagate_ecn, strip_outer, strip_stt_segment,
 };
 use packet::{Checksum, Gso, GsoKind, PacketBuf, SegmentChecksum, Segmenter};
 use std::net::IpAddr;
@@ -161,10 +161,10 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
         }
     };
     bench.put(vec![megaflow.clone()]);
-    match spec.tunnel {
+    match spec.tunnel.carrier() {
         // Cut on the way, as by a NIC.
-        TunnelType::Stt if random.once_in(2) => outer = cut(&whole_outer),
-        TunnelType::Vxlan | TunnelType::Geneve if random.once_in(2) => outer = vec![joined(&outer)],
+        Carrier::TcpShaped if random.once_in(2) => outer = cut(&whole_outer),
+        Carrier::Udp if random.once_in(2) => outer = vec![joined(&outer)],
         _ => {}
     }
     for outer in &outer {
@@ -185,7 +185,7 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
 pub(super) fn key(random: &mut Random, tunnel: TunnelType) -> TunnelKey {
     let egress = PortKey::new(1 + random.below(9) as u16).expect("not 0");
     let ports = LogicalPorts { ingress: PortKey::new(random.below(3) as u16), egress };
-    let has_ports = matches!(tunnel, TunnelType::Geneve | TunnelType::Stt);
+    let has_ports = tunnel.descriptor().logical_ports != LogicalPortsField::Absent;
     TunnelKey {
         datapath: DatapathKey(1 + random.below(9) as u32),
         ports: (has_ports && random.once_in(2)).then_some(ports),
@@ -225,8 +225,8 @@ pub(super) fn encapsulated(
     mut frame: PacketBuf,
 ) -> Option<(PacketBuf, Vec<PacketBuf>)> {
     let outer = others.encap(endpoint.id, key, &mut frame).ok()?;
-    let packets = match endpoint.spec.tunnel {
-        TunnelType::Stt => vec![frame.clone()],
+    let packets = match outer.carrier {
+        Carrier::TcpShaped => vec![frame.clone()],
         _ => {
             let segments = outer_segments(&outer, &frame)?;
             segments.iter().map(|segment| arrived(segment)).collect()
@@ -258,20 +258,17 @@ fn set_header_checksum(ip: &mut [u8]) {
 pub(super) fn decapped(tunnel: TunnelType, outer: &PacketBuf) -> Result<Inner, DropReason> {
     let mut packet = outer.clone();
     let ip = strip_outer(&mut outer.clone())?;
-    if tunnel == TunnelType::Stt {
+    if tunnel.carrier() == Carrier::TcpShaped {
         strip_stt_segment(&mut packet)?;
         let key = decap_stt(&mut packet)?;
         return finished(tunnel, &ip, &key, packet);
     }
     strip_outer(&mut packet)?;
-    if tunnel != TunnelType::Gre {
+    if tunnel.carrier() == Carrier::Udp {
         packet.pull_front(udp::HEADER_LEN);
     }
-    let decapped = match tunnel {
-        TunnelType::Vxlan => decap_vxlan(packet.head()),
-        TunnelType::Geneve => decap_geneve(packet.head()),
-        _ => decap_gre(packet.head(), true, false),
-    }?;
+    let decapped =
+        tunnel.decap(packet.head(), &DecapOptions { key: true, skip_checksum: false })?;
     packet.pull_front(decapped.inner);
     finished(tunnel, &ip, &decapped.key, packet)
 }

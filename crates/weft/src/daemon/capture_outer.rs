@@ -11,7 +11,7 @@ use super::watch::{CLOSE_CHECK_INTERVAL, epoch_ns, to_hex};
 use crate::control::Connection;
 use crate::control::replies::{CaptureStart, FrameRow};
 use datapath::config::Underlay;
-use flow::{DatapathKey, SttSegment, TagLinks, TunnelType, decap_geneve, decap_gre, decap_vxlan};
+use flow::{Carrier, DatapathKey, DecapOptions, SttSegment, TagLinks, TunnelSpec, TunnelType};
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::epoll::{Epoll, Events};
 use netdev::filter::Filter;
@@ -175,50 +175,40 @@ impl GuestFilter {
         let outer = flow::strip_outer(&mut inside).ok()?;
         let sent = self.outer_direction(outer.source, outer.destination)?;
         match outer.protocol {
-            Protocol::UDP => {
-                let udp = UdpPacket::new_header(inside.head()).ok()?;
-                let spec = |tunnel: TunnelType| {
-                    let mut tunnels = self.underlay.tunnels.iter();
-                    tunnels.any(|known| {
-                        known.spec.tunnel == tunnel && known.spec.port == udp.dst_port()
-                    })
-                };
-                let bytes = inside.head().get(wire::udp::HEADER_LEN..)?;
-                let (tunnel, decapped) = if spec(TunnelType::Vxlan) {
-                    (TunnelType::Vxlan, decap_vxlan(bytes).ok()?)
-                } else if spec(TunnelType::Geneve) {
-                    (TunnelType::Geneve, decap_geneve(bytes).ok()?)
-                } else {
-                    return None;
-                };
-                let frame = bytes.get(decapped.inner..)?;
-                self.frame_direction(tunnel, decapped.key.datapath, frame, frame.len(), Some(sent))
-            }
-            Protocol::GRE => {
-                let gre =
-                    |known: &&datapath::config::TunnelConfig| known.spec.tunnel == TunnelType::Gre;
-                let keyed = self.underlay.tunnels.iter().find(gre)?.spec.key;
+            Protocol::UDP | Protocol::GRE => {
+                let (spec, bytes) = self.header_of(outer.protocol, inside.head())?;
                 // Skips the checksum verification: a capture shows packets with a wrong one, too.
-                let decapped = decap_gre(inside.head(), keyed, true).ok()?;
-                let frame = inside.head().get(decapped.inner..)?;
-                self.frame_direction(
-                    TunnelType::Gre,
-                    decapped.key.datapath,
-                    frame,
-                    frame.len(),
-                    Some(sent),
-                )
+                let expected = DecapOptions { key: spec.key, skip_checksum: true };
+                let decapped = spec.tunnel.decap(bytes, &expected).ok()?;
+                let frame = bytes.get(decapped.inner..)?;
+                let datapath = decapped.key.datapath;
+                self.frame_direction(spec.tunnel, datapath, frame, frame.len(), Some(sent))
             }
             Protocol::TCP => self.stt_direction(packet.clone(), sent),
             _ => None,
         }
     }
 
+    /// The tunnel of an IP packet with this payload, and the payload from the tunnel header on.
+    fn header_of<'p>(
+        &self,
+        protocol: Protocol,
+        payload: &'p [u8],
+    ) -> Option<(TunnelSpec, &'p [u8])> {
+        let mut specs = self.underlay.tunnels.iter().map(|known| known.spec);
+        if protocol == Protocol::GRE {
+            return Some((specs.find(|spec| spec.tunnel.carrier() == Carrier::Gre)?, payload));
+        }
+        let port = UdpPacket::new_header(payload).ok()?.dst_port();
+        let is_of = |spec: &TunnelSpec| spec.tunnel.carrier() == Carrier::Udp && spec.port == port;
+        Some((specs.find(is_of)?, payload.get(wire::udp::HEADER_LEN..)?))
+    }
+
     /// The direction of an STT segment.
     fn stt_direction(&mut self, mut packet: PacketBuf, sent: &'static str) -> Option<&'static str> {
         let segment: SttSegment = flow::strip_stt_segment(&mut packet).ok()?;
         let is_stt = |known: &datapath::config::TunnelConfig| {
-            known.spec.tunnel == TunnelType::Stt && known.spec.port == segment.port
+            known.spec.tunnel.carrier() == Carrier::TcpShaped && known.spec.port == segment.port
         };
         if !self.underlay.tunnels.iter().any(is_stt) {
             return None;

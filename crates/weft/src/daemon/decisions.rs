@@ -8,7 +8,7 @@ use datapath_bpf::{Adoption, sends_super_packets};
 use datapath_user::fast_path::{is_vxlan_gro_enabled, veth_name};
 use doctor::choice::{self, Chosen};
 use doctor::facts::{Features, KernelVersion, NicFacts};
-use flow::{TunnelSpec, TunnelType};
+use flow::{Carrier, KernelDatapath, TunnelSpec, TunnelType};
 use netdev::Ethtool;
 use network::Family;
 
@@ -51,15 +51,15 @@ impl Daemon {
         let (family, options) = (network.underlay_family(), network.options());
         for (tunnel, spec) in tunnels_in_use(deployment) {
             all.push(sending(uplink, family, is_kernel, tunnel, spec));
-            if self.provider.uplink_hook().is_some() && tunnel != TunnelType::Stt {
+            let kernel_datapath = tunnel.descriptor().kernel_datapath;
+            let is_kernels = !matches!(kernel_datapath, KernelDatapath::Unsupported { .. });
+            if self.provider.uplink_hook().is_some() && is_kernels {
                 all.push(receiving(uplink, tunnel));
             }
-            let configured = match tunnel {
-                TunnelType::Vxlan => options.vxlan.checksum,
-                TunnelType::Geneve => options.geneve.checksum,
-                TunnelType::Gre | TunnelType::Stt | TunnelType::Vlan | TunnelType::QinQ => continue,
-            };
-            all.push(deployment.checksum.chosen(tunnel, family, is_kernel, configured));
+            if tunnel.carrier() == Carrier::Udp {
+                let configured = options.of(tunnel).checksum;
+                all.push(deployment.checksum.chosen(tunnel, family, is_kernel, configured));
+            }
         }
         all
     }
@@ -79,10 +79,8 @@ fn tunnels_in_use(deployment: &Deployment) -> Vec<(TunnelType, Option<TunnelSpec
 
 /// Whether the programs see super-packets or segments of `tunnel`.
 fn receiving(uplink: &NicFacts, tunnel: TunnelType) -> Chosen {
-    let has_gro = match tunnel {
-        TunnelType::Vxlan => is_vxlan_gro_enabled(),
-        _ => Ok(false),
-    };
+    let has_gro_device = tunnel.descriptor().has_gro_device;
+    let has_gro = if has_gro_device { is_vxlan_gro_enabled() } else { Ok(false) };
     match has_gro {
         Ok(has_gro) => choice::receiving(uplink, tunnel, has_gro),
         Err(error) => Chosen::new(format!("{tunnel} received"), UNKNOWN, error.to_string()),

@@ -154,7 +154,7 @@ impl Probes {
 }
 
 fn is_gre(endpoint: &EndpointConfig) -> bool {
-    endpoint.spec.tunnel == flow::TunnelType::Gre
+    endpoint.spec.tunnel.carrier() == flow::Carrier::Gre
 }
 
 fn uplink_mtu(deployment: &Deployment) -> Option<u32> {
@@ -318,9 +318,9 @@ impl<'a> PathProber<'a> {
 
     /// The bytes that the tunnel adds in front of a probe, which carries no logical ports.
     fn overhead(&self) -> u16 {
-        let mut options: TunnelOptions = *self.deployment.network.options();
-        options.geneve.logical_ports = false;
         let tunnel = self.endpoint.spec.tunnel;
+        let mut options: TunnelOptions = *self.deployment.network.options();
+        options.of_mut(tunnel).logical_ports = false;
         let family = self.deployment.network.underlay_family();
         overhead_bytes(tunnel, family, &options).saturating_sub(ETHERNET_HEADER_LEN)
     }

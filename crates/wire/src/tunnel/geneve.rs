@@ -39,6 +39,9 @@ pub const CLASS_OVN: u16 = 0x0102;
 /// The type of OVN's logical-port option; critical.
 pub const TYPE_LOGICAL_PORTS: u8 = 0x80;
 
+/// Bytes of that option with its header.
+pub const LOGICAL_PORTS_OPTION_LEN: usize = OPTION_HEADER_LEN + 4;
+
 const OPTION_HEADER_LEN: usize = 4;
 const CRITICAL_TYPE: u8 = 0x80;
 const CONTROL: u8 = 0x80;
@@ -110,9 +113,23 @@ impl<'a, T: AsRef<[u8]> + ?Sized> GenevePacket<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> GenevePacket<T> {
-    /// Sets the network identifier.
+    /// Sets the network identifier, and the reserved byte behind it to 0.
+    #[inline]
     pub fn set_vni(&mut self, vni: Vni) {
-        put(self.buffer.as_mut(), 4, vni.to_be_bytes());
+        put_u32(self.buffer.as_mut(), 4, vni.value() << 8);
+    }
+
+    /// Writes OVN's option for logical ports as the only option of a data packet.
+    ///
+    /// # Panics
+    /// When the buffer is shorter than [`HEADER_LEN`] + [`LOGICAL_PORTS_OPTION_LEN`].
+    #[inline]
+    pub fn set_logical_ports_option(&mut self, ports: LogicalPorts) {
+        let bytes = self.buffer.as_mut();
+        put(bytes, 0, [(LOGICAL_PORTS_OPTION_LEN / 4) as u8, CRITICAL]);
+        put_u16(bytes, HEADER_LEN, CLASS_OVN);
+        put(bytes, HEADER_LEN + 2, [TYPE_LOGICAL_PORTS, 1]);
+        put(bytes, HEADER_LEN + OPTION_HEADER_LEN, ports.to_bytes());
     }
 }
 
@@ -357,7 +374,7 @@ impl<'a> GeneveRepr<'a> {
         bytes[1] = if self.control { CONTROL } else { 0 }
             | if self.options.has_critical() { CRITICAL } else { 0 };
         put_u16(bytes, 2, self.protocol.0);
-        put_u32(bytes, 4, self.vni.value() << 8);
         bytes[HEADER_LEN..header_len].copy_from_slice(self.options.0);
+        packet.set_vni(self.vni);
     }
 }

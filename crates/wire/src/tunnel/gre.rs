@@ -123,6 +123,35 @@ impl<'a, T: AsRef<[u8]> + ?Sized> GrePacket<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> GrePacket<T> {
+    /// Sets key and sequence number where the flags of the header say that it has them.
+    #[inline]
+    pub fn set_key_and_sequence(&mut self, key: u32, sequence: u32) {
+        let flags = self.flags();
+        let mut at = MIN_HEADER_LEN + if flags & CHECKSUM != 0 { FIELD_LEN } else { 0 };
+        let bytes = self.buffer.as_mut();
+        if flags & KEY != 0 {
+            put_u32(bytes, at, key);
+            at += FIELD_LEN;
+        }
+        if flags & SEQUENCE != 0 {
+            put_u32(bytes, at, sequence);
+        }
+    }
+
+    /// Completes the header of segment `index` of a super-packet, whose header is that of the
+    /// first: the sequence number grows by `index`, and the checksum covers the buffer and then
+    /// `payload`. Nothing happens to fields that the header does not have.
+    pub fn finish_segment(&mut self, payload: &[u8], index: u32) {
+        if let Some(first) = self.sequence().filter(|_| index != 0) {
+            let at = self.offset_after(&[CHECKSUM, KEY]);
+            put_u32(self.buffer.as_mut(), at, first.wrapping_add(index));
+        }
+        if self.field(CHECKSUM) {
+            put_u32(self.buffer.as_mut(), CHECKSUM_OFFSET, 0);
+            self.set_checksum(Sum::of(self.bytes()).bytes(payload).checksum());
+        }
+    }
+
     /// Stores a checksum, such as one from [`crate::checksum::local_offload`]; nothing happens without the C flag.
     pub fn set_checksum(&mut self, checksum: u16) {
         if self.field(CHECKSUM) {

@@ -55,9 +55,10 @@ impl<'a, T: AsRef<[u8]> + ?Sized> VxlanPacket<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> VxlanPacket<T> {
-    /// Sets the network identifier.
+    /// Sets the network identifier, and the reserved byte behind it to 0.
+    #[inline]
     pub fn set_vni(&mut self, vni: Vni) {
-        put(self.buffer.as_mut(), 4, vni.to_be_bytes());
+        put_u32(self.buffer.as_mut(), 4, vni.value() << 8);
     }
 }
 
@@ -92,8 +93,7 @@ impl VxlanRepr {
     /// # Panics
     /// When the buffer is shorter than [`VxlanRepr::header_len`].
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut VxlanPacket<T>) {
-        let bytes = packet.buffer.as_mut();
-        put(bytes, 0, [VNI_VALID, 0, 0, 0]);
-        put_u32(bytes, 4, self.vni.value() << 8);
+        put(packet.buffer.as_mut(), 0, [VNI_VALID, 0, 0, 0]);
+        packet.set_vni(self.vni);
     }
 }

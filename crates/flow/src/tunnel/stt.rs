@@ -3,6 +3,11 @@
 //! The inner offload state travels in the STT header, so a super-packet with an unfinished checksum crosses the
 //! underlay as it is, and the outer packet is what any NIC with plain TCP segmentation cuts.
 
+use super::codec::TunnelCodec;
+use super::{
+    Carrier, DeviceOffloads, HeaderLen, KernelDatapath, LogicalPortsField, NetworkId, OptionKind,
+    TunnelDescriptor, TunnelOption,
+};
 use crate::decap::strip_outer;
 use crate::encap::{is_ipv4, outer_pseudo_header};
 use crate::header_template::L3;
@@ -12,7 +17,7 @@ use crate::{
 use packet::stt::{SttFrameKey, SttPlace};
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, Verdict};
 use wire::ecn::Ecn;
-use wire::tunnel::stt::{FRAME_HEADER_LEN, SEGMENT_HEADER_LEN};
+use wire::tunnel::stt::{FRAME_HEADER_LEN, PORT, SEGMENT_HEADER_LEN};
 use wire::tunnel::{SttChecksum, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr};
 use wire::{EtherType, Fragment, Protocol, vlan};
 
@@ -20,6 +25,31 @@ use wire::{EtherType, Fragment, Protocol, vlan};
 const MAX_IP_LEN: usize = 65_535;
 const TCP_CHECKSUM: u16 = 16;
 const UDP_CHECKSUM: u16 = 6;
+
+pub(crate) struct Stt;
+
+impl TunnelCodec for Stt {
+    const DESCRIPTOR: TunnelDescriptor = TunnelDescriptor {
+        name: "stt",
+        standard: "draft-davie-stt",
+        carrier: Carrier::TcpShaped,
+        default_port: PORT,
+        header: HeaderLen::fixed(FRAME_HEADER_LEN),
+        network_id: NetworkId::VNI_24,
+        logical_ports: LogicalPortsField::SttContext,
+        options: &[
+            TunnelOption::new(OptionKind::Port, "tcp_port", "tcp_port = 7471", "7471"),
+            TunnelOption::LOGICAL_PORTS,
+            TunnelOption::TTL,
+            TunnelOption::DSCP,
+        ],
+        offloads: DeviceOffloads::TCP_SHAPED,
+        kernel_datapath: KernelDatapath::Unsupported {
+            why: "no program of the kernel can send STT; the user datapath carries it for both",
+        },
+        has_gro_device: false,
+    };
+}
 
 /// The longest inner frame that fits one STT frame over IPv4 (`ipv6`: over IPv6).
 pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
