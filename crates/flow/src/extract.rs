@@ -45,15 +45,15 @@ pub fn extract(
         if let Some(tunnel) = tunnel {
             tunnel.write(key);
         }
-        headers(key, packet.head(), packet.len())?;
+        headers(key, packet)?;
     }
     result
 }
 
-/// Reads the headers of a frame of `frame_len` bytes, which are in `head`.
+/// Reads the headers of a frame.
 #[inline]
-fn headers(key: &mut FlowKey, head: &[u8], frame_len: usize) -> Result<(), ParseError> {
-    let located = wire::transport_offset_in(head, frame_len)?;
+fn headers(key: &mut FlowKey, packet: &PacketBuf) -> Result<(), ParseError> {
+    let (head, located) = (packet.head(), packet.located()?);
     ethernet(key, head, &located)?;
     let l3 = head.get(located.l3..).unwrap_or_default();
     match located.ethertype {

@@ -87,7 +87,7 @@ impl InnerFlow {
     /// Reads the headers of `packet`.
     pub fn read(packet: &PacketBuf, seed: &EntropySeed) -> Self {
         let frame = packet.head();
-        let Ok(located) = wire::transport_offset_in(frame, packet.len()) else {
+        let Ok(located) = packet.located() else {
             return Self::of_ethernet(frame, seed);
         };
         let ip = frame.get(located.l3..).unwrap_or_default();

@@ -2,9 +2,7 @@
 
 use packet::{Checksum, PacketBuf};
 use wire::checksum::update_bytes;
-use wire::{
-    EtherType, Fragment, Protocol, TcpFlags, TcpPacket, ipv4, ipv6, tcp, transport_offset_in,
-};
+use wire::{EtherType, Fragment, Protocol, TcpFlags, TcpPacket, ipv4, ipv6, tcp};
 
 /// No MSS is lowered to less: what the least MTU of IPv4 leaves, 68 bytes.
 const MIN_MSS: usize = 28;
@@ -45,7 +43,7 @@ pub(crate) fn is_syn(packet: &PacketBuf) -> bool {
 /// Where the TCP header of a segment with SYN begins, how long it is, and the largest segment size for it.
 fn syn(packet: &PacketBuf, max_frame_len: usize) -> Option<(usize, usize, u16)> {
     let head = packet.head();
-    let at = transport_offset_in(head, packet.len()).ok()?;
+    let at = packet.located().ok()?;
     if at.protocol != Protocol::TCP || at.fragment != Fragment::Whole {
         return None;
     }

@@ -15,8 +15,8 @@ use packet::{Checksum, PacketBuf};
 use wire::checksum::{Sum, update_bytes, update_udp};
 use wire::icmp::nd;
 use wire::{
-    ArpPacket, Crc32c, EtherType, Fragment, Located, Protocol, arp, icmp, ipv4, ipv6, tcp,
-    transport_offset_in, udp, vlan,
+    ArpPacket, Crc32c, EtherType, Fragment, Located, Protocol, arp, icmp, ipv4, ipv6, tcp, udp,
+    vlan,
 };
 
 /// Bytes of an SCTP common header (RFC 9260 section 3.1).
@@ -42,11 +42,11 @@ pub(crate) fn set(
 ) -> Result<(), DropReason> {
     let mask = mask & field.all_ones();
     if let Some(place) = ethernet_place(packet.head(), field) {
-        set_plain(packet.head_mut(), field, place, value, mask);
+        set_plain(packet.fields_mut(), field, place, value, mask);
         return Ok(());
     }
     let head = packet.head();
-    let Ok(at) = transport_offset_in(head, packet.len()) else { return Ok(()) };
+    let Ok(at) = packet.located() else { return Ok(()) };
     let place = match at.ethertype {
         EtherType::ARP | EtherType::RARP => arp_place(head, &at, field),
         EtherType::IPV4 => ip4_place(&at, field),
@@ -62,7 +62,7 @@ pub(crate) fn set(
 /// Rewrites the MTU of an ICMP "destination unreachable" (16 bits; larger ones become 65,535), an ICMPv6 "packet too big"
 /// or, because the type may be set later, "destination unreachable". Other frames are left alone.
 pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
-    let Ok(at) = transport_offset_in(packet.head(), packet.len()) else { return };
+    let Ok(at) = packet.located() else { return };
     let Some((l4, [kind, _])) = icmp_kind(packet.head(), &at) else { return };
     let (place, mtu) = match (at.ethertype, kind) {
         (EtherType::IPV4, 3) => {
@@ -300,7 +300,7 @@ fn write(
     if place.covered == Covered::Transport && at.protocol == Protocol::SCTP {
         update_crc(packet, at, place.at, old, new)?;
     }
-    packet.head_mut()[place.at..place.at + place.len].copy_from_slice(new);
+    packet.fields_mut()[place.at..place.at + place.len].copy_from_slice(new);
     let in_ip4 = place.covered == Covered::Address && at.ethertype == EtherType::IPV4;
     if in_ip4 || place.covered == Covered::Ip4Header {
         let sum = at.l3 + ipv4::CHECKSUM_OFFSET;
@@ -313,7 +313,7 @@ fn write(
 }
 
 fn rewrite_u16(packet: &mut PacketBuf, at: usize, change: impl FnOnce(u16) -> u16) {
-    if let Some(bytes) = packet.head_mut().get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+    if let Some(bytes) = packet.fields_mut().get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
         *bytes = change(u16::from_be_bytes(*bytes)).to_be_bytes();
     }
 }
@@ -375,7 +375,7 @@ fn update_crc(
     let change = old.iter().zip(new).map(|(old, new)| old ^ new);
     let unchanged = std::iter::repeat_n(0, at.l3_end - field - old.len());
     let change = Crc32c::of_difference(change.chain(unchanged));
-    for (byte, change) in packet.head_mut().iter_mut().skip(sum).zip(change) {
+    for (byte, change) in packet.fields_mut().iter_mut().skip(sum).zip(change) {
         *byte ^= change;
     }
     Ok(())

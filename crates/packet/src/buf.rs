@@ -1,26 +1,34 @@
-//! [`PacketBuf`]: one Ethernet frame, room in front of it, and what the checksum and segmentation offloads still owe.
+//! [`PacketBuf`]: one Ethernet frame with headroom and with the state of its checksum and
+//! segmentation offloads.
 //!
 //! ```text
 //!   0            start                 end        fragments (ranges of the same storage, in order)
 //!   | headroom   | linear part         | unused   | payload | gap | payload | ...
 //! ```
 //!
-//! A frame as read from a device is one linear piece. A super-packet coalesced from a received train keeps its payload
-//! where it was received: the headers and the first payload are the linear part, the rest are fragments of the
-//! same storage, so that coalescing copies nothing. Headers are always in the linear part.
+//! A frame read from a device is linear. A super-packet coalesced from a received train keeps its
+//! payload where it was received, so that coalescing copies nothing: the headers and the first
+//! payload are the linear part, the rest are fragments of the same storage. Headers are always in
+//! the linear part.
+//!
+//! The buffer remembers where the headers of its frame are ([`PacketBuf::located`]), so that the
+//! stages of forwarding do not each walk them again.
 
+use std::cell::Cell;
 use std::ops::Range;
+use wire::{EtherType, Fragment, Located, ParseError, Protocol, transport_offset_in};
 
-/// The state of the innermost transport checksum, as a virtio-net header tells it.
+/// The state of the innermost transport checksum, as in a virtio-net header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checksum {
-    /// The checksum fields are complete; nobody has verified them.
+    /// The checksum is complete and has not been verified.
     #[default]
     Unverified,
-    /// The checksum fields have been verified, or the frame never left memory. On transmit the same as `Unverified`.
+    /// The checksum has been verified, or the frame never left memory. On transmit it is the same
+    /// as `Unverified`.
     Verified,
-    /// The field holds the pseudo-header sum only. The sum over all bytes from `start` to the end of the frame is to be
-    /// completed and stored at `start + offset`.
+    /// The field at `start + offset` holds only the sum of the pseudo header. The sum of all bytes
+    /// from `start` to the end of the frame must be added to it before the frame is on a wire.
     Partial {
         /// Where summing starts, in bytes from the start of the frame (the transport header).
         start: u16,
@@ -29,7 +37,7 @@ pub enum Checksum {
     },
 }
 
-/// What a super-packet is cut into.
+/// The kind of segments that a super-packet is divided into.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GsoKind {
     /// TCP segments over IPv4.
@@ -40,18 +48,19 @@ pub enum GsoKind {
     UdpL4,
 }
 
-/// The segmentation that a super-packet still needs before it fits a wire.
+/// The segmentation that a super-packet needs before it is on a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Gso {
-    /// What it is cut into.
+    /// The kind of segments.
     pub kind: GsoKind,
-    /// Transport payload bytes in each segment but the last; at least 1.
+    /// Transport payload in bytes of each segment but the last; at least 1.
     pub size: u16,
-    /// TCP: congestion window reduced is set on the first segment only (VIRTIO_NET_HDR_GSO_ECN).
+    /// TCP: CWR (congestion window reduced) is set on the first segment only
+    /// (`VIRTIO_NET_HDR_GSO_ECN`).
     pub ecn: bool,
 }
 
-/// What the offloads still owe to a frame.
+/// The work on a frame that is left to checksum and segmentation offloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// The transport checksum. A frame with `gso` always has `Checksum::Partial`.
@@ -60,46 +69,82 @@ pub struct Offload {
     pub gso: Option<Gso>,
 }
 
-/// The headroom in front of a frame is too small for a header.
+/// The headroom of a frame is too small for a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{needed} bytes of headroom needed, {have} there")]
+#[error("the header needs {needed} bytes of headroom, and the frame has {have}")]
 pub struct HeadroomError {
-    /// Bytes the header takes.
+    /// Length of the header in bytes.
     pub needed: usize,
-    /// Bytes in front of the frame.
+    /// The headroom in bytes.
     pub have: usize,
 }
 
-/// One frame; see the module for its layout.
+/// The result of the last header walk.
+#[derive(Debug)]
+struct HeaderWalk {
+    /// The Ethernet header at which it began, from the start of the storage; [`HeaderWalk::NONE`] if
+    /// there is no result.
+    base: Cell<usize>,
+    located: Cell<Located>,
+}
+
+impl HeaderWalk {
+    const NONE: usize = usize::MAX;
+
+    fn clear(&mut self) {
+        *self.base.get_mut() = Self::NONE;
+    }
+}
+
+impl Default for HeaderWalk {
+    fn default() -> Self {
+        let located = Located {
+            vlan_tags: 0,
+            ethertype: EtherType(0),
+            l3: 0,
+            l4: None,
+            protocol: Protocol::NO_NEXT_HEADER,
+            fragment: Fragment::Whole,
+            l3_end: 0,
+        };
+        Self { base: Cell::new(Self::NONE), located: Cell::new(located) }
+    }
+}
+
+/// One frame with headroom and offload state.
 #[derive(Debug, Default)]
 pub struct PacketBuf {
     storage: Vec<u8>,
     start: usize,
     end: usize,
     fragments: Vec<Range<usize>>,
-    /// What the offloads still owe. `Checksum::Partial::start` follows [`PacketBuf::push_front`] and
-    /// [`PacketBuf::pull_front`] by itself.
+    /// The last walk. Every change of bytes or lengths behind its `base` clears it.
+    walk: HeaderWalk,
+    /// The work left to offloads. [`PacketBuf::push_front`] and [`PacketBuf::pull_front`] adjust
+    /// `Checksum::Partial::start`.
     pub offload: Offload,
 }
 
 impl PacketBuf {
-    /// Headroom that holds the longest outer header of any tunnel, with Geneve options to spare.
+    /// Headroom in bytes for the longest outer header of any tunnel, Geneve options included.
     pub const HEADROOM: usize = 256;
-    /// The longest frame: a 64 KiB IP packet with Ethernet, two VLAN tags of its sender's, and two of the underlay.
+    /// The longest frame in bytes: a 64 KiB IP packet with an Ethernet header, two VLAN tags of its
+    /// sender, and two of the underlay.
     pub const MAX_FRAME: usize = 65_535 + 14 + 16;
 
-    /// An empty frame with room for `capacity` bytes behind `headroom`.
+    /// Makes an empty frame with room for `capacity` bytes behind `headroom` bytes.
     pub fn with_capacity(headroom: usize, capacity: usize) -> Self {
         Self {
             storage: vec![0; headroom + capacity],
             start: headroom,
             end: headroom,
             fragments: Vec::new(),
+            walk: HeaderWalk::default(),
             offload: Offload::default(),
         }
     }
 
-    /// A frame that holds a copy of `bytes`, behind the usual headroom.
+    /// Makes a frame with a copy of `bytes` behind the usual headroom.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut packet = Self::with_capacity(Self::HEADROOM, bytes.len());
         packet.storage[Self::HEADROOM..].copy_from_slice(bytes);
@@ -107,33 +152,38 @@ impl PacketBuf {
         packet
     }
 
-    /// Makes the frame empty again, with `headroom` bytes in front (at most the storage), keeping the allocation.
+    /// Empties the frame and sets its headroom to `headroom` bytes (at most the storage). The
+    /// allocation is kept.
     pub fn reset(&mut self, headroom: usize) {
+        self.walk.clear();
         self.start = headroom.min(self.storage.len());
         self.end = self.start;
         self.fragments.clear();
         self.offload = Offload::default();
     }
 
-    /// All storage behind the headroom, for a device to read into; follow it with [`PacketBuf::set_len`].
+    /// All storage behind the headroom, for a device to read into. Call [`PacketBuf::set_len`]
+    /// afterwards.
     pub fn spare_mut(&mut self) -> &mut [u8] {
+        self.walk.clear();
         &mut self.storage[self.start..]
     }
 
-    /// Declares the first `len` bytes of [`PacketBuf::spare_mut`] the frame. `len` is cut to what is there.
+    /// Makes the first `len` bytes of [`PacketBuf::spare_mut`] (at most all) the frame.
     pub fn set_len(&mut self, len: usize) {
+        self.walk.clear();
         self.end = (self.start + len).min(self.storage.len());
         self.fragments.clear();
     }
 
-    /// Declares `range` of the storage behind the headroom (the bytes of [`PacketBuf::spare_mut`]) the linear part, and
-    /// `rest`, counted likewise, the fragments. What lies before the range becomes headroom. Ranges are cut to what
-    /// is there.
+    /// Makes `range` of [`PacketBuf::spare_mut`] the linear part, and the ranges `rest` of it the
+    /// fragments. The bytes before `range` become headroom. Ranges are clamped to the storage.
     pub fn set_ranges(
         &mut self,
         range: Range<usize>,
         rest: impl IntoIterator<Item = Range<usize>>,
     ) {
+        self.walk.clear();
         let (base, limit) = (self.start, self.storage.len());
         let place = |r: Range<usize>| {
             let end = r.end.saturating_add(base).min(limit);
@@ -146,7 +196,7 @@ impl PacketBuf {
         self.fragments.extend(rest.into_iter().map(place));
     }
 
-    /// Total bytes of the frame, fragments included.
+    /// Length of the frame in bytes, fragments included.
     #[inline]
     pub fn len(&self) -> usize {
         self.end - self.start + self.fragments.iter().map(ExactSizeIterator::len).sum::<usize>()
@@ -157,16 +207,59 @@ impl PacketBuf {
         self.len() == 0
     }
 
-    /// The linear part: all headers, and the payload too unless the frame has fragments.
+    /// The linear part: all headers, and the payload as well if there are no fragments.
     #[inline]
     pub fn head(&self) -> &[u8] {
         &self.storage[self.start..self.end]
     }
 
-    /// The linear part.
+    /// The linear part, for any change.
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
+        self.walk.clear();
         &mut self.storage[self.start..self.end]
+    }
+
+    /// The linear part, for changes that leave all headers where they are: addresses, ports, TTL
+    /// and the like, but no EtherType, protocol, or length.
+    #[inline]
+    pub fn fields_mut(&mut self) -> &mut [u8] {
+        &mut self.storage[self.start..self.end]
+    }
+
+    /// Locates the headers of the frame. The frame is walked only if that was not done before, or if
+    /// its bytes may have changed since.
+    ///
+    /// # Errors
+    /// As [`transport_offset_in`]: a header is malformed, or not whole in the linear part.
+    #[inline]
+    pub fn located(&self) -> Result<Located, ParseError> {
+        self.located_behind(0)
+    }
+
+    /// Like [`PacketBuf::located`], for a frame behind `outer_len` bytes of outer headers. Offsets
+    /// are counted from the Ethernet header behind them.
+    ///
+    /// # Errors
+    /// As of [`PacketBuf::located`].
+    #[inline]
+    pub fn located_behind(&self, outer_len: usize) -> Result<Located, ParseError> {
+        let base = self.start + outer_len;
+        if self.walk.base.get() == base {
+            let located = self.walk.located.get();
+            debug_assert_eq!(self.walk_headers(outer_len), Ok(located));
+            return Ok(located);
+        }
+        let located = self.walk_headers(outer_len)?;
+        self.walk.base.set(base);
+        self.walk.located.set(located);
+        Ok(located)
+    }
+
+    #[inline]
+    fn walk_headers(&self, outer_len: usize) -> Result<Located, ParseError> {
+        let frame = self.head().get(outer_len..).unwrap_or_default();
+        transport_offset_in(frame, self.len().saturating_sub(outer_len))
     }
 
     /// True when the whole frame is its linear part.
@@ -184,12 +277,12 @@ impl PacketBuf {
         self.pieces().collect::<Vec<_>>().concat()
     }
 
-    /// Bytes free in front of the frame.
+    /// Free bytes in front of the frame.
     pub fn headroom(&self) -> usize {
         self.start
     }
 
-    /// Moves all fragments next to the linear part, so that [`PacketBuf::head`] is the whole frame.
+    /// Moves all fragments behind the linear part, so that [`PacketBuf::head`] is the whole frame.
     pub fn linearize(&mut self) {
         if self.fragments.is_empty() {
             return;
@@ -211,10 +304,10 @@ impl PacketBuf {
         }
     }
 
-    /// Makes `len` more bytes in front of the frame part of it and returns them, contents unspecified.
+    /// Extends the frame by `len` bytes in front and returns them. Their contents are unspecified.
     ///
     /// # Errors
-    /// [`HeadroomError`] when fewer than `len` bytes are free; the frame is unchanged.
+    /// [`HeadroomError`] if fewer than `len` bytes are free; the frame is unchanged.
     #[inline]
     pub fn push_front(&mut self, len: usize) -> Result<&mut [u8], HeadroomError> {
         let start =
@@ -226,13 +319,15 @@ impl PacketBuf {
         Ok(&mut self.storage[start..start + len])
     }
 
-    /// Puts the last `len` bytes of `header` in front of the frame, with `gap` bytes between the two, contents
-    /// unspecified, and returns all `len + gap` of them. What lies in front of the frame then is unspecified too.
+    /// Puts the last `len` bytes of `header` in front of the frame, with a gap of `gap` bytes between
+    /// the two, and returns header and gap. The contents of the gap, and of the headroom, are
+    /// unspecified.
     ///
-    /// The copy has a length known when compiling, wherever there is headroom for `N` bytes.
+    /// If there is headroom for `N` bytes, the copy has a constant length and compiles to few
+    /// instructions.
     ///
     /// # Errors
-    /// [`HeadroomError`] when fewer than `len + gap` bytes are free; the frame is unchanged.
+    /// [`HeadroomError`] if fewer than `len + gap` bytes are free; the frame is unchanged.
     #[inline]
     pub fn push_front_header<const N: usize>(
         &mut self,
@@ -250,19 +345,24 @@ impl PacketBuf {
         self.push_front(len + gap)
     }
 
-    /// Takes `len` bytes (at most the linear part) off the front of the frame.
+    /// Removes `len` bytes (at most the linear part) from the front of the frame.
     #[inline]
     pub fn pull_front(&mut self, len: usize) {
         let len = len.min(self.end - self.start);
         self.start += len;
+        // Bytes before the frame may be overwritten, so a walk that began there no longer holds.
+        if *self.walk.base.get_mut() < self.start {
+            self.walk.clear();
+        }
         if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
             *start = start.saturating_sub(len as u16);
         }
     }
 
-    /// Appends `bytes` behind the linear part, growing the storage if need be. A frame with fragments becomes linear
-    /// first.
+    /// Appends `bytes` to the frame and grows the storage if needed. A frame with fragments becomes
+    /// linear first.
     pub fn append(&mut self, bytes: &[u8]) {
+        self.walk.clear();
         self.linearize();
         let end = self.end + bytes.len();
         if self.storage.len() < end {
@@ -272,8 +372,9 @@ impl PacketBuf {
         self.end = end;
     }
 
-    /// Shortens the frame to `len` bytes, if it is longer.
+    /// Shortens the frame to `len` bytes if it is longer.
     pub fn truncate(&mut self, len: usize) {
+        self.walk.clear();
         let mut left = len;
         let linear = (self.end - self.start).min(left);
         self.end = self.start + linear;
@@ -288,7 +389,7 @@ impl PacketBuf {
 }
 
 impl Clone for PacketBuf {
-    /// A linear copy with the usual headroom (or more, if this frame has more).
+    /// Makes a linear copy with the usual headroom, or with this frame's headroom if that is more.
     fn clone(&self) -> Self {
         let headroom = self.start.max(Self::HEADROOM);
         let mut copy = Self::with_capacity(headroom, self.len());

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use wire::checksum::Sum;
-use wire::{Crc32c, EtherType, Protocol, UdpPacket, tcp, transport_offset, udp};
+use wire::{Crc32c, EtherType, Protocol, UdpPacket, tcp, udp};
 
 use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
 use crate::headers::tags_in_front;
@@ -65,8 +65,9 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     };
     let (start, skipped) = (usize::from(start), tags_in_front(packet.head()));
     let is_sctp = |at: &Location| at.protocol == Protocol::SCTP && at.l4 + skipped == start;
-    let found = packet.head().get(skipped..).and_then(locate).filter(is_sctp);
-    let Some(end) = found.map(|at| at.end + skipped) else { return false };
+    let Some(end) = locate(packet, skipped).filter(is_sctp).map(|at| at.end + skipped) else {
+        return false;
+    };
     let Some(message) = packet.head_mut().get_mut(start..end) else { return false };
     let Some(field) = message.get_mut(FIELD) else { return false };
     field.fill(0);
@@ -87,7 +88,7 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
 #[inline]
 pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
-    if is_out_of_the_way(packet.head(), start, offset) || complete_crc32c(packet) {
+    if is_out_of_the_way(packet, start, offset) || complete_crc32c(packet) {
         return Ok(());
     }
     complete_checksum(packet)?;
@@ -96,14 +97,14 @@ pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
 }
 
 /// True when completing the checksum changes nothing that a pipeline reads.
-fn is_out_of_the_way(frame: &[u8], start: u16, offset: u16) -> bool {
+fn is_out_of_the_way(packet: &PacketBuf, start: u16, offset: u16) -> bool {
     // The longest header of those without a length that have ports.
     const PORTS: usize = 12;
     // What stands behind more tags is read once some are taken off.
-    let skipped = tags_in_front(frame);
+    let skipped = tags_in_front(packet.head());
     let Some(start) = usize::from(start).checked_sub(skipped) else { return false };
-    let Some(frame) = frame.get(skipped..) else { return false };
-    let Ok(at) = transport_offset(frame) else { return false };
+    let Some(frame) = packet.head().get(skipped..) else { return false };
+    let Ok(at) = packet.located_behind(skipped) else { return false };
     if !at.is_ip() {
         return !matches!(at.ethertype, EtherType::ARP | EtherType::RARP) && start >= at.l3;
     }
@@ -126,14 +127,11 @@ pub fn verify_checksum(packet: &PacketBuf) -> Verdict {
     if matches!(packet.offload.checksum, Checksum::Partial { .. }) {
         return Verdict::Unknown;
     }
-    let linear;
-    let frame = if packet.is_linear() {
-        packet.head()
-    } else {
-        linear = packet.to_vec();
-        &linear
-    };
-    let Some(at) = locate(frame) else { return Verdict::Unknown };
+    if !packet.is_linear() {
+        return verify_checksum(&packet.clone());
+    }
+    let frame = packet.head();
+    let Some(at) = locate(packet, 0) else { return Verdict::Unknown };
     if !at.has_only_options(frame) {
         return Verdict::Unknown;
     }
@@ -166,7 +164,7 @@ pub fn infer_partial(packet: &mut PacketBuf) -> bool {
         return false;
     }
     let head = packet.head();
-    let Some(at) = locate(head).filter(|at| at.has_only_options(head)) else { return false };
+    let Some(at) = locate(packet, 0).filter(|at| at.has_only_options(head)) else { return false };
     let offset = match at.protocol {
         Protocol::TCP => tcp::CHECKSUM_OFFSET,
         Protocol::UDP => udp::CHECKSUM_OFFSET,
@@ -199,7 +197,7 @@ pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(),
         return Ok(());
     }
     let head = packet.head();
-    let at = locate(head).ok_or(SegmentSizeLost)?;
+    let at = locate(packet, 0).ok_or(SegmentSizeLost)?;
     if at.end <= max_frame_len {
         return Ok(());
     }
@@ -245,8 +243,7 @@ pub(crate) fn owed(
         .copied()
         .ok_or(ChecksumError::OutsideFrame)?;
     // The headers of a frame with fragments are not found, but no padding lies behind those.
-    let inner = head.get(outer_len..).unwrap_or_default();
-    let end = match locate(inner) {
+    let end = match locate(packet, outer_len) {
         Some(at) if at.l4 + outer_len == start && at.end + outer_len >= field + 2 => {
             at.end + outer_len
         }

@@ -18,7 +18,7 @@
 //! than the sender expected take identifications that it may use again; without "don't fragment" that matters only where a
 //! later router fragments them (RFC 6864 section 4.3).
 
-use wire::{EtherType, Ipv4Packet, Located, icmp::too_big::MIN_MTU_V4, transport_offset_in, udp};
+use wire::{EtherType, Ipv4Packet, Located, icmp::too_big::MIN_MTU_V4, udp};
 
 use crate::buf::{Checksum, GsoKind, PacketBuf};
 
@@ -103,7 +103,7 @@ pub fn fit(packet: &PacketBuf, max_frame_len: usize) -> Fit {
 
 #[cold]
 fn too_long(packet: &PacketBuf, max_frame_len: usize) -> Fit {
-    let Ok(at) = transport_offset_in(packet.head(), packet.len()) else { return Fit::Never };
+    let Ok(at) = packet.located() else { return Fit::Never };
     if !at.is_ip() {
         return Fit::Never;
     }

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use wire::{EtherType, Ipv4Packet, ipv4, transport_offset_in};
+use wire::{EtherType, Ipv4Packet, ipv4};
 
 use crate::buf::{Checksum, PacketBuf};
 use crate::complete::{self, copy_range};
@@ -131,7 +131,7 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 impl Plan {
     fn new(packet: &PacketBuf, mtu: usize) -> Result<Self, FragmentError> {
         let head = packet.head();
-        let at = transport_offset_in(head, packet.len()).map_err(|_| FragmentError::NotIpv4)?;
+        let at = packet.located().map_err(|_| FragmentError::NotIpv4)?;
         if at.ethertype != EtherType::IPV4 {
             return Err(FragmentError::NotIpv4);
         }

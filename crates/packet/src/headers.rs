@@ -71,8 +71,7 @@ impl SuperHeaders {
         let frame = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
         // Of more tags than are looked behind those in front are as good as outer bytes: every segment gets them.
         let outer_len = outer_len + tags_in_front(frame);
-        let inner = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
-        let at = locate(inner).ok_or(SegmentError::NotTransport)?;
+        let at = locate(packet, outer_len).ok_or(SegmentError::NotTransport)?;
         let (protocol, least, fits_version) = match gso.kind {
             GsoKind::TcpV4 => (Protocol::TCP, tcp::MIN_HEADER_LEN, !at.is_v6),
             GsoKind::TcpV6 => (Protocol::TCP, tcp::MIN_HEADER_LEN, at.is_v6),

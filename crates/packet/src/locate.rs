@@ -1,7 +1,9 @@
-//! The transport segments that this crate can do something with, on top of [`wire::transport_offset`].
+//! [`Location`]: where the headers of a whole (unfragmented) IP packet are.
 
 use wire::checksum::Sum;
-use wire::{EtherType, Fragment, Located, Protocol, ipv6, transport_offset};
+use wire::{EtherType, Fragment, Located, Protocol, ipv6};
+
+use crate::buf::PacketBuf;
 
 /// Where the headers of an unfragmented IP packet are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,20 +12,23 @@ pub(crate) struct Location {
     pub l3: usize,
     /// The transport header, from the start of the frame.
     pub l4: usize,
-    /// The end of the IP packet by its own length, from the start of the frame.
+    /// The end of the IP packet by its own length field, from the start of the frame.
     pub end: usize,
-    /// What is at `l4`.
+    /// The transport protocol.
     pub protocol: Protocol,
-    /// IPv6, else IPv4.
+    /// True for IPv6, false for IPv4.
     pub is_v6: bool,
 }
 
-/// The transport header of `frame`; `None` when it is malformed, fragmented, or not IP.
-pub(crate) fn locate(frame: &[u8]) -> Option<Location> {
-    whole(&transport_offset(frame).ok()?)
+/// Locates the headers of the frame behind `outer_len` bytes; offsets are counted from there. `None`
+/// if the frame is malformed, fragmented, not IP, or if its IP packet is not whole in the linear
+/// part.
+pub(crate) fn locate(packet: &PacketBuf, outer_len: usize) -> Option<Location> {
+    let location = whole(&packet.located_behind(outer_len).ok()?)?;
+    (outer_len + location.end <= packet.head().len()).then_some(location)
 }
 
-/// `None` for fragments and what is not IP.
+/// `None` for fragments and for frames that are not IP.
 pub(crate) fn whole(located: &Located) -> Option<Location> {
     if !located.is_ip() || located.fragment != Fragment::Whole {
         return None;
@@ -38,15 +43,16 @@ pub(crate) fn whole(located: &Located) -> Option<Location> {
 }
 
 impl Location {
-    /// The sum of the pseudo header of the packet in `frame` for `l4_len` bytes of transport.
+    /// The sum of the pseudo header for `l4_len` bytes of transport header and payload.
     pub(crate) fn pseudo_header(&self, frame: &[u8], l4_len: u16) -> Sum {
         let addresses =
             if self.is_v6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
         Sum::of(&frame[addresses]).u16(u16::from(self.protocol.0)).u16(l4_len)
     }
 
-    /// True when nothing but options stands between the IP header and the transport. A routing header hides the address
-    /// that the checksum covers, an authentication header covers lengths, a fragment header numbers the packet.
+    /// True if all headers between the IP header and the transport are options. A routing header
+    /// hides the address that the checksum covers, an authentication header covers lengths, and a
+    /// fragment header numbers the packet.
     pub(crate) fn has_only_options(&self, frame: &[u8]) -> bool {
         if !self.is_v6 {
             return true;

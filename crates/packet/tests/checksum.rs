@@ -1,14 +1,12 @@
 //! Completing and verifying transport checksums.
 
-mod support;
-
+use crate::support::{Spec, any_spec};
 use packet::{
     Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
     coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial,
     settle_checksum, split, verify_checksum, vnet,
 };
 use proptest::prelude::*;
-use support::{Spec, any_spec};
 use testkit::crc32c::crc32c;
 
 /// The same packet with its bytes behind `head_len` spread over fragments of `piece` bytes with gaps between them.

@@ -1,12 +1,10 @@
 //! Coalescing, and that it is the inverse of segmentation.
 
-mod support;
-
 use std::ops::Range;
 
+use crate::support::{ACK, CWR, FIN, PSH, SYN, Spec, any_spec, same};
 use packet::{Checksum, Coalescer, PacketBuf, coalesce_ranges};
 use proptest::prelude::*;
-use support::{ACK, CWR, FIN, PSH, SYN, Spec, any_spec, same};
 
 /// One buffer with the frames at odd distances, as datagrams with tunnel headers lie in it.
 fn train(frames: &[Vec<u8>]) -> (PacketBuf, Vec<Range<usize>>) {

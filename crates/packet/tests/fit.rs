@@ -1,13 +1,11 @@
 //! What is done with frames too long for their path, case by case, and that what was made to fit does.
 
-mod support;
-
+use crate::support::{ACK, PSH, Spec, any_spec};
 use packet::{
     Checksum, Fit, Fragmenter, PacketBuf, Resize, SegmentChecksum, Segmenter, first_segment, fit,
     wire_len,
 };
 use proptest::prelude::*;
-use support::{ACK, PSH, Spec, any_spec};
 
 fn spec(v6: bool, udp: bool, df: bool, payload: usize) -> Spec {
     Spec { v6, udp, df, payload: (0..payload).map(|i| i as u8).collect(), ..Spec::default() }
@@ -75,7 +73,7 @@ fn padding_is_cut_off_when_the_packet_fits_without() {
         let len = spec.frame().len();
         assert_eq!(fit(&packet, 1414), Fit::Resize(Resize::Truncate(len)));
         Resize::Truncate(len).apply(&mut packet);
-        assert!(support::same(&packet, &spec.packet(None)));
+        assert!(crate::support::same(&packet, &spec.packet(None)));
     }
 }
 

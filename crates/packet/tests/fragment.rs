@@ -1,10 +1,8 @@
 //! Fragments put together again are the packet, and each of them is what RFC 791 says.
 
-mod support;
-
+use crate::support::{Spec, any_spec, naive_sum};
 use packet::{Checksum, FragmentError, Fragmenter, PacketBuf, complete_checksum};
 use proptest::prelude::*;
-use support::{Spec, any_spec, naive_sum};
 
 /// One fragment, taken apart by hand.
 #[derive(Debug, PartialEq, Eq)]

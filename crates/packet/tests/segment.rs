@@ -1,13 +1,11 @@
 //! Segmentation against a naive segmenter.
 
-mod support;
-
+use crate::support::{ACK, CWR, FIN, PSH, Spec, any_spec, naive_sum, same};
 use packet::{
     Checksum, Offload, PacketBuf, SegmentChecksum, SegmentError, Segmenter, SplitLimits, Verdict,
     split, verify_checksum,
 };
 use proptest::prelude::*;
-use support::{ACK, CWR, FIN, PSH, Spec, any_spec, naive_sum, same};
 
 fn segments(packet: &PacketBuf, outer_len: usize) -> Vec<Vec<u8>> {
     let mut segmenter = Segmenter::new();

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that. All times are of one processor's work.
 
-#[path = "../tests/switch/fake.rs"]
+#[path = "../tests/fake.rs"]
 #[allow(dead_code)]
 mod fake;
 #[path = "../../lflow/benches/large/mod.rs"]
