@@ -206,8 +206,8 @@ fn frame_of_a_capture_is_traced() {
         for (number, inport, expected) in [
             ("3", "web1", "malformed, and the switch would drop it: IPv4"),
             ("4", "web1", "no frame 4: the file has 3 frames"),
-            ("1", "web3", "no port `web3` by which packets come in; did you mean `web1`?"),
-            ("1", "1", "no port `1` by which packets come in"),
+            ("1", "web3", "unknown ingress port `web3`; did you mean `web1`?"),
+            ("1", "1", "unknown ingress port `1`"),
         ] {
             let (code, _, errors) = frame(number, inport);
             assert_eq!((code, errors.contains(expected)), (2, true), "{errors}");
@@ -222,7 +222,7 @@ fn bad_input_is_told_with_its_place() {
     let table: &[(&[&str], &str)] = &[
         (
             &[ROUTED, "inport == \"wbe1\""],
-            "weft: packet, column 11: There is no port `wbe1` by which packets come in; did you mean `web1`?\n    \
+            "weft: packet, column 11: Unknown ingress port `wbe1`; did you mean `web1`?\n    \
              inport == \"wbe1\"\n              ^~~~~~\n",
         ),
         (&[ROUTED, "inport == \"web1\" && eth.dst = 1"], "column 29: Syntax error at `='"),

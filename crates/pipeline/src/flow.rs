@@ -9,39 +9,40 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a flow; unique in its program, and stable for as long as the flow is there.
+/// The number of a flow: unique in its program, and stable as long as the flow exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowId(pub u64);
 
-/// A flow: what it matches is in the classifier it belongs to, and in `residual`.
+/// A flow: a match, a priority, and the steps to execute. The match is split between the rows of
+/// the table's classifier and `residual`.
 #[derive(Debug)]
 pub struct Flow {
-    /// Its number.
+    /// The number.
     pub id: FlowId,
-    /// The table it is in.
+    /// The table.
     pub table: TableId,
-    /// Higher wins; 0 to 65,535.
+    /// The priority, 0 to 65,535; the highest wins.
     pub priority: u16,
-    /// The part of the match that is not in the classifier.
+    /// The part of the match that the classifier cannot express.
     pub residual: Option<Box<Predicate>>,
-    /// What it does.
+    /// The steps to execute.
     pub ops: Arc<[Op]>,
-    /// What packets are counted as that these actions send nowhere.
+    /// The drop reason of packets that these steps send nowhere.
     pub drop_reason: DropReason,
-    /// What is shown to people.
+    /// The text, for display.
     pub text: FlowText,
-    /// Packets and bytes that it decided.
+    /// Packets and bytes that hit this flow.
     pub counters: FlowCounters,
 }
 
 impl Flow {
-    /// Its place among other flows of its table.
+    /// The rank among the flows of the table.
     pub const fn rank(&self) -> Rank {
         Rank { priority: self.priority as u32, id: self.id.0 }
     }
 }
 
-/// A flow as people wrote it.
+/// The text of a flow, for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowText {
     /// The match, in its language.
@@ -50,23 +51,24 @@ pub struct FlowText {
     pub actions: Arc<str>,
     /// The stage's name, such as `ls_in_l2_lkup`; empty in a bridge.
     pub stage: Arc<str>,
-    /// Where it was written: `northd.c:7342`, `flows.txt:12`, `network.toml:31`.
+    /// Where it was defined: `northd.c:7342`, `flows.txt:12`, `network.toml:31`.
     pub source: Arc<str>,
-    /// The cookie, 0 without; of a flow of an OVN database the first 32 bits of its UUID.
+    /// The cookie; for a flow of an OVN database the first 32 bits of its UUID; else 0.
     pub cookie: u64,
 }
 
-/// How often a flow decided.
+/// How many packets and bytes a flow has handled.
 #[derive(Debug, Default)]
 pub struct FlowCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
-    /// The flow that counts for this one. It counts for itself.
+    /// A flow whose counters are used instead of these. That flow uses its own.
     shared: Option<Arc<Flow>>,
 }
 
 impl FlowCounters {
-    /// Those of another flow, for one that is the same to people: a logical flow that has been compiled differently for other datapaths.
+    /// Shares the counters of another flow: both were compiled from one logical flow, for different
+    /// datapaths, and are counted as one.
     pub fn of(flow: &Arc<Flow>) -> Self {
         let counting = flow.counters.shared.as_ref().unwrap_or(flow);
         Self { shared: Some(Arc::clone(counting)), ..Self::default() }
@@ -76,14 +78,14 @@ impl FlowCounters {
         self.shared.as_ref().map_or(self, |flow| &flow.counters)
     }
 
-    /// Adds what a megaflow has counted.
+    /// Adds packets and bytes that a megaflow has counted.
     pub fn add(&self, packets: u64, bytes: u64) {
         let counting = self.counting();
         counting.packets.fetch_add(packets, Ordering::Relaxed);
         counting.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Packets and bytes.
+    /// The packets and bytes so far.
     pub fn get(&self) -> (u64, u64) {
         let counting = self.counting();
         (counting.packets.load(Ordering::Relaxed), counting.bytes.load(Ordering::Relaxed))

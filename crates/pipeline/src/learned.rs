@@ -342,8 +342,8 @@ mod tests {
         LearnedTables::new(LearnLimits { fdb, ..LearnLimits::default() })
     }
 
-    /// Learns `count` MAC addresses behind a port. Returns how many were accepted, and why the first
-    /// of the others was refused.
+    /// Learns `count` MAC addresses behind a port. Returns how many were accepted, and why the
+    /// first of the others was refused.
     fn flood(
         learned: &mut LearnedTables,
         port: u32,

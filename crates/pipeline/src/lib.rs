@@ -1,15 +1,17 @@
-//! The program of the switch: what it does with packets, in which languages that is written, and how one packet's way
-//! through it becomes a mask and a list of actions.
+//! The program of the switch, and its translation: the packet of a cache miss goes through the
+//! tables of the program, which yields a list of datapath actions and the mask of a megaflow.
 //!
-//! Two languages, OVN's logical flows (`logical`) and the flow syntax of ovs-ofctl (`ofctl`), are compiled to one form
-//! ([`Program`], [`Op`]), and [`translate()`] executes that. There is no OpenFlow between logical flows and decisions.
+//! A [`Program`] holds tables of flows, each a match and a list of [`Op`]s. Two other crates
+//! compile text into this form: `lflow` reads OVN's logical flows and `ofctl` reads the flow syntax
+//! of ovs-ofctl. [`translate()`] executes it directly; logical flows are not compiled to OpenFlow
+//! first.
 #![forbid(unsafe_code)]
 
 mod flow;
-mod inports;
 mod learned;
 mod observer;
 mod op;
+mod port_names;
 mod port_security;
 mod predicate;
 mod program;
@@ -20,10 +22,10 @@ mod trace;
 mod translate;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
-pub use inports::{InPortNames, UnknownPort};
 pub use learned::{LearnLimits, LearnRefusal, LearnRefusals, LearnedTables, PortUsage, TableLimit};
 pub use observer::{Event, Nested, Observer};
 pub use op::{Direction, LearnedOp, Op, Operand};
+pub use port_names::{InPortNames, UnknownPort};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use predicate::Predicate;
 pub use program::{

@@ -1,109 +1,110 @@
-//! Watching a translation, for `weft trace`.
+//! [`Observer`]: is notified of each step of a translation, for `weft trace` and tests.
 
 use crate::flow::Flow;
 use crate::op::Direction;
 use crate::program::TableId;
 use flow::{DatapathKey, DropReason, EndpointId, Field, FlowKey, PortKey, PortNo};
 
-/// What happens in a translation, in order.
+/// A step of a translation.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A pipeline of a logical datapath begins.
+    /// The packet enters a pipeline of a logical datapath.
     Pipeline {
-        /// Which.
+        /// The datapath.
         datapath: DatapathKey,
         /// Ingress or egress.
         direction: Direction,
-        /// The logical port that the packet came in by.
+        /// The logical ingress port.
         inport: Option<PortKey>,
-        /// The logical port that it is to leave by, in an egress pipeline.
+        /// The logical egress port; known in an egress pipeline only.
         outport: Option<PortKey>,
     },
     /// A lookup in a table.
     Lookup {
-        /// In whose table.
+        /// The datapath of the table.
         datapath: DatapathKey,
-        /// Which table.
+        /// The table.
         table: TableId,
-        /// The flow, or none.
+        /// The flow that matched.
         flow: Option<&'a Flow>,
-        /// The key that was looked up.
+        /// The flow key that was looked up.
         key: &'a FlowKey,
     },
-    /// A field got another value.
+    /// The value of a field changes.
     Change {
-        /// Which field.
+        /// The field.
         field: Field,
-        /// All of the field, before.
+        /// The value of the whole field before.
         before: u128,
-        /// All of the field, now.
+        /// The value of the whole field after.
         after: u128,
     },
-    /// Nested steps begin; they end with [`Event::Leave`].
+    /// Steps on another packet begin. They end with [`Event::Leave`].
     Enter(Nested),
-    /// Nested steps end.
+    /// The steps on the other packet end.
     Leave,
-    /// The packet, with this key, leaves by a port of the datapath.
+    /// The packet is sent out of a datapath port.
     Output {
-        /// The port of the datapath.
+        /// The datapath port.
         port: PortNo,
-        /// The logical port, in a logical pipeline.
+        /// The logical port, for a packet in a logical datapath.
         logical: Option<(DatapathKey, PortKey)>,
-        /// Its headers then.
+        /// The flow key with the headers that are sent.
         key: &'a FlowKey,
     },
-    /// The packet leaves through a tunnel.
+    /// The packet is sent through a tunnel.
     Encap {
-        /// Where to.
+        /// The tunnel end point.
         endpoint: EndpointId,
-        /// The logical port or multicast group, in a logical pipeline.
+        /// The logical port or multicast group, for a packet in a logical datapath.
         logical: Option<(DatapathKey, PortKey)>,
-        /// Its headers then.
+        /// The flow key with the headers that are sent.
         key: &'a FlowKey,
     },
-    /// Something worth a line.
+    /// A remark for the reader of a trace.
     Note(&'a str),
-    /// The packet, or this copy, ends here.
+    /// The packet, or this copy of it, is dropped.
     Drop(DropReason),
 }
 
-/// Steps on another packet than the one before.
+/// Which packet nested steps work on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nested {
-    /// A copy.
+    /// A copy, made by `clone`.
     Clone,
-    /// A new packet.
+    /// A new packet that answers the current one.
     Reply(flow::Reply),
     /// A copy for a member of a multicast group.
     Member {
-        /// Whose port it is.
+        /// The datapath of the port.
         datapath: DatapathKey,
         /// The port.
         port: PortKey,
     },
-    /// A copy that goes on by itself: what follows the output works on the packet as it was.
+    /// A copy that is output. The steps after the output work on the original.
     Output,
-    /// The case of a frame longer than so many bytes.
+    /// The branch for frames longer than this many bytes.
     Longer(u16),
-    /// The case of a frame that is not.
+    /// The branch for frames that are not longer than this many bytes.
     NotLonger(u16),
 }
 
-/// Is told what happens in a translation.
+/// Is notified of each step of a translation.
 pub trait Observer {
-    /// False for an observer that looks at nothing, so that nothing is prepared for it.
+    /// False for an observer that ignores all events, so that their text is not formatted.
     const ENABLED: bool = true;
 
-    /// Something happened.
+    /// Called for each step, in order.
     fn event(&mut self, event: Event<'_>);
 
-    /// Which of `choices` (at least one) a `select` takes; `None` leaves it to the packet's hash.
+    /// The index of the choice that a `select` takes; `None` leaves it to the hash of the packet.
+    /// `choices` (value and weight) has at least one element.
     fn select(&mut self, _choices: &[(u16, u16)]) -> Option<usize> {
         None
     }
 }
 
-/// Watches nothing.
+/// Ignores all events.
 impl Observer for () {
     const ENABLED: bool = false;
 

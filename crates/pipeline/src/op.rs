@@ -1,169 +1,176 @@
-//! The intermediate form: what a flow does, whatever language it was written in.
+//! The intermediate form: the steps of a flow, whichever language it was written in.
 
 use crate::program::TableId;
 use flow::{Field, LogRecord, PortNo, Reply, Subfield};
 use std::sync::Arc;
 
-/// One step of a flow. Steps work on the flow key of the packet; what they change in headers becomes
-/// [`Action`](flow::Action)s when the packet is output.
+/// One step of a flow. Steps work on the flow key of the packet. The translation emits
+/// [`Action`](flow::Action)s for changed headers when the packet is output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Writes a constant.
     Load {
-        /// Where to.
+        /// The destination.
         to: Subfield,
-        /// Right aligned; bits beyond the width are 0.
+        /// The value, right aligned; bits beyond the width are 0.
         value: u128,
     },
-    /// Copies bits; both have the same width.
+    /// Copies bits; both sides have the same width.
     Move {
-        /// From where.
+        /// The source.
         from: Subfield,
-        /// Where to.
+        /// The destination.
         to: Subfield,
     },
-    /// Exchanges bits; both have the same width.
+    /// Exchanges bits; both sides have the same width.
     Exchange(Subfield, Subfield),
-    /// Puts bits on the translation's stack.
+    /// Pushes bits on the packet's stack.
     Push(Subfield),
-    /// Takes the topmost value off the stack; 0 from an empty one.
+    /// Pops the top of the stack; an empty stack yields 0.
     Pop(Subfield),
-    /// Puts a tag with this TPID, VID 0 and priority 0 in front of the others.
+    /// Pushes a VLAN tag with this TPID, VLAN ID 0 and priority 0.
     PushVlan {
         /// 0x8100, 0x88a8 or 0x9100.
         tpid: u16,
     },
-    /// Takes the outermost tag off; nothing without one.
+    /// Pops the outermost VLAN tag. Does nothing to an untagged frame.
     PopVlan,
-    /// Sets bits of the outer tag, putting one of TPID 0x8100 on a frame that has none (`mod_vlan_vid` and `mod_vlan_pcp` of
-    /// ovs-ofctl).
+    /// Sets bits of the outer VLAN tag. Pushes a tag with TPID 0x8100 first when the frame is
+    /// untagged (`mod_vlan_vid` and `mod_vlan_pcp` of ovs-ofctl).
     SetVlan {
-        /// In [`Field::VlanTci`].
+        /// The destination, bits of [`Field::VlanTci`].
         bits: Subfield,
-        /// Right aligned.
+        /// The value, right aligned.
         value: u16,
     },
-    /// Decrements TTL or hop limit. A packet whose TTL is 1 or 0 is dropped
-    /// ([`DropReason::TtlExpired`](flow::DropReason::TtlExpired)) and nothing more happens to it. Nothing on other packets.
+    /// Decrements the TTL or hop limit. A packet whose TTL is 0 or 1 is dropped as
+    /// [`DropReason::TtlExpired`](flow::DropReason::TtlExpired). Does nothing to a packet that is
+    /// not IP.
     DecTtl,
-    /// Looks the packet up in another table and executes what is found there; then goes on here.
+    /// Looks the packet up in another table, executes the flow found, and then continues here.
     Next(TableId),
-    /// As `Next`, with `in_port` replaced for the time of the lookup (`resubmit(port,table)` of ovs-ofctl); the actions
-    /// found see the true one.
+    /// Like `Next`, but looks up with another `in_port` (`resubmit(port,table)` of ovs-ofctl). The
+    /// steps of the flow found see the real `in_port`.
     Resubmit {
         /// The port to look up with.
         in_port: PortNo,
-        /// The table; `None` for the one of this flow.
+        /// The table; `None` for the table of this flow.
         table: Option<TableId>,
     },
-    /// Logical output: in an ingress pipeline to the egress pipeline of `outport`, in an egress pipeline out of `outport`.
+    /// Logical output. From an ingress pipeline the packet goes to the egress pipeline of
+    /// `outport`, from an egress pipeline it leaves by `outport`.
     Output,
-    /// Out of a datapath port. Dropped silently when it is the port that the packet came from.
+    /// Sends the packet out of a datapath port. Does nothing when that is its ingress port.
     OutputPort(PortNo),
-    /// Out of the datapath port whose number is in these bits.
+    /// Sends the packet out of the datapath port whose number is in these bits.
     OutputField(Subfield),
-    /// Out of the port that the packet came from.
+    /// Sends the packet out of its ingress port.
     OutputInPort,
-    /// Out of every port but the one that the packet came from.
+    /// Sends the packet out of every port except its ingress port.
     Flood,
-    /// As a learning switch: to where the destination MAC address was last seen, else flood; the source is learnt.
+    /// Forwards like a learning switch: learns the source MAC address, and sends the packet to the
+    /// port of the destination, or floods it when that is unknown.
     Normal,
-    /// Hands a copy to a controller, if there is one.
+    /// Sends a copy to the controller, if there is one.
     Controller,
-    /// Executes a list on a copy.
+    /// Executes steps on a copy of the packet.
     Clone(Arc<[Op]>),
-    /// Makes a new packet and executes a list on it.
+    /// Makes a new packet that answers this one, and executes steps on it.
     Reply {
-        /// The packet to make.
+        /// The kind of packet.
         reply: Reply,
-        /// What to do with it.
+        /// The steps.
         ops: Arc<[Op]>,
     },
-    /// A TCP reset for TCP, an ICMP or ICMPv6 "port unreachable" for UDP, "unreachable" for other IP packets, nothing for
-    /// the rest; sent back, with Ethernet and IP addresses exchanged; with a list to execute on it (OVN's `reject`).
+    /// Rejects the packet (OVN's `reject`): makes an answer with Ethernet and IP addresses
+    /// exchanged, and executes steps on it. The answer is a TCP reset for TCP, "port unreachable"
+    /// (ICMP or ICMPv6) for UDP, "unreachable" for other IP packets. Other packets get no answer.
     Reject(Arc<[Op]>),
-    /// Sets the MTU of an ICMP "too big".
+    /// Sets the MTU of an ICMP "packet too big", in bytes.
     SetIcmpMtu(u32),
-    /// Asks what was learnt, or teaches. Apart because it is larger than the others.
-    LearnedTables(Box<LearnedOp>),
-    /// Sets a bit to 1 when port security forbids the packet: what `inport` may send, or what `outport` may receive.
+    /// Reads or changes learned state. Boxed because it is larger than the other steps.
+    Learned(Box<LearnedOp>),
+    /// Sets a bit to 1 when port security forbids the packet.
     PortSecurity {
         /// The bit.
         to: Subfield,
-        /// Which of the two.
+        /// Ingress: may `inport` send the packet? Egress: may `outport` receive it?
         direction: Direction,
     },
-    /// Sets a bit: is the frame (or, of a super-packet, each segment's frame) longer than so many bytes?
+    /// Sets a bit to 1 when the frame is longer than a limit. For a super-packet the length of each
+    /// segment's frame counts.
     CheckLength {
         /// The bit.
         to: Subfield,
-        /// The longest frame that is not too long, in bytes, Ethernet header included.
+        /// The limit in bytes, including the Ethernet header.
         bytes: u16,
     },
     /// Loads one of several values, chosen by a hash of the packet's addresses, protocol and ports.
     Select {
-        /// Where to.
+        /// The destination.
         to: Subfield,
-        /// Value and weight; the weights are not all 0.
+        /// Values and weights; at least one weight is not 0.
         choices: Arc<[(u16, u16)]>,
     },
     /// Writes a log record.
     Log(Arc<LogRecord>),
-    /// Goes on only as long as the rate is kept.
+    /// Drops packets above a rate.
     Meter {
-        /// Kilobits per second.
+        /// The rate in kilobits per second.
         rate_kbps: u64,
-        /// Kilobits that may come at once.
+        /// The burst in kilobits.
         burst_kb: u64,
     },
-    /// The transmit queue for what follows.
+    /// Sets the transmit queue for later output.
     SetQueue(u32),
-    /// Ends the flow: nothing after it is executed.
+    /// Ends the flow: later steps are not executed.
     Drop,
-    /// An action that is not executed here: the packet is dropped
-    /// ([`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction)). The name is the action's.
+    /// An action that weft does not support, by name. The packet is dropped as
+    /// [`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction).
     Unsupported(&'static str),
 }
 
-/// A step that asks for what was learnt, or is a lesson.
+/// A step that reads or changes learned state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LearnedOp {
-    /// Sets `eth_dst` to the MAC address bound to an IP address, to 0 when none is (`get_arp`, `get_nd`).
+    /// Sets `eth_dst` to the MAC address bound to an IP address, or to 0 when it is unknown
+    /// (`get_arp`, `get_nd`).
     GetMacBinding {
-        /// The logical port behind which the address is.
+        /// The logical port behind which the IP address is.
         port: Operand,
-        /// An IPv4 address of 32 bits or an IPv6 address of 128.
+        /// The IP address: 32 bits for IPv4, 128 bits for IPv6.
         ip: Operand,
     },
-    /// Sets a bit: is the address bound, and to this MAC address if one is given? (`lookup_arp`, `lookup_nd` and their `_ip`
-    /// forms.)
+    /// Sets a bit to 1 when the address is bound, and bound to the given MAC address if there is
+    /// one (`lookup_arp`, `lookup_nd`, and their `_ip` forms).
     LookupMacBinding {
         /// The bit.
         to: Subfield,
-        /// The logical port behind which the address is.
+        /// The logical port behind which the IP address is.
         port: Operand,
-        /// An IPv4 address of 32 bits or an IPv6 address of 128.
+        /// The IP address: 32 bits for IPv4, 128 bits for IPv6.
         ip: Operand,
         /// The MAC address.
         mac: Option<Operand>,
     },
     /// Binds an IP address to a MAC address (`put_arp`, `put_nd`).
     PutMacBinding {
-        /// The logical port behind which the address is.
+        /// The logical port behind which the IP address is.
         port: Operand,
-        /// An IPv4 address of 32 bits or an IPv6 address of 128.
+        /// The IP address: 32 bits for IPv4, 128 bits for IPv6.
         ip: Operand,
         /// The MAC address.
         mac: Operand,
     },
-    /// Sets a field to the key of the logical port behind which a MAC address was seen, to 0 when it was not (`get_fdb`).
+    /// Sets a field to the key of the logical port behind which a MAC address was seen, or to 0
+    /// when it is unknown (`get_fdb`).
     GetFdb {
-        /// `outport`.
+        /// The destination, normally `outport`.
         to: Subfield,
         /// The MAC address.
         mac: Operand,
     },
-    /// Sets a bit: was the MAC address seen behind this logical port? (`lookup_fdb`.)
+    /// Sets a bit to 1 when the MAC address was seen behind this logical port (`lookup_fdb`).
     LookupFdb {
         /// The bit.
         to: Subfield,
@@ -172,7 +179,7 @@ pub enum LearnedOp {
         /// The MAC address.
         mac: Operand,
     },
-    /// Notes behind which logical port a MAC address is (`put_fdb`).
+    /// Learns that a MAC address is behind a logical port (`put_fdb`).
     PutFdb {
         /// The logical port.
         port: Operand,
@@ -183,7 +190,7 @@ pub enum LearnedOp {
 
 impl From<LearnedOp> for Op {
     fn from(op: LearnedOp) -> Self {
-        Self::LearnedTables(Box::new(op))
+        Self::Learned(Box::new(op))
     }
 }
 
@@ -192,17 +199,17 @@ impl From<LearnedOp> for Op {
 pub enum Operand {
     /// Bits of the key.
     Bits(Subfield),
-    /// A constant of that many bits.
+    /// A constant.
     Constant {
         /// The value, right aligned.
         value: u128,
-        /// Bits.
+        /// The width in bits.
         width: u8,
     },
 }
 
 impl Operand {
-    /// Bits of the operand.
+    /// The width in bits.
     pub const fn width(self) -> u8 {
         match self {
             Self::Bits(bits) => bits.width(),
@@ -217,12 +224,12 @@ impl From<Field> for Operand {
     }
 }
 
-/// Seen from the logical switch.
+/// A pipeline of a logical datapath.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Direction {
-    /// Into it.
+    /// From the logical ingress port to the choice of the egress port.
     Ingress,
-    /// Out of it.
+    /// From the choice of the egress port to the output.
     Egress,
 }
 
@@ -230,7 +237,7 @@ pub enum Direction {
 mod tests {
     use super::*;
 
-    /// A large program has half a million of them.
+    /// A large program has half a million steps, so a larger one costs megabytes.
     #[test]
     fn step_is_small() {
         assert_eq!(size_of::<Op>(), 32);

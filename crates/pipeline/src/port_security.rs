@@ -1,9 +1,12 @@
-//! Port security: which addresses a logical port may send from and receive for (OVN's `port_security` column and
-//! `check_in_port_sec`, `check_out_port_sec`).
+//! Port security: the addresses that a logical port may send from and receive for (OVN's
+//! `port_security` column with `check_in_port_sec` and `check_out_port_sec`).
 //!
-//! The rules are those that ovn-controller 23.03 installs, with their peculiarities: neighbour solicitations are not checked for
-//! the link-layer address in them, an advertisement that names a port's link-local address may come from any of its MAC
-//! addresses, and one with a hop limit below 255, which no receiver accepts (RFC 4861 section 7.1.2), passes.
+//! The rules are those that ovn-controller 23.03 installs, including these peculiarities:
+//!
+//! - The link-layer address inside a neighbour solicitation is not checked.
+//! - An advertisement for the port's link-local address may come from any of its MAC addresses.
+//! - An advertisement with a hop limit below 255 passes. No receiver accepts it (RFC 4861 section
+//!   7.1.2).
 
 mod parse;
 #[cfg(test)]
@@ -15,40 +18,41 @@ use flow::Field;
 pub use parse::{PortSecurityError, PortSecurityProblem};
 use wire::EtherType;
 
-/// The addresses that a logical port may use; by default all.
+/// The addresses that a logical port may use; the default allows all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSecurity {
-    entries: Box<[Entry]>,
+    address_sets: Box<[AddressSet]>,
 }
 
-/// A MAC address, and the IP addresses that belong to it: all when none is given.
+/// A MAC address and the IP addresses that may be used with it; without any, all may be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Entry {
+struct AddressSet {
     mac: u128,
     v4: Box<[Address]>,
     v6: Box<[Address]>,
 }
 
-/// One address, or all of a subnet.
+/// One address, or all addresses of a subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Address {
     value: u128,
     mask: u128,
-    /// The subnet's broadcast address, for which the port may receive; of IPv4 addresses with a prefix length.
+    /// The subnet's broadcast address, which the port may also receive for. Set for an IPv4 host
+    /// address with a prefix length.
     broadcast: Option<u128>,
 }
 
 const IP_PROTO_UDP: u128 = 17;
 const IP_PROTO_ICMPV6: u128 = 58;
-/// Multicast listener report (RFC 2710) and its second version (RFC 3810).
+/// ICMPv6 types of multicast listener reports, version 1 (RFC 2710) and 2 (RFC 3810).
 const MLD_REPORTS: [u128; 2] = [131, 143];
 const NEIGHBOUR_SOLICITATION: u128 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u128 = 136;
 
 impl PortSecurity {
-    /// True when the port must not send (ingress) or receive (egress) the packet.
+    /// True when the port must not send (ingress) or must not receive (egress) the packet.
     pub fn forbids(&self, direction: Direction, key: &mut impl Recorder) -> bool {
-        if self.entries.is_empty() {
+        if self.address_sets.is_empty() {
             return false;
         }
         match direction {
@@ -59,16 +63,17 @@ impl PortSecurity {
 
     fn may_send(&self, key: &mut impl Recorder) -> bool {
         match ethertype(key) {
-            EtherType::ARP => self.entries.iter().any(|entry| entry.may_send_arp(key)),
-            EtherType::IPV4 => self.entries.iter().any(|entry| entry.may_send_ipv4(key)),
+            EtherType::ARP => self.address_sets.iter().any(|set| set.may_send_arp(key)),
+            EtherType::IPV4 => self.address_sets.iter().any(|set| set.may_send_ipv4(key)),
             EtherType::IPV6 => {
-                self.entries.iter().any(|entry| entry.may_send_ipv6(key)) && self.may_advertise(key)
+                self.address_sets.iter().any(|set| set.may_send_ipv6(key))
+                    && self.may_advertise(key)
             }
-            _ => self.entries.iter().any(|entry| !entry.is_restricted() && entry.is_source(key)),
+            _ => self.address_sets.iter().any(|set| !set.is_restricted() && set.is_source(key)),
         }
     }
 
-    /// False for a neighbour advertisement for an address that is not the port's.
+    /// False for a neighbour advertisement of an address that the port may not use.
     fn may_advertise(&self, key: &mut impl Recorder) -> bool {
         if key.read_field(Field::IpProto) != IP_PROTO_ICMPV6
             || key.read_field(Field::IcmpType) != NEIGHBOUR_ADVERTISEMENT
@@ -78,31 +83,32 @@ impl PortSecurity {
         let is_valid = key.read_field(Field::IpTtl) == 255;
         !is_valid
             || key.read_field(Field::IcmpCode) == 0
-                && self.entries.iter().any(|entry| entry.may_advertise(key))
+                && self.address_sets.iter().any(|set| set.may_advertise(key))
     }
 
     fn may_receive(&self, key: &mut impl Recorder) -> bool {
         let (mut is_known, mut is_restricted) = (false, false);
-        for entry in &self.entries {
-            if equals(key, Field::EthDst, entry.mac) {
+        for set in &self.address_sets {
+            if equals(key, Field::EthDst, set.mac) {
                 is_known = true;
-                is_restricted |= entry.is_restricted();
+                is_restricted |= set.is_restricted();
             }
         }
         if !is_restricted {
             return is_known;
         }
-        // What is said of one MAC address twice is allowed by either, but for an entry without IP addresses.
-        let restricted = self.entries.iter().filter(|entry| entry.is_restricted());
+        // If one MAC address is listed twice, either set allows a packet. A set without IP
+        // addresses is ignored beside one that has some.
+        let restricted = self.address_sets.iter().filter(|set| set.is_restricted());
         match ethertype(key) {
-            EtherType::IPV4 => restricted.into_iter().any(|entry| entry.may_receive_ipv4(key)),
-            EtherType::IPV6 => restricted.into_iter().any(|entry| entry.may_receive_ipv6(key)),
+            EtherType::IPV4 => restricted.into_iter().any(|set| set.may_receive_ipv4(key)),
+            EtherType::IPV6 => restricted.into_iter().any(|set| set.may_receive_ipv6(key)),
             _ => true,
         }
     }
 }
 
-impl Entry {
+impl AddressSet {
     fn is_restricted(&self) -> bool {
         !self.v4.is_empty() || !self.v6.is_empty()
     }
@@ -111,7 +117,7 @@ impl Entry {
         equals(key, Field::EthSrc, self.mac)
     }
 
-    fn is_target(&self, key: &mut impl Recorder) -> bool {
+    fn is_destination(&self, key: &mut impl Recorder) -> bool {
         equals(key, Field::EthDst, self.mac)
     }
 
@@ -131,7 +137,7 @@ impl Entry {
             && (contains(&self.v4, key, Field::Ip4Src) || is_dhcp_request(key))
     }
 
-    /// Before [`PortSecurity::may_advertise`].
+    /// Neighbour advertisements are also checked by [`PortSecurity::may_advertise`].
     fn may_send_ipv6(&self, key: &mut impl Recorder) -> bool {
         if !self.is_restricted() {
             return self.is_source(key);
@@ -140,10 +146,10 @@ impl Entry {
             && self.is_source(key)
             && (contains(&self.v6, key, Field::Ip6Src)
                 || equals(key, Field::Ip6Src, self.link_local())
-                || is_without_address_yet(key))
+                || is_address_configuration(key))
     }
 
-    /// Of a neighbour advertisement that receivers would accept.
+    /// Checks a valid neighbour advertisement, that is, one with hop limit 255.
     fn may_advertise(&self, key: &mut impl Recorder) -> bool {
         let has_own_mac = equals(key, Field::NdTll, 0) || equals(key, Field::NdTll, self.mac);
         has_own_mac
@@ -154,7 +160,7 @@ impl Entry {
 
     fn may_receive_ipv4(&self, key: &mut impl Recorder) -> bool {
         !self.v4.is_empty()
-            && self.is_target(key)
+            && self.is_destination(key)
             && (is_ipv4_multicast(key)
                 || contains(&self.v4, key, Field::Ip4Dst)
                 || self.is_broadcast(key)
@@ -168,13 +174,13 @@ impl Entry {
 
     fn may_receive_ipv6(&self, key: &mut impl Recorder) -> bool {
         !self.v6.is_empty()
-            && self.is_target(key)
+            && self.is_destination(key)
             && (is_ipv6_multicast(key)
                 || contains(&self.v6, key, Field::Ip6Dst)
                 || equals(key, Field::Ip6Dst, self.link_local()))
     }
 
-    /// The link-local address made of the MAC address (RFC 4291 appendix A).
+    /// The link-local address derived from the MAC address (RFC 4291 appendix A).
     fn link_local(&self) -> u128 {
         const UNIVERSAL_BIT: u128 = 1 << 57;
         let (vendor, device) = (self.mac >> 24, self.mac & 0xff_ffff);
@@ -183,12 +189,12 @@ impl Entry {
 }
 
 fn ethertype(key: &mut impl Recorder) -> EtherType {
-    // 16 bits wide.
+    // The cast is lossless: the field is 16 bits wide.
     EtherType(key.read_field(Field::EthType) as u16)
 }
 
-/// True when the field has that value. Reads byte by byte and no further than the first that differs, so that one decision
-/// serves many packets with wrong addresses.
+/// True when the field has this value. Reads byte by byte and stops at the first difference, so
+/// that one megaflow drops many packets with wrong addresses.
 fn equals(key: &mut impl Recorder, field: Field, value: u128) -> bool {
     equals_masked(key, field, value, field.all_ones())
 }
@@ -204,7 +210,7 @@ fn contains(addresses: &[Address], key: &mut impl Recorder, field: Field) -> boo
     addresses.iter().any(|address| equals_masked(key, field, address.value, address.mask))
 }
 
-/// A client that has no address yet (RFC 2131 section 4.1).
+/// True for a message of a DHCP client that has no address yet (RFC 2131 section 4.1).
 fn is_dhcp_request(key: &mut impl Recorder) -> bool {
     equals(key, Field::Ip4Src, 0)
         && equals(key, Field::Ip4Dst, u32::MAX.into())
@@ -213,8 +219,9 @@ fn is_dhcp_request(key: &mut impl Recorder) -> bool {
         && key.read_field(Field::TpDst) == 67
 }
 
-/// A node that has no address yet: it joins groups, and asks whether an address is in use (RFC 4862 section 5.4.2).
-fn is_without_address_yet(key: &mut impl Recorder) -> bool {
+/// True for a message of a node that has no address yet: it joins multicast groups and runs
+/// duplicate address detection (RFC 4862 section 5.4.2).
+fn is_address_configuration(key: &mut impl Recorder) -> bool {
     const LINK_LOCAL_SCOPE: u128 = 0xff02 << 112;
     equals(key, Field::Ip6Src, 0)
         && equals_masked(key, Field::Ip6Dst, LINK_LOCAL_SCOPE, 0xffff << 112)

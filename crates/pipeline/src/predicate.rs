@@ -1,49 +1,51 @@
-//! What is left of a flow's match when it is too large to be written as rules of a classifier: a condition that is
-//! evaluated, bit by recorded bit, for the packets that reach the flow.
+//! [`Predicate`]: the part of a flow's match that would need too many classifier rules. It is
+//! evaluated for each packet that matches the rest, and every bit read is recorded.
 
 use crate::recorder::Recorder;
 use flow::{Field, Subfield, low_bits};
 
-/// A condition on a key.
+/// A condition on a flow key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Predicate {
-    /// All of them; true when there are none.
+    /// All parts hold; true without parts.
     All(Box<[Predicate]>),
-    /// At least one of them; false when there are none.
+    /// At least one part holds; false without parts.
     Any(Box<[Predicate]>),
-    /// The bits of `field` that are one in `mask` are as in `value`.
+    /// The bits of `field` that are 1 in `mask` equal those of `value`.
     Masked {
         /// The field.
         field: Field,
-        /// 0 outside the mask.
+        /// The value; 0 outside the mask.
         value: u128,
-        /// Which bits.
+        /// The mask.
         mask: u128,
     },
     /// The value is one of these.
     OneOf {
-        /// Which bits.
+        /// The bits compared.
         bits: Subfield,
-        /// In ascending order, each once.
+        /// The values, in ascending order without duplicates.
         values: Box<[u128]>,
     },
-    /// The value lies in one of these ranges.
+    /// The value is in one of these ranges.
     InRanges {
-        /// Which bits.
+        /// The bits compared.
         bits: Subfield,
-        /// First and last value, in ascending order and apart from each other.
+        /// First and last value of each range, in ascending order; ranges neither overlap nor
+        /// touch.
         ranges: Box<[(u128, u128)]>,
     },
-    /// It does not hold.
+    /// The inner condition does not hold.
     Not(Box<Predicate>),
 }
 
-/// Bits that are read at a time. What a reading stops before is not recorded, so that a megaflow serves more packets.
+/// How many bits are read at a time. Evaluation stops as soon as the answer is known; bits that are
+/// not read stay out of the mask, so that the megaflow serves more packets.
 const CHUNK_WIDTH: u8 = 8;
 
 impl Predicate {
-    /// True when the packet meets the condition. What is read to find out is recorded: the highest bits first, and no
-    /// more than it takes.
+    /// True when the condition holds. Reads the highest bits first, and stops when the answer is
+    /// known.
     pub fn holds(&self, key: &mut impl Recorder) -> bool {
         match self {
             Self::All(parts) => parts.iter().all(|part| part.holds(key)),
@@ -51,16 +53,16 @@ impl Predicate {
             Self::Masked { field, value, mask } => {
                 chunks(*mask).all(|chunk| key.read(*field, chunk) == value & chunk)
             }
-            Self::OneOf { bits, values } => decide(key, *bits, |low, high| {
+            Self::OneOf { bits, values } => read_until_known(key, *bits, |low, high| {
                 let after = values.partition_point(|&value| value <= high);
-                match after.checked_sub(1).and_then(|at| values.get(at)) {
+                match after.checked_sub(1).and_then(|index| values.get(index)) {
                     Some(&value) if value >= low => (low == high).then_some(true),
                     _ => Some(false),
                 }
             }),
-            Self::InRanges { bits, ranges } => decide(key, *bits, |low, high| {
+            Self::InRanges { bits, ranges } => read_until_known(key, *bits, |low, high| {
                 let after = ranges.partition_point(|&(first, _)| first <= high);
-                match after.checked_sub(1).and_then(|at| ranges.get(at)) {
+                match after.checked_sub(1).and_then(|index| ranges.get(index)) {
                     Some(&(first, last)) if last >= low => {
                         (first <= low && high <= last).then_some(true)
                     }
@@ -72,7 +74,7 @@ impl Predicate {
     }
 }
 
-/// The bits of a mask, the highest first, some at a time.
+/// Splits a mask into chunks of [`CHUNK_WIDTH`] bits, the highest first.
 fn chunks(mut mask: u128) -> impl Iterator<Item = u128> {
     std::iter::from_fn(move || {
         let top = mask.checked_ilog2()?;
@@ -83,9 +85,9 @@ fn chunks(mut mask: u128) -> impl Iterator<Item = u128> {
     })
 }
 
-/// Reads bits, the highest first, until `answer` knows what to say of all values between the lowest and the highest that
-/// are still possible.
-fn decide(
+/// Reads bits, the highest first, until `answer` is the same for all values that are still
+/// possible. `answer` gets the lowest and the highest of them.
+fn read_until_known(
     key: &mut impl Recorder,
     bits: Subfield,
     answer: impl Fn(u128, u128) -> Option<bool>,
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_stops_when_the_answer_is_known() {
+    fn evaluation_stops_when_the_answer_is_known() {
         let bits = Subfield::whole(Field::Ip4Src);
         let ten = 0x0a00_0000;
         let masked =
@@ -145,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Predicates about few values of few bits, so that all kinds of answers occur.
+    /// Predicates on few values of few bits, so that all kinds of answers occur.
     fn predicate() -> impl Strategy<Value = Predicate> {
         let bits = Subfield::new(Field::Ip4Src, 3, 20).unwrap();
         let value = || prop_oneof![0u128..16, 0xff0u128..0x1010, Just(0xf_ffff)];
@@ -175,24 +177,24 @@ mod tests {
         })
     }
 
-    /// The same, without any cleverness.
-    fn plain(predicate: &Predicate, key: &FlowKey) -> bool {
+    /// A naive evaluation, as the oracle.
+    fn naive(predicate: &Predicate, key: &FlowKey) -> bool {
         match predicate {
-            Predicate::All(parts) => parts.iter().all(|part| plain(part, key)),
-            Predicate::Any(parts) => parts.iter().any(|part| plain(part, key)),
+            Predicate::All(parts) => parts.iter().all(|part| naive(part, key)),
+            Predicate::Any(parts) => parts.iter().any(|part| naive(part, key)),
             Predicate::Masked { field, value, mask } => key.get(*field) & mask == *value,
             Predicate::OneOf { bits, values } => values.contains(&key.get_bits(*bits)),
             Predicate::InRanges { bits, ranges } => {
                 let value = key.get_bits(*bits);
                 ranges.iter().any(|&(first, last)| (first..=last).contains(&value))
             }
-            Predicate::Not(inner) => !plain(inner, key),
+            Predicate::Not(inner) => !naive(inner, key),
         }
     }
 
     proptest! {
         #[test]
-        fn bits_not_read_do_not_matter(
+        fn unread_bits_do_not_change_the_answer(
             predicate in predicate(),
             address in prop_oneof![0u32..256, 0x7f00u32..0x8100, any::<u32>()],
             flips in any::<u32>(),
@@ -200,10 +202,10 @@ mod tests {
             let mut key = FlowKey::default();
             key.set(Field::Ip4Src, address.into());
             let (holds, read) = evaluated(&predicate, &key);
-            prop_assert_eq!(holds, plain(&predicate, &key));
+            prop_assert_eq!(holds, naive(&predicate, &key));
             let unread = u128::from(flips) & !read.get(Field::Ip4Src);
             key.set(Field::Ip4Src, u128::from(address) ^ unread);
-            prop_assert_eq!(holds, plain(&predicate, &key));
+            prop_assert_eq!(holds, naive(&predicate, &key));
         }
     }
 }

@@ -125,8 +125,8 @@ pub struct Datapath {
     pub name: String,
     /// The kind.
     pub kind: DatapathKind,
-    /// The key in tunnel headers, if it differs from the datapath's own key. Switches with different
-    /// tunnel types may use the same number on the wire.
+    /// The key in tunnel headers, if it differs from the datapath's own key. Switches with
+    /// different tunnel types may use the same number on the wire.
     pub tunnel_key: Option<DatapathKey>,
     /// The underlay multicast group that the other hosts with ports of this datapath have joined.
     /// Multicast goes there once instead of to the end point of each host.

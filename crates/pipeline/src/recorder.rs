@@ -1,13 +1,13 @@
-//! Reading a key so that every bit read is known.
+//! KeyReader a flow key such that every bit read is recorded in the mask of the megaflow.
 
 use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, Subfield, low_bits};
 
-/// Gives bits of a key and remembers which.
+/// Read access to a flow key that records which bits were read.
 pub trait Recorder {
-    /// The bits of `field` that are one in `mask`, in their places; the others are 0.
+    /// The bits of `field` that are 1 in `mask`, not shifted; the other bits are 0.
     fn read(&mut self, field: Field, mask: u128) -> u128;
 
-    /// Some bits of a field, right aligned.
+    /// A range of bits of a field, right aligned.
     #[inline]
     fn read_bits(&mut self, bits: Subfield) -> u128 {
         self.read(bits.field(), bits.field_mask()) >> bits.first() & low_bits(bits.width())
@@ -20,23 +20,27 @@ pub trait Recorder {
     }
 }
 
-/// The key of a packet on its way through the pipeline. Reading a bit that the packet brought adds it to `read`; reading one
-/// that the pipeline has written adds nothing, because it is the same for every packet that came this way: what was
-/// copied was read when it was copied.
+/// The flow key of a packet during translation.
+///
+/// Reading a bit that came with the packet adds it to the mask. Reading a bit that the program has
+/// written adds nothing: it has the same value for every packet of the megaflow, because copied
+/// bits were recorded when they were copied.
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
     key: FlowKey,
-    /// Bits whose value follows from the program and from bits that were read.
+    /// Bits whose value follows from the program and from recorded bits.
     written: FlowMask,
-    /// Those, and bits that were read: looking at them again costs nothing. A lookup chooses by it what it looks at; that what it
-    /// looked at is recorded does not depend on it.
+    /// Written bits and recorded bits: reading them again does not enlarge the mask. Lookups use
+    /// this to prefer subtables that cost no new bits; their recording does not rely on it.
     known: FlowMask,
-    /// Fields that have, in bits that are not written, what the packet brought in another one: the field, and that other one.
+    /// Swapped fields: bits of the first field that are not written came with the packet in the
+    /// second.
     moved: Vec<(Field, Field)>,
 }
 
 impl RecordedKey {
-    /// The key of a packet as it came in. Registers begin as 0 in every packet.
+    /// The key of a packet that enters the program. Registers count as written: they are 0 at first
+    /// in every packet.
     pub fn new(key: FlowKey) -> Self {
         let mut written = FlowMask::default();
         let [before, after] = PACKET_WORDS;
@@ -45,13 +49,14 @@ impl RecordedKey {
         Self { key, known: written.clone(), written, moved: Vec::new() }
     }
 
-    /// For reading, with what is read added to `read`.
+    /// A reader that adds the bits it reads to `read`.
     #[inline]
     pub fn recorder<'a>(&'a mut self, read: &'a mut FlowMask) -> impl Recorder + use<'a> {
-        Reading { key: self, read }
+        KeyReader { key: self, read }
     }
 
-    /// Writes bits of a field that are one in `mask`; `value` must follow from the program and from bits that were read.
+    /// Writes the bits of a field that are 1 in `mask`. `value` must follow from the program and
+    /// from recorded bits.
     #[inline]
     pub fn write(&mut self, field: Field, value: u128, mask: u128) {
         let kept = self.key.get(field) & !mask;
@@ -60,8 +65,8 @@ impl RecordedKey {
         self.known.add_bits(field, mask);
     }
 
-    /// Looks the plain key up. What the lookup depends on, it adds to the mask that it is given, which has what is known
-    /// already; from there it comes to `read`.
+    /// Runs a lookup on the plain key. `lookup` gets the mask of known bits and adds every bit that
+    /// it depends on; new bits that are not written are then added to `read`.
     #[inline]
     pub fn look_up<R>(
         &mut self,
@@ -80,18 +85,19 @@ impl RecordedKey {
         result
     }
 
-    /// Adds to `read` all that is known and not written, under the names that it had in the packet.
+    /// Adds all known bits that are not written to `read`, under the field in which they came with
+    /// the packet.
     fn record_moved(&self, read: &mut FlowMask) {
-        let mut looked_at = self.known.clone();
-        looked_at.words_mut().iter_mut().zip(self.written.words()).for_each(|(a, b)| *a &= !b);
+        let mut used = self.known.clone();
+        used.words_mut().iter_mut().zip(self.written.words()).for_each(|(a, b)| *a &= !b);
         for &(field, origin) in &self.moved {
-            read.add_bits(origin, looked_at.get(field));
-            looked_at.set(field, 0);
+            read.add_bits(origin, used.get(field));
+            used.set(field, 0);
         }
-        read.union(&looked_at);
+        read.union(&used);
     }
 
-    /// Takes note that these bits of the packet have been read, for another copy of it.
+    /// Marks bits as known that were recorded for another copy of the packet.
     pub fn know(&mut self, read: &FlowMask) {
         if self.moved.is_empty() {
             return self.known.union(read);
@@ -102,8 +108,8 @@ impl RecordedKey {
         self.known.union(&read);
     }
 
-    /// Lets two fields of equal width change places. Nothing is read for that: what the packet brought in one is then read
-    /// where it has come to, and recorded where it was.
+    /// Swaps two fields of equal width without recording them. A bit that is read later is recorded
+    /// under the field in which it came with the packet.
     pub fn swap(&mut self, a: Field, b: Field) {
         let exchange = |mask: &mut FlowMask| {
             let (of_a, of_b) = (mask.get(a), mask.get(b));
@@ -120,37 +126,37 @@ impl RecordedKey {
         self.moved.extend(origins.into_iter().filter(|(field, origin)| field != origin));
     }
 
-    /// Inverts bits. Nothing is read for that.
+    /// Inverts bits without recording them.
     pub fn flip(&mut self, bits: Subfield) {
         self.key.set_bits(bits, !self.key.get_bits(bits));
     }
 
-    /// The field in which the packet brought what is in this one.
+    /// The field in which the value of this field came with the packet.
     #[inline]
     fn origin(&self, field: Field) -> Field {
         let moved = self.moved.iter().find(|(at, _)| *at == field);
         moved.map_or(field, |&(_, origin)| origin)
     }
 
-    /// The plain key, for showing it to people and for comparing it.
+    /// The plain key, for display and comparison only: reading it records nothing.
     #[inline]
     pub const fn key(&self) -> &FlowKey {
         &self.key
     }
 
-    /// The bits whose value follows from the program and from bits that were read.
+    /// The bits whose value follows from the program and from recorded bits.
     #[inline]
     pub const fn written(&self) -> &FlowMask {
         &self.written
     }
 }
 
-struct Reading<'a> {
+struct KeyReader<'a> {
     key: &'a mut RecordedKey,
     read: &'a mut FlowMask,
 }
 
-impl Recorder for Reading<'_> {
+impl Recorder for KeyReader<'_> {
     #[inline]
     fn read(&mut self, field: Field, mask: u128) -> u128 {
         let unknown = mask & !self.key.written.get(field);
@@ -162,12 +168,13 @@ impl Recorder for Reading<'_> {
     }
 }
 
-/// A plain key, with everything that is read added to a mask: for a residual predicate inside a lookup.
+/// A recorder for a plain key: it adds every bit read to a mask. Residual predicates use it inside
+/// a lookup.
 #[derive(Debug)]
 pub struct PlainRecorder<'a> {
     /// The key.
     pub key: &'a FlowKey,
-    /// What was read.
+    /// The bits read so far.
     pub read: &'a mut FlowMask,
 }
 
@@ -192,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_places_is_recorded_where_it_was() {
+    fn swapped_field_is_recorded_under_its_origin() {
         let (mut key, mut read) = (key(), FlowMask::default());
         key.write(Field::TpDst, 0, 0xff);
         key.swap(Field::TpSrc, Field::TpDst);
         assert_eq!(read, FlowMask::default());
-        // The lower half has been written.
+        // The lower half was written before the swap.
         assert_eq!(key.recorder(&mut read).read_field(Field::TpSrc), 0);
         assert_eq!((read.get(Field::TpSrc), read.get(Field::TpDst)), (0, 0xff00));
         key.look_up(&mut read, |key, read| {
@@ -211,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lookup_is_told_what_is_known() {
+    fn lookup_gets_the_known_bits() {
         let (mut key, mut read) = (key(), FlowMask::default());
         key.write(Field::EthType, 0x800, 0xffff);
         key.recorder(&mut read).read_field(Field::TpSrc);
@@ -229,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn flipping_reads_nothing() {
+    fn flipped_bits_are_recorded_only_when_read() {
         let (mut key, mut read) = (key(), FlowMask::default());
         let bits = Subfield::new(Field::TpDst, 4, 1);
         bits.into_iter().for_each(|bits| key.flip(bits));

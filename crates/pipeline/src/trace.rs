@@ -1,4 +1,4 @@
-//! [`Trace`]: a translation told step by step, as text for people and as data for programs.
+//! [`Trace`]: the record of a translation, step by step, as text and as serializable data.
 
 use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
@@ -12,22 +12,22 @@ use ::flow::{
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 
-/// What a program does with one packet, and why.
+/// What a program does with one packet, and why, for `weft trace`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Trace {
-    /// The packet: its fields that are not 0.
+    /// The fields of the packet that are not 0.
     pub packet: String,
-    /// What happened, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What becomes of the packet.
+    /// The datapath actions.
     pub actions: String,
-    /// The condition of the megaflow that would be installed: every packet that meets it has the same actions.
+    /// The match of the megaflow: every packet that matches it has the same actions.
     pub megaflow: String,
-    /// The reason, of a packet that goes nowhere.
+    /// The drop reason of a packet that is sent nowhere.
     pub dropped: Option<&'static str>,
-    /// What was learnt earlier and consulted now.
+    /// The queries of learned state.
     pub consulted: Vec<String>,
-    /// What is learnt from the packet.
+    /// What the switch learns from the packet.
     pub learnt: Vec<String>,
 }
 
@@ -35,66 +35,66 @@ pub struct Trace {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
-    /// A pipeline of a logical datapath begins.
+    /// The packet enters a pipeline of a logical datapath.
     Pipeline {
         /// `ingress` or `egress`.
         direction: &'static str,
-        /// The datapath's name.
+        /// The name of the datapath.
         datapath: String,
-        /// The name of the logical port that the packet came in by.
+        /// The name of the logical ingress port.
         inport: Option<String>,
-        /// The name of the logical port that it is to leave by.
+        /// The name of the logical egress port; known in an egress pipeline only.
         outport: Option<String>,
     },
     /// A lookup in a table.
     Table {
         /// The number of the table in its pipeline.
         table: u8,
-        /// The flow that matched.
+        /// The flow that matched, if any.
         flow: Option<MatchedFlow>,
     },
-    /// A field got another value.
+    /// The value of a field changed.
     Change {
         /// The field.
         field: &'static str,
-        /// Its value before.
+        /// The value before.
         before: String,
-        /// Its value now.
+        /// The value after.
         after: String,
     },
     /// Steps on another packet.
     Nested {
-        /// Which.
+        /// Which packet.
         what: String,
         /// The steps.
         steps: Vec<Step>,
     },
-    /// The packet leaves by a port.
+    /// The packet is sent out of a port.
     Output {
-        /// The port of the datapath.
+        /// The datapath port.
         port: u32,
-        /// The port's name.
+        /// The name of the port.
         name: Option<String>,
     },
-    /// The packet leaves through a tunnel.
+    /// The packet is sent through a tunnel.
     Encap {
-        /// The end point.
+        /// The tunnel end point.
         endpoint: u32,
-        /// Where that is; see [`Trace::name_endpoints`].
+        /// The description that [`Trace::name_endpoints`] has set.
         remote: Option<String>,
         /// The name of the logical port or multicast group on the other host.
         name: Option<String>,
     },
-    /// Something worth knowing.
+    /// A remark.
     Note {
-        /// What.
+        /// The text.
         text: String,
     },
-    /// The packet, or this copy, ends.
+    /// The packet, or this copy of it, is dropped.
     Drop {
-        /// The name of the reason.
+        /// The name of the drop reason.
         reason: &'static str,
-        /// What it means.
+        /// What the reason means.
         meaning: &'static str,
     },
 }
@@ -102,18 +102,18 @@ pub enum Step {
 /// A flow that matched.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MatchedFlow {
-    /// The name of its stage; empty in a bridge.
+    /// The name of the stage; empty in a bridge.
     pub stage: String,
-    /// Where it was written.
+    /// Where the flow was defined.
     pub source: String,
-    /// Its priority.
+    /// The priority.
     pub priority: u16,
-    /// Its cookie, or the first 32 bits of its UUID.
+    /// The cookie, or the first 32 bits of the UUID.
     pub cookie: u64,
-    /// Its match.
+    /// The match.
     #[serde(rename = "match")]
     pub condition: String,
-    /// Its actions.
+    /// The actions.
     pub actions: String,
 }
 
@@ -131,22 +131,24 @@ impl From<&Flow> for MatchedFlow {
     }
 }
 
-/// Translates a packet and tells how.
+/// Translates a packet and records each step. `choice` is the index of the value that every
+/// `select` takes; `None` leaves it to the hash of the packet.
 pub fn trace<'p>(
     program: &'p Program,
     key: &FlowKey,
     state: &impl LearnedState,
     choice: Option<usize>,
 ) -> (Trace, Translation<'p>) {
-    let mut teller = Teller { program, choice, open: vec![Vec::new()], labels: Vec::new() };
-    let translation = translate(program, key, state, &mut teller);
-    while !teller.labels.is_empty() {
-        teller.event(Event::Leave);
+    let mut recorder =
+        TraceRecorder { program, choice, open: vec![Vec::new()], labels: Vec::new() };
+    let translation = translate(program, key, state, &mut recorder);
+    while !recorder.labels.is_empty() {
+        recorder.event(Event::Leave);
     }
     let megaflow = Match::new(key, translation.mask.clone());
     let trace = Trace {
         packet: key.to_string(),
-        steps: teller.open.pop().unwrap_or_default(),
+        steps: recorder.open.pop().unwrap_or_default(),
         actions: ShowActions(&translation.actions).to_string(),
         megaflow: megaflow.to_string(),
         dropped: translation.dropped().map(DropReason::name),
@@ -157,7 +159,7 @@ pub fn trace<'p>(
 }
 
 impl Trace {
-    /// Says of end points where they are, which programs do not know.
+    /// Sets the description of each tunnel end point; a program knows only their numbers.
     pub fn name_endpoints(&mut self, name: impl Fn(EndpointId) -> Option<String>) {
         let mut lists = vec![&mut self.steps];
         while let Some(list) = lists.pop() {
@@ -171,7 +173,7 @@ impl Trace {
         }
     }
 
-    /// Only what becomes of the packet.
+    /// A shorter form: only where the packet is sent, or why it is dropped.
     pub const fn summary(&self) -> TraceSummary<'_> {
         TraceSummary(self)
     }
@@ -187,14 +189,14 @@ impl Trace {
     }
 }
 
-/// A trace without its tables and changes: where the packet leaves, or why it does not.
+/// A trace without tables and field changes: where the packet is sent, or why it is dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceSummary<'t>(&'t Trace);
 
 impl fmt::Display for TraceSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# {}", self.0.packet)?;
-        // Each list with the place in it, so that the order is that of the steps, and with what it is about.
+        // A stack of nested lists, each with its label: the output keeps the order of the steps.
         let mut lists = vec![("", self.0.steps.iter())];
         while let Some((_, list)) = lists.last_mut() {
             match list.next() {
@@ -203,7 +205,7 @@ impl fmt::Display for TraceSummary<'_> {
                     for (what, _) in lists.iter().filter(|(what, _)| !what.is_empty()) {
                         write!(f, "{what}: ")?;
                     }
-                    writeln!(f, "{}", Leaving(step))?;
+                    writeln!(f, "{}", FinalStep(step))?;
                 }
                 Some(_) => {}
                 None => drop(lists.pop()),
@@ -213,10 +215,10 @@ impl fmt::Display for TraceSummary<'_> {
     }
 }
 
-/// The step with which a packet, or a copy, ends.
-struct Leaving<'t>(&'t Step);
+/// The step that ends a packet or copy.
+struct FinalStep<'t>(&'t Step);
 
-impl fmt::Display for Leaving<'_> {
+impl fmt::Display for FinalStep<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Step::Output { port, name: Some(name) } => {
@@ -240,17 +242,17 @@ impl fmt::Display for Leaving<'_> {
     }
 }
 
-struct Teller<'p> {
+struct TraceRecorder<'p> {
     program: &'p Program,
     choice: Option<usize>,
-    /// Lists of steps that are not finished, the innermost last; at least one.
+    /// Unfinished lists of steps, the innermost last; never empty.
     open: Vec<Vec<Step>>,
-    /// What the lists beyond the first are about.
+    /// The labels of the nested lists.
     labels: Vec<String>,
 }
 
-impl Teller<'_> {
-    fn tell(&mut self, step: Step) {
+impl TraceRecorder<'_> {
+    fn push(&mut self, step: Step) {
         if let Some(list) = self.open.last_mut() {
             list.push(step);
         }
@@ -277,7 +279,7 @@ impl Teller<'_> {
     }
 }
 
-impl Observer for Teller<'_> {
+impl Observer for TraceRecorder<'_> {
     fn event(&mut self, event: Event<'_>) {
         let step = match event {
             Event::Pipeline { datapath, direction, inport, outport } => Step::Pipeline {
@@ -291,7 +293,7 @@ impl Observer for Teller<'_> {
             },
             Event::Lookup { datapath, table, flow, .. } => {
                 let kind = self.program.datapath(datapath).map(|datapath| datapath.kind);
-                Step::Table { table: number(kind, table), flow: flow.map(MatchedFlow::from) }
+                Step::Table { table: table_number(kind, table), flow: flow.map(MatchedFlow::from) }
             }
             Event::Change { field, before, after } => Step::Change {
                 field: field.name(),
@@ -322,7 +324,7 @@ impl Observer for Teller<'_> {
                 Step::Nested { what, steps }
             }
         };
-        self.tell(step);
+        self.push(step);
     }
 
     fn select(&mut self, choices: &[(u16, u16)]) -> Option<usize> {
@@ -330,11 +332,11 @@ impl Observer for Teller<'_> {
     }
 }
 
-/// The number of a table as its language counts.
-fn number(kind: Option<DatapathKind>, table: TableId) -> u8 {
+/// The number of a table within its pipeline or bridge.
+fn table_number(kind: Option<DatapathKind>, table: TableId) -> u8 {
     match kind {
         Some(DatapathKind::Switch | DatapathKind::Router) => table.in_pipeline().1,
-        // At most 254.
+        // The cast is lossless: the index is at most 254.
         Some(DatapathKind::Bridge) | None => table.index() as u8,
     }
 }
@@ -375,7 +377,7 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt:
             Step::Table { table, flow: None } => {
                 writeln!(f, "{:indent$}{table:2}. no flow matches", "")?;
             }
-            Step::Table { table, flow: Some(hit) } => write_hit(f, *table, hit, indent)?,
+            Step::Table { table, flow: Some(flow) } => write_flow(f, *table, flow, indent)?,
             Step::Change { field, before, after } => {
                 writeln!(f, "{:indent$}      {field}: {before} -> {after}", "")?;
             }
@@ -385,7 +387,7 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt:
                 writeln!(f, "{:indent$}    }}", "")?;
             }
             step @ (Step::Output { .. } | Step::Encap { .. } | Step::Drop { .. }) => {
-                writeln!(f, "{:indent$}    {}", "", Leaving(step))?;
+                writeln!(f, "{:indent$}    {}", "", FinalStep(step))?;
             }
             Step::Note { text } => writeln!(f, "{:indent$}    # {text}", "")?,
         }
@@ -393,19 +395,19 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt:
     Ok(())
 }
 
-fn write_hit(
+fn write_flow(
     f: &mut fmt::Formatter<'_>,
     table: u8,
-    hit: &MatchedFlow,
+    flow: &MatchedFlow,
     indent: usize,
 ) -> fmt::Result {
     write!(f, "{:indent$}{table:2}. ", "")?;
-    if !hit.stage.is_empty() {
-        write!(f, "{} ", hit.stage)?;
+    if !flow.stage.is_empty() {
+        write!(f, "{} ", flow.stage)?;
     }
-    write!(f, "({}): {}, priority {}", hit.source, hit.condition, hit.priority)?;
-    if hit.cookie != 0 {
-        write!(f, ", cookie {:#x}", hit.cookie)?;
+    write!(f, "({}): {}, priority {}", flow.source, flow.condition, flow.priority)?;
+    if flow.cookie != 0 {
+        write!(f, ", cookie {:#x}", flow.cookie)?;
     }
-    writeln!(f, "\n{:indent$}    {}", "", hit.actions)
+    writeln!(f, "\n{:indent$}    {}", "", flow.actions)
 }

@@ -5,8 +5,8 @@
 //!
 //! - Each port has a limit of its own.
 //! - A port may hold at most as many entries as are still free: dynamic thresholds (Choudhury and
-//!   Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). However many
-//!   ports flood at once, room is left for the others.
+//!   Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). However
+//!   many ports flood at once, room is left for the others.
 //! - A known entry stays. New entries do not evict it, and a port that has reached its limit cannot
 //!   move it.
 //!
@@ -24,8 +24,8 @@
 //!   ([`LearnedTable::capacity_for`]).
 //!
 //! The table refuses. A MAC binding could outlive that, because the routers that use it refresh it
-//! without knowing better. A refused event therefore marks the binding as *contested*: use no longer
-//! refreshes it, so it ages out and is resolved again.
+//! without knowing better. A refused event therefore marks the binding as *contested*: use no
+//! longer refreshes it, so it ages out and is resolved again.
 
 use super::Map;
 use crate::state::IngressPort;

@@ -1,36 +1,39 @@
-//! From the text of OVN's `port_security` column: `MAC [IP[/LEN]]...`, one text for each MAC address.
+//! Parses the strings of OVN's `port_security` column: `MAC [IP[/LEN]]...`, one for each MAC
+//! address.
 
-use super::{Address, Entry, PortSecurity};
+use super::{Address, AddressSet, PortSecurity};
 use flow::low_bits;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// An entry of port security that is not as it should be.
+/// A malformed `port_security` string.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("port security `{entry}`: {problem}")]
 pub struct PortSecurityError {
-    /// The entry.
+    /// The string.
     pub entry: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub problem: PortSecurityProblem,
 }
 
-/// What is wrong with an entry of port security.
+/// What is wrong with a `port_security` string.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PortSecurityProblem {
-    /// It does not begin with a MAC address.
+    /// The first word is not a MAC address.
     #[error("expected a MAC address first, such as 02:00:00:00:00:01")]
     NoMac,
-    /// Something behind the MAC address is no IP address.
+    /// A later word is not an IP address.
     #[error("expected an IPv4 or IPv6 address, with a prefix length if it is a subnet, not `{0}`")]
     NoAddress(String),
 }
 
 impl PortSecurity {
-    /// Reads entries of the form `MAC [IP[/LEN]]...`, separated by white space. An address with a prefix length stands for all of
-    /// the subnet when its host part is 0, else for itself. Without entries the port may use any address.
+    /// Parses strings of the form `MAC [IP[/LEN]]...`, separated by white space.
+    ///
+    /// An address with a prefix length stands for the whole subnet if its host part is 0, else for
+    /// itself only. Without any string the port may use any address.
     ///
     /// # Errors
-    /// The first entry that is malformed.
+    /// The first malformed string.
     pub fn parse<T: AsRef<str>>(entries: &[T]) -> Result<Self, PortSecurityError> {
         let (security, errors) = Self::parse_as_ovn(entries);
         match errors.into_iter().next() {
@@ -39,9 +42,9 @@ impl PortSecurity {
         }
     }
 
-    /// As [`PortSecurity::parse`], but makes of malformed entries what ovn-controller makes of them: one that does not begin
-    /// with a MAC address does not count (so that a port without another is open), and others end before the first thing
-    /// that is not an IP address.
+    /// Like [`PortSecurity::parse`], but handles malformed strings like ovn-controller. It ignores
+    /// a string that does not begin with a MAC address; a port without another string may then use
+    /// any address. It ignores the rest of a string from the first word that is not an IP address.
     pub fn parse_as_ovn<T: AsRef<str>>(entries: &[T]) -> (Self, Vec<PortSecurityError>) {
         let mut errors = Vec::new();
         let mut parsed = Vec::with_capacity(entries.len());
@@ -52,11 +55,11 @@ impl PortSecurity {
                 problem.map(|problem| PortSecurityError { entry: text.to_owned(), problem }),
             );
         }
-        (Self { entries: parsed.into() }, errors)
+        (Self { address_sets: parsed.into() }, errors)
     }
 }
 
-fn parse_entry(text: &str) -> (Option<Entry>, Option<PortSecurityProblem>) {
+fn parse_entry(text: &str) -> (Option<AddressSet>, Option<PortSecurityProblem>) {
     let mut words = text.split_ascii_whitespace();
     let Some(mac) = words.next().and_then(parse_mac) else {
         return (None, Some(PortSecurityProblem::NoMac));
@@ -73,10 +76,10 @@ fn parse_entry(text: &str) -> (Option<Entry>, Option<PortSecurityProblem>) {
             break;
         }
     }
-    (Some(Entry { mac, v4: v4.into(), v6: v6.into() }), problem)
+    (Some(AddressSet { mac, v4: v4.into(), v6: v6.into() }), problem)
 }
 
-/// Six hexadecimal numbers of one or two digits.
+/// Parses six hexadecimal numbers of one or two digits, separated by colons.
 fn parse_mac(text: &str) -> Option<u128> {
     let mut parts = text.split(':');
     let mut mac = 0;
@@ -121,17 +124,17 @@ fn parse_prefix_len(text: &str, width: u8) -> Option<u8> {
     text.parse().ok().filter(|&len| len <= width)
 }
 
-/// The prefix length of a mask in dotted form.
+/// The prefix length of a netmask in dotted decimal form.
 fn parse_netmask(text: &str) -> Option<u8> {
     let mask = text.parse::<Ipv4Addr>().ok()?.to_bits();
-    // At most 32.
+    // The cast is lossless: there are at most 32 ones.
     (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones() as u8)
 }
 
 fn subnet_or_host(value: u128, prefix_len: u8, width: u8) -> Address {
     let host_part = low_bits(width - prefix_len);
     if value & host_part == 0 {
-        // A host too, when there is no host part.
+        // Also the case of a full prefix length, which has no host part.
         return Address { value, mask: low_bits(width) & !host_part, broadcast: None };
     }
     let broadcast = (width == 32).then_some(value | host_part);

@@ -1,4 +1,5 @@
-//! A table of decisions, and random ones against the list of rules that ovn-controller makes of the column.
+//! Port security compared with a table of cases, and on random packets with the rules that
+//! ovn-controller generates.
 
 use super::PortSecurity;
 use crate::op::Direction::{self, Egress, Ingress};
@@ -50,7 +51,7 @@ const NS: &str = "ip_proto=58 icmp_type=135 ip_ttl=255";
 const NA: &str = "ip_proto=58 icmp_type=136 ip_ttl=255";
 
 #[test]
-fn packets_pass_when_their_addresses_are_the_ports() {
+fn packet_passes_when_the_port_may_use_its_addresses() {
     let open: &[&str] = &[];
     let mac = &["02:00:00:00:00:01"][..];
     let host = &["02:00:00:00:00:01 10.0.0.4/24"][..];
@@ -60,7 +61,7 @@ fn packets_pass_when_their_addresses_are_the_ports() {
     let table: &[(&[&str], Direction, &str, &str, bool)] = &[
         (open, Ingress, IP4, "eth_src=9", true),
         (open, Egress, IP4, "eth_dst=9", true),
-        // The MAC address alone.
+        // Only a MAC address.
         (mac, Ingress, IP4, "eth_src=0x020000000001 ip4_src=1.2.3.4", true),
         (mac, Ingress, IP4, "eth_src=0x020000000002", false),
         (mac, Ingress, "eth_type=0x88cc", "eth_src=0x020000000001", true),
@@ -71,7 +72,7 @@ fn packets_pass_when_their_addresses_are_the_ports() {
         (mac, Ingress, IP6, &format!("eth_src=0x020000000001 {NA} nd_tll=0x020000000002"), false),
         (mac, Egress, IP6, "eth_dst=0x020000000001", true),
         (mac, Egress, IP6, "eth_dst=0x020000000002", false),
-        // An IPv4 address with the length of its subnet.
+        // An IPv4 address with a prefix length.
         (host, Ingress, IP4, "eth_src=0x020000000001 ip4_src=10.0.0.4", true),
         (host, Ingress, IP4, "eth_src=0x020000000001 ip4_src=10.0.0.5", false),
         (host, Ingress, IP4, &format!("eth_src=0x020000000001 {DHCP}"), true),
@@ -100,7 +101,7 @@ fn packets_pass_when_their_addresses_are_the_ports() {
         (host, Egress, IP4, "eth_dst=0x020000000002 ip4_dst=10.0.0.4", false),
         (host, Egress, IP6, "eth_dst=0x020000000001 ip6_dst=ff02::1", false),
         (host, Egress, ARP, "eth_dst=0x020000000001 arp_tpa=10.0.0.5", true),
-        // Several.
+        // Several MAC addresses.
         (both, Ingress, IP4, "eth_src=0x020000000002 ip4_src=1.2.3.4", true),
         (both, Ingress, IP4, "eth_src=0x020000000001 ip4_src=1.2.3.4", false),
         (both, Ingress, IP6, "eth_src=0x020000000001 ip6_src=fd00::4", true),
@@ -184,7 +185,8 @@ fn packets_pass_when_their_addresses_are_the_ports() {
             six,
             Ingress,
             IP6,
-            "eth_src=0x020000000001 ip6_src=fd00::4 ip_proto=58 icmp_type=136 ip_ttl=64 nd_target=fd00::5",
+            "eth_src=0x020000000001 ip6_src=fd00::4 ip_proto=58 icmp_type=136 ip_ttl=64 \
+             nd_target=fd00::5",
             true,
         ),
     ];
@@ -196,7 +198,7 @@ fn packets_pass_when_their_addresses_are_the_ports() {
 }
 
 #[test]
-fn malformed_entries_are_refused_by_name() {
+fn malformed_string_is_refused_with_its_text() {
     let table = [
         ("", "port security ``: expected a MAC address first, such as 02:00:00:00:00:01"),
         (
@@ -205,26 +207,28 @@ fn malformed_entries_are_refused_by_name() {
         ),
         (
             "02:00:00:00:00:01:02",
-            "port security `02:00:00:00:00:01:02`: expected a MAC address first, such as 02:00:00:00:00:01",
+            "port security `02:00:00:00:00:01:02`: expected a MAC address first, such as \
+             02:00:00:00:00:01",
         ),
         (
             "02:00:00:00:00:+1",
-            "port security `02:00:00:00:00:+1`: expected a MAC address first, such as 02:00:00:00:00:01",
+            "port security `02:00:00:00:00:+1`: expected a MAC address first, such as \
+             02:00:00:00:00:01",
         ),
         (
             "02:00:00:00:00:01 10.0.0.1/33",
-            "port security `02:00:00:00:00:01 10.0.0.1/33`: expected an IPv4 or IPv6 address, with a prefix length if it is a \
-             subnet, not `10.0.0.1/33`",
+            "port security `02:00:00:00:00:01 10.0.0.1/33`: expected an IPv4 or IPv6 \
+             address, with a prefix length if it is a subnet, not `10.0.0.1/33`",
         ),
         (
             "02:00:00:00:00:01 fd00::1 unknown",
-            "port security `02:00:00:00:00:01 fd00::1 unknown`: expected an IPv4 or IPv6 address, with a prefix length if it is \
-             a subnet, not `unknown`",
+            "port security `02:00:00:00:00:01 fd00::1 unknown`: expected an IPv4 or IPv6 \
+             address, with a prefix length if it is a subnet, not `unknown`",
         ),
         (
             "02:00:00:00:00:01 10.0.0.0/255.0.255.0",
-            "port security `02:00:00:00:00:01 10.0.0.0/255.0.255.0`: expected an IPv4 or IPv6 address, with a prefix length if \
-             it is a subnet, not `10.0.0.0/255.0.255.0`",
+            "port security `02:00:00:00:00:01 10.0.0.0/255.0.255.0`: expected an IPv4 or \
+             IPv6 address, with a prefix length if it is a subnet, not `10.0.0.0/255.0.255.0`",
         ),
     ];
     for (entry, error) in table {
@@ -233,7 +237,7 @@ fn malformed_entries_are_refused_by_name() {
 }
 
 #[test]
-fn malformed_entries_count_as_far_as_they_go_when_read_as_ovn_does() {
+fn malformed_string_is_cut_short_when_parsed_as_ovn_does() {
     let (open, errors) = PortSecurity::parse_as_ovn(&["unknown"]);
     assert_eq!((open, errors.len()), (PortSecurity::default(), 1));
     let (cut, errors) =
@@ -243,7 +247,7 @@ fn malformed_entries_count_as_far_as_they_go_when_read_as_ovn_does() {
 }
 
 #[test]
-fn mask_stops_at_the_first_byte_that_differs() {
+fn mask_ends_at_the_first_byte_that_differs() {
     let security = PortSecurity::parse(&["02:00:00:00:00:01 10.0.0.0/9"]).unwrap();
     let (forbidden, read) =
         decide(&security, Ingress, &key("eth_type=0x800 eth_src=0x060000000001"));
@@ -255,19 +259,21 @@ fn mask_stops_at_the_first_byte_that_differs() {
     assert_eq!((read.get(Field::Ip4Src), read.get(Field::IpProto)), (0xff80_0000, 0));
 }
 
-/// A rule as ovn-controller writes it: in table 0 (packets) or 1 (ARP and neighbour discovery).
+/// A rule as ovn-controller generates it, in table 0 (all packets) or 1 (ARP and neighbour
+/// discovery).
 struct Rule {
     table: u8,
     priority: u8,
     conditions: Vec<(Field, u128, u128)>,
-    verdict: Verdict,
+    action: RuleAction,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Verdict {
+enum RuleAction {
     Allow,
     Deny,
-    Second,
+    /// Continues in table 1.
+    CheckArpNd,
 }
 
 #[derive(Clone, Debug)]
@@ -309,8 +315,8 @@ fn all(field: Field, value: u128) -> (Field, u128, u128) {
 
 fn ingress_rules(entries: &[Naive]) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let mut rule = |table, priority, conditions: &[(Field, u128, u128)], verdict| {
-        rules.push(Rule { table, priority, conditions: conditions.to_vec(), verdict });
+    let mut rule = |table, priority, conditions: &[(Field, u128, u128)], action| {
+        rules.push(Rule { table, priority, conditions: conditions.to_vec(), action });
     };
     let (arp, ip4, ip6) =
         (all(Field::EthType, 0x806), all(Field::EthType, 0x800), all(Field::EthType, 0x86dd));
@@ -318,40 +324,40 @@ fn ingress_rules(entries: &[Naive]) -> Vec<Rule> {
     let kind = |kind| all(Field::IcmpType, kind);
     let code0 = all(Field::IcmpCode, 0);
     let ttl = all(Field::IpTtl, 255);
-    rule(0, 80, &[], Verdict::Deny);
-    rule(0, 95, &[arp], Verdict::Second);
-    rule(1, 80, &[arp], Verdict::Deny);
-    rule(1, 80, &[ip6, icmp6, ttl, kind(136)], Verdict::Deny);
-    rule(1, 80, &[ip6, icmp6, ttl, kind(135)], Verdict::Allow);
+    rule(0, 80, &[], RuleAction::Deny);
+    rule(0, 95, &[arp], RuleAction::CheckArpNd);
+    rule(1, 80, &[arp], RuleAction::Deny);
+    rule(1, 80, &[ip6, icmp6, ttl, kind(136)], RuleAction::Deny);
+    rule(1, 80, &[ip6, icmp6, ttl, kind(135)], RuleAction::Allow);
     for e in entries {
         let src = all(Field::EthSrc, e.mac);
         let sha = all(Field::ArpSha, e.mac);
         let any_ip = e.v4.is_empty() && e.v6.is_empty();
         if any_ip {
-            rule(0, 90, &[src], Verdict::Second);
-            rule(1, 90, &[src, arp, sha], Verdict::Allow);
+            rule(0, 90, &[src], RuleAction::CheckArpNd);
+            rule(1, 90, &[src, arp, sha], RuleAction::Allow);
         }
         for address in &e.v4 {
             let (value, mask) = net(address, 32);
-            rule(0, 90, &[src, ip4, (Field::Ip4Src, value, mask)], Verdict::Allow);
-            rule(1, 90, &[src, arp, sha, (Field::ArpSpa, value, mask)], Verdict::Allow);
+            rule(0, 90, &[src, ip4, (Field::Ip4Src, value, mask)], RuleAction::Allow);
+            rule(1, 90, &[src, arp, sha, (Field::ArpSpa, value, mask)], RuleAction::Allow);
         }
         if !e.v4.is_empty() {
             let (from, to) = (all(Field::Ip4Src, 0), all(Field::Ip4Dst, 0xffff_ffff));
             let udp = [all(Field::IpProto, 17), all(Field::TpSrc, 68), all(Field::TpDst, 67)];
-            rule(0, 90, &[&[src, ip4, from, to], &udp[..]].concat(), Verdict::Allow);
+            rule(0, 90, &[&[src, ip4, from, to], &udp[..]].concat(), RuleAction::Allow);
         }
         for address in &e.v6 {
             let (value, mask) = net(address, 128);
-            rule(0, 90, &[src, ip6, (Field::Ip6Src, value, mask)], Verdict::Second);
+            rule(0, 90, &[src, ip6, (Field::Ip6Src, value, mask)], RuleAction::CheckArpNd);
         }
         if !e.v6.is_empty() {
-            rule(0, 90, &[src, ip6, all(Field::Ip6Src, e.link_local())], Verdict::Second);
+            rule(0, 90, &[src, ip6, all(Field::Ip6Src, e.link_local())], RuleAction::CheckArpNd);
             let (from, to) = (all(Field::Ip6Src, 0), (Field::Ip6Dst, 0xff02 << 112, 0xffff << 112));
-            for (number, verdict) in
-                [(131, Verdict::Allow), (143, Verdict::Allow), (135, Verdict::Second)]
+            for (number, action) in
+                [(131, RuleAction::Allow), (143, RuleAction::Allow), (135, RuleAction::CheckArpNd)]
             {
-                rule(0, 90, &[src, ip6, from, to, icmp6, kind(number), code0], verdict);
+                rule(0, 90, &[src, ip6, from, to, icmp6, kind(number), code0], action);
             }
         }
         for mac in [0, e.mac] {
@@ -360,19 +366,19 @@ fn ingress_rules(entries: &[Naive]) -> Vec<Rule> {
                 1,
                 90,
                 &[ip6, icmp6, ttl, kind(135), code0, all(Field::NdSll, mac)],
-                Verdict::Allow,
+                RuleAction::Allow,
             );
             let advert = [ip6, icmp6, kind(136), code0, tll];
             if e.v6.is_empty() {
-                rule(1, 90, &[&advert[..], &[ttl]].concat(), Verdict::Allow);
+                rule(1, 90, &[&advert[..], &[ttl]].concat(), RuleAction::Allow);
             } else {
                 let target = all(Field::NdTarget, e.link_local());
-                rule(1, 90, &[&advert[..], &[ttl, target]].concat(), Verdict::Allow);
+                rule(1, 90, &[&advert[..], &[ttl, target]].concat(), RuleAction::Allow);
             }
             for address in &e.v6 {
                 let (value, mask) = net(address, 128);
                 let target = (Field::NdTarget, value, mask);
-                rule(1, 90, &[&advert[..], &[src, target]].concat(), Verdict::Allow);
+                rule(1, 90, &[&advert[..], &[src, target]].concat(), RuleAction::Allow);
             }
         }
     }
@@ -381,38 +387,38 @@ fn ingress_rules(entries: &[Naive]) -> Vec<Rule> {
 
 fn egress_rules(entries: &[Naive]) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let mut rule = |priority, conditions: &[(Field, u128, u128)], verdict| {
-        rules.push(Rule { table: 0, priority, conditions: conditions.to_vec(), verdict });
+    let mut rule = |priority, conditions: &[(Field, u128, u128)], action| {
+        rules.push(Rule { table: 0, priority, conditions: conditions.to_vec(), action });
     };
     let (ip4, ip6) = (all(Field::EthType, 0x800), all(Field::EthType, 0x86dd));
-    rule(80, &[], Verdict::Deny);
+    rule(80, &[], RuleAction::Deny);
     for e in entries {
         let dst = all(Field::EthDst, e.mac);
-        rule(85, &[dst], Verdict::Allow);
+        rule(85, &[dst], RuleAction::Allow);
         if e.v4.is_empty() && e.v6.is_empty() {
             continue;
         }
-        rule(90, &[dst, ip4], Verdict::Deny);
-        rule(90, &[dst, ip6], Verdict::Deny);
+        rule(90, &[dst, ip4], RuleAction::Deny);
+        rule(90, &[dst, ip6], RuleAction::Deny);
         for address in &e.v4 {
             let (value, mask) = net(address, 32);
-            rule(95, &[dst, ip4, (Field::Ip4Dst, value, mask)], Verdict::Allow);
+            rule(95, &[dst, ip4, (Field::Ip4Dst, value, mask)], RuleAction::Allow);
             if mask == 0xffff_ffff && address.1 != 32 {
                 let broadcast = address.0 | low_bits(32 - address.1);
-                rule(95, &[dst, ip4, all(Field::Ip4Dst, broadcast)], Verdict::Allow);
+                rule(95, &[dst, ip4, all(Field::Ip4Dst, broadcast)], RuleAction::Allow);
             }
         }
         if !e.v4.is_empty() {
-            rule(95, &[dst, ip4, all(Field::Ip4Dst, 0xffff_ffff)], Verdict::Allow);
-            rule(95, &[dst, ip4, (Field::Ip4Dst, 0xe000_0000, 0xf000_0000)], Verdict::Allow);
+            rule(95, &[dst, ip4, all(Field::Ip4Dst, 0xffff_ffff)], RuleAction::Allow);
+            rule(95, &[dst, ip4, (Field::Ip4Dst, 0xe000_0000, 0xf000_0000)], RuleAction::Allow);
         }
         for address in &e.v6 {
             let (value, mask) = net(address, 128);
-            rule(95, &[dst, ip6, (Field::Ip6Dst, value, mask)], Verdict::Allow);
+            rule(95, &[dst, ip6, (Field::Ip6Dst, value, mask)], RuleAction::Allow);
         }
         if !e.v6.is_empty() {
-            rule(95, &[dst, ip6, all(Field::Ip6Dst, e.link_local())], Verdict::Allow);
-            rule(95, &[dst, ip6, (Field::Ip6Dst, 0xff << 120, 0xff << 120)], Verdict::Allow);
+            rule(95, &[dst, ip6, all(Field::Ip6Dst, e.link_local())], RuleAction::Allow);
+            rule(95, &[dst, ip6, (Field::Ip6Dst, 0xff << 120, 0xff << 120)], RuleAction::Allow);
         }
     }
     rules
@@ -422,10 +428,10 @@ fn run_rules(rules: &[Rule], table: u8, key: &FlowKey) -> bool {
     let matching = |rule: &&Rule| {
         rule.table == table && rule.conditions.iter().all(|&(f, v, m)| key.get(f) & m == v & m)
     };
-    match rules.iter().filter(matching).max_by_key(|rule| rule.priority).map(|rule| rule.verdict) {
-        Some(Verdict::Deny) => true,
-        Some(Verdict::Second) => run_rules(rules, 1, key),
-        Some(Verdict::Allow) | None => false,
+    match rules.iter().filter(matching).max_by_key(|rule| rule.priority).map(|rule| rule.action) {
+        Some(RuleAction::Deny) => true,
+        Some(RuleAction::CheckArpNd) => run_rules(rules, 1, key),
+        Some(RuleAction::Allow) | None => false,
     }
 }
 
@@ -503,20 +509,25 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 4096,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn decisions_are_those_of_ovn_controllers_rules(
+    fn decision_equals_that_of_ovn_controllers_rules(
         entries in prop::collection::vec(entry(), 1..4),
         key in packet(),
         other in packet(),
     ) {
         let texts: Vec<String> = entries.iter().map(Naive::text).collect();
         let security = PortSecurity::parse(&texts).unwrap();
-        for (direction, rules) in [(Ingress, ingress_rules(&entries)), (Egress, egress_rules(&entries))] {
+        let both = [(Ingress, ingress_rules(&entries)), (Egress, egress_rules(&entries))];
+        for (direction, rules) in both {
             let (forbidden, read) = decide(&security, direction, &key);
             prop_assert_eq!(forbidden, run_rules(&rules, 0, &key), "{:?} {:?}", direction, texts);
-            // What was not read does not matter.
+            // Changing the bits that were not read does not change the decision.
             let mut changed = other.clone();
             for &field in Field::ALL {
                 let bits = read.get(field);

@@ -1,23 +1,23 @@
-//! From changes of the key to actions.
+//! Turns header changes in the key into actions.
 
-use super::machine::{Machine, Packet, TAG_PRESENT};
 use super::presence::has_field;
+use super::translator::{Packet, TAG_PRESENT, Translator};
 use crate::observer::{Event, Observer};
 use crate::recorder::RecordedKey;
 use crate::state::LearnedState;
-use flow::{Action, DropReason, Field, FlowKey, FlowMask, KeyStep, Reply, Subfield};
+use flow::{Action, DropReason, Field, FlowKey, FlowMask, Subfield};
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// The key as the actions so far leave the packet.
+/// The headers of the packet after the actions emitted so far.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct EmittedHeaders {
     key: FlowKey,
-    /// Bits that the program has put there.
+    /// Bits that the program has written.
     written: FlowMask,
 }
 
-impl Sent {
+impl EmittedHeaders {
     pub fn of(key: &RecordedKey) -> Self {
         Self { key: key.key().clone(), written: key.written().clone() }
     }
@@ -28,25 +28,25 @@ impl Sent {
         self.written.add_bits(field, mask);
     }
 
-    /// True when the program has put these bits there already. A value that the packet merely happens to have does not count:
-    /// others of its megaflow need not have it.
+    /// True when the program has already written this value. A value that came with the packet does
+    /// not count: other packets of the megaflow may have another one.
     fn has(&self, field: Field, value: u128, mask: u128) -> bool {
         self.key.get(field) & mask == value && mask & !self.written.get(field) == 0
     }
 }
 
-impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
-    /// Leaves actions that give the packet the headers that its key has.
+impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
+    /// Emits the actions that bring the headers of the packet up to date with its key.
     pub fn emit_changes(&mut self, packet: &mut Packet<'p>) {
         if packet.dirty == FlowMask::default() {
             return;
         }
         for (field, bits) in std::mem::take(&mut packet.dirty).fields() {
             let value = packet.key.key().get(field) & bits;
-            if packet.sent.has(field, value, bits) {
+            if packet.emitted.has(field, value, bits) {
                 continue;
             }
-            packet.sent.write(field, value, bits);
+            packet.emitted.write(field, value, bits);
             match (field, packet.actions.last_mut()) {
                 (Field::VlanTci, Some(Action::PushVlan(tag))) => {
                     let tci = u128::from(tag.tci()) & !bits | value;
@@ -57,7 +57,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    /// True when the packet has the header that `field` belongs to. What it depends on is recorded.
+    /// True when the packet has the header of `field`. The bits that tell are recorded.
     pub fn has_header(&mut self, packet: &mut Packet<'p>, field: Field) -> bool {
         has_field(&mut packet.key.recorder(&mut self.read), field)
     }
@@ -80,7 +80,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
         let ethertype = EtherType(self.read_field(packet, Field::EthType) as u16);
         if ethertype.is_vlan() {
-            // A third tag would come into sight, of which the key knows nothing.
+            // The key holds two tags. Popping one would expose a third tag that it does not hold.
             return self.end(packet, DropReason::VlanDepth);
         }
         self.emit_changes(packet);
@@ -99,7 +99,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         self.write(packet, bits, value.into());
     }
 
-    /// Writes the tags of the key, which an action has given to the packet.
+    /// Writes both tags of the key. The caller emits the action that changes the packet.
     fn write_tags(&mut self, packet: &mut Packet<'p>, outer: (u128, u128), inner: (u128, u128)) {
         let fields = [
             (Field::VlanTpid, outer.0),
@@ -110,67 +110,9 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         for (field, value) in fields {
             let before = packet.key.key().get(field);
             packet.key.write(field, value, field.all_ones());
-            packet.sent.write(field, value, field.all_ones());
+            packet.emitted.write(field, value, field.all_ones());
             if before != value {
                 self.observer.event(Event::Change { field, before, after: value });
-            }
-        }
-    }
-}
-
-impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
-    /// Turns the key into that of the reply to the packet. The executor makes the packet itself: nothing is left to emit.
-    pub fn become_reply(&mut self, packet: &mut Packet<'p>, reply: Reply) {
-        let advert = matches!(reply, Reply::NeighbourAdvert { .. });
-        let unspecified_src = advert && self.read_field(packet, Field::Ip6Src) == 0;
-        for step in reply.steps(unspecified_src) {
-            match *step {
-                KeyStep::Swap { a, b } => self.rearrange(packet, &[a, b], |key| key.swap(a, b)),
-                KeyStep::Flip(bits) => {
-                    self.rearrange(packet, &[bits.field()], |key| key.flip(bits))
-                }
-                KeyStep::Load { .. } | KeyStep::Move { .. } => self.take_steps(packet, &[*step]),
-            }
-        }
-        packet.sent = Sent::of(&packet.key);
-        packet.dirty = FlowMask::default();
-    }
-
-    /// Changes fields in a way that is the same whatever they have.
-    fn rearrange(
-        &mut self,
-        packet: &mut Packet<'p>,
-        fields: &[Field],
-        change: impl FnOnce(&mut RecordedKey),
-    ) {
-        let old = packet.key.key().clone();
-        change(&mut packet.key);
-        for &field in fields {
-            let (before, after) = (old.get(field), packet.key.key().get(field));
-            if before != after {
-                self.observer.event(Event::Change { field, before, after });
-            }
-        }
-    }
-
-    /// Carries steps out on the key. What they copy is read: actions are to put it into the packet.
-    pub fn take_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyStep]) {
-        for step in steps {
-            match *step {
-                KeyStep::Load { to, value } => self.write(packet, to, value),
-                KeyStep::Move { from, to } => {
-                    let value = self.read_bits(packet, from);
-                    self.write(packet, to, value);
-                }
-                KeyStep::Swap { a, b } => {
-                    let (of_a, of_b) = (self.read_field(packet, a), self.read_field(packet, b));
-                    self.write(packet, a.into(), of_b);
-                    self.write(packet, b.into(), of_a);
-                }
-                KeyStep::Flip(bits) => {
-                    let value = self.read_bits(packet, bits);
-                    self.write(packet, bits, !value);
-                }
             }
         }
     }

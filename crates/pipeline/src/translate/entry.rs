@@ -1,6 +1,6 @@
-//! Where a packet enters the program.
+//! Entry of a packet into the program: finds its datapath and its logical ports.
 
-use super::machine::{Abort, Machine, Packet};
+use super::translator::{Abort, Packet, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
 use crate::program::{Datapath, PortRole, Program, TableId, TunnelInport};
@@ -11,16 +11,16 @@ use flow::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel that names no logical ports.
+/// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel whose header names no logical ports.
 pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
 
-impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
-    /// Translates a packet as it came in.
-    pub fn run_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
+impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
+    /// Translates a packet from its ingress port to its end.
+    pub fn translate_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
         let mut key = RecordedKey::new(key.clone());
         key.know(&self.read);
         let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
-        // 32 bits wide.
+        // The cast is lossless: the field is 32 bits wide.
         let in_port = PortNo(in_port as u32);
         let entered = match self.program.port_role(in_port) {
             None => Err(DropReason::NoSuchPort),
@@ -40,7 +40,8 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
                 return Ok(vec![Action::Drop(reason)]);
             }
         };
-        self.ingress = IngressPort { datapath: packet.datapath.0, port: start.place(in_port) };
+        self.ingress =
+            IngressPort { datapath: packet.datapath.0, port: start.ingress_port(in_port) };
         match start {
             Start::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
             Start::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
@@ -51,9 +52,9 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
             }
         }
         self.run(&mut packet)?;
-        if !packet.actions.iter().any(decides) {
+        if !packet.actions.iter().any(disposes) {
             self.observer.event(Event::Drop(packet.reason));
-            packet.actions.retain(is_for_its_own_sake);
+            packet.actions.retain(has_side_effect);
             packet.actions.push(Action::Drop(packet.reason));
         }
         Ok(packet.actions)
@@ -64,14 +65,16 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         Ok((key, datapath))
     }
 
-    /// The tunnel header, or the tags of the uplink, say which logical switch, and perhaps which logical ports.
+    /// Finds the logical datapath of a packet from a tunnel or a tagged link, and its logical ports
+    /// when the tunnel header names them.
     fn enter_by_tunnel(
         &mut self,
         mut key: RecordedKey,
         in_port: PortNo,
         tunnel: TunnelType,
     ) -> Result<(Packet<'p>, Start), DropReason> {
-        /// Logical ports are 32 bits: the ingress port above the egress port.
+        /// The logical ports in a Geneve option: ingress in the upper 16 bits, egress in the lower
+        /// 16.
         const PORTS_WIDTH: u32 = 32;
         const DATAPATH: u64 = 0xff_ffff;
         let mut recorder = key.recorder(&mut self.read);
@@ -92,13 +95,13 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
         let start = match PortKey::new(egress) {
             Some(outport) => Start::Egress { inport: PortKey::new(ingress), outport },
-            None => Start::Ingress(self.sender(&mut packet)),
+            None => Start::Ingress(self.inport_of_remote(&mut packet)),
         };
         Ok((packet, start))
     }
 
-    /// The logical port that stands for where a packet comes from whose tunnel names none.
-    fn sender(&mut self, packet: &mut Packet<'p>) -> Option<PortKey> {
+    /// The logical ingress port of a packet whose tunnel header names none.
+    fn inport_of_remote(&mut self, packet: &mut Packet<'p>) -> Option<PortKey> {
         match &packet.datapath.1.tunnel_inport {
             TunnelInport::None => None,
             TunnelInport::Shared(port) => Some(*port),
@@ -115,7 +118,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    /// Begins the ingress pipeline of the packet's datapath.
+    /// Enters the ingress pipeline of the packet's datapath.
     pub fn begin_ingress(
         &mut self,
         packet: &mut Packet<'p>,
@@ -143,12 +146,12 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     }
 }
 
-/// True for actions that say what becomes of a packet: it is sent, or it is dropped and counted.
-pub(super) fn decides(action: &Action) -> bool {
+/// True for actions that dispose of a packet: they send it, or drop and count it.
+pub(super) fn disposes(action: &Action) -> bool {
     match action {
         Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
         Action::CheckLength { .. } | Action::Reply { .. } => true,
-        Action::Clone(actions) => actions.iter().any(decides),
+        Action::Clone(actions) => actions.iter().any(disposes),
         Action::PushVlan(_)
         | Action::PopVlan
         | Action::Set { .. }
@@ -159,24 +162,24 @@ pub(super) fn decides(action: &Action) -> bool {
     }
 }
 
-/// True for actions that are of use for a packet that is then dropped.
-fn is_for_its_own_sake(action: &Action) -> bool {
+/// True for actions that have an effect even when the packet is then dropped.
+fn has_side_effect(action: &Action) -> bool {
     matches!(action, Action::Log(_) | Action::Meter { .. } | Action::Clone(_))
 }
 
-/// Where in the program.
+/// Where a packet starts in the program.
 enum Start {
     /// The first table of a bridge.
     Bridge,
-    /// The ingress pipeline.
+    /// The ingress pipeline, with the logical ingress port if it is known.
     Ingress(Option<PortKey>),
-    /// The egress pipeline.
+    /// The egress pipeline: the sending host has executed the ingress pipeline.
     Egress { inport: Option<PortKey>, outport: PortKey },
 }
 
 impl Start {
-    /// Where the packet comes from, as exactly as is known.
-    fn place(&self, in_port: PortNo) -> FdbPort {
+    /// The logical ingress port if it is known, else the datapath port.
+    fn ingress_port(&self, in_port: PortNo) -> FdbPort {
         let inport = match *self {
             Self::Bridge => None,
             Self::Ingress(inport) | Self::Egress { inport, .. } => inport,

@@ -1,6 +1,6 @@
-//! Questions about what was learnt, and lessons.
+//! Steps that query learned state and raise learn events.
 
-use super::machine::{Machine, Packet};
+use super::translator::{Packet, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::{Direction, LearnedOp, Operand};
 use crate::program::Program;
@@ -11,19 +11,21 @@ use flow::{DropReason, Field, PortKey, Subfield};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
-    pub fn ask_or_learn(&mut self, packet: &mut Packet<'p>, op: &LearnedOp) {
+impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
+    pub fn execute_learned_op(&mut self, packet: &mut Packet<'p>, op: &LearnedOp) {
         match *op {
-            LearnedOp::GetMacBinding { port, ip } => self.find_binding(packet, port, ip),
+            LearnedOp::GetMacBinding { port, ip } => self.get_mac_binding(packet, port, ip),
             LearnedOp::LookupMacBinding { to, port, ip, mac } => {
-                self.look_up_binding(packet, to, port, ip, mac);
+                self.lookup_mac_binding(packet, to, port, ip, mac);
             }
-            LearnedOp::PutMacBinding { port, ip, mac } => self.put_binding(packet, port, ip, mac),
-            LearnedOp::GetFdb { to, mac } => self.find_station(packet, to, mac),
+            LearnedOp::PutMacBinding { port, ip, mac } => {
+                self.put_mac_binding(packet, port, ip, mac)
+            }
+            LearnedOp::GetFdb { to, mac } => self.get_fdb(packet, to, mac),
             LearnedOp::LookupFdb { to, port, mac } => {
-                self.look_up_station(packet, to, port, mac);
+                self.lookup_fdb(packet, to, port, mac);
             }
-            LearnedOp::PutFdb { port, mac } => self.put_station(packet, port, mac),
+            LearnedOp::PutFdb { port, mac } => self.put_fdb(packet, port, mac),
         }
     }
 
@@ -42,7 +44,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         mac_from_bits(self.operand(packet, operand))
     }
 
-    fn binding_key(
+    fn mac_binding_key(
         &mut self,
         packet: &mut Packet<'p>,
         port: Operand,
@@ -58,13 +60,13 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         Some(MacBindingKey { datapath: packet.datapath.0, port, ip })
     }
 
-    fn ask_binding(&mut self, key: MacBindingKey) -> Option<MacAddr> {
+    fn query_mac_binding(&mut self, key: MacBindingKey) -> Option<MacAddr> {
         let (answer, generation) = self.state.mac_binding(&key);
         self.depend(Dependency { query: StateQuery::MacBinding(key), generation });
         answer
     }
 
-    fn ask_station(&mut self, key: FdbKey) -> Option<FdbPort> {
+    fn query_fdb(&mut self, key: FdbKey) -> Option<FdbPort> {
         let (answer, generation) = self.state.fdb_port(&key);
         self.depend(Dependency { query: StateQuery::Fdb(key), generation });
         answer
@@ -76,25 +78,25 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    fn learn(&mut self, lesson: LearnEvent) {
-        if !self.learn_events.contains(&lesson) {
-            self.learn_events.push(lesson);
+    fn raise(&mut self, event: LearnEvent) {
+        if !self.learn_events.contains(&event) {
+            self.learn_events.push(event);
         }
     }
 
-    fn find_binding(&mut self, packet: &mut Packet<'p>, port: Operand, ip: Operand) {
-        let key = self.binding_key(packet, port, ip);
-        let mac = key.and_then(|key| self.ask_binding(key));
+    fn get_mac_binding(&mut self, packet: &mut Packet<'p>, port: Operand, ip: Operand) {
+        let key = self.mac_binding_key(packet, port, ip);
+        let mac = key.and_then(|key| self.query_mac_binding(key));
         match (key, mac) {
             (Some(key), Some(mac)) => {
                 self.note(|| format!("{} is at {mac}", key.ip));
             }
-            _ => self.note(|| "no MAC address is known".to_owned()),
+            _ => self.note(|| "the MAC address is unknown".to_owned()),
         }
         self.write(packet, Field::EthDst.into(), mac_to_bits(mac.unwrap_or(MacAddr::ZERO)));
     }
 
-    fn look_up_binding(
+    fn lookup_mac_binding(
         &mut self,
         packet: &mut Packet<'p>,
         to: Subfield,
@@ -102,58 +104,59 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         ip: Operand,
         mac: Option<Operand>,
     ) {
-        let key = self.binding_key(packet, port, ip);
-        let bound = key.and_then(|key| self.ask_binding(key));
+        let key = self.mac_binding_key(packet, port, ip);
+        let bound = key.and_then(|key| self.query_mac_binding(key));
         let wanted = mac.map(|mac| self.mac_operand(packet, mac));
         let found = bound.is_some_and(|bound| wanted.is_none_or(|wanted| wanted == bound));
         self.assign(packet, to, found.into());
     }
 
-    fn put_binding(&mut self, packet: &mut Packet<'p>, port: Operand, ip: Operand, mac: Operand) {
-        let Some(key) = self.binding_key(packet, port, ip) else { return };
+    fn put_mac_binding(
+        &mut self,
+        packet: &mut Packet<'p>,
+        port: Operand,
+        ip: Operand,
+        mac: Operand,
+    ) {
+        let Some(key) = self.mac_binding_key(packet, port, ip) else { return };
         let mac = self.mac_operand(packet, mac);
-        // Asked so that what is cached ends when the lesson is learnt, or forgotten.
-        if self.ask_binding(key) != Some(mac) {
-            self.learn(LearnEvent::MacBinding(key, mac));
+        // The query makes the megaflow depend on the entry: it is retranslated when the entry is
+        // learned or ages out.
+        if self.query_mac_binding(key) != Some(mac) {
+            self.raise(LearnEvent::MacBinding(key, mac));
         }
     }
 
-    fn station_key(&mut self, packet: &mut Packet<'p>, mac: Operand) -> FdbKey {
+    fn fdb_key(&mut self, packet: &mut Packet<'p>, mac: Operand) -> FdbKey {
         let mac = self.mac_operand(packet, mac);
         FdbKey { datapath: packet.datapath.0, vlan: 0, mac }
     }
 
-    fn find_station(&mut self, packet: &mut Packet<'p>, to: Subfield, mac: Operand) {
-        let key = self.station_key(packet, mac);
-        let port = match self.ask_station(key) {
+    fn get_fdb(&mut self, packet: &mut Packet<'p>, to: Subfield, mac: Operand) {
+        let key = self.fdb_key(packet, mac);
+        let port = match self.query_fdb(key) {
             Some(FdbPort::Logical(port)) => port.value().into(),
             _ => 0,
         };
         self.assign(packet, to, port);
     }
 
-    fn look_up_station(
-        &mut self,
-        packet: &mut Packet<'p>,
-        to: Subfield,
-        port: Operand,
-        mac: Operand,
-    ) {
-        let key = self.station_key(packet, mac);
+    fn lookup_fdb(&mut self, packet: &mut Packet<'p>, to: Subfield, port: Operand, mac: Operand) {
+        let key = self.fdb_key(packet, mac);
         let port = self.port_operand(packet, port).map(FdbPort::Logical);
-        let found = port.is_some() && self.ask_station(key) == port;
+        let found = port.is_some() && self.query_fdb(key) == port;
         self.assign(packet, to, found.into());
     }
 
-    fn put_station(&mut self, packet: &mut Packet<'p>, port: Operand, mac: Operand) {
-        let key = self.station_key(packet, mac);
+    fn put_fdb(&mut self, packet: &mut Packet<'p>, port: Operand, mac: Operand) {
+        let key = self.fdb_key(packet, mac);
         let Some(port) = self.port_operand(packet, port) else { return };
         if !key.mac.is_unicast() {
             return;
         }
-        let place = FdbPort::Logical(port);
-        if self.ask_station(key) != Some(place) {
-            self.learn(LearnEvent::Fdb(key, place));
+        let fdb_port = FdbPort::Logical(port);
+        if self.query_fdb(key) != Some(fdb_port) {
+            self.raise(LearnEvent::Fdb(key, fdb_port));
         }
     }
 
@@ -170,7 +173,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         self.assign(packet, to, forbidden.into());
     }
 
-    /// What a learning switch does.
+    /// The `NORMAL` action of ovs-ofctl: forwards like a learning switch.
     pub fn normal(&mut self, packet: &mut Packet<'p>) {
         /// Addresses that no bridge forwards (IEEE 802.1Q table 8-1): 01:80:c2:00:00:00 to :0f.
         const RESERVED: u128 = 0x0180_c200_0000;
@@ -183,16 +186,16 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
         let key = |mac| FdbKey { datapath: Program::BRIDGE, vlan, mac };
         let here = FdbPort::Port(packet.in_port);
-        if source.is_unicast() && self.ask_station(key(source)) != Some(here) {
-            self.learn(LearnEvent::Fdb(key(source), here));
+        if source.is_unicast() && self.query_fdb(key(source)) != Some(here) {
+            self.raise(LearnEvent::Fdb(key(source), here));
         }
         if target & !0xf == RESERVED {
             packet.reason = DropReason::FlowDrop;
             return;
         }
         let target = mac_from_bits(target);
-        let place = if target.is_multicast() { None } else { self.ask_station(key(target)) };
-        match place {
+        let known = if target.is_multicast() { None } else { self.query_fdb(key(target)) };
+        match known {
             Some(FdbPort::Port(port)) => self.output_port(packet, port),
             _ => self.flood(packet),
         }

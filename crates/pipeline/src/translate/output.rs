@@ -1,9 +1,9 @@
-//! Where packets go: to logical ports and multicast groups, to patch ports, out of datapath ports and into tunnels.
+//! Output: to logical ports, multicast groups, patch ports, datapath ports and tunnels.
 
-use super::machine::{Abort, Machine, Packet};
+use super::translator::{Abort, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Direction;
-use crate::program::{BridgePortKind, MulticastGroup, PortLocation, TableId};
+use crate::program::{BridgePortKind, Datapath, MulticastGroup, PortLocation, TableId};
 use crate::recorder::Recorder;
 use crate::state::LearnedState;
 use flow::{
@@ -12,13 +12,13 @@ use flow::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// OVN's `flags.loopback`: the packet may leave by the logical port that it came in by.
+/// OVN's `flags.loopback`: the packet may leave by its logical ingress port.
 const LOOPBACK: u128 = 1;
-/// Registers that do not pass from one pipeline to the next.
-const SCRATCH: [Field; 3] = [Field::Xxreg0, Field::Xxreg1, Field::Xreg4];
+/// Registers that are cleared between the ingress and the egress pipeline.
+const PIPELINE_REGISTERS: [Field; 3] = [Field::Xxreg0, Field::Xxreg1, Field::Xreg4];
 
-impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
-    /// Logical output.
+impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
+    /// OVN's `output`.
     pub fn output(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
         let outport = self.read_field(packet, Field::Reg15);
         let Some(outport) = u16::try_from(outport).ok().and_then(PortKey::new) else {
@@ -26,20 +26,19 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
             return Ok(());
         };
         if packet.in_egress() {
-            // The end of an egress pipeline.
-            return self.leave(packet, outport);
+            return self.leave_datapath(packet, outport);
         }
         if packet.is_last_step() {
             return self.deliver(packet, outport);
         }
         self.emit_changes(packet);
         let inner = packet.fork(&[]);
-        self.run_nested(Nested::Output, packet, inner, |machine, inner| {
-            machine.deliver(inner, outport)
+        self.run_nested(Nested::Output, packet, inner, |translator, inner| {
+            translator.deliver(inner, outport)
         })
     }
 
-    /// Brings the packet to a logical port or multicast group of its datapath.
+    /// Sends the packet to a logical port or multicast group of its datapath.
     pub fn deliver(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
         match packet.datapath.1.multicast.get(&outport) {
             Some(group) => self.deliver_to_group(packet, outport, group),
@@ -62,18 +61,19 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         for &member in &group.members {
             self.steps = steps;
             match packet.datapath.1.ports.get(&member).map(|port| port.location) {
-                // Served by the host that the packet came from.
+                // The host that the packet came from has sent a copy already.
                 Some(
                     PortLocation::Remote { .. }
                     | PortLocation::Tagged { .. }
                     | PortLocation::Patch { .. },
                 ) if packet.from_tunnel => {}
-                // Once for all members that are there.
+                // One copy for all members on that host.
                 Some(PortLocation::Remote { endpoint, logical_ports }) => {
                     let endpoint = packet.datapath.1.underlay_group.unwrap_or(endpoint);
                     if !remote.contains(&endpoint) {
                         remote.push(endpoint);
-                        // Without logical ports in the tunnel the other host decides by the destination address.
+                        // If the tunnel carries no logical ports, the other host looks up the
+                        // destination address.
                         self.encap_logical(packet, endpoint, logical_ports, key);
                     }
                 }
@@ -86,9 +86,9 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
                 _ => {
                     let copy = packet.fork(&[]);
                     let nested = Nested::Member { datapath: packet.datapath.0, port: member };
-                    self.run_nested(nested, packet, copy, |machine, copy| {
-                        machine.write_port(copy, Field::Reg15, Some(member));
-                        machine.deliver_to_port(copy, member)
+                    self.run_nested(nested, packet, copy, |translator, copy| {
+                        translator.write_port(copy, Field::Reg15, Some(member));
+                        translator.deliver_to_port(copy, member)
                     })?;
                 }
             }
@@ -97,27 +97,27 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     }
 
     fn deliver_to_port(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
-        let (datapath, place) = packet.datapath;
-        let Some(port) = place.ports.get(&outport) else {
-            return self.stop(packet, DropReason::UnknownLogicalPort);
+        let (datapath, config) = packet.datapath;
+        let Some(port) = config.ports.get(&outport) else {
+            return self.end_copy(packet, DropReason::UnknownLogicalPort);
         };
         let inport = self.read_field(packet, Field::Reg14);
         let loopback = packet.key.recorder(&mut self.read).read(Field::Reg10, LOOPBACK) != 0;
         if inport == u128::from(outport.value()) && !loopback {
-            return self.stop(packet, DropReason::Hairpin);
+            return self.end_copy(packet, DropReason::Hairpin);
         }
         match port.location {
             PortLocation::Redirect(port) if port != outport => {
-                // Counted, so that two that lead to each other come to an end.
+                // Counts as a step, so that a loop of redirects ends.
                 self.step()?;
                 self.write_port(packet, Field::Reg15, Some(port));
                 self.deliver_to_port(packet, port)
             }
             PortLocation::Redirect(_) | PortLocation::Unbound => {
-                self.stop(packet, DropReason::PortDown)
+                self.end_copy(packet, DropReason::PortDown)
             }
             PortLocation::Remote { .. } | PortLocation::Tagged { .. } if packet.from_tunnel => {
-                self.stop(packet, DropReason::Hairpin)
+                self.end_copy(packet, DropReason::Hairpin)
             }
             PortLocation::Remote { endpoint, logical_ports } => {
                 self.encap_logical(packet, endpoint, logical_ports, outport);
@@ -128,7 +128,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
                 Ok(())
             }
             PortLocation::Local(_) | PortLocation::Patch { .. } => {
-                for field in SCRATCH {
+                for field in PIPELINE_REGISTERS {
                     packet.key.write(field, 0, field.all_ones());
                 }
                 let inport = u16::try_from(inport).ok().and_then(PortKey::new);
@@ -143,15 +143,15 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    /// Ends the packet without sending it; other copies may go on.
-    fn stop(&mut self, packet: &mut Packet<'p>, reason: DropReason) -> Result<(), Abort> {
+    /// Ends this copy without sending it. Other copies are not affected.
+    fn end_copy(&mut self, packet: &mut Packet<'p>, reason: DropReason) -> Result<(), Abort> {
         packet.frames.clear();
         packet.reason = reason;
         Ok(())
     }
 
-    /// Out of the logical datapath, at the end of its egress pipeline.
-    fn leave(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
+    /// Sends the packet out of the logical datapath, at the end of its egress pipeline.
+    fn leave_datapath(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
         let (from, datapath) = packet.datapath;
         match datapath.ports.get(&outport).map(|port| port.location) {
             Some(PortLocation::Local(port)) => {
@@ -163,14 +163,14 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
             }
             Some(PortLocation::Patch { datapath, port }) => {
                 let Some(peer) = self.program.datapath(datapath) else {
-                    return self.stop(packet, DropReason::UnknownDatapath);
+                    return self.end_copy(packet, DropReason::UnknownDatapath);
                 };
                 if packet.is_last_step() {
-                    return self.cross(packet, (datapath, peer), port);
+                    return self.cross_patch(packet, (datapath, peer), port);
                 }
                 let inner = packet.fork(&[]);
-                self.run_nested(Nested::Output, packet, inner, |machine, inner| {
-                    machine.cross(inner, (datapath, peer), port)
+                self.run_nested(Nested::Output, packet, inner, |translator, inner| {
+                    translator.cross_patch(inner, (datapath, peer), port)
                 })
             }
             Some(
@@ -179,15 +179,15 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
                 | PortLocation::Unbound
                 | PortLocation::Redirect(_),
             )
-            | None => self.stop(packet, DropReason::UnknownLogicalPort),
+            | None => self.end_copy(packet, DropReason::UnknownLogicalPort),
         }
     }
 
-    /// Over a patch cable into another logical datapath, where the packet is as one that has just come in.
-    fn cross(
+    /// Passes the packet through a patch port into the ingress pipeline of the peer datapath.
+    fn cross_patch(
         &mut self,
         packet: &mut Packet<'p>,
-        datapath: (DatapathKey, &'p crate::program::Datapath),
+        datapath: (DatapathKey, &'p Datapath),
         port: PortKey,
     ) -> Result<(), Abort> {
         packet.datapath = datapath;
@@ -219,8 +219,8 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         self.observer.event(Event::Encap { endpoint, logical, key });
     }
 
-    /// Sends a copy with tags in front of the guest's own. The guest's may be as many as they like: the tags are put on and
-    /// taken off again without regard to the key.
+    /// Sends a copy with the link's tags pushed in front of the guest's tags. The key is not
+    /// changed, so the guest may use any number of tags.
     fn send_tagged(&mut self, packet: &mut Packet<'p>, uplink: PortNo, link: TagLink) {
         self.emit_changes(packet);
         let (outer, inner) = link.tags();
@@ -233,7 +233,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         self.observer.event(Event::Output { port: uplink, logical: None, key });
     }
 
-    /// Out of a port of the bridge, unless the packet came from there.
+    /// Sends the packet out of a bridge port, unless that is its ingress port.
     pub fn output_port(&mut self, packet: &mut Packet<'p>, port: PortNo) {
         if port == packet.in_port {
             packet.reason = DropReason::Hairpin;
@@ -258,7 +258,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         }
     }
 
-    /// Out of a port of the bridge.
+    /// Sends the packet out of a bridge port.
     pub fn send(&mut self, packet: &mut Packet<'p>, port: PortNo) {
         match self.program.bridge_port(port).map(|port| &port.kind) {
             None => packet.reason = DropReason::NoSuchPort,

@@ -1,12 +1,12 @@
-//! Which fields a packet has.
+//! Which header fields a packet has.
 
-use super::machine::TAG_PRESENT;
+use super::translator::TAG_PRESENT;
 use crate::recorder::Recorder;
 use flow::Field;
 use wire::{EtherType, Protocol};
 
-/// True when the packet has the header field: only then can it be written. Fields of protocols that lack a field are 0 in
-/// the key, and stay so.
+/// True when the packet has the header field, so that it can be written. In the key, fields of
+/// absent headers are 0 and must stay 0.
 pub(super) fn has_field(key: &mut impl Recorder, field: Field) -> bool {
     match field {
         Field::EthDst | Field::EthSrc => true,
@@ -28,14 +28,14 @@ pub(super) fn has_field(key: &mut impl Recorder, field: Field) -> bool {
             _ => false,
         },
         Field::NdTarget => is_neighbour_discovery(key),
-        // An option that is not there cannot be written.
+        // A packet without the option has 0 here; the option cannot be added.
         Field::NdSll | Field::NdTll => is_neighbour_discovery(key) && key.read_field(field) != 0,
         _ => false,
     }
 }
 
 fn ethertype(key: &mut impl Recorder) -> EtherType {
-    // 16 bits wide.
+    // The cast is lossless: the field is 16 bits wide.
     EtherType(key.read_field(Field::EthType) as u16)
 }
 
@@ -43,7 +43,8 @@ fn is_ip(key: &mut impl Recorder) -> bool {
     matches!(ethertype(key), EtherType::IPV4 | EtherType::IPV6)
 }
 
-/// The protocol of an IP packet that has a transport header: later fragments have none.
+/// The protocol of an IP packet with a transport header; `None` for later fragments, which have
+/// none.
 fn transport(key: &mut impl Recorder) -> Option<Protocol> {
     const LATER: u128 = 2;
     let protocol = Protocol(key.read_field(Field::IpProto) as u8);

@@ -1,13 +1,13 @@
-//! One of several values, the same for all packets of a connection.
+//! `select`: chooses one of several values, the same one for all packets of a connection.
 
-use super::machine::{Machine, Packet};
+use super::translator::{Packet, Translator};
 use crate::observer::Observer;
 use crate::state::LearnedState;
 use flow::{Field, Subfield};
 
-impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
+impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     pub fn select(&mut self, packet: &mut Packet<'p>, to: Subfield, choices: &[(u16, u16)]) {
-        let forced = self.observer.select(choices).and_then(|at| choices.get(at));
+        let forced = self.observer.select(choices).and_then(|index| choices.get(index));
         let value = match forced {
             Some((value, _)) => *value,
             None => {
@@ -18,8 +18,8 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         self.assign(packet, to, value.into());
     }
 
-    /// A hash over addresses, protocol and ports. It says nothing secret and decides no place in a table, so that it needs
-    /// no seed; two hosts choose alike.
+    /// A hash over addresses, protocol and ports. It has no seed, so that all hosts choose alike;
+    /// nothing is stored by it, so collisions do no harm.
     fn connection_hash(&mut self, packet: &mut Packet<'p>) -> u64 {
         const PORTS: [u128; 3] = [6, 17, 132];
         let ethertype = self.read_field(packet, Field::EthType);
@@ -34,7 +34,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
         if matches!(ethertype, 0x0800 | 0x86dd) {
             let protocol = self.read_field(packet, Field::IpProto);
             hash = mix(hash, protocol);
-            // All fragments of a packet go the same way.
+            // Fragments are hashed without ports, which only the first fragment carries.
             if PORTS.contains(&protocol) && self.read_field(packet, Field::IpFrag) == 0 {
                 hash = mix(hash, self.read_field(packet, Field::TpSrc));
                 hash = mix(hash, self.read_field(packet, Field::TpDst));
@@ -44,7 +44,7 @@ impl<'p, S: LearnedState, O: Observer> Machine<'p, '_, S, O> {
     }
 }
 
-/// SplitMix64's finalizer over one more value.
+/// Mixes one more value into a hash, with the finalizer of SplitMix64.
 fn mix(hash: u64, value: u128) -> u64 {
     let mut x =
         hash.wrapping_add(value as u64 ^ (value >> 64) as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -53,14 +53,14 @@ fn mix(hash: u64, value: u128) -> u64 {
     x ^ x >> 31
 }
 
-/// The choice at `hash`, as often as its weight says.
+/// Chooses a value by hash, in proportion to the weights.
 fn choose(choices: &[(u16, u16)], hash: u64) -> u16 {
     let total: u64 = choices.iter().map(|&(_, weight)| u64::from(weight)).sum();
-    let mut at = hash.checked_rem(total).unwrap_or_default();
+    let mut offset = hash.checked_rem(total).unwrap_or_default();
     for &(value, weight) in choices {
-        match at.checked_sub(weight.into()) {
+        match offset.checked_sub(weight.into()) {
             None => return value,
-            Some(rest) => at = rest,
+            Some(rest) => offset = rest,
         }
     }
     choices.first().map_or(0, |&(value, _)| value)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_taken_as_often_as_their_weights_say() {
+    fn values_are_chosen_in_proportion_to_their_weights() {
         let choices = [(1, 10), (2, 0), (3, 30)];
         let taken: Vec<u16> = (0..4000).map(|n| choose(&choices, mix(0, n))).collect();
         let ones = taken.iter().filter(|&&value| value == 1).count();

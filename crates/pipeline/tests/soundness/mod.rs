@@ -1,36 +1,37 @@
 //! Mask soundness, on random programs and packets.
 //!
-//! A megaflow serves every packet that agrees with the translated one on the bits of the mask, so for each of them a translation
-//! of its own must come to the same actions, ask the same questions and hit the same flows. And the actions must do what the
-//! translation believed: carried out on the packet, they send the headers that the translation saw leaving.
+//! A megaflow serves every packet that agrees with the translated one on the bits of the mask. So a
+//! translation of any such packet must give the same actions, make the same queries and hit the
+//! same flows. The actions must also do what the translation reported: executed on the packet, they
+//! send the headers that the observer saw.
 //!
-//! `WEFT_CASES` says how many packets to try; `cargo xtask soundness` sets it to ten million. A failure prints the seed with which
-//! `WEFT_SEED` repeats it.
+//! `WEFT_CASES` is the number of packets; `cargo xtask soundness` sets it to ten million. A failure
+//! prints the seed; set `WEFT_SEED` to it to repeat the failure.
 
-mod carry_out;
+mod execute;
 mod program;
 
-use carry_out::{Sent, carry_out};
+use execute::{SentPacket, execute_actions};
 use flow::{FlowKey, WORDS};
 use pipeline::{Event, LearnedTables, Observer, Program, Translation, translate};
 use std::collections::BTreeSet;
 use testkit::random::{Random, environment};
 
-/// Packets tried on one program.
+/// Packets for one program.
 const PACKETS: u64 = 64;
-/// Other packets of the same megaflow tried for each.
+/// Other packets of the same megaflow, for each packet.
 const SIBLINGS: usize = 4;
 
 #[derive(Default)]
-struct Watch(Vec<Sent>);
+struct SentRecorder(Vec<SentPacket>);
 
-impl Observer for Watch {
+impl Observer for SentRecorder {
     fn event(&mut self, event: Event<'_>) {
         match event {
-            // Tags are put on and taken off without regard to the key.
+            // Tags of a link are pushed and popped without changing the key.
             Event::Output { port, .. } if port.0 >= program::UPLINK => {}
-            Event::Output { port, key, .. } => self.0.push(Sent::new(port.0, key)),
-            Event::Encap { endpoint, key, .. } => self.0.push(Sent::new(!endpoint.0, key)),
+            Event::Output { port, key, .. } => self.0.push(SentPacket::new(port.0, key)),
+            Event::Encap { endpoint, key, .. } => self.0.push(SentPacket::new(!endpoint.0, key)),
             _ => {}
         }
     }
@@ -42,11 +43,11 @@ fn packets_of_one_megaflow_have_one_translation() {
     let first = environment("WEFT_SEED", 1);
     let seeds = first..first + cases.div_ceil(PACKETS);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut seen = Seen::default();
+    let mut seen = Coverage::default();
     std::thread::scope(|scope| {
         let share = |thread| {
             let seeds = seeds.clone().skip(thread).step_by(threads);
-            move || seeds.map(check_program).fold(Seen::default(), Seen::and)
+            move || seeds.map(check_program).fold(Coverage::default(), Coverage::and)
         };
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(share(thread))).collect();
         for thread in running {
@@ -59,11 +60,11 @@ fn packets_of_one_megaflow_have_one_translation() {
     seen.assert_not_trivial();
 }
 
-/// Tries packets on the program of this seed: a bridge for odd ones, a logical network for even ones.
-fn check_program(seed: u64) -> Seen {
+/// Checks packets on the program of this seed: a logical network for an even seed, else a bridge.
+fn check_program(seed: u64) -> Coverage {
     let logical = seed.is_multiple_of(2);
     let mut random = Random::new(seed);
-    let mut seen = Seen::default();
+    let mut seen = Coverage::default();
     let (program, learned) = program::program(&mut random, logical);
     for _ in 0..PACKETS {
         let key = program::packet(&mut random, logical);
@@ -73,9 +74,9 @@ fn check_program(seed: u64) -> Seen {
     seen
 }
 
-/// What the cases had in them, so that the test does not become one that cannot fail.
+/// What the cases covered, so that the test fails when it becomes trivial.
 #[derive(Default)]
-struct Seen {
+struct Coverage {
     cases: u64,
     sent: u64,
     several_copies: u64,
@@ -84,7 +85,7 @@ struct Seen {
     hits: u64,
 }
 
-impl Seen {
+impl Coverage {
     fn and(mut self, other: Self) -> Self {
         self.cases += other.cases;
         self.sent += other.sent;
@@ -95,7 +96,7 @@ impl Seen {
         self
     }
 
-    fn note(&mut self, key: &FlowKey, translation: &Translation<'_>, sent: &BTreeSet<Sent>) {
+    fn note(&mut self, key: &FlowKey, translation: &Translation<'_>, sent: &BTreeSet<SentPacket>) {
         self.cases += 1;
         self.sent += u64::from(!sent.is_empty());
         self.several_copies += u64::from(sent.len() > 1);
@@ -130,24 +131,24 @@ fn check(
     learned: &LearnedTables,
     key: &FlowKey,
     random: &mut Random,
-    seen: &mut Seen,
+    seen: &mut Coverage,
 ) -> Result<(), String> {
-    let mut watch = Watch::default();
-    let translation = translate(program, key, learned, &mut watch);
+    let mut recorder = SentRecorder::default();
+    let translation = translate(program, key, learned, &mut recorder);
     if translation.actions.is_empty() {
         return Err(format!("no action for {key}"));
     }
-    // A translation that is given up sends nothing, whatever it had come to until then.
-    let given_up = matches!(
+    // An aborted translation sends nothing, also if it has reported output before.
+    let aborted = matches!(
         translation.dropped(),
         Some(flow::DropReason::TranslationSteps | flow::DropReason::TranslationDepth)
     );
-    let believed: BTreeSet<Sent> =
-        if given_up { BTreeSet::new() } else { watch.0.into_iter().collect() };
-    let sent = carry_out(&translation.actions, key);
-    if sent != believed {
+    let reported: BTreeSet<SentPacket> =
+        if aborted { BTreeSet::new() } else { recorder.0.into_iter().collect() };
+    let sent = execute_actions(&translation.actions, key);
+    if sent != reported {
         let actions = flow::ShowActions(&translation.actions);
-        return Err(format!("{key}\n {actions}\n sends    {sent:?}\n believed {believed:?}"));
+        return Err(format!("{key}\n {actions}\n sends    {sent:?}\n reported {reported:?}"));
     }
     seen.note(key, &translation, &sent);
     for _ in 0..SIBLINGS {
@@ -170,8 +171,8 @@ fn check(
     Ok(())
 }
 
-/// Another packet that agrees on all bits that were read: with some of the others flipped, or all of them, or taken from another
-/// packet.
+/// Another packet that agrees on all bits read. Its other bits are flipped (some or all), or taken
+/// from another random packet.
 fn sibling(key: &FlowKey, translation: &Translation<'_>, random: &mut Random) -> FlowKey {
     let other = match random.below(3) {
         0 => {

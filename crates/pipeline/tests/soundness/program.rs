@@ -1,4 +1,4 @@
-//! Random programs and packets, from so few fields and values that they meet.
+//! Random programs and packets, of so few fields and values that packets often match flows.
 
 use flow::{
     DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply,
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use testkit::random::Random;
 use wire::{EtherType, MacAddr, VlanId};
 
-/// Ports from here on are uplinks of tagged switches.
+/// Ports from this number on are uplinks of tagged switches.
 pub const UPLINK: u32 = 90;
 const TABLES: u8 = 5;
 const TUNNEL_PORT: u32 = 50;
-/// Where packets come from the uplink.
+/// The ingress port of packets from the uplink.
 const LINK_PORT: u32 = 51;
-/// Hosts on an underlay of IPv6, of which the first is known.
+/// Hosts on an IPv6 underlay; the program knows the first one.
 const SENDERS_V6: [u128; 2] = [0x2001_0db8 << 96 | 1, 0x2001_0db8 << 96 | 2];
 
 /// Fields that matches read.
@@ -91,7 +91,7 @@ const WRITTEN: &[Field] = &[
     Field::NdTarget,
 ];
 
-/// One of a few values of a field: small ones, ones that share a prefix, ones that mean something.
+/// A random value of a field: small, or with a common prefix, or with a meaning in the protocol.
 fn value(random: &mut Random, field: Field) -> u128 {
     let small = random.below(4) as u128;
     match field {
@@ -137,7 +137,7 @@ fn condition(random: &mut Random) -> Match {
     for _ in 0..random.pick(&[0, 1, 1, 2, 3]) {
         let field = random.pick(READ);
         let (value, mask) = (value(random, field), mask(random, field));
-        // A contradiction leaves the condition as it was.
+        // A contradicting test is left out.
         let _ = condition.require(field, value, mask);
     }
     condition
@@ -172,7 +172,7 @@ fn predicate(random: &mut Random, depth: usize) -> Predicate {
 struct Context {
     logical: bool,
     depth: usize,
-    /// The table that the flow is in.
+    /// The table of the flow.
     table: TableId,
 }
 
@@ -199,7 +199,7 @@ fn tables(logical: bool) -> impl Iterator<Item = TableId> {
     bridge.chain(logical)
 }
 
-/// What the last resort of a table does: something, and then output or the next table.
+/// The steps of a table's default flow: some random ones, then output or the next table.
 fn send_on(random: &mut Random, context: &Context, table: TableId) -> Arc<[Op]> {
     let next = if context.logical {
         let (direction, number) = table.in_pipeline();
@@ -220,7 +220,7 @@ fn send_on(random: &mut Random, context: &Context, table: TableId) -> Arc<[Op]> 
     list.into()
 }
 
-/// Mostly a table further on: few programs are to go round in circles.
+/// Mostly a later table, so that few programs loop.
 fn later_table(random: &mut Random, context: &Context) -> TableId {
     let other = table(random, context);
     if other.index() > context.table.index() || random.once_in(16) {
@@ -368,7 +368,7 @@ trait Pipe: Sized {
 }
 impl<T> Pipe for T {}
 
-/// A program, and what its switch has learnt.
+/// A program and learned state.
 pub fn program(random: &mut Random, logical: bool) -> (Program, LearnedTables) {
     let mut program = Program::default();
     if logical {
@@ -379,7 +379,7 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, LearnedTables) {
     let groups: Vec<_> = program.groups().collect();
     let mut catch_all: Vec<TableId> = tables(logical).collect();
     for id in 0..(20 + random.below(40)) as u64 {
-        // Every table has a flow for what no other flow takes, which sends it on.
+        // Every table has a default flow that sends the packet on.
         let last = catch_all.pop();
         let residual = last.is_none() && random.once_in(4);
         let table = last.unwrap_or_else(|| any_table(random, logical));
@@ -408,7 +408,7 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, LearnedTables) {
             rows = vec![Match::any()];
         }
         let group = if last.is_some() { groups[0] } else { random.pick(&groups) };
-        // Rows of one flow differ, as those of the languages do.
+        // The rows of one flow differ, like those that the languages generate.
         let twice = rows.len() == 2 && rows[0] == rows[1];
         program.add_flow(group, &flow, if twice { &rows[..1] } else { &rows });
     }
@@ -431,9 +431,9 @@ fn bridge(program: &mut Program) {
     }
 }
 
-/// Two switches with a router between them; guests here, elsewhere, and behind an uplink.
+/// Two switches with a router between them; guests on this host, on others, and behind an uplink.
 fn logical_datapaths(random: &mut Random, program: &mut Program) {
-    // The first group is the one that all datapaths are in.
+    // All datapaths are in the first group.
     let shared = program.add_group();
     for number in 1..=3u32 {
         let own = program.add_group();
@@ -478,7 +478,7 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
         datapath
             .multicast
             .insert(PortKey::new(7).unwrap(), MulticastGroup { name: "flood".into(), members });
-        datapath.tunnel_inport = senders(random);
+        datapath.tunnel_inport = tunnel_inport(random);
         program.set_datapath(DatapathKey(number), datapath);
         for tunnel in [TunnelType::Geneve, TunnelType::Vlan] {
             program.set_tunnel(tunnel, number.into(), DatapathKey(number));
@@ -488,8 +488,8 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
     program.set_port_role(PortNo(LINK_PORT), PortRole::Tunnel(TunnelType::Vlan));
 }
 
-/// Who sends out of tunnels that name no logical ports.
-fn senders(random: &mut Random) -> TunnelInport {
+/// The ingress port of packets from tunnels that carry no logical ports.
+fn tunnel_inport(random: &mut Random) -> TunnelInport {
     let port = |number| PortKey::new(number).unwrap();
     match random.below(3) {
         0 => TunnelInport::None,
@@ -520,7 +520,7 @@ fn learned(random: &mut Random) -> LearnedTables {
     learned
 }
 
-/// The key of a packet, for a logical network or for a bridge.
+/// A random flow key for a logical network or for a bridge.
 pub fn packet(random: &mut Random, logical: bool) -> FlowKey {
     let mut key = FlowKey::default();
     for &field in READ {
@@ -550,7 +550,8 @@ pub fn packet(random: &mut Random, logical: bool) -> FlowKey {
     if random.once_in(2) {
         key.set(Field::VlanTci, 0);
     }
-    // As extracted from a frame: no second tag without a first, a TPID where there is a tag, no header that is not there.
+    // Consistent like an extracted key: no inner tag without an outer one, a TPID for each tag, and
+    // 0 in the fields of absent headers.
     for (tpid, tci) in
         [(Field::VlanTpid, Field::VlanTci), (Field::VlanInnerTpid, Field::VlanInnerTci)]
     {

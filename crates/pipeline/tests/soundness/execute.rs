@@ -1,18 +1,18 @@
-//! What a list of actions does to a key: the meaning of actions once more, written as plainly as can be.
+//! A second, naive implementation of actions on a flow key, as the oracle.
 
 use flow::{Action, Field, FlowKey, STAGES, WORDS};
 use std::collections::BTreeSet;
 
 const PRESENT: u128 = 0x1000;
 
-/// A packet that left: where, and its headers.
+/// A packet that was sent: the port and the headers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sent {
+pub struct SentPacket {
     port: u32,
     headers: Vec<u64>,
 }
 
-impl Sent {
+impl SentPacket {
     pub fn new(port: u32, key: &FlowKey) -> Self {
         Self { port, headers: key.words()[STAGES[1].start..].to_vec() }
     }
@@ -22,7 +22,7 @@ impl Sent {
     }
 }
 
-impl std::fmt::Debug for Sent {
+impl std::fmt::Debug for SentPacket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut key = FlowKey::default();
         key.words_mut()[STAGES[1].start..WORDS].copy_from_slice(&self.headers);
@@ -30,10 +30,11 @@ impl std::fmt::Debug for Sent {
     }
 }
 
-/// Everything that is sent when `actions` are carried out on the packet with this key, for short and for long frames.
-pub fn carry_out(actions: &[Action], key: &FlowKey) -> BTreeSet<Sent> {
+/// All packets that `actions` send for the packet with this key, whether its frame is short or
+/// long.
+pub fn execute_actions(actions: &[Action], key: &FlowKey) -> BTreeSet<SentPacket> {
     let mut sent = BTreeSet::new();
-    carry_out_on(actions, key.clone(), &mut sent);
+    execute_on(actions, key.clone(), &mut sent);
     sent
 }
 
@@ -46,19 +47,19 @@ fn set_tag(key: &mut FlowKey, tpid: Field, tci: Field, tag: (u128, u128)) {
     key.set(tci, tag.1);
 }
 
-fn carry_out_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<Sent>) {
-    // Tags behind the second, which the key does not know.
+fn execute_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<SentPacket>) {
+    // Tags beyond the second, which the key does not hold.
     let mut hidden = Vec::new();
     for action in actions {
         match action {
             Action::Output(port) => {
-                // A port of a tagged switch gets the tags in front of the packet's own.
+                // An uplink gets the link's tags in addition to the packet's own.
                 if port.0 < super::program::UPLINK {
-                    sent.insert(Sent::new(port.0, &key));
+                    sent.insert(SentPacket::new(port.0, &key));
                 }
             }
             Action::Encap { endpoint, .. } => {
-                sent.insert(Sent::new(!endpoint.0, &key));
+                sent.insert(SentPacket::new(!endpoint.0, &key));
             }
             Action::PushVlan(tag) => {
                 let tci = u128::from(tag.tci()) | PRESENT;
@@ -78,16 +79,16 @@ fn carry_out_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<Sent>)
                 let kept = key.get(*field) & !mask;
                 key.set(*field, kept | value);
             }
-            Action::Clone(actions) => carry_out_on(actions, key.clone(), sent),
+            Action::Clone(actions) => execute_on(actions, key.clone(), sent),
             Action::Reply { reply, actions } => {
                 let mut made = key.clone();
                 let steps = reply.steps(key.get(Field::Ip6Src) == 0);
                 steps.iter().for_each(|step| step.apply(&mut made));
-                carry_out_on(actions, made, sent);
+                execute_on(actions, made, sent);
             }
             Action::CheckLength { larger, otherwise, .. } => {
-                carry_out_on(larger, key.clone(), sent);
-                carry_out_on(otherwise, key, sent);
+                execute_on(larger, key.clone(), sent);
+                execute_on(otherwise, key, sent);
                 return;
             }
             Action::SetIcmpMtu(_)

@@ -1,6 +1,6 @@
-//! The machine: packets, their unfinished flows, and the steps of flows.
+//! [`Translator`]: executes the steps of flows on the key of a packet.
 
-use super::emit::Sent;
+use super::emit::EmittedHeaders;
 use super::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation};
 use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
@@ -9,29 +9,29 @@ use crate::program::{Datapath, Program, TableId};
 use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
 use crate::state::{Dependency, FdbPort, IngressPort, LearnEvent, LearnedState};
 use classifier::Rank;
-use flow::{Action, DatapathKey, DropReason, Field, FlowMask, KeyStep, PortNo, Reply, Subfield};
+use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortNo, Subfield};
 use std::sync::Arc;
 
-/// The bit of `vlan_tci` that says that there is a tag.
+/// The bit of `vlan_tci` that is 1 in tagged frames.
 pub(super) const TAG_PRESENT: u128 = 0x1000;
 
-/// Ends a whole translation: the program asks for more than is allowed.
+/// Ends the whole translation because the program exceeds a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abort(pub DropReason);
 
-/// What is the same for all packets of a translation.
-pub(super) struct Machine<'p, 's, S, O> {
+/// The state of a translation that all copies of the packet share.
+pub(super) struct Translator<'p, 's, S, O> {
     pub program: &'p Program,
     pub state: &'s S,
     pub observer: &'s mut O,
-    /// The bits of the packet that were read.
+    /// The bits of the packet read so far.
     pub read: FlowMask,
     pub dependencies: Vec<Dependency>,
     pub learn_events: Vec<LearnEvent>,
-    /// Who teaches them; known before any flow is looked up.
+    /// The port that they count against; set before the first lookup.
     pub ingress: IngressPort,
     flows: Vec<&'p Arc<Flow>>,
-    /// Of the packet, or the copy, that is on its way.
+    /// Steps of the current packet or copy.
     pub steps: u32,
     total_steps: u32,
 }
@@ -39,37 +39,38 @@ pub(super) struct Machine<'p, 's, S, O> {
 /// A flow that is being executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'p> {
-    /// What is left of it.
+    /// The steps not executed yet.
     ops: &'p [Op],
     table: TableId,
 }
 
-/// A packet, or a copy, on its way through tables.
+/// The packet, or a copy of it, during translation.
 #[derive(Clone, Debug)]
 pub(super) struct Packet<'p> {
     pub key: RecordedKey,
-    /// The key as the actions so far leave the packet.
-    pub sent: Sent,
-    /// Bits of headers that were written since.
+    /// The headers after the actions emitted so far.
+    pub emitted: EmittedHeaders,
+    /// Header bits written since then.
     pub dirty: FlowMask,
-    /// The datapath it is in.
+    /// The current datapath.
     pub datapath: (DatapathKey, &'p Datapath),
-    /// It came through a tunnel: the host it came from has served the other hosts, and the patch ports of groups.
+    /// True for a packet from a tunnel: the sending host has already sent copies to the other hosts
+    /// and through the patch ports of multicast groups.
     pub from_tunnel: bool,
     pub in_port: PortNo,
-    /// Flows that are not finished, the current one last.
+    /// Unfinished flows, the current one last.
     pub frames: Vec<Frame<'p>>,
-    /// The table of the flow that is executed.
+    /// The table of the current flow.
     table: TableId,
-    values: Vec<u128>,
-    /// What was decided so far.
+    stack: Vec<u128>,
+    /// The actions so far.
     pub actions: Vec<Action>,
-    /// Why it is not sent anywhere, should it come to that.
+    /// The drop reason, in case the packet ends without being sent.
     pub reason: DropReason,
     pub depth: usize,
 }
 
-impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
+impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     pub fn new(program: &'p Program, state: &'s S, observer: &'s mut O) -> Self {
         Self {
             program,
@@ -105,7 +106,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    /// Executes until no flow is left. What is decided is in `packet.actions`; why nothing is, in `packet.reason`.
+    /// Executes steps until no unfinished flow is left. The result is in `packet.actions`, or in
+    /// `packet.reason` when there are none.
     pub fn run(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
         if packet.depth > MAX_DEPTH {
             return Err(Abort(DropReason::TranslationDepth));
@@ -118,16 +120,17 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
             frame.ops = rest;
             packet.table = frame.table;
             if rest.is_empty() || matches!(op, Op::Drop) {
-                // A flow's last step needs the flow no more: a chain of `next` is no deeper than one.
+                // Tail call: a chain of `next` does not nest.
                 packet.frames.pop();
             }
             self.step()?;
-            self.execute(op, packet)?;
+            self.execute_op(op, packet)?;
         }
         Ok(())
     }
 
-    /// Runs `inner`, a copy of `packet`, to its end after `begin`, and leaves what it does as an action.
+    /// Runs `begin` on `inner`, a copy of `packet`, then executes the copy to its end. Appends its
+    /// actions to those of `packet`.
     pub fn run_nested(
         &mut self,
         nested: Nested,
@@ -149,7 +152,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
             packet.reason = inner.reason;
         } else if let Nested::Reply(reply) = nested {
             packet.actions.push(Action::Reply { reply, actions: actions.into() });
-        } else if actions.iter().all(leaves_packet_alone) {
+        } else if actions.iter().all(keeps_packet_unchanged) {
             packet.actions.extend(actions);
         } else {
             packet.actions.push(Action::Clone(actions.into()));
@@ -157,7 +160,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    fn execute(&mut self, op: &'p Op, packet: &mut Packet<'p>) -> Result<(), Abort> {
+    fn execute_op(&mut self, op: &'p Op, packet: &mut Packet<'p>) -> Result<(), Abort> {
         match op {
             Op::Load { to, value } => self.assign(packet, *to, *value),
             Op::Move { from, to } => {
@@ -171,10 +174,10 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
             }
             Op::Push(bits) => {
                 let value = self.read_bits(packet, *bits);
-                packet.values.push(value);
+                packet.stack.push(value);
             }
             Op::Pop(bits) => {
-                let value = packet.values.pop().unwrap_or_default();
+                let value = packet.stack.pop().unwrap_or_default();
                 self.assign(packet, *bits, value);
             }
             Op::PushVlan { tpid } => self.push_vlan(packet, *tpid),
@@ -200,7 +203,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
             Op::Reply { reply, ops } => return self.reply(packet, *reply, ops, &[]),
             Op::Reject(ops) => return self.reject(packet, ops),
             Op::SetIcmpMtu(mtu) => packet.actions.push(Action::SetIcmpMtu(*mtu)),
-            Op::LearnedTables(op) => self.ask_or_learn(packet, op),
+            Op::Learned(op) => self.execute_learned_op(packet, op),
             Op::PortSecurity { to, direction } => self.port_security(packet, *to, *direction),
             Op::CheckLength { to, bytes } => return self.check_length(packet, *to, *bytes),
             Op::Select { to, choices } => self.select(packet, *to, choices),
@@ -221,7 +224,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    /// Ends the packet because of a fault, which is counted even when other copies went out.
+    /// Drops the packet because of an error. The drop is counted even when other copies were sent.
     pub fn end(&mut self, packet: &mut Packet<'p>, reason: DropReason) {
         packet.frames.clear();
         packet.reason = reason;
@@ -229,32 +232,32 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         self.observer.event(Event::Drop(reason));
     }
 
-    /// Reads bits, and records them.
+    /// Reads and records a range of bits.
     #[inline]
     pub fn read_bits(&mut self, packet: &mut Packet<'p>, bits: Subfield) -> u128 {
         packet.key.recorder(&mut self.read).read_bits(bits)
     }
 
-    /// Reads a field, and records it.
+    /// Reads and records a field.
     #[inline]
     pub fn read_field(&mut self, packet: &mut Packet<'p>, field: Field) -> u128 {
         packet.key.recorder(&mut self.read).read_field(field)
     }
 
-    /// Writes bits as a flow asks for it: of a header that the packet does not have, nothing. The languages see to it that
-    /// flows ask for no such thing.
+    /// Writes bits on behalf of a flow. Does nothing when the packet lacks the header; the
+    /// languages reject flows that would do that.
     pub fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
         if !bits.field().is_header() {
             self.write(packet, bits, value);
         } else if self.has_header(packet, bits.field()) {
-            // The bit that says that there is a tag is written by putting one on or taking it off.
-            let keeps = bits.field() == Field::VlanTci && bits.field_mask() & TAG_PRESENT != 0;
-            let value = if keeps { value | TAG_PRESENT >> bits.first() } else { value };
+            // Only pushing and popping a tag changes the bit that marks frames as tagged.
+            let keeps_tag = bits.field() == Field::VlanTci && bits.field_mask() & TAG_PRESENT != 0;
+            let value = if keeps_tag { value | TAG_PRESENT >> bits.first() } else { value };
             self.write(packet, bits, value);
         }
     }
 
-    /// Writes bits; the value must follow from the program and from bits that were read.
+    /// Writes bits. The value must follow from the program and from recorded bits.
     pub fn write(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
         let (field, mask) = (bits.field(), bits.field_mask());
         let before = packet.key.key().get(field);
@@ -268,7 +271,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         }
     }
 
-    /// Looks the packet up in a table of its datapath, and goes on with the flow found.
+    /// Looks the packet up in a table of its datapath and makes the flow found the current one.
     pub fn look_up(&mut self, packet: &mut Packet<'p>, table: TableId) -> Result<(), Abort> {
         self.step()?;
         if packet.frames.len() >= MAX_DEPTH {
@@ -288,7 +291,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         Ok(())
     }
 
-    /// The best flow of a table for the packet.
+    /// The flow of a table with the highest rank that matches the packet.
     fn find(&mut self, packet: &mut Packet<'p>, table: TableId) -> Option<&'p Arc<Flow>> {
         let groups = packet.datapath.1.groups.iter();
         let mut tables = groups.filter_map(|&group| self.program.table(group, table)).peekable();
@@ -324,7 +327,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
     }
 
     fn decrement_ttl(&mut self, packet: &mut Packet<'p>) {
-        // IP packets alone have one.
+        // Only IP packets have a TTL.
         if !matches!(self.read_field(packet, Field::EthType), 0x0800 | 0x86dd) {
             return;
         }
@@ -334,10 +337,12 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         } else {
             packet.frames.clear();
             packet.reason = DropReason::TtlExpired;
-            self.observer.event(Event::Note("the TTL or hop limit has run out"));
+            self.observer.event(Event::Note("TTL or hop limit expired"));
         }
     }
 
+    /// Translates the rest of the program twice, once for frames longer than the limit and once for
+    /// the others: the length is not part of the key, so the datapath chooses for each packet.
     fn check_length(
         &mut self,
         packet: &mut Packet<'p>,
@@ -349,20 +354,20 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         let mut other = longer.clone();
         packet.frames.clear();
         let mut lists = Vec::with_capacity(2);
-        for (case, nested, bit) in
+        for (branch, nested, bit) in
             [(&mut longer, Nested::Longer(bytes), 1), (&mut other, Nested::NotLonger(bytes), 0)]
         {
-            case.depth += 1;
-            case.key.know(&self.read);
+            branch.depth += 1;
+            branch.key.know(&self.read);
             self.observer.event(Event::Enter(nested));
-            self.assign(case, to, bit);
-            self.run(case)?;
-            if case.actions.is_empty() {
-                self.observer.event(Event::Drop(case.reason));
-                case.actions.push(Action::Drop(case.reason));
+            self.assign(branch, to, bit);
+            self.run(branch)?;
+            if branch.actions.is_empty() {
+                self.observer.event(Event::Drop(branch.reason));
+                branch.actions.push(Action::Drop(branch.reason));
             }
             self.observer.event(Event::Leave);
-            lists.push(std::mem::take(&mut case.actions));
+            lists.push(std::mem::take(&mut branch.actions));
         }
         if let (Some(otherwise), Some(larger)) = (lists.pop(), lists.pop()) {
             if larger == otherwise {
@@ -374,65 +379,6 @@ impl<'p, 's, S: LearnedState, O: Observer> Machine<'p, 's, S, O> {
         }
         Ok(())
     }
-
-    /// Executes `ops` on a packet made from this one, after `steps`.
-    fn reply(
-        &mut self,
-        packet: &mut Packet<'p>,
-        reply: Reply,
-        ops: &'p [Op],
-        steps: &[KeyStep],
-    ) -> Result<(), Abort> {
-        self.emit_changes(packet);
-        let mut inner = packet.fork(ops);
-        // A packet of this host's own: it may go where the one that it answers came from.
-        inner.from_tunnel = false;
-        self.run_nested(Nested::Reply(reply), packet, inner, |machine, inner| {
-            machine.become_reply(inner, reply);
-            machine.take_steps(inner, steps);
-            Ok(())
-        })
-    }
-
-    /// Answers back to where the packet came from: a rejection changes places of addresses, which other replies do not.
-    fn reject(&mut self, packet: &mut Packet<'p>, ops: &'p [Op]) -> Result<(), Abort> {
-        const TCP: u128 = 6;
-        const UDP: u128 = 17;
-        let (a, b, error, no_such_port) = match self.read_field(packet, Field::EthType) {
-            0x0800 => (Field::Ip4Src, Field::Ip4Dst, Reply::Icmp4, 3),
-            0x86dd => (Field::Ip6Src, Field::Ip6Dst, Reply::Icmp6, 4),
-            _ => {
-                packet.reason = DropReason::NotApplicable;
-                return Ok(());
-            }
-        };
-        let stations = KeyStep::Swap { a: Field::EthSrc, b: Field::EthDst };
-        let addresses = KeyStep::Swap { a, b };
-        let code = KeyStep::Load { to: Field::IcmpCode.into(), value: no_such_port };
-        if self.must_not_be_answered(packet) {
-            packet.reason = DropReason::NotApplicable;
-            return Ok(());
-        }
-        match self.read_field(packet, Field::IpProto) {
-            TCP => self.reply(packet, Reply::TcpReset, ops, &[stations, addresses]),
-            UDP => self.reply(packet, error, ops, &[stations, addresses, code]),
-            _ => self.reply(packet, error, ops, &[stations, addresses]),
-        }
-    }
-
-    /// True for what would make two hosts answer each other for ever: resets (RFC 9293 section 3.10.7.1) and ICMP errors
-    /// (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
-    fn must_not_be_answered(&mut self, packet: &mut Packet<'p>) -> bool {
-        const RST: u128 = 0x04;
-        let mut key = packet.key.recorder(&mut self.read);
-        match (key.read_field(Field::EthType), key.read_field(Field::IpProto)) {
-            (_, 6) => key.read(Field::TcpFlags, RST) != 0,
-            (0x0800, 1) => matches!(key.read_field(Field::IcmpType), 3 | 4 | 5 | 11 | 12),
-            // Errors have the highest bit clear.
-            (0x86dd, 58) => key.read(Field::IcmpType, 0x80) == 0,
-            _ => false,
-        }
-    }
 }
 
 impl<'p> Packet<'p> {
@@ -443,7 +389,7 @@ impl<'p> Packet<'p> {
         from_tunnel: bool,
     ) -> Self {
         Self {
-            sent: Sent::of(&key),
+            emitted: EmittedHeaders::of(&key),
             key,
             dirty: FlowMask::default(),
             datapath,
@@ -451,44 +397,45 @@ impl<'p> Packet<'p> {
             in_port,
             frames: Vec::with_capacity(4),
             table: TableId::FIRST,
-            values: Vec::new(),
+            stack: Vec::new(),
             actions: Vec::new(),
             reason: DropReason::NoFlow,
             depth: 0,
         }
     }
 
-    /// A copy without unfinished flows that is to execute `ops`.
+    /// A copy that is to execute `ops` and has no other unfinished flow.
     pub fn fork(&self, ops: &'p [Op]) -> Self {
         Self {
             key: self.key.clone(),
-            sent: self.sent.clone(),
+            emitted: self.emitted.clone(),
             dirty: self.dirty.clone(),
             datapath: self.datapath,
             from_tunnel: self.from_tunnel,
             in_port: self.in_port,
             frames: vec![Frame { ops, table: self.table }],
             table: self.table,
-            values: self.values.clone(),
+            stack: self.stack.clone(),
             actions: Vec::new(),
             reason: DropReason::FlowDrop,
             depth: self.depth,
         }
     }
 
-    /// True when the flow that is executed is in an egress pipeline.
+    /// True when the current flow is in an egress pipeline.
     pub fn in_egress(&self) -> bool {
         self.table.in_pipeline().0 == Direction::Egress
     }
 
-    /// True when nothing is left to do with the packet as it is now: it may be changed without a copy.
+    /// True when no step is left after the current one, so that the packet may be changed without
+    /// making a copy first.
     pub fn is_last_step(&self) -> bool {
         self.frames.iter().all(|frame| frame.ops.is_empty())
     }
 }
 
-/// True for actions after which the packet is as before, whatever comes of them.
-fn leaves_packet_alone(action: &Action) -> bool {
+/// True for actions that leave the packet unchanged for the actions after them.
+fn keeps_packet_unchanged(action: &Action) -> bool {
     match action {
         Action::Output(_)
         | Action::Encap { .. }

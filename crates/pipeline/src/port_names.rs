@@ -1,24 +1,24 @@
-//! [`InPortNames`]: the ports by which packets come in, by the names that people know them by.
+//! [`InPortNames`]: the ingress ports of a program, by the names that people use.
 
 use crate::program::{PortRole, Program};
 use crate::suggestion::suggestion;
 use flow::PortNo;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The datapath ports by which packets may come in, by name.
 #[derive(Clone, Debug)]
 pub struct InPortNames<'p>(BTreeMap<&'p str, PortNo>);
 
-/// No packet comes in by a port of that name.
+/// The program has no port of this name by which packets can come in.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no port `{name}` by which packets come in{hint}")]
+#[error("unknown ingress port `{name}`{hint}")]
 pub struct UnknownPort {
     name: String,
     hint: String,
 }
 
 impl<'p> InPortNames<'p> {
-    /// The logical ports of guests that are on this host, and the ports of a bridge.
+    /// The names of the guests' logical ports on this host, and of the ports of a bridge.
     pub fn of(program: &'p Program) -> Self {
         let guests = program.port_roles().filter_map(|(number, entry)| match entry {
             PortRole::Vif { datapath, port } => {
@@ -31,26 +31,26 @@ impl<'p> InPortNames<'p> {
         Self(guests.chain(bridge).collect())
     }
 
-    /// The number of a port.
+    /// The number of the port with this name.
     ///
     /// # Errors
-    /// With the nearest name, or the names that there are.
+    /// The name is unknown. The error suggests the nearest name, or lists the known ones.
     pub fn find(&self, name: &str) -> Result<PortNo, UnknownPort> {
         self.0.get(name).copied().ok_or_else(|| {
             let near = suggestion(name, self.0.keys().copied());
-            let hint = if near.is_empty() { self.choice() } else { near };
+            let hint = if near.is_empty() { self.known_names() } else { near };
             UnknownPort { name: name.to_owned(), hint }
         })
     }
 
-    /// The names, but not more than a few.
-    fn choice(&self) -> String {
+    /// Lists the known names for an error message; the rest is counted.
+    fn known_names(&self) -> String {
         const SHOWN: usize = 8;
         let names: Vec<_> = self.0.keys().take(SHOWN).map(|name| format!("`{name}`")).collect();
         match self.0.len().saturating_sub(SHOWN) {
-            _ if names.is_empty() => "; there is none at all".to_owned(),
-            0 => format!("; there are {}", names.join(", ")),
-            more => format!("; there are {} and {more} more", names.join(", ")),
+            _ if names.is_empty() => "; the program has no ingress ports".to_owned(),
+            0 => format!("; known ports: {}", names.join(", ")),
+            more => format!("; known ports: {} and {more} more", names.join(", ")),
         }
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     use crate::program::{BridgePort, BridgePortKind};
 
     #[test]
-    fn unknown_port_is_answered_with_those_that_there_are() {
+    fn unknown_port_is_answered_with_the_known_names() {
         let find = |count: u32, name: &str| {
             let mut program = Program::default();
             for number in 1..=count {
@@ -71,13 +71,11 @@ mod tests {
             }
             InPortNames::of(&program).find(name).map_err(|error| error.to_string())
         };
-        let wrong = |name: &str, hint: &str| {
-            Err(format!("there is no port `{name}` by which packets come in; {hint}"))
-        };
+        let wrong = |name: &str, hint: &str| Err(format!("unknown ingress port `{name}`; {hint}"));
         assert_eq!(find(2, "guest2"), Ok(PortNo(2)));
         assert_eq!(find(2, "gest2"), wrong("gest2", "did you mean `guest2`?"));
-        assert_eq!(find(2, "eth0"), wrong("eth0", "there are `guest1`, `guest2`"));
+        assert_eq!(find(2, "eth0"), wrong("eth0", "known ports: `guest1`, `guest2`"));
         assert!(find(11, "eth0").unwrap_err().ends_with("`guest6` and 3 more"));
-        assert_eq!(find(0, "eth0"), wrong("eth0", "there is none at all"));
+        assert_eq!(find(0, "eth0"), wrong("eth0", "the program has no ingress ports"));
     }
 }
