@@ -226,7 +226,7 @@ fn bad_input_is_told_with_its_place() {
              inport == \"wbe1\"\n              ^~~~~~\n",
         ),
         (&[ROUTED, "inport == \"web1\" && eth.dst = 1"], "column 29: Syntax error at `='"),
-        (&[ROUTED, "eth.dst == 1"], "A packet comes in by one logical port"),
+        (&[ROUTED, "eth.dst == 1"], "The packet needs one logical ingress port"),
         (&[ROUTED, "inport == \"web1\" && ip4.src > 7"], "ambiguous"),
         (&[flows.path(), "in_port=1"], "bad.txt:1:1: `tcp_dst` needs"),
         (&[flows.path(), "in_port=1"], "bad.txt:3:9: unknown action or port `fly`"),

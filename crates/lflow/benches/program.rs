@@ -1,4 +1,4 @@
-//! How long it takes to load a large program, to change it, and to translate packets through it.
+//! Benchmarks: loading a large program, changing it, and translating packets through it.
 
 mod large;
 
@@ -42,12 +42,12 @@ fn load(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A port goes, and comes back with its flows, while the program before is in use.
+/// Removes a port and adds it again with its flows, while the old program is still in use.
 fn change(criterion: &mut Criterion) {
     let mut loader = large::load();
     let (switch, guest) = (500, 3);
     let (datapath, key) = (large::switch_key(switch), PortKey::new(4).unwrap_or(PortKey::FLOOD));
-    // Once more, beside those that are there.
+    // Duplicates of flows that are loaded already.
     let flows = large::guest_flows(switch, guest);
     criterion.bench_function("program/add and remove a port with its flows", |bencher| {
         bencher.iter(|| {
@@ -110,7 +110,7 @@ fn bench_translate(criterion: &mut Criterion, name: &str, program: &Program, pac
 
 fn translation(criterion: &mut Criterion) {
     let program = large::load().program();
-    // Over all switches, so that little of the program is in the cache.
+    // Spread over all switches, so that little of the program is in the CPU cache.
     let switches = (0..large::SWITCHES).map(|switch| switch * 389 % large::SWITCHES);
     let within: Vec<_> = switches.clone().map(|s| packet((s, 1), (s, 7))).collect();
     let across: Vec<_> = switches

@@ -1,30 +1,30 @@
-//! [`SyntaxError`]: where a text is wrong, and what was expected there.
+//! [`SyntaxError`]: a parse error with its position.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A text that is not in the language. The message says what was expected; the span is where.
+/// A text that is not in the language.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct SyntaxError {
-    /// Bytes of the text; empty at its end.
+    /// The wrong bytes of the text; empty at its end.
     pub span: Range<usize>,
-    /// A sentence.
+    /// A sentence that says what was expected.
     pub message: String,
 }
 
 impl SyntaxError {
-    /// An error about those bytes of the text.
+    /// An error about these bytes of the text.
     pub fn new(span: Range<usize>, message: impl Into<String>) -> Self {
         Self { span, message: message.into() }
     }
 
-    /// Where the error begins in `text`, the text that was parsed.
+    /// The position in `text`, the text that was parsed.
     pub fn position(&self, text: &str) -> Position {
         Position::of(text, self.span.start)
     }
 
-    /// The error as seen from a text that contains the parsed one from byte `offset` on.
+    /// The same error, for a text that contains the parsed one from byte `offset` on.
     #[must_use]
     pub fn shifted(self, offset: usize) -> Self {
         let span = self.span.start.saturating_add(offset)..self.span.end.saturating_add(offset);
@@ -32,17 +32,18 @@ impl SyntaxError {
     }
 }
 
-/// A place in a text, as editors count: the first line is 1, and so is the first column; a column is a character.
+/// A line and column, as editors count them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Position {
-    /// Line, from 1.
+    /// The line, from 1.
     pub line: usize,
-    /// Character of the line, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
 impl Position {
-    /// The place of byte `offset` of `text`. An offset beyond the end is the end, one inside a character is its beginning.
+    /// The position of byte `offset` of `text`. An offset beyond the end counts as the end, one
+    /// inside a character as its beginning.
     pub fn of(text: &str, offset: usize) -> Self {
         let before = &text[..text.floor_char_boundary(offset)];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -1,7 +1,7 @@
-//! [`Lexer`]: a text as tokens, one after another, with what every parser asks of the next one.
+//! [`Lexer`]: splits a text into tokens, and offers what parsers need for the next one.
 //!
-//! It takes time linear in the text and never fails: bytes that are no token are a [`TokenKind::Error`], which no rule of
-//! a grammar accepts, so that it becomes the parser's error.
+//! It runs in linear time and never fails. Invalid bytes become a [`TokenKind::Error`], which no
+//! grammar rule accepts, so that the parser reports it.
 
 use super::error::SyntaxError;
 use super::token::{Constant, Format, Token, TokenKind};
@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-/// The longest piece of a text that an error message repeats, in bytes.
+/// The longest part of the text that an error message quotes, in bytes.
 const MAX_QUOTED_BYTES: usize = 100;
 
-/// A text and a place in it: the current token.
+/// A text and its current token.
 #[derive(Clone, Debug)]
 pub struct Lexer<'a> {
     text: &'a str,
@@ -20,7 +20,7 @@ pub struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// At the first token of `text`.
+    /// Starts at the first token of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { text, token: token_at(text, 0) }
     }
@@ -30,22 +30,22 @@ impl<'a> Lexer<'a> {
         &self.token
     }
 
-    /// What the current token is.
+    /// The kind and value of the current token.
     pub const fn kind(&self) -> &TokenKind<'a> {
         &self.token.kind
     }
 
-    /// Where the current token stands.
+    /// The bytes of the current token.
     pub fn span(&self) -> Range<usize> {
         self.token.span.clone()
     }
 
-    /// The text between two places, such as those of tokens.
+    /// The text of a byte range.
     pub fn text(&self, span: Range<usize>) -> &'a str {
         self.text.get(span).unwrap_or_default()
     }
 
-    /// Goes to the next token and returns the one that was current. After the end comes the end again.
+    /// Moves to the next token and returns the one before. Stays at the end of the text.
     pub fn advance(&mut self) -> Token<'a> {
         let next = token_at(self.text, self.token.span.end);
         std::mem::replace(&mut self.token, next)
@@ -56,21 +56,21 @@ impl<'a> Lexer<'a> {
         token_at(self.text, self.token.span.end)
     }
 
-    /// Goes on if the current token is `kind`.
+    /// Moves on if the current token is `kind`, and says whether it was.
     pub fn accept(&mut self, kind: &TokenKind<'_>) -> bool {
-        let is_it = self.token.kind == *kind;
-        if is_it {
+        let accepted = self.token.kind == *kind;
+        if accepted {
             self.advance();
         }
-        is_it
+        accepted
     }
 
-    /// Goes on if the current token is this identifier.
+    /// Moves on if the current token is this identifier, and says whether it was.
     pub fn accept_identifier(&mut self, name: &str) -> bool {
         self.accept(&TokenKind::Identifier(name))
     }
 
-    /// Goes on if the current token is `kind`.
+    /// Moves on if the current token is `kind`.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The current token if it is a decimal number of at most 31 bits, and goes on.
+    /// Returns the current token if it is a decimal number of at most 31 bits, and moves on.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The error that something else was expected in the place of the current token.
+    /// An error: something else was expected at the current token.
     pub fn expecting(&self, what: &str) -> SyntaxError {
         if self.token.kind == TokenKind::End {
             return self.error(format!("Syntax error at end of input expecting {what}."));
@@ -111,7 +111,7 @@ impl<'a> Lexer<'a> {
         self.error(format!("Syntax error at `{shown}{more}' expecting {what}."))
     }
 
-    /// An error at the current token; if that is no token at all, then that is the error.
+    /// An error at the current token. An invalid token has its own message, which takes precedence.
     pub fn error(&self, message: impl Into<String>) -> SyntaxError {
         match &self.token.kind {
             TokenKind::Error(lexical) => SyntaxError::new(self.span(), lexical.clone()),
@@ -147,7 +147,7 @@ const fn error<'a>(message: &'static str) -> TokenKind<'a> {
     TokenKind::Error(Cow::Borrowed(message))
 }
 
-/// What stands at the beginning of a text, with its length in bytes.
+/// A comment at the beginning of a text, with its length in bytes.
 enum Comment {
     None,
     Ends(usize),
@@ -178,7 +178,7 @@ const fn is_name(byte: u8) -> bool {
     is_name_start(byte) || byte.is_ascii_digit()
 }
 
-/// Bytes at the beginning of `bytes` that are `wanted`.
+/// How many bytes at the beginning of `bytes` satisfy `wanted`.
 fn run(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
     bytes.iter().position(|&byte| !wanted(byte)).unwrap_or(bytes.len())
 }
@@ -191,7 +191,7 @@ fn scan(text: &str) -> (TokenKind<'_>, usize) {
     match first {
         b'0'..=b'9' => integer(text),
         b':' if second == Some(b':') => integer(text),
-        // An address that begins with a letter is hexadecimal digits and a colon, which no name is.
+        // Hexadecimal digits and a colon begin an address; no identifier contains a colon.
         b'a'..=b'f' | b'A'..=b'F'
             if bytes.get(run(bytes, |byte| byte.is_ascii_hexdigit())) == Some(&b':') =>
         {
@@ -213,7 +213,7 @@ fn scan(text: &str) -> (TokenKind<'_>, usize) {
     }
 }
 
-/// A name behind a sign.
+/// An identifier behind a sigil.
 fn named<'a>(
     text: &'a str,
     kind: impl Fn(&'a str) -> TokenKind<'a>,
@@ -271,7 +271,7 @@ fn unknown(text: &str) -> (TokenKind<'_>, usize) {
     (TokenKind::Error(message.into()), c.len_utf8())
 }
 
-/// A text in quotes.
+/// A quoted string.
 fn string(text: &str) -> (TokenKind<'_>, usize) {
     let bytes = text.as_bytes();
     let mut at = 1;
@@ -301,7 +301,8 @@ fn string(text: &str) -> (TokenKind<'_>, usize) {
     (kind, at + 1)
 }
 
-/// A text without its escapes (RFC 8259, section 7). U+0000 is refused, as names cannot contain it.
+/// Decodes the escapes of a string (RFC 8259 section 7). U+0000 is an error because names cannot
+/// contain it.
 fn unescape(text: &str) -> Result<String, Cow<'static, str>> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -330,7 +331,7 @@ fn unescape(text: &str) -> Result<String, Cow<'static, str>> {
     Ok(plain)
 }
 
-/// The character that `text` has behind `\u`, and the bytes that it takes there.
+/// Decodes the escape that follows `\u`. Returns the character and the length in bytes.
 fn unicode(text: &str) -> Result<(char, usize), &'static str> {
     const MALFORMED: &str = "Malformed `\\u' escape in quoted string.";
     let unit = |at: usize| {
@@ -348,7 +349,7 @@ fn unicode(text: &str) -> Result<(char, usize), &'static str> {
     }
 }
 
-/// A number, with or without a mask.
+/// A number with an optional mask.
 fn integer(text: &str) -> (TokenKind<'_>, usize) {
     let (number, length) = unmasked(text);
     let value = match number {
@@ -383,10 +384,11 @@ fn masked(value: Constant, mask: Constant) -> Result<Constant, &'static str> {
     Ok(Constant { value: value.value & mask, mask: Some(mask), format })
 }
 
-/// A number without mask, and the bytes that it takes.
+/// A number without mask, and its length in bytes.
 ///
-/// Letters, digits, colons and dots belong to it, but two dots in a row are an ellipsis, and a colon behind a dot ends an
-/// IPv4 address (`10.0.0.1:80`), because an IPv6 address has its dots at its end.
+/// Letters, digits, colons and dots belong to the number, with two exceptions. Two dots in a row
+/// are an ellipsis. A colon after a dot ends an IPv4 address (`10.0.0.1:80`), because an IPv6
+/// address has dots only at its end.
 fn unmasked(text: &str) -> (Result<Constant, &'static str>, usize) {
     let bytes = text.as_bytes();
     let mut dot = false;
@@ -451,7 +453,7 @@ fn hexadecimal(digits: &[u8], missing: &'static str) -> Result<Constant, &'stati
     Ok(Constant::new(value, Format::Hexadecimal))
 }
 
-/// Six pairs of hexadecimal digits.
+/// Six pairs of hexadecimal digits, separated by colons.
 fn ethernet(bytes: &[u8]) -> Option<u128> {
     if bytes.len() != 17 {
         return None;

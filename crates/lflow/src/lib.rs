@@ -1,12 +1,13 @@
-//! OVN's logical language: conditions and actions on packets in terms of logical ports, as the match and the actions of a
-//! logical flow are written (`Logical_Flow` in ovn-sb(5)).
+//! OVN's logical flows (`Logical_Flow` in ovn-sb(5)): the language of their matches and actions,
+//! and the loader that compiles them into a [`Program`](pipeline::Program).
 //!
 //! ```text
-//! text --> lexer --> expr::parse --> Expr --(Scope)--> rows for a classifier + a residual predicate
+//! text -> lexer -> expr::parse    -> Expr    --(Scope)--> classifier rows + residual predicate
+//!               -> actions::parse -> Actions --(Scope)--> Op, Op, ...
 //! ```
 //!
-//! A text is parsed without knowing where it will be used; what its names mean in a datapath is said by a
-//! [`Scope`] when it is compiled.
+//! Text is parsed without knowing the datapath it is for. A [`Scope`] gives its names (ports,
+//! address sets, port groups) their meaning when it is compiled.
 #![forbid(unsafe_code)]
 
 pub mod actions;

@@ -1,4 +1,5 @@
-//! [`FlowList`]: logical flows in the form in which `ovn-sbctl lflow-list` and `weft flows --logical` print them.
+//! [`FlowList`]: parses logical flows as `ovn-sbctl lflow-list` and `weft flows --logical` print
+//! them.
 //!
 //! ```text
 //! Datapath: "sw0" (4e9bf4c4-cf7f-4d5c-8f3c-5a3f4a5a8f4c)  Pipeline: ingress
@@ -11,24 +12,24 @@ use super::expr::{self, Expr};
 use pipeline::{Direction, TableId};
 use std::fmt;
 
-/// A flow of a list.
+/// A flow in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListedFlow {
-    /// The first 32 bits of its UUID, where they are told.
+    /// The first 32 bits of the UUID, if the list has them.
     pub uuid: Option<u32>,
-    /// Its table.
+    /// The table.
     pub table: TableId,
-    /// The name of its stage; may be empty.
+    /// The name of the stage; may be empty.
     pub stage: String,
-    /// 0 to 65,535; higher wins.
+    /// The priority, 0 to 65,535; the highest wins.
     pub priority: u16,
-    /// Its match.
+    /// The match.
     pub condition: Expr,
-    /// Its actions.
+    /// The actions.
     pub actions: Actions,
 }
 
-/// As `ovn-sbctl lflow-list` prints it, match and actions in canonical form.
+/// Prints the flow like `ovn-sbctl lflow-list`, with match and actions in canonical form.
 impl fmt::Display for ListedFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { uuid, table, stage, priority, condition, actions } = self;
@@ -39,12 +40,13 @@ impl fmt::Display for ListedFlow {
         let table = table.in_pipeline().1;
         write!(
             f,
-            "table={table:<2}({stage:<19}), priority={priority:<5}, match=({condition}), action=({actions})"
+            "table={table:<2}({stage:<19}), priority={priority:<5}, match=({condition}), \
+             action=({actions})"
         )
     }
 }
 
-/// Reads a list line by line; a line that names a pipeline says where the flows below are.
+/// Parses a list line by line. A line that names a pipeline applies to the flows after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowList {
     pipeline: Option<Direction>,
@@ -54,7 +56,7 @@ impl FlowList {
     /// The canonical form of a line.
     ///
     /// # Errors
-    /// For a line that is neither a flow nor the name of a pipeline.
+    /// The line neither is a flow nor names a pipeline.
     pub fn line(&mut self, line: &str) -> Result<String, SyntaxError> {
         if !line.trim_start().starts_with("Datapath:") {
             return self.flow(line).map(|flow| flow.to_string());
@@ -74,11 +76,11 @@ impl FlowList {
         Ok(line.trim_start().to_owned())
     }
 
-    /// Reads a flow. The name of its stage says in which pipeline it is, else the line above that names one; without
-    /// either it is an ingress pipeline.
+    /// Parses a flow. Its pipeline follows from the name of its stage; if that does not tell, from
+    /// the last line that named one; else it is the ingress pipeline.
     ///
     /// # Errors
-    /// For a line that is not a flow.
+    /// The line is not a flow.
     pub fn flow(&self, line: &str) -> Result<ListedFlow, SyntaxError> {
         let mut cursor = Cursor { text: line.trim_end(), at: 0 };
         let mut uuid = None;
@@ -113,7 +115,7 @@ impl FlowList {
             uuid,
             table,
             stage: stage.to_owned(),
-            // At most 65,535.
+            // The cast is lossless: the number is at most 65,535.
             priority: priority as u16,
             condition: expr::parse(condition).map_err(|error| error.shifted(condition_at))?,
             actions: actions::parse(actions, Stage::of(table))
@@ -131,7 +133,7 @@ fn direction_of(stage: &str) -> Option<Direction> {
     }
 }
 
-/// A place in a line.
+/// A position in a line.
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
@@ -146,7 +148,7 @@ impl<'t> Cursor<'t> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Goes on behind `word` if that is next; white space in front of it does not matter.
+    /// Skips white space, then moves behind `word` if that is next.
     fn accept(&mut self, word: &str) -> bool {
         self.skip_space();
         let is_next = self.rest().starts_with(word);
@@ -160,14 +162,14 @@ impl<'t> Cursor<'t> {
         if self.accept(word) { Ok(()) } else { Err(self.missing(self.at, word)) }
     }
 
-    /// The error that `word` is not at byte `at`.
+    /// An error: `word` is missing at byte `at`.
     fn missing(&self, at: usize, word: &str) -> SyntaxError {
         let rest = self.text.get(at..).unwrap_or_default();
         let end = rest.find([' ', ',', '=', '(']).unwrap_or(rest.len());
         SyntaxError::new(at..at + end, format!("Expecting `{word}'."))
     }
 
-    /// The text before `end`; goes on behind that.
+    /// Returns the text before `end`, and moves behind `end`.
     fn until(&mut self, end: &str) -> Result<&'t str, SyntaxError> {
         let rest = self.rest();
         let length = rest.find(end).ok_or_else(|| self.missing(self.text.len(), end))?;
@@ -175,7 +177,7 @@ impl<'t> Cursor<'t> {
         Ok(rest.get(..length).unwrap_or_default())
     }
 
-    /// A number in decimal, or with `0x` in hexadecimal.
+    /// Parses a decimal number, or a hexadecimal one with `0x`.
     fn number(&mut self, what: &str, max: u32) -> Result<u32, SyntaxError> {
         self.skip_space();
         let rest = self.rest();
@@ -191,7 +193,8 @@ impl<'t> Cursor<'t> {
         number.ok_or_else(|| SyntaxError::new(span, format!("Expecting {what}.")))
     }
 
-    /// The text of a match, up to the `), action` outside quotes that ends it; goes on at `action`.
+    /// Returns the text of a match, and moves to the `action` behind it. The match ends at the
+    /// first `), action` outside quotes.
     fn condition(&mut self) -> Result<&'t str, SyntaxError> {
         let rest = self.rest();
         let (mut quoted, mut escaped) = (false, false);

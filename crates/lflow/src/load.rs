@@ -1,9 +1,11 @@
-//! [`Loader`]: from logical flows as text to a [`Program`], and from one program to the next when something changes.
+//! [`Loader`]: compiles logical flows into a [`Program`], and updates the program when something
+//! changes.
 //!
-//! A logical flow is written once for all datapaths that it applies to. It is compiled once, too, and filed under that group
-//! of datapaths, unless it mentions names that mean different things in different datapaths (a multicast group, a
-//! port): then the group is divided by what the names mean. The loader remembers which names each flow has asked for, so
-//! that a new port or a changed address set compiles just those flows again.
+//! A logical flow applies to a set of datapaths. The loader compiles it once and stores it in the
+//! group of these datapaths. If the flow mentions names that have different meanings in them
+//! (ports, multicast groups), the set is split by meaning and the flow compiled once for each part.
+//! The loader remembers which names each flow has used, so that a new port or a changed address set
+//! recompiles only those flows.
 
 use super::actions::{self, Actions, Stage};
 use super::expr::{self, Compiled, Expr};
@@ -21,33 +23,34 @@ use std::sync::Arc;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// See the module.
+/// Compiles logical flows into a program.
 #[derive(Debug, Default)]
 pub struct Loader {
     program: Program,
     names: Map<DatapathKey, Names>,
     address_sets: Map<Arc<str>, Vec<Constant>>,
     port_groups: Map<Arc<str>, Vec<String>>,
-    /// Ports that are on other hosts; all others are resident here.
-    elsewhere: Map<Arc<str>, ()>,
+    /// Ports on other hosts; all other ports are resident here.
+    remote_ports: Map<Arc<str>, ()>,
     groups: Map<Arc<[DatapathKey]>, GroupUse>,
-    /// Groups without flows, to be used again.
+    /// Groups without flows, for reuse.
     free_groups: Vec<GroupId>,
     flows: Map<FlowId, Loaded>,
-    /// Which flows have asked for a name.
+    /// For each name, the flows that have used it.
     users: Map<NameQuery, Vec<FlowId>>,
     strings: Strings,
-    /// Compiled actions that mention no names.
+    /// Compiled actions without names, shared between flows.
     shared_ops: Map<(Arc<str>, TableId), Arc<[Op]>>,
-    /// With how many of both it is looked which are not used any more.
-    forget_at: usize,
+    /// The number of strings and shared actions at which unused ones are removed next.
+    cleanup_at: usize,
     next: u64,
 }
 
-/// With so few texts and compiled actions it does not matter whether they are used.
-const FEW_TEXTS: usize = 4096;
+/// With fewer strings and shared actions, unused ones are not searched for.
+const MIN_CLEANUP: usize = 4096;
 
-/// What names mean in a datapath. Where a port and a multicast group have the same, it is the port's.
+/// The meaning of names in a datapath. A port takes precedence over a multicast group of the same
+/// name.
 #[derive(Debug, Default)]
 struct Names {
     ports: Map<Arc<str>, PortKey>,
@@ -60,45 +63,46 @@ impl Names {
     }
 }
 
-/// Which of the two kinds of names.
+/// The kind of a name.
 #[derive(Clone, Copy)]
-enum Named {
+enum NameKind {
     Port,
     Group,
 }
 
-/// A group of datapaths that have flows in common.
+/// A group of datapaths that share flows.
 #[derive(Clone, Copy, Debug)]
 struct GroupUse {
     id: GroupId,
-    /// Flows that are filed under it.
+    /// The number of flows in the group.
     flows: usize,
 }
 
-/// A flow that is in the program, or never matches. Where it is filed is not kept: to take it out, it is compiled again, with
-/// the meanings that its names had when it was put in.
+/// A flow that the loader has compiled. Its groups are not stored: to remove it, the loader
+/// compiles it again with the meanings that its names had before.
 #[derive(Debug)]
 struct Loaded {
     datapaths: Arc<[DatapathKey]>,
-    /// For its texts and counters. A flow that is filed in several groups is there several times; this is the one that counts.
+    /// Holds the text and the counters. If the flow is in several groups, each has a copy that
+    /// shares these counters.
     flow: Arc<Flow>,
 }
 
-/// What a flow is compiled from.
+/// The source that a flow is compiled from.
 #[derive(Clone, Debug)]
-struct Recipe {
+struct FlowSource {
     table: TableId,
     priority: u16,
     text: FlowText,
 }
 
-impl From<&Flow> for Recipe {
+impl From<&Flow> for FlowSource {
     fn from(flow: &Flow) -> Self {
         Self { table: flow.table, priority: flow.priority, text: flow.text.clone() }
     }
 }
 
-/// Why the flows of a stage drop packets, as far as its name tells. The names are those of ovn-northd.
+/// The reason of drops in a stage, from ovn-northd's name of the stage.
 fn drop_reason(stage: &str) -> DropReason {
     match stage {
         "ls_in_l2_unknown" => DropReason::UnknownMac,
@@ -106,14 +110,14 @@ fn drop_reason(stage: &str) -> DropReason {
     }
 }
 
-/// A flow as compiled for the datapaths in which its names mean the same.
+/// A flow compiled for the datapaths in which its names have the same meaning.
 struct Variant {
     datapaths: Arc<[DatapathKey]>,
     compiled: Compiled,
     ops: Arc<[Op]>,
 }
 
-/// What the compiler asked for.
+/// A name that the compiler has looked up.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 enum NameQuery {
     Port(Arc<str>),
@@ -124,13 +128,13 @@ enum NameQuery {
 
 /// The match and the actions of a flow, parsed.
 struct Parsed {
-    /// With what the actions need to be true.
+    /// The match, combined with the prerequisites of the actions.
     condition: Expr,
     actions: Actions,
 }
 
 impl Parsed {
-    fn new(recipe: &Recipe) -> Result<Self, Box<FlowError>> {
+    fn new(recipe: &FlowSource) -> Result<Self, Box<FlowError>> {
         let text = &recipe.text;
         let fault = |part, text: &Arc<str>| {
             let (source_name, text) = (recipe.text.source.to_string(), text.to_string());
@@ -145,25 +149,25 @@ impl Parsed {
     }
 }
 
-/// What names mean in a datapath, remembering which were asked for.
-struct Asking<'a> {
+/// The scope of a datapath. It records which names were looked up.
+struct RecordingScope<'a> {
     loader: &'a Loader,
     datapath: DatapathKey,
     asked: RefCell<Vec<NameQuery>>,
 }
 
-impl Asking<'_> {
-    fn ask(&self, question: NameQuery) {
+impl RecordingScope<'_> {
+    fn ask(&self, query: NameQuery) {
         let mut asked = self.asked.borrow_mut();
-        if !asked.contains(&question) {
-            asked.push(question);
+        if !asked.contains(&query) {
+            asked.push(query);
         }
     }
 }
 
-impl Scope for Asking<'_> {
+impl Scope for RecordingScope<'_> {
     fn port(&self, name: &str) -> Option<u16> {
-        // What `outport` is while nothing has been chosen: ovn-northd asks for it under this name.
+        // ovn-northd tests with this name whether `outport` is still unset.
         if matches!(name, "none" | "") {
             return Some(0);
         }
@@ -183,11 +187,11 @@ impl Scope for Asking<'_> {
 
     fn is_chassis_resident(&self, port: &str) -> bool {
         self.ask(NameQuery::Resident(self.loader.strings.find(port)));
-        !self.loader.elsewhere.contains_key(port)
+        !self.loader.remote_ports.contains_key(port)
     }
 }
 
-/// Texts that occur many times are kept once. Long ones do not.
+/// Interned strings. Long strings are not interned because they seldom repeat.
 #[derive(Debug, Default)]
 struct Strings(std::collections::HashSet<Arc<str>, ahash::RandomState>);
 
@@ -202,19 +206,20 @@ impl Strings {
         kept
     }
 
-    /// The text, shared if it is there.
+    /// The interned string if there is one, else a new one.
     fn find(&self, text: &str) -> Arc<str> {
         self.0.get(text).map_or_else(|| text.into(), Arc::clone)
     }
 }
 
 impl Loader {
-    /// The program as it is now: a value of its own, which later changes do not touch.
+    /// A snapshot of the program, which later changes do not affect.
     pub fn program(&self) -> Program {
         self.program.clone()
     }
 
-    /// Changes the physical side of the program: entries, tunnels, tags. Flows, datapaths and ports are the loader's.
+    /// The program, to set port roles and tunnels. Flows, datapaths and logical ports must be
+    /// changed through the loader only.
     pub fn physical(&mut self) -> &mut Program {
         &mut self.program
     }
@@ -228,20 +233,20 @@ impl Loader {
         self.names.entry(key).or_default();
     }
 
-    /// Adds or replaces a port. Its name is unique among ports and multicast groups of the datapath. Nothing happens when
-    /// there is no such datapath.
+    /// Adds or replaces a port. Its name must be unique among the ports and multicast groups of the
+    /// datapath. Does nothing when the datapath does not exist.
     pub fn set_port(&mut self, datapath: DatapathKey, key: PortKey, port: LogicalPort) {
         let name = port.name.clone();
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.ports.insert(key, port).map(|port| port.name);
-        self.rename(datapath, Named::Port, key, old, Some(&name));
+        self.rename(datapath, NameKind::Port, key, old, Some(&name));
     }
 
-    /// Takes a port out.
+    /// Removes a port.
     pub fn remove_port(&mut self, datapath: DatapathKey, key: PortKey) {
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.ports.remove(&key).map(|port| port.name);
-        self.rename(datapath, Named::Port, key, old, None);
+        self.rename(datapath, NameKind::Port, key, old, None);
     }
 
     /// Adds or replaces a multicast group.
@@ -249,17 +254,18 @@ impl Loader {
         let name = group.name.clone();
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.multicast.insert(key, group).map(|group| group.name);
-        self.rename(datapath, Named::Group, key, old, Some(&name));
+        self.rename(datapath, NameKind::Group, key, old, Some(&name));
     }
 
-    /// Takes a multicast group out.
+    /// Removes a multicast group.
     pub fn remove_multicast(&mut self, datapath: DatapathKey, key: PortKey) {
         let Some(entry) = self.program.datapath_mut(datapath) else { return };
         let old = entry.multicast.remove(&key).map(|group| group.name);
-        self.rename(datapath, Named::Group, key, old, None);
+        self.rename(datapath, NameKind::Group, key, old, None);
     }
 
-    /// Takes a datapath out, with its ports and multicast groups. Flows for it stay, and are there when it comes back.
+    /// Removes a datapath with its ports and multicast groups. Flows for it stay, and apply again
+    /// when it is added again.
     pub fn remove_datapath(&mut self, key: DatapathKey) {
         let Some(datapath) = self.program.datapath(key) else { return };
         let ports: Vec<PortKey> = datapath.ports.keys().copied().collect();
@@ -270,11 +276,11 @@ impl Loader {
         self.names.remove(&key);
     }
 
-    /// Makes `name` mean `key` in a datapath, and `old` mean nothing.
+    /// Makes `name` stand for `key` in a datapath, and removes the meaning of `old`.
     fn rename(
         &mut self,
         datapath: DatapathKey,
-        kind: Named,
+        kind: NameKind,
         key: PortKey,
         old: Option<String>,
         name: Option<&str>,
@@ -288,12 +294,12 @@ impl Loader {
             self.change(&NameQuery::Port(Arc::clone(&name)), |loader| {
                 let names = loader.names.entry(datapath).or_default();
                 let names = match kind {
-                    Named::Port => &mut names.ports,
-                    Named::Group => &mut names.groups,
+                    NameKind::Port => &mut names.ports,
+                    NameKind::Group => &mut names.groups,
                 };
                 match meaning {
                     Some(key) => drop(names.insert(name, key)),
-                    // Another key may have taken the name over.
+                    // Another port may have taken the name already.
                     None if names.get(&name) == Some(&key) => drop(names.remove(&name)),
                     None => {}
                 }
@@ -301,7 +307,7 @@ impl Loader {
         }
     }
 
-    /// Says what `$name` stands for.
+    /// Sets the members of the address set `$name`.
     pub fn set_address_set(&mut self, name: &str, members: Vec<Constant>) {
         let name = self.strings.keep(name);
         self.change(&NameQuery::AddressSet(Arc::clone(&name)), |loader| {
@@ -309,7 +315,7 @@ impl Loader {
         });
     }
 
-    /// Says what `@name` stands for: names of ports.
+    /// Sets the port names of the port group `@name`.
     pub fn set_port_group(&mut self, name: &str, ports: Vec<String>) {
         let name = self.strings.keep(name);
         self.change(&NameQuery::PortGroup(Arc::clone(&name)), |loader| {
@@ -317,27 +323,27 @@ impl Loader {
         });
     }
 
-    /// Says whether a port is on this host, for `is_chassis_resident`. Ports are, unless said otherwise.
+    /// Sets whether a port is on this host, for `is_chassis_resident`. The default is true.
     pub fn set_resident(&mut self, port: &str, resident: bool) {
         let port = self.strings.keep(port);
         self.change(&NameQuery::Resident(Arc::clone(&port)), |loader| {
             if resident {
-                loader.elsewhere.remove(&port);
+                loader.remote_ports.remove(&port);
             } else {
-                loader.elsewhere.insert(port, ());
+                loader.remote_ports.insert(port, ());
             }
         });
     }
 
-    /// Changes the answer to a question, and compiles the flows that have asked it again.
-    fn change(&mut self, question: &NameQuery, change: impl FnOnce(&mut Self)) {
-        let users = self.users.remove(question).unwrap_or_default();
+    /// Changes the meaning of a name, and recompiles the flows that use it.
+    fn change(&mut self, query: &NameQuery, change: impl FnOnce(&mut Self)) {
+        let users = self.users.remove(query).unwrap_or_default();
         let affected: Vec<(FlowId, Loaded)> =
-            users.into_iter().filter_map(|id| Some((id, self.take_out(id)?))).collect();
+            users.into_iter().filter_map(|id| Some((id, self.detach(id)?))).collect();
         change(self);
         for (id, loaded) in affected {
-            // It was compiled once: its texts are correct whatever the names mean.
-            if self.place(id, loaded.datapaths, Recipe::from(&*loaded.flow)).is_ok()
+            // The flow has compiled before, so its text is valid whatever the names mean.
+            if self.store(id, loaded.datapaths, FlowSource::from(&*loaded.flow)).is_ok()
                 && let Some(again) = self.flows.get(&id)
             {
                 let (packets, bytes) = loaded.flow.counters.get();
@@ -346,10 +352,10 @@ impl Loader {
         }
     }
 
-    /// Adds a flow. Its number is for [`Loader::remove_flow`].
+    /// Adds a flow. Returns its number, for [`Loader::remove_flow`].
     ///
     /// # Errors
-    /// [`FlowError`] when the match or the actions are wrong; the program is as before.
+    /// [`FlowError`] when the match or the actions are invalid. The program is then unchanged.
     pub fn add_flow(&mut self, flow: &LogicalFlow) -> Result<FlowId, Box<FlowError>> {
         let table = TableId::logical(flow.direction, flow.table).ok_or_else(|| {
             Box::new(FlowError {
@@ -374,34 +380,34 @@ impl Loader {
             None => datapaths.into(),
         };
         let id = FlowId(self.next);
-        self.place(id, datapaths, Recipe { table, priority: flow.priority, text })?;
+        self.store(id, datapaths, FlowSource { table, priority: flow.priority, text })?;
         self.next += 1;
-        self.forget_unused();
+        self.remove_unused();
         Ok(id)
     }
 
-    /// Takes a flow out. `false` when it is not there.
+    /// Removes a flow. False when there is none with this number.
     pub fn remove_flow(&mut self, id: FlowId) -> bool {
-        self.take_out(id).is_some()
+        self.detach(id).is_some()
     }
 
-    /// How many flows there are.
+    /// The number of flows.
     pub fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    fn take_out(&mut self, id: FlowId) -> Option<Loaded> {
+    fn detach(&mut self, id: FlowId) -> Option<Loaded> {
         let loaded = self.flows.remove(&id)?;
-        // It was compiled when it was put in.
+        // It compiled when it was added, so it compiles now.
         let (variants, asked) =
-            self.compile(&loaded.datapaths, &Recipe::from(&*loaded.flow)).ok()?;
+            self.compile(&loaded.datapaths, &FlowSource::from(&*loaded.flow)).ok()?;
         for variant in variants {
             if !variant.compiled.rows.is_empty() {
                 self.leave_group(&variant.datapaths, &loaded.flow, &variant.compiled.rows);
             }
         }
-        for question in asked {
-            if let Entry::Occupied(mut users) = self.users.entry(question) {
+        for query in asked {
+            if let Entry::Occupied(mut users) = self.users.entry(query) {
                 users.get_mut().retain(|user| *user != id);
                 if users.get().is_empty() {
                     users.remove();
@@ -411,12 +417,13 @@ impl Loader {
         Some(loaded)
     }
 
-    /// Compiles a flow and files it under the groups of datapaths in which its names mean the same.
-    fn place(
+    /// Compiles a flow and stores it in the groups of datapaths in which its names have the same
+    /// meaning.
+    fn store(
         &mut self,
         id: FlowId,
         datapaths: Arc<[DatapathKey]>,
-        recipe: Recipe,
+        recipe: FlowSource,
     ) -> Result<(), Box<FlowError>> {
         let (variants, asked) = self.compile(&datapaths, &recipe)?;
         if asked.is_empty()
@@ -449,20 +456,20 @@ impl Loader {
             self.program.add_flow(group, &flow, &compiled.rows);
             first.get_or_insert(flow);
         }
-        for question in asked {
-            self.users.entry(question).or_default().push(id);
+        for query in asked {
+            self.users.entry(query).or_default().push(id);
         }
         let flow = first.unwrap_or_else(|| make(None, Arc::default(), FlowCounters::default()));
         self.flows.insert(id, Loaded { datapaths, flow });
         Ok(())
     }
 
-    /// Compiles a flow for each set of datapaths in which its names mean the same, and says what it has asked, each question
-    /// once.
+    /// Compiles a flow for each set of datapaths in which its names have the same meaning. Also
+    /// returns the names that it uses, without duplicates.
     fn compile(
         &self,
         datapaths: &Arc<[DatapathKey]>,
-        recipe: &Recipe,
+        recipe: &FlowSource,
     ) -> Result<(Vec<Variant>, Vec<NameQuery>), Box<FlowError>> {
         let parsed = Parsed::new(recipe)?;
         let mut variants = Vec::with_capacity(1);
@@ -470,19 +477,20 @@ impl Loader {
         let mut left: Vec<DatapathKey> = Vec::new();
         let mut next = datapaths.first().copied();
         while let Some(first) = next {
-            let asking = Asking { loader: self, datapath: first, asked: RefCell::default() };
+            let asking =
+                RecordingScope { loader: self, datapath: first, asked: RefCell::default() };
             let compiled = expr::compile(&parsed.condition, &asking);
             let ops = self.compile_actions(&parsed.actions, recipe, &asking);
-            let questions = asking.asked.into_inner();
+            let queries = asking.asked.into_inner();
             let alike = |datapath: &DatapathKey| {
-                questions.iter().all(|q| self.answer(*datapath, q) == self.answer(first, q))
+                queries.iter().all(|q| self.meaning(*datapath, q) == self.meaning(first, q))
             };
             let among = if variants.is_empty() { &datapaths[..] } else { &left };
             let (same, other): (Vec<_>, Vec<_>) = among.iter().copied().partition(alike);
             let whole = same.len() == datapaths.len();
             let members = if whole { Arc::clone(datapaths) } else { same.into() };
             variants.push(Variant { datapaths: members, compiled, ops });
-            asked.extend(questions);
+            asked.extend(queries);
             left = other;
             next = left.first().copied();
         }
@@ -494,8 +502,8 @@ impl Loader {
     fn compile_actions(
         &self,
         actions: &Actions,
-        recipe: &Recipe,
-        asking: &Asking<'_>,
+        recipe: &FlowSource,
+        asking: &RecordingScope<'_>,
     ) -> Arc<[Op]> {
         let key = (Arc::clone(&recipe.text.actions), recipe.table);
         match self.shared_ops.get(&key) {
@@ -504,18 +512,18 @@ impl Loader {
         }
     }
 
-    /// Lets go of texts and compiled actions that nothing uses any more, when there may be as many as those that are used. So each costs
-    /// little, however many there are.
-    fn forget_unused(&mut self) {
-        if self.shared_ops.len() + self.strings.0.len() < self.forget_at {
+    /// Removes unused strings and shared actions. It runs only after their number may have doubled,
+    /// so that the cost for each flow is small however many there are.
+    fn remove_unused(&mut self) {
+        if self.shared_ops.len() + self.strings.0.len() < self.cleanup_at {
             return;
         }
         self.shared_ops.retain(|_, ops| Arc::strong_count(ops) > 1);
         self.strings.0.retain(|text| Arc::strong_count(text) > 1);
-        self.forget_at = FEW_TEXTS.max(2 * (self.shared_ops.len() + self.strings.0.len()));
+        self.cleanup_at = MIN_CLEANUP.max(2 * (self.shared_ops.len() + self.strings.0.len()));
     }
 
-    /// The group of these datapaths, made if there is none, for one more flow.
+    /// The group of these datapaths, created if necessary, for one more flow.
     fn join_group(&mut self, members: Arc<[DatapathKey]>) -> GroupId {
         if let Some(group) = self.groups.get_mut(&members) {
             group.flows += 1;
@@ -531,7 +539,8 @@ impl Loader {
         id
     }
 
-    /// Takes a flow out of a group. A group without flows is given back: every lookup asks each group of its datapath.
+    /// Removes a flow from a group. An empty group is freed, because every lookup in its datapaths
+    /// costs time for it.
     fn leave_group(&mut self, members: &Arc<[DatapathKey]>, flow: &Flow, rows: &[Match]) {
         let Some(group) = self.groups.get_mut(members) else { return };
         self.program.remove_flow(group.id, flow, rows);
@@ -549,11 +558,11 @@ impl Loader {
         }
     }
 
-    /// What a question means in a datapath, as far as it differs between datapaths.
-    fn answer(&self, datapath: DatapathKey, question: &NameQuery) -> Option<PortKey> {
-        match question {
+    /// The meaning of a name in a datapath, if it can differ between datapaths.
+    fn meaning(&self, datapath: DatapathKey, query: &NameQuery) -> Option<PortKey> {
+        match query {
             NameQuery::Port(name) => self.names.get(&datapath)?.meaning(name),
-            // The same everywhere.
+            // These have the same meaning in all datapaths.
             NameQuery::AddressSet(_) | NameQuery::PortGroup(_) | NameQuery::Resident(_) => None,
         }
     }

@@ -1,4 +1,4 @@
-//! [`LogicalFlow`]: a logical flow as text, and what can be wrong with it.
+//! [`LogicalFlow`]: a logical flow as text, and its errors.
 
 use super::error::SyntaxError;
 use flow::DatapathKey;
@@ -12,9 +12,9 @@ pub struct LogicalFlow {
     pub datapaths: Vec<DatapathKey>,
     /// The pipeline.
     pub direction: Direction,
-    /// The table in it, 0 to 63.
+    /// The table in that pipeline, 0 to 63.
     pub table: u8,
-    /// 0 to 65,535; higher wins.
+    /// The priority, 0 to 65,535; the highest wins.
     pub priority: u16,
     /// The name of the stage.
     pub stage: String,
@@ -22,9 +22,9 @@ pub struct LogicalFlow {
     pub condition: String,
     /// The actions, in OVN's language.
     pub actions: String,
-    /// Where it was written.
+    /// Where the flow was defined.
     pub source: String,
-    /// Shown in traces: the first 32 bits of the flow's UUID, 0 without.
+    /// The first 32 bits of the flow's UUID, shown in traces; 0 without a UUID.
     pub cookie: u64,
 }
 
@@ -32,13 +32,13 @@ pub struct LogicalFlow {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}", self.describe())]
 pub struct FlowError {
-    /// Where the flow was written.
+    /// Where the flow was defined.
     pub source_name: String,
-    /// Which part of it is wrong.
+    /// The wrong part.
     pub part: FlowPart,
     /// The text of that part.
     pub text: String,
-    /// What is wrong with it.
+    /// The parse error; `None` for a table number that is out of range.
     pub error: Option<SyntaxError>,
 }
 

@@ -1,32 +1,33 @@
-//! A packet described in the logical language, as it comes into a program.
+//! Parses the description of a packet that enters a program.
 
 use super::error::SyntaxError;
-use super::expr::{self, parse_microflow, place_of_text};
+use super::expr::{self, parse_microflow, span_of_string};
 use super::scope::Scope;
 use super::token::Constant;
 use flow::{Field, FlowKey};
 use pipeline::{Datapath, InPortNames, PortRole, Program};
 
-/// The key of a packet that comes in by a logical port, such as
-/// `inport == "vm1" && eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1`; see [`parse_microflow`].
+/// The flow key of a packet that enters by a logical port, described like `inport == "vm1" &&
+/// eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1`. [`parse_microflow`] defines the language.
 ///
 /// # Errors
-/// As [`parse_microflow`]; or the description names no logical port by which packets come into the program.
+/// Those of [`parse_microflow`]; or the description names no logical port by which packets enter
+/// the program.
 pub fn parse_packet(text: &str, program: &Program) -> Result<FlowKey, SyntaxError> {
     let condition = expr::parse(text)?;
     let Some(name) = condition.inport() else {
-        let message = "A packet comes in by one logical port: say `inport == \"NAME\"'.";
+        let message = "The packet needs one logical ingress port: add `inport == \"NAME\"'.";
         return Err(SyntaxError::new(0..text.len(), message));
     };
     let number = InPortNames::of(program)
         .find(name)
-        .map_err(|error| SyntaxError::new(place_of_text(text, name), sentence(&error)))?;
+        .map_err(|error| SyntaxError::new(span_of_string(text, name), sentence(&error)))?;
     let names = Names(match program.port_role(number) {
         Some(PortRole::Vif { datapath, .. }) => program.datapath(*datapath),
         _ => None,
     });
     let mut key = parse_microflow(text, &names)?.key;
-    // The entry of the port says which logical port it is.
+    // The role of the ingress port determines the logical port.
     key.set(Field::Reg14, 0);
     key.set(Field::InPort, number.0.into());
     Ok(key)
@@ -57,7 +58,7 @@ impl Scope for Names<'_> {
     }
 }
 
-/// The error as the language's errors are written.
+/// The error as a sentence, like the parser's errors.
 fn sentence(error: &impl ToString) -> String {
     let text = error.to_string();
     let mut characters = text.chars();

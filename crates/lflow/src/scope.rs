@@ -1,24 +1,24 @@
-//! [`Scope`]: what the names in a text mean.
+//! [`Scope`]: the meaning of the names in a text.
 
 use super::token::Constant;
 
-/// What names mean in the datapath, and on the host, for which a text is compiled.
+/// The meaning of names in the datapath, and on the host, for which a text is compiled.
 pub trait Scope {
-    /// The key of a logical port or a multicast group of the datapath; `None` when it has none of that name, and then a
-    /// comparison with the name is false.
+    /// The key of a logical port or multicast group of the datapath. `None` for an unknown name; a
+    /// comparison with it is then false.
     fn port(&self, name: &str) -> Option<u16>;
 
-    /// The addresses of an address set (`$name`); `None` when there is none of that name.
+    /// The addresses of an address set (`$name`); `None` for an unknown name.
     fn address_set(&self, name: &str) -> Option<&[Constant]>;
 
-    /// The names of the ports of a port group (`@name`); `None` when there is none of that name.
+    /// The names of the ports of a port group (`@name`); `None` for an unknown name.
     fn port_group(&self, name: &str) -> Option<&[String]>;
 
-    /// True when the logical port is on this host, or its gateway is.
+    /// True when the logical port or its gateway is on this host.
     fn is_chassis_resident(&self, port: &str) -> bool;
 }
 
-/// No names at all.
+/// A scope without names.
 impl Scope for () {
     fn port(&self, _: &str) -> Option<u16> {
         None

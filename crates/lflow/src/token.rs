@@ -1,29 +1,30 @@
-//! The tokens of the logical language, and how they are written.
+//! The tokens of the language, and their canonical form.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-/// A token and where it stands.
+/// A token and its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Token<'a> {
-    /// What it is.
+    /// The kind and value.
     pub kind: TokenKind<'a>,
-    /// Bytes of the text; empty for the end.
+    /// The bytes of the token in the text; empty for the end.
     pub span: Range<usize>,
 }
 
-/// What a token is. Its `Display` is how the language writes it.
+/// The kind and value of a token. `Display` writes it in canonical form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TokenKind<'a> {
     /// The end of the text.
     End,
-    /// `name`; dots are letters, so that `ip4.src` is one.
+    /// `name`; dots count as letters, so `ip4.src` is one token.
     Identifier(&'a str),
     /// `"text"`, without its quotes and escapes.
     Text(Cow<'a, str>),
-    /// `12`, `0x12`, `10.0.0.1`, `fe80::1`, `00:00:00:00:00:01`, or one of them with `/` and a mask.
+    /// `12`, `0x12`, `10.0.0.1`, `fe80::1`, `00:00:00:00:00:01`, or one of these with `/` and a
+    /// mask.
     Integer(Constant),
     /// `$name`.
     AddressSet(&'a str),
@@ -31,7 +32,7 @@ pub enum TokenKind<'a> {
     PortGroup(&'a str),
     /// `^name`.
     Template(&'a str),
-    /// Bytes that are no token, and why.
+    /// Invalid bytes, with the error message.
     Error(Cow<'static, str>),
     /// `(`
     LeftParen,
@@ -119,7 +120,7 @@ impl fmt::Display for TokenKind<'_> {
     }
 }
 
-/// How a number was written, and is written again.
+/// The notation of a number. It is kept when the number is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Format {
     /// `12`; at most 64 bits.
@@ -135,7 +136,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The most bits that a number can have to be written so.
+    /// The largest number of bits that the notation can express.
     const fn max_width(self) -> u8 {
         match self {
             Self::Decimal => 64,
@@ -146,18 +147,18 @@ impl Format {
     }
 }
 
-/// A number, perhaps with a mask.
+/// A number with an optional mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Constant {
-    /// The value; 0 where the mask is 0.
+    /// The value; 0 in bits outside the mask.
     pub value: u128,
-    /// Which bits matter; `None` for all.
+    /// The mask; `None` means all bits.
     pub mask: Option<u128>,
-    /// How it was written.
+    /// The notation.
     pub format: Format,
 }
 
-/// Bits that a number needs: 0 for 0.
+/// The number of bits that a value needs; 0 for 0.
 pub(crate) const fn bit_length(value: u128) -> u8 {
     (128 - value.leading_zeros()) as u8
 }
@@ -168,8 +169,9 @@ impl Constant {
         Self { value, mask: None, format }
     }
 
-    /// Bits that a field must have to be compared with the constant: those of its kind of address, or those that its value,
-    /// or its mask if it has one, needs.
+    /// The width that a field needs to be compared with the constant. For addresses this is the
+    /// width of the address, for other numbers the width of the mask if there is one, else of the
+    /// value.
     pub const fn width(&self) -> u8 {
         match (self.mask, self.format) {
             (Some(mask), _) => bit_length(mask),
@@ -199,7 +201,7 @@ impl fmt::Display for Constant {
     }
 }
 
-/// The number of ones, if they are all at the top and there are at most `width`.
+/// The prefix length of a mask, if its ones are all at the top and there are at most `width`.
 fn prefix_length(mask: u128, width: u32) -> Option<u32> {
     let ones = mask.leading_ones();
     (ones <= width && mask.checked_shl(ones).unwrap_or(0) == 0).then_some(ones)
@@ -210,7 +212,7 @@ fn write_value(f: &mut fmt::Formatter<'_>, value: u128, format: Format) -> fmt::
         Format::Decimal => write!(f, "{value}"),
         Format::Hexadecimal => write!(f, "{}", Hex(value)),
         Format::Ipv4 => write!(f, "{}", Ipv4Addr::from_bits(value as u32)),
-        // The notation of inet_ntop(3), which writes the end of ::1.2.3.4 as an IPv4 address too.
+        // inet_ntop(3) writes the last 32 bits of such addresses in IPv4 notation.
         Format::Ipv6 if value >> 32 == 0 && value >> 16 != 0 => {
             write!(f, "::{}", Ipv4Addr::from_bits(value as u32))
         }
@@ -225,7 +227,7 @@ fn write_value(f: &mut fmt::Formatter<'_>, value: u128, format: Format) -> fmt::
     }
 }
 
-/// A number as `0x12`, and 0 as `0`.
+/// Writes a number as `0x12`, and 0 as `0`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hex(pub(crate) u128);
 
@@ -235,7 +237,7 @@ impl fmt::Display for Hex {
     }
 }
 
-/// A text in quotes, with JSON's escapes.
+/// Writes a string in quotes, with JSON's escapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 

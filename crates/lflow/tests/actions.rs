@@ -1,4 +1,4 @@
-//! What the actions of logical flows, as text, do to packets.
+//! What the actions of logical flows do to packets.
 
 use flow::{
     Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey, PortNo,
@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 const SWITCH: DatapathKey = DatapathKey(1);
 
-/// A switch with the ports `a` and `b` on this host, whose first table does `actions`, whose second sends to `outport`, and whose
-/// egress pipeline lets everything out.
+/// A switch with the local ports `a` and `b`. Its first ingress table executes `actions`, the
+/// second outputs to `outport`, and its egress pipeline outputs everything.
 fn program(actions: &str) -> Program {
     let mut loader = Loader::default();
     loader.add_datapath(SWITCH, "sw", DatapathKind::Switch);
@@ -47,7 +47,7 @@ fn program(actions: &str) -> Program {
     loader.program()
 }
 
-/// From `a`, of a protocol.
+/// A packet from `a` with this Ethernet type and IP protocol.
 fn packet(ethertype: u128, protocol: u128) -> FlowKey {
     let mut key = FlowKey::default();
     for (field, value) in [
@@ -75,7 +75,7 @@ fn tcp() -> FlowKey {
     packet(0x0800, 6)
 }
 
-/// What is done to the packet.
+/// The datapath actions for a packet.
 fn done(actions: &str, key: &FlowKey) -> Vec<Action> {
     translate(&program(actions), key, &(), &mut ()).actions
 }
@@ -95,7 +95,7 @@ fn packets_go_where_actions_send_them() {
         ("outport = \"b\"; next;", vec![TO_B]),
         ("outport = \"b\"; next(1);", vec![TO_B]),
         ("outport = \"b\"; next(pipeline=egress, table=0);", vec![TO_B]),
-        // At the end of an egress pipeline, where a packet goes wherever it came from.
+        // The end of an egress pipeline does not compare the port with the ingress port.
         ("outport = \"a\"; next(pipeline=egress, table=0);", vec![TO_A]),
         ("outport = \"a\"; output;", dropped(DropReason::Hairpin)),
         ("outport = \"a\"; flags.loopback = 1; output;", vec![TO_A]),
@@ -200,7 +200,7 @@ fn rejection_reads_ports_only_when_it_is_asked_about_them() {
         [Field::TpSrc, Field::TpDst, Field::TcpFlags].map(|field| mask.get(field))
     };
     assert_eq!(ports(""), [0, 0, 0]);
-    // What is the destination now was the source.
+    // Source and destination were exchanged before.
     assert_eq!(ports("reg0[0..15] = tcp.dst;"), [0xffff, 0, 0]);
     assert_eq!(ports("tcp.dst <-> tcp.src;"), [0xffff, 0xffff, 0]);
 }
@@ -213,7 +213,7 @@ fn packets_too_long_are_told_so() {
         reply: Reply::Icmp4,
         actions: [Action::SetIcmpMtu(1386), set(Field::IcmpCode, 4), TO_B].into(),
     };
-    // The same in both cases: the bit is not looked at.
+    // Both branches are equal because no flow reads the bit.
     assert_eq!(done, [reply]);
 }
 

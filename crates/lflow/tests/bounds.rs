@@ -1,4 +1,4 @@
-//! Programs that would run away: they end in bounded time, with a named drop or the right result.
+//! Programs that loop or are very large end in bounded time, with a named drop or the right result.
 
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
@@ -8,7 +8,7 @@ use pipeline::{
 };
 use std::time::{Duration, Instant};
 
-/// Far more than any of these takes, on a machine that does other things too.
+/// Far longer than any test here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
 const TCP_22: [(Field, u128); 4] =
@@ -159,7 +159,7 @@ fn program_that_was_taken_before_a_change_does_not_see_it() {
     let run = |program: &Program| translate(program, &key(&TCP_22), &(), &mut ()).actions;
     let before = loader.program();
     assert_eq!(run(&before), [Action::Drop(DropReason::NoSuchPort)]);
-    // The name gets a meaning: just the flows that mention it are compiled again.
+    // Only the flows that mention the name are recompiled.
     let port = LogicalPort {
         name: "late".into(),
         location: PortLocation::Local(PortNo(7)),
@@ -210,7 +210,7 @@ fn broadcast_reaches_all_ports_of_a_large_switch() {
     loader.set_multicast(DatapathKey(1), PortKey::FLOOD, group);
     let program = loader.program();
     let translation = translate(&program, &key(&TCP_22), &(), &mut ());
-    // All but the one that it came from.
+    // All ports except the ingress port.
     assert_eq!(translation.actions.len(), 1999);
 }
 
@@ -245,7 +245,8 @@ fn port_keeps_its_name_when_a_group_of_that_name_goes() {
     assert_eq!(run(&loader), [Action::Drop(DropReason::NoSuchPort)]);
 }
 
-/// A port's name means another key in each datapath, so that the flow is compiled for each; to people it is one.
+/// The name has another key in each datapath, so the flow is compiled once for each. It still
+/// counts as one flow.
 #[test]
 fn flow_of_several_datapaths_counts_for_all_of_them() {
     let mut loader = switch_with(&[]);

@@ -20,7 +20,8 @@ pub enum PortError {
     Number(PortNo),
     /// The name would be read as something else, or cannot be written.
     #[error(
-        "port name `{0}`: it is empty, a number, a word of the syntax, or has a quote or line break in it"
+        "port name `{0}`: it is empty, a number, a word of the syntax, or has a quote or line \
+         break in it"
     )]
     Name(String),
     /// Another port has the name.

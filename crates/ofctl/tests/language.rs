@@ -68,14 +68,16 @@ fn matches_are_refused_where_they_are_wrong() {
         ("nw_src=10.0.0.1", "1:1: `nw_src` needs `ip`, `arp` or `rarp` in the match"),
         (
             "ip,tp_dst=80",
-            "1:4: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in the match",
+            "1:4: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in the \
+             match",
         ),
         ("udp,tcp_dst=80", "1:5: `tcp_dst` needs `tcp` or `tcp6` in the match"),
         ("nw_proto=6", "1:1: `nw_proto` needs `ip`, `ipv6`, `arp` or `rarp` in the match"),
         ("ip,nw_proto=58,icmpv6_type=1", "1:16: `icmpv6_type` needs `icmp6` in the match"),
         (
             "icmp6,nd_target=::1",
-            "1:7: `nd_target` needs `icmp6` with `icmpv6_type=135` or `icmpv6_type=136` in the match",
+            "1:7: `nd_target` needs `icmp6` with `icmpv6_type=135` or `icmpv6_type=136` in the \
+             match",
         ),
         ("ip,nw_src=*,arp_spa=*", "1:13: `arp_spa` needs `arp` or `rarp` in the match"),
         ("tcp,udp", "1:5: `udp` contradicts `tcp`"),
@@ -90,7 +92,8 @@ fn matches_are_refused_where_they_are_wrong() {
         ),
         (
             "vlan_vid=5",
-            "1:1: `vlan_vid` matches no packet: bit 0x1000, which every tag has, is 0, and others are not",
+            "1:1: `vlan_vid` matches no packet: bit 0x1000, which every tag has, is 0, and others \
+             are not",
         ),
         (
             "tcp,nw_frag=later,tp_dst=80",
@@ -123,7 +126,8 @@ fn matches_are_refused_where_they_are_wrong() {
         ("tun_metadata4=5", "1:1: the field `tun_metadata4` of Open vSwitch is not supported"),
         (
             "conj_id=1",
-            "1:1: `conj_id` is not supported: conjunctions are not, write one flow for each combination",
+            "1:1: `conj_id` is not supported: conjunctions are not, write one flow for each \
+             combination",
         ),
         ("tcp,tp_dst", "1:11: `tp_dst` needs a value"),
         ("tcp=1", "1:5: `tcp` takes no value"),
@@ -195,7 +199,8 @@ fn actions_are_refused_where_they_are_wrong() {
         (
             "",
             "set_field:3->vlan_vid",
-            "1:23: `vlan_vid` needs a VLAN tag: `dl_vlan` or `vlan_tci=0x1000/0x1000` in the match, or \
+            "1:23: `vlan_vid` needs a VLAN tag: `dl_vlan` or `vlan_tci=0x1000/0x1000` in the \
+             match, or \
              `push_vlan` before",
         ),
         (
@@ -248,7 +253,8 @@ fn files_are_refused_with_all_that_is_wrong() {
     let problems = parse(text, "flows.txt", &ports()).unwrap_err();
     assert_eq!(
         problems.to_string(),
-        "flows.txt:4:3: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in the match\n\
+        "flows.txt:4:3: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in \
+         the match\n\
          flows.txt:5:9: unknown action or port `\u{fc}bel`\n\
          flows.txt:6:1: unknown word `\u{fc}`\n\
          flows.txt:7:10: expected `actions=...`"
@@ -280,7 +286,8 @@ fn packets_are_keys_when_every_value_is_exact() {
         ("ip,nw_frag=yes", "1:4: `nw_frag` leaves bits open: a packet has one value"),
         (
             "tp_dst=80",
-            "1:1: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in the match",
+            "1:1: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in the \
+             match",
         ),
         ("ip actions=1", "1:4: unknown word `actions`"),
     ] {

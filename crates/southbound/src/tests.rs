@@ -150,13 +150,15 @@ fn malformed_dumps_are_refused_by_table_row_and_column() {
         (
             change(FLOWS, "[\"uuid\",\"1a86b80b-", "[\"uuid\",\"1a86-b80b"),
             format!(
-                "{flow}, column `logical_datapath`: expected a UUID, not a UUID that is not in the notation of RFC 7047"
+                "{flow}, column `logical_datapath`: expected a UUID, not a UUID that is not in \
+                 the notation of RFC 7047"
             ),
         ),
         (
             change(FLOWS, "[\"source\",\"northd.c:6588\"]", "[\"source\"]"),
             format!(
-                "{flow}, column `external_ids`: expected a map of strings, not a map that is not in the notation of RFC 7047"
+                "{flow}, column `external_ids`: expected a map of strings, not a map that is not \
+                 in the notation of RFC 7047"
             ),
         ),
         (
@@ -181,7 +183,8 @@ fn malformed_dumps_are_refused_by_table_row_and_column() {
         ),
         (
             change(PORTS, "[[\"uuid\"", "7,[[\"uuid\""),
-            "not a dump of a database: Port_Binding: invalid type: integer `7`, expected a list of cells at line 1 column 2"
+            "not a dump of a database: Port_Binding: invalid type: integer `7`, expected a list \
+             of cells at line 1 column 2"
                 .into(),
         ),
     ];

@@ -1,5 +1,6 @@
-//! A network of the shape that large OVN deployments have, as flows like those of ovn-northd: 1,000 logical switches with 12
-//! guests each, 50 distributed routers with 20 switches each; about 100,000 logical flows.
+//! A network like large OVN deployments, with flows like those of ovn-northd: 1,000 logical
+//! switches with 12 guests each, and 50 distributed routers with 20 switches each. It has about
+//! 100,000 logical flows.
 
 use flow::{DatapathKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
@@ -13,7 +14,8 @@ pub const GUESTS: u32 = 12;
 /// The logical port of a switch that leads to its router.
 const TO_ROUTER: u16 = GUESTS as u16 + 1;
 
-/// Tables of the two pipelines of a switch and of a router, as ovn-northd 23.03 numbers them, whose last resort is `next`.
+/// The number of tables of each pipeline, as ovn-northd 23.03 numbers them; each has `next` as its
+/// default.
 const SWITCH_INGRESS: u8 = 25;
 const SWITCH_EGRESS: u8 = 9;
 const ROUTER_INGRESS: u8 = 21;
@@ -44,7 +46,7 @@ pub fn guest_name(switch: u32, guest: u32) -> String {
     format!("vm-{switch}-{guest}")
 }
 
-/// Where a guest is attached.
+/// The datapath port of a guest.
 pub fn guest_port(switch: u32, guest: u32) -> PortNo {
     PortNo(1 + switch * GUESTS + guest)
 }
@@ -65,7 +67,7 @@ fn guest_ip6(switch: u32, guest: u32) -> String {
     format!("fd00:{switch:x}::{:x}", 0x10 + guest)
 }
 
-/// The datapaths, ports and groups.
+/// The datapaths, ports and multicast groups, without flows.
 pub fn topology() -> Loader {
     let mut loader = Loader::default();
     for router in 0..ROUTERS {
@@ -118,7 +120,7 @@ pub fn flows() -> Vec<LogicalFlow> {
     flows
 }
 
-/// Those of all switches, and those of all routers.
+/// The flows common to all switches, and those common to all routers.
 fn shared_flows() -> Vec<LogicalFlow> {
     use Direction::{Egress, Ingress};
     let switches: Vec<DatapathKey> = (0..SWITCHES).map(switch_key).collect();
@@ -157,7 +159,8 @@ fn shared_flows() -> Vec<LogicalFlow> {
         Ingress,
         3,
         100,
-        "ip4.src_mcast || ip4.src == 255.255.255.255 || ip4.src == 127.0.0.0/8 || ip4.dst == 127.0.0.0/8 || ip4.src == 0.0.0.0/8 || ip4.dst == 0.0.0.0/8",
+        "ip4.src_mcast || ip4.src == 255.255.255.255 || ip4.src == 127.0.0.0/8 || ip4.dst == \
+         127.0.0.0/8 || ip4.src == 0.0.0.0/8 || ip4.dst == 0.0.0.0/8",
         "drop;",
     );
     add(&routers, Ingress, 3, 30, "ip.ttl == {0, 1}", "drop;");
@@ -168,7 +171,8 @@ fn shared_flows() -> Vec<LogicalFlow> {
     flows
 }
 
-/// Those of a switch's port to its router, both sides, and its access control.
+/// The flows of the patch port between a switch and its router, on both sides, and the ACLs of the
+/// switch.
 fn switch_flows(switch: u32, flows: &mut Vec<LogicalFlow>) {
     use Direction::{Egress, Ingress};
     let (sw, router) = ([switch_key(switch)], [router_key(router_of(switch))]);
@@ -250,7 +254,8 @@ fn switch_flows(switch: u32, flows: &mut Vec<LogicalFlow>) {
         74,
         format!("ip4.dst == 10.{high}.{low}.0/24"),
         format!(
-            "ip.ttl--; reg8[0..15] = 0; reg0 = ip4.dst; reg1 = {ip4}; eth.src = {mac}; outport = \"{back}\"; flags.loopback = 1; next;"
+            "ip.ttl--; reg8[0..15] = 0; reg0 = ip4.dst; reg1 = {ip4}; eth.src = {mac}; outport = \
+             \"{back}\"; flags.loopback = 1; next;"
         ),
     );
     add(
@@ -260,13 +265,14 @@ fn switch_flows(switch: u32, flows: &mut Vec<LogicalFlow>) {
         194,
         format!("ip6.dst == fd00:{switch:x}::/64"),
         format!(
-            "ip.ttl--; reg8[0..15] = 0; xxreg0 = ip6.dst; xxreg1 = {ip6}; eth.src = {mac}; outport = \"{back}\"; flags.loopback = 1; next;"
+            "ip.ttl--; reg8[0..15] = 0; xxreg0 = ip6.dst; xxreg1 = {ip6}; eth.src = {mac}; \
+             outport = \"{back}\"; flags.loopback = 1; next;"
         ),
     );
     add(&router, Egress, ROUTER_EGRESS, 100, format!("outport == \"{back}\""), "output;".into());
 }
 
-/// Those of a guest: on its switch, and on the router.
+/// The flows of a guest, on its switch and on the router.
 pub fn guest_flows(switch: u32, guest: u32) -> [LogicalFlow; 7] {
     use Direction::Ingress;
     let (sw, router) = ([switch_key(switch)], [router_key(router_of(switch))]);
@@ -286,7 +292,9 @@ pub fn guest_flows(switch: u32, guest: u32) -> [LogicalFlow; 7] {
             50,
             &asks,
             &format!(
-                "eth.dst = eth.src; eth.src = {mac}; arp.op = 2; /* ARP reply */ arp.tha = arp.sha; arp.sha = {mac}; arp.tpa = arp.spa; arp.spa = {ip4}; outport = inport; flags.loopback = 1; output;"
+                "eth.dst = eth.src; eth.src = {mac}; arp.op = 2; /* ARP reply */ arp.tha = \
+                 arp.sha; arp.sha = {mac}; arp.tpa = arp.spa; arp.spa = {ip4}; outport = inport; \
+                 flags.loopback = 1; output;"
             ),
         ),
         flow(&sw, Ingress, 19, 100, &format!("{solicits} && inport == \"{name}\""), "next;"),
@@ -297,7 +305,8 @@ pub fn guest_flows(switch: u32, guest: u32) -> [LogicalFlow; 7] {
             50,
             &solicits,
             &format!(
-                "nd_na {{ eth.src = {mac}; ip6.src = {ip6}; nd.target = {ip6}; nd.tll = {mac}; outport = inport; flags.loopback = 1; output; }};"
+                "nd_na {{ eth.src = {mac}; ip6.src = {ip6}; nd.target = {ip6}; nd.tll = {mac}; \
+                 outport = inport; flags.loopback = 1; output; }};"
             ),
         ),
         flow(
@@ -348,7 +357,7 @@ fn flow(
     }
 }
 
-/// The program of all that.
+/// The whole network, loaded.
 pub fn load() -> Loader {
     let mut loader = topology();
     for flow in flows() {

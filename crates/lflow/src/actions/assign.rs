@@ -1,4 +1,4 @@
-//! Statements that begin with a field: `FIELD = ...;` and `FIELD <-> FIELD;`.
+//! Parses statements that begin with a field: `FIELD = ...;` and `FIELD <-> FIELD;`.
 
 use super::ast::{Action, Check, Dialogue, Family};
 use super::parse::{Parser, Wanted};
@@ -7,7 +7,7 @@ use crate::symbol::{FieldRef, Meaning};
 use crate::token::{Constant, TokenKind};
 use std::ops::Range;
 
-/// The field to the left, and where it stands.
+/// The field on the left side, and its position.
 type Left = (FieldRef, Range<usize>);
 
 impl Parser<'_> {
@@ -54,7 +54,7 @@ impl Parser<'_> {
         Ok(Action::Load { to, value })
     }
 
-    /// Refuses a constant, which begins at byte `start`, that is too large for any bits of the field's symbol.
+    /// Rejects a constant (at byte `start`) that is wider than the field's symbol.
     fn check_width(&self, to: FieldRef, value: Constant, start: usize) -> Result<(), SyntaxError> {
         let (width, limit, name) = (value.width(), to.symbol_width(), to.name());
         if width <= limit {
@@ -75,7 +75,7 @@ impl Parser<'_> {
         }
         self.check_width(to, value, constant)?;
         let family = if to.width() == 16 { Family::V4 } else { Family::V6 };
-        // As wide as the field.
+        // The cast is lossless: `check_width` has compared the value with the field.
         Ok(Action::LoadFragMtu { family, mtu: value.value as u32 })
     }
 
@@ -162,7 +162,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Goes over `NAME(`.
+    /// Skips `NAME(`.
     fn skip_call(&mut self) {
         self.advance();
         self.advance();
@@ -188,7 +188,8 @@ impl Parser<'_> {
             let (width, name) = (to.width(), to.name());
             let (first, last) = (to.first(), to.first() + width - 1);
             let message = format!(
-                "cannot use {width}-bit field {name}[{first}..{last}] for \"select\", which requires at least 16 bits."
+                "cannot use {width}-bit field {name}[{first}..{last}] for \"select\", which \
+                 requires at least 16 bits."
             );
             return Err(SyntaxError::new(span, message));
         }

@@ -1,4 +1,4 @@
-//! The actions of logical flows: every one of OVN 23.03.
+//! The actions of logical flows: all actions of OVN 23.03.
 
 use super::options::DialogueOption;
 use crate::symbol::FieldRef;
@@ -8,33 +8,35 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One action.
 ///
-/// Actions that differ in a detail only are one variant: `get_arp` and `get_nd` are [`Action::GetMacBinding`].
+/// Actions that differ only in a detail share a variant: `get_arp` and `get_nd` are
+/// [`Action::GetMacBinding`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// `output;`
     Output,
-    /// `next;`, `next(TABLE);`, `next(pipeline=PIPELINE, table=TABLE);`: in this or in the other pipeline. The last step of
-    /// most flows.
+    /// `next;`, `next(TABLE);` or `next(pipeline=PIPELINE, table=TABLE);`: continues in a table of
+    /// this or the other pipeline. The last step of most flows.
     Next(TableId),
-    /// `FIELD = CONSTANT;`. The value may be wider than the bits written; its upper bits are cut off.
+    /// `FIELD = CONSTANT;`. Bits of the value beyond the width of the field are cut off.
     Load {
-        /// Where to.
+        /// The destination.
         to: FieldRef,
-        /// What; with a mask only the bits in it are written.
+        /// The value; with a mask, only the bits in the mask are written.
         value: Constant,
     },
-    /// `FIELD = "NAME";`: the key of a port or multicast group, 0 for an unknown or empty name.
+    /// `FIELD = "NAME";`: loads the key of a port or multicast group, or 0 for an unknown or empty
+    /// name.
     LoadName {
         /// `inport` or `outport`.
         to: FieldRef,
-        /// Of a port or multicast group.
+        /// The name of a port or multicast group.
         name: Box<str>,
     },
     /// `TO = FROM;`
     Move {
-        /// Where to.
+        /// The destination.
         to: FieldRef,
-        /// From where; as wide.
+        /// The source; as wide as the destination.
         from: FieldRef,
     },
     /// `A <-> B;`
@@ -45,109 +47,113 @@ pub enum Action {
     Pop(FieldRef),
     /// `ip.ttl--;`
     DecTtl,
-    /// `icmp4.frag_mtu = MTU;` and `icmp6.frag_mtu = MTU;`
+    /// `icmp4.frag_mtu = MTU;` or `icmp6.frag_mtu = MTU;`
     LoadFragMtu {
-        /// Of the ICMP message.
+        /// ICMP or ICMPv6.
         family: Family,
-        /// In bytes; 16 bits for IPv4.
+        /// The MTU in bytes; at most 16 bits for IPv4.
         mtu: u32,
     },
-    /// `clone { ACTIONS };` and others that execute actions on another packet.
+    /// `clone { ACTIONS };` and other actions that execute actions on another packet.
     Nested(Nest, Box<[Action]>),
-    /// `get_arp(PORT, IP);`, `get_nd(PORT, IP);`: `eth.dst` becomes the MAC address bound to an IP address.
+    /// `get_arp(PORT, IP);` or `get_nd(PORT, IP);`: sets `eth.dst` to the MAC address bound to an
+    /// IP address.
     GetMacBinding {
         /// `get_arp` or `get_nd`.
         family: Family,
-        /// Behind which logical port.
+        /// The logical port behind which the IP address is.
         port: FieldRef,
-        /// 32 or 128 bits.
+        /// The IP address, 32 or 128 bits.
         ip: FieldRef,
     },
-    /// `put_arp(PORT, IP, MAC);`, `put_nd(PORT, IP, MAC);`
+    /// `put_arp(PORT, IP, MAC);` or `put_nd(PORT, IP, MAC);`
     PutMacBinding {
         /// `put_arp` or `put_nd`.
         family: Family,
-        /// Behind which logical port.
+        /// The logical port behind which the IP address is.
         port: FieldRef,
-        /// 32 or 128 bits.
+        /// The IP address, 32 or 128 bits.
         ip: FieldRef,
-        /// 48 bits.
+        /// The MAC address, 48 bits.
         mac: FieldRef,
     },
-    /// `BIT = lookup_arp(PORT, IP, MAC);`, `BIT = lookup_nd(PORT, IP, MAC);`, and without MAC `lookup_arp_ip`, `lookup_nd_ip`.
+    /// `BIT = lookup_arp(PORT, IP, MAC);` or `BIT = lookup_nd(PORT, IP, MAC);`, or without MAC
+    /// address `lookup_arp_ip` or `lookup_nd_ip`.
     LookupMacBinding {
-        /// 1 bit.
+        /// The destination, 1 bit.
         to: FieldRef,
         /// `lookup_arp` or `lookup_nd`.
         family: Family,
-        /// Behind which logical port.
+        /// The logical port behind which the IP address is.
         port: FieldRef,
-        /// 32 or 128 bits.
+        /// The IP address, 32 or 128 bits.
         ip: FieldRef,
-        /// 48 bits.
+        /// The MAC address, 48 bits.
         mac: Option<FieldRef>,
     },
-    /// `PORT = get_fdb(MAC);`: behind which port the MAC address was seen, 0 for none.
+    /// `PORT = get_fdb(MAC);`: the port behind which the MAC address was seen, or 0.
     GetFdb {
-        /// `inport`, `outport`, or 32 bits.
+        /// The destination: `inport`, `outport`, or 32 bits.
         to: FieldRef,
-        /// 48 bits.
+        /// The MAC address, 48 bits.
         mac: FieldRef,
     },
     /// `put_fdb(PORT, MAC);`
     PutFdb {
         /// The logical port.
         port: FieldRef,
-        /// 48 bits.
+        /// The MAC address, 48 bits.
         mac: FieldRef,
     },
     /// `BIT = lookup_fdb(PORT, MAC);`
     LookupFdb {
-        /// 1 bit.
+        /// The destination, 1 bit.
         to: FieldRef,
         /// The logical port.
         port: FieldRef,
-        /// 48 bits.
+        /// The MAC address, 48 bits.
         mac: FieldRef,
     },
-    /// `BIT = check_in_port_sec();`, `BIT = check_out_port_sec();` and other questions without arguments.
+    /// `BIT = check_in_port_sec();`, `BIT = check_out_port_sec();` and other tests without
+    /// arguments.
     Check {
-        /// 1 bit.
+        /// The destination, 1 bit.
         to: FieldRef,
-        /// The question.
+        /// The test.
         check: Check,
     },
     /// `BIT = check_pkt_larger(BYTES);`
     CheckLength {
-        /// 1 bit.
+        /// The destination, 1 bit.
         to: FieldRef,
-        /// The longest frame that is not too long, Ethernet header included.
+        /// The limit in bytes, including the Ethernet header.
         bytes: u16,
     },
-    /// `FIELD = select(VALUE=WEIGHT, ...);`: one of the values, and on to the next table.
+    /// `FIELD = select(VALUE=WEIGHT, ...);`: loads one of the values and continues in the next
+    /// table.
     Select {
-        /// 16 bits or more.
+        /// The destination, 16 bits or more.
         to: FieldRef,
-        /// Values and weights, two or more; no weight is 0.
+        /// Two or more values with their weights; no weight is 0.
         choices: Box<[(u16, u16)]>,
     },
-    /// `fwd_group(liveness="true", childports="NAME", ...);`: output to one of the ports.
+    /// `fwd_group(liveness="true", childports="NAME", ...);`: outputs to one of the ports.
     ForwardGroup {
-        /// Only ports that can be reached.
+        /// True to use only ports that are reachable.
         liveness: bool,
-        /// Names of ports.
+        /// The names of the ports.
         ports: Box<[Box<str>]>,
     },
     /// `log(name="NAME", verdict=VERDICT, severity=SEVERITY, meter="NAME");`
     Log(Log),
-    /// `set_meter(RATE);`, `set_meter(RATE, BURST);`
+    /// `set_meter(RATE);` or `set_meter(RATE, BURST);`
     SetMeter {
-        /// Kilobits per second, not 0.
+        /// The rate in kilobits per second; not 0.
         rate_kbps: u64,
-        /// Kilobits; 0 when none is given.
+        /// The burst in kilobits; 0 if none is given.
         burst_kb: u64,
     },
-    /// `set_queue(NUMBER);`: 0 to [`MAX_QUEUE`].
+    /// `set_queue(NUMBER);`, a number from 0 to [`MAX_QUEUE`].
     SetQueue(u16),
     /// `ct_clear;`
     CtClear,
@@ -155,43 +161,45 @@ pub enum Action {
     CtNext,
     /// `ct_commit;`, `ct_commit { ct_mark = VALUE; ct_label = VALUE; };`
     CtCommit(Box<[Action]>),
-    /// `ct_commit(ct_mark=VALUE/MASK, ct_label=VALUE/MASK);`: the older form, with one of the two at least.
+    /// `ct_commit(ct_mark=VALUE/MASK, ct_label=VALUE/MASK);`: the older form, with at least one of
+    /// the two.
     CtCommitV1 {
-        /// Value and mask, of 32 bits; the mask is not 0.
+        /// Value and mask of the mark, 32 bits; the mask is not 0.
         mark: Option<(u32, u32)>,
-        /// Value and mask; the mask is not 0.
+        /// Value and mask of the label; the mask is not 0.
         label: Option<(u128, u128)>,
     },
-    /// `ct_dnat;`, `ct_dnat(IP);`, `ct_dnat(IP, PORT-PORT);` and the same for `ct_snat`, `ct_dnat_in_czone`,
-    /// `ct_snat_in_czone`.
+    /// `ct_dnat;`, `ct_dnat(IP);`, `ct_dnat(IP, PORT-PORT);`, and the same for `ct_snat`,
+    /// `ct_dnat_in_czone` and `ct_snat_in_czone`.
     CtNat {
-        /// Which of them.
+        /// Which of these actions.
         nat: Nat,
-        /// To which address.
+        /// The new address and ports.
         to: Option<NatTarget>,
     },
     /// `ct_commit_nat;`
     CtCommitNat,
     /// `ct_snat_to_vip;`
     CtSnatToVip,
-    /// `ct_lb;`, `ct_lb(backends=IP:PORT, ...; hash_fields="FIELDS"; FLAG);` and the same for `ct_lb_mark`.
+    /// `ct_lb;`, `ct_lb(backends=IP:PORT, ...; hash_fields="FIELDS"; FLAG);`, and the same for
+    /// `ct_lb_mark`.
     CtLb(CtLb),
     /// `commit_ecmp_nh(ipv6 = BOOLEAN, proto = PROTOCOL);`
     CommitEcmpNh {
-        /// IPv6 rather than IPv4.
+        /// True for IPv6, false for IPv4.
         ipv6: bool,
-        /// Of the connection.
+        /// The protocol of the connection.
         protocol: Transport,
     },
     /// `commit_lb_aff(vip = "IP:PORT", backend = "IP:PORT", proto = PROTOCOL, timeout = SECONDS);`
     CommitLbAffinity(LbAffinity),
-    /// `BIT = put_dhcp_opts(OPTION = VALUE, ...);`, `put_dhcpv6_opts`, `put_nd_ra_opts`.
+    /// `BIT = put_dhcp_opts(OPTION = VALUE, ...);`, `put_dhcpv6_opts` or `put_nd_ra_opts`.
     PutOptions {
-        /// 1 bit.
+        /// The destination, 1 bit.
         to: FieldRef,
-        /// Which of them.
+        /// Which of these actions.
         dialogue: Dialogue,
-        /// In the order in which they were written.
+        /// The options, in the order of the text.
         options: Box<[DialogueOption]>,
     },
     /// `trigger_event(event = "empty_lb_backends", OPTION = VALUE, ...);`
@@ -200,7 +208,7 @@ pub enum Action {
     BindVport {
         /// The virtual port.
         name: Box<str>,
-        /// The logical port that has it.
+        /// The logical port that claims it.
         parent: FieldRef,
     },
     /// `handle_svc_check(PORT);`
@@ -215,7 +223,7 @@ pub enum Action {
     Sample(Sample),
 }
 
-/// The largest number of a transmit queue.
+/// The largest transmit queue number.
 pub const MAX_QUEUE: u16 = 0xf000;
 
 /// IPv4 or IPv6.
@@ -228,7 +236,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Bits of an address.
+    /// The width of an address in bits.
     pub const fn address_width(self) -> u8 {
         match self {
             Self::V4 => 32,
@@ -237,7 +245,7 @@ impl Family {
     }
 }
 
-/// Defines a plain enum whose variants have a name in the language, and `name` and `from_name` for it.
+/// Defines an enum whose variants are words of the language, with `name` and `from_name`.
 macro_rules! words {
     ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident $word:literal,)+ }) => {
         $(#[doc = $doc])+
@@ -247,17 +255,17 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// The word for it.
+            /// The word in the language.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
                 }
             }
 
-            /// The one with that word.
+            /// The variant with this word.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name {
                     $($word => Some(Self::$variant),)+
@@ -269,9 +277,9 @@ macro_rules! words {
 }
 
 words! {
-    /// On what the actions in braces are executed. Each begins with a copy of the packet.
+    /// The packet that nested actions work on. Each kind is made from a copy of the current packet.
     Nest {
-        /// The copy as it is.
+        /// The unchanged copy.
         Clone "clone",
         /// An ARP request.
         Arp "arp",
@@ -293,47 +301,48 @@ words! {
         TcpReset "tcp_reset",
         /// An SCTP ABORT.
         SctpAbort "sctp_abort",
-        /// A TCP reset, an SCTP ABORT, or an ICMP or ICMPv6 message, back to where the packet came from.
+        /// A TCP reset, an SCTP ABORT, or an ICMP or ICMPv6 message, sent back to the source of the
+        /// packet.
         Reject "reject",
     }
 }
 
 words! {
-    /// A question without arguments; the answer is 1 bit.
+    /// A test without arguments; the result is 1 bit.
     Check {
-        /// Does port security forbid the packet to `inport`?
+        /// Does port security forbid `inport` to send the packet?
         InPortSec "check_in_port_sec",
-        /// Does port security forbid the packet to `outport`?
+        /// Does port security forbid `outport` to receive the packet?
         OutPortSec "check_out_port_sec",
         /// Can the controller answer the DNS query?
         DnsLookup "dns_lookup",
-        /// Did the load balancer send the packet back to where it came from?
+        /// Did the load balancer send the packet back to its source?
         LbHairpin "chk_lb_hairpin",
         /// Is the packet a reply to such a packet?
         LbHairpinReply "chk_lb_hairpin_reply",
-        /// Has the next hop of the connection another MAC address?
+        /// Does the next hop of the connection have another MAC address?
         EcmpNhMac "chk_ecmp_nh_mac",
         /// Is the next hop of the connection known?
         EcmpNh "chk_ecmp_nh",
-        /// Has the client a backend already?
+        /// Does the client have a backend already?
         LbAffinity "chk_lb_aff",
     }
 }
 
 words! {
-    /// What a flow that logs does.
+    /// What a logging flow does with the packet.
     LogVerdict {
-        /// Lets the packet pass.
+        /// It lets the packet pass.
         Allow "allow",
-        /// Drops it.
+        /// It drops the packet.
         Drop "drop",
-        /// Drops it and answers.
+        /// It drops the packet and answers.
         Reject "reject",
     }
 }
 
 words! {
-    /// How much a log record matters.
+    /// The severity of a log record.
     Severity {
         /// Immediate action is needed.
         Alert "alert",
@@ -349,15 +358,15 @@ words! {
 }
 
 words! {
-    /// Network address translation, in one direction and in one of two zones.
+    /// The kind of network address translation, and its connection tracking zone.
     Nat {
-        /// Of the destination.
+        /// Destination NAT.
         Dnat "ct_dnat",
-        /// Of the source.
+        /// Source NAT.
         Snat "ct_snat",
-        /// Of the destination, in the zone common to both.
+        /// Destination NAT in the common zone.
         DnatInCzone "ct_dnat_in_czone",
-        /// Of the source, in the zone common to both.
+        /// Source NAT in the common zone.
         SnatInCzone "ct_snat_in_czone",
     }
 }
@@ -375,17 +384,17 @@ words! {
 }
 
 words! {
-    /// How connections of a load balancer are to be translated besides.
+    /// Source NAT of load-balanced connections.
     LbFlag {
-        /// Not at all.
+        /// Skip source NAT.
         SkipSnat "skip_snat",
-        /// In any case.
+        /// Force source NAT.
         ForceSnat "force_snat",
     }
 }
 
 words! {
-    /// An answer that a controller writes with options.
+    /// A protocol whose answers the controller builds from options.
     Dialogue {
         /// DHCP.
         Dhcp4 "put_dhcp_opts",
@@ -396,69 +405,69 @@ words! {
     }
 }
 
-/// What is to be logged.
+/// The contents of a log record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Log {
-    /// Of the rule; at most 63 bytes.
+    /// The name of the rule; at most 63 bytes.
     pub name: Option<Box<str>>,
-    /// What becomes of the packet.
+    /// What happens to the packet.
     pub verdict: LogVerdict,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// The meter that limits the records.
+    /// The meter that limits the rate of log records.
     pub meter: Option<Box<str>>,
 }
 
-/// Where network address translation leads.
+/// The target of network address translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NatTarget {
     /// The address.
     pub ip: IpAddr,
-    /// The first port, not 0, and the last, larger one if there is more than one.
+    /// The first port, not 0, and the last one if there are several; the last is larger.
     pub ports: Option<(u16, Option<u16>)>,
 }
 
-/// A load balancer.
+/// The arguments of `ct_lb` and `ct_lb_mark`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CtLb {
-    /// `ct_lb_mark` rather than `ct_lb`.
+    /// True for `ct_lb_mark`, false for `ct_lb`.
     pub mark: bool,
-    /// The backends; without any, what is known of the connection is applied.
+    /// The backends; without any, the recorded NAT of the connection is applied.
     pub backends: Box<[Backend]>,
-    /// The fields that decide, comma-separated; only with backends.
+    /// The fields to hash, comma-separated; only with backends.
     pub hash_fields: Option<Box<str>>,
-    /// Only with backends.
+    /// Treatment of source NAT; only with backends.
     pub flag: Option<LbFlag>,
 }
 
-/// An address, perhaps with a port.
+/// An address with an optional port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backend {
     /// The address.
     pub ip: IpAddr,
-    /// 0 for none.
+    /// The port; 0 for none.
     pub port: u16,
 }
 
-/// Which client has which backend.
+/// Session affinity of a load balancer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LbAffinity {
     /// The address of the load balancer.
     pub vip: Backend,
-    /// Of the same family.
+    /// The backend; of the same address family.
     pub backend: Backend,
-    /// There is one when the load balancer has a port.
+    /// The protocol; present if the load balancer has a port.
     pub protocol: Option<Transport>,
-    /// Seconds.
+    /// The timeout in seconds.
     pub timeout_s: u16,
 }
 
-/// Packets to be sampled.
+/// The arguments of `sample`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Out of 65,535; not 0.
+    /// The probability as a fraction of 65,535; not 0.
     pub probability: u16,
-    /// Where to.
+    /// The collector set.
     pub collector_set: u32,
     /// The upper 8 bits of the observation domain.
     pub domain: u8,
@@ -475,7 +484,7 @@ pub enum ObservationPoint {
     Cookie,
 }
 
-/// Where in the pipelines of a datapath actions stand.
+/// The position of actions in the pipelines of a datapath.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stage {
     direction: Direction,
@@ -484,7 +493,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Table `table` of a pipeline, each of which has `tables`, 1 to 64. `None` when there is no such table.
+    /// Table `table` of a pipeline, where each pipeline has `tables` tables, 1 to 64. `None` if
+    /// there is no such table.
     pub const fn new(direction: Direction, table: u8, tables: u8) -> Option<Self> {
         if table < tables && tables <= TableId::LOGICAL {
             Some(Self { direction, table, tables })
@@ -493,7 +503,7 @@ impl Stage {
         }
     }
 
-    /// As many tables as the pipelines of a program have.
+    /// A table of a program, where each pipeline has 64 tables.
     pub const fn of(table: TableId) -> Self {
         let (direction, table) = table.in_pipeline();
         Self { direction, table: table % TableId::LOGICAL, tables: TableId::LOGICAL }
@@ -509,12 +519,12 @@ impl Stage {
         self.table
     }
 
-    /// Tables of each pipeline.
+    /// The number of tables of each pipeline.
     pub const fn tables(self) -> u8 {
         self.tables
     }
 
-    /// Table `number` of this pipeline, or `None` in its last table.
+    /// The next table of this pipeline, or `None` in its last table.
     pub fn next(self) -> Option<TableId> {
         let next = self.table + 1;
         if next < self.tables { TableId::logical(self.direction, next) } else { None }
@@ -531,7 +541,7 @@ impl Backend {
     }
 }
 
-/// An address out of the low bits of a number.
+/// The address in the low bits of a number.
 pub(super) const fn address(family: Family, bits: u128) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),

@@ -1,4 +1,4 @@
-//! Statements about connections: tracking, address translation, load balancing.
+//! Parses statements about connections: tracking, address translation, load balancing.
 
 use super::ast::{
     Action, Backend, CtLb, Family, LbAffinity, LbFlag, Nat, NatTarget, Transport, address,
@@ -23,7 +23,7 @@ impl Parser<'_> {
         while !self.accept(&TokenKind::RightParen) {
             if self.accept_word("ct_mark") {
                 let (value, mask) = self.masked_number()?;
-                // The fields of a mark are 32 bits; what is above is cut off.
+                // A mark has 32 bits; higher bits are cut off.
                 mark = Some((value as u32, mask as u32));
             } else if self.accept_word("ct_label") {
                 label = Some(self.masked_number()?);
@@ -39,7 +39,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `= VALUE` or `= VALUE/MASK`, as value and mask.
+    /// `= VALUE` or `= VALUE/MASK`; returns value and mask.
     fn masked_number(&mut self) -> Result<(u128, u128), SyntaxError> {
         self.expect(&TokenKind::Assign)?;
         let TokenKind::Integer(Constant { value, mask, .. }) = *self.kind() else {
@@ -119,7 +119,7 @@ impl Parser<'_> {
         Ok(Action::CtLb(lb))
     }
 
-    /// `hash_fields="FIELDS"; FLAG`, at least one of the two.
+    /// `hash_fields="FIELDS"; FLAG`, with at least one of the two.
     fn lb_options(&mut self, lb: &mut CtLb) -> Result<(), SyntaxError> {
         if self.accept_word("hash_fields") {
             self.expect(&TokenKind::Assign)?;

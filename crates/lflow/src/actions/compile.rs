@@ -1,4 +1,4 @@
-//! From actions to steps of a flow.
+//! Compiles actions to the steps of a flow.
 
 use super::Actions;
 use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
@@ -9,12 +9,13 @@ use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict, low_bits};
 use pipeline::{Direction, LearnedOp, Op, Operand};
 use std::sync::Arc;
 
-/// Compiles actions for a datapath, whose names `scope` knows. A name that it does not know becomes 0, the key of no port.
+/// Compiles actions for the datapath of `scope`. A name that it does not know becomes 0, which is
+/// the key of no port.
 pub fn compile(actions: &Actions, scope: &impl Scope) -> Arc<[Op]> {
     compile_list(&actions.list, actions.stage, scope)
 }
 
-/// The names that compiling asks for.
+/// Collects the names that [`compile`] looks up.
 pub(super) fn names<'a>(actions: &'a [Action], found: &mut Vec<&'a str>) {
     for action in actions {
         match action {
@@ -29,7 +30,7 @@ pub(super) fn names<'a>(actions: &'a [Action], found: &mut Vec<&'a str>) {
 fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op]> {
     let mut ops = Vec::with_capacity(actions.len());
     for action in actions {
-        // Only actions in `ct_commit`, which is not compiled, have fields that are not in the key.
+        // Only actions in `ct_commit`, which is not compiled, use fields outside the key.
         if compile_action(action, stage, scope, &mut ops).is_none() {
             ops.push(Op::Unsupported("ct_commit"));
         }
@@ -37,7 +38,7 @@ fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op
     ops.into()
 }
 
-/// `None` for a field that the key does not have.
+/// `None` for a field that is not in the key.
 fn compile_action(
     action: &Action,
     stage: Stage,
@@ -94,18 +95,18 @@ fn compile_action(
         Action::Check { to, check } => check_op(to.bits()?, *check),
         Action::Select { to, choices } => {
             ops.push(Op::Select { to: to.bits()?, choices: choices.to_vec().into() });
-            // A choice is made for the next table.
+            // `select` continues in the next table.
             stage.next().map_or(Op::Drop, Op::Next)
         }
         Action::ForwardGroup { ports, .. } => return forward_group(ports, scope, ops),
         Action::Log(log) => Op::Log(Arc::new(record(log))),
         Action::SetMeter { rate_kbps, burst_kb } => Op::Meter {
             rate_kbps: *rate_kbps,
-            // What comes within a second, when nothing else is said.
+            // The default burst is what arrives in one second.
             burst_kb: if *burst_kb == 0 { *rate_kbps } else { *burst_kb },
         },
         Action::SetQueue(queue) => Op::SetQueue((*queue).into()),
-        // There is no connection state to be cleared, and there are no collectors to sample for.
+        // weft has no connection state to clear, and no sample collectors.
         Action::CtClear | Action::Sample(_) => return Some(()),
         Action::CtNext => Op::Unsupported("ct_next"),
         Action::CtCommit(_) | Action::CtCommitV1 { .. } => Op::Unsupported("ct_commit"),
@@ -131,10 +132,10 @@ fn operand(field: FieldRef) -> Option<Operand> {
     field.bits().map(Operand::Bits)
 }
 
-/// The bit of a VLAN tag that says that there is one.
+/// The bit of `vlan_tci` that is 1 in tagged frames.
 const TAG_PRESENT: u128 = 1 << 12;
 
-/// Writes a constant: each run of neighbouring bits that its mask has.
+/// Writes a constant: one step for each run of contiguous bits of its mask.
 fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
     let mut mask = value.mask.unwrap_or(u128::MAX) & low_bits(to.width());
     let is_tag = to.field() == Field::VlanTci && mask << to.first() & TAG_PRESENT != 0;
@@ -151,7 +152,7 @@ fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
         let to = Subfield::new(to.field(), to.first() + first, width)?;
         let value = value.value >> first & low_bits(width);
         ops.push(match is_tag {
-            // 16 bits at most.
+            // The cast is lossless: the field has 16 bits.
             true => Op::SetVlan { bits: to, value: value as u16 },
             false => Op::Load { to, value },
         });
@@ -160,7 +161,8 @@ fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
     Some(())
 }
 
-/// Copying to where a tag says that it is there would put tags on packets, or take them off, depending on bits elsewhere.
+/// Rejects copies to the bit that marks frames as tagged: they would push or pop tags depending on
+/// other bits.
 fn tag_guard(op: Op, written: &[FieldRef]) -> Op {
     let touches = |field: &FieldRef| {
         let bits = field.bits();
@@ -200,7 +202,7 @@ const fn check_op(to: Subfield, check: Check) -> Op {
     }
 }
 
-/// Output to one of the ports; nothing when one of them is unknown.
+/// Outputs to one of the ports. Does nothing if one of them is unknown.
 fn forward_group(ports: &[Box<str>], scope: &impl Scope, ops: &mut Vec<Op>) -> Option<()> {
     let keys: Option<Vec<u16>> = ports.iter().map(|name| scope.port(name)).collect();
     if let Some(keys) = keys.filter(|keys| !keys.is_empty()) {

@@ -1,4 +1,5 @@
-//! Statements about what is beside the packet: logs, meters, samples, forwarding groups, and a controller's work.
+//! Parses statements with effects outside the packet: logs, meters, samples, forwarding groups, and
+//! work of the controller.
 
 use super::ast::{Action, Log, LogVerdict, ObservationPoint, Sample, Severity};
 use super::options::EVENT;
@@ -6,7 +7,7 @@ use super::parse::{Parser, Wanted};
 use crate::error::SyntaxError;
 use crate::token::TokenKind;
 
-/// The longest name of a log record, in bytes.
+/// The limit on the name of a log record, in bytes.
 const MAX_LOG_NAME_BYTES: usize = 63;
 
 impl Parser<'_> {

@@ -1,11 +1,12 @@
-//! The actions of logical flows: parsed, printed, compiled.
+//! The actions of logical flows: parsing, printing, compiling.
 //!
 //! ```text
 //! text --(Stage)--> Actions --(Scope)--> Op, Op, ...
 //! ```
 //!
-//! Every action of OVN 23.03 is parsed and printed. What the switch cannot do (connection tracking, dialogues of a
-//! controller) is compiled to [`Op::Unsupported`](crate::Op::Unsupported): a packet that comes there is dropped.
+//! Every action of OVN 23.03 is parsed and printed. Actions that the switch does not support
+//! (connection tracking, answers of a controller) are compiled to
+//! [`Op::Unsupported`](pipeline::Op::Unsupported), which drops the packet.
 
 mod assign;
 mod ast;
@@ -31,12 +32,12 @@ use super::error::SyntaxError;
 use super::token::TokenKind;
 use std::fmt;
 
-/// The actions of a flow. `Display` writes them in OVN's canonical form.
+/// The actions of a flow. `Display` writes OVN's canonical form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Actions {
-    /// Where the flow is.
+    /// The table of the flow.
     pub stage: Stage,
-    /// In order; empty for `drop;`.
+    /// The actions in order; empty for `drop;`.
     pub list: Box<[Action]>,
 }
 
@@ -44,23 +45,24 @@ pub struct Actions {
 ///
 /// # Errors
 ///
-/// [`SyntaxError`] for a text that is not in the language, for fields that do not fit their place, and for a `next` that
-/// leads nowhere.
+/// [`SyntaxError`] for a text that is not in the language, a field that is not valid in its
+/// position, or a `next` to a table that does not exist.
 pub fn parse(text: &str, stage: Stage) -> Result<Actions, SyntaxError> {
     let list = parse::Parser::new(text, stage).list(&TokenKind::End)?;
     Ok(Actions { stage, list })
 }
 
 impl Actions {
-    /// The predicates, each once, that a packet must meet besides the match of the flow: `tcp.dst = 80;` needs `tcp`.
+    /// The predicates that a packet must satisfy besides the match of the flow, without duplicates:
+    /// `tcp.dst = 80;` needs `tcp`.
     pub fn prerequisites(&self) -> Vec<&'static str> {
         let mut found = Vec::new();
         prerequisite::collect(&self.list, &mut found);
         found
     }
 
-    /// The names of ports and multicast groups whose keys [`compile()`] asks for, as often as it does. Actions without any are
-    /// the same in every datapath.
+    /// The port and multicast group names that [`compile()`] looks up, with duplicates. Actions
+    /// without names compile to the same steps in every datapath.
     pub fn names(&self) -> Vec<&str> {
         let mut found = Vec::new();
         compile::names(&self.list, &mut found);

@@ -1,4 +1,4 @@
-//! Options that flows hand to a controller: DHCP, DHCPv6, router advertisements, events.
+//! Options that flows pass to the controller: DHCP, DHCPv6, router advertisements, events.
 
 use super::ast::Dialogue;
 use super::parse::Parser;
@@ -9,9 +9,9 @@ use std::fmt;
 /// `NAME = VALUE`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DialogueOption {
-    /// One of those that the dialogue has.
+    /// The name; one that the action knows.
     pub name: &'static str,
-    /// Of the kind that the option takes.
+    /// The value, of the type of the option.
     pub value: OptionValue,
 }
 
@@ -20,15 +20,15 @@ pub struct DialogueOption {
 pub enum OptionValue {
     /// A number or address.
     Number(Constant),
-    /// A text.
+    /// A string.
     Text(Box<str>),
     /// One or more numbers or addresses, in braces.
     Numbers(Box<[Constant]>),
-    /// One or more texts, in braces.
+    /// One or more strings, in braces.
     Texts(Box<[Box<str>]>),
 }
 
-/// What an option takes.
+/// The type of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Takes {
     Number,
@@ -36,7 +36,7 @@ enum Takes {
     Either,
 }
 
-/// The options of DHCP: RFC 2132 and its like, in the names of OVN's `DHCP_Options` table.
+/// The options of DHCP (RFC 2132 and later RFCs), with the names of OVN's `DHCP_Options` table.
 const DHCP4: &[(&str, Takes)] = &[
     ("offerip", Takes::Number),
     ("netmask", Takes::Number),
@@ -99,7 +99,7 @@ const ND_RA: &[(&str, Takes)] = &[
 const EMPTY_LB_BACKENDS: &[(&str, Takes)] =
     &[("vip", Takes::Text), ("protocol", Takes::Text), ("load_balancer", Takes::Text)];
 
-/// The one event that there is.
+/// The only event.
 pub(super) const EVENT: &str = "empty_lb_backends";
 
 impl Dialogue {
@@ -111,7 +111,7 @@ impl Dialogue {
         }
     }
 
-    /// The dialogue's name in errors.
+    /// The name of the protocol in errors.
     const fn title(self) -> &'static str {
         match self {
             Self::Dhcp4 => "DHCPv4",
@@ -256,7 +256,7 @@ impl Parser<'_> {
 }
 
 impl DialogueOption {
-    /// The text, if the value is a single one.
+    /// The string, if the value is a single string.
     fn text(&self) -> Option<&str> {
         match &self.value {
             OptionValue::Text(text) => Some(text),
@@ -265,7 +265,7 @@ impl DialogueOption {
         }
     }
 
-    /// The number, if the value is a single one.
+    /// The number, if the value is a single number.
     fn number(&self) -> Option<&Constant> {
         match &self.value {
             OptionValue::Number(number) => Some(number),
@@ -275,7 +275,7 @@ impl DialogueOption {
     }
 }
 
-/// Can the value be sent in a router advertisement?
+/// True when the value can be sent in a router advertisement.
 fn is_valid_in_ra(option: &DialogueOption) -> bool {
     let text = option.text();
     let has_format = |format| option.number().is_some_and(|number| number.format == format);

@@ -1,4 +1,4 @@
-//! From text to [`Actions`](super::Actions): statements, one after another.
+//! Parses statements, one after another, to [`Actions`](super::Actions).
 
 use super::ast::{Action, Family, MAX_QUEUE, Nat, Nest, Stage};
 use crate::error::SyntaxError;
@@ -8,27 +8,27 @@ use crate::token::{Constant, Format, TokenKind};
 use pipeline::{Direction, TableId};
 use std::ops::Range;
 
-/// How deep actions in braces may be nested.
+/// The limit on nested braces.
 pub const MAX_NESTING: usize = 31;
 
-/// A text and a place in it, and what holds there.
+/// The state of the parser.
 pub(super) struct Parser<'a> {
     lexer: Lexer<'a>,
     pub(super) stage: Stage,
-    /// Braces around this place.
+    /// The number of braces around the current token.
     depth: usize,
-    /// This place is in `ct_commit { ... }`: the connection's fields may be written, and no others.
+    /// True inside `ct_commit { ... }`: only fields of the connection may be written there.
     pub(super) in_commit: bool,
-    /// Where the current statement begins.
+    /// The byte at which the current statement begins.
     statement: usize,
 }
 
-/// Where a field may be used.
+/// The kind of field that an action expects.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted {
-    /// A name of a port.
+    /// A port.
     Port,
-    /// A number of so many bits.
+    /// A number of this many bits.
     Bits(u8),
 }
 
@@ -39,7 +39,7 @@ impl<'a> Parser<'a> {
 
     /// The actions up to `end`, which is `}` or the end of the text.
     pub(super) fn list(&mut self, end: &TokenKind<'_>) -> Result<Box<[Action]>, SyntaxError> {
-        // An empty list, which is not combined with actions because that would make no sense.
+        // `drop;` is an empty list. It cannot be combined with other actions.
         let drop = *self.kind() == TokenKind::Identifier("drop");
         if drop && self.lexer.lookahead().kind == TokenKind::Semicolon {
             self.advance();
@@ -118,7 +118,7 @@ impl<'a> Parser<'a> {
     }
 
     fn nested(&mut self, nest: Nest) -> Result<Action, SyntaxError> {
-        // A copy is a packet like any other; what is in other braces stays inside a commit.
+        // A clone is an ordinary packet. Other nested actions stay inside the commit.
         let in_commit = self.in_commit && nest != Nest::Clone;
         Ok(Action::Nested(nest, self.braces(in_commit)?))
     }
@@ -239,7 +239,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// What every statement asks of the text.
+/// Helpers for all statements.
 impl<'a> Parser<'a> {
     pub(super) const fn kind(&self) -> &TokenKind<'a> {
         self.lexer.kind()
@@ -277,22 +277,22 @@ impl<'a> Parser<'a> {
         self.lexer.error(message)
     }
 
-    /// What stands between byte `start` and the current token.
+    /// The bytes from `start` to the current token.
     pub(super) fn since(&self, start: usize) -> Range<usize> {
         start..start + self.lexer.text(start..self.span().start).trim_end().len()
     }
 
-    /// An error about what stands between byte `start` and the current token.
+    /// An error about the bytes from `start` to the current token.
     pub(super) fn error_from(&self, start: usize, message: impl Into<String>) -> SyntaxError {
         SyntaxError::new(self.since(start), message)
     }
 
-    /// An error about the statement as far as it was read.
+    /// An error about the statement so far.
     pub(super) fn error_whole(&self, message: impl Into<String>) -> SyntaxError {
         self.error_from(self.statement, message)
     }
 
-    /// A text in quotes, if there is one here.
+    /// A quoted string, if that is the current token.
     pub(super) fn text(&mut self) -> Option<Box<str>> {
         let TokenKind::Text(text) = self.kind() else { return None };
         let text = Box::from(&**text);
@@ -312,10 +312,10 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A decimal number, if there is one here, without going on.
+    /// The current token if it is a decimal number. Does not move on.
     pub(super) const fn decimal(&self) -> Option<u64> {
         match *self.kind() {
-            // At most 64 bits.
+            // The cast is lossless: a decimal number has at most 64 bits.
             TokenKind::Integer(Constant { value, mask: None, format: Format::Decimal }) => {
                 Some(value as u64)
             }
@@ -354,7 +354,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    /// A field, or bits of one, that a packet's key has.
+    /// A field of the flow key, or some bits of it.
     pub(super) fn field(&mut self) -> Result<FieldRef, SyntaxError> {
         let start = self.span().start;
         let field = self.any_field()?;
@@ -365,12 +365,12 @@ impl<'a> Parser<'a> {
         Ok(field)
     }
 
-    /// A field, or bits of one; perhaps one that can only be loaded.
+    /// A field or some bits of it, also one that can only be written.
     pub(super) fn any_field(&mut self) -> Result<FieldRef, SyntaxError> {
         FieldRef::parse(&mut self.lexer)
     }
 
-    /// A field of the wanted kind.
+    /// A field of the expected kind.
     pub(super) fn wanted_field(&mut self, wanted: Wanted) -> Result<FieldRef, SyntaxError> {
         let start = self.span().start;
         let field = self.field()?;
@@ -378,7 +378,7 @@ impl<'a> Parser<'a> {
         Ok(field)
     }
 
-    /// Refuses a field, which stands there, that is not of the wanted kind.
+    /// Rejects a field that is not of the expected kind.
     pub(super) fn check_kind(
         &self,
         field: FieldRef,
@@ -392,7 +392,8 @@ impl<'a> Parser<'a> {
             (Wanted::Bits(width), false) => {
                 let (first, last) = (field.first(), field.first() + field.width() - 1);
                 format!(
-                    "Cannot use {}-bit field {name}[{first}..{last}] where {width}-bit field is required.",
+                    "Cannot use {}-bit field {name}[{first}..{last}] where {width}-bit field is \
+                     required.",
                     field.width(),
                 )
             }
@@ -406,7 +407,7 @@ impl<'a> Parser<'a> {
         Err(SyntaxError::new(span.clone(), message))
     }
 
-    /// Refuses a field, which stands there, that cannot be written here.
+    /// Rejects a field that cannot be written here.
     pub(super) fn check_writable(
         &self,
         field: FieldRef,
@@ -419,7 +420,7 @@ impl<'a> Parser<'a> {
         Err(SyntaxError::new(span.clone(), message))
     }
 
-    /// Refuses a field, which stands there, that is not a bit that can be written here.
+    /// Rejects a field that is not a single bit that can be written here.
     pub(super) fn check_result_bit(
         &self,
         field: FieldRef,

@@ -1,4 +1,4 @@
-//! What must hold of a packet for actions on it to have a meaning.
+//! The prerequisites of actions: conditions under which the fields that they use exist.
 
 use super::ast::{Action, Check, Dialogue, Nest};
 use crate::symbol::FieldRef;
@@ -15,15 +15,15 @@ pub(super) fn collect(actions: &[Action], found: &mut Vec<&'static str>) {
         for field in fields(action).into_iter().flatten() {
             add(field.symbol().prerequisite);
         }
-        // The same packet, or one with the same headers. Others are made from the packet: what is done to them may well speak
-        // of headers that the packet itself does not have.
+        // These work on the same packet, or on one with the same headers. Other nested actions work
+        // on a new packet that may have headers which the current one lacks.
         if let Action::Nested(Nest::Clone | Nest::Reject, actions) = action {
             collect(actions, found);
         }
     }
 }
 
-/// The prerequisite of the action itself, or nothing.
+/// The prerequisite of the action itself; empty if there is none.
 const fn own(action: &Action) -> &'static str {
     match action {
         Action::DecTtl

@@ -1,4 +1,4 @@
-//! Actions as text, in the form in which OVN prints them; parsed again they are the same.
+//! Prints actions like OVN does; the text parses to the same actions.
 
 use super::ast::{
     Action, Backend, CtLb, Family, LbAffinity, Log, NatTarget, ObservationPoint, Sample, Stage,
@@ -9,7 +9,7 @@ use pipeline::{Direction, TableId};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Actions of a stage. Where they stand matters: `next;` names no table.
+/// Actions in a stage. The stage decides whether `next` is printed with a table.
 pub(super) struct List<'a> {
     pub stage: Stage,
     pub actions: &'a [Action],
@@ -55,13 +55,13 @@ fn next(f: &mut fmt::Formatter<'_>, stage: Stage, table: TableId) -> fmt::Result
     }
 }
 
-/// An action without others in it, without its semicolon.
+/// An action without nested actions, printed without its semicolon.
 struct Plain<'a>(&'a Action);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // Written by `statement`.
+            // `statement` prints these.
             Action::Next(_) | Action::Nested(..) | Action::CtCommit(_) => Ok(()),
             Action::Output => f.write_str("output"),
             Action::Load { to, value } => write!(f, "{to} = {value}"),
@@ -192,7 +192,7 @@ fn ct_commit_v1(
     f.write_str(")")
 }
 
-/// An address as the language writes it.
+/// The address as a constant of the language.
 fn address(ip: IpAddr) -> Constant {
     match ip {
         IpAddr::V4(ip) => Constant::new(ip.to_bits().into(), Format::Ipv4),
@@ -244,7 +244,7 @@ impl fmt::Display for LbAffinity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("commit_lb_aff(")?;
         for (name, backend) in [("vip", self.vip), ("backend", self.backend)] {
-            // An address in quotes has its brackets even without a port.
+            // In quotes, an IPv6 address has brackets even without a port.
             match (backend.family(), backend.port) {
                 (Family::V6, 0) => write!(f, "{name} = \"[{backend}]\", ")?,
                 _ => write!(f, "{name} = \"{backend}\", ")?,

@@ -1,4 +1,5 @@
-//! The language of actions by tables: `input => canonical form`, `input => error`, `input => steps`.
+//! Tests of the language of actions, by tables: `input => canonical form`, `input => error`, `input
+//! => steps`.
 
 mod accepted;
 mod compiled;

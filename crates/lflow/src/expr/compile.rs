@@ -1,9 +1,12 @@
-//! From an expression to rows for a classifier.
+//! Compiles an expression to classifier rows.
 //!
-//! A row is a conjunction of masked values. A condition is *covered* by rows when it implies that one of them matches, and
-//! covered *exactly* when the reverse holds too. What is covered inexactly is said again in the residual. Of several
-//! alternatives that must hold together, the rows are multiplied as long as they are few; when they would be many, the
-//! most selective alternative becomes rows and the others residual.
+//! A row is a conjunction of masked values. Rows *cover* a condition when the condition implies
+//! that one of them matches. They cover it *exactly* when the reverse holds too. A part that is not
+//! covered exactly is repeated in the residual predicate.
+//!
+//! If several sets of alternatives must hold together, their rows are multiplied as long as the
+//! product is small. Otherwise the most selective set becomes rows, and the others become residual
+//! predicates.
 
 use super::ranges::{always, is_never, prefixes};
 use super::{Expr, LowerError};
@@ -11,36 +14,38 @@ use crate::scope::Scope;
 use flow::{FlowMask, Match, Subfield, low_bits};
 use pipeline::Predicate;
 
-/// How many rows may come of multiplying alternatives.
+/// The limit on rows from multiplying alternatives.
 const MAX_PRODUCT: usize = 256;
 
-/// How many rows may come of one set.
+/// The limit on rows from one set.
 const MAX_ROWS: usize = 16_384;
 
-/// How many rows with different masks are better than a residual. Every mask costs every lookup.
+/// The number of rows with different masks up to which rows are better than a residual predicate:
+/// each mask slows down every lookup.
 const MAX_MASKS: usize = 16;
 
-/// Up to how many rows an alternative is looked at again when more is known about the others.
+/// Alternatives with at most this many rows are narrowed again when more is known about the others.
 const MAX_NARROWED: usize = 64;
 
-/// How often that happens. It terminates by itself, after as many passes as there are alternatives.
+/// The limit on narrowing passes. Narrowing also ends by itself after as many passes as there are
+/// alternatives.
 const MAX_PASSES: usize = 4;
 
-/// A compiled condition: it holds for a key that one of the rows matches and for which the residual holds.
+/// A compiled condition. It holds for a key if one of the rows matches and the residual holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Compiled {
-    /// None: it never holds.
+    /// The rows; without any, the condition never holds.
     pub rows: Vec<Match>,
-    /// What must hold beside the row; `None` for nothing.
+    /// The condition that must hold besides the row; `None` if there is none.
     pub residual: Option<Predicate>,
-    /// Why it never holds, when that is for want of a name.
+    /// The error, if the condition never holds because a name is unknown.
     pub refused: Option<LowerError>,
 }
 
 /// Compiles an expression for a scope.
 ///
-/// A set of thousands becomes as many rows, or a residual when two such sets must hold together; time and memory are
-/// linear in the expression and its sets.
+/// A set of thousands of members becomes as many rows, or a residual predicate if two such sets
+/// must hold together. Time and memory are linear in the size of the expression and its sets.
 pub fn compile(expr: &Expr, scope: &impl Scope) -> Compiled {
     match expr.lower(scope) {
         Ok(predicate) => rows_of(predicate),
@@ -68,14 +73,14 @@ pub(super) fn rows_of(predicate: Predicate) -> Compiled {
     Compiled { rows, residual, refused: None }
 }
 
-/// Rows that cover a condition.
+/// The rows that cover a condition.
 struct Cover {
     rows: Vec<Match>,
     exact: bool,
 }
 
 impl Cover {
-    /// By saying nothing.
+    /// The empty row, which matches everything.
     fn anything() -> Self {
         Self { rows: vec![Match::any()], exact: false }
     }
@@ -91,7 +96,7 @@ fn masked(bits: Subfield, value: u128, free: u8) -> Option<Match> {
     row.require(bits.field(), value << bits.first(), mask).then_some(row)
 }
 
-/// Rows for a condition on keys that `base` matches.
+/// The rows that cover a condition on keys that `base` matches.
 fn cover(predicate: &Predicate, base: &Match) -> Cover {
     match predicate {
         Predicate::Masked { field, value, mask } => {
@@ -110,7 +115,7 @@ fn cover(predicate: &Predicate, base: &Match) -> Cover {
             Cover::exact(all().map(|(value, free)| masked(*bits, value, free)))
         }
         Predicate::Not(inner) => match **inner {
-            // One of the bits differs.
+            // At least one of the bits differs.
             Predicate::Masked { field, value, mask } if mask.count_ones() as usize <= MAX_MASKS => {
                 let bits = (0..128).map(|at| 1 << at).filter(|bit| mask & bit != 0);
                 Cover::exact(bits.map(|bit| {
@@ -140,37 +145,38 @@ fn cover(predicate: &Predicate, base: &Match) -> Cover {
     }
 }
 
-/// About which share of all keys meets a condition.
-fn share(predicate: &Predicate) -> f64 {
+/// An estimate of the fraction of all keys that satisfy a condition.
+fn selectivity(predicate: &Predicate) -> f64 {
     let one_of = |width: u8| f64::exp2(-f64::from(width));
     match predicate {
-        Predicate::All(parts) => parts.iter().map(share).product(),
-        Predicate::Any(parts) => parts.iter().map(share).sum::<f64>().min(1.0),
+        Predicate::All(parts) => parts.iter().map(selectivity).product(),
+        Predicate::Any(parts) => parts.iter().map(selectivity).sum::<f64>().min(1.0),
         Predicate::Masked { mask, .. } => f64::exp2(-f64::from(mask.count_ones())),
         Predicate::OneOf { bits, values } => values.len() as f64 * one_of(bits.width()),
         Predicate::InRanges { bits, ranges } => {
             let size = |&(first, last): &(u128, u128)| (last - first) as f64 + 1.0;
             ranges.iter().map(size).sum::<f64>() * one_of(bits.width())
         }
-        Predicate::Not(inner) => 1.0 - share(inner),
+        Predicate::Not(inner) => 1.0 - selectivity(inner),
     }
 }
 
-/// An alternative among parts that must all hold: where it stands among them, and its rows.
+/// A set of alternatives among the parts of a conjunction: its index, and its rows.
 struct Clause {
-    at: usize,
-    /// `None` for a large set, of which rows are made only when nothing more selective has any.
+    index: usize,
+    /// `None` for a large set. Its rows are computed only if no other set has any.
     cover: Option<Cover>,
 }
 
 impl Clause {
-    fn new(at: usize, part: &Predicate, base: &Match) -> Self {
+    fn new(index: usize, part: &Predicate, base: &Match) -> Self {
         let large = matches!(part, Predicate::OneOf { values, .. } if values.len() > MAX_NARROWED);
-        Self { at, cover: (!large).then(|| cover(part, base)) }
+        Self { index, cover: (!large).then(|| cover(part, base)) }
     }
 }
 
-/// Rows that cover all of the parts together, on keys that `base` matches, and which of the parts they do not cover exactly.
+/// The rows that cover the conjunction of all parts on keys that `base` matches, and the parts that
+/// they do not cover exactly.
 fn conjunction(parts: &[Predicate], mut base: Match) -> (Vec<Match>, Vec<usize>) {
     let nothing = || (Vec::new(), Vec::new());
     for part in parts {
@@ -195,14 +201,14 @@ fn conjunction(parts: &[Predicate], mut base: Match) -> (Vec<Match>, Vec<usize>)
         return nothing();
     }
     if clauses.len() > 1 {
-        // Numbers that are not negative have the order of their bits.
-        clauses.sort_by_cached_key(|clause| share(&parts[clause.at]).to_bits());
+        // Floats that are not negative sort like their bit patterns.
+        clauses.sort_by_cached_key(|clause| selectivity(&parts[clause.index]).to_bits());
     }
     let mut rows = vec![base];
     for clause in clauses {
         let cover = match (clause.cover, &rows[..]) {
             (Some(cover), _) => cover,
-            (None, [base]) => cover(&parts[clause.at], base),
+            (None, [base]) => cover(&parts[clause.index], base),
             (None, _) => Cover::anything(),
         };
         let fits = rows.len() == 1 || rows.len() * cover.rows.len() <= MAX_PRODUCT;
@@ -210,14 +216,14 @@ fn conjunction(parts: &[Predicate], mut base: Match) -> (Vec<Match>, Vec<usize>)
             rows = product(&rows, cover.rows);
         }
         if !(fits && cover.exact) {
-            inexact.push(clause.at);
+            inexact.push(clause.index);
         }
     }
     inexact.sort_unstable();
     (rows, inexact)
 }
 
-/// Whether a part holds for all keys that `base` matches, or for none of them.
+/// Whether a part holds for all keys that `base` matches, or for none; `None` if it differs.
 fn decided(part: &Predicate, base: &Match) -> Option<bool> {
     let fixed = |bits: &Subfield| {
         let known = base.mask().get_bits(*bits) == low_bits(bits.width());
@@ -254,8 +260,8 @@ fn decided(part: &Predicate, base: &Match) -> Option<bool> {
     }
 }
 
-/// Takes out of the small clauses the rows that contradict the base, and out of the list the clauses that say nothing more
-/// or have a single row, which becomes part of the base. `false` when a clause has no row left.
+/// Removes rows that contradict the base from the small clauses. Removes clauses that add nothing,
+/// or that have a single row, which is merged into the base. False when a clause has no row left.
 fn narrow(base: &mut Match, clauses: &mut Vec<Clause>, inexact: &mut Vec<usize>) -> bool {
     for _ in 0..MAX_PASSES {
         let before = clauses.len();
@@ -274,7 +280,7 @@ fn narrow(base: &mut Match, clauses: &mut Vec<Clause>, inexact: &mut Vec<usize>)
                 return true;
             }
             if !cover.exact {
-                inexact.push(clause.at);
+                inexact.push(clause.index);
             }
             false
         });
@@ -288,7 +294,7 @@ fn narrow(base: &mut Match, clauses: &mut Vec<Clause>, inexact: &mut Vec<usize>)
     true
 }
 
-/// Every row of `a` together with every row of `b`, each once.
+/// The conjunctions of every row of `a` with every row of `b`, without duplicates.
 fn product(a: &[Match], mut b: Vec<Match>) -> Vec<Match> {
     if let [one] = a {
         b.retain_mut(|row| row.and(one));
@@ -306,7 +312,7 @@ fn product(a: &[Match], mut b: Vec<Match>) -> Vec<Match> {
     rows
 }
 
-/// The bits that the rows speak of.
+/// The bits that the rows test.
 pub(super) fn mask_of(rows: &[Match]) -> FlowMask {
     let mut mask = FlowMask::default();
     rows.iter().for_each(|row| mask.union(row.mask()));

@@ -1,4 +1,5 @@
-//! From [`Expr`](super::Expr) to [`Predicate`]: predicates expanded, prerequisites added, names replaced by what they mean.
+//! Lowers [`Expr`](super::Expr) to [`Predicate`]: expands predicates, adds prerequisites, and
+//! replaces names by their meaning.
 
 use super::parse::{number_test, parse};
 use super::ranges::{all, always, any, from_ranges, negate, never};
@@ -10,15 +11,16 @@ use flow::{Subfield, low_bits};
 use pipeline::Predicate;
 use std::sync::LazyLock;
 
-/// What the texts in the table of symbols mean.
+/// The parsed texts of a row of the symbol table.
 struct Known {
     prerequisite: Predicate,
-    /// Of a predicate: that it holds, that it does not.
+    /// For a predicate symbol: the condition, and its negation.
     holds: Predicate,
     fails: Predicate,
 }
 
-/// In the order of the symbols. One is explained by those before it, so that there are no circles.
+/// In the order of the symbol table. A symbol refers only to symbols before it, so there are no
+/// cycles.
 static KNOWN: LazyLock<Vec<Known>> = LazyLock::new(|| {
     let mut known = Vec::new();
     for id in SymbolId::all() {
@@ -29,7 +31,7 @@ static KNOWN: LazyLock<Vec<Known>> = LazyLock::new(|| {
 });
 
 fn explain(id: SymbolId, known: &[Known]) -> Known {
-    // A test sees to it that every text in the table has a meaning.
+    // A test checks that every text in the table can be parsed.
     let meaning = |text: &str| {
         let lowering = Lowering { scope: &(), known };
         parse(text).ok().and_then(|expr| lowering.node(&expr.0, true).ok()).unwrap_or_else(never)
@@ -56,7 +58,7 @@ struct Lowering<'a, S> {
 }
 
 impl<S: Scope> Lowering<'_, S> {
-    /// A condition, with the prerequisites of its fields or without.
+    /// Lowers a condition, with or without the prerequisites of its fields.
     fn node(&self, node: &Node, prerequisites: bool) -> Result<Predicate, LowerError> {
         let with_prerequisite = |symbol, predicate| {
             if prerequisites { self.with_prerequisite(symbol, predicate) } else { predicate }
@@ -79,7 +81,7 @@ impl<S: Scope> Lowering<'_, S> {
                 Some(predicate) => with_prerequisite(test.field.id(), predicate),
             },
             Node::All(parts) | Node::Any(parts) => {
-                // What is common to all comparisons is said once.
+                // If all comparisons are on one symbol, its prerequisite is added once.
                 let common = if prerequisites { self.common_symbol(node) } else { None };
                 let each = prerequisites && common.is_none();
                 let parts: Result<Vec<_>, _> =
@@ -104,13 +106,13 @@ impl<S: Scope> Lowering<'_, S> {
         }
     }
 
-    /// The symbol that all comparisons are about, if there is one.
+    /// The symbol that all comparisons are on, if there is one.
     fn common_symbol(&self, node: &Node) -> Option<SymbolId> {
         match node {
             Node::Constant(_) | Node::Resident(_) => None,
             Node::Number(test) => Some(test.symbol),
             Node::Port(test) => Some(test.symbol),
-            // A comparison with an empty set is a constant.
+            // A comparison with an empty set has a constant result.
             Node::Set(test) => {
                 let empty = if test.field.is_text() {
                     self.scope.port_group(&test.name).is_none_or(<[_]>::is_empty)
@@ -160,7 +162,7 @@ impl<S: Scope> Lowering<'_, S> {
         }
     }
 
-    /// A comparison with a set; `None` when it is empty.
+    /// Lowers a comparison with a set; `None` if the set is empty.
     fn set(&self, test: &SetTest) -> Result<Option<Predicate>, LowerError> {
         let members: Result<Vec<_>, LowerError> = if test.field.is_text() {
             let names = self.scope.port_group(&test.name);

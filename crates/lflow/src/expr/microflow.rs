@@ -1,4 +1,4 @@
-//! A packet described by an expression, as it is given to a trace.
+//! Parses the description of a packet, as `weft trace` takes it.
 
 use super::compile::{mask_of, rows_of};
 use super::{Expr, Node, parse};
@@ -10,31 +10,31 @@ use crate::token::TokenKind;
 use flow::{Field, FlowKey, Match, Subfield};
 use pipeline::Predicate;
 
-/// TPID of a VLAN tag (IEEE 802.1Q), for packets that are said to have one.
+/// The TPID of a VLAN tag (IEEE 802.1Q), for packets described as tagged.
 const TPID_VLAN: u128 = 0x8100;
 
-/// A packet, described.
+/// A described packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Microflow {
-    /// Its key; what the description does not mention is 0.
+    /// The flow key; fields that the description does not mention are 0.
     pub key: FlowKey,
-    /// The name of the logical port that it comes in by.
+    /// The name of the logical ingress port.
     pub inport: Option<String>,
 }
 
-/// Parses the description of a packet: an expression that says which value each field has, such as
-/// `inport == "vm1" && eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1 && tcp.dst == 80`. What the fields presuppose
-/// (here `eth.type` and `ip.proto`) need not be said.
+/// Parses the description of a packet: an expression that gives each field a value, such as `inport
+/// == "vm1" && eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1 && tcp.dst == 80`. Prerequisites
+/// of the fields (here `eth.type` and `ip.proto`) are implied.
 ///
 /// # Errors
 ///
-/// Not an expression; or one that contradicts itself, leaves a choice between values, or names a port or a set that is
-/// not in the scope.
+/// The text is not an expression, contradicts itself, leaves a choice between values, or names a
+/// port or a set that is not in the scope.
 pub fn parse_microflow(text: &str, scope: &impl Scope) -> Result<Microflow, SyntaxError> {
     let expr = parse(text)?;
     if let Some(name) = unknown_port(&expr, scope) {
         let message = format!("There is no logical port `{name}'.");
-        return Err(SyntaxError::new(place_of_text(text, name), message));
+        return Err(SyntaxError::new(span_of_string(text, name), message));
     }
     let everywhere = |message: String| SyntaxError::new(0..text.len(), message);
     let predicate = expr.lower(scope).map_err(|error| everywhere(error.to_string()))?;
@@ -74,8 +74,8 @@ fn unknown_port<'a>(expr: &'a Expr, scope: &impl Scope) -> Option<&'a str> {
     unknown
 }
 
-/// Where a text in quotes stands.
-pub(crate) fn place_of_text(text: &str, quoted: &str) -> std::ops::Range<usize> {
+/// The span of a quoted string in a text.
+pub(crate) fn span_of_string(text: &str, quoted: &str) -> std::ops::Range<usize> {
     let mut lexer = Lexer::new(text);
     loop {
         match lexer.kind() {
@@ -86,7 +86,7 @@ pub(crate) fn place_of_text(text: &str, quoted: &str) -> std::ops::Range<usize> 
     }
 }
 
-/// The first field that rows disagree about.
+/// The first field in which rows differ.
 fn differing(rows: &[Match]) -> Option<Field> {
     let first = rows.first()?;
     let differs = |field: Field| {
@@ -105,7 +105,7 @@ fn first_field(predicate: &Predicate) -> Option<Field> {
     }
 }
 
-/// What the language calls a field.
+/// The name of a field in the language.
 fn name_of(field: Option<Field>) -> &'static str {
     let named = |field: Field| {
         let whole = Some(Subfield::whole(field));

@@ -1,12 +1,12 @@
-//! Expressions of the logical language: conditions on packets.
+//! Match expressions: conditions on packets.
 //!
 //! ```text
-//! text --parse--> Expr --lower(Scope)--> Predicate --compile--> rows for a classifier + a residual predicate
+//! text --parse--> Expr --lower(Scope)--> Predicate --compile--> classifier rows + residual
 //! ```
 //!
-//! An [`Expr`] is what the text says, with every `!` brought down to the comparisons. To lower it is to give its names the
-//! meaning that they have in a [`Scope`], to expand its predicates, to add what its fields presuppose, and to write it in
-//! bits of a key.
+//! An [`Expr`] is the parsed text, with every `!` moved down to the comparisons. Lowering resolves
+//! its names in a [`Scope`], expands its predicates, adds the prerequisites of its fields, and
+//! expresses it in bits of the flow key.
 
 mod compile;
 mod lower;
@@ -16,7 +16,7 @@ mod print;
 mod ranges;
 
 pub use compile::{Compiled, compile};
-pub(super) use microflow::place_of_text;
+pub(super) use microflow::span_of_string;
 pub use microflow::{Microflow, parse_microflow};
 pub use parse::parse;
 
@@ -24,28 +24,29 @@ use super::scope::Scope;
 use super::symbol::{FieldRef, SymbolId};
 use pipeline::Predicate;
 
-/// A condition on packets. Its `Display` is its canonical form, which says the same to [`parse()`].
+/// A condition on packets. `Display` writes its canonical form, which [`parse()`] reads back as the
+/// same condition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expr(Node);
 
 impl Expr {
-    /// Both conditions.
+    /// The conjunction of both conditions.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(Node::combine(Junction::All, self.0, other.0))
     }
 
-    /// The condition in bits of a key, with all that it presupposes.
+    /// The condition in bits of the flow key, with all prerequisites.
     ///
     /// # Errors
     ///
-    /// The expression speaks of an address set or a port group that is not there, or of one whose addresses are wider than
-    /// the field they are compared with. Nothing can meet such a condition.
+    /// The expression uses an unknown address set or port group, or an address set whose addresses
+    /// are wider than the field. Such a condition never holds.
     pub fn lower(&self, scope: &impl Scope) -> Result<Predicate, LowerError> {
         lower::lower(&self.0, scope)
     }
 
-    /// The name of the one logical port that `inport` is compared with; `None` without such a comparison, and with
+    /// The logical port that `inport` is compared with; `None` without such a comparison, or with
     /// several ports.
     pub fn inport(&self) -> Option<&str> {
         let mut ports = Vec::new();
@@ -64,9 +65,9 @@ impl Expr {
     }
 }
 
-/// What the field of a comparison needs, for actions that use it.
+/// Prerequisites of fields, for actions.
 impl FieldRef {
-    /// What must hold for the field to have a meaning; `None` for nothing.
+    /// The condition under which the field exists; `None` if it always does.
     pub fn prerequisite(self) -> Option<Expr> {
         match self.symbol().prerequisite {
             "" => None,
@@ -75,32 +76,32 @@ impl FieldRef {
     }
 }
 
-/// Why an expression has no meaning in a scope.
+/// Why an expression cannot be lowered in a scope.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LowerError {
-    /// No address set has that name.
+    /// The address set is unknown.
     #[error("There is no address set `${0}'.")]
     AddressSet(String),
-    /// No port group has that name.
+    /// The port group is unknown.
     #[error("There is no port group `@{0}'.")]
     PortGroup(String),
-    /// An address set has an address that the field cannot have.
+    /// An address of the set is wider than the field.
     #[error(
         "Address set `${set}' has a {width}-bit address, and field {field} has {field_width} bits."
     )]
     Width {
         /// The address set.
         set: String,
-        /// Bits of the address.
+        /// The width of the address in bits.
         width: u8,
-        /// The field that is compared with it.
+        /// The field.
         field: &'static str,
-        /// Bits of the field.
+        /// The width of the field in bits.
         field_width: u8,
     },
 }
 
-/// A condition. `!` is not among them: it is brought down to the comparisons.
+/// A condition. It has no negation: `!` is moved down to the comparisons.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Node {
     Constant(bool),
@@ -108,9 +109,9 @@ enum Node {
     Port(PortTest),
     Set(SetTest),
     Resident(ResidentTest),
-    /// Of two or more, none of which is an `All`.
+    /// Two or more nodes, none of which is an `All`.
     All(Vec<Node>),
-    /// Of two or more, none of which is an `Any`.
+    /// Two or more nodes, none of which is an `Any`.
     Any(Vec<Node>),
 }
 
@@ -118,11 +119,11 @@ enum Node {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct NumberTest {
     symbol: SymbolId,
-    /// Not `NotEqual` when the mask has a single bit.
+    /// Never `NotEqual` when the mask has a single bit.
     relation: Relation,
-    /// 0 outside the mask.
+    /// The value; 0 outside the mask.
     value: u128,
-    /// Bits of the symbol; contiguous unless the relation is equality or inequality.
+    /// The bits of the symbol that are compared; contiguous for `<`, `<=`, `>` and `>=`.
     mask: u128,
 }
 
@@ -136,7 +137,7 @@ impl NumberTest {
     }
 }
 
-/// A comparison with the name of a port. Complete expressions have no negated one.
+/// A comparison with a port name. It is negated only in intermediate results of the parser.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct PortTest {
     symbol: SymbolId,
@@ -144,7 +145,7 @@ struct PortTest {
     port: Box<str>,
 }
 
-/// A comparison with all members of an address set or, for a field of names, a port group.
+/// A comparison with all members of an address set or, for a port field, of a port group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct SetTest {
     field: FieldRef,
@@ -170,8 +171,8 @@ enum Relation {
 }
 
 impl Relation {
-    /// The relation with its sides exchanged.
-    const fn turned(self) -> Self {
+    /// The relation with its sides swapped.
+    const fn swapped(self) -> Self {
         match self {
             Self::Equal => Self::Equal,
             Self::NotEqual => Self::NotEqual,
@@ -182,7 +183,7 @@ impl Relation {
         }
     }
 
-    /// The relation that holds when this one does not.
+    /// The negated relation.
     const fn inverted(self) -> Self {
         match self {
             Self::Equal => Self::NotEqual,
@@ -206,7 +207,7 @@ enum Junction {
 }
 
 impl Node {
-    /// Both, or one of both, without a junction inside one of its own kind.
+    /// The conjunction or disjunction of both. Nested nodes of the same kind are flattened.
     fn combine(junction: Junction, a: Self, b: Self) -> Self {
         let wrap = |parts| match junction {
             Junction::All => Self::All(parts),
@@ -236,7 +237,7 @@ impl Node {
         }
     }
 
-    /// The condition that holds when this one does not.
+    /// The negated condition.
     fn negated(self) -> Self {
         let negate_all = |parts: Vec<Self>| parts.into_iter().map(Self::negated).collect();
         match self {
@@ -255,7 +256,7 @@ impl Node {
         }
     }
 
-    /// Shows every node to `see`, parents first.
+    /// Calls `see` for every node, parents first.
     fn visit<'a>(&'a self, see: &mut impl FnMut(&'a Self)) {
         see(self);
         if let Self::All(parts) | Self::Any(parts) = self {

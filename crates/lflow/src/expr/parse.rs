@@ -1,4 +1,4 @@
-//! From text to [`Expr`].
+//! Parses match expressions.
 
 use super::{Expr, Junction, Node, NumberTest, PortTest, Relation, ResidentTest, SetTest};
 use crate::error::SyntaxError;
@@ -8,17 +8,17 @@ use crate::token::{Constant, Format, TokenKind};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Parentheses within parentheses.
+/// The limit on nested parentheses.
 const MAX_DEPTH: u32 = 100;
 
 const RANGE_FORM: &str = "Range expressions must have the form `x < field < y' or `x > field > y', with each `<' \
                           optionally replaced by `<=' or `>' by `>=').";
 
-/// Parses a match expression, and checks that its comparisons make sense for their fields.
+/// Parses a match expression, and checks that its comparisons are valid for their fields.
 ///
 /// # Errors
 ///
-/// The text is not an expression; the error points at the token.
+/// The text is not an expression. The error points at the wrong token.
 pub fn parse(text: &str) -> Result<Expr, SyntaxError> {
     let mut parser = Parser { lexer: Lexer::new(text), negated: false, depth: 0 };
     let node = parser.expression()?;
@@ -28,12 +28,13 @@ pub fn parse(text: &str) -> Result<Expr, SyntaxError> {
 
 struct Parser<'a> {
     lexer: Lexer<'a>,
-    /// Inside an odd number of `!`.
+    /// True inside an odd number of `!`.
     negated: bool,
     depth: u32,
 }
 
-/// Constants on one side of a comparison: one, or several in curly braces. All are numbers, or all are texts.
+/// The constants on one side of a comparison: one, or several in braces. All are numbers, or all
+/// are strings.
 struct Constants<'a> {
     span: Range<usize>,
     in_curlies: bool,
@@ -44,12 +45,12 @@ struct Constants<'a> {
 enum Value<'a> {
     Number(Constant),
     Text(Cow<'a, str>),
-    /// `$name` among numbers, `@name` among texts.
+    /// `$name` among numbers, `@name` among strings.
     Set(&'a str),
 }
 
-/// A field and where it stands.
-struct Place {
+/// A field and its position.
+struct LocatedField {
     field: FieldRef,
     span: Range<usize>,
 }
@@ -73,7 +74,7 @@ impl<'a> Parser<'a> {
         Ok(node)
     }
 
-    /// A primary, perhaps with `!` before it.
+    /// A primary, optionally after `!`.
     fn operand(&mut self) -> Result<Node, SyntaxError> {
         if !self.lexer.accept(&TokenKind::Not) {
             return Ok(self.primary()?.0);
@@ -91,7 +92,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A primary, and whether `!` may stand before it without parentheses.
+    /// A primary, and whether `!` may precede it without parentheses.
     fn primary(&mut self) -> Result<(Node, bool), SyntaxError> {
         match self.lexer.kind() {
             TokenKind::LeftParen => self.parentheses(),
@@ -132,29 +133,29 @@ impl<'a> Parser<'a> {
 
     /// `field`, or `field relation constants`.
     fn field_first(&mut self) -> Result<(Node, bool), SyntaxError> {
-        let place = self.field()?;
+        let located = self.field()?;
         if let Some(relation) = self.accept_relation() {
             let constants = self.constants()?;
-            return Ok((self.compare(&place, relation, &constants)?, false));
+            return Ok((self.compare(&located, relation, &constants)?, false));
         }
-        let field = place.field;
+        let field = located.field;
         if field.is_text() || *self.lexer.kind() == TokenKind::Assign {
             return Err(self.lexer.expecting("relational operator"));
         }
         if field.width() > 1 && !self.negated {
             return Err(SyntaxError::new(
-                place.span,
+                located.span,
                 "Explicit `!= 0' is required for inequality test of multibit field against 0.",
             ));
         }
         let zero = Value::Number(Constant::new(0, Format::Hexadecimal));
         let constants = Constants {
-            span: place.span.clone(),
+            span: located.span.clone(),
             in_curlies: false,
             are_texts: false,
-            list: vec![(place.span.clone(), zero)],
+            list: vec![(located.span.clone(), zero)],
         };
-        Ok((self.compare(&place, Relation::NotEqual, &constants)?, true))
+        Ok((self.compare(&located, Relation::NotEqual, &constants)?, true))
     }
 
     /// `constants relation field`, `constant < field < constant`, or `0` or `1` alone.
@@ -170,22 +171,22 @@ impl<'a> Parser<'a> {
                 _ => Err(self.lexer.expecting("relational operator")),
             };
         };
-        let place = self.field()?;
+        let located = self.field()?;
         let operator = self.lexer.span();
         let Some(right) = self.accept_relation() else {
-            return Ok((self.compare(&place, left.turned(), &first)?, false));
+            return Ok((self.compare(&located, left.swapped(), &first)?, false));
         };
         let second = self.constants()?;
         let up = |relation| matches!(relation, Relation::Less | Relation::LessOrEqual);
         if !left.is_order() || !right.is_order() || up(left) != up(right) {
             return Err(SyntaxError::new(operator, RANGE_FORM));
         }
-        let low = self.compare(&place, left.turned(), &first)?;
-        let high = self.compare(&place, right, &second)?;
+        let low = self.compare(&located, left.swapped(), &first)?;
+        let high = self.compare(&located, right, &second)?;
         Ok((Node::combine(Junction::All, low, high), false))
     }
 
-    fn field(&mut self) -> Result<Place, SyntaxError> {
+    fn field(&mut self) -> Result<LocatedField, SyntaxError> {
         let start = self.lexer.span().start;
         let is_call = |lexer: &Lexer<'_>| lexer.lookahead().kind == TokenKind::LeftParen;
         let field = FieldRef::parse_symbol(&mut self.lexer).map_err(|error| match error.span {
@@ -201,7 +202,7 @@ impl<'a> Parser<'a> {
             let message = format!("Field {} cannot be matched.", field.name());
             return Err(SyntaxError::new(span, message));
         }
-        Ok(Place { field, span })
+        Ok(LocatedField { field, span })
     }
 
     fn accept_relation(&mut self) -> Option<Relation> {
@@ -241,7 +242,7 @@ impl<'a> Parser<'a> {
         Ok(Constants { span: start..end, in_curlies, are_texts: are_texts == Some(true), list })
     }
 
-    /// A constant of the kind of those before it.
+    /// A constant of the same kind as those before it.
     fn constant(&mut self, are_texts: &mut Option<bool>) -> Result<Value<'a>, SyntaxError> {
         let is_text = match self.lexer.kind() {
             TokenKind::Template(_) => return Err(self.lexer.error("Unexpanded template.")),
@@ -262,22 +263,22 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A comparison, if it makes sense for its field.
+    /// A comparison. It must be valid for the field.
     fn compare(
         &self,
-        place: &Place,
+        located: &LocatedField,
         relation: Relation,
         constants: &Constants<'a>,
     ) -> Result<Node, SyntaxError> {
-        check_type(place.field, constants)?;
+        check_type(located.field, constants)?;
         if relation.is_order() {
-            check_order(place, constants)?;
+            check_order(located, constants)?;
         }
-        if place.field.symbol().level == Level::Nominal {
-            self.check_nominal(place, relation, constants)?;
+        if located.field.symbol().level == Level::Nominal {
+            self.check_nominal(located, relation, constants)?;
         }
         let negated = relation == Relation::NotEqual;
-        let field = place.field;
+        let field = located.field;
         let mut tests = constants.list.iter().map(|(_, value)| match value {
             Value::Number(number) => Node::Number(number_test(field, relation, number)),
             Value::Text(port) => {
@@ -292,25 +293,26 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Nominal fields can only be found equal, and predicates on them only affirmed.
+    /// Nominal fields can only be tested for equality, and predicates on them cannot be negated.
     fn check_nominal(
         &self,
-        place: &Place,
+        located: &LocatedField,
         relation: Relation,
         constants: &Constants<'a>,
     ) -> Result<(), SyntaxError> {
-        let name = place.field.name();
+        let name = located.field.name();
         let whole =
-            place.span.start.min(constants.span.start)..place.span.end.max(constants.span.end);
+            located.span.start.min(constants.span.start)..located.span.end.max(constants.span.end);
         let equal = (relation == Relation::Equal) != self.negated;
-        if !matches!(place.field.symbol().meaning, Meaning::Predicate(_)) {
+        if !matches!(located.field.symbol().meaning, Meaning::Predicate(_)) {
             return if equal {
                 Ok(())
             } else {
                 Err(SyntaxError::new(
                     whole,
                     format!(
-                        "Nominal field {name} may only be tested for equality (taking enclosing `!' operators into \
+                        "Nominal field {name} may only be tested for equality (taking enclosing \
+                         `!' operators into \
                          account)."
                     ),
                 ))
@@ -326,14 +328,15 @@ impl<'a> Parser<'a> {
         Err(SyntaxError::new(
             whole,
             format!(
-                "Nominal predicate {name} may only be tested positively, e.g. `{name}' or `{name} == 1' but not \
+                "Nominal predicate {name} may only be tested positively, e.g. `{name}' or `{name} \
+                 == 1' but not \
                  `!{name}' or `{name} == 0'."
             ),
         ))
     }
 }
 
-/// Numbers for fields of numbers, and not wider than the field; texts for fields of names.
+/// Checks that number fields are compared with numbers that fit, and port fields with strings.
 fn check_type(field: FieldRef, constants: &Constants<'_>) -> Result<(), SyntaxError> {
     let name = field.name();
     if field.is_text() != constants.are_texts {
@@ -350,7 +353,8 @@ fn check_type(field: FieldRef, constants: &Constants<'_>) -> Result<(), SyntaxEr
                 return Err(SyntaxError::new(
                     span.clone(),
                     format!(
-                        "{width}-bit constant is not compatible with {field_width}-bit field {name}."
+                        "{width}-bit constant is not compatible with {field_width}-bit field \
+                         {name}."
                     ),
                 ));
             }
@@ -364,16 +368,16 @@ fn check_type(field: FieldRef, constants: &Constants<'_>) -> Result<(), SyntaxEr
     Ok(())
 }
 
-/// `<`, `<=`, `>`, `>=` compare an ordinal field with one number.
-fn check_order(place: &Place, constants: &Constants<'_>) -> Result<(), SyntaxError> {
+/// Checks that `<`, `<=`, `>` and `>=` compare an ordinal field with one number.
+fn check_order(located: &LocatedField, constants: &Constants<'_>) -> Result<(), SyntaxError> {
     let error = |message: String| Err(SyntaxError::new(constants.span.clone(), message));
-    let symbol = place.field.symbol();
+    let symbol = located.field.symbol();
     match constants.list[..] {
         _ if constants.in_curlies => {
             error("Only == and != operators may be used with value sets.".into())
         }
         _ if symbol.level != Level::Ordinal => Err(SyntaxError::new(
-            place.span.clone(),
+            located.span.clone(),
             format!(
                 "Only == and != operators may be used with {} field {}.",
                 symbol.level, symbol.name
@@ -383,7 +387,8 @@ fn check_order(place: &Place, constants: &Constants<'_>) -> Result<(), SyntaxErr
             error("Only == and != operators may be used with value sets.".into())
         }
         [(_, Value::Number(Constant { mask: Some(_), .. }))] => error(
-            "Only == and != operators may be used with masked constants.  Consider using subfields instead (e.g. \
+            "Only == and != operators may be used with masked constants.  Consider using \
+             subfields instead (e.g. \
              eth.src[0..15] > 0x1111 in place of eth.src > 00:00:00:00:11:11/00:00:00:00:ff:ff)."
                 .into(),
         ),
@@ -391,7 +396,7 @@ fn check_order(place: &Place, constants: &Constants<'_>) -> Result<(), SyntaxErr
     }
 }
 
-/// As OVN does, bits of a constant that the *symbol* has but the bits named of it have not are cut off.
+/// Like OVN, cuts off bits of a constant that fit the symbol but not the selected bits of it.
 pub(super) fn number_test(field: FieldRef, relation: Relation, number: &Constant) -> NumberTest {
     let ones = flow::low_bits(field.width());
     let mask = match (field.symbol().meaning, number.mask) {

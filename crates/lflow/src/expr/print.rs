@@ -1,4 +1,4 @@
-//! The canonical form of expressions.
+//! Prints expressions in canonical form.
 
 use super::{Expr, Node, NumberTest, Relation};
 use crate::symbol::Level;
@@ -71,7 +71,7 @@ impl fmt::Display for NumberTest {
         let width = self.mask.count_ones();
         let contiguous = width > 0 && u32::from(bit_length(self.mask)) == first + width;
         let whole = width == u32::from(symbol.width);
-        // Bits of a nominal field cannot be named; a mask says the same.
+        // Bits of a nominal field cannot be selected, so they are printed as a mask.
         if !contiguous || symbol.level == Level::Nominal && !whole {
             let (value, mask) = (Hex(self.value), Hex(self.mask));
             return write!(f, "{} {} {value}/{mask}", symbol.name, self.relation);

@@ -1,9 +1,9 @@
-//! Joining conditions: flat, without what is said twice, and with all that is said about the same bits in one place.
+//! Combines conditions: flattens them, removes duplicates, and merges tests on the same bits.
 
 use flow::{Field, Subfield, low_bits};
 use pipeline::Predicate;
 
-/// Up to how many conditions are compared with each other to find those that are said twice.
+/// The number of conditions up to which duplicates are removed by comparing all pairs.
 const MAX_COMPARED: usize = 16;
 
 /// The condition that always holds.
@@ -24,7 +24,7 @@ pub(super) fn is_never(predicate: &Predicate) -> bool {
     matches!(predicate, Predicate::Any(parts) if parts.is_empty())
 }
 
-/// The condition that does not hold when this one holds.
+/// The negated condition.
 pub(super) fn negate(predicate: Predicate) -> Predicate {
     match predicate {
         Predicate::All(parts) => any(parts.into_iter().map(negate).collect()),
@@ -38,7 +38,7 @@ pub(super) fn negate(predicate: Predicate) -> Predicate {
     }
 }
 
-/// All of the conditions.
+/// The conjunction of the conditions.
 pub(super) fn all(parts: Vec<Predicate>) -> Predicate {
     let mut flat = Vec::with_capacity(parts.len());
     for part in parts {
@@ -50,13 +50,13 @@ pub(super) fn all(parts: Vec<Predicate>) -> Predicate {
     }
     if flat.iter().filter(|part| is_ranged(part)).count() > 1 {
         let (ranged, mut rest): (Vec<_>, _) = flat.into_iter().partition(is_ranged);
-        rest.extend(grouped(ranged, Piece::intersection));
+        rest.extend(grouped(ranged, RangeTest::intersection));
         flat = rest;
     }
     if flat.iter().filter(|part| is_excluding(part)).count() > 1 {
         let (excluding, mut rest): (Vec<_>, _) = flat.into_iter().partition(is_excluding);
         let excluded = excluding.into_iter().map(negate).collect();
-        rest.extend(grouped(excluded, Piece::union).map(negate));
+        rest.extend(grouped(excluded, RangeTest::union).map(negate));
         flat = rest;
     }
     if flat.iter().any(is_never) {
@@ -69,7 +69,7 @@ pub(super) fn all(parts: Vec<Predicate>) -> Predicate {
     }
 }
 
-/// At least one of the conditions.
+/// The disjunction of the conditions.
 pub(super) fn any(parts: Vec<Predicate>) -> Predicate {
     let mut flat = Vec::with_capacity(parts.len());
     for part in parts {
@@ -79,10 +79,10 @@ pub(super) fn any(parts: Vec<Predicate>) -> Predicate {
             part => push_new(&mut flat, part),
         }
     }
-    let speaks_of_values = |part: &Predicate| piece_key(part).is_some();
+    let speaks_of_values = |part: &Predicate| merge_key(part).is_some();
     if flat.iter().filter(|part| speaks_of_values(part)).count() > 1 {
         let (values, mut rest): (Vec<_>, _) = flat.into_iter().partition(speaks_of_values);
-        rest.extend(grouped(values, Piece::union));
+        rest.extend(grouped(values, RangeTest::union));
         flat = rest;
     }
     if flat.iter().any(is_always) {
@@ -105,30 +105,30 @@ const fn is_ranged(part: &Predicate) -> bool {
 }
 
 fn is_excluding(part: &Predicate) -> bool {
-    matches!(part, Predicate::Not(inner) if piece_key(inner).is_some())
+    matches!(part, Predicate::Not(inner) if merge_key(inner).is_some())
 }
 
-/// The values that some bits may have.
-struct Piece {
+/// A test of bits, as the ranges of allowed values.
+struct RangeTest {
     bits: Subfield,
-    /// First and last, ascending and apart from each other.
+    /// First and last value of each range, ascending; ranges neither overlap nor touch.
     ranges: Vec<(u128, u128)>,
 }
 
-/// What pieces must agree on to be joined: the field, and where their bits end in it.
+/// Tests with the same key can be merged: the field, and the end of the bits in it.
 type Key = (Field, u8);
 
 const fn key_of(bits: Subfield) -> Key {
     (bits.field(), bits.first() + bits.width())
 }
 
-/// The bits that are one in `mask`, if they are neighbours.
+/// The bits that are 1 in `mask`, if they are contiguous.
 fn contiguous(field: Field, mask: u128) -> Option<Subfield> {
     let (first, width) = (mask.trailing_zeros() as u8, mask.count_ones() as u8);
     Subfield::new(field, first % 128, width).filter(|bits| bits.field_mask() == mask)
 }
 
-fn piece_key(part: &Predicate) -> Option<Key> {
+fn merge_key(part: &Predicate) -> Option<Key> {
     match part {
         Predicate::Masked { field, mask, .. } => contiguous(*field, *mask).map(key_of),
         Predicate::OneOf { bits, .. } | Predicate::InRanges { bits, .. } => Some(key_of(*bits)),
@@ -136,28 +136,28 @@ fn piece_key(part: &Predicate) -> Option<Key> {
     }
 }
 
-/// Parts that have a [`piece_key`], with those of the same key joined into one.
+/// Merges the parts that have the same [`merge_key`].
 fn grouped(
     mut parts: Vec<Predicate>,
-    join: fn(Vec<Piece>) -> Predicate,
+    join: fn(Vec<RangeTest>) -> Predicate,
 ) -> impl Iterator<Item = Predicate> {
-    parts.sort_by_key(piece_key);
+    parts.sort_by_key(merge_key);
     let mut parts = parts.into_iter().peekable();
     std::iter::from_fn(move || {
         let first = parts.next()?;
-        let key = piece_key(&first);
-        if parts.peek().is_none_or(|next| piece_key(next) != key) {
+        let key = merge_key(&first);
+        if parts.peek().is_none_or(|next| merge_key(next) != key) {
             return Some(first);
         }
-        let mut group: Vec<_> = Piece::of(first).into_iter().collect();
-        while let Some(next) = parts.next_if(|next| piece_key(next) == key) {
-            group.extend(Piece::of(next));
+        let mut group: Vec<_> = RangeTest::of(first).into_iter().collect();
+        while let Some(next) = parts.next_if(|next| merge_key(next) == key) {
+            group.extend(RangeTest::of(next));
         }
         Some(join(group))
     })
 }
 
-impl Piece {
+impl RangeTest {
     fn of(part: Predicate) -> Option<Self> {
         match part {
             Predicate::Masked { field, value, mask } => {
@@ -173,7 +173,7 @@ impl Piece {
         }
     }
 
-    /// The same in terms of more bits, down to bit `first` of the field.
+    /// The same test on more bits, down to bit `first` of the field.
     fn down_to(self, first: u8) -> Self {
         let more = self.bits.first().saturating_sub(first);
         let wider = Subfield::new(self.bits.field(), first, self.bits.width() + more);
@@ -187,20 +187,21 @@ impl Piece {
         }
     }
 
-    /// The pieces in terms of the same bits.
-    fn aligned(pieces: Vec<Self>) -> impl Iterator<Item = Self> {
-        let first = pieces.iter().map(|piece| piece.bits.first()).min().unwrap_or(0);
-        pieces.into_iter().map(move |piece| piece.down_to(first))
+    /// The tests, extended to the same bits.
+    fn aligned(tests: Vec<Self>) -> impl Iterator<Item = Self> {
+        let first = tests.iter().map(|test| test.bits.first()).min().unwrap_or(0);
+        tests.into_iter().map(move |test| test.down_to(first))
     }
 
-    /// Values of any of the pieces. Values of the same bits stay values, because one mask serves them all.
-    fn union(pieces: Vec<Self>) -> Predicate {
-        let Some(bits) = pieces.first().map(|piece| piece.bits) else { return never() };
-        let same_bits = pieces.iter().all(|piece| piece.bits == bits);
-        let only_values = pieces.iter().all(|piece| piece.ranges.iter().all(|(a, b)| a == b));
-        let mut pieces = Self::aligned(pieces);
-        let Some(mut all) = pieces.next() else { return never() };
-        all.ranges.extend(pieces.flat_map(|piece| piece.ranges));
+    /// The values that any of the tests allows. Single values stay single values: one mask serves
+    /// all of them.
+    fn union(tests: Vec<Self>) -> Predicate {
+        let Some(bits) = tests.first().map(|test| test.bits) else { return never() };
+        let same_bits = tests.iter().all(|test| test.bits == bits);
+        let only_values = tests.iter().all(|test| test.ranges.iter().all(|(a, b)| a == b));
+        let mut tests = Self::aligned(tests);
+        let Some(mut all) = tests.next() else { return never() };
+        all.ranges.extend(tests.flat_map(|test| test.ranges));
         all.ranges.sort_unstable();
         if same_bits && only_values {
             all.ranges.dedup();
@@ -216,9 +217,9 @@ impl Piece {
         from_ranges(all.bits, all.ranges)
     }
 
-    /// Values of all of the pieces.
-    fn intersection(pieces: Vec<Self>) -> Predicate {
-        let joined = Self::aligned(pieces)
+    /// The values that all of the tests allow.
+    fn intersection(tests: Vec<Self>) -> Predicate {
+        let joined = Self::aligned(tests)
             .reduce(|a, b| Self { bits: a.bits, ranges: common(&a.ranges, &b.ranges) });
         joined.map_or_else(always, |all| from_ranges(all.bits, all.ranges))
     }
@@ -241,7 +242,7 @@ fn common(a: &[(u128, u128)], b: &[(u128, u128)]) -> Vec<(u128, u128)> {
     both
 }
 
-/// What lies outside of ranges that are ascending and apart from each other.
+/// The complement of ranges that are ascending and do not touch.
 fn complement(bits: Subfield, ranges: &[(u128, u128)]) -> Vec<(u128, u128)> {
     let last = low_bits(bits.width());
     let mut outside = Vec::with_capacity(ranges.len() + 1);
@@ -258,7 +259,8 @@ fn complement(bits: Subfield, ranges: &[(u128, u128)]) -> Vec<(u128, u128)> {
     outside
 }
 
-/// The simplest condition that says that a value lies in one of the ranges, which are ascending and apart from each other.
+/// The simplest condition for a value to be in one of the ranges, which are ascending and do not
+/// touch.
 pub(super) fn from_ranges(bits: Subfield, ranges: Vec<(u128, u128)>) -> Predicate {
     match ranges[..] {
         [] => return never(),
@@ -282,7 +284,7 @@ pub(super) fn from_ranges(bits: Subfield, ranges: Vec<(u128, u128)>) -> Predicat
     Predicate::InRanges { bits, ranges: ranges.into() }
 }
 
-/// The prefixes that together are the range: value and number of free bits at the end.
+/// The prefixes that make up a range: the value, and the number of free low bits.
 pub(super) fn prefixes((first, last): (u128, u128)) -> impl Iterator<Item = (u128, u8)> {
     let mut next = Some(first);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Tables of texts, and properties.
+//! Tests of expressions: tables of texts, and properties on random ones.
 
 mod language;
 mod oracle;
@@ -8,9 +8,9 @@ use super::*;
 use crate::token::{Constant, Format, TokenKind};
 use crate::{Scope, lexer::Lexer};
 
-/// A scope for tests: ports `eth0` (5), `eth1` (6), `group` (0x8001), of which `eth1` is on this host; address sets
-/// `$ten` (10.0.0.1 to 3), `$nets`, `$macs`, `$six`, `$empty`, and the 10,000 addresses of `$many` and `$more`; port
-/// groups `@pg` and `@empty`.
+/// A scope for tests. Ports: `eth0` (5), `eth1` (6, on this host), `group` (0x8001). Address sets:
+/// `$ten` (10.0.0.1 to 3), `$nets`, `$macs`, `$six`, `$empty`, and `$many` and `$more` with 10,000
+/// addresses each. Port groups: `@pg` and `@empty`.
 pub(super) struct Names {
     sets: Vec<(&'static str, Vec<Constant>)>,
     groups: Vec<(&'static str, Vec<String>)>,

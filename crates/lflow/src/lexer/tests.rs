@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// The tokens of a text, as the language writes them.
+/// The tokens of a text in canonical form.
 fn tokens(text: &str) -> String {
     let mut lexer = Lexer::new(text);
     let mut written = Vec::new();
@@ -11,7 +11,7 @@ fn tokens(text: &str) -> String {
     written.join(" ")
 }
 
-/// Texts that are written as they were read.
+/// Texts that are in canonical form already.
 const SAME: &[&str] = &[
     "foo bar baz quuxquuxquux _abcd_ a.b.c.d a123_.456",
     "$foo $bar $_abcd_ $a.b.c.d $a123_.456 @pg @_1 ^tmpl",

@@ -1,4 +1,4 @@
-//! [`FieldRef`]: a symbol or some bits of one, as actions and comparisons name it.
+//! [`FieldRef`]: a symbol or some bits of it, as actions and comparisons name it.
 
 use super::{Level, Meaning, Symbol, SymbolId, Writable};
 use crate::error::SyntaxError;
@@ -7,7 +7,7 @@ use crate::token::TokenKind;
 use flow::Subfield;
 use std::fmt;
 
-/// A symbol, or some bits of one.
+/// A symbol, or some bits of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FieldRef {
     symbol: SymbolId,
@@ -16,11 +16,11 @@ pub struct FieldRef {
 }
 
 impl FieldRef {
-    /// Parses a field or some bits of one, `ip4.src`, `eth.dst[40]`, `reg0[0..15]`, for an action.
+    /// Parses a field or some bits of it for an action: `ip4.src`, `eth.dst[40]`, `reg0[0..15]`.
     ///
     /// # Errors
     ///
-    /// There is no such field, it does not have those bits, or it is a predicate.
+    /// There is no such field, it does not have these bits, or it is a predicate.
     pub fn parse(lexer: &mut Lexer<'_>) -> Result<Self, SyntaxError> {
         let span = lexer.span();
         let field = Self::parse_symbol(lexer)?;
@@ -38,7 +38,7 @@ impl FieldRef {
         Self { symbol, first: 0, width: symbol.symbol().width }
     }
 
-    /// Whose bits these are.
+    /// The symbol.
     pub fn symbol(self) -> &'static Symbol {
         self.symbol.symbol()
     }
@@ -47,22 +47,23 @@ impl FieldRef {
         self.symbol
     }
 
-    /// The symbol's name.
+    /// The name of the symbol.
     pub fn name(self) -> &'static str {
         self.symbol().name
     }
 
-    /// Bits of the symbol.
+    /// The width of the symbol in bits.
     pub fn symbol_width(self) -> u8 {
         self.symbol().width
     }
 
-    /// True when the values are names of ports.
+    /// True for a symbol whose values are written as port names.
     pub fn is_text(self) -> bool {
         self.symbol().is_string()
     }
 
-    /// True when an action may write it, outside `ct_commit { ... }` or inside.
+    /// True when an action may write it. `in_ct_commit` says whether the action is inside
+    /// `ct_commit { ... }`.
     pub fn is_writable(self, in_ct_commit: bool) -> bool {
         match self.symbol().writable {
             Writable::Never => false,
@@ -72,12 +73,12 @@ impl FieldRef {
         }
     }
 
-    /// The lowest of the bits, within the symbol.
+    /// The index of the lowest bit within the symbol.
     pub const fn first(self) -> u8 {
         self.first
     }
 
-    /// How many bits; 0 for a name of a port.
+    /// The width in bits; 0 for a port name.
     pub const fn width(self) -> u8 {
         self.width
     }
@@ -87,7 +88,7 @@ impl FieldRef {
         self.width == self.symbol().width
     }
 
-    /// The bits of a key; `None` for a predicate and for what only actions know.
+    /// The bits of the flow key; `None` for a predicate and for a field that only actions know.
     pub fn bits(self) -> Option<Subfield> {
         match self.symbol().meaning {
             Meaning::Number(of) => Subfield::new(of.field(), of.first() + self.first, self.width),
@@ -95,7 +96,7 @@ impl FieldRef {
         }
     }
 
-    /// Parses a field, some bits of one, or a predicate.
+    /// Parses a field, some bits of it, or a predicate.
     pub(crate) fn parse_symbol(lexer: &mut Lexer<'_>) -> Result<Self, SyntaxError> {
         let symbol = match lexer.kind() {
             TokenKind::Identifier(name) => SymbolId::find(name),

@@ -1,11 +1,11 @@
-//! What is accepted, and how it is printed.
+//! Accepted texts and their canonical forms.
 
 use super::{parse_here, stage};
 use crate::actions::{MAX_NESTING, Stage, parse};
 use pipeline::Direction;
 
-/// Asserts that each text is accepted and printed as the text behind it, or as it is when that is empty, and that the printed
-/// text is parsed to the same actions.
+/// Asserts that each text is accepted and printed as the second text, or unchanged if that is
+/// empty, and that the printed text parses to the same actions.
 fn accepts(table: &[(&str, &str)]) {
     for &(input, canonical) in table {
         let actions = parse_here(input).unwrap_or_else(|error| panic!("{input}: {error}"));
@@ -96,7 +96,8 @@ fn packets_are_made_from_packets() {
         ("arp { };", "arp { drop; };"),
         ("nd_ns { nd.target = xxreg0; output; };", ""),
         (
-            "nd_na { eth.src = 12:34:56:78:9a:bc; inport = \"\"; /* Allow sending out inport. */ output; };",
+            "nd_na { eth.src = 12:34:56:78:9a:bc; inport = \"\"; /* Allow sending out inport. */ \
+             output; };",
             "nd_na { eth.src = 12:34:56:78:9a:bc; inport = \"\"; output; };",
         ),
         ("nd_na_router { nd.tll = xreg0[0..47]; output; };", ""),
@@ -203,12 +204,14 @@ fn connections_are_spoken_of() {
         ),
         ("commit_ecmp_nh(ipv6 = true, proto = udp);", ""),
         (
-            "commit_lb_aff(vip = \"172.16.0.123:8080\", backend = \"10.0.0.3:8080\", proto = tcp, timeout = 30);",
+            "commit_lb_aff(vip = \"172.16.0.123:8080\", backend = \"10.0.0.3:8080\", proto = tcp, \
+             timeout = 30);",
             "",
         ),
         ("commit_lb_aff(vip = \"172.16.0.123\", backend = \"10.0.0.3\", timeout = 30);", ""),
         (
-            "commit_lb_aff(vip = \"[::1]:8080\", backend = \"[::2]:8080\", proto = sctp, timeout = 30);",
+            "commit_lb_aff(vip = \"[::1]:8080\", backend = \"[::2]:8080\", proto = sctp, timeout \
+             = 30);",
             "",
         ),
         (
@@ -250,7 +253,8 @@ fn what_is_beside_the_packet_is_spoken_of() {
             "sample(probability=10,collector_set=0,obs_domain=0,obs_point=0);",
         ),
         (
-            "trigger_event(event = \"empty_lb_backends\", vip = \"10.0.0.1:80\", protocol = \"tcp\", load_balancer = \"12345678-abcd-9876-fedc-11119f8e7d6c\");",
+            "trigger_event(event = \"empty_lb_backends\", vip = \"10.0.0.1:80\", protocol = \
+             \"tcp\", load_balancer = \"12345678-abcd-9876-fedc-11119f8e7d6c\");",
             "",
         ),
         (
@@ -266,10 +270,13 @@ fn dialogues_have_options() {
         ("reg1[0] = put_dhcp_opts(offerip = 1.2.3.4, router = 10.0.0.1);", ""),
         (
             "reg0[15] = put_dhcp_opts(offerip=10.0.0.4,mtu=1400,dns_server={8.8.8.8,7.7.7.7},classless_static_route={30.0.0.0/24,10.0.0.4,0.0.0.0/0,10.0.0.1},ethernet_encap=1,tftp_server=\"host\");",
-            "reg0[15] = put_dhcp_opts(offerip = 10.0.0.4, mtu = 1400, dns_server = {8.8.8.8, 7.7.7.7}, classless_static_route = {30.0.0.0/24, 10.0.0.4, 0.0.0.0/0, 10.0.0.1}, ethernet_encap = 1, tftp_server = \"host\");",
+            "reg0[15] = put_dhcp_opts(offerip = 10.0.0.4, mtu = 1400, dns_server = {8.8.8.8, \
+             7.7.7.7}, classless_static_route = {30.0.0.0/24, 10.0.0.4, 0.0.0.0/0, 10.0.0.1}, \
+             ethernet_encap = 1, tftp_server = \"host\");",
         ),
         (
-            "reg0[15] = put_dhcp_opts(offerip = 10.0.0.4, tftp_server = 10.0.0.10, T1 = 5, domain_search_list = \"ovn.org,abc.com\");",
+            "reg0[15] = put_dhcp_opts(offerip = 10.0.0.4, tftp_server = 10.0.0.10, T1 = 5, \
+             domain_search_list = \"ovn.org,abc.com\");",
             "",
         ),
         ("reg0[15] = put_dhcp_opts(offerip = 10.0.0.4, domain_name = {\"a\"});", ""),
@@ -280,11 +287,13 @@ fn dialogues_have_options() {
             "reg1[0] = put_dhcpv6_opts(dns_server = {ae70::1, ae70::2});",
         ),
         (
-            "reg1[0] = put_nd_ra_opts(addr_mode = \"slaac\", mtu = 1500, router_preference = \"HIGH\", prefix = aef0::/64, slla = ae:01:02:03:04:05);",
+            "reg1[0] = put_nd_ra_opts(addr_mode = \"slaac\", mtu = 1500, router_preference = \
+             \"HIGH\", prefix = aef0::/64, slla = ae:01:02:03:04:05);",
             "",
         ),
         (
-            "reg1[0] = put_nd_ra_opts(addr_mode = \"dhcpv6_stateful\", slla = ae:01:02:03:04:10, rdnss = fd00::53, dnssl = \"ovn.org\", route_info = \"HIGH-fd77::/64\");",
+            "reg1[0] = put_nd_ra_opts(addr_mode = \"dhcpv6_stateful\", slla = ae:01:02:03:04:10, \
+             rdnss = fd00::53, dnssl = \"ovn.org\", route_info = \"HIGH-fd77::/64\");",
             "",
         ),
     ]);

@@ -1,4 +1,4 @@
-//! What the switch is told to do.
+//! The steps that actions compile to.
 
 use super::parse_here;
 use crate::actions::compile;

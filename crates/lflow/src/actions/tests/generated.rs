@@ -1,4 +1,4 @@
-//! Actions made up by a generator, and texts made of tokens.
+//! Properties of generated actions, and of texts made of random tokens.
 
 use super::{parse_here, stage};
 use crate::actions::{
@@ -224,7 +224,7 @@ fn action() -> impl Strategy<Value = Action> {
     })
 }
 
-/// Pieces of texts, well formed and not.
+/// Fragments of texts, valid and invalid.
 const PIECES: &[&str] = &[
     "next",
     "output",

@@ -1,8 +1,9 @@
-//! What is refused: with which words, and where.
+//! Rejected texts, with the error and its position.
 
 use super::parse_here;
 
-/// Asserts that each text is refused with the sentence behind it, and that the error points at the part that is last.
+/// Asserts that each text is rejected with the second text as error, and that the error points at
+/// the third.
 fn refuses(table: &[(&str, &str, &str)]) {
     for &(input, message, part) in table {
         match parse_here(input) {
@@ -369,7 +370,8 @@ fn connections_that_cannot_be_are_refused() {
             "\"[1.2.3.4]:80\"",
         ),
         (
-            "commit_lb_aff(vip = \"1.2.3.4:80\", backend = \"[::1]:80\", proto = tcp, timeout = 1);",
+            "commit_lb_aff(vip = \"1.2.3.4:80\", backend = \"[::1]:80\", proto = tcp, timeout = \
+             1);",
             "Addresses of vip and backend are of two families.",
             "\"[::1]:80\"",
         ),

@@ -1,4 +1,4 @@
-//! Which texts are expressions, and what they are in canonical form.
+//! Which texts are expressions, and their canonical forms.
 
 use super::*;
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ const REWRITTEN: &[(&str, &str)] = &[
     ("ip6.src == ::1", "ip6.src == 0x1"),
     ("eth.src == 00:00:00:00:00:0F", "eth.src == 0xf"),
     ("reg0 == 0x00000000000000000000000000000000000000001", "reg0 == 0x1"),
-    // As in OVN, only the bits of the whole field limit a constant.
+    // Like in OVN, only the width of the whole field limits a constant.
     ("vlan.vid[0..3] == 0x25", "vlan.vid[0..3] == 0x5"),
     ("!1", "0"),
     ("!(0)", "1"),
@@ -102,7 +102,8 @@ const REWRITTEN: &[(&str, &str)] = &[
     ("ip4 // a comment\n && /* and */ tcp", "ip4 && tcp"),
 ];
 
-/// Texts that are not expressions; the part that the error points at is between `>` and `<`.
+/// Texts that are not expressions, and their errors. `>` and `<` mark the part that the error
+/// points at.
 const WRONG: &[(&str, &str)] = &[
     (">><<", "Syntax error at end of input expecting constant."),
     ("ip4.src == >>\"eth0\"<<", "Integer field ip4.src is not compatible with string constant."),
@@ -119,23 +120,28 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         ">>inport != \"eth0\"<<",
-        "Nominal field inport may only be tested for equality (taking enclosing `!' operators into account).",
+        "Nominal field inport may only be tested for equality (taking enclosing `!' operators \
+         into account).",
     ),
     (
         "!(>>inport == \"eth0\"<<)",
-        "Nominal field inport may only be tested for equality (taking enclosing `!' operators into account).",
+        "Nominal field inport may only be tested for equality (taking enclosing `!' operators \
+         into account).",
     ),
     (
         "reg0 == 1 && >>0x800 != eth.type<<",
-        "Nominal field eth.type may only be tested for equality (taking enclosing `!' operators into account).",
+        "Nominal field eth.type may only be tested for equality (taking enclosing `!' operators \
+         into account).",
     ),
     (
         ">>ip == 0<<",
-        "Nominal predicate ip may only be tested positively, e.g. `ip' or `ip == 1' but not `!ip' or `ip == 0'.",
+        "Nominal predicate ip may only be tested positively, e.g. `ip' or `ip == 1' but not `!ip' \
+         or `ip == 0'.",
     ),
     (
         "!>>ip<<",
-        "Nominal predicate ip may only be tested positively, e.g. `ip' or `ip == 1' but not `!ip' or `ip == 0'.",
+        "Nominal predicate ip may only be tested positively, e.g. `ip' or `ip == 1' but not `!ip' \
+         or `ip == 0'.",
     ),
     ("123 == >>123<<", "Syntax error at `123' expecting field name."),
     (">>xyzzy<< == 1", "Syntax error at `xyzzy' expecting field name."),
@@ -175,18 +181,22 @@ const WRONG: &[(&str, &str)] = &[
     ("tcp || udp >>&&<< ip4", "&& and || must be parenthesized when used together."),
     (
         "eth.src > >>00:00:00:00:11:11/00:00:00:00:ff:ff<<",
-        "Only == and != operators may be used with masked constants.  Consider using subfields instead (e.g. eth.src[0..15] > 0x1111 in place of eth.src > 00:00:00:00:11:11/00:00:00:00:ff:ff).",
+        "Only == and != operators may be used with masked constants.  Consider using subfields \
+         instead (e.g. eth.src[0..15] > 0x1111 in place of eth.src > \
+         00:00:00:00:11:11/00:00:00:00:ff:ff).",
     ),
     ("ip4.src == >>::1<<", "128-bit constant is not compatible with 32-bit field ip4.src."),
     ("tcp.dst == {80, >>65536<<}", "17-bit constant is not compatible with 16-bit field tcp.dst."),
     ("tcp.dst == >>0/0x10000<<", "17-bit constant is not compatible with 16-bit field tcp.dst."),
     (
         "1 == reg0 >>==<< 2",
-        "Range expressions must have the form `x < field < y' or `x > field > y', with each `<' optionally replaced by `<=' or `>' by `>=').",
+        "Range expressions must have the form `x < field < y' or `x > field > y', with each `<' \
+         optionally replaced by `<=' or `>' by `>=').",
     ),
     (
         "1 < reg0 >>><< 2",
-        "Range expressions must have the form `x < field < y' or `x > field > y', with each `<' optionally replaced by `<=' or `>' by `>=').",
+        "Range expressions must have the form `x < field < y' or `x > field > y', with each `<' \
+         optionally replaced by `<=' or `>' by `>=').",
     ),
     ("eth.dst[40] >>x<<", "Syntax error at `x' expecting end of input."),
     ("ip4 >>&<< tcp", "`&' is only valid as part of `&&'."),
@@ -214,7 +224,7 @@ fn texts_are_printed_in_canonical_form() {
 #[test]
 fn errors_point_at_the_token() {
     for (marked, message) in WRONG {
-        // `>>` also begins what is wrong with `>`.
+        // The marked part may begin with `>` itself.
         let start = marked.find(">>").unwrap();
         let end = marked.rfind("<<").unwrap() - 2;
         let text =
@@ -276,7 +286,8 @@ fn conditions_are_joined_flat() {
 
 const MICROFLOWS: &[(&str, &str)] = &[
     (
-        "inport == \"eth0\" && eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1 && tcp.dst == 80",
+        "inport == \"eth0\" && eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1 && tcp.dst == \
+         80",
         "{reg14=0x5, eth_dst=0x2, eth_type=0x800, ip4_src=0xa000001, ip_proto=0x6, tp_dst=0x50}",
     ),
     ("ip4 && tcp.src[1..15] == 0x28", "{eth_type=0x800, ip_proto=0x6, tp_src=0x50}"),
@@ -289,7 +300,8 @@ const MICROFLOWS: &[(&str, &str)] = &[
     ),
     (
         "nd_ns && nd.target == fe80::1",
-        "{eth_type=0x86dd, ip_proto=0x3a, ip_ttl=0xff, icmp_type=0x87, nd_target=0xfe800000000000000000000000000001}",
+        "{eth_type=0x86dd, ip_proto=0x3a, ip_ttl=0xff, icmp_type=0x87, \
+         nd_target=0xfe800000000000000000000000000001}",
     ),
     ("ip4 && ip.later_frag && ip.is_frag", "{eth_type=0x800, ip_frag=0x3}"),
     ("arp.op == 1 && is_chassis_resident(\"eth1\")", "{eth_type=0x806, arp_op=0x1}"),
@@ -325,7 +337,7 @@ fn microflows_say_which_value_each_field_has() {
     assert_eq!(error.span, 17..26);
 }
 
-/// Pieces of the language in any order.
+/// Random sequences of fragments of the language.
 fn soup() -> impl Strategy<Value = String> {
     let pieces = [
         "ip4",

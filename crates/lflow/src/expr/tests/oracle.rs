@@ -1,4 +1,4 @@
-//! Compiled expressions beside an evaluator that takes the language by its word.
+//! Compares compiled expressions with a naive evaluator.
 
 use super::*;
 use crate::symbol::{Meaning, SymbolId};
@@ -6,7 +6,7 @@ use flow::{Field, FlowKey, FlowMask};
 use pipeline::PlainRecorder;
 use proptest::prelude::*;
 
-/// Whether a packet meets a condition: each comparison, and what its field presupposes, one after another.
+/// Naive evaluation: tests each comparison and the prerequisites of its field in turn.
 fn holds(node: &Node, key: &FlowKey, names: &Names) -> bool {
     let presupposed = |symbol: SymbolId| match symbol.symbol().prerequisite {
         "" => true,
@@ -56,7 +56,7 @@ fn number_holds(test: &NumberTest, key: &FlowKey, names: &Names) -> bool {
     }
 }
 
-/// Whether a packet meets a compiled condition, and what had to be read of it to know.
+/// Evaluates a compiled condition.
 fn compiled_holds(compiled: &Compiled, key: &FlowKey) -> bool {
     let mut read = FlowMask::default();
     compiled.rows.iter().any(|row| row.matches(key))
@@ -66,7 +66,7 @@ fn compiled_holds(compiled: &Compiled, key: &FlowKey) -> bool {
             .is_none_or(|residual| residual.holds(&mut PlainRecorder { key, read: &mut read }))
 }
 
-/// Comparisons that may stand behind `!`.
+/// Comparisons that may be negated.
 fn comparison() -> impl Strategy<Value = String> {
     let field = prop::sample::select(vec![
         "ip4.src",
@@ -112,7 +112,7 @@ fn comparison() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Comparisons that may not.
+/// Comparisons that may not be negated.
 fn nominal() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => prop::sample::select(vec![
@@ -146,7 +146,7 @@ fn expression() -> impl Strategy<Value = String> {
     })
 }
 
-/// Keys whose fields often have the values that expressions speak of.
+/// Keys whose fields often have values that occur in expressions.
 fn key() -> impl Strategy<Value = FlowKey> {
     let small = || prop_oneof![3 => 0u128..4, 1 => any::<u128>()];
     let of = |values: &[u128]| prop::sample::select(values.to_vec());
@@ -200,7 +200,7 @@ proptest! {
         prop_assert!(compiled.rows.len() <= 1024, "{} rows", compiled.rows.len());
         for key in keys {
             prop_assert_eq!(compiled_holds(&compiled, &key), holds(&expr.0, &key, &names), "{} {:?} {:?}", text, key, compiled);
-            // The same packet, as a row wants it.
+            // A packet that matches a row.
             if !compiled.rows.is_empty() {
                 let row = pick.get(&compiled.rows);
                 let mut key = key;

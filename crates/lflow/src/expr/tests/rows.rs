@@ -1,9 +1,9 @@
-//! Which rows and which residual come of an expression.
+//! The rows and residual predicates of expressions.
 
 use super::*;
 use std::time::{Duration, Instant};
 
-/// The rows of a text, one a line, and its residual.
+/// The rows of an expression, one per line, and its residual.
 fn compiled(text: &str) -> String {
     let expr = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     let compiled = compile(&expr, &Names::default());
@@ -108,7 +108,8 @@ const ROWS: &[(&str, &[&str])] = &[
         "ip4.src != {1.2.3.4, 1.2.3.9}",
         &[
             "{eth_type=0x800}",
-            "and Not(OneOf { bits: Subfield { field: Ip4Src, first: 0, width: 32 }, values: [16909060, 16909065] })",
+            "and Not(OneOf { bits: Subfield { field: Ip4Src, first: 0, width: 32 }, values: \
+             [16909060, 16909065] })",
         ],
     ),
     (
@@ -130,7 +131,7 @@ fn conditions_become_rows() {
     }
 }
 
-/// Rows, and whether there is a residual, and how long it took.
+/// The number of rows, whether there is a residual, and the compile time.
 fn sizes(text: &str) -> (usize, bool, Duration) {
     let begun = Instant::now();
     let expr = parse(text).unwrap_or_else(|error| panic!("{error}"));
@@ -138,7 +139,7 @@ fn sizes(text: &str) -> (usize, bool, Duration) {
     (compiled.rows.len(), compiled.residual.is_some(), begun.elapsed())
 }
 
-/// Bounds on time are a hundred times what it takes: a test of the kind of growth, not of speed.
+/// A hundred times the usual time: this catches a wrong order of growth, not slowness.
 const LONG: Duration = Duration::from_secs(2);
 
 #[test]
