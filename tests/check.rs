@@ -1,4 +1,4 @@
-//! `weft check` and `weft flows`, as a user calls them.
+//! Tests of `weft check`, and of `weft flows` for network files.
 
 use serde_json::{Value, json};
 use std::io::Write;
@@ -8,7 +8,7 @@ const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const ROUTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/routed.toml");
 const OVN_LIST: &str = include_str!("data/lflow-list.txt");
 
-/// Exit code, standard output and standard error.
+/// Runs weft with `input` on standard input. Returns exit code, standard output and standard error.
 fn weft(args: &[&str], input: &str) -> (i32, String, String) {
     let mut child = Command::new(WEFT)
         .args(args)
@@ -18,11 +18,11 @@ fn weft(args: &[&str], input: &str) -> (i32, String, String) {
         .spawn()
         .expect("weft starts");
     let mut stdin = child.stdin.take().expect("there is a pipe");
-    // Written beside: a full pipe would wait for its reader.
+    // Written by another thread: writing to a full pipe blocks.
     let input = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("weft ends");
-    // A program that refuses its arguments does not read.
+    // Fails if the program exits without reading, because of wrong arguments.
     let _ = writer.join().expect("the writer does not panic");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
@@ -55,7 +55,7 @@ fn lines_are_printed_in_canonical_form() {
 }
 
 #[test]
-fn faults_are_shown_where_they_are() {
+fn errors_point_at_their_position() {
     let table = [
         (
             "--expr",
@@ -120,7 +120,7 @@ fn json_has_an_object_for_each_line() {
 }
 
 #[test]
-fn file_that_cannot_be_read_is_bad_input() {
+fn unreadable_file_is_an_input_error() {
     let (code, _, errors) = weft(&["check", "--expr", "/nonexistent"], "");
     assert_eq!(
         (code, errors.starts_with("weft: cannot read /nonexistent: ")),
@@ -132,9 +132,9 @@ fn file_that_cannot_be_read_is_bad_input() {
     }
 }
 
-/// What ovn-northd has written is right, and its canonical form is a list again.
+/// The flows of ovn-northd are valid, and so is their canonical form.
 #[test]
-fn list_of_ovn_is_read_and_fed_back() {
+fn flow_list_of_ovn_survives_a_second_check() {
     let (code, canonical, errors) = weft(&["check", "--flows", "-"], OVN_LIST);
     assert_eq!((code, errors.as_str()), (0, ""));
     assert_eq!(canonical.lines().count(), OVN_LIST.lines().count());
@@ -143,7 +143,7 @@ fn list_of_ovn_is_read_and_fed_back() {
 }
 
 #[test]
-fn flows_of_a_network_are_in_the_language() {
+fn flows_of_a_network_file_are_valid() {
     let (code, list, _) = weft(&["flows", "--logical", ROUTED], "");
     assert_eq!(code, 0);
     let (code, canonical, errors) = weft(&["check", "--flows", "-"], &list);
@@ -155,7 +155,7 @@ fn flows_of_a_network_are_in_the_language() {
 }
 
 #[test]
-fn flows_of_one_datapath_are_told_by_name_and_as_json() {
+fn flows_of_one_datapath_are_listed_by_name_and_as_json() {
     let (code, list, _) = weft(&["flows", "--logical", ROUTED, "--datapath", "db"], "");
     assert_eq!(code, 0);
     assert!(list.starts_with("Datapath: \"db\""), "{list}");

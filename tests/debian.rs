@@ -1,8 +1,9 @@
-//! Under the kernel of Debian 12 in an emulated machine: older than the kernels of most hosts that this is developed on, without tcx, so
-//! that programs are attached by clsact, and with modules to meet that other kernels may lack: Geneve, GRE, Open vSwitch's.
+//! Tests in an emulated machine with the kernel of Debian 12. That kernel has no tcx, so programs
+//! are attached with clsact. It has modules for Geneve, GRE and Open vSwitch, which other kernels
+//! may lack.
 //!
-//! The tests that are ignored run in the machine; the others boot it and have it run them. Its clock counts instructions: what is waited
-//! for there does not depend on how busy this host is.
+//! The ignored tests run inside the machine; the other tests boot it and run them. The clock of the
+//! machine counts instructions, so timeouts there do not depend on the load of this host.
 
 mod doctor;
 
@@ -16,15 +17,15 @@ use testkit::host::TestHost;
 use testkit::vm::{Extra, Vm};
 use testkit::{report, require_program, require_vm};
 
-/// Bytes of a stream, which are several super-packets.
+/// Length of a stream in bytes: several super-packets.
 const LEN: usize = 1 << 20;
 
-/// What hosts made of namespaces and the kernel datapath need.
+/// Modules for the namespaces of a lab and for the kernel datapath.
 const SWITCH: &[&str] = &["veth", "tun", "sch_ingress", "cls_bpf"];
-/// Tunnel devices.
+/// Modules of tunnel devices.
 const TUNNELS: &[&str] =
     &["bridge", "udp_tunnel", "ip6_udp_tunnel", "vxlan", "geneve", "ip_tunnel", "gre", "ip_gre"];
-/// Those that track connections.
+/// Modules for connection tracking.
 const CONNTRACK: &[&str] = &[
     "crc32c_generic",
     "libcrc32c",
@@ -34,7 +35,7 @@ const CONNTRACK: &[&str] = &[
     "nfnetlink",
     "nf_conntrack_netlink",
 ];
-/// Open vSwitch's.
+/// Modules of Open vSwitch.
 const OVS: &[&str] = &[
     "crc32c_generic",
     "libcrc32c",
@@ -55,7 +56,8 @@ const OVS_PROGRAMS: [&str; 6] =
     ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"];
 const OVS_SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// Runs some of the ignored tests in a machine with these modules; what they tell of peers goes into the report of this run.
+/// Runs ignored tests in a machine with these modules. Copies the peers that they name into the
+/// report of this run.
 fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], files: &[&str]) {
     let host = TestHost::new("debian");
     let this = std::env::current_exe().expect("this program has a path");
@@ -71,14 +73,14 @@ fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], 
     println!("Linux {release}{printed}");
     let passed = printed.contains(&format!("{} passed", tests.len()));
     assert!(code == 0 && passed, "one of {names} failed under Linux {release}");
-    // The first line of a test begins with what the harness says.
+    // The test harness writes the name of the test before its first line.
     for line in printed.lines().filter_map(|line| line.split_once("PEER ").map(|(_, line)| line)) {
         let (name, what) = line.split_once(": ").expect("a peer and what was exchanged");
         report::peer(name, &format!("{what}; Linux {}", release.trim()));
     }
 }
 
-/// Packets that programs have not served, but handed over to the threads of the host's one daemon.
+/// Packets that the programs passed to the threads of the only daemon of the host (punts).
 fn handed_over(host: &Host) -> u64 {
     let links = host.netns.netlink().links().expect("the links of the host");
     let device = links.iter().find(|link| link.name.starts_with("weft-up"));
@@ -96,13 +98,14 @@ fn programs_forward_and_the_doctor_is_right_under_debians_kernel() {
     in_the_machine(&tests, CONNTRACK, &[], &[]);
 }
 
-/// Between two hosts with the kernel datapath. What a super-packet of the wire holds is not counted, so there are few packets.
+/// Two hosts with the kernel datapath. A super-packet counts once, so the numbers of packets are
+/// small.
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
 fn programs_forward() {
     for (tunnel, family) in [("vxlan", 4), ("vxlan", 6)] {
         let what = format!("{tunnel} over IPv{family}");
-        // No datapath is asked for: this kernel gets the kernel's.
+        // No datapath is requested, and this kernel supports the kernel datapath.
         let lab = Lab::new(Setup::new(tunnel).family(family).mtu(MTU).guests(2, 1));
         let daemons = lab.start_both();
         for daemon in &daemons {
@@ -111,7 +114,7 @@ fn programs_forward() {
         }
         let drops = daemons.each_ref().map(Daemon::drops);
         guests_exchange(&lab, LEN);
-        // Fragments and the like are handed over, and what follows them in their megaflow for one second.
+        // Programs punt fragments, and then all packets of the same megaflow for one second.
         std::thread::sleep(Duration::from_millis(1500));
         let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
             .map(|(host, daemon)| {
@@ -125,11 +128,12 @@ fn programs_forward() {
                 all.saturating_sub(handed)
             })
             .collect();
-        // Over IPv6 every segment needs an outer UDP checksum, and no program can ask for those of super-packets: h1's are handed over.
+        // Over IPv6 every segment needs an outer UDP checksum. Programs cannot request those for
+        // super-packets, so the super-packets of h1 are punted.
         let first = usize::from(family == 6);
         let few = served[first..].iter().any(|&served| served <= 10);
         assert!(!few, "{what}: programs served {served:?}");
-        // Between guests of one host there is no tunnel.
+        // Traffic between guests of one host uses no tunnel.
         traffic::tcp(&lab.guests[0], &lab.guests[1], 6, LEN);
         assert_eq!(daemons.each_ref().map(Daemon::drops), drops, "{what}: something was dropped");
         daemons.into_iter().for_each(Daemon::stop);
@@ -181,7 +185,7 @@ fn guests_talk_when_the_peer_is_ovs_with_its_kernel_module() {
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
 fn guests_talk_when_the_peer_is_ovs() {
-    // Open vSwitch 3.1 believes that a machine has no processor until it has been up for ten seconds.
+    // Open vSwitch 3.1 detects the processors of a machine only ten seconds after its boot.
     std::thread::sleep(Duration::from_secs(12));
     let plain = Tunnel {
         kind: "",
@@ -189,8 +193,8 @@ fn guests_talk_when_the_peer_is_ovs() {
         logical_ports: false,
         datapath: Datapath::Kernel,
     };
-    // With GRE it sends checksums and drops what has any (ip_tunnel_rcv() takes the device that Open vSwitch makes for one without):
-    // ours has none.
+    // With GRE, it sends checksums but drops packets that have one: ip_tunnel_rcv() uses the device
+    // of Open vSwitch, which has no checksum flag. weft sends none here.
     for (kind, family) in [("geneve", 4), ("geneve", 6), ("vxlan", 4), ("vxlan", 6), ("gre", 4)] {
         let setup = Setup::new(kind).family(family).mtu(MTU).datapath(Datapath::Kernel);
         let lab = Lab::new(setup);

@@ -1,8 +1,8 @@
-//! tshark reads what two hosts of weft put on the wire between them, in all six tunnel types.
+//! tshark dissects the packets between two hosts of weft, for every tunnel type.
 //!
-//! Two captures are made of each type. With the offloads of the wire's ends on, super-packets cross whole; the lengths
-//! and checksums that a NIC would complete are not judged then, everything else is. With them off, every frame is what
-//! a wire would carry, and every checksum, outer and inner, must be right.
+//! Each test makes two captures. With the offloads of the uplinks on, super-packets cross whole,
+//! and the test ignores the lengths and checksums that a NIC would complete. With the offloads off,
+//! every frame is complete, and every outer and inner checksum must be right.
 
 use crate::common::{Daemon, Datapath, Guest, INNER_VLAN, Lab, Setup, VLAN, VNI, traffic};
 use crate::peers::capture::{Capture, dissect};
@@ -12,23 +12,24 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use testkit::{report, require_program, require_root};
 
-/// Bytes each way: several super-packets.
+/// Length of a TCP stream in each direction: several super-packets.
 const TRANSFER_LEN: usize = 300_000;
-/// The longest frame on a wire with an MTU of 1500, without the frame check sequence.
+/// The longest frame with an MTU of 1500, without the frame check sequence.
 const WIRE_FRAME_LEN: usize = 1514;
 /// The limited broadcast address of the guests' network.
 const BROADCAST: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 255);
-/// The multicast group "every port of the switch".
+/// The multicast group of all ports of a switch.
 const FLOOD: u16 = 0x8000;
 
-/// Severities of tshark's marks: PI_WARN and PI_ERROR, the two highest.
+/// The two highest severities of expert information in tshark: PI_WARN and PI_ERROR.
 const WARNING: u32 = 0x0060_0000;
 const ERROR: u32 = 0x0080_0000;
-/// The group of marks about the course of a TCP connection (PI_SEQUENCE): lost, repeated and reordered segments, full
-/// windows. They are about what the guests' kernels and the load of the machine do, not about what a frame is.
+/// The group of expert information about TCP sequence numbers (PI_SEQUENCE): lost, retransmitted
+/// and reordered segments, full windows. It depends on the kernels of the guests and the load of
+/// the machine, not on the format of a frame.
 const TCP_COURSE: u32 = 0x0200_0000;
 
-/// Reads STT before TCP gets a chance; tshark does not by itself, because both are IP protocol 6.
+/// Tries STT before TCP. By default tshark does not, because both are IP protocol 6.
 const STT_FIRST: &[&str] = &[
     "-o",
     "ip.try_heuristic_first:TRUE",
@@ -37,7 +38,7 @@ const STT_FIRST: &[&str] = &[
     "--enable-heuristic",
     "stt_ip",
 ];
-/// Verifies checksums, which tshark leaves to the NIC by default.
+/// Enables checksum verification, which is off by default.
 const VERIFY: &[&str] = &[
     "-o",
     "ip.check_checksum:TRUE",
@@ -46,7 +47,7 @@ const VERIFY: &[&str] = &[
     "-o",
     "tcp.check_checksum:TRUE",
 ];
-/// What came of it, and the value "Good".
+/// The result of the verification, and its value "Good".
 const CHECKSUM_STATUS: &[&str] = &[
     "ip.checksum.status",
     "udp.checksum.status",
@@ -56,24 +57,24 @@ const CHECKSUM_STATUS: &[&str] = &[
     "gre.checksum.status",
 ];
 const GOOD: &str = "1";
-/// Hosts may choose to do without, see `tests/commands/chosen.rs`.
+/// Hosts may send without checksums, see `tests/commands/chosen.rs`.
 const CHECKSUM: &str = "checksum = true";
 /// The value "Not present".
 const NOT_PRESENT: &str = "3";
 
-/// The name of a field, and its text for an ingress and an egress port.
+/// The name of a field and the function that formats its ingress and egress port.
 type PortsField = (&'static str, fn(u16, u16) -> String);
 
-/// What frames in a tunnel must show.
+/// The expected dissection of tunnelled frames.
 struct Tunnel {
     setup: Setup,
-    /// The layers in front of the inner network packet, as `frame.protocols` lists them.
+    /// The layers before the inner network packet, as in `frame.protocols`.
     layers: &'static str,
-    /// Fields whose first value, that of the outermost header, is given.
+    /// Fields of the outermost header and their values.
     outer: Vec<(&'static str, String)>,
-    /// Fields that occur once, with the value given.
+    /// Fields that occur once, and their values.
     once: Vec<(&'static str, String)>,
-    /// The field that names the logical ports.
+    /// The field with the logical ports.
     ports: Option<PortsField>,
     is_stt: bool,
 }
@@ -120,7 +121,8 @@ impl Tunnel {
         Self { ports: Some((name, value)), ..self }
     }
 
-    /// Captures traffic with and without offloads, and judges both. `what` is for the report.
+    /// Captures traffic with and without offloads and checks both. `what` names the test in the
+    /// report.
     fn dissects(&self, what: &str) {
         let lab = Lab::new(self.setup.clone());
         let daemons = lab.start_both();
@@ -131,7 +133,7 @@ impl Tunnel {
         daemons.into_iter().for_each(Daemon::stop);
 
         self.check_frames(&whole, &[], &lab.guests);
-        // In STT the inner transport checksum is partial by design, and completed by the receiver.
+        // In STT the inner transport checksum is partial by design; the receiver completes it.
         let verify = if self.is_stt { &VERIFY[..2] } else { VERIFY };
         self.check_frames(&wire, verify, &lab.guests);
         let longest = longest_frame(&wire);
@@ -144,14 +146,14 @@ impl Tunnel {
         report::peer("tshark", &format!("{what}; {by} datapath"));
     }
 
-    /// Whether outer UDP checksums may be zero: no program can ask for those of the segments of a super-packet, and over IPv4
-    /// they need not be there (RFC 7348 section 5, RFC 8926 section 3.3).
+    /// Whether outer UDP checksums may be zero. Programs cannot request those of the segments of a
+    /// super-packet, and over IPv4 they are optional (RFC 7348 section 5, RFC 8926 section 3.3).
     fn may_lack_checksums(&self, datapath: &str) -> bool {
         let is_udp = self.layers.starts_with("eth:ethertype:ip:udp:");
         is_udp && datapath == Datapath::Kernel.name()
     }
 
-    /// Layers, marks and fields of all frames.
+    /// Checks the layers, expert information and fields of all frames.
     fn check_frames(&self, file: &Path, options: &[&str], guests: &[Guest]) {
         let first: &[&str] = if self.is_stt { STT_FIRST } else { &[] };
         let mut names = Marks::FIELDS.to_vec();
@@ -174,7 +176,7 @@ impl Tunnel {
             }
             let Some(inner) = inner.strip_prefix(if self.is_stt { "eth:ethertype:" } else { "" })
             else {
-                // tshark shows what is in an STT frame with its last segment.
+                // tshark dissects the content of an STT frame at its last segment.
                 assert_eq!(inner, "data", "{marks}");
                 continue;
             };
@@ -196,7 +198,7 @@ impl Tunnel {
     }
 }
 
-/// What the hosts themselves say on their wire: ARP, neighbour discovery, group membership.
+/// Packets of the hosts themselves: ARP, neighbour discovery, group membership.
 fn is_from_a_host(protocols: &str) -> bool {
     matches!(
         protocols,
@@ -206,11 +208,11 @@ fn is_from_a_host(protocols: &str) -> bool {
     )
 }
 
-/// tshark's opinion of a frame.
+/// The dissection of a frame by tshark.
 struct Marks<'a>(&'a [Vec<String>]);
 
-/// What tshark says of a TCP checksum of zero that was sent as its other form. Linux does that where it completes a checksum
-/// in the place of a NIC (`skb_checksum_help`), once in 65,535 segments.
+/// The message of tshark for a TCP checksum of zero that is sent as 0xffff. Linux does this when it
+/// completes a checksum instead of a NIC (`skb_checksum_help`), once in 65,535 segments.
 const ZERO_AS_ALL_ONES: &str = "TCP Checksum 0xffff instead of 0x0000";
 
 impl Marks<'_> {
@@ -230,7 +232,7 @@ impl Marks<'_> {
         self.0[1].first().expect("every frame has protocols")
     }
 
-    /// Neither malformed nor marked as an error or a warning, except for what is not about the frame.
+    /// Checks that the frame is not malformed and has no error or warning about its format.
     fn check(&self) {
         assert!(self.0[2].is_empty(), "{self} is malformed: {:?}", self.0[5]);
         let number = |text: &String| text.parse::<u32>().expect("tshark prints numbers");
@@ -245,9 +247,9 @@ impl Marks<'_> {
         }
     }
 
-    /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of a segment when it looks for the last one
-    /// of an STT frame, so it takes the last but one for the last when fewer than 20 bytes follow. It then reads a frame
-    /// without its end, and says so; that nothing is missing is shown by [`segments_make_up_their_frames`].
+    /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of an STT segment. If
+    /// fewer than 20 bytes follow, it takes a segment for the last one and reports an incomplete
+    /// frame. [`segments_make_up_their_frames`] checks that no bytes are missing.
     fn is_misread_end(&self) -> bool {
         let number = |column: usize| self.0[column].first().and_then(|text| text.parse().ok());
         let (Some(len), Some(offset), Some(frame_len)) = (number(6), number(7), number(8)) else {
@@ -264,7 +266,7 @@ impl std::fmt::Display for Marks<'_> {
     }
 }
 
-/// Pings, streams and datagrams to everybody, captured at the wire's end of `h1`.
+/// Sends pings, streams and broadcast datagrams, and captures them on the uplink of `h1`.
 fn capture(lab: &Lab, name: &str) -> PathBuf {
     let capture = Capture::start(&lab.hosts[0], lab.dir.path(), name);
     let (a, b) = lab.ends();
@@ -280,12 +282,12 @@ fn capture(lab: &Lab, name: &str) -> PathBuf {
     capture.stop()
 }
 
-/// Makes the guest ask for its neighbours again.
+/// Makes the guest resolve its neighbours again.
 fn forget_neighbours(guest: &Guest) {
     let netlink = guest.netns.netlink();
     let index = netlink.index_of(crate::common::GUEST_DEVICE).expect("a guest has a device");
     for neighbour in netlink.neighbours(Some(index)).expect("neighbours can be listed") {
-        // One that the kernel has just dropped itself is gone, too.
+        // Fails if the kernel has just dropped the entry itself.
         let _ = netlink.delete_neighbour(index, neighbour.ip);
     }
 }
@@ -297,10 +299,11 @@ fn send_to_everybody(guest: &Guest) {
     socket.send_to(b"to whom it may concern", (BROADCAST, 9)).expect("a datagram is sent");
 }
 
-/// Every checksum that there is is right; `may_lack` those of outer UDP headers in front of TCP segments, and no others.
+/// Checks that every checksum is right. With `may_lack`, the outer UDP checksums of TCP segments
+/// may be zero.
 fn every_checksum_is_good(file: &Path, may_lack: bool) {
-    // STT is read as the TCP that it is shaped like: tshark 4.0 compares STT's checksum with the sum over everything
-    // including it, which is zero.
+    // STT is dissected as TCP here: tshark 4.0 compares the checksum of STT with the sum over all
+    // bytes including the checksum, which is zero.
     let fields = [&["frame.number", "frame.protocols"], CHECKSUM_STATUS].concat();
     for row in dissect(file, VERIFY, "", &fields) {
         let (frame, statuses) = row.split_at(2);
@@ -321,12 +324,12 @@ fn longest_frame(file: &Path) -> usize {
     lengths.max().expect("the capture has frames")
 }
 
-/// Bytes in front of the payload of an STT segment: Ethernet, IP and TCP-shaped header.
+/// Length of the headers of an STT segment: Ethernet, IP and TCP-shaped header.
 fn stt_headers_len(protocols: &str) -> usize {
     if protocols.starts_with("eth:ethertype:ipv6:") { 14 + 40 + 20 } else { 14 + 20 + 20 }
 }
 
-/// Offset and length of each segment of an STT frame, and the length of the frame.
+/// The offset and length of each segment of an STT frame, and the length of the frame.
 type SttFrame = (Vec<(usize, usize)>, usize);
 
 /// The STT frames of a capture by sender and packet ID.
@@ -345,7 +348,7 @@ fn stt_frames(file: &Path) -> BTreeMap<[String; 2], SttFrame> {
     frames
 }
 
-/// Every frame is there from its first byte to its last, no byte twice.
+/// Checks that the segments contain every byte of their frame exactly once.
 fn segments_make_up_their_frames(file: &Path) {
     let frames = stt_frames(file);
     let in_pieces = frames.values().filter(|(segments, _)| segments.len() > 1).count();
@@ -360,7 +363,7 @@ fn segments_make_up_their_frames(file: &Path) {
     }
 }
 
-/// Frames are in one piece, however long.
+/// Checks that frames are not segmented.
 fn super_segments_are_whole(file: &Path) {
     let frames = stt_frames(file);
     let longest = frames.values().map(|(_, len)| *len).max();
@@ -370,7 +373,7 @@ fn super_segments_are_whole(file: &Path) {
     }
 }
 
-/// A test with tcpdump and tshark.
+/// Defines a test with tcpdump and tshark.
 macro_rules! require_tshark {
     () => {
         require_root!();
@@ -407,7 +410,7 @@ fn frames_dissect_when_the_tunnel_is_geneve() {
         Tunnel::over("geneve", family, GENEVE)
             .options(CHECKSUM)
             .outer("udp.dstport", 6081)
-            // C: a critical option is present.
+            // The C flag: a critical option is present.
             .once("geneve.flags", "0x40")
             .once("geneve.proto_type", "0x6558")
             .once("geneve.vni", format!("{VNI:#08x}"))
@@ -457,12 +460,12 @@ fn frames_dissect_when_the_tunnel_is_stt() {
 }
 
 #[test]
-fn outer_ttl_is_that_of_the_guest_s_packet_when_it_is_to_be_inherited() {
+fn outer_ttl_is_copied_from_the_inner_packet_when_it_is_inherited() {
     require_tshark!();
     for (tunnel, family) in ["vxlan", "geneve", "gre", "stt"].map(|t| [(t, 4), (t, 6)]).concat() {
         let lab = Lab::new(Setup::new(tunnel).family(family).options("ttl = \"inherit\""));
         for guest in &lab.guests {
-            // Of interfaces to come.
+            // Applies to interfaces created later.
             for (name, ttl) in
                 [("net/ipv4/ip_default_ttl", "77"), ("net/ipv6/conf/default/hop_limit", "78")]
             {

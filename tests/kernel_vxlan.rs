@@ -1,4 +1,4 @@
-//! The kernel's VXLAN on the other host.
+//! Interoperability with the VXLAN device of the kernel on the other host.
 
 use crate::common::frames::{FrameSocket, count, note};
 use crate::common::outer::Outer;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use testkit::{require_program, require_root};
 use wire::MacAddr;
 
-/// Both ends with or without outer UDP checksums.
+/// Runs traffic with both ends with or without outer UDP checksums.
 #[derive(Clone, Copy, Debug)]
 struct Checksums {
     weft: bool,
@@ -71,10 +71,10 @@ fn guests_talk_when_the_wire_to_kernel_vxlan_has_no_offloads() {
     }
 }
 
-/// RFC 7348 section 4.2: what goes to everybody goes to a multicast group of the underlay, once. A third host, which is not there,
-/// would get a copy of its own without one.
+/// RFC 7348 section 4.2: broadcasts go to a multicast group of the underlay once. Without a group,
+/// the third host of the file, which does not exist, would get a copy of its own.
 #[test]
-fn guests_talk_when_everybody_is_a_multicast_group() {
+fn broadcasts_use_the_multicast_group_once() {
     require_root!();
     require_program!("tcpdump", "tcpdump");
     require_program!("tshark", "tshark");
@@ -103,21 +103,21 @@ fn guests_talk_when_everybody_is_a_multicast_group() {
         let (destination, ttl) =
             if family == 4 { ("ip.dst", "ip.ttl") } else { ("ipv6.dst", "ipv6.hlim") };
         for from in [near, far] {
-            // The first address of a frame is the outer one.
+            // tshark lists the outer address first.
             let filter = format!("vxlan && eth.src == {} && udp.dstport == 9", from.mac);
             let rows = dissect(&file, &[], &filter, &[destination, ttl]);
             let outer: Vec<_> = rows.iter().map(|row| [&row[0][0], &row[1][0]]).collect();
             assert_eq!(outer, [[group, "1"]], "one datagram from {} over IPv{family}", from.name);
         }
-        // What goes to one guest goes to its host.
+        // Unicast packets go to the host of their receiver.
         let rows = dissect(&file, &[], "vxlan && icmp", &[destination]);
         assert!(rows.len() >= 4 && rows.iter().all(|row| row[0][0] != group), "IPv{family}");
     }
 }
 
-/// What comes by the group from a host that is not in the file is not taken.
+/// Packets to the group from a host that is not in the file are dropped.
 #[test]
-fn strangers_are_refused_when_they_send_to_the_multicast_group() {
+fn packets_to_the_multicast_group_are_dropped_when_their_sender_is_unknown() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan").options("group = \"239.1.1.1\""));
     let (near, far) = lab.ends();
@@ -142,14 +142,14 @@ fn strangers_are_refused_when_they_send_to_the_multicast_group() {
     daemon.stop();
 }
 
-/// RFC 6936: over IPv6 both ends must have been told.
+/// RFC 6936: zero UDP checksums over IPv6 must be configured at both ends.
 #[test]
 fn nothing_is_delivered_when_only_one_end_accepts_zero_checksums_over_ipv6() {
     require_root!();
     for weft in [true, false] {
         let (lab, daemon) = start(6, Checksums { weft, kernel: !weft });
         let (near, far) = lab.ends();
-        // Whoever pings, either the request or the answer has a checksum of zero.
+        // In both directions, either the request or the reply has a checksum of zero.
         for (from, to) in [(near, far), (far, near)] {
             let answer = traffic::ping_within(&from.netns, to.ip(4), Duration::from_secs(1));
             assert!(answer.is_err(), "weft with checksums: {weft}; {} was answered", from.name);
@@ -158,10 +158,10 @@ fn nothing_is_delivered_when_only_one_end_accepts_zero_checksums_over_ipv6() {
     }
 }
 
-/// The kernel's super-packets arrive whole. A guest behind an interface of the host takes none longer than its MTU,
-/// unless told how to cut it.
+/// Super-packets of the kernel arrive whole. A guest with an `interface` port accepts frames longer
+/// than its MTU only with segmentation metadata.
 #[test]
-fn guests_talk_when_weft_reaches_its_guest_by_an_interface() {
+fn guests_talk_when_the_guest_of_weft_has_an_interface_port() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan").mtu(MTU).attachment(Attachment::Veth));
     kernel::attach(&lab, true);

@@ -1,5 +1,5 @@
-//! Links that go, come back and change: the uplink, the interfaces of guests, and their MTUs. The daemon says what is the
-//! matter and recovers by itself.
+//! Network devices that are removed, recreated or changed: the uplink, the interfaces of guests,
+//! and their MTUs. The daemon reports the state and recovers by itself.
 
 use crate::common::daemon::{no_answer, port, wait_port};
 use crate::common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
@@ -13,7 +13,7 @@ use testkit::require_root;
 const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
 
 #[test]
-fn guest_is_reached_again_when_its_tap_was_deleted() {
+fn guest_is_reachable_again_after_its_tap_was_deleted() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     let daemons = lab.start_both();
@@ -29,7 +29,7 @@ fn guest_is_reached_again_when_its_tap_was_deleted() {
 }
 
 #[test]
-fn guest_is_reached_again_when_its_interface_was_made_anew() {
+fn guest_is_reachable_again_after_its_interface_was_recreated() {
     require_root!();
     let lab = Lab::new(Setup::new("gre").attachment(Attachment::Veth).mtu(1400));
     let daemons = lab.start_both();
@@ -48,7 +48,7 @@ fn guest_is_reached_again_when_its_interface_was_made_anew() {
 }
 
 #[test]
-fn guest_is_reached_again_when_its_interface_was_down() {
+fn guest_is_reachable_again_after_its_interface_was_down() {
     require_root!();
     for attachment in [Attachment::Tap, Attachment::Veth] {
         let lab = Lab::new(Setup::new("vxlan").attachment(attachment).mtu(1400));
@@ -67,7 +67,7 @@ fn guest_is_reached_again_when_its_interface_was_down() {
 }
 
 #[test]
-fn guest_is_attached_when_its_name_is_free_again() {
+fn guest_is_attached_when_its_device_name_becomes_free() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     let guest = &lab.guests[1].netns;
@@ -77,7 +77,7 @@ fn guest_is_attached_when_its_name_is_free_again() {
     let events = lab.hosts[1].netns.monitor().expect("a monitor");
     let daemon = lab.spawn(1);
     daemon.wait_says("has a link of that name already");
-    // Some attempts later, it has been said once and no TAP has been made in vain.
+    // After several attempts, the daemon has logged the conflict once and created no TAP device.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(daemon.stderr().matches("port is down").count(), 1, "{}", daemon.stderr());
     assert!(port(&daemon, "g2").state.contains("of that name"), "{:?}", port(&daemon, "g2"));
@@ -90,7 +90,7 @@ fn guest_is_attached_when_its_name_is_free_again() {
     near.stop();
 }
 
-/// How often the name of a TAP on its way to a guest has been seen.
+/// How many log lines name a TAP device that weft creates before it moves it to a guest.
 fn taps_made(mut events: Monitor) -> usize {
     let events = events.drain().expect("the events");
     let made = |event: &&Event| matches!(event, Event::LinkRemoved { name, .. } if name.starts_with("weft"));
@@ -98,7 +98,7 @@ fn taps_made(mut events: Monitor) -> usize {
 }
 
 #[test]
-fn port_is_down_when_the_link_of_its_interface_is() {
+fn port_is_down_when_its_interface_has_no_carrier() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan").attachment(Attachment::Veth).mtu(1400));
     let (a, b) = lab.ends();
@@ -124,7 +124,7 @@ fn port_is_down_when_the_link_of_its_interface_is() {
 }
 
 #[test]
-fn uplink_is_down_when_it_was_so_from_the_start() {
+fn uplink_is_reported_down_when_it_is_down_from_the_start() {
     require_root!();
     let lab = Lab::new(Setup::new("vlan"));
     let (netlink, uplink) = (lab.hosts[0].netns.netlink(), &lab.hosts[0].uplink);
@@ -142,7 +142,7 @@ fn uplink_is_down_when_it_was_so_from_the_start() {
 }
 
 #[test]
-fn links_are_read_anew_when_notifications_are_lost() {
+fn devices_are_read_again_when_netlink_notifications_are_lost() {
     require_root!();
     let lab = Lab::new(Setup::new("stt").attachment(Attachment::Veth).mtu(1400));
     let daemons = lab.start_both();
@@ -174,7 +174,7 @@ fn links_are_read_anew_when_notifications_are_lost() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Does `work` while the daemon stands still and the queue of its notifications is full of others.
+/// Runs `work` while the daemon is stopped by SIGSTOP and its netlink queue overflows.
 fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, round: u8, work: impl FnOnce()) {
     let netlink = host.netns.netlink();
     let lo = netlink.index_of("lo").expect("a loopback device");
@@ -189,7 +189,7 @@ fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, round: u8, work: impl 
 }
 
 #[test]
-fn low_mtu_is_told_when_the_uplink_has_it() {
+fn uplink_mtu_is_reported_when_it_is_too_low() {
     require_root!();
     for (tunnel, right, low) in [("vxlan", 1500, 1499), ("vlan", 1454, 1453), ("qinq", 1458, 1457)]
     {
@@ -218,7 +218,7 @@ fn low_mtu_is_told_when_the_uplink_has_it() {
 }
 
 #[test]
-fn other_mtu_is_told_when_the_interface_of_a_guest_has_it() {
+fn guest_interface_mtu_is_reported_when_it_differs() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan").attachment(Attachment::Veth).mtu(1400).guests(2, 1));
     let netlink = lab.hosts[0].netns.netlink();
@@ -233,14 +233,14 @@ fn other_mtu_is_told_when_the_interface_of_a_guest_has_it() {
     daemon.stop();
 }
 
-/// The uplink of `h1` goes down and comes back, with the wire: the other host's loses its carrier.
+/// Sets the uplink of `h1` down and up again. The other end of the veth pair loses its carrier.
 fn uplink_comes_back(setup: Setup) {
     let lab = Lab::new(setup);
     let daemons = lab.start_both();
     let (a, b) = lab.ends();
     traffic::ping(&a.netns, b.ip(4));
     for host in &lab.hosts {
-        // Otherwise the kernel forgets the addresses, and weft cannot know them better.
+        // Otherwise the kernel removes the IPv6 addresses.
         let key = format!("net/ipv6/conf/{}/keep_addr_on_down", host.uplink.name);
         host.netns.sysctl(&key, "1").expect("a sysctl can be set");
     }
@@ -267,7 +267,7 @@ fn uplink_comes_back(setup: Setup) {
 }
 
 #[test]
-fn traffic_resumes_when_the_uplink_was_down() {
+fn traffic_resumes_after_the_uplink_was_down() {
     require_root!();
     for tunnel in ALL {
         uplink_comes_back(Setup::new(tunnel));
@@ -275,7 +275,7 @@ fn traffic_resumes_when_the_uplink_was_down() {
 }
 
 #[test]
-fn traffic_resumes_when_the_uplink_was_down_and_the_underlay_is_ipv6() {
+fn traffic_resumes_after_the_uplink_was_down_with_an_ipv6_underlay() {
     require_root!();
     for tunnel in ["vxlan", "geneve", "gre", "stt"] {
         uplink_comes_back(Setup::new(tunnel).family(6));
@@ -283,7 +283,7 @@ fn traffic_resumes_when_the_uplink_was_down_and_the_underlay_is_ipv6() {
 }
 
 #[test]
-fn traffic_resumes_when_the_uplink_was_made_anew() {
+fn traffic_resumes_after_the_uplink_was_recreated() {
     require_root!();
     for tunnel in ALL {
         let mut lab = Lab::new(Setup::new(tunnel));
@@ -311,9 +311,10 @@ fn traffic_resumes_when_the_uplink_was_made_anew() {
     }
 }
 
-/// A multicast group of the underlay is joined on the uplink that there is, and left for another.
+/// The daemon joins the multicast group again on a recreated uplink, and changes groups on a
+/// reload.
 #[test]
-fn broadcasts_arrive_by_a_group_when_the_uplink_is_new_and_when_the_group_is_another() {
+fn broadcasts_arrive_through_a_group_after_the_uplink_or_the_group_changed() {
     require_root!();
     for (family, group, other) in [(4, "239.1.1.1", "239.1.1.2"), (6, "ff05::1:1", "ff05::1:2")] {
         let line = |group: &str| format!("group = \"{group}\"\n");

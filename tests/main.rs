@@ -1,7 +1,7 @@
 //! The end-to-end tests: real daemons, guests and peers in network namespaces.
 //!
-//! They are modules of one binary, which is linked once. Tests run in parallel, so each test creates
-//! namespaces with names of its own.
+//! They are modules of one binary, which is linked once. Tests run in parallel, so each test
+//! creates namespaces with names of its own.
 
 mod common;
 mod peers;

@@ -1,4 +1,4 @@
-//! How much memory a daemon takes. (What end points cost by the hundred thousand is measured where their table is.)
+//! The memory use of a daemon. The benchmark of the end point table measures large numbers of them.
 
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use std::fmt::Write as _;
@@ -7,13 +7,13 @@ use std::net::Ipv4Addr;
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// Two ports and ten end points have to fit. The kernel datapath has all of the user datapath behind it, and reads the kernel's types to
-/// load its programs, which leaves it at some 39 MB.
+/// Limit in kB for two ports and ten end points. The kernel datapath needs about 39 MB: it includes
+/// the user datapath, and reads the BTF of the kernel to load its programs.
 const LIMITS_KB: [(Datapath, u64); 2] = [(Datapath::User, 32 << 10), (Datapath::Kernel, 48 << 10)];
 const ENDPOINTS: u8 = 10;
 
 #[test]
-fn daemon_stays_within_its_limit_when_it_has_two_ports_and_ten_end_points() {
+fn daemon_stays_within_its_memory_limit_with_two_ports_and_ten_end_points() {
     require_root!();
     let tunnels = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
     for (tunnel, (datapath, limit_kb)) in
@@ -40,11 +40,11 @@ fn daemon_stays_within_its_limit_when_it_has_two_ports_and_ten_end_points() {
     }
 }
 
-/// Hosts to which nobody answers, each with a port of the switch.
+/// Hosts that do not exist, each with a port of the switch.
 fn add_hosts(lab: &Lab) {
     let mut text = fs::read_to_string(lab.network_file()).expect("the network file");
     let network = u32::from(lab.hosts[0].uplink.ip4) & !0xff;
-    // h2 is there already.
+    // The lab has h1 and h2.
     for number in 3..3 + ENDPOINTS - 1 {
         let address = Ipv4Addr::from(network + 100 + u32::from(number));
         write!(
@@ -58,7 +58,7 @@ fn add_hosts(lab: &Lab) {
     fs::write(lab.network_file(), text).expect("a file can be written");
 }
 
-/// Resident now, and at most, in kB.
+/// Current and peak resident memory in kB.
 fn resident_kb(daemon: &Daemon) -> (u64, u64) {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("a process");
     let field = |name: &str| {

@@ -1,5 +1,5 @@
-//! Real traffic between guests through every tunnel type: the sockets of the guests' kernels on both sides, every byte
-//! compared, and no packet dropped on the way.
+//! Traffic between guests through every tunnel type. The tests compare every byte and check that
+//! weft drops no packet.
 
 use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, count, note};
@@ -15,10 +15,10 @@ use testkit::{require_program, require_root};
 use wire::MacAddr;
 
 const MEGABYTE: usize = 1 << 20;
-/// Payloads of UDP: nothing, one byte, a full packet of most MTUs, and what guests have to fragment.
+/// UDP payload sizes: empty, one byte, a full packet, and sizes that guests must fragment.
 const DATAGRAMS: &[usize] = &[0, 1, 1400, 1473, 4000, 60_000];
 
-/// Everything, between two guests on each host.
+/// Runs all checks with two guests on each host.
 fn everything_works(setup: Setup) {
     let lab = Lab::new(setup.guests(2, 2));
     let daemons = lab.start_both();
@@ -42,7 +42,7 @@ fn everything_works(setup: Setup) {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// The essentials, for variations of a tunnel type.
+/// Runs the essential checks, for variations of a tunnel type.
 fn essentials_work(setup: Setup) {
     let lab = Lab::new(setup);
     let daemons = lab.start_both();
@@ -66,12 +66,13 @@ fn drops(daemons: &[Daemon; 2]) -> [Drops; 2] {
     [daemons[0].drops(), daemons[1].drops()]
 }
 
-/// Both guests have learned the other's MAC address by ARP or neighbour discovery: nobody has entered it.
+/// Checks that both guests have resolved the MAC address of the other by ARP or neighbour
+/// discovery.
 fn neighbours_know_each_other(a: &Guest, b: &Guest, family: u8) {
     for (guest, other) in [(a, b), (b, a)] {
         let netlink = guest.netns.netlink();
         let index = netlink.index_of(GUEST_DEVICE).expect("a guest has an interface");
-        // The guest that only answered may still be verifying.
+        // The guest that only answered may still be verifying the address.
         wait_until(PATIENCE, "the neighbour is resolved", || {
             let neighbour = netlink.neighbour(index, other.ip(family)).expect("a neighbour table");
             neighbour.is_some_and(|neighbour| {
@@ -82,7 +83,8 @@ fn neighbours_know_each_other(a: &Guest, b: &Guest, family: u8) {
     }
 }
 
-/// A broadcast and a multicast frame of every guest arrive at every other guest once, and not at the sender.
+/// Checks that a broadcast and a multicast frame of every guest arrive once at every other guest,
+/// and not at the sender.
 fn group_frames_reach_everybody_once(guests: &[Guest]) {
     const ALL_HOSTS: MacAddr = MacAddr([0x01, 0, 0x5e, 0, 0, 1]);
     let sockets: Vec<_> =
@@ -92,7 +94,7 @@ fn group_frames_reach_everybody_once(guests: &[Guest]) {
         socket.send(&note(MacAddr::BROADCAST, guest.mac, &text("broadcast")));
         socket.send(&note(ALL_HOSTS, guest.mac, &text("multicast")));
     }
-    // What follows on the same path comes later; frames for one guest may well be faster.
+    // Frames on the same path stay in order; frames to one guest only may overtake them.
     for (guest, socket) in guests.iter().zip(&sockets) {
         socket.send(&note(MacAddr::BROADCAST, guest.mac, &format!("end of {};", guest.name)));
     }
@@ -186,8 +188,9 @@ fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
     }
 }
 
-/// Nothing is segmented by an uplink, but what it receives is joined: what a network card without any tunnel offload does. A stream
-/// comes to a guest in super-packets then, whichever packets of it programs leave to userspace.
+/// The uplinks have GRO but no segmentation or checksum offload, like a NIC without tunnel
+/// offloads. A TCP stream then reaches a guest in super-packets, whichever packets the programs
+/// punt.
 #[test]
 fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
     require_root!();
@@ -209,18 +212,26 @@ fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
         let [guest, uplink] = packets();
         traffic::tcp(a, b, 4, 10 * MEGABYTE);
         let [to_guest, by_wire] = [packets()[0] - guest, packets()[1] - uplink];
-        // With Geneve, only in userspace.
-        if ["vxlan", "gre", "stt"].contains(&tunnel) {
-            assert!(to_guest < by_wire / 4, "{tunnel}: {to_guest} of {by_wire}");
-        }
+        // GRO of the kernel joins frames with one tag, but not for packet sockets. It joins Geneve
+        // packets only after the programs at the uplink have seen them.
+        let by_programs = daemons[0].show().datapath == "kernel";
+        let is_joined = match tunnel {
+            "geneve" => !by_programs,
+            "vlan" => by_programs,
+            "qinq" => false,
+            _ => true,
+        };
+        // A few frames are not part of the stream, such as ARP and neighbour discovery.
+        let limit = if is_joined { by_wire / 4 } else { by_wire + by_wire / 20 };
+        assert!(to_guest <= limit, "{tunnel}: {to_guest} of {by_wire}");
         assert_eq!(drops(&daemons), before, "{tunnel}: something was dropped on the way");
         daemons.into_iter().for_each(Daemon::stop);
     }
 }
 
-/// A host's firewall has to let in no other port than the tunnel's.
+/// The firewall of a host needs to accept the port of the tunnel only.
 #[test]
-fn guests_talk_when_firewalls_let_in_the_tunnel_alone() {
+fn guests_talk_when_firewalls_accept_only_the_tunnel() {
     require_root!();
     require_program!("nft", "nftables");
     for (tunnel, rule) in [
@@ -250,7 +261,7 @@ fn guests_talk_when_firewalls_let_in_the_tunnel_alone() {
     }
 }
 
-/// Switches off what an uplink does for its host, at both ends.
+/// Turns off the offloads of both uplinks.
 fn without_offloads(lab: &Lab) {
     const FEATURES: &[&str] = &[
         "tx-checksum-ip-generic",
@@ -273,7 +284,7 @@ fn switch(host: &Host, features: &[(&str, bool)]) {
     assert!(unchanged.is_empty(), "these features stay as they are: {unchanged:?}");
 }
 
-/// Guests that send tagged frames, through every tunnel: the essentials between what stands behind them.
+/// Runs the essential checks between machines behind trunk guests, through every tunnel type.
 fn trunks_work(tags: &[(u16, u16)], setup: impl Fn(&str) -> Setup, prepare: impl Fn(&Trunk)) {
     for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
         let lab = Lab::new(setup(tunnel));
@@ -298,7 +309,7 @@ fn trunks_exchange_frames_with_a_tag_of_their_own() {
 #[test]
 fn trunks_exchange_frames_with_two_tags_of_their_own() {
     require_root!();
-    // As if they were the underlay's.
+    // The same tags as those of the underlay.
     trunks_work(&[(0x88a8, VLAN), (0x8100, INNER_VLAN)], Setup::new, |_| {});
 }
 
@@ -306,33 +317,41 @@ fn trunks_exchange_frames_with_two_tags_of_their_own() {
 fn trunks_exchange_frames_when_the_kernel_does_not_know_their_tag() {
     require_root!();
     let attached = |tunnel: &str| Setup::new(tunnel).attachment(Attachment::Veth).mtu(1400);
-    // It could not cut super-packets behind such a tag; weft makes some of what comes out of tunnels, and has to cut them again.
+    // The kernel cannot segment super-packets with such a tag. weft coalesces frames from tunnels
+    // and must segment them again.
     trunks_work(&[(0x9100, 5)], attached, Trunk::without_segmentation);
 }
 
 #[test]
 fn super_packets_of_trunks_stay_whole() {
+    /// Longer than any frame with one TCP segment.
+    const SEGMENT: u64 = 1600;
     require_root!();
     for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
         let lab = Lab::new(Setup::new(tunnel));
         let daemons = lab.start_both();
         let (a, b) = lab.ends();
         let [a, b] = [a, b].map(|guest| Trunk::new(guest, &[(0x8100, 5)]));
-        // Other congestion controls may send little at a time; this one every namespace may choose.
+        // Other congestion controls may send small bursts. Every namespace can select Reno.
         let reno = a.inside.netns.sysctl("net/ipv4/tcp_congestion_control", "reno");
         reno.expect("a sysctl can be set");
         traffic::tcp(&a.inside, &b.inside, 4, 10 * MEGABYTE);
         let (sent, received) = (port(&daemons[0], "g1").rx, port(&daemons[1], "g2").tx);
-        // To programs, frames come by a veth, and in that the kernel cuts nearly all to which a packet socket has given a tag. On the way the
-        // kernel joins what these tunnels carry. Of the others the programs get segments, and pass on segments.
+        let [received, sent] = [received, sent].map(|count| count.bytes / count.packets);
+        // weft must not segment: on average, frames to the receiver are as long as those from the
+        // sender. One in ten may be a short frame of another kind, such as ARP.
+        assert!(received * 10 >= sent * 9, "{tunnel}: mean length {sent} became {received} bytes");
+        // The veth pair of the kernel datapath segments most frames with a pushed tag before the
+        // programs see them. GRO of the kernel joins them again in these tunnels.
         let by_programs = daemons[0].show().datapath == "kernel";
-        let is_joined = ["vxlan", "geneve", "gre"].contains(&tunnel);
-        let ends = [("to the receiver", received), ("from the sender", sent)];
-        let whole = if !by_programs { 2 } else { usize::from(is_joined) };
-        for (what, count) in ends.into_iter().take(whole) {
-            let mean = count.bytes / count.packets;
-            // No segment is that long.
-            assert!(mean > 1600, "{tunnel}: frames {what} have {mean} bytes on average");
+        if !by_programs {
+            assert!(
+                sent > SEGMENT,
+                "{tunnel}: frames from the sender have {sent} bytes on average"
+            );
+        }
+        if !by_programs || ["vxlan", "geneve", "gre"].contains(&tunnel) {
+            assert!(received > SEGMENT, "{tunnel}: frames to the receiver have {received} bytes");
         }
         daemons.into_iter().for_each(Daemon::stop);
     }

@@ -1,11 +1,12 @@
-//! Open vSwitch with its userspace datapath on the other host.
+//! Interoperability with the userspace datapath of Open vSwitch on the other host.
 
 use crate::common::{Datapath, Lab, Setup};
 use crate::peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
 use crate::peers::{MTU, guests_talk, nothing_was_refused, tried};
 use testkit::{require_program, require_root};
 
-/// Traffic in both directions, and all that Open vSwitch took out of the tunnel had the right key and logical ports.
+/// Checks traffic in both directions. All packets that Open vSwitch decapsulates must have the
+/// right key and logical ports.
 fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     let lab = Lab::new(setup.mtu(MTU));
     let peer = OpenVswitch::start(&lab, tunnel);
@@ -14,7 +15,7 @@ fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     nothing_was_refused(&daemon);
     let [unicast, flood, unexpected] = [Counted::Unicast, Counted::Flood, Counted::Unexpected]
         .map(|counted| peer.packets(&lab, counted));
-    // A stream of this length is thousands of segments, whatever is coalesced behind the wire.
+    // A stream of this length takes thousands of segments on the wire.
     assert!(unicast > 1000, "only {unicast} packets for the guest had the right keys");
     assert!(flood > 0, "ARP requests and neighbour solicitations had other keys");
     assert_eq!(unexpected, 0, "packets with other keys arrived");
@@ -22,7 +23,7 @@ fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     daemon.stop();
 }
 
-/// A test about Open vSwitch.
+/// Defines a test with Open vSwitch.
 macro_rules! require_open_vswitch {
     () => {
         require_root!();
@@ -59,7 +60,8 @@ fn guests_talk_when_ovs_speaks_geneve_without_options() {
 #[test]
 fn guests_talk_when_ovs_speaks_gre_with_a_key() {
     require_open_vswitch!();
-    // One after the other: Open vSwitch 3.1 computes the checksum before it fills in the sequence number.
+    // Not both at once: Open vSwitch 3.1 computes the checksum before it fills in the sequence
+    // number.
     for (options, tunnel, what) in [
         ("", &[][..], ""),
         ("checksum = true", CHECKSUM, " and checksums"),

@@ -1,6 +1,6 @@
-//! What goes wrong around a daemon: guests that go and come back, routes that change, signals, a second daemon, wrong input,
-//! missing rights. The daemon says what is the matter, recovers by itself or ends with a clear sentence, and leaves nothing
-//! behind.
+//! Failures around a daemon: namespaces of guests that are removed and created again, changed
+//! routes, signals, a second daemon, invalid input, missing privileges. The daemon logs the
+//! failure, and recovers or exits with a clear error. It leaves nothing behind.
 
 use crate::common::daemon::{WEFT, no_answer, wait_port};
 use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
@@ -19,7 +19,7 @@ use testkit::require_root;
 
 const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
 
-/// The names of all links of a namespace.
+/// The names of all network devices of a namespace.
 fn links(netns: &Netns) -> Vec<String> {
     let netlink = netns.netlink().expect("a netlink socket");
     let mut names: Vec<_> =
@@ -28,20 +28,20 @@ fn links(netns: &Netns) -> Vec<String> {
     names
 }
 
-/// The links of all hosts and guests.
+/// The network devices of all hosts and guests.
 fn all_links(lab: &Lab) -> Vec<Vec<String>> {
     let hosts = lab.hosts.iter().map(|host| &host.netns);
     hosts.chain(lab.guests.iter().map(|guest| &guest.netns)).map(|netns| links(netns)).collect()
 }
 
 #[test]
-fn guest_is_reached_again_when_its_namespace_has_come_back() {
+fn guest_is_reachable_again_when_its_namespace_is_recreated() {
     require_root!();
     let mut lab = Lab::new(Setup::new("geneve").guests(1, 2));
     let daemons = lab.start_both();
     traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
 
-    // With the guest goes everything that keeps its namespace alive, but for what weft holds.
+    // Dropping the guest releases its namespace, unless weft still holds a reference.
     let gone = lab.guests.remove(1);
     let (name, address) = (gone.netns.name().expect("a name").to_owned(), gone.ip(4));
     drop(gone);
@@ -60,7 +60,7 @@ fn guest_is_reached_again_when_its_namespace_has_come_back() {
 }
 
 #[test]
-fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
+fn guest_is_attached_when_its_namespace_is_created_after_the_daemon() {
     require_root!();
     let mut lab = Lab::new(Setup::new("stt"));
     let late = lab.guests.remove(1);
@@ -76,7 +76,7 @@ fn guest_is_attached_when_its_namespace_comes_after_the_daemon() {
 }
 
 #[test]
-fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
+fn guest_works_over_ipv4_when_ipv6_is_disabled_in_its_namespace() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     let guest = &lab.guests[1];
@@ -90,10 +90,10 @@ fn guest_works_by_ipv4_when_ipv6_is_disabled_in_it() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// More end points than are looked up at once.
+/// More end points than one batch of route lookups.
 const MANY: u16 = 700;
 
-/// `MANY` hosts behind a router, each with a guest.
+/// A network file part with `MANY` hosts behind a router, each with a guest.
 fn many_hosts() -> String {
     let one = |number: u16| {
         let [high, low] = number.to_be_bytes();
@@ -115,7 +115,7 @@ device = {{ tap = "far{number}" }}
 }
 
 #[test]
-fn all_end_points_follow_when_the_route_to_many_changes() {
+fn all_end_points_are_updated_when_their_common_route_changes() {
     require_root!();
     let lab = Lab::new(Setup::new("stt").more(&many_hosts()));
     let daemon = lab.start(0);
@@ -137,7 +137,7 @@ fn all_end_points_follow_when_the_route_to_many_changes() {
 }
 
 #[test]
-fn nothing_is_left_behind_when_the_daemon_is_told_to_end() {
+fn nothing_is_left_behind_when_the_daemon_is_stopped_by_a_signal() {
     require_root!();
     for (tunnel, signal) in
         ALL.into_iter().zip([Signal::SIGTERM, Signal::SIGINT].into_iter().cycle())
@@ -161,7 +161,7 @@ fn nothing_is_left_behind_when_the_daemon_is_told_to_end() {
 }
 
 #[test]
-fn daemon_starts_at_once_when_it_was_killed() {
+fn daemon_starts_at_once_after_it_was_killed() {
     require_root!();
     for tunnel in ALL {
         let lab = Lab::new(Setup::new(tunnel));
@@ -180,7 +180,8 @@ fn daemon_starts_at_once_when_it_was_killed() {
     }
 }
 
-/// Starts a daemon on `h1` that has to end by itself with this exit code, and returns what it said. Nothing is made.
+/// Starts a daemon on `h1` that must fail with this exit code without creating anything. Returns
+/// its standard error.
 fn refused(lab: &Lab, code: i32) -> String {
     let before = all_links(lab);
     let control = lab.dir.path().join("refused.sock");
@@ -194,7 +195,7 @@ fn refused(lab: &Lab, code: i32) -> String {
     said
 }
 
-/// Replaces `from` in the network file.
+/// Replaces `from` by `to` in the network file.
 fn edit(lab: &Lab, from: &str, to: &str) {
     let text = fs::read_to_string(lab.network_file()).expect("the network file");
     assert!(text.contains(from), "{from} is not in\n{text}");
@@ -211,7 +212,7 @@ fn second_daemon_is_refused_when_the_first_runs() {
     let said = second.stderr();
     assert!(said.contains("a daemon is already running"), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    // One with a control socket of its own finds the kernel's datapath taken, or the underlay's port.
+    // With another control socket, it finds the kernel datapath or the tunnel port in use.
     let said = refused(&lab, 1);
     let is_port_taken = said.contains("4789") && said.contains("in use");
     assert!(
@@ -224,7 +225,7 @@ fn second_daemon_is_refused_when_the_first_runs() {
 }
 
 #[test]
-fn nothing_is_made_when_the_network_file_is_wrong() {
+fn nothing_is_created_when_the_network_file_is_invalid() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     edit(&lab, "vni = 5001", "vni = 16777216");
@@ -245,7 +246,7 @@ fn nothing_is_made_when_the_network_file_is_wrong() {
 }
 
 #[test]
-fn nothing_is_made_when_the_uplink_is_missing() {
+fn nothing_is_created_when_the_uplink_is_missing() {
     require_root!();
     for tunnel in ALL {
         let lab = Lab::new(Setup::new(tunnel));
@@ -257,7 +258,7 @@ fn nothing_is_made_when_the_uplink_is_missing() {
 }
 
 #[test]
-fn nothing_is_made_when_an_underlay_address_is_missing() {
+fn nothing_is_created_when_an_underlay_address_is_missing() {
     require_root!();
     for tunnel in ["vxlan", "geneve", "gre", "stt"] {
         let lab = Lab::new(Setup::new(tunnel));
@@ -269,7 +270,7 @@ fn nothing_is_made_when_an_underlay_address_is_missing() {
 }
 
 #[test]
-fn nothing_is_made_when_a_port_is_taken() {
+fn nothing_is_created_when_a_tunnel_port_is_in_use() {
     require_root!();
     for (tunnel, family, port) in [("vxlan", 4, 4789), ("vxlan", 6, 4789), ("geneve", 4, 6081)] {
         let lab = Lab::new(Setup::new(tunnel).family(family));
@@ -285,10 +286,10 @@ fn nothing_is_made_when_a_port_is_taken() {
     assert!(said.contains("7471") && said.contains("in use"), "{said}");
 }
 
-/// Runs weft as a user without any privilege.
+/// Runs weft as a user without capabilities.
 fn as_nobody(lab: &Lab, args: &[&str]) -> Output {
     const NOBODY: u32 = 65_534;
-    // Where the tests are built may be closed to others.
+    // Other users may not have access to the build directory.
     let program = lab.dir.path().join("weft");
     if !program.exists() {
         fs::copy(WEFT, &program).expect("the program can be copied");
@@ -299,7 +300,7 @@ fn as_nobody(lab: &Lab, args: &[&str]) -> Output {
 }
 
 #[test]
-fn one_sentence_says_so_when_rights_are_missing() {
+fn error_is_one_line_when_privileges_are_missing() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     let before = all_links(&lab);
@@ -314,7 +315,8 @@ fn one_sentence_says_so_when_rights_are_missing() {
     assert_eq!(all_links(&lab), before);
 }
 
-/// A host that cannot have the kernel datapath: what `weft run` is started by, and what it lacks.
+/// Ways to start `weft run` so that the host cannot run the kernel datapath, and the reason in its
+/// error.
 const WITHOUT_PROGRAMS: [(&[&str], &str); 2] = [
     (&["setpriv", "--bounding-set", "-bpf,-sys_admin,-perfmon"], "CAP_BPF"),
     (
@@ -330,7 +332,7 @@ const WITHOUT_PROGRAMS: [(&[&str], &str); 2] = [
     ),
 ];
 
-/// `weft run` on `h1`, started by `by`.
+/// `weft run` on `h1`, started through the command `by`.
 fn run_by(lab: &Lab, by: &[&str], datapath: &str) -> Command {
     let (program, arguments) = by.split_first().expect("a program");
     let mut command = lab.hosts[0].netns.program(program);
@@ -348,10 +350,11 @@ fn run_by(lab: &Lab, by: &[&str], datapath: &str) -> Command {
 }
 
 #[test]
-fn kernel_datapath_is_refused_with_what_lacks_when_the_host_cannot_have_it() {
+fn kernel_datapath_is_refused_with_the_reason_when_the_host_does_not_support_it() {
     require_root!();
     for (by, lacks) in WITHOUT_PROGRAMS {
-        // To make devices in other namespaces needs a privilege that includes CAP_BPF.
+        // Veth guests, because creating devices in other namespaces needs CAP_SYS_ADMIN, which
+        // includes CAP_BPF.
         let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
         let before = all_links(&lab);
         let output = run_by(&lab, by, "kernel").output().expect("it can be started");
@@ -365,7 +368,7 @@ fn kernel_datapath_is_refused_with_what_lacks_when_the_host_cannot_have_it() {
 }
 
 #[test]
-fn user_datapath_forwards_and_says_why_when_the_host_cannot_have_the_kernels() {
+fn user_datapath_is_used_with_the_reason_when_the_host_does_not_support_programs() {
     require_root!();
     for (by, lacks) in WITHOUT_PROGRAMS {
         let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
@@ -397,7 +400,7 @@ fn user_datapath_forwards_and_says_why_when_the_host_cannot_have_the_kernels() {
 }
 
 #[test]
-fn show_says_which_datapath_forwards_and_why() {
+fn show_names_the_datapath_and_the_reason() {
     require_root!();
     for (datapath, why) in [
         (Some(Datapath::User), "datapath: user (threads); requested with --datapath"),
@@ -423,7 +426,7 @@ fn show_says_which_datapath_forwards_and_why() {
 }
 
 #[test]
-fn show_says_how_to_start_a_daemon_when_none_runs() {
+fn show_tells_how_to_start_a_daemon_when_none_runs() {
     let output = Command::new(WEFT).args(["show", "--control", "/nowhere/weft.sock"]).output();
     let output = output.expect("weft can be started");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -432,9 +435,9 @@ fn show_says_how_to_start_a_daemon_when_none_runs() {
 }
 
 #[test]
-fn daemon_ends_at_once_when_clients_are_slow() {
+fn daemon_stops_at_once_when_clients_are_slow() {
     require_root!();
-    /// Shorter than what the clients may take together.
+    /// Shorter than the timeouts of all clients together.
     const LIMIT: Duration = Duration::from_secs(2);
     let lab = Lab::new(Setup::new("vxlan"));
     let [mut daemon, other] = lab.start_both();
@@ -447,7 +450,7 @@ fn daemon_ends_at_once_when_clients_are_slow() {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
-    // One that asks is answered all the same, in its turn.
+    // A client that sends a request is still served.
     daemon.show();
     let late: Vec<_> = (0..10).map(|_| connect()).collect();
     daemon.signal(Signal::SIGTERM);
@@ -459,7 +462,7 @@ fn daemon_ends_at_once_when_clients_are_slow() {
     other.stop();
 }
 
-/// Not left behind when the test fails.
+/// Kills the child process on drop, also when the test fails.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -469,7 +472,7 @@ impl Drop for Guard {
     }
 }
 
-/// `weft run` on `h1` under a limit of open files, set by the shell's `ulimit` with `flag`.
+/// `weft run` on `h1` with a limit of open files, set by the shell command `ulimit` with `flag`.
 fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
     let mut command = lab.hosts[0].netns.program("sh");
     let script = format!("ulimit {flag} {files} && exec \"$@\"");
@@ -479,9 +482,9 @@ fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
 }
 
 #[test]
-fn limit_of_open_files_is_raised_when_it_may_be_and_reported_when_not() {
+fn open_file_limit_is_raised_if_possible_and_reported_if_not() {
     require_root!();
-    // Fewer than the source ports of Geneve alone.
+    // Fewer than the source ports of Geneve need.
     const FILES: u32 = 48;
     let lab = Lab::new(Setup::new("geneve"));
     let before = all_links(&lab);

@@ -1,6 +1,7 @@
-//! scapy as an independent author: of frames that our parsers read, and reader of frames that we write.
+//! scapy as an independent implementation: weft parses frames that scapy builds, and scapy parses
+//! frames that weft emits.
 //!
-//! `peers/frames.py` makes frames of every kind and says what it thinks their fields are.
+//! `peers/frames.py` builds frames of every kind and lists their fields.
 
 use crate::peers::program::{command, run};
 use crate::peers::stack::{Layer, Numbers, Stack};
@@ -14,7 +15,7 @@ use wire::{EtherType, Ipv4Packet, Ipv6Packet, ipv6, transport_offset};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/peers/frames.py");
 
-/// A frame that scapy has made.
+/// A frame built by scapy.
 #[derive(Deserialize)]
 struct Written {
     name: String,
@@ -23,7 +24,7 @@ struct Written {
     layers: Value,
 }
 
-/// scapy's opinion of a frame.
+/// The dissection of a frame by scapy.
 #[derive(Deserialize)]
 struct Read {
     layers: Value,
@@ -38,7 +39,7 @@ impl Written {
     }
 }
 
-/// Runs the script with Debian's Python, which has Debian's scapy; another one may come first in PATH.
+/// Runs the script with Debian's Python, which has Debian's scapy. PATH may have another one first.
 fn scapy(mode: &str, input: &str) -> String {
     let debian = "/usr/bin/python3";
     let mut python = match std::fs::exists(debian) {
@@ -65,7 +66,7 @@ macro_rules! require_scapy {
 }
 
 #[test]
-fn fields_are_those_of_scapy_when_it_wrote_the_frame() {
+fn parsed_fields_agree_with_scapy() {
     require_scapy!();
     let mut layers = BTreeSet::new();
     for written in written() {
@@ -84,18 +85,19 @@ fn fields_are_those_of_scapy_when_it_wrote_the_frame() {
 }
 
 #[test]
-fn frames_are_those_of_scapy_byte_for_byte_when_emitted_again() {
+fn emitted_frames_equal_the_frames_of_scapy() {
     require_scapy!();
     for written in written() {
         let (name, frame) = (&written.name, written.bytes());
         let stack = Stack::read(&frame).unwrap_or_else(|e| panic!("{name}: {e}"));
-        // An opaque payload has no length of its own: there, padding would be part of it, and the script adds none.
+        // An opaque payload has no length field: padding would be part of it, so the script adds
+        // none.
         assert_eq!(stack.emit(), frame[..written.unpadded_len], "{name}");
     }
 }
 
 #[test]
-fn scapy_reads_the_same_fields_when_frames_are_emitted() {
+fn scapy_parses_the_same_fields_from_emitted_frames() {
     require_scapy!();
     let (mut numbers, mut input, mut expected) = (Numbers::new(7), String::new(), Vec::new());
     for written in written() {
@@ -145,7 +147,7 @@ fn truncated_frames_are_refused() {
     }
 }
 
-/// Bytes at the end that no header speaks of: payload, or what an ICMP message carries.
+/// Length of the trailing bytes after the last header: payload, or the body of an ICMP message.
 fn tail_len(stack: &Stack<'_>) -> usize {
     match stack.layers.last() {
         Some(Layer::Payload(payload)) => payload.len(),
@@ -162,7 +164,7 @@ fn network_header_len(frame: &[u8], l3: usize) -> usize {
     }
 }
 
-/// The first `len` bytes of the frame, its IP packet at `l3` saying that it ends there.
+/// The first `len` bytes of the frame, with the length field of its IP packet at `l3` adjusted.
 fn shortened(frame: &[u8], l3: usize, len: usize) -> Vec<u8> {
     let mut frame = frame[..len].to_vec();
     let ip_len = (len - l3) as u16;

@@ -1,4 +1,4 @@
-//! `weft trace`, as a user calls it: each kind of source, and frames of captures.
+//! Tests of `weft trace` with each kind of source, and with capture files.
 
 use serde_json::Value;
 use std::fs;
@@ -9,25 +9,25 @@ use testkit::require_program;
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const ROUTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/routed.toml");
 const SOUTHBOUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/southbound.json");
-/// From web1 through the router to db1.
+/// A packet from web1 through the router to db1.
 const ROUTED_PACKET: &str = r#"inport == "web1" && eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:01
     && ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 64 && icmp4.type == 8"#;
 
-/// Exit code, standard output and standard error.
+/// Runs `weft trace`. Returns exit code, standard output and standard error.
 fn trace(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(WEFT).arg("trace").args(args).output().expect("weft starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
 }
 
-/// The text of a trace that works.
+/// The output of a trace that must succeed.
 fn traced(args: &[&str]) -> String {
     let (code, text, errors) = trace(args);
     assert_eq!((code, errors.as_str()), (0, ""), "{text}");
     text
 }
 
-/// Asserts that the text has these pieces, in this order.
+/// Asserts that the text contains these parts in this order.
 fn has(text: &str, pieces: &[&str]) {
     let mut rest = text;
     for piece in pieces {
@@ -38,7 +38,7 @@ fn has(text: &str, pieces: &[&str]) {
     }
 }
 
-/// A file in the temporary directory, removed when dropped.
+/// A file in the temporary directory, removed on drop.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -60,7 +60,7 @@ impl Drop for TempFile {
 }
 
 #[test]
-fn packet_is_followed_through_switches_and_router() {
+fn packet_is_traced_through_switches_and_a_router() {
     let text = traced(&[ROUTED, ROUTED_PACKET]);
     has(
         &text,
@@ -79,7 +79,7 @@ fn packet_is_followed_through_switches_and_router() {
 }
 
 #[test]
-fn host_sees_the_guests_of_others_behind_tunnels() {
+fn guests_of_other_hosts_are_behind_tunnels() {
     let text = traced(&["--host", "h1", "--summary", ROUTED, ROUTED_PACKET]);
     has(
         &text,
@@ -94,7 +94,7 @@ fn host_sees_the_guests_of_others_behind_tunnels() {
 }
 
 #[test]
-fn copies_for_a_group_are_told_one_by_one() {
+fn copies_of_a_multicast_are_traced_one_by_one() {
     let arp = r#"inport == "db1" && eth.src == 02:00:00:00:02:0a && eth.dst == ff:ff:ff:ff:ff:ff && arp.op == 2"#;
     let text = traced(&[SOUTHBOUND, arp]);
     has(
@@ -110,10 +110,11 @@ fn copies_for_a_group_are_told_one_by_one() {
 }
 
 #[test]
-fn database_of_ovn_is_traced() {
+fn southbound_database_is_traced() {
     let text = traced(&[SOUTHBOUND, ROUTED_PACKET]);
     has(&text, &["lr_in_ip_routing", "(northd.c:", "=> output to \"db1\" (port "]);
-    // What `ovn-trace --minimal` says of the packet: a hop less, from the router's address to that of db1.
+    // The result of `ovn-trace --minimal`: TTL decremented, from the MAC of the router to that of
+    // db1.
     has(&text, &["actions:", "eth_dst=02:00:00:00:02:0a", "eth_src=02:00:00:00:02:01"]);
     let spoofed = ROUTED_PACKET.replacen("10.0.1.10", "10.0.1.99", 1);
     has(&traced(&["--minimal", SOUTHBOUND, &spoofed]), &["=> drop", "actions:   drop("]);
@@ -141,7 +142,7 @@ fn flows_of_ofctl_are_traced_to_devices_and_tunnels() {
     let path = flows.path();
     let out = traced(&["--tunnel-port", "1=vx", path, "in_port=2,tcp,tcp_dst=80"]);
     has(&out, &["flows.txt:2): in_port=2", "=> tunnel by end point 1, 10.222.0.6\n"]);
-    // Without a declaration port 1 is a device.
+    // Port 1 is not declared as a tunnel port, so it is a device.
     let out = traced(&["--summary", path, "in_port=2,tcp"]);
     has(&out, &["=> output to \"port1\" (port 1)"]);
     let back =
@@ -153,7 +154,7 @@ fn flows_of_ofctl_are_traced_to_devices_and_tunnels() {
 }
 
 #[test]
-fn choice_of_a_select_is_the_one_that_was_asked_for() {
+fn select_takes_the_requested_member() {
     let one_hop = r#"reg8[0..15] = 0; reg0 = ip4.dst; reg1 = 10.0.2.1; eth.src = 02:00:00:00:02:01; outport = \"core-db\"; flags.loopback = 1; next;"#;
     let two_hops = "reg8[0..15] = 1; reg8[16..31] = select(1=1, 2=1);";
     let text = fs::read_to_string(SOUTHBOUND).expect("the dump is there");
@@ -171,11 +172,11 @@ const FRAME: &str = "02 00 00 00 01 01 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00
 /// The same for web2.
 const TO_WEB2: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00 40 00 40 01 24 c6 \
                        0a 00 01 0a 0a 00 01 0b 08 00 f7 fe 00 00 00 01";
-/// A frame of which only half was captured.
+/// A frame cut to half of its length.
 const CUT: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c";
 
 #[test]
-fn frame_of_a_capture_is_traced() {
+fn frame_of_a_capture_file_is_traced() {
     require_program!("text2pcap", "wireshark-common");
     let hex: String =
         [FRAME, TO_WEB2, CUT].iter().map(|frame| format!("000000 {frame}\n")).collect();
@@ -216,7 +217,7 @@ fn frame_of_a_capture_is_traced() {
 }
 
 #[test]
-fn bad_input_is_told_with_its_place() {
+fn input_errors_have_their_position() {
     let flows = TempFile::new("bad.txt", b"tcp_dst=1,actions=drop\nactions=drop\nactions=fly\n");
     let not_a_capture = TempFile::new("not.pcap", b"GET / HTTP/1.1\r\n\r\n");
     let table: &[(&[&str], &str)] = &[
@@ -245,9 +246,10 @@ fn bad_input_is_told_with_its_place() {
     }
 }
 
-/// One entry that cannot be executed would change what becomes of packets, so there is no trace; but all of them are named.
+/// A row that cannot be executed would make the trace wrong. So there is no trace, and all such
+/// rows are reported.
 #[test]
-fn faults_of_a_database_are_all_told_at_once() {
+fn all_errors_of_a_database_are_reported_together() {
     let text = fs::read_to_string(SOUTHBOUND).expect("the database");
     let mcast = text.matches("\"eth.mcast\"").count();
     assert!(mcast > 1 && text.contains("\"drop;\""));

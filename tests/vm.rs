@@ -1,5 +1,5 @@
-//! A virtual machine as a guest: Debian's kernel and its virtio driver at one end, a namespace or another machine on the other
-//! host at the other.
+//! Virtual machines as guests: the kernel of Debian with its virtio driver on one host, a namespace
+//! or another machine on the other host.
 
 use crate::common::daemon::{port, wait_port};
 use crate::common::{Daemon, Guest, Lab, PATIENCE, Setup, traffic};
@@ -15,16 +15,16 @@ use testkit::{report, require_vm};
 const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
 const MTU: u16 = 1400;
 const LEN: usize = 4 << 20;
-/// Where the machine listens.
+/// The TCP port on which the machine listens.
 const TCP_PORT: u16 = 5001;
-/// Keeps what comes by one connection. `nc` alone would end its own direction at once, and an `nc` at the other end then ends
-/// before it has sent everything.
+/// Shell command that stores the data of one connection. A plain `nc` would shut down its sending
+/// direction at once, and the other `nc` would then exit before it has sent everything.
 const LISTEN: &str = "nc -l -p 5001 -e sh -c 'cat >/tmp/file'";
-/// How long a TCP stream may stand still.
+/// How long a TCP stream may stall.
 const STALL: Duration = Duration::from_secs(60);
 
-/// What both ends of a virtio card have agreed on, by the numbers of the standard (section 5.1.3): unfinished checksums,
-/// the MTU, and super-packets of TCP over IPv4 and IPv6, each to the machine and from it.
+/// The negotiated virtio features, by their bit numbers (virtio 1.2, section 5.1.3): partial
+/// checksums, the MTU, and TCP super-packets over IPv4 and IPv6, in both directions.
 const FEATURES: &[(usize, &str)] = &[
     (0, "CSUM"),
     (1, "GUEST_CSUM"),
@@ -35,7 +35,7 @@ const FEATURES: &[(usize, &str)] = &[
     (12, "HOST_TSO6"),
 ];
 
-/// Boots the machine of `guest` and gives it its addresses.
+/// Boots the machine of `guest` and assigns its addresses.
 fn boot(lab: &Lab, guest: &Guest) -> Vm {
     let host = &lab.hosts[guest.host].netns;
     let mut vm = Vm::start(host, &guest.host_device(), &guest.mac.to_string(), MTU);
@@ -48,7 +48,7 @@ fn boot(lab: &Lab, guest: &Guest) -> Vm {
     vm
 }
 
-/// Starts both daemons; those of hosts with a machine that does not run yet are ready but for its port.
+/// Starts both daemons. The port of a machine that does not run yet stays down.
 fn start_without_machines(lab: &Lab) -> [Daemon; 2] {
     let daemons = [0, 1].map(|host| lab.spawn(host));
     daemons[0].wait_answers();
@@ -61,7 +61,7 @@ fn ping(vm: &mut Vm, to: &Guest, family: u8) {
     vm.run(&format!("{command} -c 1 -W 20 {}", to.ip(family)));
 }
 
-/// Sends `bytes` to the machine, which keeps them; `halfway` happens in the middle.
+/// Sends `bytes` to the machine, which stores them. Calls `halfway` in the middle.
 fn send(vm: &mut Vm, from: &Guest, to: SocketAddr, bytes: &[u8], halfway: impl FnOnce()) {
     thread::scope(|scope| {
         let receiver = scope.spawn(|| vm.run(LISTEN));
@@ -92,14 +92,14 @@ fn connect(to: SocketAddr) -> TcpStream {
     }
 }
 
-/// Has the machine send back what it keeps.
+/// Makes the machine send back the stored bytes.
 fn receive(vm: &mut Vm, at: &Guest, family: u8, len: usize) -> Vec<u8> {
     let ip = at.ip(family);
     let listener = at.netns.run(|| TcpListener::bind((ip, 0))).expect("a TCP listener");
     let port = listener.local_addr().expect("a listener has an address").port();
     thread::scope(|scope| {
         let receiver = scope.spawn(|| traffic::tcp_receive(&listener, len));
-        // `nc` itself would send a KiB at a time.
+        // `nc` by itself would send 1 KiB at a time.
         vm.run(&format!("nc {ip} {port} -e dd if=/tmp/file bs=1M"));
         receiver.join().expect("the receiver does not panic").expect("the stream ends")
     })
@@ -113,7 +113,7 @@ fn there_and_back(vm: &mut Vm, machine: &Guest, other: &Guest, family: u8) {
     assert!(received == sent, "IPv{family}: other bytes came back");
 }
 
-/// Panics unless the stream of [`LEN`] bytes between two counts was of super-packets.
+/// Checks that a stream of [`LEN`] bytes between two counter values consisted of super-packets.
 fn assert_super_packets(what: &str, before: Count, after: Count) {
     let (packets, bytes) = (after.packets - before.packets, after.bytes - before.bytes);
     assert!(bytes > LEN as u64, "{what}: {bytes} bytes");
@@ -121,7 +121,7 @@ fn assert_super_packets(what: &str, before: Count, after: Count) {
 }
 
 #[test]
-fn machine_and_namespace_exchange_everything_through_each_tunnel() {
+fn machine_and_namespace_exchange_traffic_through_each_tunnel() {
     require_vm!();
     let mut lab = Lab::new(Setup::new(ALL[0]).mtu(MTU).vms(1));
     let mut daemons = start_without_machines(&lab);
@@ -159,7 +159,7 @@ fn machine_and_namespace_exchange_everything_through_each_tunnel() {
 }
 
 #[test]
-fn machine_keeps_its_connections_when_weft_ends_and_starts_again() {
+fn machine_keeps_its_connections_when_weft_restarts() {
     require_vm!();
     let lab = Lab::new(Setup::new("geneve").mtu(MTU).vms(1));
     let [first, other_host] = start_without_machines(&lab);
@@ -211,7 +211,7 @@ fn machines_exchange_tagged_frames_when_they_are_trunks() {
     let (mut a, mut b) = (boot(&lab, near), boot(&lab, far));
     for (vm, number) in [(&mut a, 1), (&mut b, 2)] {
         vm.run("ip link add link eth0 name eth0.5 type vlan id 5");
-        // The tag takes four bytes of what the tunnel carries.
+        // The tag takes four bytes of the MTU.
         vm.run(&format!("ip link set eth0.5 mtu {}", MTU - 4));
         vm.run(&format!("ip addr add 10.5.0.{number}/24 dev eth0.5 && ip link set eth0.5 up"));
     }

@@ -4,8 +4,8 @@ use pipeline::Direction;
 use lflow::actions::{self, Stage};
 use lflow::symbol::Symbol;
 
-/// Parses actions; true when they are in the language. Then they are compiled, printed, and parsed to the same again. A
-/// refusal points into the text.
+/// Parses actions; true when they are in the language. Then they are compiled, printed, and parsed
+/// to the same again. A refusal points into the text.
 pub fn text(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     let Some(stage) = Stage::new(Direction::Ingress, 2, 30) else { return false };

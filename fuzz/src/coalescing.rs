@@ -63,8 +63,8 @@ fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
     assert_eq!(left, right);
 }
 
-/// The frame without padding, without the checksums, of which 0 and 0xffff are the same number, and without an IPv4
-/// identification that says nothing (RFC 6864: it is not to be fragmented).
+/// The frame without padding, without the checksums, of which 0 and 0xffff are the same number, and
+/// without an IPv4 identification that says nothing (RFC 6864: it is not to be fragmented).
 fn normal(frame: &[u8]) -> Vec<u8> {
     let mut copy = frame.to_vec();
     let Ok(located) = wire::transport_offset(frame) else { return copy };

@@ -1,4 +1,5 @@
-//! A guest's frame into a tunnel and out again: what comes out is what went in, cut into segments and summed.
+//! A guest's frame into a tunnel and out again: what comes out is what went in, cut into segments
+//! and summed.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +13,8 @@ use packet::{PacketBuf, SegmentChecksum, Segmenter, Verdict, verify_checksum};
 use crate::offload;
 use crate::switch::{KEY, Switch};
 
-/// Shorter frames are not looked up; longer ones exceed an IP packet with outer headers, and are split or refused before.
+/// Shorter frames are not looked up; longer ones exceed an IP packet with outer headers, and are
+/// split or refused before.
 const FRAME_LEN: RangeInclusive<usize> = wire::ethernet::HEADER_LEN..=65_000;
 
 /// Takes `packet` through the tunnel that the bits of `choice` say: type, and whether over IPv6.

@@ -16,8 +16,8 @@ pub fn set_bytes(field: Field, value: u128) -> Vec<u8> {
     [&[number, 0][..], &value.to_be_bytes()].concat()
 }
 
-/// A virtio-net header, the number of rewrites in a byte, the rewrites, and the frame. Returns how many of them changed the
-/// key, and how many replies were made.
+/// A virtio-net header, the number of rewrites in a byte, the rewrites, and the frame. Returns how
+/// many of them changed the key, and how many replies were made.
 pub fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     let (header, rest) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let (count, rest) = rest.split_first()?;
@@ -37,7 +37,8 @@ fn key(packet: &PacketBuf) -> Option<FlowKey> {
     extract(packet, PortNo(1), None).ok()
 }
 
-/// Executes one rewrite: no other field changes, and no checksum becomes wrong. True if the key changed.
+/// Executes one rewrite: no other field changes, and no checksum becomes wrong. True if the key
+/// changed.
 fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     let Some((&[number, kept], value)) = set.split_first_chunk() else { return false };
     let field = Field::ALL[usize::from(number) % Field::ALL.len()];
@@ -62,7 +63,8 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     after != before
 }
 
-/// Makes a reply, whose key is what its steps say and whose checksum is right. True if there is one.
+/// Makes a reply, whose key is what its steps say and whose checksum is right. True if there is
+/// one.
 fn answer(reply: Reply, packet: &PacketBuf) -> bool {
     let Ok(built) = reply.build(packet) else { return false };
     let of_built = key(&built).expect("a reply is well-formed");

@@ -2,8 +2,8 @@
 
 use lflow::expr::{self, parse_microflow};
 
-/// Parses an expression; true when it is in the language. Then it is compiled, printed, and parsed to the same again. A
-/// refusal points into the text.
+/// Parses an expression; true when it is in the language. Then it is compiled, printed, and parsed
+/// to the same again. A refusal points into the text.
 pub fn text(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     match expr::parse(text) {

@@ -1,4 +1,5 @@
-//! Frames built from plain bytes. On purpose without crate `wire`: a fault shared by parser and seed would hide itself.
+//! Frames built from plain bytes. On purpose without crate `wire`: a fault shared by parser and
+//! seed would hide itself.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -93,7 +94,8 @@ impl Ends {
         self.frame(UDP, &join(&[&head, &sum.to_be_bytes(), payload]))
     }
 
-    /// A TCP segment: ports 40000 to 80, `sequence`, `flags` (low byte), `options` of a multiple of 4 bytes.
+    /// A TCP segment: ports 40000 to 80, `sequence`, `flags` (low byte), `options` of a multiple of
+    /// 4 bytes.
     pub fn tcp(self, sequence: u32, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
         let words = (5 + options.len() / 4) as u8;
         let head = join(&[
@@ -119,8 +121,8 @@ impl Ends {
         self.frame(protocol, &join(&[&[kind, code], &sum.to_be_bytes(), body]))
     }
 
-    /// One segment of an STT frame: the TCP-shaped header to port 7471 and `part`, which begins at `offset` of a frame of
-    /// `total` bytes.
+    /// One segment of an STT frame: the TCP-shaped header to port 7471 and `part`, which begins at
+    /// `offset` of a frame of `total` bytes.
     pub fn stt_segment(self, id: u32, total: u16, offset: u16, part: &[u8]) -> Vec<u8> {
         let head = join(&[
             &50_000_u16.to_be_bytes(),
@@ -159,7 +161,8 @@ pub fn vxlan(vni: u32, frame: &[u8]) -> Vec<u8> {
     join(&[&[8, 0, 0, 0], &(vni << 8).to_be_bytes(), frame])
 }
 
-/// A Geneve header for an Ethernet frame; `options` is a multiple of 4 bytes, `flags` the second byte.
+/// A Geneve header for an Ethernet frame; `options` is a multiple of 4 bytes, `flags` the second
+/// byte.
 pub fn geneve(vni: u32, flags: u8, options: &[u8], frame: &[u8]) -> Vec<u8> {
     let words = (options.len() / 4) as u8;
     join(&[&[words, flags], &TYPE_TEB.to_be_bytes(), &(vni << 8).to_be_bytes(), options, frame])
@@ -184,7 +187,8 @@ pub fn gre(with_checksum: bool, key: Option<u32>, sequence: Option<u32>, frame: 
     join(&[&head, &checksum(&[&head, &[0; 4], &tail]).to_be_bytes(), &[0, 0], &tail])
 }
 
-/// An STT header and its frame: `flags`, where the inner transport header is, the MSS, the tag, the context.
+/// An STT header and its frame: `flags`, where the inner transport header is, the MSS, the tag, the
+/// context.
 pub fn stt(flags: u8, l4_offset: u8, mss: u16, tci: u16, context: u64, frame: &[u8]) -> Vec<u8> {
     let head = join(&[&[0, flags, l4_offset, 0], &mss.to_be_bytes(), &tci.to_be_bytes()]);
     join(&[&head, &context.to_be_bytes(), &[0, 0], frame])

@@ -73,7 +73,8 @@ fn ipv4(bytes: &[u8]) -> usize {
         (Fragment::Whole, Protocol::ICMP) => icmpv4(payload),
         _ => 0,
     };
-    // A mutated header hardly ever has the right checksum, and everything behind the check deserves to be reached.
+    // A mutated header hardly ever has the right checksum, and everything behind the check deserves
+    // to be reached.
     let mut summed = bytes.to_vec();
     Ipv4Packet::new_unchecked(&mut summed[..]).fill_checksum();
     let Ok(repr) = Ipv4Packet::new_checked(&summed[..]).and_then(|p| Ipv4Repr::parse(&p)) else {

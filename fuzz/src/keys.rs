@@ -11,8 +11,8 @@ const IPV6: u128 = 0x86dd;
 /// No headers that are looked into are longer, but for chains of extension headers.
 const MAX_HEAD: usize = 160;
 
-/// The key, if the frame has one: it depends on nothing behind the IP packet nor on where the payload is stored, and
-/// has no field of a header that is not there.
+/// The key, if the frame has one: it depends on nothing behind the IP packet nor on where the
+/// payload is stored, and has no field of a header that is not there.
 pub fn frame(bytes: &[u8]) -> Option<FlowKey> {
     let whole = key(&PacketBuf::from_bytes(bytes));
     let mut packet = PacketBuf::from_bytes(bytes);

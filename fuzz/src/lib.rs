@@ -1,6 +1,7 @@
 //! The bodies of the fuzz targets, as plain functions, and the seeds they start from.
 //!
-//! A body panics when something is wrong; whatever else it does with any bytes is fine. It returns what a seed is checked by.
+//! A body panics when something is wrong; whatever else it does with any bytes is fine. It returns
+//! what a seed is checked by.
 #![forbid(unsafe_code)]
 
 pub mod actions;

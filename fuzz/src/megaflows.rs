@@ -30,7 +30,8 @@ pub fn step(kind: u8, fields: u8, partial: u8, values: u16) -> [u8; STEP_LEN] {
     [kind, fields, partial, high, low]
 }
 
-/// Carries out steps; returns how many lookups found something. The cache answers what a list would.
+/// Carries out steps; returns how many lookups found something. The cache answers what a list
+/// would.
 pub fn steps(bytes: &[u8]) -> usize {
     let mut cache = Cache::new(CacheLimits { megaflows: LIMIT });
     let mut list: Vec<(Megaflow, Usage)> = Vec::new();

@@ -7,8 +7,8 @@ use pipeline::translate;
 /// Ends the flows of an input; packets follow, one a line.
 const PACKETS: &str = "\n---\n";
 
-/// Loads a file; true when all of it was valid. Then it is shown, and what is shown is loaded and shown the same, and the packets
-/// that can be read are translated. A refusal points into the text.
+/// Loads a file; true when all of it was valid. Then it is shown, and what is shown is loaded and
+/// shown the same, and the packets that can be read are translated. A refusal points into the text.
 pub fn file(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     let (flows, packets) = text.split_once(PACKETS).unwrap_or((text, ""));

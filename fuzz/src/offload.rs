@@ -10,11 +10,13 @@ use wire::{Ipv4Packet, Ipv6Packet};
 
 use crate::{encapsulation, path};
 
-/// Bytes of the header that say nothing here: one chooses the tunnel, the other how long frames may be.
+/// Bytes of the header that say nothing here: one chooses the tunnel, the other how long frames may
+/// be.
 const TUNNEL: usize = 11;
 const MAX_FRAME_LEN: usize = 10;
 
-/// A guest's frame behind a virtio-net header, sent into a tunnel, too; returns how many segments it was cut into, if it could be.
+/// A guest's frame behind a virtio-net header, sent into a tunnel, too; returns how many segments
+/// it was cut into, if it could be.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
     let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
@@ -40,8 +42,8 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     segments(&packet).map(|segments| segments.len())
 }
 
-/// Stores what a partial checksum begins with: the pseudo header's sum. A guest that stores something else gets wrong
-/// checksums, and no mutated frame stores the right thing.
+/// Stores what a partial checksum begins with: the pseudo header's sum. A guest that stores
+/// something else gets wrong checksums, and no mutated frame stores the right thing.
 pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
     let frame = packet.head();
@@ -58,7 +60,8 @@ pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     Some(())
 }
 
-/// The segments of a packet with their checksums computed; each one is right, and together they carry its payload.
+/// The segments of a packet with their checksums computed; each one is right, and together they
+/// carry its payload.
 pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     let segments = cut(packet)?;
     if packet.offload.gso.is_some() {

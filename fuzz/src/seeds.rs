@@ -237,8 +237,8 @@ fn tagged() -> Group {
     ]
 }
 
-/// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and offset. The last byte chooses
-/// a tunnel.
+/// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and
+/// offset. The last byte chooses a tunnel.
 fn vnet(flags: u8, gso: u8, words: [u16; 4], tunnel: u8, frame: &[u8]) -> Vec<u8> {
     let words = words.map(u16::to_le_bytes).concat();
     join(&[&[flags, gso], &words, &[0, tunnel], frame])

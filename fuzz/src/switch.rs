@@ -1,7 +1,8 @@
-//! A host with a logical switch of every tunnel type: the way of a frame between a tunnel header and a guest.
+//! A host with a logical switch of every tunnel type: the way of a frame between a tunnel header
+//! and a guest.
 //!
-//! The program of the host is made of a network file, with a router and an access control list, and each frame is translated by
-//! itself.
+//! The program of the host is made of a network file, with a router and an access control list, and
+//! each frame is translated by itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -23,7 +24,8 @@ use crate::offload;
 pub const KEY: DatapathKey = DatapathKey(5001);
 /// Where frames with tags leave.
 const UPLINK: PortNo = Placement::UPLINK;
-/// The ports that belong to guests of this host: two of the switch that other hosts share, one behind the router.
+/// The ports that belong to guests of this host: two of the switch that other hosts share, one
+/// behind the router.
 const LOCAL_PORTS: [PortNo; 3] = [PortNo(1), PortNo(2), PortNo(3)];
 /// In whose name this host speaks: its guests, whose addresses the switch tells, and its router.
 const OURS: [MacAddr; 5] = [mac(2), mac(3), mac(4), mac(0x11), mac(0x12)];
@@ -80,8 +82,8 @@ impl Switch {
         remote
     }
 
-    /// A frame of the underlay, out of the tunnel. It is translated and its actions are executed; that it is neither delivered
-    /// nor dropped for a reason is a fault.
+    /// A frame of the underlay, out of the tunnel. It is translated and its actions are executed;
+    /// that it is neither delivered nor dropped for a reason is a fault.
     pub fn forward(&mut self, tunnel: &TunnelInfo, packet: &mut PacketBuf) -> Outcome {
         self.enter(Placement::tunnel_port(self.tunnel), Some(tunnel), packet)
     }
@@ -202,7 +204,8 @@ struct Sink {
 }
 
 impl Sink {
-    /// What came from the underlay does not go back there; answers do, and what a router has taken on.
+    /// What came from the underlay does not go back there; answers do, and what a router has taken
+    /// on.
     fn toward_underlay(&mut self, frame: &[u8]) {
         let ethernet = EthernetPacket::new_checked(frame).expect("a whole frame");
         assert!(

@@ -1,7 +1,7 @@
 //! The decapsulators, each given a frame of the underlay, and the way from there to the guests.
 //!
-//! Whatever the outer headers of a mutated frame say, the tunnel header is looked for where it would be, so that every frame
-//! reaches the decapsulator.
+//! Whatever the outer headers of a mutated frame say, the tunnel header is looked for where it
+//! would be, so that every frame reaches the decapsulator.
 
 use flow::{
     DecapOptions, Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_stt,

@@ -1,4 +1,4 @@
-//! Calling a command.
+//! Runs commands of weft.
 
 use crate::common::PATIENCE;
 use crate::common::daemon::WEFT;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use testkit::host::wait_until;
 
-/// Runs a command for a daemon: exit code, standard output, standard error.
+/// Runs a command for a daemon. Returns its exit code, standard output and standard error.
 pub fn weft(control: &Path, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(WEFT);
     let output = command.args(args).arg("--control").arg(control).output().expect("weft starts");
@@ -19,14 +19,14 @@ pub fn weft(control: &Path, args: &[&str]) -> (i32, String, String) {
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
 }
 
-/// The same for a command that succeeds and says one JSON object.
+/// Runs a command that must succeed and print one JSON value.
 pub fn weft_json(control: &Path, args: &[&str]) -> Value {
     let (code, out, said) = weft(control, &[args, &["--json"]].concat());
     assert_eq!((code, &*said), (0, ""), "{args:?}");
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}\n{out}"))
 }
 
-/// A command that goes on until it is ended, and the lines that it says.
+/// A running command, and the lines that it prints.
 pub struct Watch {
     child: Child,
     pub lines: Receiver<String>,
@@ -48,7 +48,7 @@ impl Watch {
         Self { child, lines, stderr }
     }
 
-    /// A capture that has begun.
+    /// Starts a capture and waits until it runs.
     pub fn capture(control: &Path, args: &[&str]) -> Self {
         let watch = Self::start(control, &[&["capture"], args].concat());
         let said = watch.stderr.recv_timeout(PATIENCE).expect("it says that it has begun");
@@ -56,14 +56,14 @@ impl Watch {
         watch
     }
 
-    /// Ends it as Ctrl-C does; returns its exit code and the rest of what it says.
+    /// Ends the command like Ctrl-C. Returns its exit code and its remaining output.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a process number"));
         kill(pid, Signal::SIGINT).expect("a child can be sent a signal");
         self.end()
     }
 
-    /// Waits for its end.
+    /// Waits until the command exits.
     pub fn end(&mut self) -> (Option<i32>, String) {
         let mut status = None;
         wait_until(PATIENCE, "the command ends", || {
@@ -77,7 +77,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // One that has ended cannot be killed.
+        // Fails if the command has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

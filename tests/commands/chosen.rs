@@ -1,4 +1,4 @@
-//! What `weft show` says was chosen is what is on the wire between the hosts.
+//! The decisions that `weft show` reports agree with the packets between the hosts.
 
 use super::call::{weft, weft_json};
 use crate::common::frames::{FrameSocket, contains};
@@ -10,13 +10,13 @@ use testkit::require_root;
 
 /// Longer than any packet of the underlay.
 const WHOLE: usize = 1600;
-/// Bytes of a stream, which are several super-packets.
+/// Length of a stream in bytes: several super-packets.
 const LEN: usize = 1 << 20;
-/// Ethernet, IPv4, UDP, VXLAN.
+/// Length of the Ethernet, IPv4, UDP and VXLAN headers.
 const OUTER: usize = 14 + 20 + 8 + 8;
 
-/// What is said of `what`: how, and why.
-fn said(shown: &Value, what: &str) -> [String; 2] {
+/// The `how` and `why` of one decision.
+fn decision(shown: &Value, what: &str) -> [String; 2] {
     let all = shown["decisions"].as_array().expect("a list");
     let found = all.iter().find(|chosen| chosen["what"] == what);
     let found = found.unwrap_or_else(|| panic!("nothing of {what}: {all:#?}"));
@@ -32,7 +32,8 @@ fn checksum(frame: &[u8]) -> usize {
     u16_at(frame, 40)
 }
 
-/// A frame of VXLAN over IPv4 that reaches the other host and holds a few words, and the longest that a stream needs.
+/// Two VXLAN frames over IPv4 that reach the other host: a short one, and the longest of a TCP
+/// stream.
 fn sent(lab: &Lab) -> [Vec<u8>; 2] {
     let (a, b) = lab.ends();
     let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
@@ -50,7 +51,7 @@ fn sent(lab: &Lab) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn frames_are_sent_as_is_said_whatever_is_asked_for() {
+fn frames_agree_with_the_reported_decisions() {
     require_root!();
     for (asked, offload) in [(None, true), (None, false), (Some(true), true), (Some(false), true)] {
         let options = asked.map_or(String::new(), |on| format!("checksum = {on}"));
@@ -68,14 +69,14 @@ fn frames_are_sent_as_is_said_whatever_is_asked_for() {
         traffic::ping(&a.netns, b.ip(4));
         let shown = weft_json(&lab.control(0), &["show"]);
         let by_programs = shown["datapath"] == "kernel";
-        let [datapath, _] = said(&shown, "datapath");
+        let [datapath, _] = decision(&shown, "datapath");
         assert_eq!(datapath.starts_with("kernel"), by_programs, "{datapath}");
-        let [decap, _] = said(&shown, "decap");
+        let [decap, _] = decision(&shown, "decap");
         assert_eq!(decap.starts_with("programs at tc"), by_programs, "{decap}");
 
         if by_programs {
-            // `bytes_are_the_same_when_the_uplink_joins_what_it_receives` sees what comes of it.
-            let [received, why] = said(&shown, "vxlan received");
+            // tests/overlay.rs checks how many frames the guest receives.
+            let [received, why] = decision(&shown, "vxlan received");
             let ways = ["segments one by one", "segments joined before programs"];
             assert_eq!(received, ways[usize::from(offload)], "{why}");
         }
@@ -83,14 +84,14 @@ fn frames_are_sent_as_is_said_whatever_is_asked_for() {
         let is_super = |frame: &[u8]| u16_at(frame, OUTER + 14 + 2) > WHOLE;
         let mut frames = sent(&lab);
         if by_programs && offload {
-            // What is sent at first is not cached yet, and threads send it.
+            // Threads send the first packets, until a megaflow is cached.
             wait_until(PATIENCE, "programs send super-packets", || {
                 frames = sent(&lab);
                 is_super(&frames[1])
             });
         }
         let [short, long] = frames;
-        let [how, why] = said(&shown, "vxlan checksum");
+        let [how, why] = decision(&shown, "vxlan checksum");
         let what =
             format!("asked {asked:?}, offload {offload}, by programs {by_programs}: {how}; {why}");
         let on = match asked {
@@ -102,20 +103,21 @@ fn frames_are_sent_as_is_said_whatever_is_asked_for() {
         assert_eq!(how.contains("but for"), !on || by_programs, "{what}");
         assert_eq!(why == "as the network file says", asked.is_some(), "{what}");
 
-        let [how, why] = said(&shown, "vxlan");
+        let [how, why] = decision(&shown, "vxlan");
         let ways = ["trains of UDP datagrams", "super-packets inside the outer headers"];
         assert_eq!(how, ways[usize::from(by_programs)], "{why}");
-        // A device that makes no checksums cuts nothing, and then all frames are short.
+        // A device without checksum offload has no segmentation offload: all frames are short.
         assert_eq!(why.starts_with("eth0 cuts them"), offload, "{why}");
         assert_eq!(long.len() > WHOLE, offload, "{why}");
         if offload {
-            // A train is of whole frames, each with its own tunnel header; a super-packet has one, and no checksum.
+            // Each datagram of a train has its own tunnel header. A super-packet has one tunnel
+            // header and no checksum.
             assert_eq!(is_super(&long), by_programs, "{how}; {why}");
             assert_eq!(checksum(&long) != 0, !by_programs, "{what}");
         }
         let (_, text, _) = weft(&lab.control(0), &["show"]);
         assert!(text.contains(&format!("\nvxlan: {how}; {why}\n")), "{text}");
-        let [port, _] = said(&shown, "port g1");
+        let [port, _] = decision(&shown, "port g1");
         assert_eq!(port, "super-packets whole");
         daemons.into_iter().for_each(Daemon::stop);
     }

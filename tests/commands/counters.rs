@@ -1,4 +1,4 @@
-//! What is counted, which is the same for the same traffic, whoever forwards.
+//! Both datapaths count the same traffic in the same way.
 
 use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
@@ -11,26 +11,26 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::MacAddr;
 
-/// Frames of each kind.
+/// Number of frames of each kind.
 const EACH: u64 = 20;
-/// Kinds that arrive: to the other guest in two protocols, and to everybody.
+/// Kinds of frames that arrive: two protocols to the other guest, and a broadcast.
 const DELIVERED: u64 = 3;
-/// One kind for each of these does not: what a list refuses, what is for nobody, what makes no sense.
+/// Drop reasons with one kind of frame each: denied by an ACL, unknown unicast, malformed.
 const DROPPED: [&str; 3] = ["flow_drop", "unknown_mac", "malformed"];
 const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x99]);
 const LIST: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\n\
                     match = 'udp.dst == 53'\naction = \"drop\"\n";
 
-/// Everything that the daemons of both hosts count, but for times and addresses of the underlay.
+/// All counters of both daemons, without times and underlay addresses.
 #[derive(PartialEq, Eq, Debug)]
 struct Counted {
-    /// Of each port: from the guest, to it, and what was dropped.
+    /// Per port: received from the guest, sent to it, and dropped.
     ports: Vec<(String, Count, Count, Drops)>,
-    /// Of the uplink.
+    /// Of the uplink: received, sent and dropped.
     uplinks: Vec<(Count, Count, Drops)>,
-    /// Of each end point.
+    /// Per end point.
     endpoints: Vec<(String, Count, Count)>,
-    /// Packets and bytes of megaflows by host, port and actions.
+    /// Packets and bytes of megaflows, by host, port and actions.
     megaflows: BTreeMap<(usize, String, String), [u64; 2]>,
 }
 
@@ -64,11 +64,11 @@ impl Counted {
     }
 }
 
-/// What is counted of frames of a guest that go through a tunnel or nowhere.
+/// The counters after frames of a guest through a tunnel, and after frames that are dropped.
 fn counted(tunnel: &str, datapath: Datapath) -> Counted {
     let lab = Lab::new(Setup::new(tunnel).datapath(datapath).more(LIST));
     for guest in &lab.guests {
-        // Of interfaces to come: guests say nothing of their own.
+        // Applies to interfaces created later: guests then send no packets of their own.
         let quiet = guest.netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
         quiet.expect("a sysctl can be set");
     }
@@ -77,7 +77,7 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
     let [sender, receiver] = [near, far].map(|g| FrameSocket::open(&g.netns, GUEST_DEVICE));
     let outer = Outer {
         src: near.ip(4),
-        // Nobody's, so that no kernel answers.
+        // An unused address, so that no kernel answers.
         dst: [192, 168, 7, 200].into(),
         src_mac: near.mac,
         dst_mac: far.mac,
@@ -91,7 +91,7 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
         note(NOBODY, near.mac, "to nobody"),
         frame(far.mac, near.mac, 0x0800, b"no IP"),
     ];
-    // The first of each kind is what the others are decided by: no megaflow counts it.
+    // The first frame of each kind causes an upcall, so no megaflow counts it.
     let (delivered, dropped) = kinds.split_at(DELIVERED as usize);
     dropped.iter().for_each(|kind| sender.send(kind));
     for kind in delivered {
@@ -121,7 +121,7 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
 }
 
 #[test]
-fn counters_are_the_same_whoever_forwards() {
+fn counters_are_the_same_with_both_datapaths() {
     require_root!();
     for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
         let [user, kernel] = Datapath::BOTH.map(|datapath| counted(tunnel, datapath));

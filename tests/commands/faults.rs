@@ -1,4 +1,4 @@
-//! What every command says to wrong input, and without a daemon.
+//! Errors of the commands for invalid input, and without a daemon.
 
 use super::call::weft;
 use crate::common::{Lab, Setup};
@@ -6,7 +6,7 @@ use std::path::Path;
 use testkit::require_root;
 
 #[test]
-fn faults_are_told_with_exit_code_2_when_the_input_is_wrong() {
+fn commands_exit_with_code_2_when_the_input_is_invalid() {
     require_root!();
     let lab = Lab::new(Setup::new("vxlan"));
     let daemon = lab.start(0);

@@ -1,4 +1,4 @@
-//! Ports that learn: a bridge with machines of its own behind a port, of which the network file says nothing.
+//! Ports that learn MAC addresses: a bridge with machines that are not in the network file.
 
 use super::call::{weft, weft_json};
 use crate::common::daemon::port;
@@ -12,7 +12,7 @@ use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 use wire::MacAddr;
 
-/// An MTU that fits into every tunnel.
+/// An MTU that fits every tunnel.
 const MTU: u32 = 1400;
 
 /// A machine behind the bridge of a guest.
@@ -22,7 +22,7 @@ struct Nested {
     ip: Ipv4Addr,
 }
 
-/// A guest on h1, and two on h2 behind whose ports there may be others.
+/// A lab with a guest on h1, and two guests on h2 whose ports learn.
 struct Learning {
     lab: Lab,
     daemons: [Daemon; 2],
@@ -42,7 +42,7 @@ impl Learning {
         Self { lab, daemons }
     }
 
-    /// Joins two machines to a bridge behind the first guest of h2.
+    /// Connects two machines to a bridge behind the first guest of h2.
     fn nest(&self) -> [Nested; 2] {
         let guest = &self.lab.guests[1].netns;
         let netlink = guest.netlink();
@@ -59,7 +59,7 @@ impl Learning {
             let spec = LinkSpec::new(GUEST_DEVICE).mac(mac).mtu(MTU).up();
             let inside = netns.netlink();
             let index = inside.create(&spec, &LinkKind::Veth { peer }).expect("a veth can be made");
-            // A link is of a bridge of its own namespace only.
+            // A device can only join a bridge of its own namespace.
             let outer = netlink.index_of(&name).expect("the other end");
             netlink.set_master(outer, Some(bridge)).expect("a device can join a bridge");
             let ip = Ipv4Addr::new(192, 168, 7, number);
@@ -78,7 +78,7 @@ impl Learning {
     }
 }
 
-/// Where a host has learnt a MAC address to be: port and host.
+/// The port and host behind which a host has learnt a MAC address.
 fn learnt(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
     let fdb = weft_json(control, &["fdb"]);
     let stations = fdb["stations"].as_array().expect("an array");
@@ -88,7 +88,7 @@ fn learnt(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
     Some((text("port").expect("a port"), text("host")))
 }
 
-/// Waits until a host knows a MAC address there.
+/// Waits until a host has learnt a MAC address at this port and host.
 fn wait_learnt(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>)) {
     let wanted = Some((port.to_owned(), host.map(str::to_owned)));
     let what = format!("{mac} is known behind {port}, not {:?}", learnt(control, mac));
@@ -96,9 +96,9 @@ fn wait_learnt(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>))
 }
 
 #[test]
-fn machines_behind_a_bridge_are_reached_learnt_and_followed() {
+fn machines_behind_a_bridge_are_learnt_and_moves_are_followed() {
     require_root!();
-    // What the host on the other side can know: the port where the tunnel names it, else the host, or the wire.
+    // The other host learns the port if the tunnel carries it, else the host, or only the uplink.
     let (named, host, wire) = (
         [("g2", Some("h2")), ("g3", Some("h2"))],
         [("blue//h2", Some("h2")); 2],
@@ -122,7 +122,8 @@ fn machines_behind_a_bridge_are_reached_learnt_and_followed() {
             wait_learnt(&net.control(0), machine.mac, far_first);
         }
 
-        // Nobody has heard of the first: it goes to both ports. The second is known, and goes to one.
+        // The first frame is unknown unicast, which is flooded to both ports. The second goes to
+        // one.
         let (nobody, known) = (MacAddr([2, 0, 0, 0, 0, 0x77]), nested[0].mac);
         let [from, at_first, at_second] =
             [near, first, second].map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE));
@@ -138,7 +139,7 @@ fn machines_behind_a_bridge_are_reached_learnt_and_followed() {
         assert_eq!(count(&at_second.until_note("nobody"), "known"), 0, "{tunnel}");
         assert_eq!(count(&at_first.until_note("nobody"), "known"), 10, "{tunnel}");
 
-        // The machine goes over to another port, and speaks from there alone.
+        // The machine moves to another port and sends from there.
         let inside = nested[0].netns.netlink();
         let index = inside.index_of(GUEST_DEVICE).expect("the device of the machine");
         inside.set_down(index).expect("a link can be set down");
@@ -167,7 +168,7 @@ fn machines_behind_a_bridge_are_reached_learnt_and_followed() {
 }
 
 #[test]
-fn what_a_port_has_taught_is_forgotten_when_it_teaches_no_more() {
+fn learnt_addresses_are_forgotten_when_their_port_stops_learning() {
     require_root!();
     let net = Learning::start("geneve");
     let nested = net.nest();

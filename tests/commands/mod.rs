@@ -1,4 +1,4 @@
-//! The commands that show, watch and change a running switch, as an operator calls them.
+//! Tests of the commands that show, watch and change a running switch.
 
 mod call;
 mod capture;

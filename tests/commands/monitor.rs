@@ -11,7 +11,7 @@ use testkit::require_root;
 use wire::MacAddr;
 
 #[test]
-fn packets_are_routed_and_filtered_when_the_network_says_so() {
+fn drops_and_captures_are_right_in_a_routed_network() {
     require_root!();
     let routed = Routed::start();
     let (near, far) = (routed.near(), &routed.lab.guests[1]);
@@ -27,7 +27,7 @@ fn packets_are_routed_and_filtered_when_the_network_says_so() {
     traffic::ping(&far.netns, NEAR.into());
     traffic::ping(&near.netns, [10, 0, 2, 1].into());
 
-    // The access control list stands at the far end.
+    // The host of the receiver evaluates this access control list.
     let socket = traffic_socket(near);
     let dns = || {
         socket.send_to(b"?", (IpAddr::from(FAR), 53)).expect("a datagram is sent");
@@ -41,7 +41,7 @@ fn packets_are_routed_and_filtered_when_the_network_says_so() {
     assert!(packet.contains("ip4_src=10.0.1.10") && packet.contains("tp_dst=53"), "{packet}");
     assert!(packet.contains("ip_ttl=63"), "it was routed: {packet}");
 
-    // Port security stands where the guest is.
+    // The host of the sender evaluates port security.
     let wire = FrameSocket::open(&near.netns, GUEST_DEVICE);
     let stranger = MacAddr([2, 0, 0, 0, 9, 9]);
     let forged = || wire.send(&note(GATEWAY_MAC, stranger, "forged"));
@@ -49,12 +49,13 @@ fn packets_are_routed_and_filtered_when_the_network_says_so() {
     assert_eq!((&told["port"], &told["reason"]), (&json!("g1"), &json!("flow_drop")));
     assert_eq!(told["flow"]["stage"], "ls_in_apply_port_sec");
 
-    // What has no headers that make sense is told, too.
+    // Malformed packets are reported, too.
     let broken = || wire.send(&frame(GATEWAY_MAC, near.mac, 0x0800, b"no IP"));
     let told = routed.dropped(0, &["--reason", "malformed"], broken);
     assert_eq!((&told["packet"], &told["flow"]), (&json!(""), &Value::Null));
 
-    // A routed packet is one of the guest's, also where it is in the other switch's tunnel.
+    // An outer capture of the guest includes its routed packets, which use the tunnel key of the
+    // other switch.
     let file = routed.lab.dir.path().join("routed.pcap");
     let path = file.to_str().expect("a path of ASCII");
     let args = ["g1", "--outer", "--count", "2", "-w", path];

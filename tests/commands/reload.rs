@@ -1,4 +1,4 @@
-//! `weft reload`.
+//! Tests of `weft reload`.
 
 use super::call::{weft, weft_json};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
@@ -22,7 +22,8 @@ fn resident_kb(daemon: &Daemon) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
 }
 
-/// The lab's network file with more: a host, a switch with a port on h1, a port of `blue` behind the others, an ACL.
+/// The network file of the lab with additions: a host, a switch with a port on h1, a last port of
+/// `blue`, and an ACL.
 fn changed(lab: &Lab) -> PathBuf {
     let text = fs::read_to_string(lab.network_file()).expect("the network file");
     let underlay = u32::from(lab.hosts[0].uplink.ip4) & !0xff;
@@ -63,7 +64,7 @@ action = "drop"
 #[test]
 fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
     require_root!();
-    /// As fast as a guest may well send, slow enough to see every reload.
+    /// A realistic rate of a guest, but low enough that packets span every reload.
     const PAUSE: Duration = Duration::from_micros(500);
     let lab = Lab::new(Setup::new("geneve"));
     let daemons = lab.start_both();
@@ -112,7 +113,7 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
     assert_eq!((received.len() as u64, lost), (sent, vec![]), "packets are lost or doubled");
     let after = daemons.each_ref().map(|daemon| {
         let mut drops = daemon.drops();
-        // What the port `more` sent when it was removed.
+        // Packets that the port `more` sent while it was removed.
         drops.remove("no_such_port");
         drops
     });
@@ -123,7 +124,7 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
 #[test]
 fn nothing_leaks_when_the_network_is_reloaded_a_thousand_times() {
     require_root!();
-    /// What an allocator may keep for itself.
+    /// Memory that the allocator may keep.
     const GROWTH_KB: u64 = 3 << 10;
     let lab = Lab::new(Setup::new("geneve"));
     let daemon = lab.start(0);
@@ -151,7 +152,7 @@ fn nothing_leaks_when_the_network_is_reloaded_a_thousand_times() {
     reload(900);
     let after = resident_kb(&daemon);
     println!("900 reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
-    // The last client's thread may still be ending.
+    // The thread of the last client may still be running.
     wait_until(PATIENCE, "descriptors and devices are as before", || now() == open);
     assert!(after < kb + GROWTH_KB, "{kb} kB before, {after} kB after");
     daemon.stop();
@@ -185,7 +186,7 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
         assert_eq!((code, &*out), (2, ""), "{to}: {said}");
         assert_eq!(ports(&daemons[0]), before);
     }
-    // A port that somebody else has is found out only when it is opened; all is as it was then.
+    // A UDP port in use is detected only when it is opened. The running configuration stays.
     let taken = std::net::UdpSocket::bind;
     let address = (lab.hosts[0].underlay(4), 4790);
     let _taken = lab.hosts[0].netns.run(|| taken(address)).expect("a UDP socket");
@@ -199,7 +200,7 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
     traffic::ping(&a.netns, b.ip(4));
     traffic::tcp(b, a, 4, 1 << 16);
 
-    // The next one succeeds, and a hangup has the daemon read its own file again.
+    // The next reload succeeds, and SIGHUP reads the original file again.
     let told = weft_json(control, &["reload", changed(&lab).to_str().expect("ASCII")]);
     assert_eq!(
         told["ports"],
@@ -215,7 +216,7 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
 }
 
 #[test]
-fn port_is_made_anew_when_its_configuration_has_changed() {
+fn port_is_recreated_when_its_configuration_has_changed() {
     require_root!();
     let lab = Lab::new(Setup::new("stt"));
     let daemons = lab.start_both();

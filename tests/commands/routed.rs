@@ -1,4 +1,4 @@
-//! A network with a router.
+//! A lab with a logical router.
 
 use super::call::Watch;
 use crate::common::{Daemon, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup};
@@ -10,15 +10,15 @@ use std::time::Duration;
 use testkit::host::wait_until;
 use wire::MacAddr;
 
-/// Two logical switches with a guest each on another host, and a router between them.
+/// Two logical switches connected by a router. Each has one guest, on different hosts.
 pub struct Routed {
     pub lab: Lab,
     pub daemons: [Daemon; 2],
-    /// The line of the access control list.
+    /// The line of the access control list entry in the network file.
     pub acl_line: usize,
 }
 
-/// The router's port toward the first guest.
+/// The MAC address of the router port toward the first guest.
 pub const GATEWAY_MAC: MacAddr = MacAddr([2, 0, 0, 0, 1, 1]);
 pub const NEAR: [u8; 4] = [10, 0, 1, 10];
 pub const FAR: [u8; 4] = [10, 0, 2, 10];
@@ -42,7 +42,7 @@ impl Routed {
         &self.lab.guests[0]
     }
 
-    /// One drop that `weft monitor` tells of on a host, `send` being called until it does.
+    /// Calls `send` until `weft monitor` on a host reports a drop. Returns that drop.
     pub fn dropped(&self, host: usize, args: &[&str], mut send: impl FnMut()) -> Value {
         let args = [&["monitor", "--drops", "--json", "--count", "1"], args].concat();
         let mut watch = Watch::start(&self.lab.control(host), &args);

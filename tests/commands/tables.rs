@@ -1,4 +1,4 @@
-//! `weft ports`, `fdb`, `tunnels` and `flows`.
+//! Tests of `weft ports`, `fdb`, `tunnels` and `flows`.
 
 use super::call::{weft, weft_json};
 use super::routed::{FAR, Routed};
@@ -8,7 +8,7 @@ use testkit::host::wait_until;
 use testkit::require_root;
 
 #[test]
-fn tables_show_what_runs_when_asked() {
+fn tables_show_the_state_of_the_switch() {
     require_root!();
     let routed = Routed::start();
     traffic::ping(&routed.near().netns, FAR.into());

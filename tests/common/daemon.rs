@@ -1,4 +1,4 @@
-//! `weft run` as a child process, and what it tells.
+//! Runs `weft run` as a child process and reads its state.
 
 use super::{Host, PATIENCE, traffic};
 use datapath::stats::{Drops, PortStats, Snapshot};
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::host::{TestHost, wait_until};
 
-/// The program under test.
+/// Path of the program under test.
 pub const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
-/// How long a daemon may take to end when asked.
+/// How long a daemon may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// How long it is looked for what must not come.
+/// How long a test waits for a reply that must not arrive.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// A running `weft run`. Ended when dropped; what it wrote to standard error is printed when a test fails.
+/// A running `weft run`. It is stopped on drop. If a test fails, its standard error is printed.
 pub struct Daemon {
     host: &'static str,
     child: Child,
@@ -29,7 +29,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon of `host` with these arguments beside those that say what to run.
+    /// Starts the daemon of `host` with additional `arguments`.
     pub fn spawn(host: &Host, network: &Path, control: &Path, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -46,14 +46,14 @@ impl Daemon {
     /// Waits until the daemon answers and all its ports are up.
     ///
     /// # Panics
-    /// When it does not within [`PATIENCE`]; the daemon's messages are printed.
+    /// The daemon is not ready within [`PATIENCE`].
     pub fn wait_ready(&self) {
         wait_until(PATIENCE, "the daemon answers and its ports are up", || {
             self.try_show().is_some_and(|now| now.ports.iter().all(|port| port.state == "up"))
         });
     }
 
-    /// Waits until the daemon answers, whatever its ports are.
+    /// Waits until the daemon answers, whatever the state of its ports.
     ///
     /// # Panics
     /// As [`Daemon::wait_ready`].
@@ -61,25 +61,26 @@ impl Daemon {
         wait_until(PATIENCE, "the daemon answers", || self.try_show().is_some());
     }
 
-    /// The process.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Processor time used so far, of all threads.
     pub fn cpu_time(&self) -> Duration {
-        /// USER_HZ, the same on all architectures that Linux knows but Alpha.
+        /// USER_HZ: 100 on every Linux architecture except Alpha.
         const TICKS_PER_SECOND: u64 = 100;
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process");
-        // The name of the program, in brackets, may have spaces; user and system time are fields 14 and 15.
+        // The program name, in parentheses, may have spaces. User and system time are fields 14
+        // and 15.
         let (_, fields) = stat.rsplit_once(") ").expect("a name in brackets");
         let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
         let ticks: u64 = ticks.map(|ticks| ticks.expect("a number of ticks")).sum();
         Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
     }
 
-    /// What `weft show --json` says.
+    /// The output of `weft show --json`.
     pub fn show(&self) -> Snapshot {
         self.try_show().unwrap_or_else(|| panic!("the daemon of {} does not answer", self.host))
     }
@@ -94,7 +95,7 @@ impl Daemon {
         Some(serde_json::from_slice(&output.stdout).expect("show --json prints what it documents"))
     }
 
-    /// All drops, of the uplink and of every port, by reason.
+    /// The drops of the uplink and all ports, by reason.
     pub fn drops(&self) -> Drops {
         let snapshot = self.show();
         let mut sum = snapshot.uplink.drops;
@@ -104,7 +105,7 @@ impl Daemon {
         sum
     }
 
-    /// What it has written to standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(&self.stderr).unwrap_or_default()
     }
@@ -115,14 +116,14 @@ impl Daemon {
         kill(Pid::from_raw(pid), signal).expect("a child can be sent a signal");
     }
 
-    /// Waits for its end, at most `limit`.
+    /// Waits until it exits, at most `limit`.
     pub fn wait_end(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
         wait_until(limit, "the daemon ends", || {
             status = self.child.try_wait().expect("a child can be waited for");
             status.is_some()
         });
-        status.expect("the wait has ended")
+        status.expect("wait_until returns only on success")
     }
 
     /// Waits until it has written `text` to standard error.
@@ -132,10 +133,10 @@ impl Daemon {
         });
     }
 
-    /// Ends it as an operator would.
+    /// Stops it with SIGTERM.
     ///
     /// # Panics
-    /// When it does not end in time or reports failure.
+    /// It does not exit in time, or exits with an error.
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         let status = self.wait_end(STOP_LIMIT);
@@ -161,25 +162,25 @@ impl Drop for Daemon {
             while self.running() && std::time::Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // One that has ended in the meantime cannot be killed, and is reaped all the same.
+            // Killing fails if it has exited in the meantime; it must be reaped in any case.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// What the daemon shows of a port.
+/// The state of a port as the daemon shows it.
 pub fn port(daemon: &Daemon, name: &str) -> PortStats {
     let ports = daemon.show().ports;
     ports.into_iter().find(|port| port.name == name).expect("a port of that name")
 }
 
-/// Waits until `holds` is true of a port.
+/// Waits until `holds` is true for a port.
 pub fn wait_port(daemon: &Daemon, name: &str, what: &str, holds: impl Fn(&PortStats) -> bool) {
     wait_until(PATIENCE, &format!("port {name} is {what}"), || holds(&port(daemon, name)));
 }
 
-/// While something is away, nobody answers there, and no daemon is busy with its absence.
+/// Checks that `to` does not answer, and that no daemon uses much processor time meanwhile.
 pub fn no_answer(from: &TestHost, to: IpAddr, daemons: &[Daemon; 2]) {
     let before = daemons.each_ref().map(Daemon::cpu_time);
     assert!(traffic::ping_within(from, to, SILENCE).is_err(), "{to} answers");

@@ -1,4 +1,4 @@
-//! Single Ethernet frames, sent and watched for on the interfaces of a lab.
+//! Sends and receives single Ethernet frames on the interfaces of a lab.
 
 use super::PATIENCE;
 use netdev::af_packet::{PacketOptions, PacketSocket};
@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 use wire::MacAddr;
 
-/// The EtherType for local experiments (IEEE 802, clause 9): no kernel answers to it.
+/// The EtherType for local experiments (IEEE 802, clause 9), which no kernel answers.
 pub const EXPERIMENT: u16 = 0x88b5;
-/// The shortest frame, without its frame check sequence.
+/// The minimum length of a frame without its frame check sequence.
 const MIN_FRAME: usize = 60;
 
-/// An Ethernet frame, padded to the shortest length.
+/// An Ethernet frame, padded to the minimum length.
 pub fn frame(dst: MacAddr, src: MacAddr, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = [&dst.0[..], &src.0, &ethertype.to_be_bytes(), payload].concat();
     bytes.resize(bytes.len().max(MIN_FRAME), 0);
     bytes
 }
 
-/// A frame that carries `text` from `src` to `dst` and means nothing to anybody else.
+/// A frame with the payload `text` and the EtherType for experiments.
 pub fn note(dst: MacAddr, src: MacAddr, text: &str) -> Vec<u8> {
     frame(dst, src, EXPERIMENT, text.as_bytes())
 }
 
-/// Sees every frame that an interface receives, and sends frames out of it.
+/// A packet socket that receives every frame of an interface and sends frames through it.
 pub struct FrameSocket(PacketSocket);
 
 impl FrameSocket {
-    /// Opens it on `device` of a host or guest. Frames sent before are not seen.
+    /// Opens a socket on `device` of a host or guest. It receives only later frames.
     pub fn open(netns: &TestHost, device: &str) -> Self {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let open = || PacketSocket::open_name(device, &Filter::everything(), options);
@@ -41,7 +41,7 @@ impl FrameSocket {
         self.0.send(&PacketBuf::from_bytes(frame)).expect("a frame can be sent");
     }
 
-    /// The next frame, if one comes before `deadline`.
+    /// The next frame, if one arrives before `deadline`.
     fn next(&self, deadline: Instant) -> Option<Vec<u8>> {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         loop {
@@ -56,10 +56,10 @@ impl FrameSocket {
         }
     }
 
-    /// Everything received up to and including the first frame that is `last`.
+    /// All frames up to and including the first for which `last` is true.
     ///
     /// # Panics
-    /// When that does not come within [`PATIENCE`].
+    /// That frame does not arrive within [`PATIENCE`].
     pub fn until(&self, what: &str, last: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
         let deadline = Instant::now() + PATIENCE;
         let mut frames = Vec::new();
@@ -73,13 +73,13 @@ impl FrameSocket {
         panic!("waited {PATIENCE:?} in vain for {what}; {} other frames came", frames.len());
     }
 
-    /// Everything received up to and including the [`note`] that says `text`.
+    /// All frames up to and including the [`note`] with this `text`.
     pub fn until_note(&self, text: &str) -> Vec<Vec<u8>> {
         self.until(&format!("the frame that says {text:?}"), |frame| contains(frame, text))
     }
 }
 
-/// True when `text` stands somewhere in the frame.
+/// True when the frame contains `text`.
 pub fn contains(frame: &[u8], text: impl AsRef<[u8]>) -> bool {
     let text = text.as_ref();
     frame.windows(text.len()).any(|window| window == text)

@@ -1,7 +1,8 @@
-//! What the end-to-end tests share: two hosts as network namespaces, joined by an uplink; guests as namespaces of their
-//! own; a network file made from a [`Setup`]; daemons ([`daemon`]) and traffic between guests ([`traffic`]).
+//! The lab of the end-to-end tests: two hosts, which are network namespaces joined by a veth pair,
+//! and guests in namespaces of their own. A [`Setup`] describes the lab and becomes its network
+//! file. [`daemon`] runs weft, and [`traffic`] sends packets between guests.
 //!
-//! Everything made is owned by the [`Lab`] and gone when it is dropped, also when a test fails.
+//! Dropping the [`Lab`] removes everything, also when a test fails.
 
 pub mod daemon;
 pub mod frames;
@@ -20,13 +21,13 @@ use std::time::Duration;
 use testkit::host::{TestHost, WireEnd, pair, wait_until};
 use wire::MacAddr;
 
-/// How long something that happens at once on an idle machine may take on a busy one.
+/// Timeout for events that happen at once on an idle machine; a busy one may be slow.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The VNI, GRE key or STT datapath of the logical switch `blue`.
 pub const VNI: u32 = 5001;
-/// The VLAN of the switch for type `vlan`, and the outer one for `qinq`.
+/// The VLAN of the switch for type `vlan`, and its outer VLAN for `qinq`.
 pub const VLAN: u16 = 100;
-/// The inner VLAN for type `qinq`.
+/// The inner VLAN of the switch for type `qinq`.
 pub const INNER_VLAN: u16 = 200;
 /// The name of a guest's interface in its namespace.
 pub const GUEST_DEVICE: &str = "eth0";
@@ -34,26 +35,27 @@ pub const GUEST_DEVICE: &str = "eth0";
 /// How a guest is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attachment {
-    /// A TAP that weft makes in the guest's namespace.
+    /// A TAP device that weft creates in the namespace of the guest.
     Tap,
-    /// A veth pair that is there already; weft opens the host's end.
+    /// An existing veth pair, whose host end weft opens.
     Veth,
 }
 
-/// Who forwards, as `weft run --datapath` has it. The kernel's is what a host that can have it gets when nothing is said.
+/// A value of `weft run --datapath`. Without the option, weft uses the kernel datapath if the host
+/// supports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Datapath {
-    /// Threads alone.
+    /// Threads only.
     User,
-    /// Programs in the kernel, with threads behind them.
+    /// eBPF programs, and threads for what the programs cannot do.
     Kernel,
 }
 
 impl Datapath {
-    /// Both, for tests that are about either.
+    /// Both, for tests that run with each.
     pub const BOTH: [Self; 2] = [Self::User, Self::Kernel];
 
-    /// Its name on command lines.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -61,15 +63,15 @@ impl Datapath {
         }
     }
 
-    /// The one that all tests are run with that ask for none: `WEFT_TEST_DATAPATH`.
-    fn of_this_run() -> Option<Self> {
+    /// The datapath that `WEFT_TEST_DATAPATH` selects for tests that do not choose one.
+    fn from_environment() -> Option<Self> {
         let name = std::env::var("WEFT_TEST_DATAPATH").ok()?;
         let named = Self::BOTH.into_iter().find(|datapath| datapath.name() == name);
         Some(named.expect("WEFT_TEST_DATAPATH is user or kernel"))
     }
 }
 
-/// What a [`Lab`] is made from: one logical switch `blue` stretched over hosts `h1` and `h2`.
+/// The description of a [`Lab`]: one logical switch `blue` on the hosts `h1` and `h2`.
 #[derive(Clone, Debug)]
 pub struct Setup {
     tunnel: String,
@@ -86,7 +88,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// One guest on each host, IPv4 underlay, all options at their defaults.
+    /// One guest on each host, an IPv4 underlay, and all options at their defaults.
     pub fn new(tunnel: &str) -> Self {
         Self {
             tunnel: tunnel.to_owned(),
@@ -99,56 +101,57 @@ impl Setup {
             vms: 0,
             keyed: true,
             more: String::new(),
-            datapath: Datapath::of_this_run(),
+            datapath: Datapath::from_environment(),
         }
     }
 
-    /// With this datapath on both hosts, and no other.
+    /// Runs this datapath on both hosts.
     pub fn datapath(self, datapath: Datapath) -> Self {
         Self { datapath: Some(datapath), ..self }
     }
 
-    /// With this IP version of the outer header, 4 or 6.
+    /// Sets the IP version of the outer header, 4 or 6.
     pub fn family(self, family: u8) -> Self {
         Self { family, ..self }
     }
 
-    /// With these lines under `[tunnel_options.TUNNEL]`.
+    /// Adds these lines to `[tunnel_options.TUNNEL]`.
     pub fn options(self, lines: &str) -> Self {
         Self { options: lines.to_owned(), ..self }
     }
 
-    /// With this MTU of the uplinks, in bytes; it is also set on them.
+    /// Sets the MTU of the uplinks, in bytes, in the file and on the devices.
     pub fn underlay_mtu(self, bytes: u16) -> Self {
         Self { underlay_mtu: Some(bytes), ..self }
     }
 
-    /// With this MTU of the guests, in bytes.
+    /// Sets the MTU of the guests, in bytes.
     pub fn mtu(self, bytes: u16) -> Self {
         Self { mtu: Some(bytes), ..self }
     }
 
-    /// With so many guests on `h1` and on `h2`.
+    /// Sets the numbers of guests on `h1` and on `h2`.
     pub fn guests(self, first: usize, second: usize) -> Self {
         Self { guests: [first, second], ..self }
     }
 
-    /// With guests attached like this.
+    /// Sets how guests are attached.
     pub fn attachment(self, attachment: Attachment) -> Self {
         Self { attachment, ..self }
     }
 
-    /// The first `count` guests are virtual machines, for the test to start: their TAP is [`Guest::host_device`].
+    /// Makes the first `count` guests virtual machines, which the test starts on the TAP
+    /// [`Guest::host_device`].
     pub fn vms(self, count: usize) -> Self {
         Self { vms: count, ..self }
     }
 
-    /// The switch has no `vni`: GRE without a key.
+    /// Leaves out the `vni` of the switch, for GRE without a key.
     pub fn without_key(self) -> Self {
         Self { keyed: false, ..self }
     }
 
-    /// With this text at the end of the network file.
+    /// Appends this text to the network file.
     pub fn more(self, text: &str) -> Self {
         Self { more: text.to_owned(), ..self }
     }
@@ -160,12 +163,12 @@ pub struct Host {
     pub name: &'static str,
     /// Its namespace.
     pub netns: TestHost,
-    /// Its end of the wire between the hosts.
+    /// Its end of the veth pair between the hosts.
     pub uplink: WireEnd,
 }
 
 impl Host {
-    /// Its underlay address of IP version `family`.
+    /// Its underlay address; `family` is the IP version.
     pub fn underlay(&self, family: u8) -> IpAddr {
         if family == 4 { self.uplink.ip4.into() } else { self.uplink.ip6.into() }
     }
@@ -173,9 +176,9 @@ impl Host {
 
 /// One guest.
 pub struct Guest {
-    /// `g1`, `g2` ... in the order of the network file, those of `h1` first.
+    /// `g1`, `g2` and so on in the order of the network file, those of `h1` first.
     pub name: String,
-    /// The place of its host in [`Lab::hosts`].
+    /// The index of its host in [`Lab::hosts`].
     pub host: usize,
     /// The number of its logical port.
     pub port_key: u16,
@@ -193,7 +196,7 @@ impl Guest {
     fn new(number: u8, host: usize) -> Self {
         let name = format!("g{number}");
         let netns = TestHost::new(&name);
-        // The ping sockets of this process are to be allowed there.
+        // Allows this process to open ping sockets there.
         netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
         Self {
             name,
@@ -206,22 +209,22 @@ impl Guest {
         }
     }
 
-    /// Its address of IP version `family`.
+    /// Its IP address; `family` is the IP version.
     pub fn ip(&self, family: u8) -> IpAddr {
         if family == 4 { self.ip4.into() } else { self.ip6.into() }
     }
 
-    /// The host's end of its veth, where it is attached by one, or the TAP of a virtual machine.
+    /// The host end of its veth pair, or the TAP device of a virtual machine.
     pub fn host_device(&self) -> String {
         format!("vif-{}", self.name)
     }
 
-    /// Makes the veth pair that joins it to `host`, and gives its end addresses.
+    /// Creates the veth pair that connects it to `host` and assigns its addresses.
     pub fn attach(&self, host: &Host, mtu: u16) {
         self.join(&host.netns, &self.host_device(), mtu);
     }
 
-    /// The same, with the other end in a namespace under a name.
+    /// The same, with the other end in this namespace and under this name.
     fn join(&self, netns: &TestHost, device: &str, mtu: u16) {
         let peer = LinkSpec::new(device).mtu(mtu.into()).netns(netns).up();
         let spec = LinkSpec::new(GUEST_DEVICE).mac(self.mac).mtu(mtu.into()).up();
@@ -236,18 +239,18 @@ impl Guest {
 
 /// Two hosts, their guests and the network file; no daemon runs yet.
 pub struct Lab {
-    /// What it was made from.
+    /// Its description.
     pub setup: Setup,
     /// `h1` and `h2`.
     pub hosts: [Host; 2],
     /// All guests, those of `h1` first.
     pub guests: Vec<Guest>,
-    /// Where the network file and the control sockets are.
+    /// The directory of the network file and the control sockets.
     pub dir: TempDir,
 }
 
 impl Lab {
-    /// Builds it.
+    /// Builds the lab.
     pub fn new(setup: Setup) -> Self {
         let (a, b) = (TestHost::new("h1"), TestHost::new("h2"));
         let (end_a, end_b) = pair(&a, &b);
@@ -277,13 +280,13 @@ impl Lab {
         std::fs::write(self.network_file(), self.network_toml()).expect("a file can be written");
     }
 
-    /// Has the daemons that are started from now on run the network of the setup as it is now.
+    /// Writes the network file for a changed setup. Daemons started later read it.
     pub fn change_setup(&mut self, change: impl FnOnce(Setup) -> Setup) {
         self.setup = change(self.setup.clone());
         self.write_network();
     }
 
-    /// Has the daemons that are started from now on use another tunnel type.
+    /// Writes the network file for another tunnel type. Daemons started later read it.
     pub fn change_tunnel(&mut self, tunnel: &str) {
         self.setup.tunnel = tunnel.to_owned();
         self.write_network();
@@ -294,7 +297,7 @@ impl Lab {
         self.setup.family
     }
 
-    /// Where the network file is.
+    /// Path of the network file.
     pub fn network_file(&self) -> PathBuf {
         self.dir.path().join("network.toml")
     }
@@ -309,7 +312,7 @@ impl Lab {
         self.guests.iter().filter(move |guest| guest.host == host)
     }
 
-    /// Joins the hosts by a new uplink with the names and addresses of the one that was deleted.
+    /// Creates the veth pair between the hosts again, with the old names and addresses.
     pub fn join_again(&mut self) {
         let [a, b] = &self.hosts;
         let peer = LinkSpec::new(&b.uplink.name).netns(&b.netns).up();
@@ -348,14 +351,14 @@ impl Lab {
         self.spawn_at(host, &self.control(host))
     }
 
-    /// The same with another control socket.
+    /// Starts the daemon of one host with this control socket.
     pub fn spawn_at(&self, host: usize, control: &Path) -> Daemon {
         let datapath = self.setup.datapath.map(|datapath| ["--datapath", datapath.name()]);
         let arguments = datapath.as_ref().map_or(&[][..], |arguments| arguments);
         Daemon::spawn(&self.hosts[host], &self.network_file(), control, arguments)
     }
 
-    /// Starts both daemons and waits until frames can cross: ports up, end points resolved.
+    /// Starts both daemons and waits until ports are up and end points are resolved.
     pub fn start_both(&self) -> [Daemon; 2] {
         let daemons = [0, 1].map(|host| self.spawn(host));
         daemons.iter().for_each(Daemon::wait_ready);
@@ -416,7 +419,7 @@ impl Lab {
     }
 }
 
-/// A directory of its own, removed when dropped.
+/// A temporary directory, removed on drop.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -428,7 +431,7 @@ impl TempDir {
         Self(path)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -436,7 +439,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // What cannot be removed is a temporary file.
+        // A directory that cannot be removed is only a leftover temporary file.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

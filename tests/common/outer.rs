@@ -1,4 +1,4 @@
-//! Outer headers written by hand, field by field, so that each can be wrong.
+//! Outer headers written field by field, so that tests can set each to a wrong value.
 
 use super::Host;
 use super::frames::frame;
@@ -20,23 +20,23 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TTL: u8 = 64;
 
-/// Who sends to whom over the underlay.
+/// The addresses of an outer packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer {
     /// The sender's MAC address.
     pub src_mac: MacAddr,
-    /// The receiver's.
+    /// The receiver's MAC address.
     pub dst_mac: MacAddr,
     /// The sender's IP address.
     pub src: IpAddr,
-    /// The receiver's, of the same family.
+    /// The receiver's IP address, of the same family.
     pub dst: IpAddr,
     /// DSCP and ECN.
     pub traffic_class: u8,
 }
 
 impl Outer {
-    /// From one host to the other.
+    /// The addresses of a packet between two hosts.
     pub fn between(from: &Host, to: &Host, family: u8) -> Self {
         Self {
             src_mac: from.uplink.mac,
@@ -47,7 +47,7 @@ impl Outer {
         }
     }
 
-    /// The same from a host that nobody knows.
+    /// The same from the address of an unknown host.
     pub fn as_stranger(self) -> Self {
         let src = match self.src {
             IpAddr::V4(ip) => Ipv4Addr::from(u32::from(ip) | 0x50).into(),
@@ -56,7 +56,7 @@ impl Outer {
         Self { src, ..self }
     }
 
-    /// With this traffic class byte.
+    /// Sets the traffic class byte.
     pub fn traffic_class(self, traffic_class: u8) -> Self {
         Self { traffic_class, ..self }
     }
@@ -104,7 +104,7 @@ impl Outer {
         datagram
     }
 
-    /// The sum of pseudo header and transport packet.
+    /// The Internet checksum over pseudo header and transport packet.
     pub fn transport_sum(&self, protocol: u8, transport: &[u8]) -> Sum {
         let addresses = Sum::of(&octets(self.src)).bytes(&octets(self.dst));
         addresses.u16(protocol.into()).u32(transport.len() as u32).bytes(transport)
@@ -123,16 +123,16 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 pub struct SttSegment {
     /// The packet id.
     pub id: u32,
-    /// What it says about the length of its frame.
+    /// The frame length that it states.
     pub total: u16,
-    /// Where in the frame it says to be.
+    /// The offset in the frame that it states.
     pub offset: u16,
-    /// TCP's flags.
+    /// The TCP flags.
     pub flags: u8,
 }
 
 impl SttSegment {
-    /// ACK and PSH, as STT demands.
+    /// Flags ACK and PSH, as STT requires.
     pub const FLAGS: u8 = 0x18;
 
     /// The TCP-shaped header and `payload`, in an Ethernet frame.
@@ -154,7 +154,7 @@ impl SttSegment {
     }
 }
 
-/// The STT header of a frame that asks for nothing, with this context id.
+/// The STT header of a frame without offloads, with this context ID.
 pub fn stt_header(context: u64) -> Vec<u8> {
     [&[0; 8][..], &context.to_be_bytes(), &[0; 2]].concat()
 }

@@ -1,4 +1,5 @@
-//! Traffic between guests: pings, TCP streams and UDP datagrams on the sockets of the namespaces' own kernels.
+//! Traffic between guests: pings, TCP streams and UDP datagrams, on ordinary sockets in their
+//! namespaces.
 
 use super::{Guest, PATIENCE};
 use bench::Stop;
@@ -9,27 +10,27 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, U
 use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 
-/// How long a TCP stream or a datagram may stand still.
+/// How long a TCP stream or a datagram may stall.
 const STALL: Duration = Duration::from_secs(20);
 
-/// Pings until the first answer.
+/// Pings until the first reply.
 ///
 /// # Panics
-/// When none comes within [`PATIENCE`].
+/// No reply arrives within [`PATIENCE`].
 pub fn ping(from: &TestHost, to: IpAddr) {
     ping_within(from, to, PATIENCE).unwrap_or_else(|error| panic!("no answer from {to}: {error}"));
 }
 
-/// Pings until the first answer, at most for `limit`.
+/// Pings until the first reply, at most for `limit`.
 ///
 /// # Errors
-/// Without an answer.
+/// No reply arrives.
 pub fn ping_within(from: &TestHost, to: IpAddr, limit: Duration) -> bench::Result<()> {
     let mut pinger = from.run(|| Pinger::open(to))?;
     pinger.wait_for_answer(limit, &Stop::new())
 }
 
-/// Bytes that look random, the same for the same seed (xorshift64).
+/// Pseudo-random bytes that depend only on the seed (xorshift64).
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -43,10 +44,11 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Sends datagrams to everybody in the guests' network until `to` has heard one: the first, if nothing is lost.
+/// Sends broadcast datagrams in the network of the guests until `to` receives one: the first, if
+/// none is lost.
 ///
 /// # Panics
-/// When it hears none within [`PATIENCE`].
+/// None arrives within [`PATIENCE`].
 pub fn broadcast(from: &Guest, to: &Guest) {
     const EVERYBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 168, 7, 255)), 9);
     const TEXT: &[u8] = b"to whom it may concern";
@@ -69,7 +71,7 @@ pub fn broadcast(from: &Guest, to: &Guest) {
 /// Sends `len` bytes over TCP and compares all of them.
 ///
 /// # Panics
-/// When the stream stalls for 20 s, breaks, or brings other bytes.
+/// The stream stalls for 20 s, breaks, or delivers other bytes.
 pub fn tcp(from: &Guest, to: &Guest, family: u8, len: usize) {
     let what = format!("{len} bytes over TCP from {} to {}, IPv{family}", from.name, to.name);
     let sent = noise(len, 7);
@@ -98,12 +100,12 @@ fn tcp_send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// Accepts a connection and reads what comes by it, about `len` bytes.
+/// Accepts a connection and reads it to its end. `len` is the expected number of bytes.
 ///
 /// # Errors
-/// When it stalls for [`STALL`], or breaks.
+/// The connection stalls for [`STALL`], or breaks.
 pub fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8>> {
-    // `accept` has no time limit of its own.
+    // `accept` has no timeout.
     listener.set_nonblocking(true)?;
     let mut accepted = None;
     testkit::host::wait_until(2 * STALL, "a TCP connection arrives", || {
@@ -121,7 +123,7 @@ pub fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8
 /// Sends one datagram of `len` bytes of payload and expects it back, unchanged.
 ///
 /// # Panics
-/// When one of the two is lost or altered.
+/// One of the two datagrams is lost or altered.
 pub fn udp_echo(from: &Guest, to: &Guest, family: u8, len: usize) {
     let what = format!("{len} bytes over UDP from {} to {}, IPv{family}", from.name, to.name);
     let (near, far) = (udp_socket(from, family), udp_socket(to, family));
@@ -136,7 +138,7 @@ pub fn udp_echo(from: &Guest, to: &Guest, family: u8, len: usize) {
     assert!(bytes[..got] == sent, "{what}: {got} other bytes came back");
 }
 
-/// A UDP socket at a guest's address that does not wait for ever.
+/// A UDP socket with a receive timeout at the address of a guest.
 pub fn udp_socket(guest: &Guest, family: u8) -> UdpSocket {
     let ip = guest.ip(family);
     let socket = guest.netns.run(|| UdpSocket::bind((ip, 0))).expect("a UDP socket");

@@ -1,7 +1,8 @@
-//! A guest that is a trunk: what stands behind it sends and receives frames with tags of its own.
+//! A guest that is a trunk: it forwards the frames of a machine behind it with VLAN tags.
 //!
-//! It is made of a namespace whose interface ends in the guest's, where a thread puts the tags on and takes them off: not
-//! every kernel has an 802.1Q device, and none has one for every TPID. Super-packets stay whole.
+//! The machine is a namespace whose veth pair ends in the namespace of the guest. A thread there
+//! pushes and pops the tags, because not every kernel has 802.1Q devices, and none supports every
+//! TPID. Super-packets stay whole.
 
 use super::{GUEST_DEVICE, Guest};
 use netdev::Netns;
@@ -17,23 +18,24 @@ use std::time::Duration;
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// The end of what stands behind it, in the namespace of the guest.
+/// The end of the veth pair in the namespace of the guest.
 const LOWER: &str = "lower";
-/// Added to the number of the guest.
+/// Offset between the number of the guest and that of the machine behind it.
 const NUMBER: u8 = 100;
-/// How soon the thread sees that it is to end.
+/// How often the thread checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// A trunk guest and the machine behind it.
 pub struct Trunk {
-    /// What stands behind it: a namespace of its own, with the MAC address of the guest.
+    /// The machine behind it: a namespace with the MAC address of the guest.
     pub inside: Guest,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Trunk {
-    /// Makes one of a guest that has its interface already, with these tags (TPID and VLAN), the outermost first.
+    /// Turns `guest`, whose interface exists, into a trunk with these tags (TPID and VLAN),
+    /// outermost first.
     pub fn new(guest: &Guest, tags: &[(u16, u16)]) -> Self {
         let number = guest.mac.0[5];
         let inside = Guest { mac: guest.mac, ..Guest::new(number + NUMBER, guest.host) };
@@ -55,7 +57,7 @@ impl Trunk {
         Self { inside, stop, thread: Some(thread) }
     }
 
-    /// Whatever stands behind it sends no super-packets.
+    /// Turns off segmentation offload of the machine behind it, so that it sends no super-packets.
     pub fn without_segmentation(&self) {
         let netns: &Netns = &self.inside.netns;
         let features = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-generic-segmentation"];
@@ -74,7 +76,7 @@ impl Drop for Trunk {
     }
 }
 
-/// Moves frames until it is told to stop.
+/// Forwards frames until `stop` is set.
 fn relay(lower: &PacketSocket, upper: &PacketSocket, tags: &[Tag], stop: &AtomicBool) {
     let epoll = Epoll::new().expect("an epoll set");
     for (socket, token) in [(lower, 0), (upper, 1)] {
@@ -91,7 +93,7 @@ fn relay(lower: &PacketSocket, upper: &PacketSocket, tags: &[Tag], stop: &Atomic
             send(upper, &packet);
         }
         while receive(upper, &mut packet) {
-            // Others are for the guest itself.
+            // Frames with other tags are for the guest itself.
             if tags.iter().all(|&tag| flow::pop_vlan(&mut packet) == Some(tag)) {
                 send(lower, &packet);
             }
@@ -110,7 +112,7 @@ fn receive(socket: &PacketSocket, packet: &mut PacketBuf) -> bool {
             }
             true
         }
-        // The interface goes when weft ends.
+        // weft removes the interface when it stops.
         Ok(None) | Err(IoError::DeviceGone | IoError::LinkDown) => false,
         Err(error) => panic!("a packet socket fails: {error}"),
     }

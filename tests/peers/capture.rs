@@ -1,4 +1,4 @@
-//! Captures of the wire by tcpdump, read by tshark: an independent opinion on every frame.
+//! Captures on the uplink with tcpdump, dissected by tshark.
 
 use super::program::{Running, command, run};
 use crate::common::{Host, PATIENCE};
@@ -7,21 +7,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 
-/// A capture has taken all frames when it has not grown for so long.
+/// A capture is complete when its file has not grown for this time.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// A running capture of a host's end of the wire, both directions.
+/// A running capture on the uplink of a host, in both directions.
 pub struct Capture {
     tcpdump: Running,
     file: PathBuf,
 }
 
 impl Capture {
-    /// Starts it; returns when frames are being captured.
+    /// Starts a capture and waits until it runs.
     pub fn start(host: &Host, directory: &Path, name: &str) -> Self {
         let file = directory.join(name).with_extension("pcap");
         let mut tcpdump = command("tcpdump");
-        // As root to the end: by default it changes to a user of its own, who may not write here.
+        // By default tcpdump drops its privileges to a user that cannot write to this directory.
         tcpdump.args(["--immediate-mode", "-U", "-n", "-Z", "root", "-B", "16384"]);
         tcpdump.arg("-i").arg(&host.uplink.name).arg("-w").arg(&file);
         let tcpdump = Running::start("tcpdump", host.netns.command(tcpdump), directory);
@@ -29,10 +29,10 @@ impl Capture {
         Self { tcpdump, file }
     }
 
-    /// Ends it once all frames are in the file, and returns that.
+    /// Ends the capture once all frames are in the file. Returns the path of the file.
     ///
     /// # Panics
-    /// When frames are missing.
+    /// Frames are missing.
     pub fn stop(self) -> PathBuf {
         let len = || std::fs::metadata(&self.file).map_or(0, |file| file.len());
         let deadline = Instant::now() + PATIENCE;
@@ -51,11 +51,11 @@ impl Capture {
     }
 }
 
-/// The dissection of one frame: for each field that was asked for, all its values.
+/// The dissection of one frame: all values of each requested field.
 pub type Row = Vec<Vec<String>>;
 
-/// The protocols that weft and these tests put on the wire. tshark is to know no others: it would take the noise that
-/// fills TCP streams between arbitrary ports for the protocols that have those ports, and complain about it.
+/// The only protocols that tshark may dissect. Otherwise it would take the random data of TCP
+/// streams for the protocols of their port numbers, and report errors.
 const PROTOCOLS: &[&str] = &[
     "arp",
     "data",
@@ -77,8 +77,9 @@ const PROTOCOLS: &[&str] = &[
     "vxlan",
 ];
 
-/// Dissects the frames of `file` that `filter` selects (all, if it is empty) and returns the `fields` of each.
-/// `options` are tshark's; none comes from the configuration of whoever runs this.
+/// Dissects the frames of `file` that `filter` selects (all, if it is empty) and returns the
+/// `fields` of each. `options` are command line options of tshark; the configuration of the user is
+/// not read.
 pub fn dissect(file: &Path, options: &[&str], filter: &str, fields: &[&str]) -> Vec<Row> {
     let directory = file.parent().expect("a capture is in a directory");
     let mut tshark = command("tshark");

@@ -1,4 +1,4 @@
-//! The kernel as the switch of `h2`: a bridge with the guest's device and a tunnel device as ports.
+//! The kernel as the switch of `h2`: a bridge with the device of the guest and a tunnel device.
 
 use super::MTU;
 use crate::common::{Lab, VNI};
@@ -6,17 +6,17 @@ use netdev::{GeneveSpec, GreSpec, LinkKind, LinkSpec, VxlanSpec};
 use std::net::IpAddr;
 use wire::Vni;
 
-/// Joins the guest of `h2`, attached already, to a kernel VXLAN device that leads to `h1`. All is gone with the namespace
-/// of `h2`.
+/// Connects the attached guest of `h2` to a VXLAN device of the kernel that leads to `h1`. The
+/// devices are removed with the namespace of `h2`.
 ///
-/// Zero checksums over IPv4 are an option of the sender alone; over IPv6 (RFC 6936) the device sends and accepts them,
-/// or neither.
+/// Over IPv4, zero checksums are an option of the sender only. Over IPv6 (RFC 6936), the device
+/// either sends and accepts them, or does neither.
 pub fn attach(lab: &Lab, checksum: bool) {
     attach_to(lab, checksum, lab.hosts[0].underlay(lab.family()));
 }
 
-/// The same with a device that sends what it does not know better to `remote`: the other host, or a multicast group, which it
-/// joins.
+/// The same with a device that sends broadcasts and unknown unicast to `remote`: the other host, or
+/// a multicast group, which it joins.
 pub fn attach_to(lab: &Lab, checksum: bool, remote: IpAddr) {
     let h2 = &lab.hosts[1];
     bridge(
@@ -49,7 +49,7 @@ fn vni() -> Vni {
     Vni::new(VNI).expect("the VNI of the lab is one")
 }
 
-/// Makes the bridge of `h2`.
+/// Creates the bridge of `h2`.
 fn bridge(lab: &Lab, tunnel: LinkKind<'_>) {
     let netlink = lab.hosts[1].netns.netlink();
     let (_, guest) = lab.ends();

@@ -1,7 +1,8 @@
-//! Other people's switches, dissectors and packet builders, as the tests need them: the kernel's VXLAN ([`kernel`]),
-//! Open vSwitch ([`open_vswitch`]), tcpdump and tshark ([`capture`]); and the programs that they are ([`testkit::program`]).
+//! Independent peers: the tunnel devices of the kernel ([`kernel`]), Open vSwitch
+//! ([`open_vswitch`]), tcpdump and tshark ([`capture`]), and scapy. [`testkit::program`] runs their
+//! programs.
 //!
-//! Everything started is owned by a value that ends it when dropped, also when a test fails.
+//! Dropping a value stops the programs that it has started, also when a test fails.
 
 pub mod capture;
 pub mod kernel;
@@ -13,12 +14,13 @@ use netdev::Netns;
 pub use testkit::program;
 use testkit::report;
 
-/// The MTU of the guests: what fits in every tunnel, over IPv6 too. Weft sets that of its guests, the peer's needs one.
+/// An MTU of guests that fits every tunnel, also over IPv6. weft sets it on its guests, and the
+/// tests on those of the peer.
 pub const MTU: u16 = 1400;
-/// Bytes that cross a tunnel each way.
+/// Length of a TCP stream in each direction, in bytes.
 pub const TRANSFER_LEN: usize = 10_000_000;
 
-/// What a device does for its senders and readers beyond carrying frames.
+/// The offloads of a device.
 const OFFLOADS: &[&str] = &[
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -30,9 +32,9 @@ const OFFLOADS: &[&str] = &[
     "rx-gro",
 ];
 
-/// Makes a device carry only frames as a wire would: no super-packets, and all checksums complete. Open vSwitch's
-/// userspace datapath needs that of everything it reads from, because a packet socket without virtio-net headers does
-/// not say that a checksum is still to be completed.
+/// Turns off the offloads of a device: no super-packets, and all checksums complete. The userspace
+/// datapath of Open vSwitch needs this on every device, because its packet sockets have no
+/// virtio-net headers and so cannot see partial checksums.
 pub fn carry_wire_frames(netns: &Netns, device: &str) {
     let wanted: Vec<_> = OFFLOADS.iter().map(|&name| (name, false)).collect();
     let ethtool = netns.ethtool().expect("an ethtool socket can be opened");
@@ -40,13 +42,13 @@ pub fn carry_wire_frames(netns: &Netns, device: &str) {
     assert!(unchanged.is_empty(), "features of {device} that cannot be off: {unchanged:?}");
 }
 
-/// The same for the wire between the hosts.
+/// The same for both uplinks.
 pub fn carry_wire_frames_between(hosts: &[Host; 2]) {
     hosts.iter().for_each(|host| carry_wire_frames(&host.netns, &host.uplink.name));
 }
 
-/// Pings and streams of [`TRANSFER_LEN`] bytes, every byte compared, in both directions and both IP versions, between a
-/// guest of weft on `h1` and one of a peer on `h2`.
+/// Pings and streams of [`TRANSFER_LEN`] bytes, every byte compared, in both directions and both IP
+/// versions, between a guest of weft on `h1` and one of a peer on `h2`.
 pub fn guests_talk(lab: &Lab) {
     guests_exchange(lab, TRANSFER_LEN);
 }
@@ -65,12 +67,13 @@ pub fn guests_exchange(lab: &Lab, len: usize) {
     traffic::tcp(far, near, 6, len / 10);
 }
 
-/// Notes for the report of the tests what a peer was tried with, and with which datapath.
+/// Records in the test report which peer was tested with which datapath.
 pub fn tried(daemon: &Daemon, peer: &str, what: &str) {
     report::peer(peer, &format!("{what}; {} datapath", daemon.show().datapath));
 }
 
-/// Nothing that the peer sent was refused. Queues that overflow while the machine is busy are no refusals; TCP repeats.
+/// Checks that weft dropped no packet of the peer as invalid. A full queue on a busy machine may
+/// drop packets; TCP retransmits them.
 pub fn nothing_was_refused(daemon: &Daemon) {
     let mut drops = daemon.drops();
     drops.retain(|reason, _| !matches!(reason.as_str(), "receive_overrun" | "queue_full"));

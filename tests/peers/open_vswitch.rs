@@ -1,8 +1,9 @@
-//! Open vSwitch as the switch of `h2`, with its userspace datapath or its module of the kernel: an instance with a directory of its own, so that one
-//! that runs on the machine is left alone.
+//! Open vSwitch as the switch of `h2`, with its userspace datapath or its kernel module. The
+//! instance has a directory of its own, so it does not disturb one that runs on the machine.
 //!
-//! `br-int` has the guest's device and the tunnel port. With the userspace datapath `br-phy` owns the uplink and the underlay
-//! addresses, the arrangement that its documentation gives for userspace tunnelling; with the module they stay the host's.
+//! `br-int` has the device of the guest and the tunnel port. With the userspace datapath, `br-phy`
+//! has the uplink and the underlay addresses, as the Open vSwitch documentation describes for
+//! userspace tunnelling. With the kernel module, both stay with the host.
 
 use super::program::{Running, command, run};
 use super::{MTU, carry_wire_frames, carry_wire_frames_between};
@@ -12,29 +13,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::host::wait_until;
 
-/// Where Debian puts the schema of its database.
+/// Path of the database schema in Debian.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// The multicast group "every port of the switch", as OVN and weft number it.
+/// The multicast group of all ports of a switch, as numbered by OVN and weft.
 const FLOOD: u16 = 0x8000;
-/// Numbers of ports of `br-int`.
+/// Port numbers of `br-int`.
 const GUEST_PORT: u16 = 1;
 const TUNNEL_PORT: u16 = 2;
 
-/// Flows whose packets are counted, by cookie.
+/// Flows whose packets the tests count, by cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
-    /// From the tunnel, with the right key (and logical ports), for the guest alone.
+    /// From the tunnel with the right key and logical ports, for the guest only.
     Unicast = 1,
-    /// From the tunnel, with the right key (and logical ports), for every port of the switch.
+    /// From the tunnel with the right key and logical ports, for every port of the switch.
     Flood = 2,
-    /// From the tunnel, with anything else.
+    /// All other packets from the tunnel.
     Unexpected = 3,
 }
 
 /// A running instance.
 pub struct OpenVswitch {
     directory: PathBuf,
-    // In the order in which they are ended.
+    // Stopped in this order.
     _switch: Running,
     _database: Running,
 }
@@ -42,19 +43,20 @@ pub struct OpenVswitch {
 /// The tunnel port.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunnel<'a> {
-    /// Its type, as Open vSwitch calls it.
+    /// Its type in Open vSwitch.
     pub kind: &'a str,
     /// Its options beside `remote_ip` and `key`.
     pub options: &'a [&'a str],
-    /// Whether OVN's Geneve option is mapped to a register, set on what is sent and demanded on what is received.
+    /// Whether OVN's Geneve option is mapped to a register. Flows then set it on packets to the
+    /// tunnel and match it on packets from the tunnel.
     pub logical_ports: bool,
-    /// Where it forwards.
+    /// Its datapath.
     pub datapath: Datapath,
 }
 
 impl OpenVswitch {
-    /// Starts it on `h2`, with a tunnel to `h1` and the guest of `h2` attached. For the userspace datapath the wire between the
-    /// hosts carries frames as a wire does: see [`carry_wire_frames`].
+    /// Starts an instance on `h2` with a tunnel to `h1`, and attaches the guest of `h2`. For the
+    /// userspace datapath, [`carry_wire_frames`] turns off the offloads of the uplinks.
     pub fn start(lab: &Lab, tunnel: Tunnel<'_>) -> Self {
         let [h1, h2] = &lab.hosts;
         let (near, far) = lab.ends();
@@ -111,16 +113,17 @@ impl OpenVswitch {
             h1.underlay(family),
             tunnel.options.join(" "),
         );
-        // Returns when the switch has applied it.
+        // ovs-vsctl returns once the switch has applied the change.
         run(
             with_args(vsctl(h2, &self.directory), &script.split_whitespace().collect::<Vec<_>>()),
             b"",
         );
     }
 
-    /// Moves the underlay's addresses from the uplink, which belongs to `br-phy` now, to `br-phy` itself.
+    /// Moves the underlay addresses from the uplink, now a port of `br-phy`, to `br-phy`.
     fn move_underlay(&self, h2: &Host) {
-        // The kernel sees the frames of the uplink too, and answers ARP for any address of the host unless told not to.
+        // The kernel also receives the frames of the uplink, and by default answers ARP requests
+        // for any address of the host.
         let ignore = format!("net/ipv4/conf/{}/arp_ignore", h2.uplink.name);
         h2.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
         let netlink = h2.netns.netlink();
@@ -134,7 +137,8 @@ impl OpenVswitch {
         netlink.set_up(bridge).expect("a link can be set up");
     }
 
-    /// The guest's port and the tunnel, joined by flows that set and demand the key, and the logical ports if mapped.
+    /// Adds the flows between the guest and the tunnel. They set and match the key, and the logical
+    /// ports if they are mapped.
     fn make_flows(&self, h2: &Host, near: &Guest, far: &Guest, logical_ports: bool) {
         if logical_ports {
             self.ofctl(h2, &["add-tlv-map", "{class=0x0102,type=0x80,len=4}->tun_metadata0"]);
@@ -175,11 +179,11 @@ impl OpenVswitch {
         }
     }
 
-    /// Packets that the flow has taken, brought up to date.
+    /// The current packet counter of the flow.
     pub fn packets(&self, lab: &Lab, counted: Counted) -> u64 {
         let h2 = &lab.hosts[1];
         let mut appctl = tool(h2, &self.directory, "ovs-appctl");
-        // A path that is not absolute would be the name of a daemon.
+        // ovs-appctl takes a relative path for the name of a daemon.
         appctl.arg("-t").arg(self.directory.join("switch.ctl")).arg("revalidator/wait");
         run(appctl, b"");
         let flows = self.ofctl(h2, &["dump-flows", &format!("cookie={}/-1", counted as u8)]);
@@ -198,8 +202,8 @@ impl OpenVswitch {
     }
 }
 
-/// A program of the package, run on the host, in the instance's directory: sockets are named relative to it, because
-/// their paths have a limit.
+/// A program of Open vSwitch, run on the host in the directory of the instance. Socket paths are
+/// relative to it, because their length is limited.
 fn tool(host: &Host, directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {

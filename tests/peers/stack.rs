@@ -1,4 +1,5 @@
-//! A frame as the stack of its headers in crate `wire`: read from bytes, described as JSON, written to bytes.
+//! A frame as a list of headers of crate `wire`: parsed from bytes, described as JSON, emitted to
+//! bytes.
 
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -19,14 +20,14 @@ use wire::{
     TcpRepr, UdpPacket, UdpRepr, Vni, ethernet, ipv6,
 };
 
-/// What buffers hold before a header is emitted into them, so that a byte left out shows.
+/// Buffers contain this byte before a header is emitted into them, so that an unset byte shows.
 const UNSET: u8 = 0xa5;
 
-/// One header, or what is behind the last.
+/// One header, or the payload.
 #[derive(Clone, Copy, Debug)]
 pub enum Layer<'a> {
     Ethernet(EthernetRepr),
-    /// A tag and the type behind it.
+    /// A tag and the EtherType that follows it.
     Tag(Tag, EtherType),
     Arp(ArpRepr),
     Ipv4(Ipv4Repr<'a>),
@@ -49,7 +50,7 @@ pub enum Layer<'a> {
         repr: GeneveRepr<'a>,
         has_critical: bool,
     },
-    /// With its reading as NVGRE, where it can be one.
+    /// With its interpretation as NVGRE, where possible.
     Gre(GreRepr, Option<NvgreRepr>),
     Payload(&'a [u8]),
 }
@@ -59,7 +60,7 @@ pub enum Layer<'a> {
 pub struct Stack<'a> {
     /// Outermost first.
     pub layers: Vec<Layer<'a>>,
-    /// TCP and UDP checksums that do not verify. The other checksums are errors when wrong.
+    /// Number of wrong TCP and UDP checksums. Other wrong checksums are parse errors.
     pub wrong_checksums: usize,
 }
 
@@ -67,15 +68,15 @@ pub struct Stack<'a> {
 #[derive(Clone, Copy)]
 struct Around {
     pseudo: Sum,
-    /// Of IPv6 only.
+    /// IPv6 only.
     hop_limit: Option<u8>,
 }
 
 impl<'a> Stack<'a> {
-    /// Reads a frame down to the innermost header.
+    /// Parses a frame down to the innermost header.
     ///
     /// # Errors
-    /// That of the first header that is not acceptable.
+    /// The error of the first invalid header.
     pub fn read(frame: &'a [u8]) -> Result<Self, ParseError> {
         let mut stack = Self::default();
         stack.ethernet(frame)?;
@@ -202,12 +203,12 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// The fields, in the words of `frames.py`.
+    /// The fields under the names of `frames.py`.
     pub fn describe(&self) -> Value {
         self.layers.iter().map(describe).collect()
     }
 
-    /// Writes the frame, all lengths as the headers say and all checksums computed.
+    /// Emits the frame with the lengths of its headers and computed checksums.
     pub fn emit(&self) -> Vec<u8> {
         let mut body = Vec::new();
         for (index, layer) in self.layers.iter().enumerate().rev() {
@@ -413,7 +414,7 @@ fn nd_options(options: NdOptions<'_>) -> Value {
     options.iter().map(one).collect()
 }
 
-/// The bytes of a header in front of `body`.
+/// The bytes of a header that precedes `body`.
 fn headed(header_len: usize, body: &[u8], emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut bytes = vec![UNSET; header_len];
     bytes.extend(body);
@@ -489,7 +490,8 @@ fn emit(layer: &Layer<'_>, outside: &[Layer<'_>], body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The sum of the pseudo header of a transport layer of `len` bytes in the innermost IP packet of `outside`.
+/// The pseudo header checksum of a transport packet of `len` bytes in the innermost IP packet of
+/// `outside`.
 fn pseudo_header(outside: &[Layer<'_>], len: usize) -> Sum {
     let around = outside.iter().rev().find_map(|layer| match *layer {
         Layer::Ipv4(ip) => Some(pseudo_v4(ip.src, ip.dst, ip.protocol, len as u16)),
@@ -501,7 +503,7 @@ fn pseudo_header(outside: &[Layer<'_>], len: usize) -> Sum {
     around.expect("a transport header is in an IP packet")
 }
 
-/// Numbers that look random, the same every time (xorshift64).
+/// Pseudo-random numbers, the same in every run (xorshift64).
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -531,14 +533,14 @@ impl Numbers {
         Ipv6Addr::from(0xfd << 120 | low)
     }
 
-    /// None that scapy knows a protocol for.
+    /// A port for which scapy knows no protocol.
     fn port(&mut self) -> u16 {
         20_000 + (self.next() % 10_000) as u16
     }
 }
 
 impl Layer<'_> {
-    /// Other values for all fields that neither say what follows nor are lengths.
+    /// Random values for all fields except lengths and those that select the next header.
     pub fn vary(&mut self, numbers: &mut Numbers) {
         match self {
             Self::Ethernet(repr) => (repr.dst, repr.src) = (numbers.mac(), numbers.mac()),
@@ -574,7 +576,7 @@ impl Layer<'_> {
                 repr.flags = TcpFlags(numbers.next() as u8);
                 (repr.window, repr.urgent) = (numbers.next() as u16, numbers.next() as u16);
             }
-            // The destination port says what follows.
+            // The destination port selects the next header.
             Self::Udp { repr, .. } => repr.src_port = numbers.port(),
             Self::Vxlan(repr) => repr.vni = vni(numbers),
             Self::Geneve { repr, .. } => {

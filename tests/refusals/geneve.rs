@@ -1,4 +1,4 @@
-//! Geneve.
+//! Invalid Geneve packets.
 
 use super::target::{TEB, Target, kernel_refuses};
 use crate::common::frames::note;
@@ -23,13 +23,13 @@ pub fn logical_ports(ingress: u16, egress: u16) -> Vec<u8> {
     [&LOGICAL_PORTS[..], &ingress.to_be_bytes(), &egress.to_be_bytes()].concat()
 }
 
-/// Without logical ports, so that the daemon looks at the MAC address.
+/// A Geneve packet without logical ports, so that the daemon uses the MAC address.
 pub fn geneve(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     outer.udp(GENEVE_PORT, &[&geneve_header(0, 0, TEB, VNI, &[])[..], inner].concat())
 }
 
 #[test]
-fn geneve_packets_are_refused_when_they_are_wrong() {
+fn geneve_packets_are_dropped_when_they_are_invalid() {
     require_root!();
     const CRITICAL: u8 = 0x40;
     const CONTROL: u8 = 0x80;
@@ -50,7 +50,7 @@ fn geneve_packets_are_refused_when_they_are_wrong() {
         let version = packet(geneve_header(1, 0, TEB, VNI, &[]));
         let beyond = packet(header(0, &[0x12, 0x34, 0x05, 2, 0, 0, 0, 0]));
         target.refuses(geneve, "nonsense", Some("malformed_tunnel"), &[version, beyond]);
-        // Of the ports 1 and 2 the first is here; 0 and 0x7fff stand for none.
+        // Port 1 is on this host, port 2 is not. 0 and 0x7fff mean "no port".
         let egress = [0, 3, 0x7fff, 0x8001]
             .map(|egress| packet(header(CRITICAL, &logical_ports(2, egress))));
         target.refuses(geneve, "no such egress port", Some("unknown_logical_port"), &egress);

@@ -1,4 +1,4 @@
-//! GRE.
+//! Invalid GRE packets.
 
 use super::target::{TEB, Target, Wrap};
 use crate::common::outer::{GRE, Outer};
@@ -19,7 +19,7 @@ fn gre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn gre_packets_are_refused_when_they_are_wrong() {
+fn gre_packets_are_dropped_when_they_are_invalid() {
     require_root!();
     for family in [4, 6] {
         let mut target = Target::new(Setup::new("gre").family(family));
@@ -34,7 +34,7 @@ fn gre_packets_are_refused_when_they_are_wrong() {
         target.refuses(gre, "a wrong checksum", Some("gre_checksum"), &[checksum]);
         let protocol = [0x0800, 0x880b].map(|protocol| packet(GRE_KEY, protocol, &[VNI]));
         target.refuses(gre, "something not Ethernet", Some("tunnel_protocol"), &protocol);
-        // Version 1 is PPTP's; bit 1 announces routing (RFC 1701), which nobody speaks.
+        // Version 1 is PPTP. Bit 1 announces source routing (RFC 1701), which RFC 2784 removed.
         let strange = [GRE_KEY | 1, GRE_KEY | 0x4000].map(|flags| packet(flags, TEB, &[VNI]));
         target.refuses(gre, "another GRE", Some("malformed_tunnel"), &strange);
         let full = [&[0x20, 0, 0x65, 0x58][..], &VNI.to_be_bytes(), &forbidden].concat();
@@ -44,7 +44,7 @@ fn gre_packets_are_refused_when_they_are_wrong() {
             let mut damaged = good.clone();
             damaged[14 + 10] ^= 1;
             target.refuses(gre, "a wrong IPv4 header sum", Some("outer_checksum"), &[damaged]);
-            // More fragments: the flag is bit 0x2000 of its word, taken off the sum.
+            // Sets the flag "more fragments" (0x2000) and adjusts the checksum.
             let mut fragment = good;
             (fragment[14 + 6], fragment[14 + 10]) =
                 (fragment[14 + 6] | 0x20, fragment[14 + 10].wrapping_sub(0x20));
@@ -56,7 +56,7 @@ fn gre_packets_are_refused_when_they_are_wrong() {
 }
 
 #[test]
-fn gre_packets_are_refused_when_they_have_a_key_that_nobody_wants() {
+fn gre_packets_are_dropped_when_they_have_an_unexpected_key() {
     require_root!();
     let keyless: Wrap = |outer, inner| gre_packet(outer, 0, TEB, &[], inner);
     let mut target = Target::new(Setup::new("gre").options("key = false").without_key());

@@ -1,4 +1,4 @@
-//! Guests that forge tunnel packets, or send what they may not.
+//! Guests that forge tunnel packets or send forbidden frames.
 
 use super::geneve::{GENEVE_PORT, geneve_header, logical_ports};
 use super::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
@@ -14,10 +14,10 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::MacAddr;
 
-/// A guest on an interface of the host can speak to the host's own stack. What it forges there in the name of a remote end
-/// point did not come by the uplink.
+/// A guest with an `interface` port can reach the network stack of the host. Tunnel packets that it
+/// forges there in the name of a remote end point did not arrive through the uplink.
 #[test]
-fn tunnel_packets_are_refused_when_a_guest_forges_them() {
+fn tunnel_packets_are_dropped_when_a_guest_forges_them() {
     require_root!();
     let setup = Setup::new("vxlan").guests(2, 1).mtu(1450).attachment(Attachment::Veth);
     let mut target = Target::new(setup);
@@ -29,7 +29,7 @@ fn tunnel_packets_are_refused_when_a_guest_forges_them() {
     let forged = Outer { src_mac: attacker.mac, dst_mac, ..target.outer };
     let socket = FrameSocket::open(&attacker.netns, GUEST_DEVICE);
     let before = kernel_count(&target, "NoPorts");
-    // Programs at the interface leave the host's stack nothing to refuse.
+    // With the kernel datapath, programs consume the packets before the network stack sees them.
     let by_stack = match target.daemon.show().datapath == Datapath::User.name() {
         true => 10,
         false => 0,
@@ -60,7 +60,7 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
         for (to, other) in [(c, b), (b, c)] {
             traffic::ping(&a.netns, to.ip(4));
             let sockets = [to, other].map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE));
-            // Were it taken out of its tunnel again, it would reach the other guest, or both.
+            // If a daemon decapsulated it, it would reach the other guest, or both.
             let inner =
                 [other.mac, MacAddr::BROADCAST, to.mac].map(|dst| note(dst, a.mac, FORBIDDEN));
             for port in [VXLAN_PORT, GENEVE_PORT] {
@@ -89,10 +89,10 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
 }
 
 #[test]
-fn tunnel_packets_to_the_host_stay_frames_when_they_come_out_of_a_tunnel() {
+fn nested_tunnel_packets_are_not_decapsulated_again() {
     require_root!();
     let mut target = Target::new(Setup::new("vxlan"));
-    // The inner packet is addressed as the outer one is: to the tunnel end point itself.
+    // The inner packet has the addresses of the outer one: those of the tunnel end points.
     let outer = target.outer;
     let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
     let nested = vxlan(&inner, &note(target.near(), target.far(), "nested"));
@@ -103,7 +103,7 @@ fn tunnel_packets_to_the_host_stay_frames_when_they_come_out_of_a_tunnel() {
 }
 
 #[test]
-fn frames_are_refused_when_a_guest_may_not_send_them() {
+fn frames_are_dropped_when_a_guest_must_not_send_them() {
     require_root!();
     let lab = Lab::new(Setup::new("geneve").guests(2, 1));
     let daemons = lab.start_both();
@@ -115,7 +115,7 @@ fn frames_are_refused_when_a_guest_may_not_send_them() {
         ("flow_drop", note(b.mac, MacAddr([1, 0, 0x5e, 0, 0, 9]), FORBIDDEN)),
         ("flow_drop", note(c.mac, MacAddr::BROADCAST, FORBIDDEN)),
         ("hairpin", note(a.mac, a.mac, FORBIDDEN)),
-        // It says that it is IPv4, and is not.
+        // The EtherType is IPv4, but the payload is not.
         ("malformed", frame(b.mac, a.mac, 0x0800, FORBIDDEN.as_bytes())),
     ];
     let mut expected = daemons[0].show().ports.swap_remove(0).drops;

@@ -1,5 +1,6 @@
-//! What must not reach a guest: real packets, written by hand and sent over the wire to a running daemon. Each is dropped and
-//! counted under its name, the guest sees nothing of it, and what is good still arrives afterwards.
+//! Packets that must not reach a guest. The tests build invalid packets byte by byte and send them
+//! to a running daemon. The daemon drops each and counts it under the right reason. The guest
+//! receives none of them, and valid packets still arrive afterwards.
 
 mod geneve;
 mod gre;

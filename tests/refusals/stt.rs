@@ -1,4 +1,4 @@
-//! STT.
+//! Invalid STT segments.
 
 use super::target::{FORBIDDEN, Target};
 use crate::common::frames::{contains, note};
@@ -9,7 +9,7 @@ use testkit::require_root;
 
 const STT_PORT: u16 = 7471;
 
-/// STT's context of a frame from port 2 to port 1.
+/// The STT context of a frame from port 2 to port 1.
 fn context(vni: u32, ingress: u16, egress: u16) -> u64 {
     u64::from(vni) | u64::from(egress) << 24 | u64::from(ingress) << 40
 }
@@ -20,13 +20,13 @@ fn stt_frame(outer: &Outer, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
     SttSegment { id, total, offset: 0, flags: SttSegment::FLAGS }.frame(outer, STT_PORT, &payload)
 }
 
-/// Without logical ports, so that the daemon looks at the MAC address.
+/// An STT packet without logical ports, so that the daemon uses the MAC address.
 fn stt(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     stt_frame(outer, 7, context(VNI, 0, 0), inner)
 }
 
 #[test]
-fn stt_frames_are_refused_when_they_are_wrong() {
+fn stt_frames_are_dropped_when_they_are_invalid() {
     require_root!();
     for family in [4, 6] {
         let mut target =
@@ -39,7 +39,7 @@ fn stt_frames_are_refused_when_they_are_wrong() {
         let payload = [&stt_header(context(VNI, 0, 0))[..], &forbidden].concat();
         let total = payload.len() as u16;
         let whole = SttSegment { id: 2, total, offset: 0, flags: SttSegment::FLAGS };
-        // A reset would be the host's own stack's business, were this TCP.
+        // STT has no resets; in TCP, the network stack of the host would handle this.
         let flags = [0x02, 0x12, 0x11, 0x14]
             .map(|flags| SttSegment { flags, ..whole }.frame(&outer, STT_PORT, &payload));
         target.refuses(stt, "real TCP", Some("stt_frame"), &flags);
@@ -70,7 +70,7 @@ fn stt_frames_are_refused_when_they_are_wrong() {
 }
 
 #[test]
-fn stt_segments_are_refused_when_they_overlap_or_disagree() {
+fn stt_segments_are_dropped_when_they_overlap_or_disagree() {
     require_root!();
     let mut target = Target::new(Setup::new("stt").options("logical_ports = false"));
     let outer = target.outer;
@@ -81,14 +81,14 @@ fn stt_segments_are_refused_when_they_overlap_or_disagree() {
         let segment = SttSegment { id, total, offset, flags: SttSegment::FLAGS };
         segment.frame(&outer, STT_PORT, &payload[range])
     };
-    // The first of each waits for the rest, so it is the others that are counted.
+    // The first segment of each frame waits for the rest; the daemon counts the later ones.
     target.wire.send(&piece(10, total, 0..30));
     let overlaps = [piece(10, total, 0..30), piece(10, total, 29..40), piece(10, total, 10..20)];
     target.refuses(stt, "segments that overlap", Some("stt_overlap"), &overlaps);
     target.wire.send(&piece(11, total, 0..30));
     let other = [piece(11, total + 1, 30..40)];
     target.refuses(stt, "two lengths of one frame", Some("stt_frame"), &other);
-    // A frame that arrives in pieces in the wrong order is whole all the same.
+    // Segments in the wrong order are still reassembled.
     let inner = note(target.near(), target.far(), "in pieces");
     let whole = [&stt_header(context(VNI, 0, 0))[..], &inner].concat();
     let part = |range: std::ops::Range<usize>| {
@@ -105,7 +105,7 @@ fn stt_segments_are_refused_when_they_overlap_or_disagree() {
 #[test]
 fn stt_memory_stays_bounded_when_frames_are_never_completed() {
     require_root!();
-    /// The daemon keeps 4 MiB of incomplete frames: 64 of the longest.
+    /// The daemon keeps at most 4 MiB of incomplete frames: 64 frames of the maximum length.
     const KEPT: usize = 64;
     const SENT: usize = 200;
     let mut target = Target::new(Setup::new("stt").options("logical_ports = false"));

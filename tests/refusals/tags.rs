@@ -1,4 +1,4 @@
-//! VLAN and QinQ.
+//! Frames with unknown VLAN tags.
 
 use super::target::{Target, Wrap};
 use crate::common::frames::note;
@@ -12,7 +12,7 @@ fn tagged(tags: &[(u16, u16)], inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tagged_frames_are_refused_when_the_vlan_is_another() {
+fn tagged_frames_are_dropped_when_the_vlan_is_unknown() {
     require_root!();
     let wrap: Wrap = |_, inner| tagged(&[(0x8100, VLAN)], inner);
     let mut target = Target::new(Setup::new("vlan"));
@@ -34,7 +34,7 @@ fn tagged_frames_are_refused_when_the_vlan_is_another() {
 }
 
 #[test]
-fn tagged_frames_are_refused_when_the_pair_is_another() {
+fn tagged_frames_are_dropped_when_the_pair_of_vlans_is_unknown() {
     require_root!();
     let wrap: Wrap = |_, inner| tagged(&[(0x88a8, VLAN), (0x8100, INNER_VLAN)], inner);
     let mut target = Target::new(Setup::new("qinq"));

@@ -1,4 +1,4 @@
-//! The daemon that packets are thrown at, and what it does with all that is wrong in any tunnel.
+//! The daemon under test, and checks that apply to every tunnel type.
 
 use crate::common::frames::{FrameSocket, contains, note};
 use crate::common::outer::{CE, Outer};
@@ -7,14 +7,15 @@ use datapath::stats::Drops;
 use testkit::host::wait_until;
 use wire::MacAddr;
 
-/// Stands in every frame that must not arrive.
+/// The payload of every frame that must not arrive.
 pub const FORBIDDEN: &str = "FORBIDDEN";
-/// Belongs to no port.
+/// A MAC address of no port.
 pub const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x99]);
-/// What is in a tunnel: Transparent Ethernet Bridging.
+/// The EtherType of Transparent Ethernet Bridging, for Ethernet frames in GRE and Geneve.
 pub const TEB: u16 = 0x6558;
 
-/// The daemon of `h1` with guest `g1` behind it, and the wire of `h2` to throw things from. No daemon runs on `h2`.
+/// The daemon of `h1` with the guest `g1`. The tests send packets from the uplink of `h2`, where no
+/// daemon runs.
 pub struct Target {
     pub lab: Lab,
     pub daemon: Daemon,
@@ -24,7 +25,7 @@ pub struct Target {
     fences: u32,
 }
 
-/// Wraps a frame as the daemon expects it: the good case that each bad one departs from.
+/// Encapsulates a frame correctly. Each invalid packet differs from this in one point.
 pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
 
 impl Target {
@@ -37,12 +38,12 @@ impl Target {
         Self { lab, daemon, guest, wire, outer, fences: 0 }
     }
 
-    /// `g1`, the guest behind the daemon.
+    /// The MAC address of `g1`, the guest of the daemon.
     pub fn near(&self) -> MacAddr {
         self.lab.guests[0].mac
     }
 
-    /// `g2`, the guest that `h2` would have.
+    /// The MAC address of `g2`, which the network file has on `h2`.
     pub fn far(&self) -> MacAddr {
         self.lab.guests[1].mac
     }
@@ -56,7 +57,7 @@ impl Target {
         self.daemon.show().uplink.drops
     }
 
-    /// Sends `packets`, then a good frame, and returns what the guest has seen until that arrived.
+    /// Sends `packets` and then a valid frame. Returns all frames that the guest received up to it.
     pub fn seen(&mut self, wrap: Wrap, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.fences += 1;
         let fence = format!("fence {};", self.fences);
@@ -65,8 +66,8 @@ impl Target {
         self.guest.until_note(&fence)
     }
 
-    /// Sends `packets`: the guest sees nothing of them, and the daemon counts all of them under `reason` and nothing
-    /// else (`None`: nothing at all, because the kernel has dropped them).
+    /// Sends `packets`. The guest must receive none of them, and the daemon must count all of them
+    /// under `reason` and no other. `None`: the kernel drops them, and the daemon counts nothing.
     pub fn refuses(&mut self, wrap: Wrap, what: &str, reason: Option<&str>, packets: &[Vec<u8>]) {
         let mut expected = self.dropped();
         if let Some(reason) = reason {
@@ -74,18 +75,18 @@ impl Target {
         }
         let mut seen = self.seen(wrap, packets);
         let mut dropped = Drops::new();
-        // Some counters of the kernel are only read every half second.
+        // The daemon reads some kernel counters only every half second.
         wait_until(PATIENCE, &format!("{what} counts as {reason:?}"), || {
             dropped = self.dropped();
             dropped.values().sum::<u64>() >= expected.values().sum()
         });
         assert_eq!(dropped, expected, "{what}");
-        // What nobody had decided about yet may have been overtaken.
+        // Packets that need an upcall may be overtaken by later ones.
         seen.extend(self.seen(wrap, &[]));
         assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)), "{what} was delivered");
     }
 
-    /// Sends `packet`, which is unusual but right: the guest receives exactly `inner`, and nothing is dropped.
+    /// Sends `packet`, which is unusual but valid. The guest must receive exactly `inner`.
     pub fn delivers(&mut self, wrap: Wrap, what: &str, packet: &[u8], inner: &[u8]) {
         let before = self.dropped();
         self.wire.send(packet);
@@ -94,13 +95,13 @@ impl Target {
         assert_eq!(self.dropped(), before, "{what}");
     }
 
-    /// What every tunnel refuses, whatever its header.
+    /// Checks packets that every tunnel type must drop.
     pub fn refuses_in_any_tunnel(&mut self, wrap: Wrap) {
         let (near, far, outer) = (self.near(), self.far(), self.outer);
         let stranger = wrap(&outer.as_stranger(), &self.forbidden());
         self.refuses(wrap, "an unknown end point", Some("unknown_endpoint"), &[stranger]);
         self.refuses_frames(wrap);
-        // RFC 6040 section 4.2: what experienced congestion outside cannot say so inside.
+        // RFC 6040 section 4.2: the inner header of a CE-marked packet is not ECN-capable.
         let inner = ip_frame(near, far, 0, FORBIDDEN);
         let marked = wrap(&outer.traffic_class(CE), &inner);
         self.refuses(wrap, "CE outside, Not-ECT inside", Some("ecn_not_capable"), &[marked]);
@@ -109,7 +110,7 @@ impl Target {
         self.delivers(wrap, "CE outside, ECT(0) inside", &capable, &inner);
     }
 
-    /// Inner frames that belong to nobody here.
+    /// Inner frames for no guest of this host.
     pub fn refuses_frames(&mut self, wrap: Wrap) {
         let (near, far, outer) = (self.near(), self.far(), self.outer);
         let unknown = wrap(&outer, &note(NOBODY, far, FORBIDDEN));
@@ -118,13 +119,13 @@ impl Target {
         let packets =
             [group, MacAddr::BROADCAST].map(|src| wrap(&outer, &note(near, src, FORBIDDEN)));
         self.refuses(wrap, "a group address as source", Some("flow_drop"), &packets);
-        // It came from the host that it is for: split horizon.
+        // The receiver is on the host that sent it: split horizon.
         let back = wrap(&outer, &note(far, near, FORBIDDEN));
         self.refuses(wrap, "a frame for where it came from", Some("hairpin"), &[back]);
     }
 
-    /// Every cut of a tunnel header of `header` bytes and of the inner Ethernet header behind it. `put` makes a packet of
-    /// what is left.
+    /// Checks every truncation of a tunnel header of `header` bytes and of the inner Ethernet
+    /// header. `put` builds a packet from the remaining bytes.
     pub fn refuses_cuts(
         &mut self,
         wrap: Wrap,
@@ -140,7 +141,7 @@ impl Target {
         self.refuses(wrap, "a cut inner Ethernet header", Some("malformed"), &in_frame);
     }
 
-    /// The daemon runs on, and ends as it should.
+    /// Checks that the daemon still runs and stops without an error.
     pub fn finish(self) {
         self.daemon.stop();
     }
@@ -152,7 +153,7 @@ pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &st
     Outer { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
 }
 
-/// The number that the kernel of the target counts under `name`, one of UDP's (the same name in both families).
+/// The UDP counter `name` of the kernel of the target, for the IP version of the underlay.
 pub fn kernel_count(target: &Target, name: &str) -> u64 {
     let family = target.lab.family();
     let read = |file| move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
@@ -171,7 +172,7 @@ pub fn kernel_count(target: &Target, name: &str) -> u64 {
     values.split(' ').nth(place).and_then(|value| value.parse().ok()).expect("a count")
 }
 
-/// A datagram that the kernel refuses before weft could see it, counted there under `name`.
+/// Checks that the kernel drops a datagram before weft sees it and counts it under `name`.
 pub fn kernel_refuses(target: &mut Target, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
     let before = kernel_count(target, name);
     target.refuses(wrap, what, None, &[packet]);

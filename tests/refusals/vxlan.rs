@@ -1,4 +1,4 @@
-//! VXLAN.
+//! Invalid VXLAN packets.
 
 use super::target::{Target, kernel_refuses};
 use crate::common::frames::note;
@@ -17,7 +17,7 @@ pub fn vxlan(outer: &Outer, inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn vxlan_packets_are_refused_when_they_are_wrong() {
+fn vxlan_packets_are_dropped_when_they_are_invalid() {
     require_root!();
     for family in [4, 6] {
         let mut target = Target::new(Setup::new("vxlan").family(family));
@@ -40,7 +40,7 @@ fn vxlan_packets_are_refused_when_they_are_wrong() {
         let mut datagram = outer.datagram(VXLAN_PORT, &payload);
         datagram[6] ^= 1;
         let broken = outer.packet(UDP, &datagram);
-        // Programs do not verify it, which RFC 7348 section 5 leaves to the receiver.
+        // eBPF programs do not verify it. RFC 7348 section 5 lets the receiver choose.
         if target.daemon.show().datapath == Datapath::User.name() {
             kernel_refuses(&mut target, vxlan, "a wrong outer checksum", "InCsumErrors", broken);
         }

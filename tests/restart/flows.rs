@@ -1,4 +1,4 @@
-//! Flows with numbered packets, and TCP streams.
+//! UDP flows of numbered packets, and TCP streams, whose losses are counted.
 
 use crate::common::{Guest, PATIENCE};
 use netdev::Netns;
@@ -12,19 +12,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 
-/// Source ports, and destination ports, of the flows in one direction: each source sends to each destination.
+/// Source ports of the flows in one direction. Each sends to each of [`DESTINATIONS`].
 const SOURCES: std::ops::Range<u16> = 20_000..20_250;
+/// Destination ports of the flows in one direction.
 const DESTINATIONS: std::ops::Range<u16> = 30_000..30_020;
-/// Flows of both directions: each is a megaflow.
+/// Number of flows in both directions. Each is a megaflow of its own.
 pub const COUNT: u64 = 10_000;
-/// Packets each second of one direction.
+/// Packets per second in one direction.
 const RATE: u64 = 10_000;
-/// Packets sent together.
+/// Packets per burst.
 const BURST: u64 = 20;
 const STREAMS: u16 = 8;
 const CHUNK: usize = 16 * 1024;
 
-/// Entries by which each flow is a megaflow of its own, where it comes from and where it goes to.
+/// Access control list entries that match ports, so that each flow has its own megaflow on both
+/// hosts.
 pub fn policy() -> String {
     let set = |ports: std::ops::Range<u16>| {
         let ports: Vec<_> = ports.map(|port| port.to_string()).collect();
@@ -39,108 +41,136 @@ pub fn policy() -> String {
             set(SOURCES),
             set(DESTINATIONS)
         )
-        .expect("a String takes all");
+        .expect("writing to a String cannot fail");
     }
     text
 }
 
-/// What became of packets.
+/// Packet counters of the flows of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fate {
+pub struct Counts {
     pub sent: u64,
-    /// Numbers that were not heard.
-    pub unheard: u64,
-    /// Packets that had arrived, but found the socket of the test full.
-    pub overflown: u64,
+    /// Packets that the receiver did not get.
+    pub lost: u64,
+    /// Packets that reached the receiver while its socket buffer was full. They are also lost.
+    pub overflowed: u64,
 }
 
-/// Flows from one guest to another, as long as this is there.
+/// Flows from one guest to another. They end when this is dropped.
 pub struct Flows {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    heard: Arc<Mutex<Heard>>,
-    /// Where they are heard.
-    far: Netns,
+    received: Arc<Mutex<Received>>,
+    /// The namespace of the receiver.
+    receiver: Netns,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// By source and destination, the number of the packet that was heard last; and gaps, since it was asked to count them.
+/// The state of the receivers.
 #[derive(Default)]
-struct Heard {
+struct Received {
+    /// The number of the last packet of each flow, by source and destination port.
     last: HashMap<(u16, u16), u64>,
-    received: u64,
+    /// Packets missing between two received packets of a flow, since `is_counting`.
     gaps: u64,
-    counts: bool,
+    is_counting: bool,
+    /// From then on, packets of a flow must arrive in order. Before, upcalls may delay packets.
+    is_established: bool,
 }
-
-/// A moment, by what has been counted.
-pub type Mark = Fate;
 
 impl Flows {
     pub fn start(from: &Guest, to: &Guest) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let heard = Arc::new(Mutex::new(Heard::default()));
+        let received = Arc::new(Mutex::new(Received::default()));
         let mut threads = Vec::new();
-        let (from_ip, to_ip, to_netns) = (from.ip4, to.ip4, Netns::clone(&to.netns));
+        let (from_ip, to_ip, receiver) = (from.ip4, to.ip4, Netns::clone(&to.netns));
         for port in DESTINATIONS {
             let socket = to.netns.run(|| UdpSocket::bind((to_ip, port))).expect("a UDP socket");
             socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit");
-            let (stop, heard) = (Arc::clone(&stop), Arc::clone(&heard));
-            threads.push(std::thread::spawn(move || receive(&socket, port, &stop, &heard)));
+            let (stop, received) = (Arc::clone(&stop), Arc::clone(&received));
+            threads.push(std::thread::spawn(move || receive(&socket, port, &stop, &received)));
         }
         let bind = |port| UdpSocket::bind((from_ip, port)).expect("a UDP socket");
         let sockets: Vec<_> = from.netns.run(|| SOURCES.map(bind).collect());
         let (to, stopped, count) = (IpAddr::from(to_ip), Arc::clone(&stop), Arc::clone(&sent));
         threads.push(std::thread::spawn(move || send(&sockets, to, &stopped, &count)));
-        Self { stop, sent, heard, far: Netns::clone(&to_netns), threads }
+        Self { stop, sent, received, receiver, threads }
     }
 
-    fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
-        self.heard.lock().expect("nobody has panicked")
+    fn received(&self) -> std::sync::MutexGuard<'_, Received> {
+        self.received.lock().expect("no thread has panicked")
     }
 
-    /// Waits until a packet of every flow has been heard, and of every flow one after the other for a second.
+    /// Waits until every flow has delivered a packet and no packet is lost for two seconds.
     pub fn wait_established(&self) {
         let all = SOURCES.len() * DESTINATIONS.len();
-        wait_until(6 * PATIENCE, "all flows are heard", || self.heard().last.len() == all);
-        self.heard().counts = true;
+        wait_until(6 * PATIENCE, "all flows deliver", || self.received().last.len() == all);
+        self.received().is_counting = true;
         wait_until(6 * PATIENCE, "no packet is lost any more", || {
-            let before = self.heard().gaps;
+            let before = self.received().gaps;
             std::thread::sleep(Duration::from_secs(2));
-            self.heard().gaps == before
+            self.received().gaps == before
         });
+        self.received().is_established = true;
     }
 
-    pub fn mark(&self) -> Mark {
-        Fate {
+    /// The counters so far. Packets that are missing at the end of a flow are counted by
+    /// [`Flows::stop`] only, because they may still be on their way.
+    pub fn counts(&self) -> Counts {
+        Counts {
             sent: self.sent.load(Ordering::Relaxed),
-            unheard: self.heard().gaps,
-            overflown: counter(&self.far, "Udp:", "RcvbufErrors"),
+            lost: self.received().gaps,
+            overflowed: counter(&self.receiver, "Udp:", "RcvbufErrors"),
         }
     }
 
-    pub fn since(&self, before: &Mark) -> Fate {
-        let now = self.mark();
-        Fate {
+    /// The counters since `before`.
+    pub fn since(&self, before: &Counts) -> Counts {
+        let now = self.counts();
+        Counts {
             sent: now.sent - before.sent,
-            unheard: now.unheard - before.unheard,
-            overflown: now.overflown - before.overflown,
+            lost: now.lost - before.lost,
+            overflowed: now.overflowed - before.overflowed,
         }
     }
 
-    /// What became of all packets since.
-    pub fn stop(mut self, before: &Mark) -> Fate {
+    /// Ends the flows. Returns the counters since `before`, including the packets of flows that
+    /// have stopped delivering.
+    pub fn stop(mut self, before: &Counts) -> Counts {
         self.end();
-        self.since(before)
+        let counts = self.since(before);
+        Counts { lost: counts.lost + self.missing_at_the_end(), ..counts }
+    }
+
+    /// Packets sent after the last one that was received, over all flows. Call it after the flows
+    /// have ended.
+    fn missing_at_the_end(&self) -> u64 {
+        let sent = self.sent.load(Ordering::Relaxed);
+        let received = self.received();
+        let flows = (SOURCES.len() * DESTINATIONS.len()) as u64;
+        let missing = (0..flows).map(|flow| {
+            let sent_of_flow = (sent + flows - 1 - flow) / flows;
+            let next = received.last.get(&ports(flow)).map_or(0, |last| last + 1);
+            sent_of_flow - next
+        });
+        missing.sum()
     }
 
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        // The sender is the last thread. The receivers then read what is still on its way.
         for thread in self.threads.drain(..).rev() {
-            // Whoever panics has failed the test.
-            let _ = thread.join();
+            let joined = thread.join();
+            assert!(joined.is_ok() || std::thread::panicking(), "a thread of the flows panicked");
         }
     }
+}
+
+/// The source and destination port of a flow. Packet `n` of a direction belongs to flow `n` modulo
+/// the number of flows.
+fn ports(flow: u64) -> (u16, u16) {
+    let sources = SOURCES.len() as u64;
+    (SOURCES.start + (flow % sources) as u16, DESTINATIONS.start + (flow / sources) as u16)
 }
 
 impl Drop for Flows {
@@ -154,10 +184,9 @@ fn send(sockets: &[UdpSocket], to: IpAddr, stop: &AtomicBool, sent: &AtomicU64) 
     let flows = (sockets.len() * DESTINATIONS.len()) as u64;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..BURST {
-            let flow = (number % flows) as usize;
-            let socket = &sockets[flow % sockets.len()];
-            let port = DESTINATIONS.start + (flow / sockets.len()) as u16;
-            // Each flow's packets are numbered from 0.
+            let (source, port) = ports(number % flows);
+            let socket = &sockets[usize::from(source - SOURCES.start)];
+            // The packets of each flow are numbered from 0.
             let bytes = (number / flows).to_be_bytes();
             socket.send_to(&bytes, (to, port)).expect("a datagram is sent");
             number += 1;
@@ -168,7 +197,7 @@ fn send(sockets: &[UdpSocket], to: IpAddr, stop: &AtomicBool, sent: &AtomicU64) 
     }
 }
 
-fn receive(socket: &UdpSocket, port: u16, stop: &AtomicBool, heard: &Mutex<Heard>) {
+fn receive(socket: &UdpSocket, port: u16, stop: &AtomicBool, received: &Mutex<Received>) {
     let mut bytes = [0; 64];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut bytes) else {
@@ -178,28 +207,31 @@ fn receive(socket: &UdpSocket, port: u16, stop: &AtomicBool, heard: &Mutex<Heard
             continue;
         };
         let number = u64::from_be_bytes(bytes[..len].try_into().expect("a number"));
-        let mut heard = heard.lock().expect("nobody has panicked");
-        heard.received += 1;
-        let before = heard.last.insert((from.port(), port), number);
-        if heard.counts
-            && let Some(before) = before
-        {
-            heard.gaps += number.saturating_sub(before + 1);
-            assert!(number > before, "packets of a flow keep their order");
+        let mut received = received.lock().expect("no thread has panicked");
+        let Some(&before) = received.last.get(&(from.port(), port)) else {
+            received.last.insert((from.port(), port), number);
+            continue;
+        };
+        let is_in_order = number > before || !received.is_established;
+        assert!(is_in_order, "packet {number} of an established flow arrived after {before}");
+        received.last.insert((from.port(), port), number.max(before));
+        if received.is_counting {
+            received.gaps += number.saturating_sub(before + 1);
         }
     }
 }
 
-/// TCP streams from one guest to another, at a steady pace.
+/// TCP streams from one guest to another, at a steady rate.
 pub struct Streams {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<u64>>,
+    senders: Vec<JoinHandle<u64>>,
+    receivers: Vec<JoinHandle<u64>>,
 }
 
 impl Streams {
     pub fn start(from: &Guest, to: &Guest) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         let to_ip = to.ip4;
         for _ in 0..STREAMS {
             let listener = to.netns.run(|| TcpListener::bind((to_ip, 0))).expect("a listener");
@@ -211,33 +243,40 @@ impl Streams {
                 end.set_write_timeout(Some(PATIENCE)).expect("a time limit");
             }
             let stopped = Arc::clone(&stop);
-            threads.push(std::thread::spawn(move || pump(stream, &stopped)));
-            threads.push(std::thread::spawn(move || drain(far)));
+            senders.push(std::thread::spawn(move || pump(stream, &stopped)));
+            receivers.push(std::thread::spawn(move || drain(far)));
         }
-        Self { stop, threads }
+        Self { stop, senders, receivers }
     }
 
-    /// Ends them; the bytes that were received, all in order.
+    /// Ends the streams and checks that every byte has arrived, in order. Returns their number.
     pub fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|thread| thread.join().expect("a stream is whole")).sum()
+        let bytes = |threads: Vec<JoinHandle<u64>>| -> u64 {
+            threads.into_iter().map(|thread| thread.join().expect("the stream works")).sum()
+        };
+        let sent = bytes(self.senders);
+        assert_eq!(bytes(self.receivers), sent, "bytes received and sent");
+        sent
     }
 }
 
+/// Sends until `stop` is set. Returns the number of bytes.
 fn pump(mut stream: TcpStream, stop: &AtomicBool) -> u64 {
-    let mut number = 0_u8;
+    let mut chunks = 0_u64;
     while !stop.load(Ordering::Relaxed) {
-        stream.write_all(&[number; CHUNK]).expect("the stream goes on");
-        number = number.wrapping_add(1);
+        stream.write_all(&[chunks as u8; CHUNK]).expect("the stream can be written");
+        chunks += 1;
         std::thread::sleep(Duration::from_millis(20));
     }
-    0
+    chunks * CHUNK as u64
 }
 
+/// Receives until the end of the stream and checks each byte. Returns the number of bytes.
 fn drain(mut stream: TcpStream) -> u64 {
     let (mut bytes, mut received) = (vec![0; CHUNK], 0);
     loop {
-        match stream.read(&mut bytes).expect("the stream goes on") {
+        match stream.read(&mut bytes).expect("the stream can be read") {
             0 => return received,
             len => {
                 for &byte in &bytes[..len] {
@@ -249,12 +288,12 @@ fn drain(mut stream: TcpStream) -> u64 {
     }
 }
 
-/// Segments that TCP has retransmitted in a namespace.
+/// TCP segments retransmitted in a namespace.
 pub fn retransmitted(netns: &Netns) -> u64 {
     counter(netns, "Tcp:", "RetransSegs")
 }
 
-/// A counter of a namespace (RFC 1213).
+/// A counter of /proc/net/snmp (RFC 1213) in a namespace.
 fn counter(netns: &Netns, protocol: &str, name: &str) -> u64 {
     let text = netns.run_in(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
     let text = text.expect("a namespace").expect("the counters can be read");

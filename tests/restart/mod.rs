@@ -1,5 +1,6 @@
-//! A daemon of the kernel's datapath is killed, stopped, started again: what it had cached goes on forwarding, its successor takes that
-//! over as its own network file decides, and `weft stop --purge` leaves nothing.
+//! Restarts of a daemon with the kernel datapath. After a kill or `weft stop`, cached flows keep
+//! forwarding. The next daemon adopts and revalidates them, and `weft stop --purge` removes
+//! everything.
 
 mod flows;
 mod second;
@@ -19,7 +20,7 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::MacAddr;
 
-/// Two hosts, and a BPF file system of their own.
+/// A lab whose daemons pin their state in a BPF file system of its own.
 struct Pinning {
     lab: Lab,
     bpf_fs: PathBuf,
@@ -30,7 +31,7 @@ impl Pinning {
         let lab = Lab::new(setup);
         let bpf_fs = lab.dir.path().join("bpf");
         fs::create_dir(&bpf_fs).expect("a directory can be made");
-        // Or every packet would wait for the answer that nobody gives while there is no daemon.
+        // Static neighbours: without a daemon, ARP requests would get no answer.
         let (a, b) = lab.ends();
         for (guest, other) in [(a, b), (b, a)] {
             let (ip, mac) = (other.ip4.to_string(), other.mac.to_string());
@@ -64,7 +65,7 @@ impl Pinning {
         daemons
     }
 
-    /// What is pinned of both hosts.
+    /// The files that both hosts have pinned.
     fn pinned(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.bpf_fs.join("weft")];
@@ -77,7 +78,7 @@ impl Pinning {
         found
     }
 
-    /// The numbers of the links that are pinned.
+    /// The IDs of the pinned BPF links.
     fn links(&self) -> Vec<u32> {
         let pinned = self.pinned();
         let links =
@@ -86,7 +87,7 @@ impl Pinning {
         links.map(id).collect()
     }
 
-    /// `weft stop` for a host, and what it says.
+    /// Runs `weft stop` for a host. Returns its output.
     fn stop(&self, host: usize, options: &[&str]) -> String {
         let mut command = self.lab.hosts[host].netns.program(WEFT);
         command.args(["stop", "--control"]).arg(self.lab.control(host));
@@ -101,14 +102,14 @@ impl Pinning {
         self.stop(host, &["--purge", "--bpf-fs", self.bpf_fs.to_str().expect("a path")])
     }
 
-    /// A command that watches a host's daemon until it is killed.
+    /// Starts a command that watches the daemon of a host until it is killed.
     fn watch(&self, host: usize, command: &[&str]) -> Child {
         let mut watcher = Command::new(WEFT);
         watcher.args(command).arg("--control").arg(self.lab.control(host));
         watcher.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("weft can be started")
     }
 
-    /// The devices of a host's namespace that weft has made.
+    /// The devices in the namespace of a host that weft has created.
     fn devices(&self, host: usize) -> Vec<String> {
         let links = self.lab.hosts[host].netns.netlink().links().expect("the links");
         links.into_iter().map(|link| link.name).filter(|name| name.starts_with("weft")).collect()
@@ -158,7 +159,7 @@ fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_
     wait_until(PATIENCE, "programs serve all flows", || {
         [&first, &second].iter().all(|daemon| daemon.show().megaflows.megaflows >= flows::COUNT)
     });
-    let before = [there.mark(), back.mark()];
+    let before = [there.counts(), back.counts()];
     let retransmitted =
         || [a, b].map(|guest| flows::retransmitted(&guest.netns)).iter().sum::<u64>();
     let had_retransmitted = retransmitted();
@@ -168,16 +169,16 @@ fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_
     let first = pinning.start(0);
     std::thread::sleep(Duration::from_secs(3));
     let said = first.stderr();
-    let fates = [there.stop(&before[0]), back.stop(&before[1])];
+    let totals = [there.stop(&before[0]), back.stop(&before[1])];
     let retransmitted = retransmitted() - had_retransmitted;
     println!("3 s without a daemon: {dead:?}");
-    println!("and until 3 s after the next has begun: {fates:?}");
+    println!("and 3 s after the next daemon has started: {totals:?}");
     println!("{} bytes of 8 TCP streams, {retransmitted} segments retransmitted", streams.stop());
     let lines = said.lines().filter(|line| line.contains("took over"));
     lines.for_each(|line| println!("{line}"));
     assert!(said.contains("took over"), "{said}");
-    for fate in fates {
-        assert_eq!(fate.unheard, fate.overflown, "{fate:?}");
+    for counts in totals {
+        assert_eq!(counts.lost, counts.overflowed, "{counts:?}");
     }
     first.stop();
     second.stop();
@@ -185,7 +186,7 @@ fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_
 }
 
 #[test]
-fn nothing_is_left_when_a_killed_daemon_is_purged() {
+fn purge_removes_everything_after_a_daemon_was_killed() {
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let [first, second] = pinning.start_both();
@@ -211,9 +212,9 @@ fn nothing_is_left_when_a_killed_daemon_is_purged() {
     assert_eq!(pinning.purge(0), "nothing to remove\n");
 }
 
-/// What somebody watches is handed over, and there is nobody any more to whom.
+/// The programs pass watched packets to the daemon. When it is killed, they must forward again.
 #[test]
-fn what_is_cached_goes_on_when_a_daemon_is_killed_that_was_watched() {
+fn cached_flows_keep_forwarding_when_a_watched_daemon_is_killed() {
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let [first, second] = pinning.start_both();
@@ -233,7 +234,7 @@ fn what_is_cached_goes_on_when_a_daemon_is_killed_that_was_watched() {
         pinning.watch(0, &["capture", &a.name, "-w", file.to_str().expect("a path")]),
         pinning.watch(0, &["monitor", "--drops"]),
     ];
-    // Of what programs serve, nobody sees anything.
+    // The capture sees a packet only once the programs pass them to the daemon.
     wait_until(PATIENCE, "the port is watched", || {
         cross(b"watched");
         fs::read(&file).is_ok_and(|seen| seen.windows(7).any(|part| part == b"watched"))
@@ -248,7 +249,7 @@ fn what_is_cached_goes_on_when_a_daemon_is_killed_that_was_watched() {
 }
 
 #[test]
-fn flow_is_not_forwarded_after_a_restart_when_the_network_file_forbids_it_by_then() {
+fn adopted_flow_is_dropped_when_the_new_network_file_denies_it() {
     require_root!();
     let mut pinning = Pinning::new(Setup::new("vxlan"));
     let [first, second] = pinning.start_both();
@@ -291,7 +292,7 @@ fn flow_is_not_forwarded_after_a_restart_when_the_network_file_forbids_it_by_the
 }
 
 #[test]
-fn port_of_vxlan_is_given_back_when_the_next_daemon_has_no_vxlan() {
+fn vxlan_device_is_removed_when_the_next_daemon_does_not_use_vxlan() {
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let has_port = || pinning.devices(0).iter().any(|name| name == "weft-gro");
@@ -308,13 +309,13 @@ fn port_of_vxlan_is_given_back_when_the_next_daemon_has_no_vxlan() {
 }
 
 #[test]
-fn loss_is_stated_when_another_version_has_laid_out_what_is_left() {
+fn lost_megaflows_are_reported_when_the_map_layout_differs() {
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let [first, second] = pinning.start_both();
     let (a, b) = pinning.lab.ends();
     traffic::udp_echo(a, b, 4, 100);
-    // That the number of megaflows is written down takes a moment.
+    // The daemon writes the number of megaflows to its pinned state periodically.
     std::thread::sleep(Duration::from_secs(1));
     let before = pinning.pinned();
     kill(first);
@@ -336,14 +337,14 @@ fn loss_is_stated_when_another_version_has_laid_out_what_is_left() {
 }
 
 #[test]
-fn what_was_missed_is_counted_once_when_there_are_two_restarts() {
+fn missed_packets_are_counted_once_over_two_restarts() {
     const SENT: u64 = 20;
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let [mut first, second] = pinning.start_both();
     let (a, b) = pinning.lab.ends();
     traffic::udp_echo(a, b, 4, 100);
-    // Nothing was ever sent to these addresses, so no megaflow can be there for them.
+    // No packet was sent to these addresses before, so they have no megaflow.
     let send = || {
         let netlink = a.netns.netlink();
         let device = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
@@ -368,7 +369,8 @@ fn what_was_missed_is_counted_once_when_there_are_two_restarts() {
         let missed =
             line.split_once(" packets missed").and_then(|(line, _)| line.rsplit(' ').next());
         let missed: u64 = missed.and_then(|number| number.parse().ok()).expect("a number");
-        // Guests ask for routers and the like without being told, so a few may be missed at any time.
+        // Guests send router solicitations by themselves, so a few packets may be missed at any
+        // time.
         assert_eq!(missed >= SENT, is_sent, "{said}");
         let counted = first.show().ports[0].drops.get("no_daemon").copied().unwrap_or_default();
         assert_eq!(counted >= SENT, is_sent, "{said}");
@@ -385,8 +387,20 @@ fn fake_layout(state: &Path) {
     map.update(&first, &value, MapFlags::ANY).expect("writable");
 }
 
+/// A daemon with a control socket of its own must not take over from one that runs.
+fn second_daemon_is_refused(pinning: &Pinning, running: &Daemon) {
+    let (host, bpf_fs) = (&pinning.lab.hosts[0], pinning.bpf_fs.to_str().expect("a path"));
+    let control = pinning.lab.dir.path().join("other.sock");
+    let options = ["--datapath", "kernel", "--bpf-fs", bpf_fs];
+    let mut second = Daemon::spawn(host, &pinning.lab.network_file(), &control, &options);
+    assert_eq!(second.wait_end(PATIENCE).code(), Some(1), "{}", second.stderr());
+    let owner = format!("another weft (process {})", running.pid());
+    assert!(second.stderr().contains(&owner), "{}", second.stderr());
+    assert_eq!(running.show().pid, running.pid(), "the first daemon still answers");
+}
+
 #[test]
-fn stop_says_what_stays_and_the_next_daemon_takes_it_over() {
+fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     require_root!();
     let pinning = Pinning::new(Setup::new("geneve"));
     let [mut first, second] = pinning.start_both();
@@ -408,8 +422,8 @@ fn stop_says_what_stays_and_the_next_daemon_takes_it_over() {
     let first = pinning.start(0);
     assert!(first.stderr().contains("took over"), "{}", first.stderr());
     send(b"with another daemon");
-    let refused = pinning.spawn(0, &["--control", "/nonexistent/other.sock"]);
-    drop(refused);
+    second_daemon_is_refused(&pinning, &first);
+    send(b"beside a refused daemon");
     first.stop();
     let said = pinning.stop(1, &["--purge", "--bpf-fs", pinning.bpf_fs.to_str().expect("a path")]);
     assert!(said.contains("the switch of h2 has stopped"), "{said}");

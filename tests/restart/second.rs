@@ -1,4 +1,4 @@
-//! A second daemon in the network namespace of one that runs, and `weft stop --purge` there.
+//! A second daemon, and `weft stop --purge`, in the network namespace of a running daemon.
 
 use super::Pinning;
 use crate::common::daemon::WEFT;
@@ -7,14 +7,14 @@ use std::fs;
 use testkit::require_root;
 
 #[test]
-fn running_daemon_keeps_its_devices_when_others_start_or_clean_up_beside_it() {
+fn running_daemon_is_not_disturbed_by_a_second_daemon_or_a_purge() {
     require_root!();
     let pinning = Pinning::new(Setup::new("vxlan"));
     let daemons = pinning.start_both();
     let (a, b) = pinning.lab.ends();
     let devices = pinning.devices(0);
     assert!(devices.iter().any(|name| name.starts_with("weft-")), "{devices:?}");
-    // Where nothing of it is pinned, nothing there says that it runs.
+    // An empty BPF file system has no pins that would reveal the running daemon.
     let elsewhere = pinning.lab.dir.path().join("elsewhere");
     fs::create_dir(&elsewhere).expect("a directory can be made");
     let elsewhere = elsewhere.to_str().expect("a path");

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::run::{COMPILER_FLAGS, cargo, run};
+use crate::run::{COMPILER_FLAGS, cargo, run, target_dir};
 use crate::{fuzz, packages};
 
 /// Formats the workspace and the fuzz targets, or checks that they are formatted.
@@ -38,4 +38,15 @@ pub fn doc() -> Result<()> {
         command.env_remove(variable);
     }
     run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
+}
+
+/// Writes docs/commands.md, and the man pages in the target directory under `man`. The generator is
+/// part of a test of `weft`, so that the daemon does not link it.
+pub fn docs_generate() -> Result<()> {
+    packages::ensure(&packages::BUILD)?;
+    let man = std::path::absolute(target_dir())?.join("man");
+    let mut command = cargo(&["test", "--package", "weft", "--bins", "reference::"]);
+    run(command.env("WEFT_WRITE_MAN_PAGES", &man))?;
+    println!("wrote docs/commands.md and the man pages in {}", man.display());
+    Ok(())
 }

@@ -56,6 +56,8 @@ enum Task {
     Book,
     /// Check line width of sources, length of sentences, links, and that the glossary has our terms
     Prose,
+    /// Write the command reference in docs/ and the man pages from the definitions of the commands
+    DocsGenerate,
     /// Check the direction of dependencies, and that `unsafe` stays where ARCHITECTURE.md allows it
     DepsCheck,
     /// Fuzz one target, or all of them in turn
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Task::Doc => lint::doc(),
         Task::Book => book::book(),
         Task::Prose => prose::check(),
+        Task::DocsGenerate => lint::docs_generate(),
         Task::DepsCheck => deps::check(),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::FuzzSmoke => fuzz::smoke(),

@@ -19,6 +19,8 @@ mod open_files;
 mod pcap;
 mod ports;
 mod privileges;
+#[cfg(test)]
+mod reference;
 mod reload;
 mod run;
 mod show;

@@ -1,0 +1,202 @@
+//! The command reference `docs/commands.md` and the man pages, generated from the same definitions
+//! as `--help`.
+//!
+//! This module is compiled for tests only, so that the daemon does not link the generators. The
+//! test fails when the committed reference differs. `cargo xtask docs-generate` sets [`WRITE`] to
+//! update the reference and to write the man pages.
+
+use crate::Cli;
+use clap::{Arg, Command, CommandFactory};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// With this environment variable the test writes its files instead of comparing them. Its value is
+/// the directory for the man pages.
+const WRITE: &str = "WEFT_WRITE_MAN_PAGES";
+
+const INTRODUCTION: &str = "\
+# Command reference
+
+`weft` is the daemon and its tools. `weft-bench` measures; `weft demo` and `weft bench` start it.
+Both programs print this text with `--help`. `cargo xtask docs-generate` writes this page and the
+man pages from the same definitions.
+
+";
+
+#[test]
+fn committed_command_reference_matches_the_help_texts() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+    let reference = reference();
+    let Some(man) = std::env::var_os(WRITE).map(PathBuf::from) else {
+        let committed = fs::read_to_string(&path).unwrap();
+        assert!(committed == reference, "docs/commands.md differs: run cargo xtask docs-generate");
+        return;
+    };
+    fs::write(path, reference).unwrap();
+    fs::create_dir_all(&man).unwrap();
+    // `weft bench` runs weft-bench: the page of the program replaces that of the subcommand.
+    for program in programs() {
+        clap_mangen::generate_to(program, &man).unwrap();
+    }
+}
+
+#[test]
+fn examples_in_help_texts_are_valid_command_lines() {
+    let mut count = 0;
+    for program in programs() {
+        for line in examples(&program) {
+            let words = shell_words(&line);
+            let result = program.clone().try_get_matches_from(&words);
+            assert!(result.is_ok(), "{line}\n{words:?}\n{}", result.unwrap_err());
+            count += 1;
+        }
+    }
+    assert!(count > 60, "{count} examples found");
+}
+
+fn programs() -> [Command; 2] {
+    [Cli::command(), bench::cli::command()]
+}
+
+fn reference() -> String {
+    let mut out = INTRODUCTION.to_owned();
+    for mut program in programs() {
+        program.build();
+        section(&program, &mut out);
+        for subcommand in visible_subcommands(&program) {
+            section(subcommand, &mut out);
+            for nested in visible_subcommands(subcommand) {
+                section(nested, &mut out);
+            }
+        }
+    }
+    out.truncate(out.trim_end().len());
+    out + "\n"
+}
+
+fn visible_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
+    command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set() && command.get_name() != "help")
+}
+
+/// Writes the chapter of one command: description, usage, subcommands, arguments and examples.
+fn section(command: &Command, out: &mut String) {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let about = command.get_long_about().or(command.get_about()).unwrap();
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").lines().map(str::trim).collect::<Vec<_>>();
+    writeln!(out, "## {name}\n\n{}\n\n```text\n{}\n```\n", escape(about), usage.join("\n"))
+        .unwrap();
+    let subcommands: Vec<_> = visible_subcommands(command).collect();
+    if !subcommands.is_empty() {
+        out.push_str("| command | meaning |\n|---|---|\n");
+        for subcommand in subcommands {
+            let full_name = subcommand.get_bin_name().unwrap_or(subcommand.get_name());
+            let about = subcommand.get_about().unwrap();
+            let anchor = full_name.replace(' ', "-");
+            writeln!(out, "| [{full_name}](#{anchor}) | {} |", cell(&about.to_string())).unwrap();
+        }
+        out.push('\n');
+    }
+    let is_listed =
+        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    let arguments: Vec<_> = command.get_arguments().filter(is_listed).collect();
+    if !arguments.is_empty() {
+        out.push_str("| argument | meaning |\n|---|---|\n");
+        for argument in arguments {
+            writeln!(out, "| `{}` | {} |", signature(argument), cell(&meaning(argument))).unwrap();
+        }
+        out.push('\n');
+    }
+    if let Some(text) = command.get_after_help() {
+        for block in text.to_string().split("\n\n") {
+            match block.split_once(":\n") {
+                Some((title, lines)) => {
+                    writeln!(out, "{title}:\n\n```text\n{}\n```\n", unindented(lines)).unwrap();
+                }
+                None => writeln!(out, "{}\n", escape(block)).unwrap(),
+            }
+        }
+    }
+}
+
+/// `-w, --write <FILE>`
+fn signature(argument: &Arg) -> String {
+    let short = argument.get_short().map_or_else(String::new, |short| format!("-{short}, "));
+    short + &argument.to_string()
+}
+
+/// The help of an argument with its default and possible values.
+fn meaning(argument: &Arg) -> String {
+    let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string);
+    let mut text = help.unwrap_or_default();
+    if argument.get_action().takes_values() {
+        let values = argument.get_possible_values();
+        let values: Vec<_> = values.iter().filter(|value| !value.is_hide_set()).collect();
+        for (index, value) in values.iter().enumerate() {
+            let separator = if index == 0 { ": " } else { "; " };
+            let help = value.get_help().map_or_else(String::new, |help| format!(" ({help})"));
+            write!(text, "{separator}`{}`{help}", value.get_name()).unwrap();
+        }
+        let defaults = argument.get_default_values();
+        let defaults: Vec<_> = defaults.iter().map(|value| value.to_string_lossy()).collect();
+        if !defaults.is_empty() && !argument.is_hide_default_value_set() {
+            write!(text, " [default: {}]", defaults.join(" ")).unwrap();
+        }
+    }
+    text
+}
+
+/// Text for a table cell.
+fn cell(text: &str) -> String {
+    escape(text).replace('|', "\\|").replace('\n', " ")
+}
+
+/// Markdown would take angle brackets for HTML and lone asterisks for emphasis.
+fn escape(text: impl ToString) -> String {
+    text.to_string().replace('<', "&lt;").replace('*', "\\*")
+}
+
+fn unindented(lines: &str) -> String {
+    lines.lines().map(|line| line.strip_prefix("  ").unwrap_or(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// The command lines of the program in the help texts of all its commands.
+fn examples(program: &Command) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut commands = vec![program];
+    while let Some(command) = commands.pop() {
+        commands.extend(visible_subcommands(command));
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines().filter(|line| line.starts_with("  ")) {
+            let start = line.find(&format!("{} ", program.get_name()));
+            found.extend(start.map(|start| line[start..].to_owned()));
+        }
+    }
+    found
+}
+
+/// The words of the first command of a shell command line. A run of two spaces starts the
+/// explanation that some examples have beside them.
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '\'' => is_quoted = !is_quoted,
+            '|' if !is_quoted => break,
+            ' ' if !is_quoted => {
+                words.push(std::mem::take(&mut word));
+                if characters.peek() == Some(&' ') {
+                    break;
+                }
+            }
+            _ => word.push(character),
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
+}
