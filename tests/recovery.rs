@@ -216,7 +216,7 @@ fn second_daemon_is_refused_when_the_first_runs() {
     let said = refused(&lab, 1);
     let is_port_taken = said.contains("4789") && said.contains("in use");
     assert!(
-        is_port_taken || said.contains("forwards in the kernel for this network namespace"),
+        is_port_taken || said.contains("runs the kernel datapath of this network namespace"),
         "{said}"
     );
     let (a, b) = lab.ends();
@@ -328,7 +328,7 @@ const WITHOUT_PROGRAMS: [(&[&str], &str); 2] = [
             "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"",
             "sh",
         ],
-        "does not tell its types",
+        "has no BTF type information",
     ),
 ];
 

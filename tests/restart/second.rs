@@ -19,7 +19,7 @@ fn running_daemon_is_not_disturbed_by_a_second_daemon_or_a_purge() {
     fs::create_dir(&elsewhere).expect("a directory can be made");
     let elsewhere = elsewhere.to_str().expect("a path");
     let whom = format!(
-        "another weft (process {}) forwards in the kernel for this network namespace",
+        "another weft (process {}) runs the kernel datapath of this network namespace",
         daemons[0].pid()
     );
     let host = &pinning.lab.hosts[0];

@@ -1,11 +1,12 @@
-//! [`ActionList`]: what a program does with the packets of a megaflow, made of the [`Action`]s that say so.
+//! [`ActionList`]: the actions of a megaflow in the form that a program executes.
 //!
-//! A list claims that it *is* the actions: a program that executes it comes to the same frames and counters as
-//! [`flow::execute()`]. What cannot be claimed of all packets of the megaflow is no list, and its packets are handed over to who
-//! executes the actions themselves.
+//! A program that executes a list produces the same frames and counters as [`flow::execute()`] with
+//! the megaflow's [`Action`]s. If that is not possible for every packet of the megaflow, there is
+//! no list, and its packets are punted.
 //!
-//! Actions say "rewrite this, where the frame has it"; a program knows only "rewrite this". So a megaflow has to tell, by its
-//! condition, which headers its packets have. Translations of programs that rewrite a header have asked for it.
+//! Actions set a field "if the frame has it", but programs do not check. So the megaflow's
+//! condition has to say that all its packets have the header. Translations that set a field depend
+//! on that condition.
 
 use crate::abi;
 use datapath::megaflow::Megaflow;
@@ -17,47 +18,47 @@ use wire::vlan::{TAG_LEN, Tag};
 
 /// The most actions in a list.
 pub const MAX_ACTIONS: usize = abi::WEFT_MAX_ACTIONS as usize;
-/// The highest number of a port that programs know.
+/// The highest port number in the programs' maps.
 const MAX_PORT: PortNo = datapath::config::MAX_PORT;
-/// How deep lists may stand in lists; deeper ones are executed by who has no stack to spare either.
+/// The deepest nesting of lists; deeper ones are left to the user datapath.
 const MAX_DEPTH: usize = 8;
 const PROTO_TCP: u128 = 6;
 const PROTO_UDP: u128 = 17;
 
-/// One action of a program.
+/// An action of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BpfAction {
-    /// To a port. The last action of a list takes the packet; another takes a copy.
+    /// Send to a port. The last action takes the packet, others take a copy.
     Output(PortNo),
-    /// By the uplink, with the tags that there are.
+    /// Send by the uplink with the tags that the frame has.
     Uplink,
-    /// To an end point. The last of a list.
+    /// Encapsulate and send. Always the last action.
     Encap {
-        /// Which.
+        /// The remote end point.
         endpoint: EndpointId,
         /// VNI or GRE key.
         key: u32,
-        /// Geneve's logical ports, as its option has them.
+        /// Logical ports as in OVN's Geneve option.
         ports: Option<u32>,
     },
-    /// The last of a list.
+    /// Drop. Always the last action.
     Drop(DropReason),
-    /// In front of the other tags.
+    /// Push an outermost tag.
     PushVlan(Tag),
-    /// The outermost; there is one.
+    /// Pop the outermost tag. The frame has one.
     PopVlan,
-    /// A field of a header that is there.
+    /// Rewrite a field of a header that the frame has.
     Set {
-        /// Which, by `enum weft_set_field`.
+        /// The field.
         field: SetField,
-        /// Which of its bits; 0 for a field that is rewritten as a whole.
+        /// Mask of the bits to write; 0 for a field that is written as a whole.
         bits: u32,
         /// The new bits, right aligned.
         value: u64,
     },
 }
 
-/// `enum weft_set_field` of `bpf/intf.h`.
+/// Fields that programs can rewrite; the values are those of `enum weft_set_field`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -78,21 +79,21 @@ pub enum SetField {
     TpDst = abi::WEFT_SET_TP_DST as u8,
 }
 
-/// See the module.
+/// The actions of a megaflow in the form that a program executes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ActionList {
-    /// At most [`MAX_ACTIONS`]; without any, the frame ends and is not counted as a drop.
+    /// At most `WEFT_MAX_ACTIONS`. An empty list consumes the frame without counting a drop.
     pub actions: Vec<BpfAction>,
-    /// The longest frame, or segment of a super-packet, in bytes from the Ethernet header on that it is for; the others are
-    /// handed over.
+    /// Longest frame, or segment of a super-packet, in bytes from the Ethernet header on. Longer
+    /// ones are punted.
     pub max_len: u32,
-    /// Bytes of tags by which the frame is longer before the last action.
+    /// Bytes of tags that are added before the last action.
     pub grows: u32,
 }
 
 impl ActionList {
-    /// The list of a megaflow, where frames leave by the uplink when they leave by the port `uplink`. `None` when programs
-    /// cannot do all of its actions with all of its packets.
+    /// Compiles the actions of a megaflow. Frames that leave by the port `uplink` leave by the
+    /// uplink device. `None` if programs cannot execute all actions on all its packets.
     pub fn of(megaflow: &Megaflow, uplink: PortNo) -> Option<Self> {
         let mut compiler = Compiler {
             condition: &megaflow.condition,
@@ -103,16 +104,16 @@ impl ActionList {
         };
         compiler.compile(&megaflow.actions)?;
         let Compiler { mut list, .. } = compiler;
-        // What is done to the frame behind its last output is seen by nobody, and none of it can fail.
+        // Changes after the last output have no effect, and cannot fail.
         let is_unseen =
             |step: &BpfAction| matches!(step, BpfAction::Set { .. } | BpfAction::PopVlan);
         while list.actions.pop_if(|last| is_unseen(last)).is_some() {}
         (list.is_whole() && list.max_len > 0).then_some(list)
     }
 
-    /// Ends as a list has to, and has copies only where they are as long as the frame.
+    /// Ends in a final action, and copies only frames whose length has not changed.
     fn is_whole(&self) -> bool {
-        // Nothing is to be done: the frame ends here, and is no drop. Nobody asks then how long it is.
+        // An empty list consumes the frame. It cannot have a length limit.
         let Some((last, others)) = self.actions.split_last() else {
             return self.max_len == u32::MAX;
         };
@@ -136,7 +137,7 @@ impl ActionList {
             && self.actions.len() <= MAX_ACTIONS
     }
 
-    /// The end point of the last action.
+    /// The end point of the last action, if that is an encapsulation.
     pub fn endpoint(&self) -> Option<EndpointId> {
         match self.actions.last() {
             Some(&BpfAction::Encap { endpoint, .. }) => Some(endpoint),
@@ -145,13 +146,13 @@ impl ActionList {
     }
 }
 
-/// The tags of all packets of a megaflow, as far as its condition tells.
+/// What a megaflow's condition says about the tags of its packets.
 struct Tags {
-    /// Those that the list has put on so far.
+    /// Number of tags that the list has pushed so far.
     pushed: usize,
-    /// The frame's own, the outermost last; `None` when that is not known.
+    /// Tags that the frame arrived with, outermost last; `None`: unknown TPID.
     own: Vec<Option<EtherType>>,
-    /// Nothing is known of what is behind them.
+    /// There may be further tags.
     more: bool,
     changed: bool,
 }
@@ -172,7 +173,7 @@ impl Tags {
         Self { pushed: 0, own, more: true, changed: false }
     }
 
-    /// Takes the outermost tag off; false when there is none. `None` when that is not known.
+    /// Pops the outermost tag. Returns false if there is none, `None` if that is unknown.
     fn pop(&mut self) -> Option<bool> {
         if self.pushed > 0 {
             self.pushed -= 1;
@@ -187,7 +188,7 @@ impl Tags {
     }
 }
 
-/// The value of a field that all packets of a megaflow have.
+/// A field's value, if the condition fixes all of it.
 fn known(condition: &Match, field: Field) -> Option<u128> {
     let (key, mask): (&FlowKey, &FlowMask) = (condition.key(), condition.mask());
     (mask.get(field) == field.all_ones()).then(|| key.get(field))
@@ -198,12 +199,12 @@ struct Compiler<'a> {
     uplink: PortNo,
     tags: Tags,
     list: ActionList,
-    /// Bytes by which the frame is longer than it came.
+    /// How many bytes longer the frame is now than on arrival.
     growth: i32,
 }
 
 impl Compiler<'_> {
-    /// Adds the steps of a list, which ends here or has another for its end.
+    /// Compiles a list of actions, following the branches for frames that are not too long.
     fn compile(&mut self, actions: &[Action]) -> Option<()> {
         let mut rest = actions.iter();
         let mut branches = 0;
@@ -211,7 +212,7 @@ impl Compiler<'_> {
             match action {
                 Action::CheckLength { bytes, otherwise, .. } if branches < MAX_DEPTH => {
                     branches += 1;
-                    // Longer ones are handed over, whatever is to become of them.
+                    // Longer frames are punted, whatever the other branch is.
                     let most = i32::from(*bytes) - self.growth;
                     self.list.max_len = self.list.max_len.min(u32::try_from(most).ok()?);
                     rest = otherwise.iter();
@@ -244,7 +245,7 @@ impl Compiler<'_> {
                 BpfAction::PopVlan
             }
             Action::Set { field, value, mask } => return self.set(*field, *value, *mask),
-            // There is one queue, as in the user datapath.
+            // Programs have one queue, like the user datapath.
             Action::SetQueue(_) => return Some(()),
             Action::Clone(list) if depth < MAX_DEPTH => return self.copies(list, depth + 1),
             _ => return None,
@@ -256,14 +257,14 @@ impl Compiler<'_> {
         Some(())
     }
 
-    /// A list on a copy that is the frame itself, because it changes nothing.
+    /// Compiles a clone that changes nothing: its outputs are outputs of the frame itself.
     fn copies(&mut self, list: &[Action], depth: usize) -> Option<()> {
         for action in list {
             match action {
                 Action::Output(_) | Action::Encap { .. } | Action::Clone(_) => {
                     self.step(action, depth)?;
                 }
-                // The queue is that of the copy.
+                // Applies to the clone only.
                 Action::SetQueue(_) => {}
                 _ => return None,
             }
@@ -275,7 +276,7 @@ impl Compiler<'_> {
     }
 
     fn push(&mut self, tag: Tag) -> Option<BpfAction> {
-        // Linux puts on no others.
+        // Linux pushes no other TPIDs.
         if !matches!(tag.tpid, EtherType::VLAN | EtherType::QINQ) {
             return None;
         }
@@ -298,7 +299,7 @@ impl Compiler<'_> {
         match field {
             Field::EthDst if is_whole => push(SetField::EthDst, 0, value),
             Field::EthSrc if is_whole => push(SetField::EthSrc, 0, value),
-            // Behind three tags there is no IP header, whatever was behind two.
+            // A frame with three tags is not parsed as IP, so its IP fields cannot be set.
             _ if self.tags.changed => return None,
             _ => {
                 let is_ip6 = match known(self.condition, Field::EthType)? {
@@ -314,7 +315,7 @@ impl Compiler<'_> {
         Some(())
     }
 
-    /// The fields of an IP header and of what is behind it.
+    /// Fields of the IP header and of the transport header.
     fn ip(
         &self,
         is_ip6: bool,
@@ -343,7 +344,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// All packets are whole ones of TCP or UDP.
+    /// Whether all packets are unfragmented TCP or UDP.
     fn has_ports(&self) -> bool {
         let protocol = known(self.condition, Field::IpProto);
         matches!(protocol, Some(PROTO_TCP | PROTO_UDP))
@@ -381,7 +382,7 @@ mod tests {
         ActionList::of(&megaflow(fields, actions), UPLINK)
     }
 
-    /// The steps of a list that is for frames of all lengths and does not make them longer.
+    /// Compiles a list that has no length limit and does not grow the frame.
     fn compiled_actions(fields: &[(Field, u128)], actions: &[Action]) -> Option<Vec<BpfAction>> {
         let list = list(fields, actions)?;
         assert_eq!((list.max_len, list.grows), (u32::MAX, 0), "{list:?}");
@@ -406,7 +407,7 @@ mod tests {
     const WHOLE: (Field, u128) = (Field::IpFrag, 0);
 
     #[test]
-    fn outputs_are_steps_and_the_last_one_takes_the_packet() {
+    fn outputs_compile_and_the_last_one_takes_the_packet() {
         let copy = |port| Action::Output(PortNo(port));
         assert_eq!(compiled_actions(&[], &[OUT]), Some(vec![TWO]));
         assert_eq!(
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn encap_has_the_words_of_the_tunnel_header() {
+    fn encap_has_tunnel_key_and_logical_ports() {
         let ports =
             LogicalPorts { ingress: PortKey::new(0x0102), egress: PortKey::new(0x8003).unwrap() };
         let key = TunnelKey { ports: Some(ports), ..KEY };
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_an_executor_can_do_is_no_list() {
+    fn actions_that_programs_cannot_execute_have_no_list() {
         for action in [
             Action::Controller,
             Action::SetIcmpMtu(1400),
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_rewritten_when_the_condition_says_that_they_are_there() {
+    fn fields_are_set_when_the_condition_fixes_their_header() {
         let one = |field, bits, value| Some(vec![BpfAction::Set { field, bits, value }, TWO]);
         let of = |fields: &[(Field, u128)], action| compiled_actions(fields, &[action, OUT]);
         assert_eq!(
@@ -509,13 +510,13 @@ mod tests {
         ] {
             assert_eq!(of(fields, set(field, 1)), None, "{field} of {fields:?}");
         }
-        // Nothing is to be done.
+        // A mask of 0 changes nothing.
         let nothing = Action::Set { field: Field::NdTarget, value: 0, mask: 0 };
         assert_eq!(of(&[], nothing), Some(vec![TWO]));
     }
 
     #[test]
-    fn tags_are_taken_off_when_the_condition_says_what_there_is() {
+    fn tags_are_popped_when_the_condition_fixes_them() {
         let vlan = |tpid| (Field::VlanTpid, tpid);
         let inner = |tpid| (Field::VlanInnerTpid, tpid);
         let pops = |fields: &[(Field, u128)], count| {
@@ -537,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_count_for_the_length_and_come_after_what_is_rewritten() {
+    fn pushed_tags_count_for_the_length_and_follow_set_fields() {
         let (customer, service) = (tag(EtherType::VLAN, 5), tag(EtherType::QINQ, 6));
         let push = [Action::PushVlan(customer), Action::PushVlan(service), Action::Output(UPLINK)];
         let expected =
@@ -556,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_frames_are_handed_over_when_their_length_is_checked() {
+    fn longer_frames_are_punted_when_their_length_is_checked() {
         let check = |bytes, otherwise: &[Action]| Action::CheckLength {
             bytes,
             larger: Box::new([Action::Controller]),

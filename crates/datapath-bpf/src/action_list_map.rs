@@ -1,4 +1,4 @@
-//! [`ActionListMap`]: the lists of actions that programs execute. Megaflows with the same list share it.
+//! [`ActionListMap`]: the map of action lists. Megaflows with equal lists share an entry.
 
 use crate::abi::{self, weft_action, weft_action_list};
 use crate::action_list::{ActionList, BpfAction, MAX_ACTIONS};
@@ -11,21 +11,21 @@ use std::collections::hash_map::Entry;
 use std::mem::offset_of;
 use std::sync::Arc;
 
-/// See the module.
+/// The map, and how many megaflows use each entry.
 #[derive(Debug)]
 pub struct ActionListMap {
     map: MapHandle,
     numbers: HashMap<Arc<ActionList>, ActionListNo>,
-    /// By number; the first is [`ActionListNo::PUNT`].
+    /// Lists and numbers of users, by entry. Entry [`ActionListNo::PUNT`] is unused.
     users: Vec<Option<(Arc<ActionList>, u32)>>,
-    /// Nobody can be executing these.
+    /// Entries that no program can use.
     free: Vec<ActionListNo>,
-    /// Programs may still be executing these.
+    /// Entries without users. Programs may still execute them.
     unused: Vec<ActionListNo>,
 }
 
 impl ActionListMap {
-    /// Those of a freshly loaded object: none.
+    /// For an object that has just been loaded, with an empty map.
     ///
     /// # Errors
     /// [`MapError::Missing`].
@@ -41,7 +41,8 @@ impl ActionListMap {
         })
     }
 
-    /// The number of a list for one more user, who [releases](ActionListMap::release) it some day.
+    /// Returns the entry of a list for one more user, who has to [release](ActionListMap::release)
+    /// it.
     ///
     /// # Errors
     /// [`MapError::ActionListsFull`].
@@ -65,7 +66,7 @@ impl ActionListMap {
         }
     }
 
-    /// One user less. [`ActionListNo::PUNT`] has none, and is always there.
+    /// Removes one user of an entry. [`ActionListNo::PUNT`] has no users and never goes.
     pub fn release(&mut self, number: ActionListNo) {
         let Some(place) = self.users.get_mut(number.0 as usize) else { return };
         if let Some((_, users)) = place {
@@ -77,17 +78,18 @@ impl ActionListMap {
         }
     }
 
-    /// Those that nobody uses any more. They may be [given back](ActionListMap::free) after a grace period that has begun later.
+    /// Takes the entries without users. They may be [freed](ActionListMap::free) after a grace
+    /// period that begins later.
     pub fn retire(&mut self) -> Vec<ActionListNo> {
         std::mem::take(&mut self.unused)
     }
 
-    /// No grace period could be waited for: they are retired once more the next time.
+    /// Returns retired entries when waiting for a grace period has failed.
     pub fn requeue(&mut self, mut retired: Vec<ActionListNo>) {
         self.unused.append(&mut retired);
     }
 
-    /// Makes free what nobody can be executing any more.
+    /// Frees entries that no program can execute any more.
     pub fn free(&mut self, mut retired: Vec<ActionListNo>) {
         self.free.append(&mut retired);
     }
@@ -102,7 +104,7 @@ fn bytes(list: &ActionList) -> Vec<u8> {
     let mut bytes = struct_bytes!(weft_action_list {
         count: list.actions.len() as u32,
         endpoint: list.endpoint().map_or(abi::WEFT_NO_ENDPOINT, |endpoint| endpoint.0),
-        // Without a limit, nobody has to look at the segments of super-packets.
+        // 0 is "no limit": programs then skip reading the segment length of super-packets.
         max_len: if list.max_len == u32::MAX { 0 } else { list.max_len },
         grows: list.grows,
     });
@@ -113,7 +115,7 @@ fn bytes(list: &ActionList) -> Vec<u8> {
     bytes
 }
 
-/// A `struct weft_action`.
+/// The bytes of a `struct weft_action`.
 fn action(step: &BpfAction) -> Vec<u8> {
     match *step {
         BpfAction::Output(port) => {

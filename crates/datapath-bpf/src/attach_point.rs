@@ -1,4 +1,4 @@
-//! [`AttachPoint`]: a device where a program is to stand.
+//! [`AttachPoint`]: a device that a program is to be attached to.
 
 use crate::attachment::Attachment;
 use crate::pin::Pins;
@@ -6,21 +6,22 @@ use netdev::Link;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Where a program is to stand.
+/// A device, and the program's attachment to it if that has succeeded.
 #[derive(Debug)]
 pub(crate) struct AttachPoint {
     pub(crate) link: Link,
     attached: Option<Attachment>,
-    /// Why none does.
-    pub(crate) trouble: Option<String>,
+    /// Why the program is not attached.
+    pub(crate) attach_error: Option<String>,
 }
 
 impl AttachPoint {
     pub(crate) fn new(link: Link) -> Self {
-        Self { link, attached: None, trouble: None }
+        Self { link, attached: None, attach_error: None }
     }
 
-    /// Has the program stand there if none does. What goes wrong is said once, and tried again.
+    /// Attaches the program if it is not attached. An error is logged once, and the next call tries
+    /// again.
     pub(crate) fn attach(&mut self, program: BorrowedFd<'_>, pins: Option<&Arc<Pins>>) {
         if self.attached.is_some() {
             return;
@@ -28,28 +29,31 @@ impl AttachPoint {
         let device = &self.link.name;
         match Attachment::new(program, &self.link, pins) {
             Ok(attached) => {
-                tracing::info!(%device, "a program stands at the device, by {attached}");
-                (self.attached, self.trouble) = (Some(attached), None);
+                tracing::info!(%device, "attached a program by {attached}");
+                (self.attached, self.attach_error) = (Some(attached), None);
                 if let Some(others) = self.programs_before() {
-                    tracing::warn!(%device, "{others} sees packets before it, and may take them away");
+                    tracing::warn!(
+                        %device,
+                        "{others} runs before the program and may consume its packets"
+                    );
                 }
             }
             Err(error) => {
                 let text = format!("cannot attach a program to {device}: {error}");
-                if self.trouble.as_ref() != Some(&text) {
+                if self.attach_error.as_ref() != Some(&text) {
                     tracing::error!("{text}; will retry");
                 }
-                self.trouble = Some(text);
+                self.attach_error = Some(text);
             }
         }
     }
 
-    /// How the program is attached, `tcx` or `clsact`; `None` while it is not.
+    /// How the program is attached, `tcx` or `clsact`; `None` if it is not.
     pub(crate) fn hook(&self) -> Option<String> {
         self.attached.as_ref().map(ToString::to_string)
     }
 
-    /// Whose programs see packets before ours, if there are any.
+    /// Programs of others that run before this one, if there are any.
     pub(crate) fn programs_before(&self) -> Option<String> {
         let others = self.attached.as_ref()?.programs_before(self.link.index).ok()?;
         (!others.is_empty()).then(|| others.join(", "))
@@ -65,7 +69,7 @@ mod tests {
     use testkit::host::TestHost;
 
     #[test]
-    fn program_is_attached_later_when_it_could_not_be_at_first() {
+    fn program_is_attached_on_retry_after_an_error() {
         testkit::require_root!();
         let host = TestHost::new("retry");
         let netlink = host.netlink();
@@ -76,11 +80,11 @@ mod tests {
         let mut point = AttachPoint::new(Link { index: Ifindex(9999), ..link.clone() });
         host.run(|| {
             point.attach(vif, None);
-            let trouble = point.trouble.clone().expect("there is no such device");
-            assert!(trouble.starts_with("cannot attach a program to d0: "), "{trouble}");
+            let attach_error = point.attach_error.clone().expect("there is no such device");
+            assert!(attach_error.starts_with("cannot attach a program to d0: "), "{attach_error}");
             point.link = link;
             point.attach(vif, None);
         });
-        assert!(point.attached.is_some() && point.trouble.is_none());
+        assert!(point.attached.is_some() && point.attach_error.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! [`Attachment`]: a program at the tc ingress of a device.
+//! [`Attachment`]: a program attached to the tc ingress hook of a device.
 
 use crate::pin::Pins;
 use crate::sys::{self, AttachedProgram};
@@ -11,32 +11,32 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
-/// How a program is attached: detached again when this is dropped.
+/// How a program is attached. Dropping this detaches it.
 #[derive(Debug)]
 pub(crate) enum Attachment {
-    /// By tcx, which Linux has since 6.6: as a link of its own, beside the programs of others.
+    /// A tcx link, which Linux has since 6.6. Programs of others can be attached beside it.
     Tcx {
         link: OwnedFd,
-        /// The name by which the link outlives the process.
+        /// The pin that keeps the link when the process dies.
         pin: Option<PathBuf>,
     },
-    /// As a filter of the queueing discipline clsact, which outlives the process in any case.
+    /// A filter of the clsact qdisc. It always outlives the process.
     Clsact { ifindex: Ifindex, priority: u32, pins: Option<Arc<Pins>> },
 }
 
-/// Of filters: the first of these that is free.
+/// Filter priorities: the first free one is used.
 const PRIORITIES: RangeInclusive<u32> = 1..=16;
-/// By it and the name of its program a filter of ours is known: `weft`.
+/// Filters of weft have this handle ("weft") and one of these programs.
 const HANDLE: u32 = 0x7765_6674;
 const PROGRAMS: [&str; 2] = ["weft_vif", "weft_uplink"];
 const EINVAL: i32 = 22;
 
 impl Attachment {
-    /// Attaches it to a device of this thread's network namespace, in the place of the one that a process has left there which was
-    /// killed: no packet passes without one of the two.
+    /// Attaches a program to a device of this thread's network namespace. It atomically replaces
+    /// the program that a killed process left there.
     ///
     /// # Errors
-    /// There is no such device, or no right to do so.
+    /// The device does not exist, or the process lacks a privilege.
     pub(crate) fn new(
         program: BorrowedFd<'_>,
         device: &Link,
@@ -45,7 +45,8 @@ impl Attachment {
         let ifindex = device.index.0;
         let pin = pins.map(|pins| pins.link(ifindex));
         let standing = sys::attached_programs(ifindex)?;
-        // The number may be that of another device by now: one that has gone to another namespace keeps its link.
+        // The pin may be stale: a device that moved to another namespace keeps its link, and
+        // another may now have its ifindex.
         let is_here = |link: &OwnedFd| {
             let id = sys::link_id(link.as_fd());
             id.is_ok_and(|id| standing.iter().any(|standing| standing.link == id))
@@ -61,13 +62,16 @@ impl Attachment {
                 let pin = pin.filter(|pin| match Pins::pin_anew(link.as_fd(), pin) {
                     Ok(()) => true,
                     Err(error) => {
-                        tracing::warn!(device = %device.name, "the program goes with the process, its link cannot be pinned: {error}");
+                        tracing::warn!(
+                            device = %device.name,
+                            "cannot pin the link: {error}; the program ends with the process"
+                        );
                         false
                     }
                 });
                 Ok(Self::Tcx { link, pin })
             }
-            // The kernel does not know this kind of link.
+            // The kernel does not know tcx.
             Err(error) if error.raw_os_error() == Some(EINVAL) => {
                 Self::clsact(program, device.index, pins.cloned())
             }
@@ -84,7 +88,7 @@ impl Attachment {
             && let Some(pins) = &pins
             && let Err(error) = pins.note_clsact(ifindex.0)
         {
-            tracing::debug!("a queueing discipline will stay: {error}");
+            tracing::debug!("cannot record the clsact qdisc: {error}; it will not be removed");
         }
         let priority = match find_filter(ifindex) {
             Some(ours) => {
@@ -96,7 +100,7 @@ impl Attachment {
         Ok(Self::Clsact { ifindex, priority, pins })
     }
 
-    /// The programs of others that see a packet before this one, in their order.
+    /// Programs of others that run before this one, in order.
     pub(crate) fn programs_before(&self, ifindex: Ifindex) -> io::Result<Vec<String>> {
         let name = |id| sys::program_name(id).unwrap_or_else(|_| format!("program {id}"));
         let standing = sys::attached_programs(ifindex.0)?;
@@ -116,8 +120,9 @@ impl Attachment {
     }
 }
 
-/// Detaches programs of ours that stand at a device by tcx and by no link that is pinned here: those of a process that had another BPF
-/// file system. They would take packets away. There is no such process any more: this one has the namespace's claim.
+/// Detaches weft's tcx programs from a device unless their link is pinned here. A previous daemon
+/// with another BPF file system left them, and they would consume packets. It cannot be running,
+/// because this process holds the namespace's claim.
 fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&OwnedFd>) {
     let pinned = pinned.and_then(|link| sys::link_id(link.as_fd()).ok());
     let is_stray = |standing: &&AttachedProgram| {
@@ -134,7 +139,10 @@ fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&Ow
                  `weft stop --purge --bpf-fs` removes what is left there"
             ),
             Err(error) => {
-                tracing::error!(%device, "a program of another weft takes packets away, and cannot be detached: {error}");
+                tracing::error!(
+                    %device,
+                    "cannot detach a program of another weft, which consumes packets: {error}"
+                );
             }
         }
     }
@@ -147,8 +155,8 @@ fn hook(program: BorrowedFd<'_>, ifindex: Ifindex, priority: u32) -> TcHook {
     hook
 }
 
-/// Adds a filter at the first priority that nobody has. Where somebody has it, the kernel refuses a filter of another kind or protocol;
-/// one of the same kind and handle is not replaced.
+/// Adds a filter at the first free priority. The kernel rejects a priority that has a filter of
+/// another kind or protocol.
 fn add_filter(program: BorrowedFd<'_>, ifindex: Ifindex) -> io::Result<u32> {
     mute_refusals();
     let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
@@ -161,10 +169,10 @@ fn add_filter(program: BorrowedFd<'_>, ifindex: Ifindex) -> io::Result<u32> {
     Err(refused)
 }
 
-/// The priority of the filter that one of our programs is at a device, whichever process has put it there.
+/// The priority of weft's filter at a device, whichever process added it.
 fn find_filter(ifindex: Ifindex) -> Option<u32> {
     mute_refusals();
-    // No program is asked for where one is looked for.
+    // A query needs no program, but the API wants a descriptor.
     let at = |priority| hook(io::stdin().as_fd(), ifindex, priority).query();
     PRIORITIES.into_iter().find(|&priority| {
         at(priority).is_ok_and(|id| {
@@ -173,8 +181,8 @@ fn find_filter(ifindex: Ifindex) -> Option<u32> {
     })
 }
 
-/// libbpf writes to standard error what the kernel says where there is no filter, or another. That is no news here; what else it
-/// writes stays as it is.
+/// libbpf prints the kernel's error message to stderr for each priority without a matching filter.
+/// These are expected here, so they only go to the debug log.
 fn mute_refusals() {
     fn print(_: PrintLevel, text: String) {
         if text.contains("Kernel error message") {
@@ -189,14 +197,14 @@ fn mute_refusals() {
     });
 }
 
-/// Removes that filter; true when there was one.
+/// Removes weft's filter. Returns false if there was none.
 fn remove_filter(ifindex: Ifindex) -> io::Result<bool> {
     let Some(priority) = find_filter(ifindex) else { return Ok(false) };
     hook(io::stdin().as_fd(), ifindex, priority).detach().map_err(io::Error::other)?;
     Ok(true)
 }
 
-/// Removes the queueing discipline that was made for our filter, unless others use it now.
+/// Removes the clsact qdisc that weft added, unless others use it now.
 fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
     if !pins.forget_clsact(ifindex.0) {
         return Ok(());
@@ -210,7 +218,7 @@ fn remove_clsact(ifindex: Ifindex, pins: &Pins) -> io::Result<()> {
     Ok(())
 }
 
-/// Where programs of ours stand in this thread's network namespace, whichever process has attached them: by links that are pinned, or as
+/// The devices of this thread's network namespace with programs of weft, by pinned link or as
 /// filters.
 pub(crate) fn devices(pins: &Pins) -> Vec<Ifindex> {
     let filtered = || {
@@ -224,15 +232,15 @@ pub(crate) fn devices(pins: &Pins) -> Vec<Ifindex> {
     pins.linked().into_iter().chain(filtered().unwrap_or_else(|_| Vec::new())).collect()
 }
 
-/// Removes our filters from all devices of this thread's network namespace but those of `keep`, and the queueing disciplines that were
-/// made for them. Those of tcx go with the names of their links. Returns the devices. What the kernel refuses for one device is said when
-/// all others are done.
+/// Removes weft's filters, and the qdiscs that it added, from all devices except `keep`. Returns
+/// the devices. Programs attached by tcx end when their links' pins are removed. An error for one
+/// device is returned after all others are done.
 pub(crate) fn remove_filters(pins: Option<&Pins>, keep: &[Ifindex]) -> io::Result<Vec<Ifindex>> {
     let netlink = Netlink::open().map_err(io::Error::other)?;
     let links = netlink.links().map_err(io::Error::other)?;
     let (mut removed, mut refused) = (Vec::new(), None);
     for link in links.iter().filter(|link| !keep.contains(&link.index)) {
-        // One that is gone by now has none.
+        // A device that is gone has no filters.
         if netlink.tc_filter_count(link.index).is_ok_and(|filters| filters > 0) {
             match remove_filter(link.index) {
                 Ok(true) => removed.push(link.index),
@@ -256,7 +264,7 @@ impl Drop for Attachment {
                 .and_then(|_| pins.as_ref().map_or(Ok(()), |pins| remove_clsact(*ifindex, pins))),
         };
         if let Err(error) = removed {
-            // With the device, the filter is gone, too.
+            // Deleting a device has already deleted its filters.
             tracing::debug!("cannot detach a program: {error}");
         }
     }
@@ -292,7 +300,7 @@ mod tests {
         netlink.link_by_index(index).expect("it is there")
     }
 
-    /// As a killed process does not.
+    /// As a killed process does.
     fn never_dropped(attached: Attachment) {
         std::mem::forget(attached);
     }
@@ -304,7 +312,7 @@ mod tests {
         let index = device(&host).index;
         let (vif, uplink) =
             (loaded.program("weft_vif").unwrap(), loaded.program("weft_uplink").unwrap());
-        // In the namespace of whoever asks.
+        // Reads the namespace of the calling thread.
         let count = || Netlink::open().unwrap().tc_filter_count(index).unwrap();
         let name = || {
             let id = hook(io::stdin().as_fd(), index, 1).query().expect("there is one");
@@ -326,7 +334,7 @@ mod tests {
         });
     }
 
-    /// A filter of somebody else's at the first priority.
+    /// Adds a filter that is not weft's at the first priority.
     fn add_foreign(device: &str) {
         let script = format!(
             "tc filter add dev {device} ingress pref 1 protocol ip bpf bytecode '1,6 0 0 0,'"
@@ -336,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_of_somebody_else_stays_when_it_has_the_first_priority() {
+    fn foreign_filter_stays_when_it_has_the_first_priority() {
         testkit::require_root!();
         testkit::require_program!("tc", "iproute2");
         let (host, loaded) = (TestHost::new("foreign"), programs());
@@ -358,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn program_of_another_file_system_is_detached_when_ours_is_attached() {
+    fn program_pinned_in_another_file_system_is_detached_when_ours_is_attached() {
         testkit::require_root!();
         let (host, loaded) = (TestHost::new("stray"), programs());
         let link = device(&host);
@@ -376,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn program_of_somebody_else_stays_and_is_named_when_it_stands_in_front() {
+    fn foreign_program_stays_and_is_reported_when_it_runs_first() {
         testkit::require_root!();
         let (host, loaded) = (TestHost::new("front"), programs());
         let link = device(&host);
@@ -400,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn program_stands_at_a_new_device_when_one_of_its_number_has_gone_elsewhere() {
+    fn program_is_attached_to_a_device_that_reuses_an_ifindex() {
         testkit::require_root!();
         let (host, other, loaded) = (TestHost::new("moved"), TestHost::new("there"), programs());
         let path = std::env::temp_dir().join(format!("weft-moved-{}", std::process::id()));
@@ -419,7 +427,7 @@ mod tests {
             if sys::attached_programs(gone.index.0).unwrap().is_empty() {
                 return;
             }
-            // As if the number were given again: the pin says so.
+            // As if another device got the ifindex: the pin has the old number.
             let next = {
                 netlink.move_to(gone.index, &there).unwrap();
                 netlink.delete(netlink.index_of("peer").unwrap()).ok();
@@ -435,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn queueing_discipline_is_removed_when_we_have_made_it_and_nobody_else_uses_it() {
+    fn qdisc_is_removed_when_weft_added_it_and_it_is_unused() {
         testkit::require_root!();
         let (host, loaded) = (TestHost::new("qdisc"), programs());
         let index = device(&host).index;

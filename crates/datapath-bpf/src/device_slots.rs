@@ -1,12 +1,10 @@
-//! [`DeviceSlots`]: where in the table of devices each is.
+//! [`DeviceSlots`]: the slots of the map of devices, a hash table with linear probing.
 
 use crate::abi::{WEFT_DEVICE_PROBES, WEFT_DEVICES};
 use netdev::Ifindex;
 use std::collections::HashSet;
 
-/// DeviceSlots in the table of devices, and in how many of them a program looks for one: `WEFT_WEFT_DEVICES` and `WEFT_DEVICE_WEFT_DEVICE_PROBES`.
-
-/// A slot in the table of devices, which one device has.
+/// A slot of the map that belongs to a device.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DeviceSlot(u32);
 
@@ -16,12 +14,13 @@ impl DeviceSlot {
     }
 }
 
-/// Who has which slot.
+/// The slots in use.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceSlots(HashSet<u32>);
 
 impl DeviceSlots {
-    /// One of those where a program looks for a device: see `device_of()` in `bpf/vif.bpf.c`.
+    /// Takes a slot where `device_of()` in `bpf/vif.bpf.c` looks for the device; `None` if all are
+    /// taken.
     pub(crate) fn take(&mut self, device: Ifindex) -> Option<DeviceSlot> {
         let mut slots =
             (0..WEFT_DEVICE_PROBES).map(|probe| device.0.wrapping_add(probe) % WEFT_DEVICES);
@@ -38,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_have_slots_of_their_own_when_their_numbers_end_alike() {
+    fn devices_have_distinct_slots_when_their_hashes_are_equal() {
         let mut slots = DeviceSlots::default();
         let of = |number: u32| Ifindex(7 + number * WEFT_DEVICES);
         let taken: Vec<_> = (0..WEFT_DEVICE_PROBES).map(|number| slots.take(of(number))).collect();

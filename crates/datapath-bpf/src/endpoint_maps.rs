@@ -1,7 +1,7 @@
-//! [`EndpointMaps`]: remote end points and logical links as programs know them.
+//! [`EndpointMaps`]: remote end points and logical links in the programs' maps.
 //!
-//! What programs cannot do with an end point they leave to the user datapath: one that they do not know gets its packets from
-//! there, and packets from it go there.
+//! The user datapath handles end points that the programs cannot: packets to them are punted, and
+//! packets from them continue to its sockets.
 
 use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
 use crate::entries::{self, Class, Known};
@@ -18,13 +18,13 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Entries that are written by one call.
+/// End points that are written by one system call.
 const BATCH: usize = 4096;
 
-/// Received and sent, by tunnel type, local and remote address.
+/// Received and sent packets, by tunnel type, local and remote address.
 pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [Count; 2]>;
 
-/// See the module.
+/// The maps of end points, classes, GRE addresses and tag links, and what they contain.
 #[derive(Debug)]
 pub(crate) struct EndpointMaps {
     classes_map: MapHandle,
@@ -34,28 +34,28 @@ pub(crate) struct EndpointMaps {
     endpoint_put: OwnedFd,
     sources_put: OwnedFd,
     sources_delete: OwnedFd,
-    /// By number.
+    /// By number of the class.
     classes: Vec<Option<Class>>,
-    /// Of those, bytes of an outer packet around the inner frame, without its Ethernet header.
+    /// Outer headers of each class in bytes, without the outer Ethernet header.
     overheads: Vec<usize>,
     endpoints: BTreeMap<EndpointId, Known>,
     links: HashSet<(PortNo, TagLink)>,
-    /// This host's addresses of GRE tunnels.
+    /// Local addresses with GRE tunnels.
     gre: HashSet<IpAddr>,
-    /// What has been heard of those that there are, whether programs know them or not.
+    /// Next hops and path MTUs as last reported, also of end points that are not in the maps.
     hops: HashMap<EndpointId, NextHop>,
     path_mtus: HashMap<EndpointId, u16>,
-    /// Those to which the way is another process's, and has not been heard of yet.
+    /// End points that use the next hop of a previous daemon, which nothing has confirmed yet.
     inherited: HashSet<EndpointId>,
 }
 
-/// What is not in use any more, but may be until a grace period has passed.
+/// Classes without end points. Programs may use them until a grace period has passed.
 #[derive(Debug, Default)]
-#[must_use = "what is not given back is lost"]
+#[must_use = "retired classes have to be freed"]
 pub(crate) struct RetiredClasses(Vec<u16>);
 
 impl EndpointMaps {
-    /// That of a freshly loaded object: nothing.
+    /// For an object that has just been loaded, with empty maps.
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let classes_map = loaded.map("weft_classes")?;
         Ok(Self {
@@ -77,10 +77,11 @@ impl EndpointMaps {
         })
     }
 
-    /// Forgets what another underlay does not have. Programs that run now may still use it.
+    /// Removes end points and links that a new underlay does not have. Programs may use them until
+    /// a grace period has passed.
     ///
     /// # Errors
-    /// When the kernel refuses something.
+    /// When the kernel rejects an update.
     pub(crate) fn forget(&mut self, underlay: &Underlay) -> Result<(), MapError> {
         let wanted: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
@@ -93,7 +94,7 @@ impl EndpointMaps {
         };
         let (stay, gone): (Vec<Known>, Vec<Known>) =
             self.endpoints.values().copied().partition(stays);
-        // A number that is used again is another end point's, to which the way is another. It is told anew.
+        // A number may be used again for another end point. Its next hop will be reported.
         let stay: HashSet<EndpointId> = stay.iter().map(|known| known.config.id).collect();
         self.hops.retain(|id, _| stay.contains(id));
         self.path_mtus.retain(|id, _| stay.contains(id));
@@ -112,10 +113,10 @@ impl EndpointMaps {
         Ok(())
     }
 
-    /// Adds what an underlay has. What it has not is [forgotten](EndpointMaps::forget) already.
+    /// Adds the end points and links of a new underlay, after [`EndpointMaps::forget`].
     ///
     /// # Errors
-    /// When the kernel refuses something.
+    /// When the kernel rejects an update.
     pub(crate) fn add_all(&mut self, underlay: &Underlay) -> Result<(), MapError> {
         let ports = ports(underlay);
         let mut new = Vec::new();
@@ -127,7 +128,10 @@ impl EndpointMaps {
             let Some(&port) = ports.get(&(end.spec, end.local)) else { continue };
             let Some(class) = self.class(Class { spec: end.spec, local: end.local, port })? else {
                 let remote = end.remote;
-                tracing::warn!(%remote, "too many kinds of tunnels: the user datapath serves this end point");
+                tracing::warn!(
+                    %remote,
+                    "map weft_classes is full: the user datapath serves this end point"
+                );
                 continue;
             };
             let (hop, path_mtu) =
@@ -147,7 +151,8 @@ impl EndpointMaps {
         Ok(())
     }
 
-    /// The classes that no end point is of. They may be [given back](EndpointMaps::free) after a grace period.
+    /// The classes without end points. After a grace period they may be
+    /// [freed](EndpointMaps::free).
     pub(crate) fn retire(&self) -> RetiredClasses {
         let used: HashSet<u16> = self.endpoints.values().map(|known| known.class).collect();
         let is_unused =
@@ -156,12 +161,12 @@ impl EndpointMaps {
         RetiredClasses(retired.map(|(class, _)| class).collect())
     }
 
-    /// Makes free what nobody can be using any more.
+    /// Frees classes that no program uses any more.
     pub(crate) fn free(&mut self, retired: RetiredClasses) {
         retired.0.into_iter().for_each(|class| self.classes[usize::from(class)] = None);
     }
 
-    /// The way to an end point is another one, or not known any more.
+    /// Sets the next hop of an end point, or marks it as unresolved.
     pub(crate) fn resolve(&mut self, id: EndpointId, hop: Option<NextHop>) -> Result<(), MapError> {
         match hop {
             Some(hop) => drop(self.hops.insert(id, hop)),
@@ -177,7 +182,7 @@ impl EndpointMaps {
         }
     }
 
-    /// The path to an end point carries packets of so many bytes; as many as configured when that is not known.
+    /// Sets the path MTU of an end point in bytes; `None` is the configured one.
     pub(crate) fn set_path_mtu(
         &mut self,
         id: EndpointId,
@@ -196,7 +201,7 @@ impl EndpointMaps {
         }
     }
 
-    /// What programs have counted of each end point with which they have exchanged something: received, and sent.
+    /// Counters of each end point that has any: received, and sent.
     pub(crate) fn counts(&self) -> Result<EndpointCounts, MapError> {
         let mut counts = HashMap::new();
         let Some((last, _)) = self.endpoints.last_key_value() else { return Ok(counts) };
@@ -221,8 +226,8 @@ impl EndpointMaps {
         Ok(counts)
     }
 
-    /// Has end points to which the way is not known be reached by the one that `hop` says for their address, as that is on the wire, until
-    /// something is heard of them.
+    /// Sets the next hop of end points that have none to `hop` of their remote address, in network
+    /// order, until one is reported.
     pub(crate) fn inherit(
         &mut self,
         hop: impl Fn(&[u32; 4]) -> Option<NextHop>,
@@ -237,7 +242,7 @@ impl EndpointMaps {
         inherited.into_iter().try_for_each(|id| self.write(id))
     }
 
-    /// Forgets ways of which nothing has been heard.
+    /// Discards next hops of a previous daemon that nothing has confirmed.
     pub(crate) fn disinherit(&mut self) -> Result<(), MapError> {
         std::mem::take(&mut self.inherited).into_iter().try_for_each(|id| self.resolve(id, None))
     }
@@ -270,14 +275,15 @@ impl EndpointMaps {
         if unfound > 0 {
             tracing::warn!(
                 unfound,
-                "too many end points have the same hash: the user datapath takes what some of them send"
+                "hash chains of end points are full: the user datapath decapsulates what these send"
             );
         }
         self.endpoints.extend(new.iter().map(|known| (known.config.id, *known)));
         Ok(())
     }
 
-    /// Has a program do something with end points, many whose numbers are in a row at once; the sum of what it returns.
+    /// Runs a program on end points, once for each range of consecutive numbers. Returns the sum of
+    /// its results.
     fn in_rows(&self, endpoints: &[Known], program: &OwnedFd) -> Result<u32, MapError> {
         let mut sum = 0;
         for row in endpoints.chunk_by(|one, next| one.config.id.0 + 1 == next.config.id.0) {
@@ -294,7 +300,7 @@ impl EndpointMaps {
         Ok(sum)
     }
 
-    /// Writes an end point again, whose counters go on.
+    /// Writes an end point again. Its counters stay.
     fn write(&self, id: EndpointId) -> Result<(), MapError> {
         let Some(known) = self.endpoints.get(&id) else { return Ok(()) };
         self.put(id, entries::of_endpoint(known, self.overhead(known.class)))
@@ -310,12 +316,12 @@ impl EndpointMaps {
         }
     }
 
-    /// Bytes of an outer packet around the inner frame, without its Ethernet header.
+    /// Outer headers of a class in bytes, without the outer Ethernet header.
     fn overhead(&self, class: u16) -> usize {
         self.overheads.get(usize::from(class)).copied().unwrap_or_default()
     }
 
-    /// The number of a class; `None` when there are too many.
+    /// The number of a class, which is added if it is new; `None` when there are too many.
     fn class(&mut self, wanted: Class) -> Result<Option<u16>, MapError> {
         if let Some(at) = self.classes.iter().position(|class| *class == Some(wanted)) {
             return Ok(Some(at as u16));
@@ -332,13 +338,13 @@ impl EndpointMaps {
     }
 }
 
-/// The port of each tunnel by which frames come that are for this host.
+/// The ingress port of each tunnel type and local address.
 fn ports(underlay: &Underlay) -> HashMap<(TunnelSpec, IpAddr), PortNo> {
     let single = underlay.tunnels.iter().filter(|tunnel| tunnel.group.is_none());
     single.map(|TunnelConfig { spec, local, port, .. }| ((*spec, *local), *port)).collect()
 }
 
-/// The addresses of this host to which GRE is sent.
+/// Local addresses with GRE tunnels.
 fn gre(underlay: &Underlay) -> HashSet<IpAddr> {
     let gre = underlay.tunnels.iter().filter(|tunnel| tunnel.spec.tunnel.carrier() == Carrier::Gre);
     gre.map(TunnelConfig::address).collect()
@@ -348,12 +354,12 @@ fn links(underlay: &Underlay) -> HashSet<(PortNo, TagLink)> {
     underlay.links.iter().map(|link| (link.port, link.link)).collect()
 }
 
-/// Whether programs can send to an end point and take from it.
+/// Whether programs can encapsulate to an end point and decapsulate from it.
 fn is_for_programs(end: &EndpointConfig) -> bool {
     can_send(&end.spec) && !end.remote.is_multicast()
 }
 
-/// Whether programs can send in such a tunnel.
+/// Whether programs can use a tunnel with these options.
 fn can_send(spec: &TunnelSpec) -> bool {
     let descriptor = spec.tunnel.descriptor();
     // They fill in the outer UDP checksum, but no optional field of a tunnel header except a key.
@@ -361,7 +367,8 @@ fn can_send(spec: &TunnelSpec) -> bool {
     descriptor.kernel_datapath == KernelDatapath::EndPoints && is_plain
 }
 
-/// Whether programs can send super-packets in such a tunnel over IPv6 or IPv4: not those that have to have an outer checksum.
+/// Whether programs can send super-packets in such a tunnel. They cannot where the outer header
+/// needs a checksum: over IPv6, when checksums are on.
 pub fn sends_super_packets(spec: &TunnelSpec, is_v6: bool) -> bool {
     can_send(spec) && !(is_v6 && spec.checksum)
 }
@@ -389,7 +396,7 @@ mod tests {
         clamp_mss: false,
     };
 
-    /// End points with addresses in a row, every `v6`th of IPv6.
+    /// End points with consecutive addresses, every `v6`th over IPv6.
     fn underlay(count: u32, v6: u32) -> Underlay {
         let here = |is_v6| match is_v6 {
             true => IpAddr::from(Ipv6Addr::from_bits(0xfd00_u128 << 112 | 1)),
@@ -416,7 +423,7 @@ mod tests {
         }
     }
 
-    /// The numbers of the end points of all chains.
+    /// The numbers of the end points in each chain.
     fn chains(endpoint_maps: &EndpointMaps, sources: &MapHandle) -> Vec<Vec<u32>> {
         let read = |map: &MapHandle| {
             let size = sys::entry_len(map).unwrap();
@@ -434,7 +441,7 @@ mod tests {
         heads.chunks_exact(4).map(|head| chain(head).collect()).collect()
     }
 
-    /// Bytes of a map in the kernel.
+    /// Memory that a map takes in the kernel, in bytes.
     fn bytes(map: &MapHandle) -> u64 {
         let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
         let text = std::fs::read_to_string(path).unwrap();
@@ -443,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn end_point_takes_less_than_200_bytes_of_the_kernel_when_there_are_a_million() {
+    fn each_of_a_million_end_points_takes_less_than_200_bytes_of_kernel_memory() {
         testkit::require_root!();
         const COUNT: u32 = 1_000_000;
         let loaded =
@@ -471,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn inherited_way_is_believed_until_something_is_heard_or_it_is_forgotten() {
+    fn inherited_next_hop_is_used_until_it_is_replaced_or_discarded() {
         testkit::require_root!();
         let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();
@@ -489,7 +496,7 @@ mod tests {
         };
         let ways = |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| way(endpoint_maps, id));
         endpoint_maps.resolve(EndpointId(3), Some(hop(3))).unwrap();
-        // Of the third, nothing was known.
+        // The previous daemon knew no next hop for the third.
         let third = entries::words(IpAddr::from([10, 0, 0, 2]));
         endpoint_maps.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
         assert_eq!(ways(&endpoint_maps), [Some(7), Some(7), None, Some(3)]);
@@ -500,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_have_exactly_those_that_there_are_when_end_points_come_and_go() {
+    fn chains_contain_exactly_the_current_end_points() {
         testkit::require_root!();
         let loaded = load(MapSizes::new(16, 1000), &EntropySeed::random()).expect("programs");
         let mut endpoint_maps = EndpointMaps::new(&loaded).unwrap();

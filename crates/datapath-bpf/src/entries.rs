@@ -1,4 +1,4 @@
-//! What programs read of end points, tunnels and logical links: the entries of their maps.
+//! Map entries of end points, their classes, and logical links.
 
 use crate::abi::{
     self, weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key,
@@ -16,7 +16,7 @@ use wire::ethernet::HEADER_LEN as ETHERNET_LEN;
 
 const HEADER_MAX: usize = abi::WEFT_HEADER_MAX as usize;
 
-/// What end points share that are of one class.
+/// What determines a class of end points.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Class {
     pub(crate) spec: TunnelSpec,
@@ -24,7 +24,7 @@ pub(crate) struct Class {
     pub(crate) port: PortNo,
 }
 
-/// An end point that programs know.
+/// An end point in the programs' map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) config: EndpointConfig,
@@ -33,7 +33,7 @@ pub(crate) struct Known {
     pub(crate) path_mtu: Option<u16>,
 }
 
-/// By what its packets come: see `carrier()` in `bpf/endpoint_lookup.h`.
+/// The carrier in `struct weft_class`; see `carrier()` in `bpf/endpoint_lookup.h`.
 fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
     let protocol = spec.tunnel.carrier().protocol().map_or(0, |protocol| protocol.0);
     let port = if spec.tunnel.descriptor().default_port == 0 { 0 } else { spec.port.to_be() };
@@ -42,12 +42,12 @@ fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
         | u32::from(port)
 }
 
-/// Where it is said that GRE to this address of ours is for userspace.
+/// Key of a local address with GRE tunnels.
 pub(crate) fn of_gre(local: IpAddr) -> Vec<u8> {
     struct_bytes!(weft_gre_local { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
 }
 
-/// An address as it is on the wire.
+/// An address in network order; IPv4 is the first word.
 pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
     match ip {
         IpAddr::V4(ip) => [ip.to_bits().to_be(), 0, 0, 0],
@@ -85,12 +85,12 @@ pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
     })
 }
 
-/// Bytes of an outer packet around the inner frame, without its Ethernet header.
+/// Outer headers in bytes, without the outer Ethernet header.
 pub(crate) fn overhead(class: &Class) -> usize {
     template(class).len().saturating_sub(ETHERNET_LEN)
 }
 
-/// The outer header of a class, to nobody.
+/// The outer header of a class. Its remote address does not matter.
 fn template(class: &Class) -> Vec<u8> {
     let mut table = EndpointTable::new(0, 1);
     let remote = class.local;
@@ -109,17 +109,17 @@ fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
         | flag(spec.clamp_mss, abi::WEFT_CLASS_CLAMP_MSS)
 }
 
-/// What programs know of all end points of a class.
+/// The entry of a class.
 pub(crate) fn of_class(class: &Class) -> Vec<u8> {
     let Class { spec, local, port } = class;
     let mut header = template(class);
     let len = header.len();
     let mut ip_sum = 0;
     if local.is_ipv4() {
-        // Checksum and destination.
+        // Checksum and destination address, which differ per end point.
         header[ETHERNET_LEN + 10..ETHERNET_LEN + 12].fill(0);
         header[ETHERNET_LEN + 16..ETHERNET_LEN + 20].fill(0);
-        // What differs between packets: type of service, length, TTL are 0 already.
+        // TOS, length and TTL are 0 in the template.
         ip_sum = Sum::of(&header[ETHERNET_LEN..ETHERNET_LEN + 20]).fold().to_be();
     } else {
         header[ETHERNET_LEN + 24..ETHERNET_LEN + 40].fill(0);
@@ -150,7 +150,7 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
     bytes
 }
 
-/// From which logical link frames with its tags come.
+/// The entry of a logical link.
 pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
     struct_bytes!(weft_tag_link {
         in_port: port.0,
@@ -160,7 +160,7 @@ pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
     })
 }
 
-/// The tags of a logical link.
+/// The key of a logical link: its tags.
 pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
     let (outer, inner) = link.tags();
     let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn end_point_says_what_its_class_says() {
+    fn end_point_flags_repeat_those_of_the_class() {
         let addresses = [("192.0.2.1", "192.0.2.2"), ("fd01::1", "fd01::2")];
         let hop = NextHop { source: wire::MacAddr([2; 6]), destination: wire::MacAddr([4; 6]) };
         for tunnel in [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre] {

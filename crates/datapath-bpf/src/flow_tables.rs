@@ -1,8 +1,7 @@
-//! [`FlowTables`]: the megaflows and masks that the programs look up, written while they do.
+//! [`FlowTables`]: the maps of megaflows and masks, which this changes while programs read them.
 //!
-//! The rules that make this safe are told in `bpf/lookup.h`. Userspace's part is that it writes only to what no program can endpoint_maps:
-//! an entry or a mask that has been taken out is used again only after a grace period, which [`FlowTables::reclaim`] waits
-//! for.
+//! `bpf/lookup.h` explains the protocol. Userspace only writes to entries that no program can
+//! reach: a deleted entry or mask is used again only after an RCU grace period.
 
 use crate::abi::{
     self, weft_control, weft_flow, weft_flow_stats, weft_flow_stats_page, weft_key,
@@ -20,37 +19,37 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The number of a megaflow's entry, 1 to [`FlowTableSizes::flows`]. It is used again after the megaflow is deleted.
+/// Number of a megaflow's entry, 1 to [`FlowTableSizes::flows`]. Used again after deletion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowNo(pub u32);
 
-/// The number of a mask, 0 to [`FlowTableSizes::MASKS`] - 1.
+/// Number of a mask, below [`FlowTableSizes::MASKS`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MaskNo(pub u32);
 
-/// The number of a list of actions.
+/// Number of an action list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ActionListNo(pub u32);
 
 impl ActionListNo {
-    /// The list that hands packets over.
+    /// The list whose packets are punted to userspace.
     pub const PUNT: Self = Self(abi::WEFT_ACTIONS_PUNT);
 }
 
-/// How much the tables hold; all of it is allocated when they are loaded.
+/// Sizes of the maps. All memory is allocated when they are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowTableSizes {
     /// Megaflows, 1 to 2^30.
     pub flows: u32,
-    /// Entries of the exact-match cache of each CPU; a power of two is made of it.
+    /// Entries of each CPU's exact-match cache; rounded up to a power of two.
     pub cached: u32,
 }
 
 impl FlowTableSizes {
-    /// Masks.
+    /// The largest number of masks.
     pub const MASKS: usize = abi::WEFT_MAX_MASKS as usize;
 
-    /// Entries, with the one that is none.
+    /// Entries, including number 0, which is never used.
     fn places(self) -> u32 {
         self.flows.clamp(1, 1 << 30) + 1
     }
@@ -63,26 +62,26 @@ impl FlowTableSizes {
         self.cached.clamp(2, 1 << 24).next_power_of_two()
     }
 
-    /// For the constant `bucket_shift` of the programs.
+    /// Value of the constant `bucket_shift`.
     pub fn bucket_shift(self) -> u32 {
         64 - self.buckets().ilog2()
     }
 
-    /// For the constant `cache_shift` of the programs.
+    /// Value of the constant `cache_shift`.
     pub fn cache_shift(self) -> u32 {
         64 - self.cached().ilog2()
     }
 
-    /// For the constants `hash_factors` of the programs: random and odd.
+    /// Values of the constant `hash_factors`: random and odd.
     pub fn hash_factors() -> [u64; WORDS + 2] {
         let random = RandomState::new();
         std::array::from_fn(|at| random.hash_one(at) | 1)
     }
 
-    /// FlowTableSizes the maps of an object that is not loaded yet. Its constants are for the caller to set.
+    /// Sets the sizes of an object's maps before it is loaded. The caller sets the constants.
     ///
     /// # Errors
-    /// When libbpf does not take a size.
+    /// When libbpf rejects a size.
     pub fn apply(self, object: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
@@ -98,10 +97,10 @@ impl FlowTableSizes {
     }
 }
 
-/// What the lookups of all CPUs came to, those apart that the exact-match cache answered.
+/// Counters of lookups that the exact-match caches did not answer, of all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LookupStats {
-    /// Found by a mask.
+    /// Found with a mask.
     pub hits: u64,
     /// Not found.
     pub misses: u64,
@@ -109,55 +108,55 @@ pub struct LookupStats {
     pub masks: u64,
 }
 
-/// What an entry of the table of megaflows has served.
+/// Counters of a megaflow entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowStats {
-    /// Packets; a super-packet is one.
+    /// Packets; a super-packet counts once.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes.
     pub bytes: u64,
 }
 
-/// Why the tables did not do what they were asked to.
+/// Why an update of the programs' maps failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// As many megaflows as there are places for.
-    #[error("the table of megaflows is full")]
+    /// All entries for megaflows are in use.
+    #[error("map weft_flows is full: raise --megaflows")]
     FlowsFull,
-    /// As many masks as there are places for.
-    #[error("the table of masks is full")]
+    /// All masks are in use.
+    #[error("map weft_masks is full")]
     MasksFull,
-    /// As many lists of actions as there are places for.
-    #[error("the table of lists of actions is full")]
+    /// All entries for action lists are in use.
+    #[error("map weft_actions is full")]
     ActionListsFull,
-    /// As many end points, tunnels or links as there are places for.
-    #[error("there is no room for {0}")]
+    /// A map of end points, tunnels or links is full.
+    #[error("no room for {0}")]
     Full(&'static str),
-    /// There are too many megaflows of this hash; as rare as a hash with a secret makes it.
-    #[error("too many megaflows share a hash")]
+    /// The chain of a hash bucket is full, which a secret hash makes improbable.
+    #[error("a hash chain of megaflows is full")]
     ChainFull,
-    /// There is no such megaflow.
-    #[error("there is no megaflow {0:?}")]
+    /// The megaflow does not exist.
+    #[error("megaflow {0:?} does not exist")]
     NoSuchFlow(FlowNo),
     /// The object has no map or program of this name.
-    #[error("the object has no {0}")]
+    #[error("the BPF object has no map or program {0}")]
     Missing(&'static str),
-    /// A program refused what it was asked to do.
-    #[error("a control program says {0}")]
+    /// A control program returned an error.
+    #[error("a BPF control program failed: error {0}")]
     Refused(i32),
-    /// The kernel refused something.
+    /// The kernel returned an error.
     #[error(transparent)]
     Kernel(#[from] libbpf_rs::Error),
 }
 
 impl MapError {
-    /// There is no room, for now or at all.
+    /// Whether something is full, now or for good.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::FlowsFull | Self::MasksFull | Self::ChainFull)
     }
 }
 
-/// The tables of an object that `control.bpf.c` is a part of, written by one thread.
+/// The maps of an object that includes `control.bpf.c`. There is one writer.
 #[derive(Debug)]
 pub struct FlowTables {
     flow_put: OwnedFd,
@@ -172,23 +171,24 @@ pub struct FlowTables {
     grace: Grace,
     flows: FlowEntries,
     numbers: HashMap<KernelMask, MaskNo>,
-    /// How many megaflows each mask has; `None` when nobody can endpoint_maps it.
+    /// Number of megaflows of each mask; `None` if no program can reach the mask.
     users: Vec<Option<u32>>,
-    /// As the programs try them.
+    /// Masks in the order in which programs try them.
     order: Vec<MaskNo>,
-    /// The list in use, 0 or 1.
+    /// Index of the mask list in use, 0 or 1.
     in_use: u32,
-    /// The other one may still be read.
+    /// Programs may still read the other list.
     flipped: bool,
-    /// What could not be waited for.
+    /// Retired entries for which waiting for a grace period has failed.
     late: Retired,
 }
 
-/// Waits until no program runs any more that runs now, without the tables: those may be written meanwhile.
+/// Waits for an RCU grace period. It is separate from the tables, so that they can be changed
+/// meanwhile.
 #[derive(Clone, Debug)]
 pub struct Grace {
     map: Arc<MapHandle>,
-    /// What is put into it.
+    /// A map to store into the other one.
     anything: Arc<MapHandle>,
 }
 
@@ -202,19 +202,20 @@ impl Grace {
         Ok(Self { map: Arc::new(loaded.map("weft_grace")?), anything: Arc::new(anything) })
     }
 
-    /// Waits, some tens of milliseconds: see `weft_grace` in `bpf/maps.h`.
+    /// Waits until all programs have ended that run now, typically tens of milliseconds: see
+    /// `weft_grace` in `bpf/maps.h`.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// When the kernel rejects the update.
     pub fn wait(&self) -> Result<(), MapError> {
         let anything = self.anything.as_fd().as_raw_fd().to_ne_bytes();
         Ok(self.map.update(&0_u32.to_ne_bytes(), &anything, MapFlags::ANY)?)
     }
 }
 
-/// What has been taken out, and may still be in use until a grace period has passed.
+/// Deleted entries and masks, which programs may use until a grace period has passed.
 #[derive(Debug, Default)]
-#[must_use = "what is not given back is lost"]
+#[must_use = "retired entries have to be freed"]
 pub struct Retired {
     flows: Vec<FlowNo>,
     masks: Vec<MaskNo>,
@@ -222,32 +223,32 @@ pub struct Retired {
 }
 
 impl Retired {
-    /// Nothing, for which nobody has to wait.
+    /// Whether there is nothing to wait for.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty() && self.masks.is_empty() && !self.flipped
     }
 }
 
-/// Who has which entry.
+/// The state of each megaflow entry.
 #[derive(Debug)]
 struct FlowEntries {
-    /// The mask of each megaflow, by its number.
+    /// The mask of each megaflow, by entry.
     masks: Vec<Option<MaskNo>>,
-    /// Nobody can endpoint_maps these.
+    /// Entries that no program can reach.
     free: Vec<FlowNo>,
-    /// Programs may still be using these.
+    /// Deleted entries, which programs may still use.
     deleted: Vec<FlowNo>,
-    /// Behind the last that has ever been used.
+    /// One more than the last entry that was ever used.
     end: FlowNo,
-    /// Of the latest megaflow.
+    /// Generation of the latest megaflow.
     generation: u64,
 }
 
 impl FlowTables {
-    /// The tables of a freshly loaded object, which are empty.
+    /// For an object that has just been loaded, with empty maps.
     ///
     /// # Errors
-    /// [`MapError::Missing`] for an object that is not of this kind.
+    /// [`MapError::Missing`] for another kind of object.
     pub fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let flows = loaded.map("weft_flows")?.max_entries();
         Ok(Self {
@@ -277,11 +278,11 @@ impl FlowTables {
         })
     }
 
-    /// Installs a megaflow. It must not be there already: the programs find the one that was put last.
+    /// Adds a megaflow, which must not exist yet. Otherwise programs would find the newer one.
     ///
     /// # Errors
-    /// [`MapError::FlowsFull`], [`MapError::MasksFull`], both until something is [reclaimed](FlowTables::reclaim), or
-    /// [`MapError::ChainFull`]; the megaflow is not there then.
+    /// [`MapError::FlowsFull`] and [`MapError::MasksFull`], until deleted entries are
+    /// [reclaimed](FlowTables::reclaim), or [`MapError::ChainFull`]. The megaflow is absent then.
     pub fn put(&mut self, megaflow: &KernelMatch, list: ActionListNo) -> Result<FlowNo, MapError> {
         let flow = *self.flows.free.last().ok_or(MapError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
@@ -301,7 +302,7 @@ impl FlowTables {
         Ok(flow)
     }
 
-    /// Gives a megaflow another list; its counters go on.
+    /// Replaces the action list of a megaflow. Its counters stay.
     ///
     /// # Errors
     /// [`MapError::NoSuchFlow`].
@@ -318,10 +319,10 @@ impl FlowTables {
         self.flows.masks.get(flow.0 as usize).copied().flatten()
     }
 
-    /// Takes a megaflow out: no lookup that begins later finds it, not in an exact-match cache either.
+    /// Deletes a megaflow. Lookups that begin later do not find it, not even in a cache.
     ///
     /// # Errors
-    /// [`MapError::NoSuchFlow`]; with any other error, it is still there.
+    /// [`MapError::NoSuchFlow`]. After any other error the megaflow is still there.
     pub fn delete(&mut self, flow: FlowNo) -> Result<(), MapError> {
         let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
         match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ActionListNo::PUNT))? {
@@ -336,11 +337,11 @@ impl FlowTables {
         Ok(())
     }
 
-    /// Makes the places of what was deleted free, and has the masks tried in the order of `hits`, those with the most first; those
-    /// that nobody uses any more are not tried at all. Waits for a grace period.
+    /// Frees deleted entries and unused masks, and sorts the masks by `hits`, highest first. Waits
+    /// for a grace period.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// When the kernel rejects an update.
     pub fn reclaim_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<(), MapError> {
         let retired = self.retire_and_sort(hits)?;
         let waited = self.grace.wait();
@@ -351,19 +352,20 @@ impl FlowTables {
         waited
     }
 
-    /// What waits for a grace period.
+    /// Waits for a grace period, without the tables.
     pub fn grace(&self) -> Grace {
         self.grace.clone()
     }
 
-    /// What has been deleted. When a grace period has passed that began later, it is to be [given back](FlowTables::free).
+    /// Takes deleted entries. After a grace period that begins later, they have to be
+    /// [freed](FlowTables::free).
     pub fn retire(&mut self) -> Retired {
         let mut retired = std::mem::take(&mut self.late);
         retired.flows.append(&mut self.flows.deleted);
         retired
     }
 
-    /// No grace period could be waited for: it is retired once more the next time.
+    /// Returns retired entries when waiting for a grace period has failed.
     pub fn requeue(&mut self, retired: Retired) {
         let Retired { mut flows, mut masks, flipped } = retired;
         self.late.flows.append(&mut flows);
@@ -371,10 +373,10 @@ impl FlowTables {
         self.late.flipped |= flipped;
     }
 
-    /// The same, and the masks that nobody uses any more; the others are tried in the order of `hits`.
+    /// As [`FlowTables::retire`], and also takes unused masks and sorts the others by `hits`.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// When the kernel rejects an update.
     pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, MapError> {
         if self.flipped {
             return Ok(self.retire());
@@ -395,13 +397,14 @@ impl FlowTables {
         let mut retired = self.retire();
         let had = std::mem::replace(&mut self.order, order);
         retired.masks.extend(had.into_iter().filter(|mask| self.users(*mask) == Some(0)));
-        // From now on another megaflow of such a mask gets a new number: this one is not tried.
+        // A later megaflow with such a mask gets a new number, because programs no longer try this
+        // one.
         self.numbers.retain(|_, number| !retired.masks.contains(number));
         (self.flipped, retired.flipped) = (true, true);
         Ok(retired)
     }
 
-    /// Makes free what nobody can be using any more.
+    /// Frees entries that no program can use any more.
     pub fn free(&mut self, retired: Retired) {
         let Retired { mut flows, masks, flipped } = retired;
         self.flows.free.append(&mut flows);
@@ -413,15 +416,15 @@ impl FlowTables {
         }
     }
 
-    /// [`FlowTables::reclaim_and_sort`] that leaves the order as it is.
+    /// As [`FlowTables::reclaim_and_sort`], without sorting.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// When the kernel rejects an update.
     pub fn reclaim(&mut self) -> Result<(), MapError> {
         self.reclaim_and_sort(|_| 0)
     }
 
-    /// Packets and bytes that this entry has ever served, whichever megaflow it held.
+    /// Counters of an entry since the start, including those of earlier megaflows.
     ///
     /// # Errors
     /// [`MapError::NoSuchFlow`].
@@ -429,10 +432,10 @@ impl FlowTables {
         self.stats_from(flow, 1)?.first().copied().ok_or(MapError::NoSuchFlow(flow))
     }
 
-    /// The same of at most `most` entries from `first` on; fewer where the table ends.
+    /// Counters of at most `most` entries from `first` on.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// When the kernel rejects the read.
     pub fn stats_from(&self, first: FlowNo, most: u32) -> Result<Vec<FlowStats>, MapError> {
         let most = most.min((self.capacity() as u32).saturating_sub(first.0));
         if most == 0 {
@@ -445,27 +448,27 @@ impl FlowTables {
         Ok(served.skip((first.0 % PAGE) as usize).take(most as usize).collect())
     }
 
-    /// As many entries as there are, with the one that is none.
+    /// Number of entries, including number 0.
     pub(crate) fn capacity(&self) -> usize {
         self.flows.masks.len()
     }
 
-    /// Behind the last entry that has ever been used.
+    /// One more than the last entry that was ever used.
     pub fn end(&self) -> FlowNo {
         self.flows.end
     }
 
-    /// What lookups have come to since the programs were loaded.
+    /// Lookup counters since the programs were loaded.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// When the kernel rejects the read.
     pub fn lookups(&self) -> Result<LookupStats, MapError> {
         let sums = sums(&self.lookups, 0, 1)?;
         let &[hits, misses, masks] = sums.first().ok_or(MapError::Missing("weft_lookups"))?;
         Ok(LookupStats { hits, misses, masks })
     }
 
-    /// The masks in the order in which they are tried.
+    /// The masks in the order in which programs try them.
     pub fn masks(&self) -> &[MaskNo] {
         &self.order
     }
@@ -474,7 +477,7 @@ impl FlowTables {
         self.users.get(mask.0 as usize).copied().flatten()
     }
 
-    /// The number of a mask, which the programs try from now on.
+    /// The number of a mask, which is added if it is new.
     fn mask(&mut self, mask: &KernelMask) -> Result<MaskNo, MapError> {
         if let Some(&number) = self.numbers.get(mask) {
             return Ok(number);
@@ -496,11 +499,11 @@ impl FlowTables {
     }
 }
 
-/// Entries whose counters are side by side, and the words of these.
+/// Entries whose counters share a map element, and the 64-bit words of an element.
 const PAGE: u32 = abi::WEFT_FLOW_STATS_PER_PAGE;
 const PAGE_WORDS: usize = size_of::<weft_flow_stats_page>() / 8;
 
-// What `sums` takes for words in this order.
+// `sums` reads these counters as words in this order.
 const _: () = assert!(
     offset_of!(weft_flow_stats, packets) == 0
         && offset_of!(weft_flow_stats, bytes) == 8
@@ -510,7 +513,7 @@ const _: () = assert!(
         && offset_of!(weft_lookup_stats, masks) == 16
 );
 
-/// The sums over all CPUs of the first `N` words of at most `most` entries from `first` on.
+/// The first `N` words of at most `most` entries from `first` on, summed over all CPUs.
 pub(crate) fn sums<const N: usize>(
     map: &MapHandle,
     first: u32,
@@ -544,7 +547,7 @@ fn list_bytes(order: &[MaskNo]) -> Vec<u8> {
     list
 }
 
-/// A `struct weft_control`.
+/// The bytes of a `struct weft_control`.
 fn control(
     key: &[u64; WORDS],
     generation: u64,
@@ -576,7 +579,7 @@ fn is_chain_full(returned: i32) -> bool {
     io::Error::from_raw_os_error(-returned).kind() == io::ErrorKind::ArgumentListTooLong
 }
 
-/// Runs a control program, and returns what it does.
+/// Runs a control program and returns its result.
 fn run(program: &OwnedFd, mut context: Vec<u8>) -> Result<i32, MapError> {
     Ok(sys::run(program.as_fd(), &mut context).map_err(libbpf_rs::Error::from)?)
 }

@@ -1,4 +1,4 @@
-//! What a lab in one machine needs to be like two machines.
+//! Support for test labs in which two hosts share one machine.
 
 use crate::sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -8,18 +8,21 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-/// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
+/// The skeleton contains `unsafe` for memory that it shares with the kernel, and ignores lints.
 #[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/lab_unclone.skel.rs"));
 }
 
-/// Has a device of this thread's network namespace send packets that share no head with their sender's socket, as those do not that
-/// come from a network card: for as long as there is the device. A tunnel's end that takes outer headers off has to give a shared packet
-/// a head of its own first, which two machines never ask of it.
+/// Makes packets that leave a device look to the receiver as if they came from a network card: not
+/// as clones of what the sender's socket keeps until it is acknowledged. Without this,
+/// decapsulation between namespaces has to copy the headers of each packet, which it never has to
+/// between two machines.
+///
+/// The device is one of this thread's network namespace. The program stays until the device goes.
 ///
 /// # Errors
-/// There is no such device, no right to do so, or it does so already.
+/// There is no such device, the process lacks a privilege, or the device has this program already.
 pub fn unclone_on_egress(device: Ifindex) -> io::Result<()> {
     let mut object = MaybeUninit::uninit();
     let open = generated::LabUncloneSkelBuilder::default().open(&mut object);

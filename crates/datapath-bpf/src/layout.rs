@@ -1,5 +1,4 @@
-//! The layouts that the programs share with this crate, as the compiler of `bpf/` has written them down (BTF), and the proof
-//! that [`crate::KernelKey`] is the same.
+//! Word positions in the programs' key, and the hash that identifies their map layouts.
 
 use crate::abi::{self, weft_key};
 use flow::{Field, tun_flags};
@@ -8,13 +7,13 @@ use std::mem::{offset_of, size_of};
 /// 64-bit words in a key.
 pub(crate) const WORDS: usize = size_of::<weft_key>() / 8;
 
-/// A word of the kernel's key.
+/// The index of a key's word at a byte offset.
 const fn word(offset: usize) -> usize {
     assert!(offset.is_multiple_of(8));
     offset / 8
 }
 
-/// In port and shape.
+/// Ingress port and shape.
 pub(crate) const PORT: usize = word(offset_of!(weft_key, port));
 pub(crate) const ETH_DST: usize = word(offset_of!(weft_key, eth_dst));
 pub(crate) const ETH_SRC: usize = word(offset_of!(weft_key, eth_src));
@@ -31,11 +30,11 @@ pub(crate) const TUN_METADATA: usize = word(offset_of!(weft_key, tun_metadata));
 /// Four words of addresses.
 pub(crate) const TUN_ADDR: usize = word(offset_of!(weft_key, tun_addr));
 
-// Every member is one of the above, so that none can be added to the C side alone.
+// All members of the C structure are listed above, so adding one there alone does not compile.
 const _: () = assert!(WORDS == 20 && TUN_ADDR == WORDS - 4);
 
-/// What tells the maps of one version of weft from those of another that have other layouts: all that `bpf/intf.h` says, and where
-/// keys have their fields.
+/// Identifies the layout of the pinned maps, so that a daemon of another version does not read
+/// them. It covers `bpf/intf.h` and the position of each field in a key.
 pub(crate) const LAYOUT: u64 = {
     let Ok(mut hash) = u64::from_str_radix(env!("WEFT_LAYOUT"), 16) else { panic!() };
     let mut at = 0;
@@ -43,15 +42,15 @@ pub(crate) const LAYOUT: u64 = {
         let field = Field::ALL[at];
         let place =
             (field.word() << 16 | (field.shift() as usize) << 8 | field.width() as usize) as u64;
-        // FNV-1a, a place at a time.
+        // FNV-1a, one field at a time.
         hash = (hash ^ place).wrapping_mul(0x0100_0000_01b3);
         at += 1;
     }
     hash
 };
 
-// The programs write `tun_flags`, the words of the outer header and the flags of options at
-// positions of their own: they are those of `flow::Field`.
+// The programs write these fields of the key themselves: their positions are those of
+// `flow::Field`.
 const _: () = {
     const fn shift(field: Field) -> u32 {
         field.shift() as u32

@@ -1,15 +1,17 @@
-//! The kernel datapath: eBPF programs at the tc hooks (`bpf/` of the repository), and what userspace has to do with them.
+//! The kernel datapath: eBPF programs at the tc hooks, and the part of userspace that loads, fills
+//! and maintains them. The programs are in `bpf/` of the repository.
 //!
-//! A frame is read by the program (`bpf/parse.h`), its key is looked up in the tables (`bpf/lookup.h`), and what it misses goes up
-//! to userspace, which extracts the key again, translates it, and puts a megaflow into the tables. So there are two readers of
-//! frames, and they must agree to the bit:
+//! A program parses a frame (`bpf/parse.h`) and looks up its key in the maps (`bpf/lookup.h`). On a
+//! miss it punts the frame to userspace. Userspace extracts the key again, translates it, and adds
+//! a megaflow to the maps. So two implementations extract keys, and they must agree in every bit:
 //!
-//! - [`KernelKey`] is the kernel's key, made of a [`flow::FlowKey`].
-//! - [`KernelMatch`] is a megaflow in terms of it, or a refusal.
-//! - [`FlowTables`] are the megaflows, masks and exact-match caches that the programs look up.
+//! - [`KernelKey`] is the programs' key, made from a [`flow::FlowKey`].
+//! - [`KernelMatch`] is a megaflow's key and mask in that form.
+//! - [`FlowTables`] are the maps of megaflows and masks, and the exact-match caches.
 //!
-//! What is done with a packet is a [`ActionList`]. A program executes it whole or hands the packet over as it came, to the user datapath
-//! that stands behind the programs: together they are the [`KernelDatapath`] (docs/adr/0011).
+//! The actions of a megaflow become an [`ActionList`]. A program either executes all of it, or
+//! punts the packet unchanged to the user datapath behind it. Programs and user datapath together
+//! are the [`KernelDatapath`] (docs/adr/0011).
 #![deny(unsafe_code)]
 
 mod abi;

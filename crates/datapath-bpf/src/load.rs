@@ -1,4 +1,5 @@
-//! The programs, loaded: [`MapSizes`] for what they are to hold, and why they cannot be when they cannot.
+//! Loading the BPF programs: the sizes of their maps ([`MapSizes`]), and why a host cannot run them
+//! ([`Unsupported`]).
 
 use crate::flow_tables::FlowTableSizes;
 use crate::object::LoadedObject;
@@ -11,25 +12,25 @@ use netdev::capability::{self, Capability};
 use std::mem::MaybeUninit;
 use std::path::Path;
 
-/// What is generated has `unsafe` for the memory that it shares with the kernel, and does not care for lints.
+/// The skeleton contains `unsafe` for memory that it shares with the kernel, and ignores lints.
 #[allow(unsafe_code, warnings, missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/datapath.skel.rs"));
 }
 
-/// How much the programs' tables hold; all of it is allocated when they are loaded.
+/// Sizes of the programs' maps. All memory is allocated when they are loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapSizes {
-    /// Megaflows, and the exact-match cache in front of them.
+    /// Megaflows, and entries of the exact-match cache.
     pub flow_tables: FlowTableSizes,
-    /// Different lists of actions.
+    /// Distinct action lists.
     pub lists: u32,
-    /// Remote end points; their numbers are below.
+    /// Remote end points. Their numbers are below this.
     pub endpoints: u32,
 }
 
 impl MapSizes {
-    /// For so many megaflows and end points, with room for some more end points.
+    /// Sizes for so many megaflows and end points. End points can double before the maps are full.
     pub fn new(megaflows: usize, endpoints: usize) -> Self {
         let flows = u32::try_from(megaflows).unwrap_or(u32::MAX).clamp(1, 1 << 24);
         let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX).saturating_mul(2);
@@ -40,7 +41,7 @@ impl MapSizes {
         }
     }
 
-    /// Chains by which senders are found: two or more for each end point that was asked for, so that few are not the first of theirs.
+    /// Hash buckets of end points: at least two for each end point that was asked for.
     fn sources(self) -> u32 {
         self.endpoints.next_power_of_two().max(2)
     }
@@ -63,32 +64,34 @@ impl MapSizes {
 
 const PORTS: u32 = datapath::config::MAX_PORT.0 + 1;
 
-/// This host cannot have the kernel datapath.
+/// This host cannot run the kernel datapath.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Unsupported {
-    /// Why not: what lacks, in a sentence without a full stop.
+    /// The reason, as a sentence without a full stop.
     pub why: String,
 }
 
-/// The oldest kernel that the programs are tried with.
+/// The oldest kernel that the programs are tested with.
 pub const OLDEST_KERNEL: KernelVersion = KernelVersion::new(6, 1);
 const EPERM: i32 = 1;
-/// By these libbpf fits programs to the running kernel.
+/// The kernel's type information (BTF), which libbpf needs to relocate accesses.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// Whether this host can have the kernel datapath: its programs are loaded, for nothing but that, and go again.
+/// Checks whether this host can run the kernel datapath, by loading the programs once.
 ///
 /// # Errors
-/// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
+/// [`Unsupported`]: the kernel is too old or rejects the programs, or the process lacks a
+/// privilege.
 pub fn check() -> Result<(), Unsupported> {
     load(MapSizes::new(1, 0), &EntropySeed::random()).map(drop)
 }
 
-/// Loads the programs; nothing stays when that fails, or when what is returned is dropped.
+/// Loads the programs. Dropping the result unloads them.
 ///
 /// # Errors
-/// [`Unsupported`]: the kernel is too old, or does not take them; rights lack.
+/// [`Unsupported`]: the kernel is too old or rejects the programs, or the process lacks a
+/// privilege.
 pub(crate) fn load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObject, Unsupported> {
     if let Some(version) = KernelVersion::running()
         && version < OLDEST_KERNEL
@@ -103,24 +106,26 @@ pub(crate) fn load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObjec
         let why = if is_denied || error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
             denied()
         } else if !Path::new(KERNEL_TYPES).exists() {
-            format!("the kernel does not tell its types: there is no {KERNEL_TYPES}")
+            format!("the kernel has no BTF type information: {KERNEL_TYPES} does not exist")
         } else {
-            format!("the kernel does not take the BPF programs: {error:#}")
+            format!("the kernel rejects the BPF programs: {error:#}")
         };
         Unsupported { why }
     })
 }
 
-/// Why this process may not load programs.
+/// Why this process may not load BPF programs.
 fn denied() -> String {
     let lacks = |one| capability::missing(&[one]);
-    // Who may administer the system may do what CAP_BPF and CAP_PERFMON allow.
+    // CAP_SYS_ADMIN includes what CAP_BPF and CAP_PERFMON allow.
     let is_admin = lacks(Capability::CAP_SYS_ADMIN).is_none();
     let needed = [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_NET_ADMIN];
     let may = |one: &Capability| is_admin && *one != Capability::CAP_NET_ADMIN;
     match needed.into_iter().filter(|one| !may(one)).find_map(lacks) {
-        Some(name) => format!("loading its programs needs the privilege {name}"),
-        None => "the kernel forbids loading programs in spite of all privileges (user namespace, lockdown, seccomp)".to_owned(),
+        Some(name) => format!("loading BPF programs needs the capability {name}"),
+        None => "the kernel forbids BPF programs despite all capabilities \
+                 (user namespace, lockdown or seccomp)"
+            .to_owned(),
     }
 }
 
@@ -147,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_bounded_when_much_is_asked_for() {
+    fn map_sizes_are_bounded() {
         let sizes = MapSizes::new(200_000, 1_000_000);
         assert_eq!(
             (sizes.flow_tables.flows, sizes.endpoints, sizes.lists),

@@ -1,4 +1,4 @@
-//! [`Megaflows`]: the megaflows that programs have, by number and by entry.
+//! [`Megaflows`]: the megaflows in the programs' maps, by id and by entry.
 
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
@@ -12,45 +12,45 @@ use flow::{Action, FlowKey, FlowMask, Match, PortNo};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// See the module.
+/// The megaflows in the programs' maps, with their conditions, actions and counters.
 #[derive(Debug)]
 pub(crate) struct Megaflows {
     tables: FlowTables,
     lists: ActionListMap,
     uplink: PortNo,
     numbers: HashMap<MegaflowId, FlowNo>,
-    /// By the number of the entry.
+    /// By number of the entry.
     entries: Vec<Option<Entry>>,
-    /// The masks of megaflows, each once.
+    /// Masks of megaflows. Equal masks are stored once.
     masks: HashSet<Arc<FlowMask>>,
-    /// Those that are to be gone and could not be taken out.
+    /// Megaflows that have to go, and could not be deleted yet.
     doomed: HashSet<MegaflowId>,
 }
 
-/// A megaflow that programs have.
+/// A megaflow in the maps.
 #[derive(Debug)]
 struct Entry {
     id: MegaflowId,
     mask: Arc<FlowMask>,
-    /// The words of the key of which the mask has bits.
+    /// The key's words where the mask is not 0.
     values: Box<[u64]>,
     actions: Arc<[Action]>,
     list: ActionListNo,
-    /// What the place had served before.
+    /// The entry's counters when this megaflow was added.
     base: FlowStats,
-    /// Packets that it had served when it was looked at last, and when that was another number than before.
+    /// Packets at the last look, and when that number last changed.
     seen: u64,
     used_ms: u64,
-    /// Packets when the masks were put in order last.
+    /// Packets when masks were last sorted.
     sorted: u64,
 }
 
-/// What is told of some megaflows, and where the others begin.
+/// Results for some megaflows, and the entry where the next portion begins.
 pub(crate) type Portion<T> = (Vec<(T, Usage)>, Option<FlowNo>);
 
-/// Megaflows that were deleted; programs may still be executing them.
+/// Deleted megaflows, which programs may still execute.
 #[derive(Debug, Default)]
-#[must_use = "their places are to be given back"]
+#[must_use = "deleted megaflows have to be finished"]
 pub(crate) struct Deleted {
     entries: Vec<(FlowNo, Entry)>,
     tables: Retired,
@@ -58,7 +58,7 @@ pub(crate) struct Deleted {
 }
 
 impl Deleted {
-    /// Nobody has to wait.
+    /// Whether there is nothing to wait for.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.tables.is_empty() && self.lists.is_empty()
     }
@@ -81,7 +81,7 @@ impl Entry {
         Megaflow { id: self.id, condition: self.condition(), actions: Arc::clone(&self.actions) }
     }
 
-    /// What it has counted, when its place has served so much.
+    /// The megaflow's counters, from those of its entry.
     fn usage(&mut self, served: FlowStats, now_ms: u64) -> Usage {
         let packets = served.packets.wrapping_sub(self.base.packets);
         if packets != self.seen {
@@ -98,7 +98,8 @@ fn values(condition: &Match) -> Box<[u64]> {
 }
 
 impl Megaflows {
-    /// Those of freshly loaded programs: none. Frames leave by the uplink when they leave by the port `uplink`.
+    /// For an object that has just been loaded, with empty maps. Frames that leave by the port
+    /// `uplink` leave by the uplink device.
     pub(crate) fn new(loaded: &LoadedObject, uplink: PortNo) -> Result<Self, MapError> {
         let tables = FlowTables::new(loaded)?;
         let entries = std::iter::repeat_with(|| None).take(tables.capacity()).collect();
@@ -113,12 +114,13 @@ impl Megaflows {
         })
     }
 
-    /// Puts a megaflow, in the place of the one with the same condition. What programs cannot tell from others is not put: its packets
-    /// are handed over. `example` is the key of a packet that it is for, if one is known.
+    /// Adds a megaflow, or replaces the one with the same condition. If the programs' key cannot
+    /// express its condition, it is left out, and its packets are punted. `example` is the key of
+    /// one of its packets, if known.
     ///
     /// # Errors
-    /// [`MapError::is_full`]: perhaps there is room when something has been [reclaimed](Megaflows::reclaim). With any error, the megaflow
-    /// is not there, whatever its actions were before.
+    /// [`MapError::is_full`]: after [`Megaflows::reclaim`] there may be room. After any error the
+    /// megaflow is absent, even if it existed before.
     pub(crate) fn put(
         &mut self,
         megaflow: &Megaflow,
@@ -162,11 +164,11 @@ impl Megaflows {
         Ok(())
     }
 
-    /// Other actions for a megaflow that there is.
+    /// Replaces the actions of a megaflow.
     fn replace(&mut self, number: FlowNo, megaflow: &Megaflow) -> Result<(), MapError> {
         let same = self.entry(number).is_some_and(|entry| entry.is_of(&megaflow.condition));
         if !same {
-            // Another condition with the same number: as rare as a hash with a secret makes it.
+            // Two conditions with one id: a collision of the secret hash.
             return Ok(());
         }
         let list = self.list(megaflow)?;
@@ -181,20 +183,20 @@ impl Megaflows {
         Ok(())
     }
 
-    /// Takes a megaflow out, with what it has counted: its packets are handed over. If not even that can be done, it stays as it is, is
-    /// seen to be there, and [`Megaflows::discard_doomed`] tries again.
+    /// Deletes a megaflow whose update has failed, so that its packets are punted. If that fails,
+    /// too, the megaflow stays visible, and [`Megaflows::discard_doomed`] tries again.
     fn discard(&mut self, id: MegaflowId) {
         if self.take_out(id).is_err() {
             self.doomed.insert(id);
         }
     }
 
-    /// Tries again to take out what could not be.
+    /// Tries again to delete megaflows that could not be deleted.
     pub(crate) fn discard_doomed(&mut self) {
         std::mem::take(&mut self.doomed).into_iter().for_each(|id| self.discard(id));
     }
 
-    /// Takes a megaflow out of the tables, if it is there. Programs may still be executing it.
+    /// Removes a megaflow from the maps, if it is there. Programs may still execute it.
     fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, Entry)>, MapError> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
         self.tables.delete(number)?;
@@ -209,7 +211,7 @@ impl Megaflows {
         self.entries.get(number.0 as usize)?.as_ref()
     }
 
-    /// The list of a megaflow, used once more.
+    /// The action list of a megaflow, with one more user.
     fn list(&mut self, megaflow: &Megaflow) -> Result<ActionListNo, MapError> {
         let Some(list) = ActionList::of(megaflow, self.uplink) else {
             return Ok(ActionListNo::PUNT);
@@ -220,8 +222,8 @@ impl Megaflows {
         }
     }
 
-    /// Takes megaflows out. When a grace period has passed, [`Megaflows::finish`] says what they have counted. The first error, beside what
-    /// could be done all the same; what could not be taken out is there still.
+    /// Deletes megaflows. After a grace period [`Megaflows::finish`] returns their counters. Also
+    /// returns the first error; a megaflow that could not be deleted stays.
     pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (Deleted, Result<(), MapError>) {
         let (mut entries, mut result) = (Vec::new(), Ok(()));
         for &id in ids {
@@ -239,21 +241,20 @@ impl Megaflows {
         (Deleted { entries, tables: self.tables.retire(), lists: self.lists.retire() }, result)
     }
 
-    /// What has to be waited for until there is room again, if there is anything.
+    /// Takes deleted entries, which become free after a grace period.
     pub(crate) fn reclaim(&mut self) -> Result<Deleted, MapError> {
         let tables = self.tables.retire_and_sort(|_| 0)?;
         Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
-    /// No grace period could be waited for: what was deleted stays so, and is given back another time.
+    /// Returns deleted entries when waiting for a grace period has failed.
     pub(crate) fn requeue(&mut self, deleted: Deleted) {
         let Deleted { entries: _, tables, lists } = deleted;
         self.tables.requeue(tables);
         self.lists.requeue(lists);
     }
 
-    /// What is to be done now and then: masks are tried in the order in which they have been hit since the last time, and what
-    /// nobody uses any more is taken out.
+    /// Sorts masks by their hits since the last call, and takes unused masks and lists.
     pub(crate) fn maintain(&mut self) -> Result<Deleted, MapError> {
         let mut hits: HashMap<MaskNo, u64> = HashMap::new();
         let end = self.tables.end();
@@ -271,12 +272,12 @@ impl Megaflows {
         Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
-    /// What waits for a grace period.
+    /// Waits for a grace period, without a lock.
     pub(crate) fn grace(&self) -> Grace {
         self.tables.grace()
     }
 
-    /// Gives places back that no program uses any more; what their megaflows have counted.
+    /// Frees entries that no program uses any more, and returns their megaflows' counters.
     pub(crate) fn finish(
         &mut self,
         deleted: Deleted,
@@ -293,13 +294,14 @@ impl Megaflows {
         counted
     }
 
-    /// Those of these that there are.
+    /// The megaflows with these ids, as far as they exist.
     pub(crate) fn get(&self, ids: impl IntoIterator<Item = MegaflowId>) -> Vec<Megaflow> {
         let entries = ids.into_iter().filter_map(|id| self.entry(*self.numbers.get(&id)?));
         entries.map(Entry::megaflow).collect()
     }
 
-    /// What `of` says of the megaflows in the next `most` entries from `from` on, and where the others begin.
+    /// Calls `of` for the megaflows in the next `most` entries after `from`. Also returns where to
+    /// go on.
     pub(crate) fn portion<T>(
         &mut self,
         from: FlowNo,
@@ -322,12 +324,12 @@ impl Megaflows {
         Ok((portion, (next < end).then_some(next)))
     }
 
-    /// How many there are, and how many masks.
+    /// Number of megaflows, and of masks.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.numbers.len(), self.tables.masks().len())
     }
 
-    /// Packets that programs have served, and what their lookups came to.
+    /// Packets that programs have matched, and their lookup counters.
     pub(crate) fn lookups(&self) -> Result<(u64, LookupStats), MapError> {
         let served = self.tables.stats_from(FlowNo(0), self.tables.end().0)?;
         let packets = served.iter().map(|served| served.packets).sum();
@@ -348,7 +350,7 @@ mod tests {
             .expect("the programs can be loaded")
     }
 
-    /// What comes in by a port goes out by another.
+    /// A megaflow from one port to another.
     fn from_to(from: u32, to: u32) -> Megaflow {
         let mut condition = Match::any();
         assert!(condition.require(Field::InPort, from.into(), Field::InPort.all_ones()));
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn megaflow_is_absent_when_its_new_actions_cannot_be_put() {
+    fn megaflow_is_absent_when_its_new_actions_do_not_fit() {
         testkit::require_root!();
         let loaded = loaded(100);
         let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_put_and_deleted_when_one_cannot_be() {
+    fn other_megaflows_are_deleted_when_one_cannot_be() {
         testkit::require_root!();
         let loaded = loaded(100);
         let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
@@ -381,7 +383,7 @@ mod tests {
         for megaflow in [&a, &b, &c] {
             flows.put(megaflow, None).unwrap();
         }
-        // As if the kernel had refused it.
+        // As if the kernel had refused to delete it.
         let number = flows.numbers[&b.id];
         flows.tables.delete(number).unwrap();
         let (deleted, result) = flows.delete(&[a.id, b.id, c.id]);

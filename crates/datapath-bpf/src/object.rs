@@ -1,11 +1,12 @@
-//! [`LoadedObject`]: the maps and programs of a loaded object, each by its name.
+//! [`LoadedObject`]: the maps and programs of a loaded BPF object, by name.
 
 use crate::flow_tables::MapError;
 use libbpf_rs::{MapCore, MapHandle, Object};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// See the module. They stay as long as somebody has them; the object may go.
+/// File descriptors of maps and programs. They keep both alive, so the libbpf object may be
+/// dropped.
 #[derive(Debug, Default)]
 pub struct LoadedObject {
     maps: BTreeMap<String, MapHandle>,
@@ -13,10 +14,10 @@ pub struct LoadedObject {
 }
 
 impl LoadedObject {
-    /// Those of an object.
+    /// Duplicates the descriptors of a loaded object.
     ///
     /// # Errors
-    /// The process may open no more files.
+    /// The process has too many open files.
     pub fn of(object: &Object) -> Result<Self, MapError> {
         let mut loaded = Self::default();
         for map in object.maps() {
@@ -31,13 +32,13 @@ impl LoadedObject {
         Ok(loaded)
     }
 
-    /// All of them by their names, maps and programs.
+    /// All maps and programs with their names.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         let maps = self.maps.iter().map(|(name, map)| (name.as_str(), map.as_fd()));
         maps.chain(self.programs.iter().map(|(name, program)| (name.as_str(), program.as_fd())))
     }
 
-    /// A handle to a map.
+    /// A map.
     ///
     /// # Errors
     /// [`MapError::Missing`].
@@ -54,10 +55,10 @@ impl LoadedObject {
         self.programs.get(name).map(AsFd::as_fd).ok_or(MapError::Missing(name))
     }
 
-    /// A program, to be kept.
+    /// A program, as a descriptor of its own.
     ///
     /// # Errors
-    /// As [`LoadedObject::program`], or the process may open no more files.
+    /// As [`LoadedObject::program`], or the process has too many open files.
     pub fn own_program(&self, name: &'static str) -> Result<OwnedFd, MapError> {
         Ok(self.program(name)?.try_clone_to_owned().map_err(libbpf_rs::Error::from)?)
     }

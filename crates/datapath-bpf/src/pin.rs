@@ -1,12 +1,13 @@
-//! [`Pins`]: what stays in the kernel when the process is gone, by its names in the BPF file system (docs/adr/0012).
+//! [`Pins`]: the programs and maps that outlive the process, pinned in the BPF file system
+//! (docs/adr/0012).
 //!
 //! ```text
-//! /sys/fs/bpf/weft/COOKIE/          of one network namespace
-//!     namespace                     whether it is there: a map of its loopback, out of which the kernel takes a device that goes
-//!     links/IFINDEX                 a program at a device, by tcx
-//!     clsact/IFINDEX/               this device has got its queueing discipline from us
-//!     sets/N/MAP, PROGRAM           all that belongs to the programs that were loaded by one process
-//!     sets/N/state                  what every version can read of it; the last that is pinned
+//! /sys/fs/bpf/weft/COOKIE/          one directory for each network namespace
+//!     namespace                     devmap with its loopback; emptied when the namespace goes
+//!     links/IFINDEX                 the tcx link of a program at a device
+//!     clsact/IFINDEX/               weft added clsact to this device
+//!     sets/N/MAP, PROGRAM           all programs and maps that one process loaded
+//!     sets/N/state                  layout hash and number of megaflows, pinned last
 //! ```
 
 use crate::layout::LAYOUT;
@@ -23,16 +24,16 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The folder of one network namespace, by whoever has its [`Namespace`].
+/// The directory of a network namespace. Its owner also holds the claim of that namespace.
 #[derive(Debug)]
 pub struct Pins {
     folder: PathBuf,
-    /// So that a process which starts in another namespace does not take it for one that nobody has any more.
+    /// Keeps a process in another namespace from removing this directory as stale.
     lock: File,
 }
 
-/// This thread's network namespace, whose kernel datapath is this process's affair alone: there can be one, which takes over every pair
-/// that it finds.
+/// The exclusive right to run a kernel datapath in this thread's network namespace. There can be
+/// only one, because it adopts all veth pairs that it finds.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     _claim: NetnsLock,
@@ -55,40 +56,50 @@ impl Namespace {
     }
 }
 
-/// What is to outlive a process cannot be had, or what has cannot be removed.
+/// Pinned objects are unavailable or cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// Another process, of this number if it is to be seen from here, has the kernel datapath of this network namespace.
-    #[error("another weft{} forwards in the kernel for this network namespace", .0.map(|number| format!(" (process {number})")).unwrap_or_default())]
+    /// Another process runs a kernel datapath in this namespace; its process id, if it is visible.
+    #[error(
+        "another weft{} runs the kernel datapath of this network namespace: stop it first",
+        show_pid(.0)
+    )]
     Taken(Option<u32>),
-    /// The kernel refuses something.
+    /// A network device operation failed.
     #[error(transparent)]
     Device(#[from] netdev::Error),
-    /// The file system refuses something.
-    #[error("what is pinned at {}: {error}", .folder.display())]
+    /// The BPF file system reported an error.
+    #[error("cannot access pinned BPF objects in {}: {error}", .folder.display())]
     Refused {
-        /// Where.
+        /// The directory.
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
+}
+
+/// A process id for an error message; nothing if it is not known.
+fn show_pid(pid: &Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
 
 const FOLDER: &str = "weft";
 const STATE: &str = "state";
 const NAMESPACE: &str = "namespace";
-/// The number of this device is the same in all network namespaces.
+/// The loopback device has this ifindex in every network namespace.
 const LOOPBACK: u32 = 1;
-/// The key of the only entry of a map.
+/// The only key of a map with one entry.
 const FIRST: [u8; 4] = [0; 4];
 const CLAIM: &str = "weft-kernel-datapath";
-/// How long a process may take to end that has said so already.
+/// How long to wait for a process that is already stopping.
 const ENDING: Duration = Duration::from_millis(500);
-/// For how long a process that starts elsewhere may have a folder, to see whether its network namespace is gone.
+/// How long a process that starts in another namespace may lock a directory, to see whether it is
+/// stale.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 
 impl Pins {
-    /// Takes the folder of this thread's network namespace, in the BPF file system that is meant by `path`, which is mounted if need be.
+    /// Opens the directory of this thread's network namespace. `path` is the mount point of the BPF
+    /// file system, which is mounted if necessary.
     ///
     /// # Errors
     /// [`PinError`].
@@ -96,7 +107,7 @@ impl Pins {
         Self::at(&bpf_fs::open(path)?)
     }
 
-    /// The same in this file system.
+    /// As [`Pins::open`], in a BPF file system that is mounted at `path`.
     pub(crate) fn at(path: &Path) -> Result<Self, PinError> {
         let root = path.join(FOLDER);
         let folder = root.join(Netns::current_cookie()?.to_string());
@@ -116,7 +127,7 @@ impl Pins {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(refused(error)),
             };
-            // Whoever had it may have removed it before.
+            // The previous holder of the lock may have removed the directory.
             let is_there = |meta: fs::Metadata| {
                 lock.metadata()
                     .is_ok_and(|ours| (ours.dev(), ours.ino()) == (meta.dev(), meta.ino()))
@@ -130,7 +141,7 @@ impl Pins {
         }
     }
 
-    /// Whether something is pinned for this thread's network namespace, at the same place; without making anything.
+    /// As [`Pins::open`], but `None` if nothing is pinned for this namespace. Creates nothing.
     ///
     /// # Errors
     /// [`PinError`].
@@ -144,7 +155,7 @@ impl Pins {
         Self::at(&path).map(Some)
     }
 
-    /// Has it be known afterwards whether this network namespace is gone.
+    /// Creates the devmap by which others see that this network namespace is gone.
     fn note_namespace(&self) -> io::Result<()> {
         let path = self.folder.join(NAMESPACE);
         if MapHandle::from_pinned_path(&path).is_ok() {
@@ -155,24 +166,24 @@ impl Pins {
         Self::pin_anew(map.as_fd(), &path)
     }
 
-    /// Where it is.
+    /// The directory.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The name of the link of a device.
+    /// The path of a device's tcx link.
     pub(crate) fn link(&self, ifindex: u32) -> PathBuf {
         self.folder.join("links").join(ifindex.to_string())
     }
 
-    /// The devices whose links are pinned; one that is gone has none any more.
+    /// The devices with a pinned tcx link. Links of deleted devices are left out.
     pub(crate) fn linked(&self) -> Vec<Ifindex> {
         let links = numbered(&self.folder.join("links"));
         let device = |link: &Path| sys::device_of(sys::pinned(link).ok()?.as_fd()).ok().flatten();
         links.iter().filter_map(|(_, link)| device(link).map(Ifindex)).collect()
     }
 
-    /// Names it, in the place of something that is of no use any more.
+    /// Pins an object, and replaces a stale pin of that name.
     pub(crate) fn pin_anew(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -184,12 +195,12 @@ impl Pins {
         sys::pin(object, path)
     }
 
-    /// A device has got its queueing discipline clsact from us.
+    /// Records that weft added the clsact qdisc to a device.
     pub(crate) fn note_clsact(&self, ifindex: u32) -> io::Result<()> {
         fs::create_dir_all(self.clsact(ifindex))
     }
 
-    /// It has it no more, or will not in a moment; false when it was not ours.
+    /// Removes that record. Returns false if there was none.
     pub(crate) fn forget_clsact(&self, ifindex: u32) -> bool {
         fs::remove_dir(self.clsact(ifindex)).is_ok()
     }
@@ -198,8 +209,8 @@ impl Pins {
         self.folder.join("clsact").join(ifindex.to_string())
     }
 
-    /// Removes the links of all devices but these: their programs are detached. How many there were. One that cannot be removed does not
-    /// keep the others.
+    /// Removes the pinned links of all devices except `keep`, which detaches their programs.
+    /// Returns how many; an error for one does not prevent the others.
     pub(crate) fn remove_links(&self, keep: &[u32]) -> io::Result<usize> {
         let others = numbered(&self.folder.join("links"));
         let others: Vec<_> =
@@ -208,21 +219,21 @@ impl Pins {
         removed.fold(Ok(()), io::Result::and).map(|()| others.len())
     }
 
-    /// Those of processes that are gone, the oldest first.
+    /// Sets of previous processes, the oldest first.
     pub(crate) fn sets(&self) -> Vec<PathBuf> {
         numbered(&self.folder.join("sets")).into_iter().map(|(_, path)| path).collect()
     }
 
-    /// Pins freshly loaded programs and their maps.
+    /// Pins programs that have just been loaded, and their maps.
     pub(crate) fn add_set(&self, loaded: &LoadedObject) -> io::Result<Set> {
         let sets = self.folder.join("sets");
         let number = numbered(&sets).last().map_or(0, |(number, _)| number + 1);
         let folder = sets.join(number.to_string());
         fs::create_dir_all(&folder)?;
-        // From here on, what goes wrong removes it.
+        // From here on, an error drops `set`, which removes it.
         let mut set = Set { folder, state: None };
         for (name, object) in loaded.all() {
-            // The file system takes no dot.
+            // Names in the BPF file system may not contain a dot.
             sys::pin(object, &set.folder.join(name.replace('.', "_")))?;
         }
         let state = new_map(MapType::Array, "weft_state", 16)?;
@@ -232,7 +243,8 @@ impl Pins {
         Ok(set)
     }
 
-    /// Removes everything: programs are detached. Nothing is left of the folder, unless the kernel refuses something.
+    /// Removes everything, which detaches the programs. The directory goes, too, unless an error
+    /// occurs.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
         remove_all(&self.folder)
     }
@@ -241,12 +253,12 @@ impl Pins {
 impl Drop for Pins {
     fn drop(&mut self) {
         remove_empty(&self.folder);
-        // Unlocked last.
+        // The lock is released last.
         let _ = self.lock.unlock();
     }
 }
 
-/// Removes the folder of a namespace, and that of all, if there is nothing in them.
+/// Removes the directory of a namespace, and the one above, if they are empty.
 fn remove_empty(folder: &Path) {
     let inner = ["links", "clsact", "sets"].map(|inner| folder.join(inner));
     inner.iter().for_each(|inner| drop(fs::remove_dir(inner)));
@@ -270,12 +282,15 @@ fn lock(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes what is pinned of network namespaces that are gone.
+/// Removes the pins of network namespaces that are gone.
 fn remove_dead(root: &Path, ours: &Path) {
     for (_, folder) in numbered(root).into_iter().filter(|(_, folder)| folder != ours) {
         let Ok(Some(_lock)) = lock(&folder) else { continue };
         if is_dead(&folder) {
-            tracing::info!(folder = %folder.display(), "removes what is pinned of a network namespace that is gone");
+            tracing::info!(
+                folder = %folder.display(),
+                "removing pins of a network namespace that is gone"
+            );
             if let Err(error) = remove_all(&folder) {
                 tracing::debug!("{error}");
             }
@@ -283,13 +298,13 @@ fn remove_dead(root: &Path, ours: &Path) {
     }
 }
 
-/// Whether a network namespace is gone; false as well where that is not to be known.
+/// Whether a network namespace is gone; false if that cannot be determined.
 fn is_dead(folder: &Path) -> bool {
     MapHandle::from_pinned_path(folder.join(NAMESPACE))
         .is_ok_and(|map| map.lookup(&FIRST, MapFlags::ANY).is_ok_and(|device| device.is_none()))
 }
 
-/// Removes all that is pinned of a network namespace.
+/// Removes all pins of a network namespace.
 fn remove_all(folder: &Path) -> io::Result<()> {
     let inner = |name: &str| numbered(&folder.join(name)).into_iter().map(|(_, path)| path);
     inner("links").try_for_each(fs::remove_file)?;
@@ -299,7 +314,7 @@ fn remove_all(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What is in a folder under a number, in their order; nothing when it is not there.
+/// The numbered entries of a directory in order; none if the directory does not exist.
 fn numbered(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse().ok();
@@ -309,7 +324,7 @@ fn numbered(folder: &Path) -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// Removes a folder without folders in it.
+/// Removes a directory that contains no directories.
 fn remove_folder(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         fs::remove_file(entry?.path())?;
@@ -317,16 +332,16 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// What is pinned of one process; its names go with this.
+/// The pins of one process. Dropping this removes them.
 #[derive(Debug)]
 pub(crate) struct Set {
     folder: PathBuf,
-    /// And the number of megaflows that it says.
+    /// The state map, and the number of megaflows in it.
     state: Option<Mutex<(MapHandle, u64)>>,
 }
 
 impl Set {
-    /// Writes down how many megaflows there are.
+    /// Updates the number of megaflows.
     pub(crate) fn note(&self, megaflows: u64) -> io::Result<()> {
         let Some(state) = &self.state else { return Ok(()) };
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -347,20 +362,20 @@ impl Drop for Set {
     }
 }
 
-/// Removes a set of a process that is gone.
+/// Removes the set of a previous process.
 pub(crate) fn remove_set(folder: &Path) -> io::Result<()> {
     remove_folder(folder)
 }
 
-/// What all versions of weft write and read in the same way: two words of 64 bits.
+/// The part of a set that every version of weft can read: two 64-bit words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct State {
-    /// Of the other maps; see [`LAYOUT`].
+    /// Layout hash of the other maps, see [`LAYOUT`].
     pub(crate) layout: u64,
     pub(crate) megaflows: u64,
 }
 
-/// A map of one entry.
+/// Creates a map with one entry.
 fn new_map(kind: MapType, name: &str, value_len: u32) -> io::Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
@@ -374,7 +389,7 @@ fn write_state(map: &MapHandle, state: &State) -> io::Result<()> {
     map.update(&FIRST, &bytes, MapFlags::ANY).map_err(io::Error::other)
 }
 
-/// What a set says about itself; `None` when it does not, because whoever made it was interrupted.
+/// The state of a set; `None` if the process died before it had pinned everything.
 pub(crate) fn read_state(set: &Path) -> Option<State> {
     let map = MapHandle::from_pinned_path(set.join(STATE)).ok()?;
     let bytes = map.lookup(&FIRST, MapFlags::ANY).ok()??;
@@ -410,14 +425,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_goes_with_its_namespace_when_no_link_says_that_it_is_gone() {
+    fn pins_are_removed_with_their_namespace_when_there_are_no_links() {
         testkit::require_root!();
         let bpf_fs = BpfFs::new("dead");
         let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         let (host, other) = (TestHost::new("dead"), TestHost::new("next"));
         let folder = host.run(|| {
             let pins = Pins::at(&bpf_fs.0).unwrap();
-            // As a process does that is killed where programs are filters.
+            // As a killed process leaves clsact filters.
             std::mem::forget(pins.add_set(&loaded).unwrap());
             pins.note_clsact(7).unwrap();
             pins.folder().to_owned()

@@ -1,4 +1,4 @@
-//! [`Ports`]: the devices that programs stand at, and what they count there.
+//! [`Ports`]: the devices with programs, and their counters.
 
 use crate::abi::{self, weft_device, weft_drop_key, weft_port, weft_port_stats, weft_token_bucket};
 use crate::attach_point::AttachPoint;
@@ -22,7 +22,7 @@ use wire::MacAddr;
 
 const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
 
-/// See the module.
+/// The maps of ports, devices and drops, and the attachment of programs.
 #[derive(Debug)]
 pub(crate) struct Ports {
     ports: MapHandle,
@@ -35,38 +35,38 @@ pub(crate) struct Ports {
     uplink_program: OwnedFd,
     slots: DeviceSlots,
     pins: Option<Arc<Pins>>,
-    /// Programs of another process forward still: none of ours stands anywhere.
-    waits: bool,
+    /// Programs of a previous daemon still forward, so none of ours is attached.
+    wait_for_adoption: bool,
     known: BTreeMap<PortNo, Port>,
     uplink: Option<AttachPoint>,
-    /// As of ports.
+    /// As [`Port::missed`], for the uplink.
     uplink_missed: u64,
 }
 
-/// What is known of a port, whether its device is there or not.
+/// A port, with or without its device.
 #[derive(Debug, Default)]
 struct Port {
-    /// The guest's address, of a device that was made for it.
+    /// MAC address of a guest whose device the daemon made.
     mac: Option<MacAddr>,
     cleanup: DeviceCleanup,
     is_watched: bool,
     device: Option<Device>,
     /// Why its device has no slot.
-    trouble: Option<String>,
-    /// What has been counted of other ports of this number.
+    attach_error: Option<String>,
+    /// Counters of earlier ports of this number, which are not ours.
     base: [Count; 2],
-    /// Packets that programs of another process have dropped because nobody was there.
+    /// Packets that the programs of a previous daemon dropped while no daemon ran.
     missed: u64,
 }
 
-/// What is to be done to the device of a port when that goes, beside what goes with it.
+/// What has to be undone when a port's device is no longer used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum DeviceCleanup {
     #[default]
     None,
-    /// It was made to receive all frames.
+    /// The daemon made it promiscuous.
     Promiscuous,
-    /// It was made for a virtual machine.
+    /// The daemon made it as a TAP for a virtual machine.
     VmTap,
 }
 
@@ -87,7 +87,7 @@ impl DeviceCleanup {
         }
     }
 
-    /// As it is written down with a port.
+    /// Reads the flags of a `struct weft_port`.
     pub(crate) fn of_flags(flags: u32) -> Self {
         let all = [Self::Promiscuous, Self::VmTap];
         all.into_iter().find(|cleanup| flags & cleanup.flags() != 0).unwrap_or_default()
@@ -103,7 +103,7 @@ struct Device {
     is_usable: bool,
 }
 
-/// What programs have counted of a port, or of the uplink.
+/// Counters of a port, or of the uplink, in the programs' maps.
 #[derive(Debug, Default)]
 pub(crate) struct PortCounts {
     pub(crate) rx: Count,
@@ -112,11 +112,12 @@ pub(crate) struct PortCounts {
 }
 
 impl Ports {
-    /// Those of freshly loaded programs, which stand nowhere; with `waits` until they [take over](Ports::replace_previous_programs).
+    /// For programs that have just been loaded. With `wait_for_adoption`, they are attached only
+    /// when [`Ports::replace_previous_programs`] is called.
     pub(crate) fn new(
         loaded: &LoadedObject,
         pins: Option<Arc<Pins>>,
-        waits: bool,
+        wait_for_adoption: bool,
     ) -> Result<Self, MapError> {
         Ok(Self {
             ports: loaded.map("weft_ports")?,
@@ -129,14 +130,14 @@ impl Ports {
             uplink_program: loaded.own_program("weft_uplink")?,
             slots: DeviceSlots::default(),
             pins,
-            waits,
+            wait_for_adoption,
             known: BTreeMap::new(),
             uplink: None,
             uplink_missed: 0,
         })
     }
 
-    /// There is always a place for what is dropped at the uplink, so that what finds the table full is counted there.
+    /// Adds drop counters of the uplink. Programs count drops there when the map is full.
     pub(crate) fn count_for(&self, uplink: PortNo) -> Result<(), MapError> {
         let cpus = libbpf_rs::num_possible_cpus()?;
         for &reason in DropReason::ALL {
@@ -148,7 +149,7 @@ impl Ports {
         Ok(())
     }
 
-    /// There is a port.
+    /// Adds a port, whose device is not there yet.
     pub(crate) fn add(&mut self, config: &PortConfig) -> Result<(), MapError> {
         let port = config.port;
         let mac = match &config.device {
@@ -167,14 +168,14 @@ impl Ports {
         self.known.contains_key(&port)
     }
 
-    /// There is no such port any more, even when the kernel refuses something.
+    /// Removes a port, even if the kernel reports an error.
     pub(crate) fn remove(&mut self, port: PortNo) -> Result<(), MapError> {
         let unplugged = self.unplug(port);
         self.known.remove(&port);
         unplugged.and(self.forget_drops(port))
     }
 
-    /// The device of a port is like this, or not there.
+    /// The device of a port has appeared, changed or gone.
     pub(crate) fn observe(&mut self, number: PortNo, link: Option<&Link>) -> Result<(), MapError> {
         let Some(link) = link else { return self.unplug(number) };
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
@@ -185,11 +186,11 @@ impl Ports {
         if port.device.is_none() {
             let Some(slot) = self.slots.take(link.index) else {
                 let text = format!(
-                    "the number {} of {} is too like those of other ports' devices",
+                    "no free slot for ifindex {} of {}: too many other ports hash to it",
                     link.index, link.name
                 );
                 tracing::error!(port = number.0, "{text}");
-                port.trouble = Some(text);
+                port.attach_error = Some(text);
                 return Ok(());
             };
             let entry = struct_bytes!(weft_device { ifindex: link.index.0, port: number.0 });
@@ -197,7 +198,7 @@ impl Ports {
                 self.slots.free(slot);
                 return Err(error.into());
             }
-            port.trouble = None;
+            port.attach_error = None;
             let point = AttachPoint::new(link.clone());
             let (max_len, is_peer, is_usable) = (0, false, false);
             port.device = Some(Device { slot, point, max_len, is_peer, is_usable });
@@ -211,9 +212,9 @@ impl Ports {
         Ok(())
     }
 
-    /// Has programs stand where they are to, as far as they can.
+    /// Attaches programs to all devices that have none.
     pub(crate) fn attach_missing(&mut self) {
-        if self.waits {
+        if self.wait_for_adoption {
             return;
         }
         let pins = self.pins.as_ref();
@@ -225,10 +226,10 @@ impl Ports {
         }
     }
 
-    /// Has programs stand everywhere, each in the place of the one that another process has left there; of those, none is left
-    /// elsewhere.
+    /// Attaches programs to all devices, replacing those of a previous daemon, and detaches its
+    /// programs from all other devices.
     pub(crate) fn replace_previous_programs(&mut self) -> io::Result<()> {
-        self.waits = false;
+        self.wait_for_adoption = false;
         self.attach_missing();
         let devices = self.known.values().filter_map(|port| port.device.as_ref());
         let points = devices.map(|device| &device.point).chain(&self.uplink);
@@ -240,19 +241,19 @@ impl Ports {
         filters.and(links).map(drop)
     }
 
-    /// The port at each device.
+    /// The port of each device.
     pub(crate) fn by_device(&self) -> HashMap<Ifindex, PortNo> {
         let device = |port: &Port| port.device.as_ref().map(|device| device.point.link.index);
         self.known.iter().filter_map(|(number, port)| Some((device(port)?, *number))).collect()
     }
 
-    /// The uplink.
+    /// The uplink device.
     pub(crate) fn uplink(&self) -> Option<&Link> {
         self.uplink.as_ref().map(|point| &point.link)
     }
 
-    /// Counts what programs have dropped that are not there any more. Not in the table: whoever takes over from these programs counts what
-    /// they have dropped.
+    /// Counts packets that the programs of a previous daemon dropped. They are not added to the
+    /// map, because the next daemon would count them again.
     pub(crate) fn add_missed(&mut self, port: PortNo, packets: u64) {
         match self.known.get_mut(&port) {
             Some(port) => port.missed += packets,
@@ -260,7 +261,7 @@ impl Ports {
         }
     }
 
-    /// What comes from it or goes to it is handed over while somebody watches it.
+    /// Has frames of a port punted while `is_watched`.
     pub(crate) fn watch(&mut self, number: PortNo, is_watched: bool) -> Result<(), MapError> {
         match self.known.get_mut(&number) {
             Some(port) if port.is_watched != is_watched => {
@@ -275,34 +276,34 @@ impl Ports {
         }
     }
 
-    /// Why no program stands at its device, although it is there.
-    pub(crate) fn trouble(&self, port: PortNo) -> Option<&str> {
+    /// Why the program is not attached to a port's device.
+    pub(crate) fn attach_error(&self, port: PortNo) -> Option<&str> {
         let port = self.known.get(&port)?;
-        let point = port.device.as_ref().and_then(|device| device.point.trouble.as_deref());
-        port.trouble.as_deref().or(point)
+        let point = port.device.as_ref().and_then(|device| device.point.attach_error.as_deref());
+        port.attach_error.as_deref().or(point)
     }
 
-    /// Whose programs see packets from the device of a port before ours, if there are any.
+    /// Programs of others that run before ours at a port's device.
     pub(crate) fn programs_before(&self, port: PortNo) -> Option<String> {
         self.known.get(&port)?.device.as_ref()?.point.programs_before()
     }
 
-    /// The same of the uplink.
+    /// As [`Ports::programs_before`], for the uplink.
     pub(crate) fn programs_before_uplink(&self) -> Option<String> {
         self.uplink.as_ref()?.programs_before()
     }
 
-    /// Why no program stands at the uplink, although it is there.
-    pub(crate) fn uplink_trouble(&self) -> Option<&str> {
-        self.uplink.as_ref()?.trouble.as_deref()
+    /// Why the program is not attached to the uplink.
+    pub(crate) fn uplink_attach_error(&self) -> Option<&str> {
+        self.uplink.as_ref()?.attach_error.as_deref()
     }
 
-    /// How the uplink's program is attached, `tcx` or `clsact`; `None` while it is not.
+    /// How the uplink's program is attached, `tcx` or `clsact`; `None` if it is not.
     pub(crate) fn uplink_hook(&self) -> Option<String> {
         self.uplink.as_ref()?.hook()
     }
 
-    /// The uplink is this device, or there is none.
+    /// Sets the uplink device.
     pub(crate) fn set_uplink(&mut self, link: Option<&Link>) {
         if self.uplink.as_ref().map(|point| point.link.index) != link.map(|link| link.index) {
             self.uplink = link.cloned().map(AttachPoint::new);
@@ -316,7 +317,7 @@ impl Ports {
         self.known.values_mut().for_each(|port| port.device = None);
     }
 
-    /// What programs have counted, by port; what they have dropped before a port of a VIF was known counts for the uplink.
+    /// All counters, by port. Drops at a device that is not a port count for the uplink.
     pub(crate) fn counts(&self) -> Result<(HashMap<PortNo, PortCounts>, PortCounts), MapError> {
         let mut ports: HashMap<PortNo, PortCounts> = HashMap::new();
         let last = self.known.last_key_value().map_or(0, |(port, _)| port.0);
@@ -344,7 +345,7 @@ impl Ports {
             let total: u64 = counted.iter().map(|cpu| crate::struct_bytes::u64_at(cpu, 0)).sum();
             match ports.get_mut(&port) {
                 Some(counts) => counts.drops.add(reason, total),
-                // Of a port that there was: gone with it.
+                // A port that no longer exists.
                 None if (1..=MAX_PORT.0).contains(&port.0) => {}
                 None => uplink.drops.add(reason, total),
             }
@@ -357,7 +358,7 @@ impl Ports {
         Ok(words.first().map_or_else(Default::default, |&words| count(words)))
     }
 
-    /// What another port of this number has dropped is not counted any more.
+    /// Removes the drop counters of an earlier port of this number.
     fn forget_drops(&self, port: PortNo) -> Result<(), MapError> {
         for key in self.drops.keys().filter(|key| read_key(key).is_some_and(|(of, _)| of == port)) {
             self.drops.delete(&key)?;
@@ -370,13 +371,13 @@ impl Ports {
         let Some(device) = port.device.take() else { return Ok(()) };
         let silenced = self.ports.update(&key(number), &struct_bytes!(weft_port {}), MapFlags::ANY);
         let Device { slot, point, .. } = device;
-        // The program first: without a slot it does not know whose the device is.
+        // First the program: without a slot it would drop frames as those of an unknown device.
         drop(point);
         self.clear(slot)?;
         Ok(silenced?)
     }
 
-    /// A device has gone from its slot.
+    /// Frees the slot of a device.
     fn clear(&mut self, slot: DeviceSlot) -> Result<(), MapError> {
         let cleared =
             self.devices.update(&slot.key(), &struct_bytes!(weft_device {}), MapFlags::ANY);
@@ -430,7 +431,7 @@ fn since(now: Count, base: Count) -> Count {
     }
 }
 
-/// Port and reason of a `struct weft_drop_key`.
+/// Ingress port and reason in a `struct weft_drop_key`.
 fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
     let word = u64::from_ne_bytes(*key.first_chunk()?);
     let reason = DropReason::ALL.get((word & 0xff) as usize)?;

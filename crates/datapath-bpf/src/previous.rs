@@ -1,4 +1,5 @@
-//! [`Old`]: what is left of a process that is gone, and goes on forwarding: read, to be decided again (docs/adr/0012).
+//! [`PreviousState`]: the pinned megaflows, ports and end points of a previous daemon whose
+//! programs still forward. They are read so that they can be translated again (docs/adr/0012).
 
 use crate::abi::{self, weft_device, weft_drop_key, weft_endpoint, weft_flow, weft_key, weft_port};
 use crate::key::{KernelKey, KernelMask, KernelMatch};
@@ -18,53 +19,55 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wire::MacAddr;
 
-/// Entries that are read by one call.
+/// Map entries that are read by one system call.
 const PORTION: u32 = 4096;
 
-/// See the module.
+/// Everything that previous daemons left in the BPF file system.
 #[derive(Debug, Default)]
 pub(crate) struct PreviousState {
     sets: Vec<PathBuf>,
-    /// Those of which all is known.
+    /// Sets that this version can read.
     read: Vec<PreviousSet>,
-    /// Megaflows of those that this version cannot read.
+    /// Megaflows in sets that this version cannot read.
     pub(crate) unreadable: u64,
 }
 
-/// The programs of one process, and their maps. Of a million megaflows only the numbers are here: the rest stays where it is.
+/// What one process left. Of megaflows it keeps only numbers and generations, because there may be
+/// a million.
 #[derive(Debug)]
 struct PreviousSet {
-    /// Generations and numbers of megaflows, the newest last.
+    /// Generations and numbers of megaflows, the oldest first.
     megaflows: Vec<(u64, u32)>,
     masks: Vec<KernelMask>,
     flows: MapHandle,
-    /// Ports are numbered as that process had them.
+    /// By the port numbers of that process.
     devices: HashMap<PortNo, PreviousDevice>,
     hops: HashMap<[u32; 4], NextHop>,
     drops: MapHandle,
     links: MapHandle,
 }
 
-/// The device of a port.
+/// The device of a port, and how to clean it up.
 #[derive(Clone, Copy, Debug)]
 struct PreviousDevice {
     index: Ifindex,
     cleanup: DeviceCleanup,
 }
 
-/// The port at each device, as they are numbered now.
-pub(crate) type PortsNow = HashMap<Ifindex, PortNo>;
+/// The current port of each device.
+pub(crate) type CurrentPorts = HashMap<Ifindex, PortNo>;
 
-/// The conditions of megaflows that a process has left, the oldest first; see [`crate::KernelDatapath::inherited`].
+/// The conditions of a previous daemon's megaflows, the oldest first; see
+/// [`crate::KernelDatapath::inherited`].
 #[derive(Clone, Debug, Default)]
 pub struct InheritedMatches {
-    left: Option<(Arc<PreviousState>, Arc<PortsNow>)>,
-    /// Set and megaflow of the next.
+    left: Option<(Arc<PreviousState>, Arc<CurrentPorts>)>,
+    /// Index of the set and megaflow that comes next.
     at: (usize, usize),
 }
 
 impl InheritedMatches {
-    pub(crate) fn new(previous: Arc<PreviousState>, now: PortsNow) -> Self {
+    pub(crate) fn new(previous: Arc<PreviousState>, now: CurrentPorts) -> Self {
         Self { left: Some((previous, Arc::new(now))), at: (0, 0) }
     }
 }
@@ -91,7 +94,7 @@ impl Iterator for InheritedMatches {
 }
 
 impl PreviousState {
-    /// What is pinned.
+    /// Reads what is pinned.
     pub(crate) fn read(pins: &Pins) -> Self {
         let mut previous = Self { sets: pins.sets(), ..Self::default() };
         for folder in &previous.sets {
@@ -99,56 +102,60 @@ impl PreviousState {
                 Some(state) if state.layout == LAYOUT => match PreviousSet::read(folder) {
                     Ok(set) => previous.read.push(set),
                     Err(error) => {
-                        tracing::warn!(set = %folder.display(), "cannot be read: {error}");
+                        tracing::warn!(
+                            set = %folder.display(),
+                            "cannot read pinned maps: {error}; their megaflows are lost"
+                        );
                         previous.unreadable += state.megaflows;
                     }
                 },
                 Some(state) => previous.unreadable += state.megaflows,
-                // It was never in use.
+                // A set without state was never in use.
                 None => {}
             }
         }
         previous
     }
 
-    /// Nothing is left.
+    /// Whether nothing is pinned.
     pub(crate) fn is_empty(&self) -> bool {
         self.sets.is_empty()
     }
 
-    /// How many megaflows there are that can be read.
+    /// Number of megaflows that this version can read.
     pub(crate) fn megaflows(&self) -> usize {
         self.read.iter().map(|set| set.megaflows.len()).sum()
     }
 
-    /// Leaves the devices of ports as an orderly end would have left them, but those that are to `stay`; and the uplink, which is the one
-    /// of those where programs `stood` that was no port's. Pairs are removed by whoever makes them.
-    pub(crate) fn close_devices(&self, stood: &[Ifindex], stay: &HashSet<Ifindex>) {
+    /// Undoes changes to devices as an orderly shutdown does, except for those in `stay`. That
+    /// includes the uplink: the one device of `attached` that was not a port. Veth pairs are
+    /// removed by their creator.
+    pub(crate) fn close_devices(&self, attached: &[Ifindex], stay: &HashSet<Ifindex>) {
         let ports = || self.read.iter().flat_map(|set| set.devices.values());
         let vifs: HashSet<Ifindex> = ports().map(|device| device.index).collect();
-        // It was made to receive all frames for the sake of tags alone.
+        // The uplink was made promiscuous only for tagged frames.
         let has_links = self.read.iter().any(|set| set.links.keys().next().is_some());
-        let uplinks = stood.iter().filter(|index| has_links && !vifs.contains(index));
+        let uplinks = attached.iter().filter(|index| has_links && !vifs.contains(index));
         let uplinks =
             uplinks.map(|&index| PreviousDevice { index, cleanup: DeviceCleanup::Promiscuous });
         for PreviousDevice { index, cleanup } in ports().copied().chain(uplinks) {
             if !stay.contains(&index)
                 && let Err(error) = close(index, cleanup)
             {
-                // It may be gone by now.
+                // The device may be gone.
                 tracing::debug!("{error}");
             }
         }
     }
 
-    /// The ways that were known to end points, by their addresses as they are on the wire.
+    /// Next hops of end points, by remote address in network order.
     pub(crate) fn hops(&self) -> HashMap<[u32; 4], NextHop> {
         self.read.iter().flat_map(|set| &set.hops).map(|(remote, hop)| (*remote, *hop)).collect()
     }
 
-    /// What was dropped because nobody was there, by ports as they are numbered now. What came from no device, or from one that is gone,
-    /// is the uplink's, 0.
-    pub(crate) fn missed(&self, now: &PortsNow) -> HashMap<PortNo, u64> {
+    /// Packets that were dropped while no daemon ran, by current port number. Those without a
+    /// current device count for the uplink, port 0.
+    pub(crate) fn missed(&self, now: &CurrentPorts) -> HashMap<PortNo, u64> {
         let mut missed = HashMap::new();
         for set in &self.read {
             for key in set.drops.keys() {
@@ -166,13 +173,13 @@ impl PreviousState {
         missed
     }
 
-    /// Removes it: nothing executes it any more.
+    /// Removes the pinned sets. No program uses them any more.
     pub(crate) fn remove(&self) -> io::Result<()> {
         self.sets.iter().try_for_each(|set| remove_set(set))
     }
 }
 
-/// Calls `take` with the number and the bytes of every entry of an array.
+/// Calls `take` with the number and the bytes of each entry of an array map.
 fn each(map: &MapHandle, mut take: impl FnMut(u32, &[u8])) -> io::Result<()> {
     let len = sys::entry_len(map)?;
     let (mut first, end) = (0, map.max_entries());
@@ -188,14 +195,14 @@ fn each(map: &MapHandle, mut take: impl FnMut(u32, &[u8])) -> io::Result<()> {
     Ok(())
 }
 
-/// Does to a device what an orderly end does.
+/// Undoes the changes to a device.
 fn close(index: Ifindex, cleanup: DeviceCleanup) -> Result<(), netdev::Error> {
     let netlink = Netlink::open()?;
     match cleanup {
         DeviceCleanup::None => Ok(()),
         DeviceCleanup::Promiscuous if !netlink.link_by_index(index)?.promiscuous => Ok(()),
         DeviceCleanup::Promiscuous => netlink.set_promiscuous(index, false),
-        // Unless a machine has it open.
+        // Keeps a TAP that a virtual machine has open.
         DeviceCleanup::VmTap => {
             Tap::delete_persistent(&netlink.link_by_index(index)?.name).map(drop)
         }
@@ -228,7 +235,7 @@ impl PreviousSet {
                 cleanups.insert(PortNo(port), cleanup);
             }
         })?;
-        // Not by what frames to ports leave by: of a device without a carrier, that is nothing.
+        // Not from weft_ports, whose ifindex is 0 while a device has no carrier.
         let mut devices = HashMap::new();
         each(&map("weft_devices")?, |_, entry| {
             let index = Ifindex(u32_at(entry, offset_of!(weft_device, ifindex)));
@@ -257,8 +264,8 @@ impl PreviousSet {
         Ok(Self { megaflows, masks, flows, devices, hops, drops, links })
     }
 
-    /// The condition of a megaflow, for ports as they are numbered now; `None` when its port is gone.
-    fn condition(&self, (generation, number): (u64, u32), now: &PortsNow) -> Option<Match> {
+    /// The condition of a megaflow with current port numbers; `None` if its port is gone.
+    fn condition(&self, (generation, number): (u64, u32), now: &CurrentPorts) -> Option<Match> {
         let entry = self.flows.lookup(&number.to_ne_bytes(), MapFlags::ANY).ok()??;
         if u64_at(&entry, offset_of!(weft_flow, generation)) != generation {
             return None;
@@ -268,7 +275,7 @@ impl PreviousSet {
         let condition = KernelMatch::from_parts(key, *mask).condition();
         let port = PortNo(condition.key().get(Field::InPort) as u32);
         if port > datapath::config::MAX_PORT || port.0 == 0 {
-            // Not of a device: these are numbered by the kind of tunnel.
+            // Ingress ports of tunnels have fixed numbers.
             return Some(condition);
         }
         let now = now.get(&self.devices.get(&port)?.index)?;
@@ -296,7 +303,7 @@ mod tests {
     use netdev::{Link, LinkKind, LinkSpec};
     use testkit::host::TestHost;
 
-    /// What programs have, as it would be pinned.
+    /// Reads the maps of a loaded object as if they were pinned.
     fn set(loaded: &LoadedObject) -> PreviousSet {
         PreviousSet::from_maps(|name| {
             loaded.map(name).map_err(|error| io::Error::other(error).into())
@@ -321,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn megaflows_are_inherited_in_their_order_when_their_devices_have_no_carrier() {
+    fn megaflows_are_inherited_in_order_when_devices_have_no_carrier() {
         testkit::require_root!();
         let host = TestHost::new("carrier");
         let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
-        // It is down.
+        // The device is down.
         let link = bridge(&host, "d0");
         assert!(!link.is_usable());
         let mut ports = Ports::new(&loaded, None, true).unwrap();
@@ -340,8 +347,10 @@ mod tests {
         }
         let previous = PreviousState { read: vec![set(&loaded)], ..PreviousState::default() };
         assert_eq!(previous.megaflows(), 3);
-        let inherited =
-            InheritedMatches::new(Arc::new(previous), PortsNow::from([(link.index, PortNo(9))]));
+        let inherited = InheritedMatches::new(
+            Arc::new(previous),
+            CurrentPorts::from([(link.index, PortNo(9))]),
+        );
         let again = inherited.clone();
         let ports = |conditions: InheritedMatches| -> Vec<u128> {
             conditions.map(|condition| condition.key().get(Field::InPort)).collect()
@@ -351,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_left_as_they_were_when_they_are_no_ports_any_more() {
+    fn devices_are_restored_when_they_are_no_longer_ports() {
         testkit::require_root!();
         let host = TestHost::new("closed");
         let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
@@ -373,7 +382,7 @@ mod tests {
         host.run(|| previous.close_devices(&[], &HashSet::from([links[1].index])));
         let promiscuous =
             |link: &Link| host.netlink().link_by_index(link.index).unwrap().promiscuous;
-        // The second is a port still, and the third was none.
+        // The second is still a port, and the third never was one.
         assert_eq!(links.each_ref().map(promiscuous), [false, true, true]);
         assert!(host.netlink().link("vm0").is_err_and(|error| error.is_not_found()));
     }

@@ -1,4 +1,4 @@
-//! [`KernelDatapath`]: a user datapath with programs in bpf of it.
+//! [`KernelDatapath`]: BPF programs in front of a user datapath.
 
 mod adoption;
 
@@ -25,68 +25,68 @@ use std::time::Duration;
 
 pub use adoption::Adoption;
 
-/// The TAP by which programs hand packets over; the kernel finds a number that nobody in the namespace has.
+/// The TAP that packets are punted to. The kernel replaces `%d` by a free number.
 const PUNT_DEVICE: &str = "weft-up%d";
-/// How often it is looked whether anybody still watches.
+/// How often the maintenance thread runs.
 const TICK: Duration = Duration::from_millis(250);
-/// Ticks between two times that masks are put in order.
+/// Ticks between two sorts of the masks.
 const SORT_TICKS: u32 = 20;
 
-/// See the module. What the programs serve never reaches the user datapath; everything else does, and is done there.
+/// The kernel datapath. Programs handle what they can; all other packets go to the user datapath.
 #[derive(Debug)]
 pub struct KernelDatapath {
     user: UserDatapath,
     bpf: Arc<BpfState>,
-    /// How many workers the user datapath has; the programs' table is one more.
+    /// Workers of the user datapath. A dump treats the programs' maps as one more worker.
     workers: usize,
-    /// Held while ports or the underlay change, which are two steps: before and behind the programs.
+    /// Serializes changes of ports and underlay, which have two steps: programs and user datapath.
     changing: Mutex<()>,
     pinned: Option<Pinned>,
-    /// Given back last.
+    /// Released last.
     _namespace: Namespace,
 }
 
-/// A kernel datapath that cannot be made.
+/// Why a kernel datapath could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This host cannot have one.
+    /// This host cannot run one.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// The tables of the programs cannot be filled.
+    /// A BPF map could not be filled.
     #[error(transparent)]
     FlowTables(#[from] MapError),
-    /// The user datapath behind the programs cannot be made.
+    /// The user datapath behind the programs could not start.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// Another process forwards for this network namespace, or what one has left cannot be removed.
+    /// Another process has this network namespace's kernel datapath, or pins cannot be removed.
     #[error(transparent)]
     Pins(#[from] PinError),
 }
 
 impl KernelDatapath {
-    /// Loads the programs, opens everything as [`UserDatapath::start`] does, and attaches the programs to the devices of this
-    /// thread's network namespace. Nothing is left behind when this fails.
+    /// Loads the programs, starts the user datapath, and attaches the programs to the devices of
+    /// this thread's network namespace. Nothing is left behind after an error.
     ///
     /// # Errors
-    /// [`StartError::Unsupported`] before anything is opened; [`PinError::Taken`]; otherwise as [`UserDatapath::start`].
+    /// [`StartError::Unsupported`] before anything is changed; [`PinError::Taken`]; otherwise as
+    /// [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
         Self::start_with(config, Namespace::claim()?, None)
     }
 
-    /// The same, and what is cached goes on forwarding when the process is killed: it is pinned in the BPF file system that is meant by
-    /// `bpf_fs`. If a process was killed before, its programs stay where they are until [`KernelDatapath::adopt`] is called, and
-    /// this datapath gets nothing from ports and the underlay until then; otherwise that does nothing.
+    /// As [`KernelDatapath::start`], but programs and maps are pinned in the BPF file system at
+    /// `bpf_fs`, so that cached flows keep forwarding when the process dies. If a previous process
+    /// has died, its programs stay attached until [`KernelDatapath::adopt`] is called. Until then
+    /// this datapath receives nothing from ports and the underlay.
     ///
-    /// Where nothing can be pinned, that is said, and everything ends with the process.
+    /// If pinning fails, that is logged, and the programs end with the process.
     ///
     /// # Errors
     /// As [`KernelDatapath::start`].
     pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
         let namespace = Namespace::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
-            tracing::warn!(
-                "nothing can be pinned: {error}; everything that is cached ends with the process"
-            );
+            tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
         Self::start_with(config, namespace, pins.ok())
     }
@@ -125,32 +125,33 @@ impl KernelDatapath {
         Ok(Self { user, bpf, workers, changing, pinned, _namespace: namespace })
     }
 
-    /// How the program at the uplink is attached, `tcx` or `clsact`; `None` while there is none.
+    /// How the uplink's program is attached, `tcx` or `clsact`; `None` if it is not.
     pub fn uplink_hook(&self) -> Option<String> {
         self.bpf.lock().ports.uplink_hook()
     }
 
-    /// Where it is pinned what goes on when this process is killed; `None` when nothing does.
+    /// Where programs and maps are pinned; `None` if they are not.
     pub fn pinned_at(&self) -> Option<&Path> {
         let pinned = self.pinned.as_ref()?;
         pinned.set.as_ref().map(|_| pinned.pins.folder())
     }
 
-    /// True when a thread has ended: the datapath does not forward any more.
+    /// Whether a thread of the user datapath has ended, so that it no longer forwards.
     pub fn has_ended(&self) -> bool {
         self.user.has_ended()
     }
 
-    /// Detaches the programs, stops, waits for the threads, and removes the devices that were made.
+    /// Detaches the programs, stops all threads and waits for them, and removes the devices that
+    /// the datapath made.
     ///
     /// # Errors
-    /// The first error with which one of the threads had ended.
+    /// The first error that ended a thread.
     pub fn join(&self) -> Result<(), netdev::Error> {
         self.bpf.close();
         if let Some(pinned) = &self.pinned
             && let Err(error) = pinned.pins.remove_all()
         {
-            tracing::warn!(folder = %pinned.pins.folder().display(), "something stays pinned: {error}");
+            tracing::warn!(folder = %pinned.pins.folder().display(), "cannot remove pins: {error}");
         }
         self.user.join()
     }
@@ -165,8 +166,8 @@ impl KernelDatapath {
         let (ports, uplink) = state.ports.counts()?;
         for port in &mut snapshot.ports {
             let number = PortNo(port.port);
-            if let Some(trouble) = state.ports.trouble(number) {
-                port.state = format!("down: {trouble}");
+            if let Some(attach_error) = state.ports.attach_error(number) {
+                port.state = format!("down: {attach_error}");
             } else if let Some(others) = state.ports.programs_before(number) {
                 port.state = format!("{}, behind {others}", port.state);
             }
@@ -175,8 +176,8 @@ impl KernelDatapath {
             port.tx += counts.tx;
             add_drops(&mut port.drops, &counts.drops);
         }
-        if let Some(trouble) = state.ports.uplink_trouble() {
-            snapshot.uplink.state = format!("{}, but {trouble}", snapshot.uplink.state);
+        if let Some(attach_error) = state.ports.uplink_attach_error() {
+            snapshot.uplink.state = format!("{}, but {attach_error}", snapshot.uplink.state);
         } else if let Some(others) = state.ports.programs_before_uplink() {
             snapshot.uplink.state = format!("{}, behind {others}", snapshot.uplink.state);
         }
@@ -195,7 +196,7 @@ impl KernelDatapath {
         }
         let (megaflows, masks) = state.megaflows.len();
         let (served, lookups) = state.megaflows.lookups()?;
-        // Of those that a mask has found, some were handed over.
+        // Some of the packets that a mask found were punted, and are not in `served`.
         let search_hits = lookups.hits.min(served);
         snapshot.megaflows += MegaflowStats {
             megaflows: megaflows as u64,
@@ -208,12 +209,12 @@ impl KernelDatapath {
         Ok(())
     }
 
-    /// Where in the programs' table a cursor is; `None` when it is at a worker of the user datapath.
+    /// The entry that a cursor refers to; `None` if it is at a worker of the user datapath.
     fn in_tables(&self, from: DumpCursor) -> Option<FlowNo> {
         (from.worker >= self.workers).then_some(FlowNo(from.at.0))
     }
 
-    /// What follows a portion of the user datapath.
+    /// After the last worker of the user datapath, a dump continues in the programs' maps.
     fn behind<T>(&self, (portion, next): Portion<T>) -> Portion<T> {
         let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
         (portion, Some(next.unwrap_or(tables)))
@@ -228,8 +229,11 @@ impl KernelDatapath {
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
     ) {
         if let Err(error) = self.bpf.put(megaflows) {
-            // Their packets are handed over, and served all the same.
-            tracing::error!("cannot put megaflows into the programs' tables: {error}");
+            // The user datapath handles their packets.
+            tracing::error!(
+                "cannot add megaflows to the BPF maps: {error}; \
+                 the user datapath takes their packets"
+            );
         }
     }
 }
@@ -240,12 +244,12 @@ fn add_drops(sums: &mut Drops, counters: &DropCounters) {
     }
 }
 
-/// What the tables do not do as they should.
+/// A failed update of the maps.
 fn failed(error: MapError) -> DatapathError {
     DatapathError::FastPath(error.to_string())
 }
 
-/// The thread that looks after the programs, until nobody has them any more.
+/// Starts the maintenance thread, which ends when the datapath is dropped.
 fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
     let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
@@ -253,12 +257,12 @@ fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupErro
             std::thread::sleep(TICK);
             let Some(bpf) = Weak::upgrade(&bpf) else { return };
             if let Err(error) = bpf.maintain(tick % SORT_TICKS == 0) {
-                tracing::error!("cannot look after the programs' tables: {error}");
+                tracing::error!("BPF map maintenance failed: {error}");
             }
             if let Some(set) = set.as_ref().and_then(Weak::upgrade) {
                 let (megaflows, _) = bpf.lock().megaflows.len();
                 if let Err(error) = set.note(megaflows as u64) {
-                    tracing::error!("cannot write down how many megaflows there are: {error}");
+                    tracing::error!("cannot update the pinned number of megaflows: {error}");
                 }
             }
         }
@@ -361,7 +365,7 @@ impl Datapath for KernelDatapath {
             .filter_map(|answer| Some((answer.megaflow.as_deref()?, Some(&answer.upcall.key))));
         self.put_in_tables(made);
         if self.workers > 1 {
-            // What is set aside goes to any worker, not only to the one that has asked.
+            // Punted packets of a megaflow reach any worker, not only the one that sent the upcall.
             let made = answers.iter().filter_map(|answer| answer.megaflow.as_deref().cloned());
             self.user.put(made.collect())?;
         }

@@ -1,4 +1,4 @@
-//! [`purge`]: removes all that a kernel datapath has left whose process was killed.
+//! [`purge`]: removes everything that a killed kernel datapath left behind.
 
 use crate::attachment::remove_filters;
 use crate::pin::{Namespace, PinError, Pins};
@@ -7,22 +7,24 @@ use datapath_user::fast_path::remove_orphaned_devices;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// What was removed.
+/// What [`purge`] removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Purged {
-    /// Programs that were detached from devices.
+    /// Programs detached from devices.
     pub programs: usize,
-    /// Megaflows that could be read.
+    /// Megaflows.
     pub megaflows: u64,
-    /// Pairs that were made for guests.
+    /// Veth pairs made for guests.
     pub devices: usize,
 }
 
-/// Removes what a killed process has left in this thread's network namespace: programs, filters, queueing disciplines, megaflows, pairs
-/// that it made for guests; and leaves the devices of other ports as an orderly end does. `bpf_fs` is where it was pinned.
+/// Removes what a killed process left in this thread's network namespace: programs, filters,
+/// qdiscs, megaflows, and the veth pairs made for guests. It also undoes changes to the devices of
+/// other ports. `bpf_fs` is the BPF file system that it was pinned in.
 ///
 /// # Errors
-/// [`PinError::Taken`] when the process runs; nothing was removed then. Otherwise the kernel refuses something.
+/// [`PinError::Taken`] if that process still runs; then nothing is removed. Otherwise the kernel's
+/// error.
 pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
     let _namespace = Namespace::claim()?;
     let pins = Pins::find(bpf_fs)?;

@@ -1,4 +1,5 @@
-//! [`BpfState`]: everything that the programs have, written by one thread at a time, and told by the user datapath what changes.
+//! [`BpfState`]: all maps of the programs. It has one writer at a time, and the user datapath
+//! reports changes of devices and next hops to it.
 
 use crate::abi::weft_config;
 use crate::endpoint_maps::EndpointMaps;
@@ -21,15 +22,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// A port's misses in one second, unless it has been quiet, and at once: more than userspace can answer.
+/// Rate and burst of one port's misses: more than userspace can translate.
 const MISSES_PER_SECOND: u64 = 50_000;
 const MISS_BURST: u64 = 20_000;
 const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
-/// For how long ways to end points are believed that another process has known. Where the kernel knows none by then, the user datapath
-/// has it look for one.
+/// How long next hops that a previous daemon knew are used. The user datapath resolves those that
+/// the kernel has not confirmed by then.
 const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The maps of the programs, behind a lock.
 #[derive(Debug)]
 pub(crate) struct BpfState(Mutex<Inner>);
 
@@ -41,19 +42,19 @@ pub(crate) struct Inner {
     config: ProgramConfig,
     config_put: OwnedFd,
     punt_device: MapHandle,
-    /// Who watches drops, as long as they live.
+    /// Captures of drops; each ends when its owner drops the token.
     drops: Vec<Weak<()>>,
-    /// Who watches ports.
+    /// Captures of frames, by port.
     frames: HashMap<PortNo, Vec<Weak<()>>>,
-    /// The programs do not have all of `config`.
+    /// The last write of `config` failed, so the programs have an older one.
     is_config_unwritten: bool,
-    /// It has been asked to stop: nothing is attached any more.
+    /// The datapath is stopping: no program is attached any more.
     is_closed: bool,
-    /// When the ways to end points are forgotten that another process has known.
+    /// When next hops of a previous daemon are discarded.
     inherited_until: Option<Instant>,
 }
 
-/// `struct weft_config`.
+/// The settings in `struct weft_config` that change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ProgramConfig {
     uplink_ifindex: u32,
@@ -69,12 +70,13 @@ struct ProgramConfig {
 }
 
 impl BpfState {
-    /// For freshly loaded programs, which do nothing yet; with `waits` until they [take over](BpfState::replace_previous_programs).
+    /// For programs that have just been loaded. With `wait_for_adoption`, they are attached only
+    /// when [`BpfState::replace_previous_programs`] is called.
     pub(crate) fn new(
         loaded: &LoadedObject,
         config: &Config,
         pins: Option<Arc<Pins>>,
-        waits: bool,
+        wait_for_adoption: bool,
     ) -> Result<Self, MapError> {
         let program_config = ProgramConfig {
             uplink_port: config.uplink_port.0,
@@ -85,7 +87,7 @@ impl BpfState {
         let inner = Inner {
             megaflows: Megaflows::new(loaded, config.uplink_port)?,
             endpoint_maps: EndpointMaps::new(loaded)?,
-            ports: Ports::new(loaded, pins, waits)?,
+            ports: Ports::new(loaded, pins, wait_for_adoption)?,
             config: program_config,
             config_put: loaded.own_program("config_put")?,
             punt_device: loaded.map("weft_punt_device")?,
@@ -101,12 +103,13 @@ impl BpfState {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whatever panics here has at worst left a megaflow out.
+        // A panic while the lock was held has at worst left a megaflow out.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts what fits, each with the key of a packet that it is for, if one is known. What cannot be put is not there afterwards, and
-    /// its packets are handed over; the others are put all the same. The first error.
+    /// Adds megaflows, each with the key of one of its packets if known. A megaflow that does not
+    /// fit is left out, and its packets are punted; the others are added all the same. Returns the
+    /// first error.
     pub(crate) fn put<'m>(
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
@@ -136,7 +139,7 @@ impl BpfState {
         result
     }
 
-    /// Waits until what was deleted makes room; false when that is nothing.
+    /// Waits until deleted entries are free again. Returns false if there are none.
     fn make_room(&self) -> Result<bool, MapError> {
         let deleted = self.lock().megaflows.reclaim()?;
         if deleted.is_empty() {
@@ -145,8 +148,8 @@ impl BpfState {
         self.finish(deleted, 0).map(|_| true)
     }
 
-    /// Takes megaflows out; when this returns, no program executes them any more. What they have counted, and the first error: what could
-    /// not be taken out is there still.
+    /// Deletes megaflows. When this returns, no program uses them any more. Returns their counters
+    /// and the first error; a megaflow that could not be deleted stays.
     pub(crate) fn delete(
         &self,
         ids: &[MegaflowId],
@@ -162,7 +165,8 @@ impl BpfState {
         }
     }
 
-    /// Gives back what was deleted, after a grace period for which nobody else has to wait.
+    /// Waits for a grace period without the lock, then frees deleted entries and returns their
+    /// counters.
     fn finish(&self, deleted: Deleted, now_ms: u64) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
         let grace = self.lock().megaflows.grace();
         let waited = grace.wait();
@@ -176,7 +180,8 @@ impl BpfState {
         }
     }
 
-    /// Forgets what another underlay does not have; when this returns, no program uses it any more.
+    /// Removes end points and links that a new underlay does not have. When this returns, no
+    /// program uses them any more.
     pub(crate) fn remove_stale_endpoints(&self, underlay: &Underlay) -> Result<(), MapError> {
         let (classes, grace) = {
             let mut state = self.lock();
@@ -188,16 +193,17 @@ impl BpfState {
         Ok(())
     }
 
-    /// Adds what an underlay has that programs do not know yet.
+    /// Adds the end points and links of a new underlay.
     pub(crate) fn add_endpoints(&self, underlay: &Underlay) -> Result<(), MapError> {
         let mut state = self.lock();
         state.endpoint_maps.add_all(underlay)?;
         state.configure(|config| config.has_links = !underlay.links.is_empty())
     }
 
-    /// What is to be done now and then; `thoroughly` less often.
+    /// Periodic maintenance; with `thoroughly` also what is expensive: sorting masks, freeing
+    /// entries.
     pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), MapError> {
-        // One that fails keeps the others from nothing.
+        // A step that fails does not prevent the others.
         let mut result;
         let deleted = {
             let mut state = self.lock();
@@ -224,7 +230,7 @@ impl BpfState {
         result
     }
 
-    /// Has programs stand everywhere, in the place of those of another process.
+    /// Attaches all programs, and replaces those of a previous daemon.
     pub(crate) fn replace_previous_programs(&self) -> io::Result<()> {
         let mut state = self.lock();
         if state.is_closed { Ok(()) } else { state.ports.replace_previous_programs() }
@@ -267,37 +273,34 @@ impl Inner {
         if self.config == had && !self.is_config_unwritten {
             return Ok(());
         }
-        // Some of it is told once only: what was not written goes with the next that is.
+        // Some settings are reported only once, so a failed write is repeated with the next one.
         let written = self.write_config();
         self.is_config_unwritten = written.is_err();
         written
     }
 
-    /// Believes in ways to end points that another process has known, by the addresses of these as they are on the wire, as far as they leave
-    /// by the same uplink, until the kernel tells.
+    /// Uses the next hops that a previous daemon knew, by remote address in network order, until
+    /// the kernel confirms or replaces them. Only hops by the same uplink are used.
     pub(crate) fn inherit_hops(&mut self, hops: &HashMap<[u32; 4], NextHop>) {
         let Some(source) = self.ports.uplink().map(|link| link.mac) else { return };
         let of_uplink = |remote: &[u32; 4]| hops.get(remote).filter(|hop| hop.source == source);
-        say(
-            "the way to end points",
-            self.endpoint_maps.inherit(|remote| of_uplink(remote).copied()),
-        );
+        log_error("next hops", self.endpoint_maps.inherit(|remote| of_uplink(remote).copied()));
         self.inherited_until = Some(Instant::now() + INHERITED_LIMIT);
     }
 
-    /// The devices that are ports; and the uplink, if it has to receive all frames.
+    /// The devices of ports, and the uplink if it has to stay promiscuous for tagged frames.
     pub(crate) fn kept_devices(&self) -> HashSet<Ifindex> {
         let uplink = self.ports.uplink().filter(|_| self.config.has_links);
         self.ports.by_device().into_keys().chain(uplink.map(|link| link.index)).collect()
     }
 
-    /// What is dropped is handed over as long as somebody has what the weak reference refers to.
+    /// Has dropped packets punted as long as `watcher` is alive.
     pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), MapError> {
         self.drops.push(watcher);
         self.tidy_watchers()
     }
 
-    /// The same for the frames of a port.
+    /// Has a port's frames punted as long as `watcher` is alive.
     pub(crate) fn watch_frames(&mut self, port: PortNo, watcher: Weak<()>) -> Result<(), MapError> {
         self.frames.entry(port).or_default().push(watcher);
         self.tidy_watchers()
@@ -307,13 +310,13 @@ impl Inner {
         let is_there = |watcher: &Weak<()>| watcher.strong_count() > 0;
         self.drops.retain(is_there);
         let watch_drops = !self.drops.is_empty();
-        let mut told = self.configure(|config| config.watch_drops = watch_drops);
+        let mut result = self.configure(|config| config.watch_drops = watch_drops);
         let ports: Vec<PortNo> = self.frames.keys().copied().collect();
         let is_watched = self.frames.values().flatten().any(is_there);
         let switch = |state: &mut Self| state.configure(|config| config.watch_frames = is_watched);
-        // What can be told is, whatever else fails: the switch is on while a port is watched.
+        // `watch_frames` has to be set before the first port is watched and cleared after the last.
         if is_watched {
-            told = told.and(switch(self));
+            result = result.and(switch(self));
         }
         for port in ports {
             let watchers = self.frames.entry(port).or_default();
@@ -323,29 +326,32 @@ impl Inner {
             if !is_watched && of_port.is_ok() {
                 self.frames.remove(&port);
             }
-            told = told.and(of_port);
+            result = result.and(of_port);
         }
-        if is_watched { told } else { told.and(switch(self)) }
+        if is_watched { result } else { result.and(switch(self)) }
     }
 }
 
-/// What goes wrong here leaves packets to the user datapath, and is said.
-fn say(what: &str, result: Result<(), MapError>) {
+/// Logs an error. Its consequence is that the user datapath handles more packets.
+fn log_error(what: &str, result: Result<(), MapError>) {
     if let Err(error) = result {
-        tracing::error!("the programs cannot be told {what}: {error}");
+        tracing::error!(
+            "cannot update {what} of the BPF programs: {error}; \
+             the user datapath takes the packets that need it"
+        );
     }
 }
 
 impl FastPath for BpfState {
     fn punt_device(&self, device: Option<Ifindex>) {
         let (state, first) = (self.lock(), 0_u32.to_ne_bytes());
-        let told = match device {
+        let result = match device {
             Some(device) => {
                 state.punt_device.update(&first, &device.0.to_ne_bytes(), MapFlags::ANY)
             }
             None => state.punt_device.delete(&first),
         };
-        say("where packets are handed over", told.map_err(MapError::from));
+        log_error("the punt device", result.map_err(MapError::from));
     }
 
     fn uplink(&self, link: Option<&Link>) {
@@ -354,11 +360,11 @@ impl FastPath for BpfState {
             return;
         }
         let usable = link.filter(|link| link.is_usable());
-        let told = state.configure(|config| {
+        let result = state.configure(|config| {
             config.uplink_ifindex = usable.map_or(0, |link| link.index.0);
             config.uplink_max_len = usable.map_or(0, |link| link.mtu + ETHERNET_LEN);
         });
-        say("of the uplink", told);
+        log_error("the uplink", result);
         state.ports.set_uplink(link);
     }
 
@@ -370,34 +376,35 @@ impl FastPath for BpfState {
         });
         let is_led = led.is_ok();
         if !is_led && ports.is_some() {
-            // Nobody opens a socket there any more.
+            // Without this setting nobody opens a socket at the other port.
             (state.config.vxlan_port, state.config.socket_port) = (0, 0);
         }
-        say("where the sockets of VXLAN are", led);
+        log_error("the port redirect of VXLAN", led);
         is_led
     }
 
     fn port(&self, port: PortNo, link: Option<&Link>) {
         let mut state = self.lock();
         if !state.is_closed {
-            say("of a port", state.ports.observe(port, link));
+            log_error("a port", state.ports.observe(port, link));
         }
     }
 
     fn resolved(&self, news: &[Resolved]) {
         let mut state = self.lock();
-        let told = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
-        say("the way to end points", told);
+        let result = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
+        log_error("next hops", result);
     }
 
     fn path_mtus(&self, news: &[PathMtu]) {
         let mut state = self.lock();
-        let told = news.iter().try_for_each(|&(id, mtu)| state.endpoint_maps.set_path_mtu(id, mtu));
-        say("what paths carry", told);
+        let result =
+            news.iter().try_for_each(|&(id, mtu)| state.endpoint_maps.set_path_mtu(id, mtu));
+        log_error("path MTUs", result);
     }
 }
 
-/// Programs are detached by whoever had them attached.
+/// Detaches the programs.
 impl Drop for BpfState {
     fn drop(&mut self) {
         self.close();

@@ -1,8 +1,8 @@
-//! Bytes of the structures that are shared with the programs, made of their fields.
+//! Converts the generated C structures to bytes and back, without `unsafe`.
 
-/// A number, or several, in the byte order of this machine.
+/// A number or array of numbers in native byte order.
 pub(crate) trait Field {
-    /// Writes it to the beginning of `place`, which is as long.
+    /// Writes it to `place`, which has its length.
     fn put(&self, place: &mut [u8]);
 }
 
@@ -26,7 +26,8 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 }
 
-/// The bytes of a `$type` with these fields, and 0 in all others. It does not compile when a field has another type there.
+/// The bytes of a `$type` with these fields; all others are 0. A value of another type than the
+/// field does not compile.
 macro_rules! struct_bytes {
     ($type:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         #[allow(unused_mut, reason = "there may be no field")]

@@ -1,7 +1,9 @@
-//! The programs and userspace read frames alike: a key that `bpf/parse.h` makes is that of [`flow::extract`], what it calls
-//! malformed is refused there, and little is left undecided.
+//! Programs and userspace parse frames alike. A key from `bpf/parse.h` equals that of
+//! [`flow::extract`], frames that the program calls malformed are rejected there, too, and few
+//! frames are left undecided.
 //!
-//! The long run is `cargo xtask bpf-agreement`. `WEFT_CASES` and `WEFT_SEED` say how many frames and which.
+//! `cargo xtask bpf-agreement` is the long run. `WEFT_CASES` and `WEFT_SEED` set the number of
+//! frames and the random seed.
 
 use crate::common::agree::{Extractor, Outcome};
 use crate::common::frames::{Case, case};
@@ -14,8 +16,8 @@ use testkit::host::TestHost;
 use testkit::random::{Random, environment};
 use wire::{Located, Protocol};
 
-/// Which frames a program may leave to userspace: those with more options of neighbour discovery than it reads. Everything else it
-/// decides.
+/// Whether a program may leave a frame to userspace: only neighbour discovery, which may have more
+/// options than the program parses.
 fn may_be_left(case: &Case) -> bool {
     let located = wire::transport_offset(&case.frame).ok();
     let is_icmp6 = |at: &Located| at.is_ip() && at.protocol == Protocol::ICMPV6;
@@ -49,10 +51,10 @@ fn kernel_and_userspace_agree_on_frames() {
     assert!(tally.share(Outcome::Parsed) > 0.5 && tally.share(Outcome::Malformed) > 0.1, "{tally}");
 }
 
-/// The kernel leaves a frame of a TAP in loaded when it is longer than a page, and as much of it linear as its virtio-net header
-/// says that there are headers.
+/// The kernel puts a TAP frame that is longer than a page into fragments. Its linear part is as
+/// long as the virtio-net header says that the headers are.
 #[test]
-fn frames_in_pieces_are_read_as_whole_ones() {
+fn frames_with_nonlinear_headers_are_parsed_like_linear_ones() {
     testkit::require_root!();
     let host = TestHost::new("bpf");
     let mut object = std::mem::MaybeUninit::uninit();
@@ -73,7 +75,7 @@ fn frames_in_pieces_are_read_as_whole_ones() {
     for number in 0..4000 {
         let mut case = case(&mut random);
         case.tunnel = None;
-        // Padding, so that it is longer than a page.
+        // Padding makes the frame longer than a page.
         case.frame.resize(case.frame.len().max(4200), 0);
         let linear = 14 + random.below(120);
         let outcome = extractor.compare_sent(&case, |frame| {

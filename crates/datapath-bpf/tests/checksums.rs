@@ -1,5 +1,5 @@
-//! Outer UDP checksums of packets that owe none, between veth pairs: longer ones than a test run takes, and those whose bytes stand in
-//! pages.
+//! Outer UDP checksums of packets whose inner checksums are complete, sent between veth pairs:
+//! frames that are too long for BPF_PROG_TEST_RUN, and frames with data in pages.
 
 use crate::common::frames::{tcp4, tcp6, udp4};
 use crate::common::lab::{Lab, PATIENCE, Wire};
@@ -14,10 +14,10 @@ use packet::PacketBuf;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// A program does it itself as long as a frame is not longer than this.
+/// The longest frame that a program encapsulates, as in `bpf/checksum.h`.
 const LONGEST_PLAIN: usize = 15_000;
 const UDP_HEADERS: usize = 14 + 20 + 8;
-/// For `send`: there is more to come. nix has no name for it.
+/// More data follows for this datagram (`send(2)`). nix does not define it.
 const MSG_MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
 const KEY: TunnelKey = TunnelKey { datapath: DatapathKey(5), ports: None };
 
@@ -39,7 +39,7 @@ fn expected(lab: &mut Lab, tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
     leaves.frames.first().expect("it leaves").1.to_vec()
 }
 
-/// Has datagrams of [`udp4`] go by a tunnel.
+/// Adds a megaflow that sends the datagrams of [`udp4`] by a tunnel.
 fn put(lab: &mut Lab, tunnel: &Tunnel) -> datapath_bpf::FlowNo {
     let key = extract(&PacketBuf::from_bytes(&udp4(&[])), Switch::VIF, None);
     let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
@@ -68,9 +68,9 @@ fn outer_checksums_are_right_when_frames_are_as_long_as_programs_take() {
     }
 }
 
-/// Their sum is 0 or says as little, which is not to be taken for "there is no sum".
+/// The sum of these frames is 0 or 0xffff, which must not be taken for "no checksum".
 #[test]
-fn outer_checksums_are_there_when_all_bytes_are_alike() {
+fn outer_checksum_is_present_when_the_inner_sum_is_zero() {
     testkit::require_root!();
     let mut lab = Lab::new();
     for tunnel in add_tunnels(&mut lab) {
@@ -91,7 +91,7 @@ fn outer_checksums_are_there_when_all_bytes_are_alike() {
     }
 }
 
-/// How much of the outer header is summed depends on both.
+/// The length of the outer header that is summed depends on both.
 #[test]
 fn outer_checksums_are_right_with_every_option_and_number_of_tags() {
     testkit::require_root!();
@@ -108,7 +108,8 @@ fn outer_checksums_are_right_with_every_option_and_number_of_tags() {
         let has_option = tunnel.spec.tunnel == TunnelType::Geneve;
         for ports in [None, Some(ports)].into_iter().take(1 + usize::from(has_option)) {
             for tags in 0..=2 {
-                for body in [tcp4(), tcp6(), udp4(&[7; 33]), made_as_if_owed(tcp4())] {
+                for body in [tcp4(), tcp6(), udp4(&[7; 33]), with_pending_looking_checksum(tcp4())]
+                {
                     let mut frame = body;
                     for tag in [[0x81, 0, 0, 5], [0x88, 0xa8, 0, 9]].iter().take(tags) {
                         frame.splice(12..12, *tag);
@@ -132,15 +133,15 @@ fn outer_checksums_are_right_with_every_option_and_number_of_tags() {
     }
 }
 
-/// A frame of another EtherType owes no checksum, whatever its bytes look like.
+/// Such a frame has no pending checksum, whatever its bytes look like.
 #[test]
 fn outer_checksums_are_right_when_a_frame_only_looks_like_ip() {
     testkit::require_root!();
     let mut lab = Lab::new();
     for tunnel in add_tunnels(&mut lab) {
         for mut frame in [tcp4(), udp4(&[7; 64])] {
-            // What is owed by this look, and is not what its bytes come to.
-            frame = made_as_if_owed(frame);
+            // As if a checksum were pending, but with a payload that does not match it.
+            frame = with_pending_looking_checksum(frame);
             let last = frame.len() - 1;
             frame[last] ^= 0xff;
             frame[12..14].copy_from_slice(&0x88b6_u16.to_be_bytes());
@@ -157,15 +158,15 @@ fn outer_checksums_are_right_when_a_frame_only_looks_like_ip() {
     }
 }
 
-/// The sum of words, folded to one.
+/// The ones' complement sum of 16-bit words, folded once.
 fn fold(words: &[u8]) -> u16 {
     let sum = words.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let folded = |sum: u32| (sum & 0xffff) + (sum >> 16);
     folded(folded(sum)) as u16
 }
 
-/// Behind the datagram its IP packet has two bytes more, which no checksum covers, but the length in the pseudo header would if it were that of the
-/// packet.
+/// An IP packet with two bytes behind its UDP datagram. No checksum covers them, but a pseudo
+/// header with the length of the IP packet instead of the datagram would.
 fn with_surplus() -> Vec<u8> {
     let mut frame = udp4(&[7; 64]);
     frame.extend([0x5a, 0xa5]);
@@ -183,9 +184,9 @@ fn with_surplus() -> Vec<u8> {
     frame
 }
 
-/// `frame`, of which the last two bytes are chosen so that its checksum is right and has the value of one that is owed: the sum of the
-/// pseudo header.
-fn made_as_if_owed(mut frame: Vec<u8>) -> Vec<u8> {
+/// `frame` with its last two bytes chosen so that its complete checksum is correct and equals the
+/// sum of the pseudo header, as a pending checksum does.
+fn with_pending_looking_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     let (l4, addresses, proto) =
         if frame[14] == 0x45 { (34, 26..34, frame[23]) } else { (54, 22..54, frame[20]) };
     let mut pseudo = frame[addresses].to_vec();
@@ -202,17 +203,17 @@ fn made_as_if_owed(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn outer_checksums_are_right_when_one_that_was_made_looks_as_if_it_were_owed() {
+fn outer_checksums_are_right_when_a_complete_checksum_looks_pending() {
     testkit::require_root!();
     let mut lab = Lab::new();
     for tunnel in add_tunnels(&mut lab) {
-        let made = [tcp4(), tcp6(), udp4(&[7; 64])].map(made_as_if_owed);
+        let made = [tcp4(), tcp6(), udp4(&[7; 64])].map(with_pending_looking_checksum);
         for frame in made.into_iter().chain([with_surplus()]) {
             let encap = [Action::Encap { endpoint: tunnel.id, key: KEY }];
             let packet = PacketBuf::from_bytes(&frame);
             let key = extract(&packet, Switch::VIF, None).expect("it is whole");
             let flow = lab.switch.put(&key, &encap, 0);
-            // Padded, the frame is more than its packet.
+            // Padding makes the frame longer than its IP packet.
             for padding in [0, 2] {
                 let frame = [&frame[..], &[0x5a; 2][..padding]].concat();
                 lab.send(Wire::Vif, &PacketBuf::from_bytes(&frame));
@@ -225,9 +226,9 @@ fn outer_checksums_are_right_when_one_that_was_made_looks_as_if_it_were_owed() {
     }
 }
 
-/// What is written in more than one piece the guest's kernel leaves in pages, and sums itself.
+/// The guest's kernel keeps the data of several writes in pages, and computes the checksum itself.
 #[test]
-fn outer_checksums_are_right_when_bytes_stand_in_pages() {
+fn outer_checksums_are_right_when_data_is_in_pages() {
     testkit::require_root!();
     let mut lab = Lab::new();
     let vif = |arguments: &str| {

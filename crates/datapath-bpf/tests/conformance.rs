@@ -1,4 +1,4 @@
-//! The `kernel` provider passes the conformance suite of datapaths.
+//! The kernel datapath passes the conformance suite of datapaths.
 
 use datapath::Datapath;
 use datapath::config::{Config, Workers};

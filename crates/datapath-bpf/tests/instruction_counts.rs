@@ -1,5 +1,5 @@
-//! What reading a frame and looking it up costs: instructions, counted in a virtual machine with Debian's kernel, which is also
-//! the proof that the programs load there.
+//! The cost of the programs in instructions, counted in a virtual machine with Debian's kernel.
+//! That also shows that the programs load there.
 
 use crate::common::frames::{tcp4, tcp6};
 use crate::common::lookup::Lookup;
@@ -15,12 +15,12 @@ use std::path::Path;
 use testkit::host::TestHost;
 use testkit::vm::Vm;
 
-/// The most that issue 5 allows for parse, key and a hit in the exact-match cache.
+/// The limit for parsing, extracting the key, and a hit in the exact-match cache.
 const HIT_INSTRUCTIONS: u32 = 500;
-/// Enough that the timer's interrupts do not show.
+/// Enough runs that timer interrupts do not matter.
 const REPEAT: u32 = 100_000;
 
-/// Masks that the frames of a test do not match by, in front of the one that they do.
+/// Adds megaflows with other masks, and last one that matches the frame.
 fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
     let key = flow::extract(&PacketBuf::from_bytes(frame), Lookup::PORT, None).expect("is whole");
     for number in 0..masks {
@@ -37,7 +37,7 @@ fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
     }
 }
 
-/// Not a test of its own: `instructions_of_a_hit_stay_within_their_limit` runs it in the machine.
+/// Not a test: `instructions_of_a_hit_stay_within_their_limit` runs it in the virtual machine.
 #[test]
 #[ignore = "prints times, for the machine that counts instructions"]
 fn print_times() {
@@ -54,7 +54,7 @@ fn print_times() {
     }
 }
 
-/// Not a test of its own either.
+/// Not a test: `instructions_of_the_programs_stay_within_their_limits` runs it.
 #[test]
 #[ignore = "prints times, for the machine that counts instructions"]
 fn print_program_times() {
@@ -89,11 +89,12 @@ fn print_program_times() {
     }
 }
 
-/// Not a test of its own either.
+/// Not a test: `instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaflows`
+/// runs it.
 #[test]
 #[ignore = "prints times, for the machine that counts instructions"]
 fn print_times_at_scale() {
-    // One may have others before it in its chain.
+    // Several end points, because one may be far back in its hash chain.
     const TRIED: u32 = 64;
     let frame = [&Switch::GUEST, &tcp4()[6..]].concat();
     for endpoints in [TRIED, 100_000, 1_000_000_u32] {
@@ -133,7 +134,7 @@ fn print_times_at_scale() {
             let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
             kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
         }
-        // Those that were put first and last, and between them.
+        // Megaflows from the first to the last that were added.
         let mut sums = [0; 2];
         for part in 0..u64::from(TRIED) {
             let mut frame = tcp4();
@@ -164,7 +165,7 @@ fn instructions_of_a_hit_stay_within_their_limit() {
     let mut vm = Vm::counting(&host, Path::new(&program));
     let printed =
         vm.run("/bin/program --ignored --exact instruction_counts::print_times --nocapture");
-    // The first shares its line with what the test harness says.
+    // The first line also has output of the test harness.
     let times = printed.lines().filter_map(|line| line.split_once("TIME "));
     let times: Vec<_> = times.map(|(_, time)| time).collect();
     println!("Linux {}\n{}", vm.run("uname -r").trim(), times.join("\n"));
@@ -196,16 +197,17 @@ fn instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaf
         println!("{name}: {time}");
         let (what, _) = name.split_once('=').expect(&printed);
         let (_, few) = times.iter().find(|(name, _)| name.starts_with(what)).expect(&printed);
-        // What issue 5 allows of a message. A search meets the others of its chain, which is some of the search and little of a message.
+        // A search may walk a longer chain. That matters for the search alone, and little for a
+        // whole packet.
         let percent = if what.starts_with("search") { 120 } else { 103 };
         assert!(u64::from(time) * 100 <= u64::from(*few) * percent, "{name}: {time}, not {few}");
     }
 }
 
-/// The most that a program may take for a small TCP segment over IPv4, with what the helpers take that it calls.
+/// Limits for a small TCP segment over IPv4, including the helpers that the program calls.
 const OUTPUT_INSTRUCTIONS: u32 = 720;
 const TUNNEL_INSTRUCTIONS: u32 = 1800;
-/// Packets of a test run have not enough headroom for the longest headers: they are moved.
+/// Packets of a test run lack headroom for the longest headers, so the kernel copies them.
 const MOVED_INSTRUCTIONS: u32 = 4600;
 
 #[test]

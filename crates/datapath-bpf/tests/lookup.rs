@@ -1,5 +1,5 @@
-//! Megaflows in the kernel's tables: found by frames as userspace would find them, in the cache and by masks, and not once they are
-//! deleted.
+//! Lookups in the programs' maps: frames find the megaflows that userspace would find, by the cache
+//! and by masks, and deleted megaflows are not found.
 
 use crate::common::abi::{WEFT_TUN_FLAG_KEY_SHIFT, WEFT_TUNNEL, WEFT_TUNNEL6};
 use crate::common::frames::tcp4;
@@ -24,7 +24,7 @@ fn mask_of(fields: &[Field]) -> FlowMask {
     mask
 }
 
-/// A frame that a program may be run on, and its key.
+/// A frame that a program can be run on, and its key.
 fn frame(random: &mut Random) -> (Vec<u8>, FlowKey) {
     loop {
         let packet = frames::frame(random, KINDS);
@@ -38,8 +38,8 @@ fn frame(random: &mut Random) -> (Vec<u8>, FlowKey) {
     }
 }
 
-/// Looks random frames up, each beside one that differs from it in a bit; installs megaflows for some that miss, and deletes some.
-/// Compares with a list. Returns how many were found.
+/// Looks up random frames, and for each a copy with one bit changed. Adds megaflows for some
+/// misses, deletes some, and compares with a plain list. Returns the number of hits.
 fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) -> usize {
     let masks: Vec<_> = (0..40)
         .map(|_| mask_of(&(0..3).map(|_| random.pick(Field::ALL)).collect::<Vec<_>>()))
@@ -59,7 +59,7 @@ fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) 
                 None => serving.next().is_none(),
             };
             assert!(right, "{flow:?} for {key:?}");
-            // What was found by masks is found in the cache.
+            // A second lookup is answered by the cache.
             assert_eq!(kernel.find(bytes), flow);
             found += usize::from(flow.is_some());
             if flow.is_none() && random.once_in(2) {
@@ -80,7 +80,7 @@ fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) 
     found
 }
 
-/// A frame that differs in one bit, if it has a key.
+/// A copy of the frame with one bit changed, and its key if it has one.
 fn nearly(random: &mut Random, mut frame: Vec<u8>) -> Option<(Vec<u8>, FlowKey)> {
     let at = random.below(frame.len().min(80));
     frame[at] ^= 1 << random.below(8);
@@ -89,7 +89,7 @@ fn nearly(random: &mut Random, mut frame: Vec<u8>) -> Option<(Vec<u8>, FlowKey)>
 }
 
 #[test]
-fn frames_find_the_megaflow_that_serves_them() {
+fn frames_find_the_megaflow_that_matches_them() {
     testkit::require_root!();
     let mut random = Random::new(environment("WEFT_SEED", 1));
     let frames = environment("WEFT_CASES", 20_000) as usize / 10;
@@ -97,9 +97,9 @@ fn frames_find_the_megaflow_that_serves_them() {
     assert!(found > frames / 2, "{found}");
 }
 
-/// What keeps megaflows of one hash apart is seen only where there are some: all are in one chain, and one place in the cache.
+/// Collisions are rare, so here all megaflows share one chain, and all keys one cache entry.
 #[test]
-fn frames_find_the_megaflow_that_serves_them_when_hashes_collide() {
+fn frames_find_the_megaflow_that_matches_them_when_hashes_collide() {
     testkit::require_root!();
     let mut random = Random::new(environment("WEFT_SEED", 1));
     let frames = environment("WEFT_CASES", 20_000) as usize / 2;
@@ -124,13 +124,13 @@ fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
     }
 }
 
-/// The cache compares what a tunnel has said: a key that differs in that alone is another.
+/// The cache compares the tunnel's part of a key, too.
 #[test]
-fn tunnelled_keys_of_one_place_are_told_apart() {
+fn tunnelled_keys_in_one_cache_entry_are_distinguished() {
     testkit::require_root!();
     let (ip4, ip6) = (WEFT_TUNNEL.into(), (WEFT_TUNNEL | WEFT_TUNNEL6).into());
     let (v4, v6) = ([Field::TunSrc, Field::TunDst], [Field::TunIpv6Src, Field::TunIpv6Dst]);
-    // Shape, identifier, flags, metadata, addresses.
+    // Shape, tunnel key, flags, metadata, addresses.
     let by_ip4 = ([ip4, 5, 1 << WEFT_TUN_FLAG_KEY_SHIFT, 7, 1 << 32 | 2, 0, 0, 0], v4, [1, 2]);
     let by_ip6 =
         ([ip6, 5, 1 << WEFT_TUN_FLAG_KEY_SHIFT, 7, 1, 2, 3, 4], v6, [1 << 64 | 2, 3 << 64 | 4]);
@@ -147,7 +147,7 @@ fn tunnelled_keys_of_one_place_are_told_apart() {
         let flow = kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
         let words = if tunnel[0] == ip6 { 1..8 } else { 1..5 };
         for word in words {
-            // By its mask, by the cache, and after another has had its place.
+            // By the mask, by the cache, and after another key has replaced the cache entry.
             for _ in 0..2 {
                 assert_eq!(kernel.find_tunnelled(tunnel, &tcp4()), Some(flow));
             }
@@ -190,7 +190,8 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(MapError::NoSuchFlow(FlowNo(2)))));
 }
 
-/// Two megaflows change places again and again. Whoever looks one up meanwhile finds it where it is, or, while it is moved, nothing.
+/// Two megaflows swap entries again and again. A concurrent lookup finds the megaflow in its entry,
+/// or nothing while it is deleted.
 #[test]
 fn lookups_go_on_while_megaflows_come_and_go() {
     const MOVING: usize = usize::MAX;
@@ -219,7 +220,7 @@ fn lookups_go_on_while_megaflows_come_and_go() {
             looks
         });
         for round in 0..100 {
-            // What was free last is taken first, so they change places.
+            // The entry that was freed last is used first, so the two swap entries.
             let flows = [&sought, &other]
                 .map(|flow| kernel.tables.put(flow, ActionListNo::PUNT).expect("there is room"));
             at.store(flows[0].0 as usize, Ordering::SeqCst);
@@ -254,8 +255,8 @@ fn tables_refuse_more_than_they_hold() {
     assert_eq!(put(&mut kernel, SIZES.flows + 1).expect("there is room again"), flows[5]);
 }
 
-/// A chain has an end, so a hash must not put many megaflows into one: those of many connections, say, which differ in a port, or of
-/// many hosts, whose addresses differ in their lowest bits or in their highest.
+/// Chains are short, so a hash must spread megaflows well even if they differ only in a port, or in
+/// the lowest or highest bits of an address.
 #[test]
 fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
     testkit::require_root!();
@@ -278,7 +279,7 @@ fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
     }
 }
 
-/// The key with what makes its frame have `field`.
+/// Sets the fields that make a frame have `field`.
 fn shaped(mut key: FlowKey, field: Field) -> FlowKey {
     let ethertype = match field {
         Field::Ip4Src | Field::Ip4Dst => 0x0800,

@@ -1,4 +1,5 @@
-//! Where a device of the kernel's has VXLAN's port, datagrams that no program serves are led to the port of the user datapath's sockets.
+//! If a kernel device owns VXLAN's port, datagrams that the program does not handle are redirected
+//! to the port of the user datapath's socket.
 
 use crate::common::frames::udp4;
 use crate::common::switch::{DROPPED, PASSED, Ran, Switch, offsets};
@@ -11,14 +12,14 @@ const VXLAN: u16 = 4789;
 const SOCKET: u16 = 40_001;
 const ETHERNET: usize = wire::ethernet::HEADER_LEN;
 
-fn leading() -> Switch {
+fn with_redirect() -> Switch {
     let switch = Switch::load();
     let ports = [VXLAN.to_ne_bytes(), SOCKET.to_ne_bytes()].concat();
     switch.configure(offsets::VXLAN_PORTS, &ports);
     switch
 }
 
-/// A packet of a tunnel for which there is no megaflow, and where UDP is in it.
+/// A tunnel packet without a megaflow, and the offset of its UDP header.
 fn packet(tunnel: &Tunnel) -> (Vec<u8>, usize) {
     let key = TunnelKey { datapath: DatapathKey(5), ports: None };
     let l4 = ETHERNET + if tunnel.local.is_ipv4() { 20 } else { 40 };
@@ -29,7 +30,7 @@ fn port(packet: &[u8], l4: usize) -> u16 {
     u16::from_be_bytes([packet[l4 + 2], packet[l4 + 3]])
 }
 
-/// What the addresses, the protocol and all of UDP come to, which is 0xffff when the checksum is right.
+/// The ones' complement sum over pseudo header and datagram: 0xffff if the checksum is correct.
 fn sum(packet: &[u8], l4: usize) -> u32 {
     let addresses = if l4 == ETHERNET + 20 { l4 - 8..l4 } else { l4 - 32..l4 };
     let udp = &packet[l4..];
@@ -44,9 +45,9 @@ fn sum(packet: &[u8], l4: usize) -> u32 {
 }
 
 #[test]
-fn datagram_to_vxlan_is_led_to_the_sockets_and_its_checksum_stays_right() {
+fn vxlan_datagram_is_redirected_with_a_correct_checksum() {
     testkit::require_root!();
-    let mut switch = leading();
+    let mut switch = with_redirect();
     for tunnel in tunnels::add_every(&mut switch) {
         let (packet, l4) = packet(&tunnel);
         if tunnel.spec.tunnel == TunnelType::Gre {
@@ -74,9 +75,9 @@ fn datagram_to_vxlan_is_led_to_the_sockets_and_its_checksum_stays_right() {
 }
 
 #[test]
-fn unknown_senders_and_first_fragments_are_led_and_later_fragments_are_not() {
+fn first_fragments_are_redirected_and_later_fragments_are_not() {
     testkit::require_root!();
-    let mut switch = leading();
+    let mut switch = with_redirect();
     let tunnels = tunnels::add_checked(&mut switch, 0);
     let (packet, l4) = packet(&tunnels[0]);
     let with = |at: usize, bytes: &[u8]| {
@@ -95,9 +96,9 @@ fn unknown_senders_and_first_fragments_are_led_and_later_fragments_are_not() {
 }
 
 #[test]
-fn what_is_sent_to_the_sockets_port_is_dropped_and_counted() {
+fn datagram_to_the_sockets_port_is_dropped_and_counted() {
     testkit::require_root!();
-    let mut switch = leading();
+    let mut switch = with_redirect();
     let tunnels = tunnels::add_checked(&mut switch, 0);
     for (count, tunnel) in (1..).zip(&tunnels[..2]) {
         let (mut packet, l4) = packet(tunnel);
@@ -108,12 +109,12 @@ fn what_is_sent_to_the_sockets_port_is_dropped_and_counted() {
 }
 
 #[test]
-fn datagrams_are_led_on_debians_kernel() {
+fn datagrams_are_redirected_on_debians_kernel() {
     testkit::require_vm!();
     let host = TestHost::new("lead");
     let program = std::env::current_exe().expect("this program has a path");
     let mut vm = Vm::counting(&host, &program);
-    let test = "datagram_to_vxlan_is_led_to_the_sockets_and_its_checksum_stays_right";
+    let test = "vxlan_datagram_is_redirected_with_a_correct_checksum";
     let printed = vm.run(&format!("/bin/program --exact port_redirect::{test} --nocapture"));
     assert!(printed.contains("1 passed"), "{printed}");
 }

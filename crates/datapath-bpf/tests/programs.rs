@@ -1,7 +1,7 @@
-//! The programs at VIFs and at the uplink: a packet in, a packet and a verdict out, and the packet is what `flow::execute` makes of the
-//! same actions.
+//! The programs, run with BPF_PROG_TEST_RUN: they produce the same packet as `flow::execute` with
+//! the same actions.
 
-use crate::common::action_lists::{is_odd, sets};
+use crate::common::action_lists::{has_odd_action, sets};
 use crate::common::frames::udp4;
 use crate::common::reference::reference;
 use crate::common::switch::{PASSED, REDIRECTED, Ran, Switch};
@@ -17,7 +17,7 @@ const KINDS: FrameKinds = FrameKinds { supers: false, malformed: false, max_payl
 /// No limit.
 const ANY_LEN: u32 = 0;
 
-/// A frame that a test run takes and the program parses. Nothing is owed to it: a test run cannot say so.
+/// A frame that a program parses, with complete checksums: a test run cannot pass pending ones.
 fn frame(random: &mut Random) -> (Vec<u8>, FlowKey) {
     loop {
         let mut packet = frames::frame(random, KINDS);
@@ -62,7 +62,7 @@ fn frames_leave_as_the_reference_executor_says() {
         let context =
             || format!("case {case} of seed {seed}: {tunnel:?} {actions:?}\n{frame:02x?}");
         if let Some((port, as_it_was)) = ran.punted() {
-            assert!(is_odd(&key, &actions) || is_tagged(&key), "{}", context());
+            assert!(has_odd_action(&key, &actions) || is_tagged(&key), "{}", context());
             assert_eq!((port, as_it_was), (Switch::VIF, &frame[..]), "{}", context());
             punted += 1;
         } else {
@@ -76,10 +76,10 @@ fn frames_leave_as_the_reference_executor_says() {
         }
         switch.tables.delete(flow).expect("it is there");
     }
-    assert!(done > 5 * punted && punted > 0, "{done} done, {punted} handed over");
+    assert!(done > 5 * punted && punted > 0, "{done} done, {punted} punted");
 }
 
-/// Nothing is owed to these: all of their bytes are summed.
+/// These have complete checksums, so the program sums all their bytes.
 #[test]
 fn outer_checksums_are_right_when_frames_have_any_length() {
     testkit::require_root!();
@@ -101,14 +101,14 @@ fn outer_checksums_are_right_when_frames_have_any_length() {
     }
 }
 
-/// A frame as it comes from the other end of a tunnel, and its key here.
+/// A packet from the other end of a tunnel, its inner frame, and its key.
 fn arrival(random: &mut Random, tunnel: &Tunnel, outer_ecn: u8) -> (Vec<u8>, Vec<u8>, FlowKey) {
     let (mut inner, _) = frame(random);
     let key = tunnel.key(random);
     let mut outer = tunnels::outer(tunnel, &inner, &key);
     set_outer_ecn(&mut outer, outer_ecn);
     let info = tunnels::info(tunnel, &outer, &key);
-    // What cannot say that congestion was met is left to userspace.
+    // A frame that is not ECN-capable is left to userspace.
     let _ = propagate_ecn(info.tos, &mut inner);
     let packet = PacketBuf::from_bytes(&inner);
     let key = extract(&packet, Switch::TUNNEL, Some(&info)).expect("it was parsed before");
@@ -155,7 +155,7 @@ fn tunnelled_frames_are_delivered_as_the_reference_says() {
         };
         if untouched {
             let no_ecn = ecn == 3 && key.get(Field::IpEcn) == 0 && is_ip(&key);
-            assert!(no_ecn || is_odd(&key, &actions), "{}", context());
+            assert!(no_ecn || has_odd_action(&key, &actions), "{}", context());
             left += 1;
         } else {
             assert_eq!(ran.verdict, REDIRECTED, "{}", context());
@@ -175,7 +175,7 @@ fn is_ip(key: &FlowKey) -> bool {
     matches!(key.get(Field::EthType), 0x0800 | 0x86dd)
 }
 
-/// Debian's kernel knows fewer flags of helpers.
+/// Debian's kernel lacks some flags of helpers.
 #[test]
 fn programs_do_the_same_on_debians_kernel() {
     testkit::require_vm!();

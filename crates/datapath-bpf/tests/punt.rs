@@ -1,4 +1,5 @@
-//! What programs do not do: they hand it over, or leave it alone, or count it, and a packet that they do not finish is as it was.
+//! What programs leave to others: they punt packets, pass them to the host's stack, or drop and
+//! count them. They do not change a packet that they do not finish.
 
 use crate::common::abi;
 use crate::common::frames::tcp4;
@@ -26,7 +27,7 @@ fn is_punted(ran: &Ran, frame: &[u8]) -> bool {
 }
 
 #[test]
-fn misses_are_handed_over_as_long_as_there_are_tokens() {
+fn misses_are_punted_while_the_token_bucket_has_tokens() {
     testkit::require_root!();
     let switch = Switch::load();
     let frame = tcp4();
@@ -40,16 +41,16 @@ fn misses_are_handed_over_as_long_as_there_are_tokens() {
     assert_eq!(punted.collect::<Vec<_>>(), [[true; 2].as_slice(), &[false; 8]].concat());
     assert_eq!(switch.drops(Switch::VIF, DropReason::UpcallQueueFull), 8);
     switch.configure(offsets::MISS_NS, &1_u64.to_ne_bytes());
-    assert!(is_punted(&switch.vif(&frame), &frame), "there are tokens again");
+    assert!(is_punted(&switch.vif(&frame), &frame), "the bucket has tokens again");
     switch.configure(offsets::MISS_NS, &(1_u64 << 62).to_ne_bytes());
     (0..3).for_each(|_| drop(switch.vif(&frame)));
     assert_eq!(switch.vif(&frame).verdict, DROPPED);
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
-    assert!(is_punted(&switch.vif(&frame), &frame), "somebody wants to see it");
+    assert!(is_punted(&switch.vif(&frame), &frame), "drops are captured");
 }
 
 #[test]
-fn what_nobody_reads_is_dropped_and_counted() {
+fn punted_packets_are_dropped_and_counted_without_a_daemon() {
     testkit::require_root!();
     let switch = Switch::load();
     switch.punt_to(None);
@@ -57,9 +58,9 @@ fn what_nobody_reads_is_dropped_and_counted() {
     assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
 }
 
-/// Whoever has asked for these packets is gone.
+/// The daemon that captured frames or needed packets in order is gone.
 #[test]
-fn what_was_watched_or_set_aside_is_served_when_nobody_reads() {
+fn watched_and_pinned_packets_are_forwarded_without_a_daemon() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -80,7 +81,7 @@ fn what_was_watched_or_set_aside_is_served_when_nobody_reads() {
         switch.set_port(port, 1, 0, 0);
     }
     assert!(is_punted(&switch.vif(&long), &long));
-    gone_and_back(&switch, "set aside");
+    gone_and_back(&switch, "pinned to the slow path");
     switch.tables.delete(flow).expect("it is there");
     switch.put(&key(&frame), &[Action::Drop(DropReason::FlowDrop)], 0);
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
@@ -91,9 +92,9 @@ fn what_was_watched_or_set_aside_is_served_when_nobody_reads() {
     assert_eq!(dropped.map(|reason| switch.drops(Switch::VIF, reason)), [1, 0]);
 }
 
-/// It has no business in the host's own stack, which would say that there is no such socket.
+/// The host's own stack would answer them with "port unreachable".
 #[test]
-fn packets_of_tunnels_are_counted_when_nobody_reads_what_programs_leave() {
+fn tunnel_packets_are_dropped_and_counted_without_a_daemon() {
     testkit::require_root!();
     let mut switch = Switch::load();
     for (number, tunnel) in tunnels::add_all(&mut switch).iter().enumerate() {
@@ -109,7 +110,7 @@ fn packets_of_tunnels_are_counted_when_nobody_reads_what_programs_leave() {
 }
 
 #[test]
-fn nothing_is_handed_over_to_the_device_that_gets_the_number_of_the_one_that_is_gone() {
+fn nothing_is_punted_to_a_device_that_reuses_the_ifindex_of_the_tap() {
     testkit::require_root!();
     let (switch, host) = (Switch::load(), TestHost::new("gone"));
     let (netlink, spec) = (host.netlink(), LinkSpec::new("up"));
@@ -128,7 +129,7 @@ fn nothing_is_handed_over_to_the_device_that_gets_the_number_of_the_one_that_is_
 }
 
 #[test]
-fn list_for_userspace_is_handed_over_without_tokens() {
+fn punt_list_needs_no_tokens() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -144,7 +145,7 @@ fn list_for_userspace_is_handed_over_without_tokens() {
 }
 
 #[test]
-fn drops_are_counted_unless_somebody_watches_them() {
+fn drops_are_counted_unless_they_are_captured() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -160,7 +161,7 @@ fn drops_are_counted_unless_somebody_watches_them() {
 }
 
 #[test]
-fn empty_list_ends_silently() {
+fn empty_action_list_consumes_the_frame_without_a_drop() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -171,7 +172,7 @@ fn empty_list_ends_silently() {
 }
 
 #[test]
-fn frames_that_are_too_long_are_handed_over() {
+fn frames_that_are_too_long_are_punted() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let all = tunnels::add_all(&mut switch);
@@ -205,7 +206,7 @@ fn frames_that_are_too_long_are_handed_over() {
 }
 
 #[test]
-fn ports_that_cannot_be_used_or_are_watched_get_nothing_from_programs() {
+fn frames_to_unusable_or_watched_ports_are_punted() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -221,25 +222,29 @@ fn ports_that_cannot_be_used_or_are_watched_get_nothing_from_programs() {
 }
 
 #[test]
-fn devices_are_the_ports_that_they_are_said_to_be() {
+fn device_is_found_by_linear_probing() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
     switch.put(&key(&frame), &[Action::Output(Switch::DEVICE)], 0);
     assert_eq!(switch.vif(&frame).verdict, REDIRECTED);
-    // The number of all frames' device is 1.
+    // All test runs have ifindex 1.
     let other = 1 + abi::WEFT_DEVICES;
     switch.set_device_at(1, other, Switch::PEER);
     switch.set_device_at(4, 1, Switch::VIF);
-    assert_eq!(switch.vif(&frame).verdict, REDIRECTED, "found behind another's place");
+    assert_eq!(switch.vif(&frame).verdict, REDIRECTED, "found in a further slot");
     switch.set_device_at(4, other, Switch::PEER);
-    assert_eq!(switch.vif(&frame).verdict, DROPPED, "it is no port, and not for the host either");
+    assert_eq!(
+        switch.vif(&frame).verdict,
+        DROPPED,
+        "it is no port, and the host must not see its frames"
+    );
     assert_eq!(switch.drops(Switch::UPLINK, DropReason::NoSuchPort), 1);
     assert_eq!(switch.counts(Switch::VIF)[0], 2);
 }
 
 #[test]
-fn drops_are_counted_for_the_uplink_when_there_is_no_room_for_more() {
+fn drops_count_for_the_uplink_when_the_map_is_full() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -253,9 +258,9 @@ fn drops_are_counted_for_the_uplink_when_there_is_no_room_for_more() {
     assert_eq!(switch.drops(Switch::UPLINK, DropReason::FlowDrop), 1);
 }
 
-/// What a program may serve goes where the packet in front of it has gone, until that is a while ago.
+/// Packets that follow a punted one are punted, too, until a second has passed.
 #[test]
-fn packets_of_a_megaflow_do_not_overtake_one_another() {
+fn packets_that_follow_a_punted_one_are_punted() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let random = &mut Random::new(1);
@@ -274,15 +279,15 @@ fn packets_of_a_megaflow_do_not_overtake_one_another() {
 
     assert!(!is_punted(&switch.vif(&frame), &frame) && !is_left(&outer));
     assert!(is_punted(&switch.vif(&long), &long) && is_left(&long_outer));
-    assert!(is_punted(&switch.vif(&frame), &frame), "the longer one is in front of it");
-    assert!(is_left(&outer), "the longer one is in front of it");
+    assert!(is_punted(&switch.vif(&frame), &frame), "a longer one was punted before it");
+    assert!(is_left(&outer), "a longer one was punted before it");
     let patience = Duration::from_secs(10);
-    wait_until(patience, "it is a while ago", || !is_punted(&switch.vif(&frame), &frame));
-    wait_until(patience, "it is a while ago", || !is_left(&outer));
+    wait_until(patience, "the pin expires", || !is_punted(&switch.vif(&frame), &frame));
+    wait_until(patience, "the pin expires", || !is_left(&outer));
 }
 
 #[test]
-fn nothing_counts_as_sent_without_an_uplink() {
+fn packets_are_punted_and_not_counted_without_an_uplink() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let tunnel = tunnels::add_all(&mut switch)[0];
@@ -296,7 +301,7 @@ fn nothing_counts_as_sent_without_an_uplink() {
 }
 
 #[test]
-fn copies_by_the_uplink_are_handed_over_when_they_are_too_long() {
+fn copies_by_the_uplink_are_punted_when_they_are_too_long() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -310,9 +315,9 @@ fn copies_by_the_uplink_are_handed_over_when_they_are_too_long() {
     }
 }
 
-/// RFC 8200 section 8.1: only where both ends have said so.
+/// RFC 8200 section 8.1: only if both ends agreed on it.
 #[test]
-fn packets_without_a_checksum_are_left_when_their_tunnel_has_checksums_over_ip6() {
+fn packets_without_a_checksum_go_to_userspace_when_their_ip6_tunnel_has_checksums() {
     testkit::require_root!();
     for (is_checked, goes) in [(false, true), (true, false)] {
         let mut switch = Switch::load();
@@ -331,7 +336,7 @@ fn packets_without_a_checksum_are_left_when_their_tunnel_has_checksums_over_ip6(
 }
 
 #[test]
-fn end_points_that_are_not_ready_get_nothing_from_programs() {
+fn frames_to_unresolved_end_points_are_punted() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let spec = TunnelSpec { clamp_mss: true, ..tunnels::spec(TunnelType::Vxlan) };
@@ -345,7 +350,7 @@ fn end_points_that_are_not_ready_get_nothing_from_programs() {
     }
     assert_eq!(switch.vif(&frame).verdict, REDIRECTED);
     assert!(!is_punted(&switch.vif(&frame), &frame));
-    assert!(is_punted(&switch.vif(&syn), &syn), "its MSS is lowered there");
+    assert!(is_punted(&switch.vif(&syn), &syn), "the user datapath clamps its MSS");
     switch.endpoints.resolve(tunnel.id, None);
     switch.put_endpoint(tunnel.id, 0, &spec, local);
     assert!(is_punted(&switch.vif(&frame), &frame), "it is not resolved");
@@ -360,7 +365,7 @@ fn sum_again(outer: &mut [u8]) {
     outer[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Of packets over IPv4, with VXLAN, Geneve and GRE; and all of them.
+/// Changes to packets over IPv4: those of one tunnel type, or of all.
 const ODD: [(&str, Option<TunnelType>, Change); 14] = [
     ("a wrong checksum of the header", None, |outer| outer[24] ^= 1),
     ("a fragment", None, |outer| {
@@ -371,7 +376,7 @@ const ODD: [(&str, Option<TunnelType>, Change); 14] = [
         outer[23] = 4;
         sum_again(outer);
     }),
-    ("somebody else", None, |outer| {
+    ("another sender", None, |outer| {
         outer[29] ^= 1;
         sum_again(outer);
     }),
@@ -392,7 +397,7 @@ fn ports() -> Option<LogicalPorts> {
 }
 
 #[test]
-fn odd_packets_of_the_underlay_are_left_as_they_are() {
+fn unusual_underlay_packets_pass_unchanged() {
     testkit::require_root!();
     let mut switch = Switch::load();
     let random = &mut Random::new(1);

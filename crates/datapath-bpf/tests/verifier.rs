@@ -1,5 +1,6 @@
-//! Every program loads on Debian's kernel and on this one, and costs their verifiers what docs/results/bpf-verifier.md says: one that
-//! grows towards the limit of a million instructions is noticed while it still loads.
+//! All programs load on Debian's kernel and on this one, and the verifier's work is as recorded in
+//! docs/results/bpf-verifier.md. So growth towards the limit of a million instructions is noticed
+//! early.
 
 use crate::common::agree::Extractor;
 use crate::common::lookup::Lookup;
@@ -12,7 +13,7 @@ use testkit::host::TestHost;
 use testkit::vm::Vm;
 
 const RECORDED: &str = include_str!("../../../docs/results/bpf-verifier.md");
-/// A count may differ from the recorded one by one part in so many.
+/// A count may differ from the recorded one by this fraction: one tenth.
 const MARGIN: u32 = 10;
 const PROGRAMS: [&str; 14] = [
     "flow_delete",
@@ -71,7 +72,7 @@ fn recorded(kernel: &str) -> Option<BTreeMap<String, u32>> {
     Some(rows.filter_map(count).collect())
 }
 
-/// Compares `printed` with the table.
+/// Compares counts with the recorded ones.
 fn compare(release: &str, printed: &str) {
     let kernel = release.split('.').take(2).collect::<Vec<_>>().join(".");
     let counts: BTreeMap<_, u32> = printed
@@ -103,7 +104,8 @@ fn verifier_of_this_kernel_goes_through_what_is_recorded() {
     compare(&release, &verify());
 }
 
-/// Not a test of its own: `verifier_of_debians_kernel_goes_through_what_is_recorded` runs it in the machine.
+/// Not a test: `verifier_of_debians_kernel_goes_through_what_is_recorded` runs it in the virtual
+/// machine.
 #[test]
 #[ignore = "prints counts, for the machine with Debian's kernel"]
 fn print_counts() {

@@ -1,7 +1,7 @@
-//! The programs between veth pairs: what a test run cannot show. Tags are in the metadata of packets here, super-packets are whole, and
-//! checksums are owed.
+//! The programs between veth pairs, for packets that BPF_PROG_TEST_RUN cannot make: with tags in
+//! the skb's metadata, super-packets, and pending checksums.
 
-use crate::common::action_lists::{is_odd, sets};
+use crate::common::action_lists::{has_odd_action, sets};
 use crate::common::encode;
 use crate::common::lab::{Lab, PATIENCE, Wire, comparable, punted, punted_by_tags};
 use crate::common::reference::reference;
@@ -38,7 +38,7 @@ fn shown(packet: &PacketBuf) -> String {
     format!("{} bytes, {:?}: {:02x?}", bytes.len(), packet.offload, &bytes[..bytes.len().min(160)])
 }
 
-/// Tags put on and taken off before the output.
+/// Actions that push and pop tags before the output.
 fn tag_changes(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     let tpid = random.pick(&[EtherType::VLAN, EtherType(0x88a8)]);
     let push = Action::PushVlan(Tag::from_tci(tpid, random.word() as u16 & 0xefff));
@@ -52,7 +52,7 @@ fn tag_changes(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     }
 }
 
-/// Why a program may hand a frame over to userspace.
+/// Whether a program may punt this frame.
 fn may_be_punted(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunnel) -> bool {
     let ends_in_tunnel = matches!(actions.last(), Some(Action::Encap { .. }));
     let tpids = [Field::VlanTpid, Field::VlanInnerTpid].map(|field| key.get(field));
@@ -60,7 +60,7 @@ fn may_be_punted(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunn
         tpids.contains(&0x9100) || EtherType(key.get(Field::EthType) as u16).is_vlan();
     let own_tags = [Field::VlanTci, Field::VlanInnerTci].iter().filter(|tag| key.get(**tag) != 0);
     let own_tags = own_tags.count();
-    // Between the Ethernet header and what the owed checksum covers.
+    // Length of the IP header with extensions, if a checksum is pending behind it.
     let ip_len = match frame.offload.checksum {
         Checksum::Partial { start, .. } => Some(usize::from(start) - 14 - 4 * own_tags),
         _ => None,
@@ -74,14 +74,14 @@ fn may_be_punted(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunn
     let is_long = frame.len() > 65_000 || gso.is_some_and(|gso| gso.size > 2800);
     let has_extensions = key.get(Field::EthType) == 0x86dd && ip_len.is_some_and(|len| len > 40);
     let is_long = is_long || has_extensions && gso.is_some();
-    is_odd(key, actions)
+    has_odd_action(key, actions)
         || has_odd_tag && (ends_in_tunnel || popped > 0)
         || ends_in_tunnel && (no_checksum || has_many_tags || is_long)
 }
 
-/// Helpers make a frame longer up to about 16 KB, unless it is a super-packet.
+/// Helpers extend a frame without GSO only up to about 16 KB.
 #[test]
-fn frames_of_any_length_are_handed_over() {
+fn frames_of_any_length_are_punted() {
     testkit::require_root!();
     let mut lab = Lab::new();
     let tunnel = tunnels::add_all(&mut lab.switch)[0];
@@ -110,7 +110,7 @@ fn frames_of_any_length_are_handed_over() {
 }
 
 #[test]
-fn what_guests_send_leaves_as_the_reference_says() {
+fn guest_frames_leave_as_the_reference_executor_says() {
     testkit::require_root!();
     let mut lab = Lab::new();
     let tunnels = tunnels::add_every(&mut lab.switch);
@@ -152,10 +152,10 @@ fn what_guests_send_leaves_as_the_reference_says() {
     }
     let [done, supers, outer, punted] = tally;
     let is_mixed = supers * 8 > done && outer * 3 > done && punted * 3 < done;
-    assert!(is_mixed && punted > 0, "done, super-packets, by the uplink, handed over: {tally:?}");
+    assert!(is_mixed && punted > 0, "done, super-packets, by the uplink, punted: {tally:?}");
 }
 
-/// The other end's view of a tunnel, known to the same programs.
+/// Adds the tunnels as the other end sees them, so that the same programs receive what they send.
 fn add_reverse(switch: &mut Switch, tunnels: &[Tunnel]) -> Vec<Tunnel> {
     let reverse = |(number, to): (usize, &Tunnel)| {
         let class = (tunnels.len() + number) as u16;
@@ -164,7 +164,7 @@ fn add_reverse(switch: &mut Switch, tunnels: &[Tunnel]) -> Vec<Tunnel> {
     tunnels.iter().enumerate().map(reverse).collect()
 }
 
-/// What the key of a frame says that has come by a tunnel.
+/// The tunnel part of the key that a received frame has.
 fn info(to: &Tunnel, tunnel_key: &TunnelKey, key: &FlowKey) -> TunnelInfo {
     let (tos, ttl) = (key.get(Field::IpDscp) << 2 | key.get(Field::IpEcn), key.get(Field::IpTtl));
     let is_ip = matches!(key.get(Field::EthType), 0x0800 | 0x86dd);
@@ -206,7 +206,7 @@ fn add_links(switch: &Switch) {
     }
 }
 
-/// Sends by a tunnel or a link: the actions, and what the key says on the other side.
+/// Chooses a tunnel. Returns the action that sends by it, and the tunnel part of the received key.
 fn send(random: &mut Random, tunnels: &[Tunnel], key: &FlowKey) -> (Tunnel, Action, TunnelInfo) {
     let tunnel = random.pick(tunnels);
     let tunnel_key = tunnel.key(random);
@@ -215,7 +215,7 @@ fn send(random: &mut Random, tunnels: &[Tunnel], key: &FlowKey) -> (Tunnel, Acti
 }
 
 #[test]
-fn what_one_program_sends_the_other_delivers() {
+fn frames_sent_by_one_program_are_delivered_by_the_other() {
     testkit::require_root!();
     let mut lab = Lab::new();
     lab.loop_uplink();
@@ -284,5 +284,5 @@ fn what_one_program_sends_the_other_delivers() {
     }
     let [done, supers, left, punted] = tally;
     let is_mixed = supers * 8 > done && left * 6 < done && punted * 2 < done;
-    assert!(is_mixed, "done, super-packets, left, handed over: {tally:?}");
+    assert!(is_mixed, "done, super-packets, left, punted: {tally:?}");
 }

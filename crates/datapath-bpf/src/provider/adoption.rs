@@ -1,4 +1,4 @@
-//! What outlives a process, and how the next one takes over: see docs/adr/0012.
+//! How a new process adopts the flows that a previous process left pinned: see docs/adr/0012.
 
 use super::{KernelDatapath, StartError};
 use crate::attachment;
@@ -7,33 +7,33 @@ use crate::pin::{PinError, Pins, Set};
 use crate::previous::{InheritedMatches, PreviousState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What stays when the process is killed, and what one that was has left.
+/// The pins of this process, and what a previous process left.
 #[derive(Debug)]
 pub(super) struct Pinned {
-    /// The names of these programs go before the folder does. `None` when they could not be pinned.
+    /// This process's pins; dropped before the directory. `None` if pinning failed.
     pub(super) set: Option<Arc<Set>>,
     pub(super) pins: Arc<Pins>,
     previous: Mutex<Option<Arc<PreviousState>>>,
     adoption: OnceLock<Adoption>,
 }
 
-/// What became of what a process had left that was killed, or stopped so that its programs stay.
+/// Result of adopting the megaflows of a previous process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Adoption {
-    /// Megaflows that it had.
+    /// Megaflows of the previous process.
     pub megaflows: u64,
-    /// Those of them that its successor has, decided anew.
+    /// Those that were translated again and added.
     pub adopted: u64,
-    /// Those of them that could not be looked at: another version of weft has laid them out.
+    /// Those that could not be read, because another version of weft has another map layout.
     pub unreadable: u64,
-    /// Packets that were dropped in between because no megaflow was for them.
+    /// Packets dropped while no daemon ran, because no megaflow matched.
     pub missed: u64,
 }
 
 impl KernelDatapath {
-    /// The conditions of the megaflows that a process has left which was killed, the oldest first, by the numbers that ports have now.
-    /// Every packet that one of these served meets its condition. Whoever decides them anew puts what comes of it, and then calls
-    /// [`KernelDatapath::adopt`].
+    /// The conditions of the megaflows that a previous process left, the oldest first, with the
+    /// current port numbers. Every packet that matched such a megaflow meets its condition. The
+    /// caller translates and adds them, and then calls [`KernelDatapath::adopt`].
     pub fn inherited(&self) -> InheritedMatches {
         let previous = self.pinned.as_ref().and_then(|pinned| {
             pinned.previous.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Arc::clone)
@@ -42,12 +42,13 @@ impl KernelDatapath {
         previous.map(|previous| InheritedMatches::new(previous, now())).unwrap_or_default()
     }
 
-    /// Forwards from now on instead of the programs of a process that was killed, if it has left any. `adopted` of what was
-    /// [inherited](KernelDatapath::inherited) has been put. Each program is replaced at once, so no packet passes without one. End points to
-    /// which the way is not known yet are reached by the way that was known there, for some seconds at most.
+    /// Attaches this process's programs instead of those that a previous process left. `adopted` is
+    /// the number of [inherited](KernelDatapath::inherited) megaflows that were added. Each program
+    /// is replaced atomically, so no packet passes without one. Until the kernel confirms next
+    /// hops, those of the previous process are used, for some seconds at most.
     ///
     /// # Errors
-    /// Something that was left behind cannot be removed; packets are forwarded all the same.
+    /// Pins of the previous process cannot be removed; packets are forwarded all the same.
     pub fn adopt(&self, adopted: usize) -> Result<(), StartError> {
         let refused = |error| {
             let folder = self.pinned.as_ref().map(|pinned| pinned.pins.folder().to_owned());
@@ -56,11 +57,11 @@ impl KernelDatapath {
         let previous = self.pinned.as_ref().and_then(|pinned| {
             Some((pinned, pinned.previous.lock().unwrap_or_else(PoisonError::into_inner).take()?))
         });
-        // Programs may stand somewhere of which nothing is left to be read.
+        // There may be attached programs without pinned maps.
         let Some((pinned, previous)) = previous else {
             return self.bpf.replace_previous_programs().map_err(refused);
         };
-        let stood = attachment::devices(&pinned.pins);
+        let attached = attachment::devices(&pinned.pins);
         self.bpf.lock().inherit_hops(&previous.hops());
         let taken = self.bpf.replace_previous_programs();
         let missed = {
@@ -71,7 +72,7 @@ impl KernelDatapath {
             }
             missed.values().sum()
         };
-        previous.close_devices(&stood, &self.bpf.lock().kept_devices());
+        previous.close_devices(&attached, &self.bpf.lock().kept_devices());
         let adoption = Adoption {
             megaflows: previous.megaflows() as u64 + previous.unreadable,
             adopted: adopted as u64,
@@ -79,13 +80,13 @@ impl KernelDatapath {
             missed,
         };
         adoption.say();
-        // There is one.
+        // `adopt` takes the previous state, so this is set once.
         let _ = pinned.adoption.set(adoption);
         let removed = previous.remove();
         taken.and(removed).map_err(refused)
     }
 
-    /// What became of what a process had left, once it has been [taken over](KernelDatapath::adopt).
+    /// The result of [`KernelDatapath::adopt`], if there was something to adopt.
     pub fn adoption(&self) -> Option<Adoption> {
         self.pinned.as_ref()?.adoption.get().copied()
     }
@@ -99,7 +100,10 @@ impl Pinned {
     ) -> Self {
         let set = pins.add_set(loaded).map(Arc::new);
         let set = set.inspect_err(|error| {
-            tracing::warn!(folder = %pins.folder().display(), "programs cannot be pinned: {error}; what is cached now nobody takes over");
+            tracing::warn!(
+                folder = %pins.folder().display(),
+                "cannot pin programs: {error}; the next daemon cannot adopt cached flows"
+            );
         });
         Self {
             set: set.ok(),
@@ -118,11 +122,12 @@ impl Adoption {
             adopted,
             unreadable,
             missed,
-            "took over from the programs that another process had left"
+            "adopted the megaflows of a previous process"
         );
         if *unreadable > 0 {
             tracing::warn!(
-                "{unreadable} megaflows of another version of weft are lost: their packets come up once more"
+                "{unreadable} megaflows of another version of weft are lost: \
+                 their next packets take the slow path"
             );
         }
     }

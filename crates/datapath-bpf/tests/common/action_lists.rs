@@ -1,9 +1,9 @@
-//! ActionListMap of actions for frames.
+//! Random actions for frames.
 
 use flow::{Action, Field, FlowKey};
 use testkit::random::Random;
 
-/// Rewriting of fields that a frame of this key has.
+/// Actions that set fields that a frame of this key has.
 pub fn sets(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     let ip: &[Field] = match key.get(Field::EthType) {
         0x0800 => &[Field::Ip4Src, Field::Ip4Dst, Field::IpTtl, Field::IpDscp, Field::IpEcn],
@@ -21,8 +21,9 @@ pub fn sets(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     fields.into_iter().map(set).collect()
 }
 
-/// What a program must hand over although userspace can do it: it says so itself, so that the comparison is not of nothing.
-pub fn is_odd(key: &FlowKey, actions: &[Action]) -> bool {
+/// Whether programs punt such a list although userspace can execute it. Stated independently of the
+/// programs, so that the comparison means something.
+pub fn has_odd_action(key: &FlowKey, actions: &[Action]) -> bool {
     let of_ip6 = [Field::Ip6Src, Field::Ip6Dst, Field::TpSrc, Field::TpDst];
     let of_addresses = [Field::Ip4Src, Field::Ip4Dst, Field::Ip6Src, Field::Ip6Dst];
     actions.iter().any(|action| {

@@ -1,4 +1,4 @@
-//! [`Extractor`]: a frame read by the program and by userspace.
+//! [`Extractor`]: parses a frame with the program and with userspace, and compares.
 
 use super::abi;
 use super::frames::{Case, MAX_DATA};
@@ -20,7 +20,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/test_extract.skel.rs"));
 }
 
-/// What a program makes of a frame.
+/// The program's result for a frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
     Parsed,
@@ -28,7 +28,7 @@ pub enum Outcome {
     Upcall,
 }
 
-/// The program, loaded.
+/// The loaded program.
 pub struct Extractor<'obj> {
     skel: TestExtractSkel<'obj>,
 }
@@ -39,7 +39,7 @@ impl<'obj> Extractor<'obj> {
         Self { skel: open.load().expect("the verifier takes the program") }
     }
 
-    /// The program, to be attached.
+    /// The program, for attaching it.
     pub fn program(&self) -> BorrowedFd<'_> {
         self.skel.progs.test_extract.as_fd()
     }
@@ -49,7 +49,7 @@ impl<'obj> Extractor<'obj> {
         super::program_ids(self.skel.object())
     }
 
-    /// What the program makes of a frame, and that userspace agrees.
+    /// Parses a frame with the program, and returns an error if userspace disagrees.
     pub fn compare(&mut self, case: &Case) -> Result<Outcome, String> {
         let expected = extract(case);
         let (stripped, frame) = strip(case);
@@ -57,7 +57,7 @@ impl<'obj> Extractor<'obj> {
         let input = self.variables();
         input.stripped_tag = stripped;
         input.frame_len = frame.len() as u32;
-        // The kernel runs programs on no shorter frames; the program cuts it.
+        // The kernel runs programs on frames of at least 64 bytes here; the program cuts them.
         let mut data = frame[..frame.len().min(MAX_DATA)].to_vec();
         data.resize(data.len().max(64), 0xa5);
         let run = ProgramInput { data_in: Some(&data), ..ProgramInput::default() };
@@ -67,7 +67,8 @@ impl<'obj> Extractor<'obj> {
         self.judge(case, &expected)
     }
 
-    /// The same for a frame that `send` makes the kernel run the program on; also returns how many bytes were linear.
+    /// As [`Extractor::compare`], for a frame that `send` makes the kernel run the program on. Also
+    /// returns how many bytes were linear.
     pub fn compare_sent(
         &mut self,
         case: &Case,
@@ -93,7 +94,7 @@ impl<'obj> Extractor<'obj> {
         }
     }
 
-    /// Whether what the program has made of a frame is what userspace makes of it.
+    /// Compares the program's result with userspace's.
     fn judge(
         &mut self,
         case: &Case,
@@ -125,7 +126,7 @@ impl<'obj> Extractor<'obj> {
 fn extract(case: &Case) -> Result<FlowKey, ParseError> {
     flow::extract(&PacketBuf::from_bytes(&case.frame), case.port, case.tunnel.as_ref())
 }
-/// The tunnel's words of a key, as a decapsulator of the kernel would have them.
+/// The tunnel part of a key, as a program would have it.
 fn tunnel_words(key: &FlowKey) -> tunnel {
     let words = key.words();
     let v6 = words[4..8].iter().any(|&word| word != 0);
@@ -138,7 +139,7 @@ fn tunnel_words(key: &FlowKey) -> tunnel {
     }
 }
 
-/// The outer tag, if it is to be stripped and the kernel would, and the frame without it.
+/// The outer tag, if it is to be in metadata and its TPID allows that, and the frame without it.
 fn strip(case: &Case) -> (u32, Vec<u8>) {
     match case.frame[12..] {
         [a @ (0x81 | 0x88), b @ (0x00 | 0xa8), c, d, _, _, ..]
@@ -151,7 +152,7 @@ fn strip(case: &Case) -> (u32, Vec<u8>) {
     }
 }
 
-/// The words of a key, in order.
+/// The words of a key.
 pub fn words(key: &weft_key) -> KernelKey {
     let &weft_key { port, eth_dst, eth_src, vlan, ip, transport, .. } = key;
     let head = [port, eth_dst, eth_src, vlan, ip, transport];
@@ -162,7 +163,7 @@ pub fn words(key: &weft_key) -> KernelKey {
     KernelKey::from_words(words)
 }
 
-/// How the frames of each kind ended.
+/// Results by kind of frame.
 #[derive(Default)]
 pub struct Tally(BTreeMap<(&'static str, Outcome), u64>);
 
@@ -171,7 +172,7 @@ impl Tally {
         *self.0.entry((case.kind, outcome)).or_default() += 1;
     }
 
-    /// Of all frames.
+    /// Share of all frames.
     pub fn share(&self, outcome: Outcome) -> f64 {
         let of = self.0.iter().filter(|((_, o), _)| *o == outcome).map(|(_, n)| n).sum::<u64>();
         of as f64 / self.0.values().sum::<u64>() as f64

@@ -1,5 +1,5 @@
-//! Entries of the programs' tables, written by hand from what the reference has: beside the provider's own way of making them, so
-//! that a test of the programs is one of the programs.
+//! Map entries of the programs, encoded independently of the daemon's code. So tests of the
+//! programs do not depend on it.
 
 use super::abi;
 use flow::{Action, Dscp, Field, FlowKey, LogicalPorts, PortNo, Ttl, TunnelSpec, TunnelType};
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 const HEADER_MAX: usize = abi::WEFT_HEADER_MAX as usize;
 
-/// Bytes of a struct, in the order of the machine.
+/// The bytes of a C structure in native byte order.
 #[derive(Clone, Default)]
 pub struct Bytes(Vec<u8>);
 

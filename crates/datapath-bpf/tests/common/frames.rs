@@ -1,4 +1,5 @@
-//! Frames for the comparison of the two readers: those of `testkit`, crafted ones with what is rarely seen, and damaged ones.
+//! Random frames for comparing the parsers: those of `testkit`, hand-made ones with rare headers,
+//! and damaged ones.
 
 use flow::{OuterIp, PortNo, TunnelInfo, TunnelKey, TunnelType};
 use std::fmt;
@@ -6,21 +7,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::frames::{self, FrameKinds};
 use testkit::random::Random;
 
-/// Bytes that are handed to the kernel; the rest of a longer frame is 0.
+/// Bytes that are passed to the kernel; the rest of a longer frame is 0.
 pub const MAX_DATA: usize = 2048;
-/// A program can make a frame as long as this (SKB_MAX_ALLOC, less what the kernel keeps beside it).
+/// The longest frame that a program can make (SKB_MAX_ALLOC, less what the kernel keeps beside it).
 const MAX_FRAME: usize = 15_000;
 
-/// A frame and how it comes.
+/// A frame and how it arrives.
 #[derive(Clone)]
 pub struct Case {
-    /// Where it comes from.
+    /// Which generator made it.
     pub kind: &'static str,
-    /// The frame, its tags included.
+    /// The frame with its tags.
     pub frame: Vec<u8>,
     pub port: PortNo,
     pub tunnel: Option<TunnelInfo>,
-    /// The outer tag is to be in the metadata of the skb, if it can be.
+    /// Put the outer tag into the skb's metadata, if possible.
     pub strip: bool,
 }
 
@@ -32,7 +33,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// A frame of any kind.
+/// A random frame of any kind.
 pub fn case(random: &mut Random) -> Case {
     let (kind, mut frame) = match random.below(8) {
         0 => ("extensions", extensions(random)),
@@ -44,7 +45,7 @@ pub fn case(random: &mut Random) -> Case {
         damage(random, &mut frame);
     }
     if random.once_in(10) {
-        // Padding is no payload.
+        // Padding is not part of the IP packet.
         let len = frame.len() + random.below(60);
         frame.resize(len, 0xa5);
     }
@@ -93,7 +94,7 @@ fn ipv6(random: &mut Random, next: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Any transport header, of a length that it may have or not.
+/// A random transport header, whose length may be invalid.
 fn transport(random: &mut Random) -> (u8, Vec<u8>) {
     let protocol = random.pick(&[1, 6, 6, 17, 17, 58, 59, 132, 50, 47]);
     let len = random.pick(&[0, 4, 7, 8, 11, 12, 19, 20, 24, 32, 60]);
@@ -104,11 +105,11 @@ fn transport(random: &mut Random) -> (u8, Vec<u8>) {
     (protocol, header)
 }
 
-/// IPv6 with up to 14 extension headers, which is more than are read.
+/// IPv6 with up to 14 extension headers: more than are parsed.
 fn extensions(random: &mut Random) -> Vec<u8> {
     let (mut next, mut payload) = transport(random);
     for _ in 0..random.pick(&[1, 1, 2, 3, 5, 11, 12, 13, 14]) {
-        // Hop-by-hop options are refused behind another header.
+        // Hop-by-hop options are invalid behind another header.
         let kind = if random.once_in(20) { 0 } else { random.pick(&[60, 60, 60, 43, 44, 51]) };
         let units = random.pick(&[0, 0, 0, 1, 2, 20]);
         let mut header = vec![next, 0];
@@ -137,7 +138,7 @@ fn extensions(random: &mut Random) -> Vec<u8> {
     ipv6(random, next, &payload)
 }
 
-/// A neighbour solicitation or advertisement with up to 11 options, which is more than a program reads.
+/// Neighbour discovery with up to 11 options: more than a program parses.
 fn nd(random: &mut Random) -> Vec<u8> {
     let kind = random.pick(&[135, 136, 134]);
     let mut message = vec![kind, u8::from(random.once_in(10)), 0, 0];
@@ -165,7 +166,7 @@ fn nd(random: &mut Random) -> Vec<u8> {
     ipv6(random, 58, &message)
 }
 
-/// Bytes behind an Ethernet header.
+/// Random bytes behind an Ethernet header.
 fn noise(random: &mut Random) -> Vec<u8> {
     let ethertype = random.pick(&[0x0800, 0x0806, 0x8035, 0x86dd, 0x88cc, 0x05dc, 0x05ff, 0x0600]);
     let mut frame = ethernet(random, ethertype);
@@ -186,7 +187,7 @@ fn noise(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// Changes some bits, mostly of headers.
+/// Changes some bits, mostly in headers.
 fn damage(random: &mut Random, frame: &mut [u8]) {
     for _ in 0..1 + random.below(3) {
         let limit = random.pick(&[20, 60, 130]);
@@ -221,7 +222,7 @@ fn tunnel(random: &mut Random) -> TunnelInfo {
     TunnelInfo::new(random.pick(&[TunnelType::Vxlan, TunnelType::Geneve]), &outer, &key)
 }
 
-/// A TCP segment as connections have them most.
+/// A typical TCP segment.
 pub fn tcp4() -> Vec<u8> {
     let mut frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0".to_vec();
     let total = 20 + 32 + 100_u16;
@@ -231,7 +232,7 @@ pub fn tcp4() -> Vec<u8> {
     tcp(frame)
 }
 
-/// The same over IPv6.
+/// A typical TCP segment over IPv6.
 pub fn tcp6() -> Vec<u8> {
     let mut frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x86\xdd\x60\0\0\0".to_vec();
     frame.extend((32 + 100_u16).to_be_bytes());
@@ -242,7 +243,7 @@ pub fn tcp6() -> Vec<u8> {
     tcp(frame)
 }
 
-/// A UDP datagram between the same two; what its checksum says is no matter.
+/// A UDP datagram between the same hosts. Its checksum does not matter.
 pub fn udp4(payload: &[u8]) -> Vec<u8> {
     let mut frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\x45\0".to_vec();
     let len = 8 + payload.len() as u16;

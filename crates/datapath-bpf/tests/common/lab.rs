@@ -1,4 +1,4 @@
-//! [`Lab`]: the programs between veth pairs.
+//! [`Lab`]: the programs attached to veth pairs.
 
 use super::abi;
 use super::switch::{PUNT_HEADER_LEN, Switch, guest, offsets, read_punt_header};
@@ -18,7 +18,7 @@ use wire::{EtherType, MacAddr};
 pub const MTU: u32 = 65_535;
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where a frame may come out.
+/// A veth pair where frames enter or leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wire {
     Vif,
@@ -71,7 +71,7 @@ impl Lab {
                     inside.run(|| attach(vif, index));
                 }
                 Wire::Peer => switch.set_port(Switch::PEER, index, abi::WEFT_PORT_PEER, guest()),
-                // Super-packets out of tunnels go to pairs only.
+                // Super-packets from tunnels are only delivered to veth pairs.
                 Wire::Device => switch.set_port(Switch::DEVICE, index, abi::WEFT_PORT_PEER, 0),
                 Wire::Uplink => {
                     switch.configure(offsets::UPLINK_IFINDEX, &index.to_ne_bytes());
@@ -91,7 +91,7 @@ impl Lab {
         end.send(packet).unwrap_or_else(|error| panic!("{error}: {packet:?}"));
     }
 
-    /// What leaves by the uplink comes back, as if another host had sent it.
+    /// Feeds what leaves by the uplink back to it, as if another host had sent it.
     pub fn loop_uplink(&self) {
         let [inside, _] = &self.hosts;
         let peer = LinkSpec::new("loop1").mtu(MTU).up();
@@ -104,7 +104,7 @@ impl Lab {
         inside.run(|| attach(uplink, peer));
     }
 
-    /// The next frame that comes out anywhere, with its tags.
+    /// The next frame that leaves anywhere, with its tags.
     pub fn receive(&mut self, patience: Duration) -> Option<(Wire, PacketBuf)> {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
@@ -128,7 +128,7 @@ pub fn attach(program: BorrowedFd<'_>, index: u32) {
     hook.create().and_then(|mut hook| hook.attach()).expect("the program can be attached");
 }
 
-/// What two frames have to have in common.
+/// The part of a frame that has to be equal.
 pub fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
     let mut packet = packet.clone();
     let gso = packet.offload.gso;
@@ -138,7 +138,7 @@ pub fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
     (packet.to_vec(), gso)
 }
 
-/// The frame of one that was handed over, with the tag that was in its metadata.
+/// Port and frame of a punted frame, with the tag that was in metadata.
 pub fn punted(packet: &PacketBuf) -> (PortNo, PacketBuf) {
     let mut packet = packet.clone();
     let tag = flow::pop_vlan(&mut packet);
@@ -151,7 +151,7 @@ pub fn punted(packet: &PacketBuf) -> (PortNo, PacketBuf) {
     (port, packet)
 }
 
-/// The port and the frame of one that was too long for a header.
+/// Port and frame of a punted frame that was too long for a header.
 pub fn punted_by_tags(packet: &PacketBuf) -> (PortNo, PacketBuf) {
     let mut packet = packet.clone();
     let [high, low] = [(); 2].map(|()| flow::pop_vlan(&mut packet).expect("it has a tag"));

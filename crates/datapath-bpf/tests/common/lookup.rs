@@ -1,4 +1,4 @@
-//! [`Lookup`]: the programs that look frames up, and their tables.
+//! [`Lookup`]: the lookup programs and their maps.
 
 use super::abi;
 use datapath_bpf::{FlowNo, FlowTableSizes, FlowTables, LoadedObject};
@@ -17,21 +17,21 @@ mod generated {
 /// Factors of the hash: one for each word of a key, and two more.
 const FACTORS: usize = size_of::<generated::types::weft_key>() / 8 + 2;
 
-/// The programs, loaded until the process ends.
+/// The lookup programs, which stay loaded until the process ends.
 pub struct Lookup {
     skel: &'static TestLookupSkel<'static>,
     pub tables: FlowTables,
 }
 
 impl Lookup {
-    /// Where all frames come in.
+    /// The ingress port of all frames.
     pub const PORT: PortNo = PortNo(7);
 
     pub fn load(sizes: FlowTableSizes) -> Self {
         Self::load_with(sizes, FlowTableSizes::hash_factors())
     }
 
-    /// With all megaflows in one chain, and all keys in one place of the cache.
+    /// With all megaflows in one hash chain, and all keys in one cache entry.
     pub fn load_in_one_chain(sizes: FlowTableSizes) -> Self {
         Self::load_with(sizes, [0; FACTORS])
     }
@@ -59,12 +59,13 @@ impl Lookup {
         super::program_ids(self.skel.object())
     }
 
-    /// The megaflow of a frame, by the cache or by the masks.
+    /// Looks up a frame's megaflow, with the cache.
     pub fn find(&self, frame: &[u8]) -> Option<FlowNo> {
         found(&self.skel.progs.test_lookup, frame)
     }
 
-    /// [`Lookup::find`] of a frame that came by a tunnel, of which these are the words of `struct tunnel`.
+    /// As [`Lookup::find`], for a frame that arrived by a tunnel with these words of `struct
+    /// tunnel`.
     pub fn find_tunnelled(&self, tunnel: [u64; 8], frame: &[u8]) -> Option<FlowNo> {
         let maps = self.skel.object().maps();
         let map = maps.into_iter().find(|map| map.name().to_string_lossy().ends_with(".bss"));
@@ -76,18 +77,18 @@ impl Lookup {
         found(&self.skel.progs.test_tunnel, frame)
     }
 
-    /// [`Lookup::find`] for another thread.
+    /// [`Lookup::find`] for use in another thread.
     pub fn finder(&self) -> impl Fn(&[u8]) -> Option<FlowNo> + Send + use<> {
         let skel = self.skel;
         move |frame| found(&skel.progs.test_lookup, frame)
     }
 
-    /// The megaflow of a frame, by the masks.
+    /// Looks up a frame's megaflow, without the cache.
     pub fn search(&self, frame: &[u8]) -> Option<FlowNo> {
         found(&self.skel.progs.test_search, frame)
     }
 
-    /// What a run of each program takes, for a frame: name and time.
+    /// Name and time of a run of each program.
     pub fn times(&self, frame: &[u8], repeat: u32) -> Vec<(&'static str, Duration)> {
         let progs = &self.skel.progs;
         let programs = [
@@ -102,7 +103,8 @@ impl Lookup {
 }
 
 impl Lookup {
-    /// The shortest times of runs that do nothing, that make room for an outer header, and that take one off.
+    /// Shortest times of a run that does nothing, one that adds an outer header, and one that
+    /// removes it.
     pub fn floors(&self, frame: &[u8], outer: &[u8]) -> [Duration; 3] {
         let progs = &self.skel.progs;
         let programs = [

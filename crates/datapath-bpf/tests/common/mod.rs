@@ -1,4 +1,4 @@
-//! What the tests of the programs share.
+//! Helpers that the tests share.
 
 pub mod abi;
 pub mod action_lists;

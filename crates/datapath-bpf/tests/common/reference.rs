@@ -1,12 +1,12 @@
-//! What the reference executor does with a frame.
+//! The reference executor's result for a frame.
 
 use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
 use packet::PacketBuf;
 
-/// What leaves.
+/// Frames that leave, and drops.
 #[derive(Default)]
 pub struct Leaves {
-    /// Each frame, and the port, or `None` for the underlay.
+    /// Frames with their port; `None` is the underlay.
     pub frames: Vec<(Option<PortNo>, PacketBuf)>,
     pub drops: Vec<DropReason>,
 }
@@ -31,7 +31,7 @@ impl Output for Leaves {
     }
 }
 
-/// Executes a list on a copy of a frame.
+/// Executes actions on a copy of a frame.
 pub fn reference(actions: &[Action], frame: &PacketBuf, endpoints: &mut EndpointTable) -> Leaves {
     let mut leaves = Leaves::default();
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);

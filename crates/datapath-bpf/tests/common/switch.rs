@@ -1,4 +1,4 @@
-//! [`Switch`]: the programs that stand at VIFs and at the uplink, and their tables, filled by hand.
+//! [`Switch`]: the VIF and uplink programs, with maps that the tests fill.
 
 use super::abi;
 use super::encode::{self, Bytes};
@@ -21,7 +21,7 @@ pub use super::abi::{TC_ACT_OK as PASSED, TC_ACT_REDIRECT as REDIRECTED, TC_ACT_
 /// The header in front of a punted frame: port, zeros, EtherType.
 pub const PUNT_HEADER_LEN: usize = wire::ethernet::HEADER_LEN;
 
-/// What became of a frame.
+/// The result of running a program on a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ran {
     pub verdict: u32,
@@ -29,7 +29,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The port and the frame, if it was handed over.
+    /// Port and frame, if the frame was punted.
     pub fn punted(&self) -> Option<(PortNo, &[u8])> {
         let (header, frame) = self.bytes.split_at_checked(PUNT_HEADER_LEN)?;
         let port = read_punt_header(header.first_chunk()?)?;
@@ -45,27 +45,27 @@ pub fn read_punt_header(header: &[u8; PUNT_HEADER_LEN]) -> Option<PortNo> {
     is_punt.then_some(PortNo(u32::from_be_bytes(port)))
 }
 
-/// The programs, loaded until the process ends. All frames come in by the loopback device: a test run knows no other.
+/// The programs, which stay loaded until the process ends. Test runs always use ifindex 1.
 pub struct Switch {
     skel: &'static DatapathSkel<'static>,
     pub tables: FlowTables,
-    /// Of the latest list.
+    /// Index of the latest action list.
     list: u32,
     pub endpoints: EndpointTable,
 }
 
 impl Switch {
-    /// Where frames of guests come in.
+    /// The guest port that frames come from.
     pub const VIF: PortNo = PortNo(3);
-    /// Where frames go out: to the other end of a pair, and to a device.
+    /// Ports that frames go to: one end of a veth pair, and another device.
     pub const PEER: PortNo = PortNo(4);
     pub const DEVICE: PortNo = PortNo(5);
-    /// Where those of tunnels and links come in.
+    /// The ingress port of tunnels and links.
     pub const TUNNEL: PortNo = PortNo(500);
     pub const UPLINK: PortNo = PortNo(1_000_000);
-    /// The address of the guest at [`Switch::PEER`].
+    /// MAC address of the guest at [`Switch::PEER`].
     pub const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 4];
-    /// Frames to ports are not longer, without their tags; super-packets may be.
+    /// Longest untagged frame of all ports in bytes.
     pub const MAX_LEN: u32 = 3014;
     pub const ENTROPY_BASE: u16 = 49152;
     pub const ENTROPY_PORTS: u16 = 16384;
@@ -76,7 +76,7 @@ impl Switch {
         Self::load_for(1024)
     }
 
-    /// With room for so many end points.
+    /// With this many end points.
     pub fn load_for(room: u32) -> Self {
         let seed = EntropySeed::random();
         let endpoints = EndpointTable::with_seed(Self::ENTROPY_BASE, Self::ENTROPY_PORTS, seed);
@@ -119,7 +119,7 @@ impl Switch {
         super::program_ids(self.skel.object())
     }
 
-    /// By which device frames are handed over.
+    /// Sets the device that frames are punted to.
     pub fn punt_to(&self, ifindex: Option<u32>) {
         let (map, first) = (self.map("weft_punt_device"), 0_u32.to_ne_bytes());
         let told = match ifindex {
@@ -129,7 +129,7 @@ impl Switch {
         told.expect("can be written");
     }
 
-    /// Everything is the loopback device.
+    /// All devices are the loopback device.
     fn put_ports(&self) {
         self.set_device(1, Self::VIF);
         self.set_port(Self::VIF, 1, 0, 0);
@@ -145,7 +145,7 @@ impl Switch {
         self.update("weft_devices", place, &Bytes::new().u32(ifindex).u32(port.0));
     }
 
-    /// `mac` as in a key; `flags` as the programs have them.
+    /// `mac` as in a key; `flags` as in `struct weft_port`.
     pub fn set_port(&self, port: PortNo, ifindex: u32, flags: u32, mac: u64) {
         let bytes = Bytes::new().u32(ifindex).u32(flags).u32(Self::MAX_LEN).u32(0).u64(mac);
         self.update("weft_ports", port.0, &bytes);
@@ -154,7 +154,7 @@ impl Switch {
         }
     }
 
-    /// The program at VIFs, and that at the uplink, to be attached.
+    /// The VIF program and the uplink program, for attaching them.
     pub fn programs(&self) -> [BorrowedFd<'_>; 2] {
         [self.skel.progs.weft_vif.as_fd(), self.skel.progs.weft_uplink.as_fd()]
     }
@@ -173,7 +173,7 @@ impl Switch {
         done.unwrap_or_else(|error| panic!("{map}: {error}"));
     }
 
-    /// Changes a number of 32 bits of the configuration; see [`offsets`].
+    /// Writes bytes of the programs' settings; see [`offsets`].
     pub fn configure(&self, offset: usize, value: &[u8]) {
         let maps = self.skel.object().maps();
         let map = maps.into_iter().find(|map| map.name().to_string_lossy().ends_with(".bss"));
@@ -184,7 +184,7 @@ impl Switch {
         map.update(&key, &bytes, MapFlags::ANY).expect("can be written");
     }
 
-    /// Puts an end point into the programs' tables as the table here has it, as number `id` of class `class`.
+    /// Writes an end point of the reference table to the maps, as number `id` of class `class`.
     pub fn put_endpoint(
         &self,
         id: EndpointId,
@@ -204,7 +204,7 @@ impl Switch {
         self.put_sources(id.0, 1);
     }
 
-    /// Has end points be found when they send.
+    /// Adds end points to the hash table of senders.
     fn put_sources(&self, first: u32, count: u32) {
         let mut row = Bytes::new().u32(first).u32(count).as_slice().to_vec();
         let input = ProgramInput { context_in: Some(&mut row), ..ProgramInput::default() };
@@ -212,7 +212,7 @@ impl Switch {
         assert_eq!(put.return_value, 0);
     }
 
-    /// Has all numbers from `first` on be end points like the first of all, with other addresses in a row.
+    /// Writes copies of end point 0 with consecutive addresses to all numbers from `first` on.
     pub fn fill_endpoints(&self, first: u32, count: u32) {
         const ROW: u32 = 4096;
         let map = self.map("weft_endpoints");
@@ -235,7 +235,7 @@ impl Switch {
         }
     }
 
-    /// Installs a megaflow for exactly the frames of `key`.
+    /// Adds a megaflow for exactly the frames of `key`.
     pub fn put(&mut self, key: &FlowKey, actions: &[Action], max_len: u32) -> FlowNo {
         self.list = self.list % (Self::LISTS - 1) + 1;
         let list = encode::list(actions, key, max_len);
@@ -268,7 +268,8 @@ impl Switch {
         ran(&self.skel.progs.weft_uplink, frame)
     }
 
-    /// The shortest time of a run of the program at VIFs, or at the uplink. Each run has a packet of its own: the programs change it.
+    /// The shortest time of a run of the uplink or VIF program. Each run has a new packet, because
+    /// the programs change it.
     pub fn time(&self, at_uplink: bool, frame: &[u8]) -> Duration {
         let progs = &self.skel.progs;
         let program = if at_uplink { &progs.weft_uplink } else { &progs.weft_vif };
@@ -279,14 +280,14 @@ impl Switch {
         (0..50).map(|_| run()).min().unwrap_or_default()
     }
 
-    /// Packets dropped that came in by `port`, under a reason.
+    /// Packets of a port that were dropped for a reason.
     pub fn drops(&self, port: PortNo, reason: flow::DropReason) -> u64 {
         let key = Bytes::new().u64(u64::from(port.0) << 8 | reason as u64);
         let cpus = self.map("weft_drops").lookup_percpu(key.as_slice(), MapFlags::ANY);
         sum_words(&cpus.expect("can be read").unwrap_or_default(), 0)
     }
 
-    /// Makes room for drops of a port under a reason; false when there is none.
+    /// Adds a drop counter; returns false if the map is full.
     pub fn expect_drops(&self, port: PortNo, reason: flow::DropReason) -> bool {
         let cpus = libbpf_rs::num_possible_cpus().expect("there are some");
         let key = Bytes::new().u64(u64::from(port.0) << 8 | reason as u64);
@@ -310,7 +311,7 @@ impl Switch {
     }
 }
 
-/// Where in the variables the numbers of the configuration are.
+/// Offsets of the settings in the programs' variables.
 pub mod offsets {
     use super::generated::types::{bss, weft_config};
     use std::mem::offset_of;
@@ -318,7 +319,7 @@ pub mod offsets {
     const CONFIG: usize = offset_of!(bss, weft_config);
     pub const UPLINK_IFINDEX: usize = CONFIG + offset_of!(weft_config, uplink_ifindex);
     pub const UPLINK_MAX_LEN: usize = CONFIG + offset_of!(weft_config, uplink_max_len);
-    /// VXLAN's, and behind it the sockets'; 16 bits each.
+    /// VXLAN's port, followed by the socket's; 16 bits each.
     pub const VXLAN_PORTS: usize = CONFIG + offset_of!(weft_config, vxlan_port);
     pub const WATCH_DROPS: usize = CONFIG + offset_of!(weft_config, watch_drops);
     pub const WATCH_FRAMES: usize = CONFIG + offset_of!(weft_config, watch_frames);

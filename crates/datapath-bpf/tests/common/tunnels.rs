@@ -1,4 +1,4 @@
-//! Tunnels of every type over both families, and their end points.
+//! Tunnels of every type over both address families, and their end points.
 
 use super::reference::reference;
 use super::switch::Switch;
@@ -22,7 +22,7 @@ pub struct Tunnel {
     pub remote: IpAddr,
 }
 
-/// One that inherits what can be inherited.
+/// Options with everything inherited that can be.
 pub fn spec(tunnel: TunnelType) -> TunnelSpec {
     TunnelSpec {
         tunnel,
@@ -45,7 +45,7 @@ fn address(v6: bool, host: u8) -> IpAddr {
     }
 }
 
-/// Adds a tunnel of each type, family and way to the switch.
+/// Adds tunnels of each type and family, with different options.
 pub fn add_all(switch: &mut Switch) -> Vec<Tunnel> {
     let gre_without_key = TunnelSpec { key: false, ..spec(TunnelType::Gre) };
     let changed = |tunnel| TunnelSpec { ttl: Ttl::Inherit, dscp: Dscp::Fixed(10), ..spec(tunnel) };
@@ -60,7 +60,7 @@ pub fn add_all(switch: &mut Switch) -> Vec<Tunnel> {
     for (number, spec) in specs.into_iter().enumerate() {
         for v6 in [false, true] {
             let at = tunnels.len() as u16;
-            // Two tunnels of a type are told apart by their local addresses.
+            // Two tunnels of one type need different local addresses.
             let (local, remote) = (address(v6, number as u8 + 1), address(v6, 100 + at as u8));
             tunnels.push(add(switch, &spec, at, local, remote));
         }
@@ -68,7 +68,8 @@ pub fn add_all(switch: &mut Switch) -> Vec<Tunnel> {
     tunnels
 }
 
-/// Adds tunnels with an outer checksum, of each type that can have one and each family, as classes from `class` on.
+/// Adds tunnels with outer checksums, of each type that can have them and each family, with classes
+/// from `class` on.
 pub fn add_checked(switch: &mut Switch, class: u16) -> Vec<Tunnel> {
     let mut tunnels = Vec::new();
     for kind in [TunnelType::Vxlan, TunnelType::Geneve] {
@@ -88,7 +89,7 @@ pub fn add_every(switch: &mut Switch) -> Vec<Tunnel> {
     tunnels
 }
 
-/// Adds one as class `class`.
+/// Adds a tunnel with class number `class`.
 pub fn add(
     switch: &mut Switch,
     spec: &TunnelSpec,
@@ -107,7 +108,7 @@ pub fn next_hop() -> NextHop {
 }
 
 impl Tunnel {
-    /// What a header of it may say.
+    /// A random key that its header can carry.
     pub fn key(&self, random: &mut Random) -> TunnelKey {
         let datapath = match self.spec.tunnel {
             TunnelType::Gre if !self.spec.key => 0,
@@ -122,7 +123,7 @@ impl Tunnel {
         TunnelKey { datapath: DatapathKey(datapath), ports }
     }
 
-    /// The other end's view of it.
+    /// The other end's end point table.
     pub fn sender(&self) -> (EndpointTable, EndpointId) {
         let mut table = EndpointTable::new(Switch::ENTROPY_BASE, Switch::ENTROPY_PORTS);
         let id = table.add(&self.spec, self.remote, self.local).expect("of one family");
@@ -139,7 +140,8 @@ pub fn outer(tunnel: &Tunnel, inner: &[u8], key: &TunnelKey) -> Vec<u8> {
     leaves.frames.first().expect("it leaves").1.to_vec()
 }
 
-/// What the user datapath knows of such a packet: a UDP socket tells neither TTL nor "don't fragment".
+/// The tunnel part of the key of such a packet. A UDP socket reports neither TTL nor "don't
+/// fragment".
 pub fn info(tunnel: &Tunnel, outer: &[u8], key: &TunnelKey) -> TunnelInfo {
     let is_v4 = outer[14] >> 4 == 4;
     let (tos, ttl) =
