@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::run;
-use crate::{demo, deps, exact, fuzz, lint, packages, test};
+use crate::{demo, deps, dist, exact, fuzz, lint, packages, test};
 
 /// The sum of the whole run.
 #[derive(Default)]
@@ -58,6 +58,7 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     tally.step("fuzz smoke", fuzz::smoke);
+    tally.step("release", dist::dist);
     tally.step("exact gate", || exact::gate(&exact::Options::default()));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "1".to_owned()])?));
 

@@ -11,7 +11,7 @@ use crate::packages;
 use crate::run::{cargo, run, target_dir};
 use crate::test::{Root, root};
 
-/// Everything is handed to `weft demo`.
+/// All arguments are passed to `weft demo`.
 #[derive(Args)]
 pub struct Options {
     /// Arguments of `weft demo`, for example --seconds 1

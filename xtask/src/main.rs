@@ -5,6 +5,7 @@ mod book;
 mod ci;
 mod demo;
 mod deps;
+mod dist;
 mod exact;
 mod fuzz;
 mod lint;
@@ -38,6 +39,8 @@ enum Task {
     Demo(demo::Options),
     /// Try weft under hostile guests, reloads and kills
     Trust(trust::Options),
+    /// Build the release: stripped programs with their debug information, in target/dist
+    Dist,
     /// Count instructions of weft in an emulated machine; fail if a count exceeds the baseline
     ExactGate(exact::Options),
     /// Run every study and count every contender, and keep both in docs/results
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::test(&options),
         Task::Demo(options) => demo::demo(&options),
         Task::Trust(options) => trust::trust(&options),
+        Task::Dist => dist::dist(),
         Task::ExactGate(options) => exact::gate(&options),
         Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),

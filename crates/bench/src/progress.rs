@@ -76,7 +76,7 @@ impl Progress {
     }
 
     /// Hides the bar while `print` writes to the terminal.
-    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+    pub(crate) fn suspended<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 }

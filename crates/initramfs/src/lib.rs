@@ -1,6 +1,5 @@
-//! What a virtual machine boots: a cpio archive in the format "newc" (the kernel's
-//! Documentation/driver-api/early-userspace/buffer-format.rst), which the kernel unpacks as its
-//! root file system.
+//! The root file system of a virtual machine: a cpio archive in the format "newc" (the kernel's
+//! Documentation/driver-api/early-userspace/buffer-format.rst), which the kernel unpacks at boot.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -8,11 +7,11 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// Modes of files, as stat(2) has them.
+/// File modes, as in stat(2).
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 
-/// An archive that grows. The same files in the same order give the same bytes.
+/// An archive. The same files in the same order give the same bytes.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -21,8 +20,8 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a file that may be executed at an absolute path, with the directories above it, unless
-    /// it is there.
+    /// Adds an executable file at an absolute path, and the directories above it. An existing file
+    /// is kept.
     pub fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_matches('/');
         if let Some((directory, _)) = path.rsplit_once('/') {
@@ -33,7 +32,7 @@ impl Archive {
         }
     }
 
-    /// Adds a directory and those above it, unless they are there.
+    /// Adds a directory and those above it.
     pub fn directory(&mut self, path: &str) {
         let path = path.trim_matches('/');
         for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
@@ -44,11 +43,10 @@ impl Archive {
         }
     }
 
-    /// Adds a program of this host, and the libraries that it is linked with at the paths that they
-    /// have here.
+    /// Adds a program of this host, and its shared libraries at their paths on this host.
     ///
     /// # Errors
-    /// One of them cannot be read, or there is no `ldd`; the message names it.
+    /// A file cannot be read, or `ldd` is not installed; the message names it.
     pub fn program(&mut self, path: &str, program: &Path) -> io::Result<()> {
         self.file(path, &read(program)?);
         let libraries = Command::new("ldd").arg(program).output().map_err(|error| {
@@ -64,10 +62,10 @@ impl Archive {
         Ok(())
     }
 
-    /// The whole archive.
+    /// Ends the archive and returns its bytes.
     ///
     /// # Errors
-    /// The name of what does not fit the format, which has 32 bits for lengths.
+    /// The name of a file that is too long for the format, which has 32 bits for lengths.
     pub fn end(mut self) -> Result<Vec<u8>, String> {
         self.entry("TRAILER!!!", 0, &[]);
         self.too_long.map_or(Ok(self.bytes), Err)
@@ -81,8 +79,8 @@ impl Archive {
             return;
         };
         self.bytes.extend_from_slice(b"070701");
-        // Inode, mode, user, group, links, time, size, device and what it stands for, length of the
-        // name, no checksum.
+        // Inode, mode, user, group, links, time, size, device, special device, length of the name,
+        // and no checksum.
         for field in [number, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
             self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
         }
@@ -109,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_come_once_and_before_what_is_in_them() {
+    fn directories_are_added_once_and_before_their_files() {
         let mut archive = Archive::default();
         archive.file("/a/b/c", b"text");
         archive.file("a/b/d", b"");
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn program_comes_with_what_it_is_linked_with() {
+    fn program_is_added_with_its_shared_libraries() {
         let mut archive = Archive::default();
         archive.program("bin/sh", Path::new("/bin/sh")).unwrap();
         let names: Vec<_> = archive.names.iter().map(String::as_str).collect();

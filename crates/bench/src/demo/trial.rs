@@ -23,7 +23,7 @@ const STALLED_GBPS: f64 = 0.05;
 /// The duration of the stream in the reverse direction, which is not measured.
 const BACKWARD: Duration = Duration::from_millis(200);
 /// How often a run checks the contender's processes.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a daemon's devices may exist after it has ended.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -144,7 +144,7 @@ impl Plan<'_> {
         let mut run_for = |duration| {
             let end = Instant::now() + duration;
             while Instant::now() < end {
-                stop.sleep(end.saturating_duration_since(Instant::now()).min(LOOK))?;
+                stop.sleep(end.saturating_duration_since(Instant::now()).min(CHECK_INTERVAL))?;
                 attachment.check()?;
                 streams.check()?;
             }

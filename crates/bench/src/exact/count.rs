@@ -50,7 +50,7 @@ pub fn count(
         progress.done();
         measured
     };
-    let mut keep = |now: &Baseline, entry: &Entry| progress.aside(|| keep(now, entry));
+    let mut keep = |now: &Baseline, entry: &Entry| progress.suspended(|| keep(now, entry));
     count_all(begun, contenders, (machines, stop), &measure, &mut keep)
 }
 

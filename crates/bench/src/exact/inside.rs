@@ -21,7 +21,7 @@ const WRITE: usize = 64 << 10;
 const OVS_AGE: Duration = Duration::from_secs(12);
 /// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as
 /// a ping whose outer checksum needs software. This wait takes no time either.
-const SET_ASIDE: Duration = Duration::from_millis(2500);
+const SLOW_PATH_HOLD: Duration = Duration::from_millis(2500);
 /// Parts in which round trips are timed. Periodic work of the machine takes a million instructions,
 /// a message ten thousand. Which part has such work changes with every build, so the median counts.
 const PARTS: u32 = 25;
@@ -42,13 +42,13 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
         stop.sleep(OVS_AGE)?;
     }
     let mut attachment = contender.attach(&lab, weft)?;
-    wire.lay(&lab, contender)?;
+    wire.apply(&lab, contender)?;
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 0));
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))
         .map_err(|error| attachment.explain(error, &stop))?;
     if let Contender::Weft(Datapath::Kernel, _) = contender {
-        stop.sleep(SET_ASIDE)?;
+        stop.sleep(SLOW_PATH_HOLD)?;
     }
     let counts = Counts {
         tcp: tcp_round_trips(from, to, rounds)?,

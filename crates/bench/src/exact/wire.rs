@@ -27,7 +27,7 @@ impl Wire {
     ///
     /// # Errors
     /// The kernel refuses the eBPF program.
-    pub(super) fn lay(self, lab: &Lab<'_>, contender: Contender) -> Result<()> {
+    pub(super) fn apply(self, lab: &Lab<'_>, contender: Contender) -> Result<()> {
         if self == Self::Shared {
             return Ok(());
         }
@@ -55,8 +55,9 @@ impl Wire {
             Contender::Weft(Datapath::User, _) | Contender::Ovs(Datapath::User, _)
         );
         let is_refused = self == Self::Copies && in_userspace;
-        is_refused
-            .then_some("its packets are nobody else's on either wire: count it on the shared one")
+        is_refused.then_some(
+            "a userspace switch sends unshared packets on either wire: count it on the shared one",
+        )
     }
 
     /// The kernel modules that it needs.

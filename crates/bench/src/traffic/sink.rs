@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Packets of one system call.
 const BATCH: usize = 64;
 /// Bytes of a packet that are read.
-const LOOK_LEN: usize = 64;
+const READ_LEN: usize = 64;
 /// How often a waiting receiver checks whether the run is over.
 const WAIT: Duration = Duration::from_millis(100);
 /// The receive buffer, in bytes: room for the packets that arrive while the thread is not running.
@@ -109,7 +109,7 @@ impl Drop for Sink {
 
 fn receive(socket: &UdpSocket, shared: &Shared) {
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
-    let mut packets = vec![[0; LOOK_LEN]; BATCH];
+    let mut packets = vec![[0; READ_LEN]; BATCH];
     while !shared.done.load(Ordering::Relaxed) {
         let lengths = match receive_batch(socket, &mut headers, &mut packets) {
             Ok(lengths) => lengths,
@@ -117,7 +117,7 @@ fn receive(socket: &UdpSocket, shared: &Shared) {
             Err(error) => return tracing::warn!(%error, "a receiver has ended"),
         };
         let highest = lengths.iter().zip(&packets).filter_map(|(&len, packet)| {
-            let number = packet[..len.min(LOOK_LEN)].first_chunk()?;
+            let number = packet[..len.min(READ_LEN)].first_chunk()?;
             Some(u64::from_be_bytes(*number).wrapping_add(1))
         });
         shared.next.fetch_max(highest.max().unwrap_or(0), Ordering::Relaxed);
@@ -129,7 +129,7 @@ fn receive(socket: &UdpSocket, shared: &Shared) {
 fn receive_batch(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<()>,
-    packets: &mut [[u8; LOOK_LEN]],
+    packets: &mut [[u8; READ_LEN]],
 ) -> Result<Vec<usize>, Errno> {
     let mut slices: Vec<_> = packets.iter_mut().map(|p| [IoSliceMut::new(p)]).collect();
     let flags = MsgFlags::MSG_WAITFORONE;

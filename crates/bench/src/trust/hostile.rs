@@ -43,7 +43,7 @@ const WARM_UP: Duration = Duration::from_secs(20);
 /// How long B may take to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How often the switch's counters are read.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The start of TCP, which is not measured.
 const TCP_START: Duration = Duration::from_millis(300);
 
@@ -122,10 +122,10 @@ pub fn run(
     };
 
     report.note("B alone", before.text());
-    report.note("B besides the attack", during.text());
+    report.note("B during the attack", during.text());
     report.note("B alone again", after.text());
-    report.note("B besides as many packets of one connection", plain.text());
-    report.note("attack", format!("{sent} packets taken by the device, {refused} times refused"));
+    report.note("B during as many packets of one connection", plain.text());
+    report.note("attack", format!("{sent} packets accepted by the device, {refused} refused"));
     judge_share(&mut report, [before, after], during, plain);
     judge_bounds(&mut report, &peak, idle, full);
     for (what, counters, path) in [
@@ -155,7 +155,8 @@ fn judge_share(report: &mut TrustReport, alone: [Share; 2], during: Share, plain
     let alone = f64::midpoint(alone[0].tcp_gbps, alone[1].tcp_gbps);
     let of_alone = during.tcp_gbps / alone.max(f64::MIN_POSITIVE);
     let text = format!(
-        "{of_alone:.2} of what B has alone, {kept:.2} of what one connection of A leaves (one of them at least {KEPT_THROUGHPUT:.2})"
+        "{of_alone:.2} of B alone, {kept:.2} of B during one connection of A (at least \
+         {KEPT_THROUGHPUT:.2} of either)"
     );
     let verdict = CriterionResult::of(kept.max(of_alone) >= KEPT_THROUGHPUT);
     report.judge(verdict, "TCP kept", text);
@@ -275,7 +276,7 @@ fn watch(bed: &mut TestBed<'_>, peak: &mut Peak, duration: Duration) -> Result<(
         if left.is_zero() {
             return Ok(());
         }
-        bed.pass(left.min(LOOK))?;
+        bed.pass(left.min(CHECK_INTERVAL))?;
         let counters = bed.counters(0)?;
         peak.megaflows = peak.megaflows.max(number(&counters, "/megaflows/megaflows"));
         peak.masks = peak.masks.max(number(&counters, "/megaflows/masks"));

@@ -49,12 +49,12 @@ pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
     let longest = took.iter().max().copied().unwrap_or_default();
     let middle = median(took.iter().map(Duration::as_secs_f64)).unwrap_or(0.0);
     let text = format!(
-        "after {} kills: {middle:.2} s in the middle, {:.2} s at most (at most {:.0} s)",
+        "after {} kills: median {middle:.2} s, longest {:.2} s (at most {:.0} s)",
         took.len(),
         longest.as_secs_f64(),
         LIMIT.as_secs_f64()
     );
-    report.judge(CriterionResult::of(longest <= LIMIT), "traffic again", text);
+    report.judge(CriterionResult::of(longest <= LIMIT), "recovery time", text);
     let text = format!("{} links of the host, then {}", before.0, after.0);
     report.judge(CriterionResult::of(before.0 == after.0 && eth0), "devices", text);
     let same = before.1.descriptors == after.1.descriptors && before.1.threads == after.1.threads;
@@ -63,6 +63,6 @@ pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
         before.1.descriptors, before.1.threads, after.1.descriptors, after.1.threads
     );
     report.judge(CriterionResult::of(same), "descriptors and threads", text);
-    report.note("traffic meanwhile", format!("{} packets", traffic.finish()));
+    report.note("traffic during the kills", format!("{} packets", traffic.finish()));
     Ok(report)
 }

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::Chart;
-use super::markdown::{environment, how, noise, place, tally};
+use super::markdown::{environment, method, noise, tally, underlay};
 use super::published::{Published, published};
 use crate::lab::Contender;
 use crate::stats::Estimate;
@@ -23,7 +23,7 @@ pub fn html(results: &Results) -> String {
             (head())
             body {
                 h1 { "weft bench: what holds on this machine" }
-                p { (how(results)) }
+                p { (method(results)) }
                 @if !results.complete {
                     p .warn { "The run ended before everything was measured." }
                 }
@@ -161,8 +161,8 @@ fn spread_list(results: &Results) -> Markup {
 }
 
 fn measured_table(table: &Table) -> Markup {
-    let place = plain(&place(table));
-    let title = format!("{}, {place}", table.scenario);
+    let underlay = plain(&underlay(table));
+    let title = format!("{}, {underlay}", table.scenario);
     let unit = table.metric.unit();
     let bars = table.rows.iter().filter_map(|row| Some((row.contender, row.value?))).collect();
     let wire = table.row(Contender::Direct).and_then(|row| row.value);
@@ -171,7 +171,7 @@ fn measured_table(table: &Table) -> Markup {
     let transactions = table.metric == Metric::Transactions;
     let warn = if table.converged() { "soft" } else { "warn" };
     html! {
-        h3 { (table.scenario) br; small { (place) } }
+        h3 { (table.scenario) br; small { (underlay) } }
         (chart.svg())
         div .scroll {
             table {

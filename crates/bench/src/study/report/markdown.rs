@@ -17,7 +17,7 @@ pub fn markdown(results: &Results) -> String {
 
 fn write_report(out: &mut String, results: &Results) -> fmt::Result {
     writeln!(out, "# weft bench: what holds on this machine\n")?;
-    writeln!(out, "{}\n", how(results))?;
+    writeln!(out, "{}\n", method(results))?;
     if !results.complete {
         writeln!(out, "**The run ended before everything was measured.**\n")?;
     }
@@ -58,7 +58,7 @@ pub(super) fn tally(findings: &[Finding]) -> String {
 }
 
 /// The method of the run.
-pub(super) fn how(results: &Results) -> String {
+pub(super) fn method(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
     let each = blocks_by_study(&results.samples);
@@ -81,7 +81,7 @@ pub(super) fn how(results: &Results) -> String {
 }
 
 /// The underlay and the guests of a table.
-pub(super) fn place(table: &Table) -> String {
+pub(super) fn underlay(table: &Table) -> String {
     let shape = table.shape;
     let mut text = format!(
         "profile `{}`, underlay {} with MTU {}",
@@ -124,7 +124,7 @@ fn write_study(out: &mut String, study: Study, tables: &[&Table]) -> fmt::Result
         writeln!(out, "\n### As published\n\n{published}")?;
     }
     for table in tables {
-        writeln!(out, "\n### {}, {}\n", table.scenario, place(table))?;
+        writeln!(out, "\n### {}, {}\n", table.scenario, underlay(table))?;
         let (unit, cost) = (table.metric.unit(), table.metric.cost_unit());
         writeln!(
             out,

@@ -32,7 +32,7 @@ const WARM_UP: Duration = Duration::from_millis(1500);
 /// Without new megaflows for this long, no more are expected.
 const STALLED: Duration = Duration::from_secs(5);
 /// How often megaflows are counted. Each count interrupts every forwarding thread.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the switch may take to load the network file or to set up the megaflows. Loading a
 /// million hosts in two daemons takes a minute and a half.
 const LOADING: Duration = Duration::from_secs(300);
@@ -117,7 +117,7 @@ fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) ->
     let begin = Instant::now();
     let (mut most, mut grown) = (0, begin);
     loop {
-        lab.stop().sleep(LOOK)?;
+        lab.stop().sleep(CHECK_INTERVAL)?;
         attachment.check()?;
         let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
         let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;

@@ -15,7 +15,7 @@ use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};
 
 /// How often a run checks the contender's processes and the connections.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Contenders and scenarios that are compared on one underlay.
 #[derive(Clone, Debug)]
@@ -217,7 +217,7 @@ impl Run {
         let mut wait = |duration: Duration| -> Result<()> {
             let mut left = duration;
             while !left.is_zero() {
-                let step = left.min(LOOK);
+                let step = left.min(CHECK_INTERVAL);
                 lab.stop().sleep(step)?;
                 left -= step;
                 attachment.check()?;

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_the_noise_when_nobody_was_measured_twice() {
+    fn noise_is_unknown_without_a_second_run() {
         let mut results = results(2);
         results.samples.retain(|sample| !sample.again);
         let why = across(&results).noise.unwrap_err();

@@ -168,7 +168,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
         }
     }
     keys.sort_by_cached_key(|&(study, name, shape)| {
-        let (study, scenario) = place_in_catalogue(study, name);
+        let (study, scenario) = catalogue_position(study, name);
         (study, shape, scenario)
     });
     let of = |key: &(&str, &str, Shape)| {
@@ -181,7 +181,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
 }
 
 /// The positions of a study and of a scenario in the catalogue; unknown ones come last.
-fn place_in_catalogue(study: &str, scenario: &str) -> (usize, usize) {
+fn catalogue_position(study: &str, scenario: &str) -> (usize, usize) {
     let Some(place) = Study::ALL.iter().position(|known| known.name() == study) else {
         return (usize::MAX, usize::MAX);
     };

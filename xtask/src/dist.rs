@@ -1,0 +1,57 @@
+//! `cargo xtask dist`: the release, stripped programs with their debug information beside them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::demo::build_released;
+use crate::packages;
+use crate::run::{run, target_dir};
+
+/// The most bytes of the stripped daemon.
+const DAEMON_BYTES: u64 = 10_000_000;
+
+/// Builds `weft` and `weft-bench`, and writes them into `target/dist`. Debuggers find the `.debug`
+/// files there by the name in each program's `.gnu_debuglink`.
+pub fn dist() -> Result<()> {
+    packages::ensure(&packages::BUILD)?;
+    let weft = build_released()?;
+    let directory = target_dir().join("dist");
+    fs::create_dir_all(&directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
+    for name in ["weft", "weft-bench"] {
+        let stripped = directory.join(name);
+        strip(&weft.with_file_name(name), &stripped)?;
+        let debug = stripped.with_extension("debug");
+        println!("{}: {}, {}", stripped.display(), size(&stripped)?, size(&debug)?);
+    }
+    let bytes = bytes(&directory.join("weft"))?;
+    if bytes > DAEMON_BYTES {
+        bail!(
+            "the stripped daemon has {bytes} bytes, more than {DAEMON_BYTES}: remove code or \
+             dependencies from the crate weft"
+        );
+    }
+    Ok(())
+}
+
+/// Writes `program` without debug information to `stripped`, and that information beside it.
+fn strip(program: &Path, stripped: &Path) -> Result<()> {
+    let debug = stripped.with_extension("debug");
+    let mut keep = Command::new("objcopy");
+    keep.args(["--only-keep-debug", "--compress-debug-sections"]).arg(program).arg(&debug);
+    run(&mut keep)?;
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(&debug);
+    run(Command::new("objcopy").arg("--strip-unneeded").arg(link).arg(program).arg(stripped))
+}
+
+fn size(path: &Path) -> Result<String> {
+    Ok(format!("{:.1} MB", bytes(path)? as f64 / 1e6))
+}
+
+fn bytes(path: &Path) -> Result<u64> {
+    Ok(fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len())
+}
