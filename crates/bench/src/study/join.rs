@@ -23,7 +23,7 @@ pub fn join(runs: Vec<Results>) -> Result<Results> {
             return Err(Error::Traffic(format!("the run of {date} cannot be joined: {why}")));
         }
         if let Some(date) = parts(&run).find(|date| parts(&joined).any(|other| other == *date)) {
-            return Err(Error::Traffic(format!("two runs of {date} are one and the same")));
+            return Err(Error::Traffic(format!("the run of {date} is given twice")));
         }
         append(&mut joined, run);
     }
@@ -44,7 +44,7 @@ fn parts(run: &Results) -> impl Iterator<Item = &str> {
 fn differs(one: &Results, other: &Results) -> Option<String> {
     let old = [one, other].iter().any(|run| run.schema < INTERLEAVED);
     if old {
-        return Some("what an earlier version called a block is something else".into());
+        return Some("a file of schema 1 has blocks of another kind".into());
     }
     let (a, b) = (&one.environment, &other.environment);
     let is_quick = |run: &Results| if run.quick { "quick" } else { "usual" }.to_owned();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_a_study_are_numbered_on_and_other_studies_begin_anew() {
+    fn blocks_are_numbered_on_within_a_study() {
         let joined = join(vec![
             run("1", &[("qinq", 2)]),
             run("2", &[("qinq", 3), ("flows", 1)]),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_refused_when_they_cannot_count_as_one() {
+    fn runs_are_refused_when_they_differ_or_are_the_same() {
         let first = || run("1", &[("qinq", 2)]);
         let other = |change: fn(&mut Results)| {
             let mut other = run("2", &[("qinq", 2)]);
@@ -166,8 +166,8 @@ mod tests {
             (|run| run.environment.cores += 1, "number of processors was"),
             (|run| run.seconds = 9.5, "seconds of a measurement was 1 and is 9.5 now"),
             (|run| run.quick = false, "kind of run was quick"),
-            (|run| run.schema = 1, "called a block"),
-            (|run| run.environment.date = "1".into(), "one and the same"),
+            (|run| run.schema = 1, "blocks of another kind"),
+            (|run| run.environment.date = "1".into(), "given twice"),
         ] {
             let error = other(change);
             assert!(error.contains(why), "{error}");
@@ -175,7 +175,7 @@ mod tests {
         let joined = join(vec![first(), run("2", &[])]).unwrap();
         for again in [first(), run("2", &[])] {
             let error = join(vec![joined.clone(), again]).unwrap_err().to_string();
-            assert!(error.contains("one and the same"), "{error}");
+            assert!(error.contains("given twice"), "{error}");
         }
         assert!(join(vec![first()]).unwrap_err().to_string().contains("at least two"));
     }
