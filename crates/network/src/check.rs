@@ -1,13 +1,14 @@
-//! The checks that need the whole file: segments, underlay addresses, MTUs. Then the drafts become the model.
+//! Checks across the whole file (segments, underlay addresses, MTUs), and the step from drafts to
+//! model.
 
 mod acl;
 mod condition;
 mod router;
 
+use crate::connectivity::Connectivity;
 use crate::errors::Report;
-use crate::reach::Reach;
 use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
-use crate::section::Sited;
+use crate::section::Located;
 use crate::{
     Family, HostIndex, IpNet, Line, LogicalSwitch, Network, Segment, TunnelOptions, overhead_bytes,
 };
@@ -15,17 +16,18 @@ use flow::{Carrier, NetworkId, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::EtherType;
 
-/// The MTU of the underlay unless given: that of Ethernet.
+/// The default underlay MTU: that of Ethernet.
 const DEFAULT_UNDERLAY_MTU: u16 = 1500;
 
-/// RFC 8200 section 5.
+/// The minimum MTU of IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
 
-/// An STT frame, its header included, has a 16-bit length; so has the IP packet that it is before segmentation.
+/// The longest STT packet: the length field of the frame, and of its IP packet before segmentation,
+/// has 16 bits.
 const MAX_STT_PACKET: u16 = u16::MAX;
 
-/// Checks a draft and makes a network of it; `None` when something that must be there is not (and has been
-/// reported).
+/// Checks a draft and builds the network. Returns `None` when something required is missing, which
+/// has been reported.
 pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Network> {
     let NetworkDraft {
         underlay_mtu,
@@ -43,7 +45,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     let port_groups = acl::port_groups(report, &sets, &switches);
     let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
     let routers = router::routers(report, &switches, routers);
-    let needs = needs_underlay(&hosts, &switches, &routers.reach);
+    let needs = needs_underlay(&hosts, &switches, &routers.connectivity);
     let family = match underlay_family {
         Setting::Given(family) => {
             given_family(report, family, &hosts, &needs);
@@ -101,11 +103,11 @@ fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: Line) -> Option<
     })
 }
 
-/// No two switches of one tunnel type share a VNI or VLAN: their frames could not be told apart.
+/// Switches of one tunnel type must not share a VNI or VLAN: their frames could not be told apart.
 fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
     let mut taken = Unique::new();
     for switch in switches {
-        let (Some(tunnel), Some(Sited { value: segment, at })) = (switch.tunnel, switch.segment)
+        let (Some(tunnel), Some(Located { value: segment, at })) = (switch.tunnel, switch.segment)
         else {
             continue;
         };
@@ -114,19 +116,20 @@ fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
         let right = format!("give each {tunnel} switch its own");
         let message = match segment {
             Segment::Vni(vni) => {
-                format!("VNI {vni} is already that of the {tunnel} switch in line {line}; {right}")
+                format!("VNI {vni} is already used by the {tunnel} switch in line {line}; {right}")
             }
             Segment::Vlan(vlan) => format!(
-                "VLAN {vlan} is already that of the {tunnel} switch in line {line}; {right}"
+                "VLAN {vlan} is already used by the {tunnel} switch in line {line}; {right}"
             ),
             Segment::QinQ { outer, inner } => {
                 format!(
-                    "VLANs {outer} and {inner} are already those of the {tunnel} switch in line {line}; \
+                    "VLANs {outer} and {inner} are already used by the {tunnel} switch in line \
+                     {line}; \
                      {right}"
                 )
             }
             Segment::Unkeyed => format!(
-                "{tunnel} without key carries one logical switch, and that is the one in line {line}; set \
+                "{tunnel} without key carries only one logical switch, which is in line {line}; set \
                  key = true in [tunnel_options.{tunnel}]"
             ),
         };
@@ -134,8 +137,8 @@ fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
     }
 }
 
-/// With 0x8100 as the outer tag of QinQ, a guest of a VLAN switch could put a tag into its frames and so speak
-/// in a QinQ switch with the same outer VLAN.
+/// With 0x8100 as the outer tag of QinQ, a guest of a VLAN switch could send frames with a second
+/// tag and so reach a QinQ switch with the same outer VLAN.
 fn distinct_tags(report: &mut Report<'_>, options: &TunnelOptions, switches: &[SwitchDraft]) {
     let segments = || switches.iter().filter_map(|switch| switch.segment);
     let pair_types = TunnelType::ALL.into_iter().filter(|tunnel| {
@@ -146,25 +149,28 @@ fn distinct_tags(report: &mut Report<'_>, options: &TunnelOptions, switches: &[S
         return;
     }
     let mut vlans = Unique::new();
-    for Sited { value, at } in segments() {
+    for Located { value, at } in segments() {
         if let Segment::Vlan(vlan) = value {
             vlans.insert(vlan, at);
         }
     }
-    for Sited { value, at } in segments() {
+    for Located { value, at } in segments() {
         let Segment::QinQ { outer, .. } = value else { continue };
         if let Some(first) = vlans.get(&outer) {
             let line = report.line(first);
             report.error(
                 at,
-                format!("outer VLAN {outer} is also that of the vlan switch in line {line}, and s_tpid = 0x8100 \
-                     makes them look the same; choose another, or s_tpid = 0x88a8"),
+                format!(
+                    "outer VLAN {outer} is also used by the vlan switch in line {line}, and \
+                         s_tpid = 0x8100 \
+                     makes their tags equal; use another VLAN, or s_tpid = 0x88a8"
+                ),
             );
         }
     }
 }
 
-/// Two types in use that have the same carrier need a port each: nothing else tells them apart.
+/// Two tunnel types over the same transport must have different ports.
 fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[SwitchDraft]) {
     let is_used = |tunnel| switches.iter().any(|switch| switch.tunnel == Some(tunnel));
     let used: Vec<_> = TunnelType::ALL.into_iter().filter(|tunnel| is_used(*tunnel)).collect();
@@ -179,7 +185,7 @@ fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[Swi
                 Carrier::TcpShaped => "TCP",
                 Carrier::Gre | Carrier::Tags => continue,
             };
-            // The defaults differ, so at least one is given; the later one is the mistake.
+            // The defaults differ, so at least one port is given. Report the later one.
             if let Some(at) = draft.port_at.get(&one).max(draft.port_at.get(&other)) {
                 report.error(
                     *at,
@@ -190,19 +196,21 @@ fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[Swi
     }
 }
 
-/// Why a host needs an underlay address: a switch of a tunnel type with end points, with ports on another host.
+/// Why a host needs an underlay address: a switch with tunnel end points that has ports on other
+/// hosts.
 #[derive(Clone, Copy)]
 struct Need<'a> {
     switch: &'a SwitchDraft,
-    /// The host has ports on the switch, too; else logical routers lead there from a switch on which it has.
+    /// The host has ports on the switch. Otherwise logical routers lead there from one of its
+    /// switches.
     is_own: bool,
 }
 
-/// For each host why it needs an underlay address, if it does.
+/// For each host, why it needs an underlay address, if it does.
 fn needs_underlay<'a>(
     hosts: &[HostDraft],
     switches: &'a [SwitchDraft],
-    reach: &Reach,
+    connectivity: &Connectivity,
 ) -> Vec<Option<Need<'a>>> {
     let hosts_of = |switch: &SwitchDraft| -> BTreeSet<usize> {
         switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
@@ -210,7 +218,7 @@ fn needs_underlay<'a>(
     let own: Vec<_> = switches.iter().map(hosts_of).collect();
     let mut parts: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for (index, hosts) in own.iter().enumerate() {
-        parts.entry(reach.part_of_switch(index)).or_default().extend(hosts);
+        parts.entry(connectivity.part_of_switch(index)).or_default().extend(hosts);
     }
     let mut needs: Vec<Option<Need<'a>>> = hosts.iter().map(|_| None).collect();
     for is_own in [true, false] {
@@ -218,9 +226,9 @@ fn needs_underlay<'a>(
             if !switch.tunnel.is_some_and(TunnelType::has_endpoints) || on.is_empty() {
                 continue;
             }
-            let part = parts.get(&reach.part_of_switch(index)).unwrap_or(on);
+            let part = parts.get(&connectivity.part_of_switch(index)).unwrap_or(on);
             let sending = if is_own { on } else { part };
-            // A host that is alone needs no way to others, and others none to it.
+            // A host without remote ports needs no underlay address.
             for &host in sending.iter().filter(|_| part.len() > 1) {
                 if let Some(need @ None) = needs.get_mut(host) {
                     *need = Some(Need { switch, is_own });
@@ -232,15 +240,15 @@ fn needs_underlay<'a>(
 }
 
 impl Need<'_> {
-    /// What needs the address, for people.
+    /// The reason as part of an error message.
     fn describe(self) -> String {
-        let what = if self.is_own { "its ports on" } else { "its way over logical routers to" };
+        let what = if self.is_own { "its ports on" } else { "its path over logical routers to" };
         let verb = if self.is_own { "need" } else { "needs" };
         format!("{what} {} {verb}", switch_name(self.switch))
     }
 }
 
-/// Multicast groups are of the family of the outer headers, as all underlay addresses are.
+/// Multicast groups must have the address family of the underlay.
 fn groups_of_family(
     report: &mut Report<'_>,
     family: Family,
@@ -250,14 +258,18 @@ fn groups_of_family(
     let own = switches.iter().filter_map(|switch| switch.group);
     let mut groups: Vec<_> = draft.groups.values().copied().chain(own).collect();
     groups.sort_by_key(|group| group.at);
-    // Switches that say none have that of the options.
+    // A switch without a group of its own uses that of the options.
     groups.dedup_by_key(|group| group.at);
-    for Sited { value, at } in groups.into_iter().filter(|group| Family::of(group.value) != family)
+    for Located { value, at } in
+        groups.into_iter().filter(|group| Family::of(group.value) != family)
     {
         let (other, example) = (family.other(), example_group(family));
         report.error(
             at,
-            format!("{value} is a group of {other}, but the underlay is {family}; write one such as \"{example}\""),
+            format!(
+                "{value} is an {other} group, but the underlay is {family}; write for \
+                     example \"{example}\""
+            ),
         );
     }
 }
@@ -269,7 +281,7 @@ const fn example_group(family: Family) -> &'static str {
     }
 }
 
-/// Reports every host that needs an underlay address of the family that the file asks for and has none.
+/// Reports every host that needs an underlay address of the given family and has none.
 fn given_family(
     report: &mut Report<'_>,
     family: Family,
@@ -293,8 +305,8 @@ fn given_family(
     }
 }
 
-/// The family that every host has which needs one, IPv4 before IPv6. `None` when there is no such family, which
-/// is reported.
+/// The address family that all hosts that need one have, IPv4 before IPv6. Reports it when there is
+/// none.
 fn default_family(
     report: &mut Report<'_>,
     hosts: &[HostDraft],
@@ -315,7 +327,8 @@ fn default_family(
             report.error(
                 host.at,
                 format!(
-                    "{} has no underlay address, which {}; add one, such as underlay = [\"192.0.2.1\"]",
+                    "{} has no underlay address, which {}; add one, such as underlay = \
+                     [\"192.0.2.1\"]",
                     host_name(host),
                     need.describe(),
                 ),
@@ -330,9 +343,11 @@ fn default_family(
         report.error(
             no_v4.at,
             format!(
-                "the hosts have no address family in common: {} has no IPv4 and {} no IPv6 underlay \
+                "the hosts have no address family in common: {} has no IPv4 and {} no IPv6 \
+                 underlay \
                  address; give each host one of the same family",
-                host_name(no_v4), host_name(no_v6),
+                host_name(no_v4),
+                host_name(no_v6),
             ),
         );
     }
@@ -358,27 +373,30 @@ const fn example_address(family: Family) -> &'static str {
     }
 }
 
-/// The MTU of the underlay; IPv6 does not run below 1280 bytes.
+/// Checks the underlay MTU; IPv6 needs at least 1280 bytes.
 fn checked_underlay_mtu(
     report: &mut Report<'_>,
-    setting: Setting<Sited<u16>>,
+    setting: Setting<Located<u16>>,
     family: Family,
 ) -> Option<u16> {
     match setting {
         Setting::Default => Some(DEFAULT_UNDERLAY_MTU),
         Setting::Wrong => None,
-        Setting::Given(Sited { value, at }) if family == Family::V6 && value < MIN_IPV6_MTU => {
+        Setting::Given(Located { value, at }) if family == Family::V6 && value < MIN_IPV6_MTU => {
             report.error(
                 at,
-                format!("`underlay_mtu` is {value}; an IPv6 underlay has at least {MIN_IPV6_MTU} (RFC 8200)"),
+                format!(
+                    "`underlay_mtu` is {value}; an IPv6 underlay needs at least \
+                         {MIN_IPV6_MTU} (RFC 8200)"
+                ),
             );
             None
         }
-        Setting::Given(Sited { value, .. }) => Some(value),
+        Setting::Given(Located { value, .. }) => Some(value),
     }
 }
 
-/// What the guests' MTU depends on.
+/// The values that limit the MTU of guests.
 struct Underlay {
     family: Family,
     mtu: u16,
@@ -386,18 +404,18 @@ struct Underlay {
 }
 
 impl Underlay {
-    /// The MTU of a switch's guests, given or default; whatever is wrong with it is reported.
+    /// The MTU of a switch's guests, given or default, after reporting an invalid one.
     fn guest_mtu(
         &self,
         report: &mut Report<'_>,
         switch: &SwitchDraft,
-        routers: &[Sited<IpNet>],
+        routers: &[Located<IpNet>],
     ) -> u16 {
         let Some(tunnel) = switch.tunnel else { return 0 };
         let (max, default) = self.mtu_limits(tunnel);
         let (mtu, at) = match switch.mtu {
             Setting::Default => (default, switch.at),
-            Setting::Given(Sited { value, at }) => (value, at),
+            Setting::Given(Located { value, at }) => (value, at),
             Setting::Wrong => return 0,
         };
         if mtu > max {
@@ -406,18 +424,18 @@ impl Underlay {
             let addresses = switch.ports.iter().flat_map(|port| &port.addresses).chain(routers);
             let ipv6 = addresses.copied().find(|net| net.value.addr().is_ipv6());
             if let Some(net) = ipv6 {
-                self.too_small_for_ipv6(report, switch, tunnel, Sited { value: mtu, at }, net);
+                self.too_small_for_ipv6(report, switch, tunnel, Located { value: mtu, at }, net);
             }
         }
         mtu
     }
 
-    /// The largest and the default MTU of guests.
+    /// The maximum and the default MTU of guests.
     ///
-    /// STT cuts a frame into segments as TCP does, so a guest's packet may be longer than the underlay's MTU;
-    /// the limit is the length field. The default is the underlay's MTU: guests keep the usual 1500, and as the
-    /// super-packets of TCP are cut to the underlay's MTU anyway, only a lone packet longer than that minus the
-    /// overhead pays with a second segment.
+    /// STT segments a frame like TCP, so a guest's packet may be longer than the underlay MTU; the
+    /// limit is the length field. The default is the underlay MTU, so that guests keep the usual
+    /// 1500. TCP super-packets are segmented to the underlay MTU anyway; only a single packet
+    /// longer than that minus the overhead costs a second segment.
     fn mtu_limits(&self, tunnel: TunnelType) -> (u16, u16) {
         let overhead = self.overhead(tunnel);
         if tunnel.carrier() == Carrier::TcpShaped {
@@ -437,7 +455,8 @@ impl Underlay {
         let added = self.added(tunnel);
         if tunnel.carrier() == Carrier::TcpShaped {
             format!(
-                "guest MTU {mtu} + {added} does not fit STT's largest packet, {MAX_STT_PACKET} bytes; at most {max}"
+                "guest MTU {mtu} + {added} does not fit STT's largest packet, {MAX_STT_PACKET} \
+                 bytes; at most {max}"
             )
         } else {
             format!(
@@ -456,14 +475,14 @@ impl Underlay {
         }
     }
 
-    /// Reports an MTU too small for `net`, an IPv6 address in a switch.
+    /// Reports an MTU that is too small for `net`, an IPv6 address in a switch.
     fn too_small_for_ipv6(
         &self,
         report: &mut Report<'_>,
         switch: &SwitchDraft,
         tunnel: TunnelType,
-        mtu: Sited<u16>,
-        Sited { value: net, at }: Sited<IpNet>,
+        mtu: Located<u16>,
+        Located { value: net, at }: Located<IpNet>,
     ) {
         let line = report.line(at);
         let origin = match switch.mtu {
@@ -475,12 +494,13 @@ impl Underlay {
             format!("write mtu = {MIN_IPV6_MTU} or more")
         } else {
             let needed = MIN_IPV6_MTU + self.overhead(tunnel);
-            format!("an underlay_mtu of at least {needed} leaves room for it")
+            format!("set underlay_mtu to at least {needed}")
         };
         report.error(
             mtu.at,
             format!(
-                "guest MTU {}{origin} is below {MIN_IPV6_MTU}, which IPv6 needs (RFC 8200), and line \
+                "guest MTU {}{origin} is below {MIN_IPV6_MTU}, which IPv6 needs (RFC 8200), and \
+                 line \
                  {line} has {net}; {right}",
                 mtu.value,
             ),

@@ -1,31 +1,31 @@
-//! What is wrong with a network file, where, and how it is put to the user.
+//! Errors in a network file, with their positions.
 
 use std::fmt;
 use std::net::IpAddr;
 use wire::MacAddr;
 
-/// One thing wrong with a network file.
+/// An error in a network file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// Where it is; `None` when it concerns the file as a whole.
+    /// Its position; `None` when it concerns the file as a whole.
     pub position: Option<Position>,
     /// What is wrong and what would be right, in one line.
     pub message: String,
 }
 
-/// A place in a text, as editors count.
+/// A position in a text, as editors count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
-/// Everything wrong with a network file, in the order of the file; never empty.
+/// All errors in a network file, in the order of the file; never empty.
 ///
-/// `Display` prints one line for each problem, as compilers do: `network.toml:12:7: what is wrong; what would
-/// be right`.
+/// `Display` prints one line per error, like a compiler: `network.toml:12:7: what is wrong; what
+/// would be right`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Errors {
     file: String,
@@ -33,17 +33,17 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// One problem of the whole file.
+    /// An error that concerns the whole file.
     pub(crate) fn of_file(file: &str, message: String) -> Self {
         Self { file: file.to_owned(), problems: vec![Problem { position: None, message }] }
     }
 
-    /// The name of the file, as it was given.
+    /// The name of the file, as given.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The problems, those of the whole file first, then from top to bottom; at least one.
+    /// The errors, at least one: those of the whole file first, then from top to bottom.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// Problems as they are found, by byte offset, in any order.
+/// Collects errors by byte offset, in any order.
 pub(crate) struct Report<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
@@ -81,44 +81,45 @@ impl<'t> Report<'t> {
         Self { text, line_starts, problems: Vec::new() }
     }
 
-    /// Notes a problem at the byte offset `at`.
+    /// Adds an error at the byte offset `at`.
     pub(crate) fn error(&mut self, at: usize, message: impl Into<String>) {
         self.problems.push((Some(at), shortened(message.into())));
     }
 
-    /// Notes a problem of the whole file.
+    /// Adds an error that concerns the whole file.
     pub(crate) fn file_error(&mut self, message: impl Into<String>) {
         self.problems.push((None, shortened(message.into())));
     }
 
-    /// Notes that a MAC address is there twice in a logical switch; it stood `first` elsewhere.
+    /// Reports a MAC address that occurs twice in a logical switch, first at the offset `first`.
     pub(crate) fn mac_taken(&mut self, at: usize, mac: MacAddr, first: usize) {
         let line = self.line(first);
         self.error(
             at,
             format!(
-                "{mac} is already the MAC address of the port in line {line}; give each port of a switch its own"
+                "{mac} is already the MAC address of the port in line {line}; give each port of \
+                 a switch its own"
             ),
         );
     }
 
-    /// Notes that an IP address is there twice in a logical switch; it stood `first` elsewhere.
+    /// Reports an IP address that occurs twice in a logical switch, first at the offset `first`.
     pub(crate) fn address_taken(&mut self, at: usize, addr: IpAddr, first: usize) {
         let line = self.line(first);
         self.error(
             at,
             format!(
-                "{addr} is already an address in line {line}; give each port of a switch its own"
+                "{addr} is already used in line {line}; give each port of a switch its own address"
             ),
         );
     }
 
-    /// Where the byte at `offset` of the value of the string at `at` stands.
+    /// The file offset of byte `offset` in the value of the string at `at`.
     pub(crate) fn inside_string(&self, at: usize, offset: usize) -> usize {
         crate::source::inside_string(self.text, at, offset)
     }
 
-    /// Problems noted so far.
+    /// The number of errors so far.
     pub(crate) fn len(&self) -> usize {
         self.problems.len()
     }
@@ -140,7 +141,7 @@ impl<'t> Report<'t> {
         Position { line, column }
     }
 
-    /// All problems in the order of the file.
+    /// The errors in the order of the file.
     pub(crate) fn finish(mut self, file: &str) -> Errors {
         let mut found = std::mem::take(&mut self.problems);
         found.sort_by_key(|&(at, _)| at);
@@ -152,7 +153,7 @@ impl<'t> Report<'t> {
     }
 }
 
-/// A message that quotes a very long text loses its middle; what is wrong and what would be right are at its ends.
+/// Shortens a message that quotes a very long text: the middle is left out, both ends stay.
 fn shortened(message: String) -> String {
     const MAX_CHARS: usize = 600;
     if message.chars().count() <= MAX_CHARS {

@@ -1,17 +1,17 @@
-//! `network.toml`: the hosts, logical switches, ports and tunnels of a network, checked before anything is
-//! applied.
+//! `network.toml`: the hosts, logical switches, ports and tunnels of a network, checked before
+//! anything is applied.
 //!
-//! [`Network::load`] reads one file, the same on every host, and returns either a [`Network`], in which
-//! everything is consistent, or [`Errors`] with everything that is wrong, each with its line and column. There
-//! is nothing in between, so whoever holds a `Network` needs no further checks: names resolve, numbers are in
-//! range, nothing is there twice, packets of the guests fit the underlay. `docs/network-toml.md` describes the
-//! format for users.
+//! [`Network::load`] reads one file, which is the same on every host. It returns either a
+//! consistent [`Network`], or [`Errors`] with everything that is wrong, each with line and column.
+//! A `Network` needs no further checks: names resolve, numbers are in range, nothing occurs twice,
+//! and guests' packets fit the underlay. `docs/network-toml.md` describes the format for users.
 //!
-//! The way of a file: text -> TOML with positions -> drafts (`read/`, one module for each kind of table) ->
-//! checks that need the whole (`check`) -> model.
+//! A file passes these steps: text, TOML with positions, drafts (`read/`, one module per kind of
+//! table), checks across the whole file (`check`), model.
 #![forbid(unsafe_code)]
 
 mod check;
+mod connectivity;
 mod errors;
 mod interface_address;
 mod load;
@@ -22,7 +22,6 @@ mod options;
 mod placement;
 mod prefix;
 mod program;
-mod reach;
 mod read;
 mod section;
 mod source;
@@ -40,6 +39,6 @@ pub use model::{
     Segment, SwitchIndex,
 };
 pub use options::{Family, TunnelOptions, overhead_bytes};
-pub use placement::{FarEnd, Placement};
+pub use placement::{Placement, RemoteEnd};
 pub use prefix::Prefix;
 pub use program::load_program;

@@ -1,4 +1,4 @@
-//! From a file to a [`Network`] or its [`Errors`].
+//! Loads a file into a [`Network`] or its [`Errors`].
 
 use crate::errors::Report;
 use crate::{Errors, Network, check, read};
@@ -7,14 +7,14 @@ use std::io::Read;
 use std::path::Path;
 use toml::de::DeTable;
 
-/// Files beyond this are refused unread; the largest network of 32,767 ports in one switch takes about 8 MB.
+/// Larger files are refused. The largest network of 32,767 ports in one switch takes about 8 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 impl Network {
-    /// Reads and checks a file. Positions in errors name it as `path` does.
+    /// Reads and checks a file. Errors name it like `path`.
     ///
     /// # Errors
-    /// [`Errors`] when the file cannot be read, is larger than 256 MiB, is not UTF-8, or for any reason of
+    /// [`Errors`] when the file cannot be read, is larger than 256 MiB or not UTF-8, or as
     /// [`Network::parse`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Errors> {
         let path = path.as_ref();
@@ -43,13 +43,13 @@ impl Network {
         }
     }
 
-    /// Checks a text; `file_name` stands in front of the position of each error.
+    /// Checks a text. `file_name` is the file name in errors.
     ///
     /// # Errors
-    /// [`Errors`] with everything that is wrong. When the text is not TOML, that is all of its syntax
-    /// errors and nothing else: what it was meant to say would be guessing.
+    /// [`Errors`] with everything that is wrong. When the text is not TOML, only its syntax errors
+    /// are reported.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, Errors> {
-        // A byte order mark is no column.
+        // A byte order mark does not count as a column.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut report = Report::new(text);
         let (root, syntax_errors) = DeTable::parse_recoverable(text);
@@ -62,7 +62,7 @@ impl Network {
         if root.get_ref().is_empty() {
             return Err(Errors::of_file(
                 file_name,
-                "the file says nothing; a network has at least one [[host]]".to_owned(),
+                "the file is empty; a network needs at least one [[host]]".to_owned(),
             ));
         }
         let draft = read::network(&mut report, root.get_ref());
@@ -80,12 +80,12 @@ fn note_syntax_error(report: &mut Report<'_>, text: &str, error: &toml::de::Erro
         return;
     };
     let message = match (error.message(), text.get(span.clone()).map(str::trim)) {
-        ("duplicate key", Some(key)) => format!("`{key}` is there twice; keep one"),
+        ("duplicate key", Some(key)) => format!("`{key}` occurs twice; keep one"),
         (message, Some(bare)) if message.starts_with("string values must be quoted") => {
             if bare.is_empty() {
-                "there is no value; write one after the `=`".to_owned()
+                "the value is missing; write one after the `=`".to_owned()
             } else {
-                format!("{bare} is no value; if it is a string, write \"{bare}\"")
+                format!("{bare} is not a value; if it is a string, write \"{bare}\"")
             }
         }
         (message, _) => message.to_owned(),

@@ -1,4 +1,4 @@
-//! The checked model: what a valid network file says.
+//! The checked model of a network file.
 
 mod policy;
 mod router;
@@ -7,7 +7,7 @@ pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity};
 pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
-use crate::reach::Reach;
+use crate::connectivity::Connectivity;
 use crate::{Family, IpNet, Prefix, TunnelOptions, overhead_bytes};
 use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Index;
 use wire::{EtherType, MacAddr, VlanId};
 
-/// A whole network, the same on every host. It is made by [`Network::load`] or [`Network::parse`] only, which
-/// check it, and never changes afterwards.
+/// A network, the same on every host. Only [`Network::load`] and [`Network::parse`] create it,
+/// after checking it, and it never changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {
     pub(crate) hosts: Vec<Host>,
@@ -31,66 +31,67 @@ pub struct Network {
 }
 
 impl Network {
-    /// The hosts, in the order of the file; at least one.
+    /// The hosts in the order of the file; at least one.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// The host of that name.
+    /// The host named `name`.
     pub fn host(&self, name: &str) -> Option<&Host> {
         self.hosts.iter().find(|host| host.name == name)
     }
 
-    /// The logical switches, in the order of the file.
+    /// The logical switches in the order of the file.
     pub fn logical_switches(&self) -> &[LogicalSwitch] {
         &self.logical_switches
     }
 
-    /// The logical switch of that name.
+    /// The logical switch named `name`.
     pub fn logical_switch(&self, name: &str) -> Option<&LogicalSwitch> {
         self.logical_switches.iter().find(|switch| switch.name == name)
     }
 
-    /// The logical routers, in the order of the file.
+    /// The logical routers in the order of the file.
     pub fn logical_routers(&self) -> &[LogicalRouter] {
         &self.logical_routers
     }
 
-    /// The logical router of that name.
+    /// The logical router named `name`.
     pub fn logical_router(&self, name: &str) -> Option<&LogicalRouter> {
         self.logical_routers.iter().find(|router| router.name == name)
     }
 
-    /// Which switches routers link with which.
-    pub(crate) fn reach(&self) -> Reach {
-        let mut reach = Reach::new(self.logical_switches.len(), self.logical_routers.len());
+    /// The connectivity of switches through routers.
+    pub(crate) fn connectivity(&self) -> Connectivity {
+        let mut connectivity =
+            Connectivity::new(self.logical_switches.len(), self.logical_routers.len());
         for (index, router) in self.logical_routers.iter().enumerate() {
             for port in &router.ports {
                 match port.link {
-                    RouterLink::Switch { switch, .. } => reach.link_switch(index, switch.0),
-                    RouterLink::Router { router, .. } => reach.link_routers(index, router.0),
+                    RouterLink::Switch { switch, .. } => connectivity.link_switch(index, switch.0),
+                    RouterLink::Router { router, .. } => connectivity.link_routers(index, router.0),
                 }
             }
         }
-        reach
+        connectivity
     }
 
-    /// What `$name` stands for in matches: networks of one family each.
+    /// The address sets: the values of `$name` in matches, each of one address family.
     pub const fn address_sets(&self) -> &BTreeMap<String, Vec<Prefix>> {
         &self.address_sets
     }
 
-    /// What `@name` stands for in matches: names of ports of logical switches.
+    /// The port groups: the port names of `@name` in matches.
     pub const fn port_groups(&self) -> &BTreeMap<String, Vec<String>> {
         &self.port_groups
     }
 
-    /// The access control lists' entries, in the order of the file.
+    /// The ACLs in the order of the file.
     pub fn acls(&self) -> &[Acl] {
         &self.acls
     }
 
-    /// The ports on a host with the switches they belong to, in the order of the file.
+    /// The ports on a host with their switches, in the order of the file.
     pub fn ports_on(&self, host: HostIndex) -> impl Iterator<Item = (&LogicalSwitch, &Port)> {
         self.logical_switches
             .iter()
@@ -98,28 +99,28 @@ impl Network {
             .filter(move |(_, port)| port.host == host)
     }
 
-    /// The options of the tunnel types, the same for every switch.
+    /// The options of the tunnel types, which apply to all switches.
     pub const fn options(&self) -> &TunnelOptions {
         &self.options
     }
 
-    /// The family of the outer IP headers.
+    /// The address family of the outer IP headers.
     pub const fn underlay_family(&self) -> Family {
         self.underlay_family
     }
 
-    /// The MTU of the path between the hosts, in bytes of IP packet; 576 to 65,535, with IPv6 at least 1280.
+    /// The MTU of the underlay, in bytes of IP packet: 576 to 65,535, with IPv6 at least 1280.
     pub const fn underlay_mtu(&self) -> u16 {
         self.underlay_mtu
     }
 
-    /// Bytes that a tunnel type adds to a guest's packet in this network; see [`overhead_bytes`].
+    /// The overhead of a tunnel type in this network, in bytes; see [`overhead_bytes`].
     pub const fn overhead_bytes(&self, tunnel: TunnelType) -> u16 {
         overhead_bytes(tunnel, self.underlay_family, &self.options)
     }
 }
 
-/// The host at a [`HostIndex`] of this network. Panics on an index of another network that has more hosts.
+/// The host at a [`HostIndex`] of this network. Panics on a larger index of another network.
 impl Index<HostIndex> for Network {
     type Output = Host;
 
@@ -128,7 +129,8 @@ impl Index<HostIndex> for Network {
     }
 }
 
-/// The logical switch at a [`SwitchIndex`] of this network. Panics on an index of another network that has more.
+/// The logical switch at a [`SwitchIndex`] of this network. Panics on a larger index of another
+/// network.
 impl Index<SwitchIndex> for Network {
     type Output = LogicalSwitch;
 
@@ -137,7 +139,8 @@ impl Index<SwitchIndex> for Network {
     }
 }
 
-/// The logical router at a [`RouterIndex`] of this network. Panics on an index of another network that has more.
+/// The logical router at a [`RouterIndex`] of this network. Panics on a larger index of another
+/// network.
 impl Index<RouterIndex> for Network {
     type Output = LogicalRouter;
 
@@ -146,8 +149,8 @@ impl Index<RouterIndex> for Network {
     }
 }
 
-/// Where something stands in the file: its line, from 1. It says nothing about what the network *is*, so any two are equal, and
-/// a network does not differ from one in whose file there is a comment more.
+/// A line in the file, from 1. Any two lines are equal, so that two networks whose files differ
+/// only in comments are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Line(pub usize);
 
@@ -159,35 +162,35 @@ impl PartialEq for Line {
 
 impl Eq for Line {}
 
-/// The place of a host in [`Network::hosts`].
+/// The index of a host in [`Network::hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct HostIndex(pub(crate) usize);
 
 impl HostIndex {
-    /// The place, from 0.
+    /// The index, from 0.
     pub const fn value(self) -> usize {
         self.0
     }
 }
 
-/// A host: where guests run, and one end of the tunnels.
+/// A host: it runs guests, and is a tunnel end point.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
-    /// Its place in [`Network::hosts`].
+    /// Its index in [`Network::hosts`].
     pub index: HostIndex,
-    /// Unique in the network.
+    /// Its name, unique in the network.
     pub name: String,
-    /// The interface that leads to the other hosts; a valid interface name.
+    /// The interface that leads to the other hosts.
     pub uplink: String,
-    /// The IPv4 address at which the host is a tunnel end point.
+    /// Its IPv4 address as a tunnel end point.
     pub underlay4: Option<Ipv4Addr>,
-    /// The IPv6 address at which the host is a tunnel end point.
+    /// Its IPv6 address as a tunnel end point.
     pub underlay6: Option<Ipv6Addr>,
 }
 
 impl Host {
-    /// The underlay address of one family. It is there for [`Network::underlay_family`] on every host that
-    /// shares a switch with another host through a tunnel type with end points.
+    /// The underlay address of one family. Every host that shares a switch with another host
+    /// through tunnel end points has one of [`Network::underlay_family`].
     pub fn underlay(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::V4 => self.underlay4.map(IpAddr::V4),
@@ -196,46 +199,45 @@ impl Host {
     }
 }
 
-/// The place of a logical switch in [`Network::logical_switches`].
+/// The index of a logical switch in [`Network::logical_switches`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SwitchIndex(pub(crate) usize);
 
 impl SwitchIndex {
-    /// The place, from 0.
+    /// The index, from 0.
     pub const fn value(self) -> usize {
         self.0
     }
 }
 
-/// A logical switch: one layer 2 network, stretched over the hosts that have ports in it.
+/// A logical switch: a layer 2 network across all hosts that have ports in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalSwitch {
-    /// Unique in the network.
+    /// Its name, unique in the network.
     pub name: String,
-    /// What stands for the switch in keys; unique among the switches of its tunnel type. See
-    /// [`Segment::datapath_key`].
+    /// Its tunnel key, unique among the switches of its tunnel type. See [`Segment::datapath_key`].
     pub datapath_key: DatapathKey,
-    /// What tells its frames from those of other switches on the wire.
+    /// Its identifier on the wire.
     pub segment: Segment,
-    /// How its frames travel between hosts.
+    /// The tunnel type between hosts.
     pub tunnel: TunnelType,
-    /// The MTU of its guests, in bytes of IP packet, 68 to 65,535.
+    /// The MTU of its guests in bytes of IP packet, 68 to 65,535.
     pub mtu: u16,
-    /// The multicast group of the underlay to which its broadcasts and multicasts are sent, once for all other hosts; of the
-    /// family of the underlay, and of VXLAN switches only. `None`: a copy is sent to each host.
+    /// The underlay multicast group for broadcasts and multicasts of a VXLAN switch, of the address
+    /// family of the underlay. `None`: a copy is sent to each host.
     pub group: Option<IpAddr>,
-    /// The switch answers for the addresses of its ports: ARP and neighbour solicitations for them go no further.
+    /// Answer ARP and neighbour solicitations for the addresses of its ports.
     pub arp_responder: bool,
-    /// The ports, in the order of the file; at most 32,767 together with those of logical routers.
+    /// Its ports in the order of the file; at most 32,767 including those of logical routers.
     pub ports: Vec<Port>,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }
 
 impl LogicalSwitch {
-    /// The port with that key.
+    /// The port with the key `key`.
     pub fn port(&self, key: PortKey) -> Option<&Port> {
-        // Unless keys are given, that is its place.
+        // Without given keys, the key is the index plus one.
         let place = usize::from(key.value()).checked_sub(1)?;
         let is = |port: &&Port| port.key == key;
         self.ports.get(place).filter(is).or_else(|| self.ports.iter().find(is))
@@ -246,23 +248,23 @@ impl LogicalSwitch {
         self.ports.iter().filter(|port| port.learn)
     }
 
-    /// True when it has such ports.
+    /// True when it has learning ports.
     pub fn learns(&self) -> bool {
         self.learning_ports().next().is_some()
     }
 
-    /// The hosts that have such ports, each once.
+    /// The hosts with learning ports, each once.
     pub fn learning_hosts(&self) -> BTreeSet<HostIndex> {
         self.learning_ports().map(|port| port.host).collect()
     }
 
-    /// The hosts other than `host` that have ports in this switch, each once.
+    /// The hosts other than `host` with ports in this switch, each once.
     pub fn remote_hosts(&self, host: HostIndex) -> BTreeSet<HostIndex> {
         self.ports.iter().map(|port| port.host).filter(|&other| other != host).collect()
     }
 }
 
-/// What tells the frames of one logical switch from those of another on the wire.
+/// The identifier that separates the frames of logical switches on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Segment {
     /// VNI of VXLAN, Geneve and STT, 1 to 2^24 - 1; key of GRE, 1 to 2^32 - 1.
@@ -273,30 +275,29 @@ pub enum Segment {
     Vlan(VlanId),
     /// The two VLANs of `qinq`.
     QinQ {
-        /// The service VLAN, in the tag nearest to the Ethernet header.
+        /// The service VLAN, in the outer tag.
         outer: VlanId,
-        /// The customer VLAN.
+        /// The customer VLAN, in the inner tag.
         inner: VlanId,
     },
 }
 
 impl Segment {
-    /// The number that stands for the switch in tunnel keys: the VNI or GRE key itself, 0 without key, or
-    /// [`TagLink::key`].
+    /// The tunnel key of the switch: the VNI or GRE key itself, 0 without key, or [`TagLink::key`].
     pub fn datapath_key(self) -> DatapathKey {
         match self {
             Self::Vni(vni) => DatapathKey(vni),
             Self::Unkeyed => DatapathKey(0),
             Self::Vlan(vlan) => TagLink::Vlan(vlan).key(),
-            // The same with every TPID.
+            // The key does not depend on the TPID.
             Self::QinQ { outer, inner } => {
                 TagLink::QinQ { service_tpid: EtherType::QINQ, outer, inner }.key()
             }
         }
     }
 
-    /// The link of the uplinks by which frames travel, with that outer TPID if there are two tags; `None` where they
-    /// travel in tunnels.
+    /// The VLAN tags on the uplink, with the outer TPID if there are two; `None` for segments in
+    /// tunnels.
     pub fn link(self, service_tpid: EtherType) -> Option<TagLink> {
         match self {
             Self::Vni(_) | Self::Unkeyed => None,
@@ -306,47 +307,47 @@ impl Segment {
     }
 }
 
-/// A logical port: where one guest is attached.
+/// A logical port, which attaches one guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Port {
-    /// Unique in the network.
+    /// Its name, unique in the network.
     pub name: String,
-    /// Its number in its switch, 1 to 32,767: what the file says, or the first that is left in the order of the file.
+    /// Its key in its switch, 1 to 32,767: as given, or the first free one in the order of the
+    /// file.
     pub key: PortKey,
     /// The host it is on.
     pub host: HostIndex,
-    /// The guest's address; unicast, unique in the switch.
+    /// The guest's MAC address: unicast, unique in the switch.
     pub mac: MacAddr,
     /// The guest's IP addresses, unique in the switch; possibly none.
     pub addresses: Vec<IpNet>,
-    /// What the guest is attached by; unique on the host.
+    /// The guest's interface on the host, unique there.
     pub device: Device,
-    /// What it may send and receive; everything when `None`.
+    /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
-    /// There may be MAC addresses behind it that the file does not have: they are learnt, and frames to those that nobody has
-    /// learnt go there, too (OVN's address "unknown").
+    /// Other MAC addresses behind it are learnt, and it receives unknown unicast (OVN's address
+    /// "unknown").
     pub learn: bool,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }
 
-/// What a guest is attached by. The names are valid interface names: 1 to 15 bytes of printable ASCII.
+/// The interface of a guest. Names are valid interface names: 1 to 15 bytes of printable ASCII.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Device {
     /// A TAP device that weft creates and removes.
     Tap {
-        /// Its name, inside the namespace where one is given.
+        /// Its name, in the given namespace if any.
         name: String,
-        /// The network namespace it belongs to, by its name under `/run/netns`; that of weft itself when
-        /// `None`.
+        /// The name of its network namespace under `/run/netns`; `None` for that of weft.
         netns: Option<String>,
     },
-    /// A TAP device that weft makes and a virtual machine opens, in the namespace of weft itself.
+    /// A TAP device that weft creates in its own namespace and a virtual machine opens.
     Vm {
         /// Its name.
         name: String,
     },
-    /// An interface that is already there, in the namespace of weft itself.
+    /// An existing interface in the namespace of weft.
     Interface {
         /// Its name.
         name: String,
@@ -361,7 +362,7 @@ impl Device {
         }
     }
 
-    /// The network namespace of the interface; `None` for that of weft itself.
+    /// The network namespace of the interface; `None` for that of weft.
     pub fn netns(&self) -> Option<&str> {
         match self {
             Self::Tap { netns, .. } => netns.as_deref(),

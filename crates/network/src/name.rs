@@ -1,7 +1,7 @@
-//! What names can be: of hosts, logical switches and ports; of interfaces; of network namespaces.
+//! Validity of names: of hosts, logical switches and ports; of interfaces; of network namespaces.
 
-/// Why `text` cannot name a host, logical switch or port; `None` when it can. Such names stand in command
-/// lines, in metrics and in JSON, so they are kept to what needs quoting in none of them.
+/// Why `text` cannot name a host, logical switch or port; `None` when it can. Such names need no
+/// quoting in command lines, metrics and JSON.
 pub(crate) fn object_problem(text: &str) -> Option<String> {
     const MAX_BYTES: usize = 63;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -10,13 +10,15 @@ pub(crate) fn object_problem(text: &str) -> Option<String> {
         && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
     (!good).then(|| {
         format!(
-            "{text:?} is no name; write 1 to {MAX_BYTES} letters, digits, `-`, `_` and `.`, a letter or \
+            "{text:?} is not a valid name; write 1 to {MAX_BYTES} letters, digits, `-`, `_` and \
+             `.`, a letter or \
              digit first"
         )
     })
 }
 
-/// Why `text` cannot name an address set or a port group; `None` when it can. In matches such a name stands without quotes.
+/// Why `text` cannot name an address set or port group; `None` when it can. Matches use it without
+/// quotes.
 pub(crate) fn set_problem(text: &str) -> Option<String> {
     const MAX_BYTES: usize = 63;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.".contains(&byte);
@@ -25,14 +27,15 @@ pub(crate) fn set_problem(text: &str) -> Option<String> {
         && text.bytes().next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_');
     (!good).then(|| {
         format!(
-            "{text:?} is no name; write 1 to {MAX_BYTES} letters, digits, `_` and `.`, a letter or `_` first"
+            "{text:?} is not a valid name; write 1 to {MAX_BYTES} letters, digits, `_` and `.`, \
+             a letter or `_` first"
         )
     })
 }
 
-/// Why `text` cannot name an interface; `None` when it can. The kernel's rule (fewer than 16 bytes, no slash,
-/// colon or white space, not `.` or `..`, nor a name that sysctl reserves) and none of `%` and bytes beyond
-/// ASCII, which it takes to mean something else or which no tool prints.
+/// Why `text` cannot name an interface; `None` when it can. The rules are the kernel's (fewer than
+/// 16 bytes; no slash, colon or white space; not `.`, `..` or a name that sysctl reserves). In
+/// addition `%`, which the kernel replaces, and bytes beyond ASCII are refused.
 pub(crate) fn interface_problem(text: &str) -> Option<String> {
     const MAX_BYTES: usize = 15;
     let why = if text.is_empty() {
@@ -44,10 +47,11 @@ pub(crate) fn interface_problem(text: &str) -> Option<String> {
     } else {
         let forbidden = |c: &char| !c.is_ascii_graphic() || "/:%".contains(*c);
         let found = text.chars().find(forbidden)?;
-        format!("it has {found:?} in it")
+        format!("it contains {found:?}")
     };
     Some(format!(
-        "{text:?} is no interface name, {why}; write 1 to {MAX_BYTES} printable ASCII characters other \
+        "{text:?} is not an interface name: {why}; write 1 to {MAX_BYTES} printable ASCII \
+         characters other \
          than `/`, `:` and `%`"
     ))
 }
@@ -56,8 +60,11 @@ pub(crate) fn interface_problem(text: &str) -> Option<String> {
 pub(crate) fn netns_problem(text: &str) -> Option<String> {
     let bad = matches!(text, "" | "." | "..") || text.len() > 255 || text.contains(['/', '\0']);
     bad.then(|| {
-        format!("{text:?} is no name of a network namespace; write one that `ip netns list` shows, without \
-             path")
+        format!(
+            "{text:?} is not the name of a network namespace; write one that `ip netns list` \
+                 shows, \
+             without its path"
+        )
     })
 }
 

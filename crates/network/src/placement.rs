@@ -1,5 +1,5 @@
-//! [`Placement`]: where logical ports are, as seen from one host. It is the physical side of a network, apart from the logical
-//! flows, which are the same everywhere.
+//! [`Placement`]: where logical ports are, as seen from one host. It is the physical part of a
+//! network; the logical flows are the same on every host.
 
 use crate::logical::{Keys, LogicalPort};
 use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
@@ -8,103 +8,109 @@ use pipeline::{PortLocation, PortRole, TunnelInport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// The other end of a tunnel.
+/// The remote end of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum FarEnd {
+pub enum RemoteEnd {
     /// A host.
     Host(HostIndex),
-    /// All hosts that have joined a multicast group of the underlay.
+    /// An underlay multicast group, which all its hosts receive.
     Group(IpAddr),
 }
 
-/// Where logical ports are, and what comes in by which port of the datapath.
+/// Where logical ports are, and which logical port a packet of a datapath port belongs to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
-    /// The logical switches and routers to which a packet of a guest of this host can get; the program needs no others.
+    /// The logical datapaths that packets of this host's guests can reach; the program needs no
+    /// others.
     pub datapaths: BTreeSet<DatapathKey>,
-    /// Every port of these; one that is not here is not in the program.
+    /// The locations of their ports; the program has no other ports.
     pub places: BTreeMap<(DatapathKey, PortKey), PortLocation>,
-    /// The ports of the datapath.
+    /// The roles of the datapath ports.
     pub entries: BTreeMap<PortNo, PortRole>,
-    /// The end points that stand for all other hosts of a switch: multicast groups of the underlay.
+    /// The underlay multicast groups of switches, which reach all their other hosts.
     pub groups: BTreeMap<DatapathKey, EndpointId>,
-    /// Where packets of switches come from whose tunnels name no logical ports, where that is learnt.
+    /// How to find the ingress port of packets from tunnels without logical ports, for switches
+    /// that learn.
     pub senders: BTreeMap<DatapathKey, TunnelInport>,
-    /// The switches that tunnel keys stand for.
+    /// The switch of each tunnel key.
     pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
-    /// The links of the uplink. Their keys are in `tunnels`, like those of all tunnels.
+    /// The VLAN tags in use on the uplink. Their keys are in `tunnels` too.
     pub links: BTreeSet<TagLink>,
 }
 
 impl Placement {
-    /// The port of the datapath by which tagged frames leave.
+    /// The datapath port for tagged frames on the uplink.
     pub const UPLINK: PortNo = PortNo(0);
 
-    /// The port of the datapath by which packets come in out of tunnels of a type; far from those of guests.
+    /// The datapath port for packets from tunnels of a type; the number is beyond those of guests.
     pub const fn tunnel_port(tunnel: TunnelType) -> PortNo {
         PortNo(0xffff_ff00 + tunnel as u32)
     }
 
-    /// As seen from `host`. `number` gives the port of the datapath for each of its guests, not 0. `end_point` gives the end
-    /// point of a tunnel type at another host; a port of a host for which there is none is unbound. It is also asked for the end points
-    /// from which packets come: every host whose guests a router leads to a switch here sends in that switch's tunnel; and for
-    /// that of a group when there are others to hear it or to send to it.
+    /// The placement as seen from `host`. `number` returns the datapath port of each of its guests,
+    /// not 0. `end_point` returns the end point of a tunnel type at another host; ports of a host
+    /// without one are unbound. It is also called for end points that send to this host: every host
+    /// whose guests reach a switch here through a router sends in that switch's tunnel. For a
+    /// multicast group it is called when other hosts use it.
     pub fn of_host(
         network: &Network,
         host: HostIndex,
         mut number: impl FnMut(&LogicalSwitch, &Port) -> PortNo,
-        mut end_point: impl FnMut(TunnelType, FarEnd) -> Option<EndpointId>,
+        mut end_point: impl FnMut(TunnelType, RemoteEnd) -> Option<EndpointId>,
     ) -> Self {
-        let reach = network.reach();
+        let connectivity = network.connectivity();
         let switches = network.logical_switches();
         let is_home = |switch: &LogicalSwitch| switch.ports.iter().any(|port| port.host == host);
         let parts: BTreeSet<usize> = (0..switches.len())
             .filter(|&index| is_home(&switches[index]))
-            .map(|index| reach.part_of_switch(index))
+            .map(|index| connectivity.part_of_switch(index))
             .collect();
-        // The other hosts with guests in each part.
+        // The other hosts with guests in each connected part of the network.
         let mut others: BTreeMap<usize, BTreeSet<HostIndex>> = BTreeMap::new();
         for (index, switch) in switches.iter().enumerate() {
-            let hosts = others.entry(reach.part_of_switch(index)).or_default();
+            let hosts = others.entry(connectivity.part_of_switch(index)).or_default();
             hosts.extend(switch.ports.iter().map(|port| port.host).filter(|&other| other != host));
         }
         for (index, switch) in switches.iter().enumerate() {
             if is_home(switch) && switch.tunnel.has_endpoints() {
-                for &other in others.get(&reach.part_of_switch(index)).into_iter().flatten() {
-                    end_point(switch.tunnel, FarEnd::Host(other));
+                for &other in others.get(&connectivity.part_of_switch(index)).into_iter().flatten()
+                {
+                    end_point(switch.tunnel, RemoteEnd::Host(other));
                 }
             }
         }
         let mut builder = Builder::new(network);
         for (index, switch) in switches.iter().enumerate() {
-            if parts.contains(&reach.part_of_switch(index)) {
+            if parts.contains(&connectivity.part_of_switch(index)) {
                 builder.add_wire(index, switch);
                 builder.add_guests(index, switch, |port| {
                     if port.host == host {
                         return Placed::Here(number(switch, port));
                     }
-                    let end_point = || end_point(switch.tunnel, FarEnd::Host(port.host));
+                    let end_point = || end_point(switch.tunnel, RemoteEnd::Host(port.host));
                     Placed::Elsewhere(remote_place(network, switch, end_point))
                 });
-                // Hosts without guests of the switch may send to it over a router.
-                let others = others.get(&reach.part_of_switch(index));
+                // Hosts without guests of the switch may send to it through a router.
+                let others = others.get(&connectivity.part_of_switch(index));
                 let group = switch.group.filter(|_| others.is_some_and(|hosts| !hosts.is_empty()));
-                let end = group.and_then(|group| end_point(switch.tunnel, FarEnd::Group(group)));
+                let end = group.and_then(|group| end_point(switch.tunnel, RemoteEnd::Group(group)));
                 builder.add_group(index, end);
                 builder.add_senders(index, switch, |other| {
-                    (other != host).then(|| end_point(switch.tunnel, FarEnd::Host(other))).flatten()
+                    (other != host)
+                        .then(|| end_point(switch.tunnel, RemoteEnd::Host(other)))
+                        .flatten()
                 });
             }
         }
         for index in 0..network.logical_routers().len() {
-            if parts.contains(&reach.part_of_router(index)) {
+            if parts.contains(&connectivity.part_of_router(index)) {
                 builder.add_router(index);
             }
         }
         builder.placement
     }
 
-    /// The longest frame that leaves by the uplink with tags, in bytes of what follows its Ethernet header; 0 when none does.
+    /// The longest tagged packet on the uplink, in bytes after the Ethernet header; 0 without tags.
     pub fn tagged_mtu_bytes(&self, network: &Network) -> u16 {
         let here = |switch: &&LogicalSwitch| {
             link_of(network, switch).is_some_and(|link| self.links.contains(&link))
@@ -114,8 +120,8 @@ impl Placement {
         mtus.max().unwrap_or(0)
     }
 
-    /// As if every guest were on one host: for a trace of the whole network. The guests' ports are numbered from 1 in the order
-    /// of the file.
+    /// The placement with all guests on one host, for a trace of the whole network. The datapath
+    /// ports of guests count from 1 in the order of the file.
     pub fn of_all(network: &Network) -> Self {
         let mut builder = Builder::new(network);
         let mut number = 0;
@@ -150,16 +156,16 @@ fn remote_place(
     }
 }
 
-/// The link of a switch; `None` when it has tunnels.
+/// The VLAN tags of a switch; `None` when it uses tunnels.
 fn link_of(network: &Network, switch: &LogicalSwitch) -> Option<TagLink> {
     switch.segment.link(network.options().of(switch.tunnel).service_tpid)
 }
 
 /// Where a guest is.
 enum Placed {
-    /// On this host, at a port of the datapath.
+    /// On this host, at a datapath port.
     Here(PortNo),
-    /// On another.
+    /// On another host.
     Elsewhere(PortLocation),
 }
 
@@ -206,8 +212,8 @@ impl<'n> Builder<'n> {
         self.placement.groups.extend(end.map(|end| (datapath, end)));
     }
 
-    /// Gives the other hosts, or the wire, from which a switch learns the ports that stand for them. Where the tunnel names logical
-    /// ports there are none.
+    /// Adds the ports that stand for other hosts or the uplink, from which a switch learns. Tunnels
+    /// with logical ports need none.
     fn add_senders(
         &mut self,
         index: usize,
@@ -238,7 +244,7 @@ impl<'n> Builder<'n> {
         }
     }
 
-    /// Says how the switch's frames are known when they come from other hosts.
+    /// Adds how frames of the switch from other hosts are recognised.
     fn add_wire(&mut self, index: usize, switch: &LogicalSwitch) {
         let datapath = self.key(index);
         let tunnel = switch.tunnel;
@@ -251,7 +257,8 @@ impl<'n> Builder<'n> {
         }
     }
 
-    /// A router is on every host: so are its ports, and those of switches that lead to it.
+    /// Places a router on this host, like on every host, with its ports and the switch ports that
+    /// lead to it.
     fn add_router(&mut self, index: usize) {
         let key = self.keys.router(crate::RouterIndex(index));
         self.placement.datapaths.insert(key);

@@ -1,14 +1,15 @@
-//! The program of a host: the logical side of the network and its physical side, put together.
+//! The program of a host: logical flows and placement combined.
 
 use crate::{LogicalNetwork, Placement};
 use flow::PortKey;
 use lflow::{FlowError, Loader};
 use pipeline::{LogicalPort, MulticastGroup, PortLocation, PortSecurity};
 
-/// Loads what a host needs of the logical network. `file_name` stands in front of the line from which each flow comes.
+/// Loads the part of the logical network that a host needs. `file_name` is the file name in the
+/// origin of each flow.
 ///
 /// # Errors
-/// A flow that is not in the language. None comes from a network that was checked.
+/// A flow has a syntax error. That cannot happen with a checked network.
 pub fn load_program(
     logical: &LogicalNetwork,
     placement: &Placement,
@@ -67,7 +68,7 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
         }
         for port in &datapath.ports {
             let Some(&place) = placement.places.get(&(datapath.key, port.key)) else { continue };
-            // What the file's reader has made is well-formed.
+            // Names and keys from the checked file are valid.
             let security = port.security.iter().map(ToString::to_string).collect::<Vec<_>>();
             let security = PortSecurity::parse_as_ovn(&security).0;
             loader.set_resident(

@@ -1,7 +1,7 @@
-//! Reading TOML tables key by key, so that every mistake is found in one pass and each names its place.
+//! Reads TOML tables key by key, so that one pass finds all errors, each with its position.
 //!
-//! Why not `serde`'s derive: a derived reader stops at the first mistake. Here a [`Schema`] lists the keys of a
-//! table once, each with an example; unknown keys, missing keys and wrong types are reported from that list.
+//! serde's derive stops at the first error. Here a [`Schema`] lists the keys of a table once, each
+//! with an example; unknown keys, missing keys and wrong types are reported from that list.
 
 use crate::errors::Report;
 use crate::suggest;
@@ -9,10 +9,10 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// One key that a table can have.
+/// A key that a table can have.
 pub(crate) struct Key {
     pub(crate) name: &'static str,
-    /// How to write it, shown when it is missing or has the wrong type.
+    /// An example, shown when the key is missing or has the wrong type.
     pub(crate) example: &'static str,
 }
 
@@ -22,14 +22,14 @@ pub(crate) const fn key(name: &'static str, example: &'static str) -> Key {
 
 /// The keys of one kind of table.
 pub(crate) struct Schema {
-    /// The table as messages name it.
+    /// The name of the table in messages.
     pub(crate) name: &'static str,
     pub(crate) keys: &'static [Key],
 }
 
-/// A value and the byte offset at which it stands.
+/// A value and its byte offset in the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sited<T> {
+pub(crate) struct Located<T> {
     pub(crate) value: T,
     pub(crate) at: usize,
 }
@@ -37,15 +37,15 @@ pub(crate) struct Sited<T> {
 /// A table that is being read.
 pub(crate) struct Section<'a, 't> {
     schema: &'static Schema,
-    /// Where missing keys are reported.
+    /// The position at which missing keys are reported.
     pub(crate) at: usize,
     table: &'a DeTable<'t>,
-    /// Keys for which an unknown one was probably meant.
+    /// Keys that an unknown key was probably meant to be.
     misspelt: Vec<&'static str>,
 }
 
 impl<'a, 't> Section<'a, 't> {
-    /// Reports the keys of `table` that `schema` does not have.
+    /// Reports the keys of `table` that are not in `schema`.
     pub(crate) fn open(
         report: &mut Report<'_>,
         schema: &'static Schema,
@@ -66,13 +66,13 @@ impl<'a, 't> Section<'a, 't> {
         Self { schema, at, table, misspelt }
     }
 
-    /// True when an unknown key was probably meant to be this one, which has been said: then nobody should be
-    /// told that it is missing.
+    /// True when an unknown key was probably meant to be this one. That has been reported, so its
+    /// absence need not be.
     pub(crate) fn is_misspelt(&self, name: &str) -> bool {
         self.misspelt.contains(&name)
     }
 
-    /// The value of a key, if it is there. `name` is one of the schema's.
+    /// The value of a key of the schema, if present.
     pub(crate) fn get(&self, name: &str) -> Option<Field<'a, 't>> {
         let key = self.schema.keys.iter().find(|key| key.name == name)?;
         let (found, node) = self.table.get_key_value(name)?;
@@ -86,7 +86,7 @@ impl<'a, 't> Section<'a, 't> {
         })
     }
 
-    /// As [`Section::get`]; reports the key as missing when it is not there.
+    /// Like [`Section::get`], but reports an absent key.
     pub(crate) fn require(&self, report: &mut Report<'_>, name: &str) -> Option<Field<'a, 't>> {
         let field = self.get(name);
         let key = self.schema.keys.iter().find(|key| key.name == name);
@@ -98,35 +98,35 @@ impl<'a, 't> Section<'a, 't> {
     }
 }
 
-/// The value of a key, or an element of an array that is.
+/// The value of a key, or an element of its array.
 #[derive(Clone, Copy)]
 pub(crate) struct Field<'a, 't> {
     name: &'a str,
     example: &'static str,
     is_element: bool,
-    /// Where the key stands.
+    /// The offset of the key.
     pub(crate) key_at: usize,
-    /// Where the value stands.
+    /// The offset of the value.
     pub(crate) at: usize,
     value: &'a DeValue<'t>,
 }
 
 impl<'a, 't> Field<'a, 't> {
-    /// The same field with another example of how to write it.
+    /// The same field with another example.
     pub(crate) fn with_example(self, example: &'static str) -> Self {
         Self { example, ..self }
     }
 
-    /// Notes a problem with the value.
+    /// Reports an error in the value.
     pub(crate) fn error(&self, report: &mut Report<'_>, message: impl Into<String>) {
         report.error(self.at, message);
     }
 
-    pub(crate) fn sited<T>(&self, value: T) -> Sited<T> {
-        Sited { value, at: self.at }
+    pub(crate) fn located<T>(&self, value: T) -> Located<T> {
+        Located { value, at: self.at }
     }
 
-    /// Notes that the value is not what it should be; `expected` comes after "write".
+    /// Reports a value of the wrong type; `expected` follows "write".
     pub(crate) fn wrong_type(&self, report: &mut Report<'_>, expected: &str) {
         let Self { name, example, .. } = self;
         let element = if self.is_element { "an element of " } else { "" };
@@ -153,7 +153,7 @@ impl<'a, 't> Field<'a, 't> {
         self.boolean_or(report, "true or false")
     }
 
-    /// As [`Field::boolean`], of a key that can be something else, too; `expected` lists all that it can be.
+    /// Like [`Field::boolean`], for a key with alternatives; `expected` lists them all.
     pub(crate) fn boolean_or(&self, report: &mut Report<'_>, expected: &str) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
@@ -162,7 +162,7 @@ impl<'a, 't> Field<'a, 't> {
         value
     }
 
-    /// The value if it is an integer in `range`; `rule` says what is allowed when it is not.
+    /// The value if it is an integer in `range`; `rule` says what is permitted.
     pub(crate) fn integer<N>(
         &self,
         report: &mut Report<'_>,
@@ -196,7 +196,7 @@ impl<'a, 't> Field<'a, 't> {
         self.value.is_integer()
     }
 
-    /// The elements if it is an array; messages call each an element of the key.
+    /// The elements if it is an array.
     pub(crate) fn array(
         &self,
         report: &mut Report<'_>,
@@ -222,7 +222,7 @@ impl<'a, 't> Field<'a, 't> {
         self.value.is_array()
     }
 
-    /// The entries of a table whose keys are names that the user has chosen.
+    /// The entries of a table whose keys are user-defined names.
     pub(crate) fn named_entries(
         &self,
         report: &mut Report<'_>,
@@ -262,7 +262,7 @@ impl<'a, 't> Field<'a, 't> {
             let (name, place) = (self.name, schema.name);
             self.error(
                 report,
-                format!("`{name}` is one table; write {place}, for there can be several"),
+                format!("`{name}` is a single table; write {place}, because there can be several"),
             );
             return Vec::new();
         }

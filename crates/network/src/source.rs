@@ -1,7 +1,7 @@
-//! From a place in the value of a TOML string to the place in the file.
+//! Maps a position in the value of a TOML string to a position in the file.
 
-/// The byte offset in `text` of the byte at `offset` of the value of the string that begins at `at`, at its quote. Beyond the value
-/// it is the end of the string.
+/// The byte offset in `text` of byte `offset` in the value of the string whose quote is at `at`.
+/// Past the value it is the end of the string.
 pub(crate) fn inside_string(text: &str, at: usize, offset: usize) -> usize {
     let Some(string) = text.get(at..) else { return at };
     let (opening, escapes) = if string.starts_with("\"\"\"") {
@@ -11,7 +11,7 @@ pub(crate) fn inside_string(text: &str, at: usize, offset: usize) -> usize {
     } else {
         (1, string.starts_with('"'))
     };
-    // A line break right after three quotes is no part of the value.
+    // TOML ignores a newline directly after an opening triple quote.
     let skipped = match string.get(opening..) {
         Some(rest) if opening == 3 && rest.starts_with("\r\n") => 2,
         Some(rest) if opening == 3 && rest.starts_with('\n') => 1,
@@ -34,14 +34,14 @@ pub(crate) fn inside_string(text: &str, at: usize, offset: usize) -> usize {
     at + place
 }
 
-/// Bytes that an escape at the beginning of `text` takes, and bytes that it stands for.
+/// The length of an escape sequence at the start of `text`, and of what it stands for.
 fn escape(text: &str) -> (usize, usize) {
     let hex_digits = match text.as_bytes().get(1) {
         Some(b'x') => 2,
         Some(b'u') => 4,
         Some(b'U') => 8,
         Some(b' ' | b'\t' | b'\r' | b'\n') => {
-            // A line that is continued on the next.
+            // A line continuation.
             let blank = text[1..].bytes().take_while(u8::is_ascii_whitespace).count();
             return (1 + blank, 0);
         }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use toml::de::DeTable;
 
-    /// Every string of TOML's four kinds: each character of the value is found where the file has it.
+    /// For each of TOML's four kinds of strings, each character of the value is found in the file.
     #[test]
     fn place_is_that_of_the_character_when_the_string_has_escapes() {
         let cases = [

@@ -1,10 +1,10 @@
-//! "Did you mean": the word that was probably meant.
+//! "Did you mean": suggests the nearest known word.
 
-/// Words that are compared; with more of them a file full of mistakes would take long to refuse.
+/// The maximum number of words to compare, so that a file full of errors is refused quickly.
 const MAX_CANDIDATES: usize = 256;
 
-/// What to append to a message about the unknown word `found`: the nearest of `known`, else the whole choice,
-/// which `what` names ("keys").
+/// A suggestion to append to a message about the unknown word `found`: the nearest of `known`, or
+/// else all of them. `what` names their kind ("keys").
 pub(crate) fn hint<'a>(
     found: &str,
     known: impl Iterator<Item = &'a str> + Clone,
@@ -19,7 +19,7 @@ pub(crate) fn hint<'a>(
     }
 }
 
-/// `a`, `b` and `c`; at most eight, the rest are counted. `None` for no words.
+/// `a`, `b` and `c`: at most eight words, then the number of the others. `None` for no words.
 pub(crate) fn list<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
     const SHOWN: usize = 8;
     let words: Vec<_> = words.map(|word| format!("`{word}`")).collect();
@@ -33,8 +33,8 @@ pub(crate) fn list<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
     }
 }
 
-/// The one of `known` that is nearest to `found`, when it is near enough to be meant: at most one edit for every three
-/// characters, so words of one or two characters are never guessed.
+/// The word of `known` that is nearest to `found`, with at most one edit for every three
+/// characters. Words of one or two characters are therefore never suggested.
 pub(crate) fn nearest<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = found.to_lowercase();
     let length = lower.chars().count();
@@ -43,7 +43,7 @@ pub(crate) fn nearest<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> 
         .filter_map(|word| {
             let word_length = word.chars().count();
             let limit = word_length.max(length) / 3;
-            // A cheap answer first: the distance is at least the difference of the lengths.
+            // The distance is at least the difference of the lengths, which is cheap to compute.
             if word_length.abs_diff(length) > limit {
                 return None;
             }

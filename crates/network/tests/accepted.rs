@@ -1,4 +1,4 @@
-//! What valid files become, and that the files shown to users are valid.
+//! Valid files: the resulting model, and that the files shown to users are valid.
 
 use network::{
     DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment,
@@ -56,9 +56,9 @@ fn example_is_valid_when_loaded_for_each_type() {
     }
 }
 
-/// The manual shows two whole files, then a file with mistakes and what weft says about it.
+/// The manual shows whole files, then a file with errors and the messages about it.
 #[test]
-fn manual_is_true_when_its_files_are_parsed() {
+fn manual_shows_valid_files_and_real_messages() {
     let manual = std::fs::read_to_string(root().join("docs/network-toml.md")).unwrap();
     let blocks = |language: &str| -> Vec<String> {
         let fence = format!("```{language}\n");
@@ -76,7 +76,7 @@ fn manual_is_true_when_its_files_are_parsed() {
 }
 
 #[test]
-fn network_has_all_that_the_file_says() {
+fn network_holds_everything_in_the_file() {
     let network = parse(
         r#"
 tunnel = "geneve"
@@ -248,7 +248,7 @@ fn port(name: &str, host: &str, number: u16, device: &str) -> String {
     )
 }
 
-/// A port whose key is given.
+/// A port with an explicit key.
 fn keyed(name: &str, key: u16) -> String {
     let port = port(name, "h1", key, &format!("tap = \"{name}\""));
     port.replacen("{ ", &format!("{{ key = {key}, "), 1)
@@ -270,7 +270,8 @@ fn underlay_address_is_not_needed_when_no_tunnel_ends_at_the_host() {
     assert_eq!(network.hosts()[0].underlay(network.underlay_family()), None);
 }
 
-/// MAC and IP addresses in two switches; a device on two hosts, in two namespaces, and beside an uplink of its name.
+/// The same MAC and IP address in two switches; a device name on two hosts, in two namespaces, and
+/// equal to the uplink of another host.
 #[test]
 fn same_name_is_accepted_when_the_place_differs() {
     let blue = port("a", "h1", 1, "tap = \"tap0\"") + &port("b", "h2", 2, "tap = \"tap0\"");
@@ -298,7 +299,7 @@ fn keys_are_one_to_the_last_when_a_switch_is_full() {
 }
 
 #[test]
-fn ports_without_a_key_get_those_that_are_left_and_routers_the_last() {
+fn ports_without_key_get_the_free_keys_and_routers_the_last() {
     let auto = |name: &str, number| port(name, "h2", number, &format!("tap = \"{name}\""));
     let ports = [
         auto("a", 101),
@@ -332,7 +333,7 @@ fn ports_without_a_key_get_those_that_are_left_and_routers_the_last() {
 }
 
 #[test]
-fn port_with_a_key_keeps_it_when_others_come_and_go_before_it() {
+fn port_with_a_key_keeps_it_when_other_ports_come_and_go() {
     for numbers in [&[1, 2, 3][..], &[3, 9, 1, 2], &[7, 3]] {
         let ports: String = numbers.iter().map(|&n| keyed(&format!("p{n}"), n)).collect();
         let blue = switch("blue", "tunnel = \"stt\"\nvni = 1", &ports);
@@ -344,14 +345,14 @@ fn port_with_a_key_keeps_it_when_others_come_and_go_before_it() {
 }
 
 #[test]
-fn byte_order_mark_is_skipped_and_is_no_column() {
+fn byte_order_mark_is_skipped_and_does_not_count_as_a_column() {
     assert_eq!(parse(&format!("\u{feff}{TWO_HOSTS}")), parse(TWO_HOSTS));
     let errors = Network::parse("\u{feff}vnii = 1", "net.toml").unwrap_err();
     assert_eq!(errors.problems()[1].position.map(|at| (at.line, at.column)), Some((1, 1)));
 }
 
 #[test]
-fn routed_example_is_valid_and_has_all_that_it_says() {
+fn routed_example_is_valid_and_complete() {
     let path = root().join("examples/routed.toml");
     let network = Network::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
     let [web, db, ops] = network.logical_switches() else { panic!("three switches") };
@@ -382,9 +383,9 @@ fn routed_example_is_valid_and_has_all_that_it_says() {
     assert_eq!(network.address_sets()["admins"][0].to_string(), "10.0.9.10");
 }
 
-/// Every prefix of a valid file, and the file with each byte replaced by another: an answer, never a panic.
+/// Every prefix of a valid file, and the file with each byte replaced: an answer, never a panic.
 #[test]
-fn answer_is_given_when_the_file_is_damaged() {
+fn damaged_file_gives_errors_and_no_panic() {
     let text = std::fs::read_to_string(root().join("examples/geneve.toml")).unwrap();
     assert!(text.is_ascii());
     let mut refused = 0;

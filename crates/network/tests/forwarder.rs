@@ -1,21 +1,17 @@
-//! A network of switches alone: the program that its logical flows make does with every frame what the forwarder's table of
-//! MAC addresses does.
+//! Networks of switches alone: the compiled program must do with every frame what a MAC address
+//! table does.
 
-#[path = "support/mac_table.rs"]
-mod mac_table;
-mod support;
-
+use crate::support::Net;
+use crate::support::mac_table::{Ingress, MacTable, PortPlace, SwitchLink};
 use flow::{
     Action, DatapathKey, Field, FlowKey, LogicalPorts, PortKey, PortNo, TagLink, TunnelKey,
     TunnelType,
 };
-use mac_table::{Ingress, MacTable, PortPlace, SwitchLink};
 use network::{LogicalSwitch, Placement};
 use pipeline::{PortLocation, PortRole, translate};
-use support::Net;
 use wire::MacAddr;
 
-/// Three hosts; on the first two guests of `blue`, one of the third; and `red`, whose guests are all on the first.
+/// Three hosts. `blue` has guests on all of them, two of the three on h1 and h2; `red` only on h1.
 fn network(tunnel: TunnelType) -> String {
     let segment = |number: u16| match tunnel {
         TunnelType::Vlan => format!("vlan = {number}"),
@@ -45,7 +41,7 @@ fn network(tunnel: TunnelType) -> String {
         + &port("g", 1, 2)
 }
 
-/// The forwarder's table, from the same placement.
+/// The MAC address table for the same placement.
 fn table(net: &Net, tunnel: TunnelType) -> MacTable {
     let mut table = MacTable::default();
     for switch in net.network.logical_switches() {
@@ -75,7 +71,8 @@ fn link(net: &Net, switch: &LogicalSwitch, tunnel: TunnelType) -> SwitchLink {
     }
 }
 
-/// Every way in, as the table and as the program know it. Packets out of tunnels are from the port `sender` of another host.
+/// Every way in which a frame can enter, for the table and for the program. Tunnel packets come
+/// from the port `sender` of another host.
 fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)> {
     let key_from = |port: PortNo| {
         let mut key = FlowKey::default();
@@ -118,7 +115,7 @@ fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)
     ways
 }
 
-/// Actions as a set: the order in which copies go out does not matter, and every drop is a drop.
+/// Actions as a set: the order of copies does not matter, and drop reasons are not compared.
 fn normal(actions: &[Action]) -> Vec<String> {
     let dropped = |action: &Action| matches!(action, Action::Drop(_));
     let mut shown: Vec<String> = if actions.iter().any(dropped) {
@@ -131,7 +128,7 @@ fn normal(actions: &[Action]) -> Vec<String> {
 }
 
 #[test]
-fn program_does_what_the_forwarder_does_when_there_are_switches_alone() {
+fn program_agrees_with_the_mac_table_when_there_are_only_switches() {
     let mac = |last: u8| MacAddr([2, 0, 0, 0, 0, last]);
     let group = MacAddr([1, 0, 0x5e, 0, 0, 1]);
     let destinations = [mac(1), mac(2), mac(3), mac(4), mac(5), mac(99), MacAddr::BROADCAST, group];
@@ -148,7 +145,7 @@ fn program_does_what_the_forwarder_does_when_there_are_switches_alone() {
                             ingress,
                             Ingress::Tunnel { key: TunnelKey { ports: Some(_), .. }, .. }
                         );
-                        // The host that chose the receiver has seen to the source, too.
+                        // The host that chose the receiver has also checked the source.
                         if by_ports && source == group {
                             continue;
                         }

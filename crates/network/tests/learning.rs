@@ -1,15 +1,14 @@
-//! MAC addresses that the file does not have: what teaches where they are, and where frames to them go.
+//! MAC addresses that the file does not list: what is learnt from which frames, and where frames
+//! go.
 
-mod support;
-
+use crate::support::Net;
 use flow::{DatapathKey, Field, FlowKey, PortKey, TunnelType};
 use network::Placement;
 use network::logical::LogicalPort;
 use pipeline::{FdbKey, FdbPort, LearnEvent, LearnLimits, LearnedTables};
-use support::Net;
 use wire::MacAddr;
 
-/// `a` on h1 does not learn, `b` and `c` on h2 and `d` on h3 do. 02:00:00:00:00:99 is in no file.
+/// `a` on h1 does not learn; `b` and `c` on h2 and `d` on h3 do. 02:00:00:00:00:99 is in no file.
 fn text(tunnel: TunnelType) -> String {
     let segment = match tunnel {
         TunnelType::Vlan => "vlan = 7",
@@ -33,7 +32,7 @@ fn text(tunnel: TunnelType) -> String {
     text
 }
 
-/// The number of the tunnel type in the end points of [`Net::on`].
+/// The first end point number of the tunnel type in [`Net::on`].
 const GENEVE: TunnelType = TunnelType::Geneve;
 const TO_A: &str =
     "eth.src == 02:00:00:00:00:99 && eth.dst == 02:00:00:00:00:01 && eth.type == 0x1234";
@@ -56,7 +55,7 @@ fn knowing(lesson: LearnEvent) -> LearnedTables {
     learned
 }
 
-/// A packet out of a tunnel from a host, with these logical ports if it names any.
+/// A packet from a tunnel of a host, with these logical ports if the tunnel carries any.
 fn from(
     tunnel: TunnelType,
     net: &Net,
@@ -78,14 +77,14 @@ fn from(
 }
 
 #[test]
-fn frame_teaches_when_its_port_learns_and_its_address_is_not_in_the_file() {
+fn source_is_learnt_when_its_port_learns_and_the_file_does_not_list_it() {
     for tunnel in TunnelType::ALL {
         let net = Net::on("h2", &text(tunnel));
         assert_eq!(net.lessons("b", TO_A), [lesson(&net, key(2))], "{tunnel}");
         assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:03")), [], "{tunnel}: of another");
         assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:02")), [], "{tunnel}: its own");
         assert_eq!(Net::on("h1", &text(tunnel)).lessons("a", TO_A), [], "{tunnel}: no such port");
-        // What is known there is not taught again; what is known elsewhere is.
+        // An address that is known there is not learnt again; one known elsewhere is.
         let state = knowing(lesson(&net, key(2)));
         assert_eq!(net.lessons_knowing("b", TO_A, &state), [], "{tunnel}");
         assert_eq!(net.lessons_knowing("c", TO_A, &state), [lesson(&net, key(3))], "{tunnel}");
@@ -97,11 +96,12 @@ fn frame_teaches_when_its_port_learns_and_its_address_is_not_in_the_file() {
 }
 
 #[test]
-fn unknown_address_is_sent_to_every_port_that_learns_and_to_no_other() {
+fn unknown_unicast_goes_to_every_learning_port_and_no_other() {
     for (tunnel, h1, h2) in [
         (
             GENEVE,
-            "encap(endpoint=101,key=7,inport=1,outport=32769),encap(endpoint=102,key=7,inport=1,outport=32769)",
+            "encap(endpoint=101,key=7,inport=1,outport=32769),encap(endpoint=102,key=7,inport=1,\
+             outport=32769)",
             "output(2),encap(endpoint=102,key=7,inport=2,outport=32769)",
         ),
         (
@@ -124,7 +124,7 @@ fn unknown_address_is_sent_to_every_port_that_learns_and_to_no_other() {
 }
 
 #[test]
-fn unknown_address_from_another_host_is_sent_to_the_ports_here_alone() {
+fn unknown_unicast_from_another_host_goes_to_local_ports_only() {
     for tunnel in [GENEVE, TunnelType::Vxlan, TunnelType::Gre, TunnelType::Vlan] {
         let net = Net::on("h2", &text(tunnel));
         let ports = (tunnel == GENEVE).then_some((1, PortKey::UNKNOWN.value()));
@@ -134,7 +134,7 @@ fn unknown_address_from_another_host_is_sent_to_the_ports_here_alone() {
 }
 
 #[test]
-fn frame_of_another_host_teaches_its_port_where_the_tunnel_names_it() {
+fn remote_frame_teaches_its_port_when_the_tunnel_carries_ports() {
     let net = Net::on("h1", &text(GENEVE));
     let enter = |ingress| from(GENEVE, &net, 2, Some((ingress, 1)));
     assert_eq!(net.lessons_of(TO_A, enter(2)), [lesson(&net, key(2))]);
@@ -148,7 +148,7 @@ fn frame_of_another_host_teaches_its_port_where_the_tunnel_names_it() {
 }
 
 #[test]
-fn frame_of_another_host_teaches_the_host_where_the_tunnel_names_no_port() {
+fn remote_frame_teaches_its_host_when_the_tunnel_carries_no_ports() {
     for (tunnel, text, number) in [
         (TunnelType::Vxlan, text(TunnelType::Vxlan), 0),
         (TunnelType::Gre, text(TunnelType::Gre), 200),
@@ -166,14 +166,14 @@ fn frame_of_another_host_teaches_the_host_where_the_tunnel_names_no_port() {
             let sent = format!("encap(endpoint={},key=7)", number + u32::from(host) - 1);
             assert_eq!(net.send_knowing("a", FROM_A, &state), sent, "{tunnel}");
         }
-        // Nobody of the file, and a host behind which nothing is to be learnt.
+        // An unknown end point, and a host behind which nothing is learnt.
         assert_eq!(net.lessons_of(TO_A, from(tunnel, &net, 77, None)), [], "{tunnel}");
         let there = Net::on("h2", &text);
         assert_eq!(there.lessons_of(TO_A, from(tunnel, &there, 1, None)), [], "{tunnel}");
-        // There the port is known.
+        // On that host the port is known.
         let (state, enter) = (knowing(lesson(&there, key(3))), from(tunnel, &there, 1, None));
         assert_eq!(there.receive_knowing(FROM_A, enter, &state), "output(2)", "{tunnel}");
-        // What has moved on to another host is not sent on: who sends has to learn.
+        // A station that moved to another host gets nothing from here: the sender has to learn.
         let third = LogicalPort::of_host(there.network.hosts()[2].index).unwrap();
         let (state, enter) = (knowing(lesson(&there, third)), from(tunnel, &there, 1, None));
         assert_eq!(there.receive_knowing(FROM_A, enter, &state), "drop(hairpin)", "{tunnel}");
@@ -181,7 +181,7 @@ fn frame_of_another_host_teaches_the_host_where_the_tunnel_names_no_port() {
 }
 
 #[test]
-fn frame_with_tags_teaches_the_wire() {
+fn tagged_frame_teaches_the_uplink() {
     for tunnel in [TunnelType::Vlan, TunnelType::QinQ] {
         let net = Net::on("h1", &text(tunnel));
         let enter = from(tunnel, &net, 2, None);
@@ -193,7 +193,7 @@ fn frame_with_tags_teaches_the_wire() {
 }
 
 #[test]
-fn frame_to_what_is_behind_its_own_port_is_not_sent_back() {
+fn frame_to_an_address_behind_its_own_port_is_not_sent_back() {
     let net = Net::on("h2", &text(GENEVE));
     let state = knowing(lesson(&net, key(2)));
     let between = FROM_A.replace("02:00:00:00:00:01", "02:00:00:00:00:98");
@@ -201,7 +201,7 @@ fn frame_to_what_is_behind_its_own_port_is_not_sent_back() {
     assert_eq!(net.send_knowing("c", &between, &state), "output(1)");
 }
 
-/// The address is a router's: who sends from it does not get what is for the router.
+/// Nobody can redirect a router's frames by sending from its address.
 #[test]
 fn address_of_a_router_is_not_learnt() {
     let text = text(GENEVE)

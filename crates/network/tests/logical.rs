@@ -1,17 +1,15 @@
-//! What logical flows do with packets: loaded as a program, translated, and shown as actions.
+//! What logical flows do with packets: compiled, loaded, translated, and shown as actions.
 //!
-//! The cases are in `logical/*.txt`: a title after `==`, and lines `guest: packet` each with the actions, behind `=>`, in the
-//! line after it.
+//! The cases are in `logical/*.txt`: a title after `==`, then lines `guest: packet`, each followed
+//! by a line `=> actions`.
 
-mod support;
-
+use crate::support::Net;
 use flow::{EndpointId, Field, FlowKey, PortNo, TunnelType};
-use network::{FarEnd, Network, Placement, logical_flows};
+use network::{Network, Placement, RemoteEnd, logical_flows};
 use pipeline::{LearnLimits, LearnedTables};
 use std::collections::BTreeSet;
-use support::Net;
 
-/// Compares all cases of a file, of which there are `count`.
+/// Compares the `count` cases of a file.
 fn check(net: &Net, cases: &str, count: usize) {
     let (mut names, mut found, mut seen) = (Vec::new(), String::new(), 0);
     for line in cases.lines().filter(|line| !line.starts_with("=>")) {
@@ -22,7 +20,7 @@ fn check(net: &Net, cases: &str, count: usize) {
         }
         if let Some((name, text)) = line.split_once(" = ").filter(|_| seen == 0) {
             names.push((format!("${name}"), text));
-            // The longest name first, as one may be the beginning of another.
+            // Longest name first: one name may be a prefix of another.
             names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         } else if let Some((guest, packet)) = line.split_once(": ") {
             let packet =
@@ -39,16 +37,17 @@ fn check(net: &Net, cases: &str, count: usize) {
 }
 
 #[test]
-fn packets_go_where_the_network_says_when_it_is_routed() {
+fn packets_take_their_routes_when_the_network_is_routed() {
     let net = Net::whole(include_str!("../../../examples/routed.toml"));
     check(&net, include_str!("logical/routed.txt"), 45);
 }
 
 const ROUTED: &str = include_str!("../../../examples/routed.toml");
 const TCP_22: &str = "eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:0b && \
-                      ip4.src == 10.0.1.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && tcp.dst == 22";
+                      ip4.src == 10.0.1.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && tcp.dst == \
+                      22";
 
-/// A packet out of a Geneve tunnel with this key and these logical ports.
+/// A packet from a Geneve tunnel with this key and these logical ports.
 fn out_of_geneve(key: &mut FlowKey, vni: u32, ingress: u16, egress: u16) {
     key.set(Field::InPort, Placement::tunnel_port(TunnelType::Geneve).0.into());
     key.set(Field::TunId, vni.into());
@@ -56,7 +55,8 @@ fn out_of_geneve(key: &mut FlowKey, vni: u32, ingress: u16, egress: u16) {
     key.set(Field::TunMetadata0, u128::from(ingress) << 16 | u128::from(egress));
 }
 
-/// Guests of three hosts in two VXLAN switches, of which one has a group of its own; `g1` and `r1` are on h1.
+/// Guests on three hosts in two VXLAN switches, one with a group of its own; `g1` and `r1` are on
+/// h1.
 fn grouped() -> String {
     let mut text = "tunnel = \"vxlan\"\n[tunnel_options.vxlan]\ngroup = \"239.1.1.1\"\n".to_owned();
     for host in 1..=3 {
@@ -77,7 +77,7 @@ fn grouped() -> String {
 }
 
 #[test]
-fn broadcast_goes_once_to_the_group_and_unicast_to_its_host_when_a_switch_has_a_group() {
+fn broadcast_is_sent_once_to_the_group_and_unicast_to_its_host() {
     let net = Net::on("h1", &grouped());
     let from = "eth.src == 02:00:00:00:01:01 && eth.type == 0x1234";
     for everybody in ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01"] {
@@ -93,7 +93,7 @@ fn broadcast_goes_once_to_the_group_and_unicast_to_its_host_when_a_switch_has_a_
 }
 
 #[test]
-fn group_is_asked_for_when_another_host_hears_it() {
+fn group_is_requested_when_another_host_uses_it() {
     let asked = |text: &str| {
         let network = Network::parse(text, "net.toml").unwrap();
         let mut groups = BTreeSet::new();
@@ -103,7 +103,7 @@ fn group_is_asked_for_when_another_host_hears_it() {
             host,
             |_, _| PortNo(1),
             |_, far| {
-                if let FarEnd::Group(group) = far {
+                if let RemoteEnd::Group(group) = far {
                     groups.insert(group.to_string());
                 }
                 Some(EndpointId(0))
@@ -117,12 +117,13 @@ fn group_is_asked_for_when_another_host_hears_it() {
 }
 
 #[test]
-fn packet_takes_one_tunnel_when_the_router_is_on_every_host() {
+fn packet_takes_one_tunnel_because_routers_are_on_every_host() {
     let to_db1 = "eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:01 && \
                   ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 64 && tcp.dst == 5432";
     let sent = Net::on("h1", ROUTED).send("web1", to_db1);
     // 0x7fff is the port of `db` that leads to the router.
-    let arrives = "otherwise(set(eth_dst=02:00:00:00:02:0a),set(eth_src=02:00:00:00:02:01),set(ip_ttl=63),\
+    let arrives = "otherwise(set(eth_dst=02:00:00:00:02:0a),set(eth_src=02:00:00:00:02:01),\
+                   set(ip_ttl=63),\
                    encap(endpoint=101,key=5002,inport=32767,outport=1)))";
     assert!(sent.ends_with(arrives), "{sent}");
     let routed = "eth.src == 02:00:00:00:02:01 && eth.dst == 02:00:00:00:02:0a && \
@@ -131,7 +132,7 @@ fn packet_takes_one_tunnel_when_the_router_is_on_every_host() {
     assert_eq!(received, "output(2)");
 }
 
-/// The entry is one of what goes to a port: it is decided on the receiver's host, and the answer goes back.
+/// The ACL applies to packets to the port: the receiver's host decides, and the reply goes back.
 #[test]
 fn rejection_returns_through_the_tunnel_when_the_sender_is_on_another_host() {
     let sent = Net::on("h1", ROUTED).send("web1", TCP_22);
@@ -139,21 +140,25 @@ fn rejection_returns_through_the_tunnel_when_the_sender_is_on_another_host() {
     let received = Net::on("h2", ROUTED).receive(TCP_22, |key| out_of_geneve(key, 5001, 1, 2));
     assert_eq!(
         received,
-        "log(name=\"no-ssh\"),tcp_reset(set(eth_dst=02:00:00:00:01:0a),set(eth_src=02:00:00:00:01:0b),\
-         set(ip4_src=10.0.1.11),set(ip4_dst=10.0.1.10),encap(endpoint=100,key=5001,inport=2,outport=1))"
+        "log(name=\"no-ssh\"),tcp_reset(set(eth_dst=02:00:00:00:01:0a),\
+         set(eth_src=02:00:00:00:01:0b),\
+         set(ip4_src=10.0.1.11),set(ip4_dst=10.0.1.10),encap(endpoint=100,key=5001,inport=2,\
+         outport=1))"
     );
 }
 
-/// VXLAN carries no logical ports: the receiver's host chooses the receiver again, and nothing else.
+/// VXLAN carries no logical ports: the receiver's host looks up the destination again, and nothing
+/// else.
 #[test]
-fn entries_from_port_are_decided_once_when_the_tunnel_names_no_port() {
+fn from_port_acls_apply_once_when_the_tunnel_carries_no_ports() {
     let text = ROUTED.replace("\"geneve\"", "\"vxlan\"").replace(
         "direction = \"from-port\"\npriority = 1000\nmatch = 'inport == \"db1\" && udp'",
         "direction = \"from-port\"\npriority = 1000\nmatch = 'udp'",
     );
     assert_ne!(text.matches("match = 'udp'").count(), 0);
     let from_router = "eth.src == 02:00:00:00:02:01 && eth.dst == 02:00:00:00:02:0a && \
-                       ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 63 && udp.dst == 53";
+                       ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 63 && udp.dst == \
+                       53";
     let received = Net::on("h2", &text).receive(from_router, |key| {
         key.set(Field::InPort, Placement::tunnel_port(TunnelType::Vxlan).0.into());
         key.set(Field::TunId, 5002);
@@ -165,7 +170,7 @@ fn entries_from_port_are_decided_once_when_the_tunnel_names_no_port() {
 }
 
 #[test]
-fn sender_is_told_when_what_it_sends_is_rejected() {
+fn sender_gets_a_reply_when_its_packet_is_rejected() {
     let text = format!(
         "{ROUTED}\n[[acl]]\nswitch = \"web\"\ndirection = \"from-port\"\npriority = 5\n\
          match = 'udp.dst == 53'\naction = \"reject\"\n"
@@ -176,14 +181,14 @@ fn sender_is_told_when_what_it_sends_is_rejected() {
     let sent = net.send("web2", packet);
     assert!(sent.starts_with("icmp4(") && sent.ends_with("output(2))"), "{sent}");
     assert!(sent.contains("set(ip4_dst=10.0.1.11)"), "{sent}");
-    // What comes over the router is not from a guest of the switch.
+    // A packet through the router is not from a guest of the switch.
     let routed = "eth.src == 02:00:00:00:09:0a && eth.dst == 02:00:00:00:09:01 && \
                   ip4.src == 10.0.9.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && udp.dst == 53";
     assert!(net.send("ops1", routed).ends_with("output(2)"));
 }
 
 #[test]
-fn neighbour_that_has_answered_is_reached_when_the_file_does_not_have_it() {
+fn learnt_neighbour_is_reached_when_the_file_does_not_list_it() {
     const SECURITY: &str = "port_security = [\"10.0.1.11\", \"10.8.0.0/16\", \"fd00:1::b\"]";
     let open = Net::whole(&ROUTED.replace(SECURITY, ""));
     let packet = "eth.src == 02:00:00:00:09:0a && eth.dst == 02:00:00:00:09:01 && \
@@ -199,7 +204,7 @@ fn neighbour_that_has_answered_is_reached_when_the_file_does_not_have_it() {
         open.send_knowing("ops1", packet, &learned),
         "set(eth_dst=02:00:00:00:01:0b),set(eth_src=02:00:00:00:01:01),set(ip_ttl=62),output(2)"
     );
-    // Nobody is believed who may not have the address, or of whom the address cannot be.
+    // Not learnt: an address that port security forbids, or that is outside of the port's network.
     assert_eq!(Net::whole(ROUTED).lessons("web2", answer), []);
     let of_db = answer.replace("arp.spa == 10.0.1.50", "arp.spa == 10.0.2.50");
     assert_eq!(open.lessons("web2", &of_db), []);
@@ -214,18 +219,24 @@ fn flows_are_printed_as_ovn_prints_them() {
     let flow = logical.flows.iter().find(|flow| flow.stage.name() == "ls_out_acl").unwrap();
     assert_eq!(
         serde_json::to_string(flow).unwrap(),
-        r#"{"datapaths":[7],"pipeline":"egress","table":0,"stage":"ls_out_acl","priority":33768,"match":"outport == \"blue/core-blue\"","actions":"next;","line":18}"#
+        concat!(
+            r#"{"datapaths":[7],"pipeline":"egress","table":0,"stage":"ls_out_acl","#,
+            r#""priority":33768,"match":"outport == \"blue/core-blue\"","actions":"next;","line":18}"#
+        )
     );
 }
 
-/// VNI 5 of VXLAN and VNI 5 of Geneve are two switches; each has a key of its own in the program, and 5 on the wire.
+/// VNI 5 of VXLAN and VNI 5 of Geneve are two switches, with different keys in the program and 5 on
+/// the wire.
 #[test]
-fn switches_are_apart_when_two_tunnel_types_have_one_key() {
+fn switches_are_separate_when_two_tunnel_types_use_the_same_key() {
     let switch = |name: &str, tunnel: TunnelType, number: u8| {
         format!(
             "[[logical_switch]]\nname = \"{name}\"\ntunnel = \"{tunnel}\"\nvni = 5\nport = [\n\
-             {{ name = \"{name}1\", host = \"h1\", mac = \"02:00:00:00:00:01\", device = {{ tap = \"a{number}\" }} }},\n\
-             {{ name = \"{name}2\", host = \"h2\", mac = \"02:00:00:00:00:02\", device = {{ tap = \"a{number}\" }} }}]\n"
+             {{ name = \"{name}1\", host = \"h1\", mac = \"02:00:00:00:00:01\", device = {{ tap \
+                         = \"a{number}\" }} }},\n\
+             {{ name = \"{name}2\", host = \"h2\", mac = \"02:00:00:00:00:02\", device = {{ tap \
+                         = \"a{number}\" }} }}]\n"
         )
     };
     let hosts = "host = [{ name = \"h1\", uplink = \"e\", underlay = [\"192.0.2.1\"] }, \
@@ -245,7 +256,7 @@ fn switches_are_apart_when_two_tunnel_types_have_one_key() {
 }
 
 #[test]
-fn uplink_and_guests_have_the_numbers_of_the_plan() {
+fn datapath_ports_are_numbered_as_planned() {
     let net = Net::on("h2", ROUTED);
     assert_eq!((net.port("web2"), net.port("db1")), (PortNo(1), PortNo(2)));
     assert_eq!(Placement::UPLINK, PortNo(0));
@@ -253,9 +264,9 @@ fn uplink_and_guests_have_the_numbers_of_the_plan() {
     assert_eq!((whole.port("web1"), whole.port("ops1")), (PortNo(1), PortNo(4)));
 }
 
-/// A part of the network from which nothing leads to this host is not in its program.
+/// A part of the network that cannot reach this host is not in its program.
 #[test]
-fn program_has_only_what_the_host_can_reach() {
+fn program_holds_only_what_the_host_can_reach() {
     let text = ROUTED.replace("host = \"h1\"", "host = \"h2\"").replace(
         "[address_set]",
         "[[logical_switch]]\nname = \"alone\"\nvni = 9\nport = [{ name = \"a\", host = \"h1\", \
@@ -272,7 +283,7 @@ fn program_has_only_what_the_host_can_reach() {
 }
 
 #[test]
-fn end_points_are_wanted_when_a_router_leads_another_hosts_guests_here() {
+fn end_points_are_requested_when_routers_connect_switches() {
     let text = "\
 [[host]]
 name = \"h1\"
@@ -331,7 +342,8 @@ addresses = [\"10.0.2.1/24\"]
     };
     let routed = format!("{text}{router}");
     for host in ["h1", "h2"] {
-        // Out of the own switch's tunnel comes what the other host has routed; by the other's goes what this host routes.
+        // Routed packets of the other host arrive in this switch's tunnel; this host's leave in the
+        // other's.
         assert_eq!(wanted(&routed, host), ["geneve", "stt"], "{host}");
         assert_eq!(wanted(text, host), [""; 0], "{host}");
     }

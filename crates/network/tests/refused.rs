@@ -1,9 +1,8 @@
-//! Every mistake that the checks know, with the exact text that the user gets.
+//! Every error that the checks report, with its exact text.
 //!
-//! The cases are in `refused/*.txt`: a title after `==`, a network file, `=>`, and *all* complaints about it, so
-//! that a mistake that draws others after it shows. Two lines stand for longer ones, so that what a case is about
-//! can be seen: `@hosts` for two hosts, `@ports` for a port on each of them. Each is one line, so positions are as
-//! they seem.
+//! The cases are in `refused/*.txt`: a title after `==`, a network file, `=>`, and *all* messages
+//! about it, so that consequential errors would show. `@hosts` stands for two hosts, and `@ports`
+//! for a port on each of them. Each expands to one line, so that line numbers stay.
 
 use network::Network;
 
@@ -24,7 +23,7 @@ fn complaints(text: &str) -> String {
     }
 }
 
-/// Compares all cases of a file, of which there are `count`.
+/// Compares the `count` cases of a file.
 fn check(cases: &str, count: usize) {
     let cases = format!("\n{cases}");
     let cases: Vec<_> = cases.split("\n== ").skip(1).collect();
@@ -73,12 +72,12 @@ fn ports_are_refused_when_invalid_or_taken() {
 }
 
 #[test]
-fn routers_are_refused_when_their_ports_and_routes_lead_nowhere() {
+fn routers_are_refused_when_their_ports_or_routes_are_invalid() {
     check(include_str!("refused/routers.txt"), 8);
 }
 
 #[test]
-fn policy_is_refused_when_it_is_no_policy_or_of_what_is_not_there() {
+fn policy_is_refused_when_invalid_or_about_unknown_names() {
     check(include_str!("refused/policy.txt"), 6);
 }
 
@@ -125,7 +124,7 @@ fn file_is_refused_when_it_is_missing_empty_or_not_text() {
         complaints,
         [
             "net.toml: cannot read the file: No such file or directory (os error 2)",
-            "net.toml: the file says nothing; a network has at least one [[host]]",
+            "net.toml: the file is empty; a network needs at least one [[host]]",
             "net.toml:2:6: byte 0xe9 is not UTF-8; save the file as UTF-8",
             "net.toml:1:1: byte 0xff is not UTF-8; save the file as UTF-8",
         ]

@@ -10,7 +10,7 @@ use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
 use network::{
-    Device, FarEnd, Host, HostIndex, LogicalSwitch, Network, Placement, Port, load_program,
+    Device, Host, HostIndex, LogicalSwitch, Network, Placement, Port, RemoteEnd, load_program,
     logical_flows,
 };
 use pipeline::Program;
@@ -134,7 +134,7 @@ struct UnderlayBuilder<'a> {
     checksum: bool,
     underlay: Underlay,
     /// The end points so far, by tunnel type and remote side.
-    known: HashMap<(TunnelType, FarEnd), EndpointId>,
+    known: HashMap<(TunnelType, RemoteEnd), EndpointId>,
     numbers: &'a mut NumberPool<EndpointName>,
     now: Instant,
     /// The first error; the callback that finds it cannot return one.
@@ -142,14 +142,14 @@ struct UnderlayBuilder<'a> {
 }
 
 impl UnderlayBuilder<'_> {
-    fn end_point(&mut self, tunnel: TunnelType, far: FarEnd) -> Option<EndpointId> {
+    fn end_point(&mut self, tunnel: TunnelType, far: RemoteEnd) -> Option<EndpointId> {
         if let Some(&number) = self.known.get(&(tunnel, far)) {
             return Some(number);
         }
         let spec = self.tunnel_spec(tunnel)?;
         let added = match far {
-            FarEnd::Host(other) => self.add_host(&spec, other),
-            FarEnd::Group(group) => self.add_end_point(&self.group_spec(spec), group),
+            RemoteEnd::Host(other) => self.add_host(&spec, other),
+            RemoteEnd::Group(group) => self.add_end_point(&self.group_spec(spec), group),
         };
         match added {
             Ok(number) => {
@@ -176,7 +176,7 @@ impl UnderlayBuilder<'_> {
         let network = self.network;
         for (switch, _) in network.ports_on(self.host.index) {
             let Some(group) = switch.group else { continue };
-            if !self.known.contains_key(&(switch.tunnel, FarEnd::Group(group))) {
+            if !self.known.contains_key(&(switch.tunnel, RemoteEnd::Group(group))) {
                 continue;
             }
             let Some(spec) = self.tunnel_spec(switch.tunnel) else { continue };

@@ -1,14 +1,14 @@
-//! The checks of access control lists and of the names that stand for sets.
+//! Checks of access control lists, address sets and port groups.
 
 use super::condition::Names;
 use crate::errors::Report;
 use crate::model::port_in_switch;
 use crate::read::{AclDraft, LinkDraft, RouterDraft, ScopeDraft, SetsDraft, SwitchDraft};
-use crate::section::Sited;
+use crate::section::Located;
 use crate::{Acl, AclScope, TunnelOptions, suggest};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// The port groups, whose members must be ports of logical switches.
+/// The port groups. Their members must be ports of logical switches.
 pub(super) fn port_groups(
     report: &mut Report<'_>,
     sets: &SetsDraft,
@@ -16,7 +16,7 @@ pub(super) fn port_groups(
 ) -> BTreeMap<String, Vec<String>> {
     let ports = || switches.iter().flat_map(|switch| &switch.ports);
     let names: HashSet<&str> = ports().filter_map(|port| port.name.as_deref()).collect();
-    // A port whose name was wrong has been reported; it may be the one that is meant.
+    // A port with an invalid name, which has been reported, may be the one that is meant.
     let all_named = ports().all(|port| port.name.is_some());
     for member in sets.port_groups.values().flatten() {
         if all_named && !names.contains(member.value.as_str()) {
@@ -33,7 +33,7 @@ pub(super) fn port_groups(
         .collect()
 }
 
-/// The entries; `None` when one is wrong, which has been reported.
+/// The ACLs; `None` when one is invalid, which has been reported.
 pub(super) fn acls(
     report: &mut Report<'_>,
     drafts: Vec<AclDraft>,
@@ -48,7 +48,7 @@ pub(super) fn acls(
     acls.into_iter().collect()
 }
 
-/// The names of all ports of switches, as matches know them; `None` when some of them could not be read.
+/// The names of all switch ports that a match can use; `None` when some could not be read.
 fn port_names(switches: &[SwitchDraft], routers: &[RouterDraft]) -> Option<BTreeSet<String>> {
     let guests = switches.iter().flat_map(|switch| &switch.ports).map(|port| port.name.clone());
     let routers = routers.iter().flat_map(|router| &router.ports).filter_map(|port| {
@@ -105,7 +105,7 @@ impl Checker<'_> {
         })
     }
 
-    fn port_group(&self, report: &mut Report<'_>, name: Sited<String>) -> Option<AclScope> {
+    fn port_group(&self, report: &mut Report<'_>, name: Located<String>) -> Option<AclScope> {
         if self.sets.port_groups.contains_key(&name.value) {
             return Some(AclScope::PortGroup(name.value));
         }
@@ -115,8 +115,8 @@ impl Checker<'_> {
         None
     }
 
-    /// Whether every switch that an entry applies to has a tunnel that carries logical ports. What could not be read is taken
-    /// to have.
+    /// Whether the tunnels of all switches that an ACL applies to carry logical ports. True for
+    /// switches that could not be read.
     fn carries_inport(&self, scope: Option<&ScopeDraft>) -> bool {
         let carries = |index: &usize| {
             let tunnel = self.switches.get(*index).and_then(|switch| switch.tunnel);

@@ -1,17 +1,17 @@
-//! The check of a match: it is an expression of the logical language, and the names in it are those of things in the file.
+//! The check of a match: its syntax, and that the names in it exist.
 
 use crate::errors::Report;
 use crate::read::SetsDraft;
-use crate::section::Sited;
+use crate::section::Located;
 use crate::{AclDirection, Prefix, suggest};
 use lflow::lexer::Lexer;
 use lflow::{Constant, Scope, SyntaxError, TokenKind, expr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What the names in matches can mean.
+/// The names that a match can use.
 pub(super) struct Names<'d> {
-    /// The ports of all switches, those that lead to routers among them.
+    /// The ports of all switches, including those that lead to routers.
     ports: BTreeSet<String>,
     address_sets: BTreeMap<&'d str, Vec<Constant>>,
     port_groups: BTreeMap<&'d str, Vec<String>>,
@@ -21,7 +21,7 @@ impl<'d> Names<'d> {
     pub(super) fn new(ports: BTreeSet<String>, sets: &'d SetsDraft) -> Self {
         let constants =
             |prefixes: &Vec<Prefix>| prefixes.iter().map(|&prefix| prefix.into()).collect();
-        let names = |members: &Vec<Sited<String>>| {
+        let names = |members: &Vec<Located<String>>| {
             members.iter().map(|member| member.value.clone()).collect()
         };
         let (addresses, groups) = (sets.address_sets.iter(), sets.port_groups.iter());
@@ -32,12 +32,12 @@ impl<'d> Names<'d> {
         }
     }
 
-    /// Reports what is wrong with a match. `carries_inport` is false when the receiver's host may not know by which port a
-    /// packet came in.
+    /// Reports the errors of a match. `carries_inport` is false when the receiving host may not
+    /// know the ingress port of a packet.
     pub(super) fn check(
         &self,
         report: &mut Report<'_>,
-        condition: &Sited<String>,
+        condition: &Located<String>,
         direction: Option<AclDirection>,
         carries_inport: bool,
     ) {
@@ -84,20 +84,23 @@ impl<'d> Names<'d> {
                 Some(format!("unknown port group `@{name}`{hint}"))
             }
             TokenKind::Identifier("outport") if direction == Some(AclDirection::FromPort) => Some(
-                "`outport` is not known yet when a packet comes from a port; write direction = \"to-port\""
+                "`outport` is not known yet when a packet comes from a port; write direction = \
+                 \"to-port\""
                     .to_owned(),
             ),
             TokenKind::Identifier("inport")
                 if direction == Some(AclDirection::ToPort) && !carries_inport =>
             {
                 Some(
-                    "`inport` is not known on the receiver's host, for the tunnel carries no logical ports; use \
-                     geneve or stt, or write direction = \"from-port\""
+                    "`inport` is not known on the receiver's host, because the tunnel carries no \
+                     logical ports; \
+                     use geneve or stt, or write direction = \"from-port\""
                         .to_owned(),
                 )
             }
             TokenKind::Identifier(name) if name.starts_with("ct") => Some(format!(
-                "`{name}` is the state of a connection, and an access control list keeps none; match addresses, \
+                "`{name}` is connection state, but access control lists are stateless; match \
+                 addresses, \
                  ports and flags"
             )),
             _ => None,
@@ -105,7 +108,7 @@ impl<'d> Names<'d> {
     }
 }
 
-/// Every name means something; which port has which key plays no part.
+/// Resolves names while a match is parsed; the values of port keys do not matter.
 impl Scope for Names<'_> {
     fn port(&self, name: &str) -> Option<u16> {
         self.ports.contains(name).then_some(1)
@@ -124,7 +127,7 @@ impl Scope for Names<'_> {
     }
 }
 
-/// The sentence without its full stop, as all complaints about a file are.
+/// The sentence without its full stop, like all messages about a file.
 fn clause(sentence: &str) -> String {
     sentence.trim_end_matches('.').to_owned()
 }

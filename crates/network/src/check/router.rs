@@ -1,9 +1,9 @@
-//! The checks of logical routers: what their ports are linked with, addresses, routes.
+//! Checks of logical routers: links, addresses, routes.
 
+use crate::connectivity::Connectivity;
 use crate::errors::Report;
-use crate::reach::Reach;
 use crate::read::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft, SwitchDraft, Unique};
-use crate::section::Sited;
+use crate::section::Located;
 use crate::{
     IpNet, Line, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort, SwitchIndex,
     suggest,
@@ -13,17 +13,17 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use wire::MacAddr;
 
-/// What the checks of routers come to.
+/// The result of the checks of routers.
 pub(super) struct Routers {
-    /// `None` when something is missing or wrong, and has been reported.
+    /// `None` when something is missing or invalid, which has been reported.
     pub(super) finished: Option<Vec<LogicalRouter>>,
-    /// Which switches they link.
-    pub(super) reach: Reach,
-    /// For each switch the addresses that routers have in it.
-    pub(super) addresses: Vec<Vec<Sited<IpNet>>>,
+    /// The connectivity of switches through routers.
+    pub(super) connectivity: Connectivity,
+    /// For each switch, the addresses of router ports in it.
+    pub(super) addresses: Vec<Vec<Located<IpNet>>>,
 }
 
-/// A port: its router's place and its place there.
+/// A router port: the index of its router, and its index there.
 type Place = (usize, usize);
 
 /// Checks the routers.
@@ -41,12 +41,12 @@ pub(super) fn routers(
         .collect();
     Routers {
         finished: finished.into_iter().collect(),
-        reach: checker.reach,
+        connectivity: checker.connectivity,
         addresses: checker.addresses,
     }
 }
 
-/// The keys of a switch that no guest has, from the last down.
+/// Unused port keys of a switch, from the last one down.
 struct FreeKeys {
     taken: HashSet<PortKey>,
     next: u16,
@@ -73,10 +73,10 @@ struct Checker<'d> {
     switches: &'d [SwitchDraft],
     drafts: &'d [RouterDraft],
     places: HashMap<&'d str, Place>,
-    /// For each switch the keys that are left for the ports of routers.
+    /// For each switch, the keys left for router ports.
     free: Vec<FreeKeys>,
-    reach: Reach,
-    addresses: Vec<Vec<Sited<IpNet>>>,
+    connectivity: Connectivity,
+    addresses: Vec<Vec<Located<IpNet>>>,
 }
 
 impl<'d> Checker<'d> {
@@ -94,7 +94,7 @@ impl<'d> Checker<'d> {
             drafts,
             places,
             free: switches.iter().map(FreeKeys::of).collect(),
-            reach: Reach::new(switches.len(), drafts.len()),
+            connectivity: Connectivity::new(switches.len(), drafts.len()),
             addresses: vec![Vec::new(); switches.len()],
         }
     }
@@ -132,7 +132,7 @@ impl<'d> Checker<'d> {
     ) -> Option<RouterPort> {
         let link = match draft.link.as_ref()? {
             LinkDraft::Switch(switch) => {
-                self.reach.link_switch(router, switch.value.value());
+                self.connectivity.link_switch(router, switch.value.value());
                 self.switch_port(report, *switch, &draft.addresses)
             }
             LinkDraft::Peer(peer) => self.peer(report, router, draft, peer),
@@ -141,18 +141,18 @@ impl<'d> Checker<'d> {
             name: draft.name.clone()?,
             key,
             mac: draft.mac?.value,
-            addresses: draft.addresses.iter().map(|sited| sited.value).collect(),
+            addresses: draft.addresses.iter().map(|located| located.value).collect(),
             link: link?,
             line: Line(report.line(draft.at)),
         })
     }
 
-    /// A port that a switch has for one of a router.
+    /// Creates the switch port that leads to a router port.
     fn switch_port(
         &mut self,
         report: &mut Report<'_>,
-        switch: Sited<SwitchIndex>,
-        addresses: &[Sited<IpNet>],
+        switch: Located<SwitchIndex>,
+        addresses: &[Located<IpNet>],
     ) -> Option<RouterLink> {
         let index = switch.value.value();
         self.addresses.get_mut(index)?.extend(addresses);
@@ -161,8 +161,9 @@ impl<'d> Checker<'d> {
             report.error(
                 switch.at,
                 format!(
-                    "a logical switch has at most {} ports, those of logical routers included, and this one has \
-                     {guests} already; move ports to another switch",
+                    "a logical switch has at most {} ports, including those of logical routers, \
+                     and this one \
+                     already has {guests}; move ports to another switch",
                     PortKey::MAX_PORT
                 ),
             );
@@ -171,13 +172,13 @@ impl<'d> Checker<'d> {
         Some(RouterLink::Switch { switch: switch.value, key })
     }
 
-    /// The port named `peer.value`, which must name this one.
+    /// The port named `peer.value`, which must name this one as its peer.
     fn peer(
         &mut self,
         report: &mut Report<'_>,
         router: usize,
         draft: &RouterPortDraft,
-        peer: &Sited<String>,
+        peer: &Located<String>,
     ) -> Option<RouterLink> {
         let name = peer.value.as_str();
         let Some(&(other, place)) = self.places.get(name) else {
@@ -200,18 +201,19 @@ impl<'d> Checker<'d> {
         let there = self.drafts.get(other)?.ports.get(place)?;
         match &there.link {
             Some(LinkDraft::Peer(back)) if back.value == own => {
-                self.reach.link_routers(router, other);
+                self.connectivity.link_routers(router, other);
                 let port = PortKey::new(u16::try_from(place + 1).ok()?)?;
                 Some(RouterLink::Router { router: RouterIndex(other), port })
             }
-            // What is wrong there has been reported.
+            // An invalid link there has been reported.
             None => None,
             Some(_) => {
                 let line = report.line(there.at);
                 report.error(
                     peer.at,
                     format!(
-                        "the port `{name}` of line {line} is not linked with `{own}`; write peer = \"{own}\" there"
+                        "port `{name}` in line {line} is not linked to `{own}`; write peer = \
+                         \"{own}\" there"
                     ),
                 );
                 None
@@ -227,19 +229,22 @@ impl<'d> Checker<'d> {
         draft: &RouteDraft,
         prefixes: &mut Unique<Prefix>,
     ) -> Option<Route> {
-        if let Some(Sited { value: prefix, at }) = draft.prefix
+        if let Some(Located { value: prefix, at }) = draft.prefix
             && let Some(first) = prefixes.insert(prefix, at)
         {
             let line = report.line(first);
-            report.error(at, format!("line {line} has a route to {prefix} already; keep one"));
+            report.error(at, format!("line {line} already has a route to {prefix}; keep one"));
         }
         let (prefix, next_hop) = (draft.prefix?.value, draft.next_hop?);
-        let Sited { value: addr, at } = next_hop;
+        let Located { value: addr, at } = next_hop;
         if prefix.is_ipv4() != addr.is_ipv4() {
             let family = if prefix.is_ipv4() { "IPv4" } else { "IPv6" };
             report.error(
                 at,
-                format!("{addr} is not of the family of {prefix}; write an {family} address"),
+                format!(
+                    "{addr} is of another address family than {prefix}; write an {family} \
+                         address"
+                ),
             );
             return None;
         }
@@ -249,7 +254,10 @@ impl<'d> Checker<'d> {
         {
             report.error(
                 at,
-                format!("{addr} is this router's own address; write that of the next router"),
+                format!(
+                    "{addr} is this router's own address; write the address of the next \
+                         router"
+                ),
             );
             return None;
         }
@@ -277,7 +285,7 @@ impl<'d> Checker<'d> {
 fn named_port(
     report: &mut Report<'_>,
     router: &RouterDraft,
-    name: &Sited<String>,
+    name: &Located<String>,
 ) -> Option<usize> {
     let names = || router.ports.iter().map(|port| port.name.as_deref());
     let found = names().position(|known| known == Some(name.value.as_str()));
@@ -299,13 +307,13 @@ fn unreachable(addr: IpAddr, router: &RouterDraft, port: Option<usize>) -> Strin
         .map(|net| Prefix::from(net.value).to_string())
         .collect();
     let nets = suggest::list(nets.iter().map(String::as_str)).unwrap_or_default();
-    format!("{addr} is in no network of {whose}; they are {nets}")
+    format!("{addr} is in no network of {whose}, which are {nets}")
 }
 
-/// The networks of a router's ports, which are apart from each other, in order.
+/// The networks of a router's ports in order; they must not overlap.
 struct Connected {
     nets: Vec<(Prefix, usize, IpNet)>,
-    /// Something about the ports' addresses was wrong, and has been reported.
+    /// A port address was invalid, which has been reported.
     is_incomplete: bool,
 }
 
@@ -317,7 +325,8 @@ impl Connected {
             .flat_map(|(place, port)| port.addresses.iter().map(move |net| (place, *net)))
             .map(|(place, net)| (Prefix::from(net.value), place, net))
             .collect();
-        // A network comes right after one that it is part of, or after others that are.
+        // Sorted, a network follows directly after one that contains it, or after others that it
+        // contains.
         nets.sort_by_key(|(prefix, place, net)| (*prefix, *place, net.at));
         let mut is_incomplete = ports.iter().any(|port| port.addresses.is_empty());
         let mut outer: Option<(Prefix, usize)> = None;
@@ -330,8 +339,9 @@ impl Connected {
                     report.error(
                         second,
                         format!(
-                            "{prefix} and {other} of this router overlap (line {line}); a router has each network \
-                             at one port, once"
+                            "{prefix} and {other} of this router overlap (line {line}); each \
+                             network belongs \
+                             to one port of a router, once"
                         ),
                     );
                 }
@@ -342,7 +352,7 @@ impl Connected {
         Self { nets: nets.collect(), is_incomplete }
     }
 
-    /// The port in whose network `addr` is, and its address there.
+    /// The port whose network contains `addr`, and the port's address there.
     fn find(&self, addr: IpAddr) -> Option<(usize, IpNet)> {
         let after = self.nets.partition_point(|(prefix, ..)| prefix.addr() <= addr);
         let (prefix, place, net) = self.nets.get(after.checked_sub(1)?)?;
@@ -350,7 +360,7 @@ impl Connected {
     }
 }
 
-/// In a switch no two ports have the same MAC or IP address, whether they are guests' or routers'.
+/// Two ports of a switch, of guests or routers, must not have the same MAC or IP address.
 fn unique_in_switches(report: &mut Report<'_>, switches: &[SwitchDraft], routers: &[RouterDraft]) {
     let mut by_switch: Vec<Vec<&RouterPortDraft>> = vec![Vec::new(); switches.len()];
     for port in routers.iter().flat_map(|router| &router.ports) {

@@ -1,4 +1,4 @@
-//! The flows of access control lists.
+//! Logical flows of access control lists.
 
 use super::{Flows, Keys, Stage, next_to};
 use crate::model::port_in_switch;
@@ -8,13 +8,13 @@ use lflow::expr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Added to an entry's priority, as in OVN; what is below is the pipeline's own.
+/// Added to the priority of an ACL, as in OVN. Lower priorities are the pipeline's own.
 const OFFSET: u16 = 1000;
 
-/// Above all entries.
+/// A priority above all ACLs.
 const EXEMPT: u16 = OFFSET + 0x8000;
 
-/// Adds the flows of all entries.
+/// Adds the flows of all ACLs.
 pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     exempt_routers(network, keys, flows);
     let groups = switches_of_groups(network, keys);
@@ -36,7 +36,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     }
 }
 
-/// An entry is for guests: what passes between a switch and a router is left to the port that it comes from or goes to.
+/// ACLs apply to guests only: ports that lead to routers are exempt.
 fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
     let limited: BTreeSet<SwitchIndex> = network
         .acls()
@@ -59,7 +59,7 @@ fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
     }
 }
 
-/// For each port group the switches on which it has ports.
+/// For each port group, the switches that its ports are on.
 fn switches_of_groups<'n>(
     network: &'n Network,
     keys: &Keys,
@@ -87,21 +87,23 @@ fn actions(acl: &Acl) -> String {
     });
     match acl.action {
         AclAction::Allow => log + "next;",
-        // `drop;` stands alone: what has other actions and sends the packet nowhere drops it, too.
+        // A lone `drop;` is required; with other actions, a packet that is sent nowhere is dropped
+        // too.
         AclAction::Drop if log.is_empty() => "drop;".to_owned(),
         AclAction::Drop => log.trim_end().to_owned(),
         AclAction::Reject => log + &reject(acl.direction),
     }
 }
 
-/// A match without the comments that it may have, which would hide what is written behind it.
+/// A match without its comments, which would hide the text that is appended to it.
 fn one_line(condition: &str) -> String {
-    // It was parsed when the network was read.
+    // The match was parsed when the network was read.
     expr::parse(condition).map_or_else(|_| condition.to_owned(), |expr| expr.to_string())
 }
 
-/// The answer goes back to the port that the packet came from: to the switch's egress from its ingress, and from its egress
-/// through the choice of a receiver, for that port may be on another host.
+/// The actions that send the reply to the port of the sender. From the ingress pipeline it goes to
+/// the switch's egress. From the egress pipeline it goes through the destination lookup, because
+/// that port may be on another host.
 fn reject(direction: AclDirection) -> String {
     let next = match direction {
         AclDirection::FromPort => next_to(Stage::LsOutCheckPortSec),

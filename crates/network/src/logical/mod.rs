@@ -1,11 +1,19 @@
-//! From the network to logical flows: what its logical switches and routers do, in OVN's language, as text.
+//! Compiles a network to logical flows: what its switches and routers do, as text in OVN's
+//! language.
 //!
-//! The flows are the same on every host, and nothing in them says where a port is: that is
-//! [`Placement`](crate::Placement). The stages are those of ovn-northd (`ovn-northd(8)`) as far as this network needs them,
-//! under the same names; so are the registers: `xreg0[0..47]` is the MAC address of a router's port by which a packet came in,
-//! `reg0` or `xxreg0` the next hop, `reg1` or `xxreg1` the router's address towards it, `reg0[15]` of a switch what port
-//! security says, `reg9[0]` an error message of the router itself, `reg9[1]` a packet that is too long, `reg9[2]` a
-//! neighbour that is known already.
+//! The flows are the same on every host, and do not tell where a port is: that is
+//! [`Placement`](crate::Placement). Stages and registers are named like those of ovn-northd(8), as
+//! far as this network needs them:
+//!
+//! | register | use |
+//! |---|---|
+//! | `xreg0[0..47]` | MAC address of the router port that a packet came in by |
+//! | `reg0`, `xxreg0` | next hop |
+//! | `reg1`, `xxreg1` | the router's address towards the next hop |
+//! | `reg0[15]` of a switch | result of port security |
+//! | `reg9[0]` | the packet is an error message of the router |
+//! | `reg9[1]` | the packet is too long |
+//! | `reg9[2]` | the neighbour is already known |
 
 mod acl;
 mod router;
@@ -27,73 +35,77 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-/// The logical side of a network.
+/// The logical part of a network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalNetwork {
     /// Switches, then routers, each in the order of the file.
     pub datapaths: Vec<LogicalDatapath>,
-    /// What `$name` stands for.
+    /// The address sets: the values of `$name` in matches.
     pub address_sets: BTreeMap<String, Vec<Prefix>>,
-    /// What `@name` stands for: names of ports.
+    /// The port groups: the port names of `@name` in matches.
     pub port_groups: BTreeMap<String, Vec<String>>,
-    /// The flows: pipeline by pipeline, table by table, the highest priority first.
+    /// The flows by pipeline, then by table, then by descending priority.
     pub flows: Vec<LogicalFlow>,
 }
 
 /// A logical switch or router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalDatapath {
-    /// Unique among all of the network.
+    /// Its key, unique in the network.
     pub key: DatapathKey,
-    /// What tunnels carry in its place, when that is another number: two switches of different tunnel types may have one
-    /// VNI.
+    /// The key that tunnels carry instead, when it differs: two switches of different tunnel types
+    /// may have the same VNI.
     pub tunnel_key: Option<DatapathKey>,
     /// Its name in the file.
     pub name: String,
-    /// Whether it is a switch or a router.
+    /// Switch or router.
     pub kind: DatapathKind,
-    /// Its ports: those of guests, that of the wire ([`LogicalPort::WIRE`]) if it has one, those of hosts
-    /// ([`LogicalPort::of_host`]), then those of routers.
+    /// Its ports: those of guests, that of the uplink ([`LogicalPort::WIRE`]) if any, those of
+    /// hosts ([`LogicalPort::of_host`]), then those of routers.
     pub ports: Vec<LogicalPort>,
-    /// The group of all ports but those of routers ([`PortKey::FLOOD`]); a router has none.
+    /// The multicast group of all ports except routers' ([`PortKey::FLOOD`]); empty for a router.
     pub flood: Option<Vec<PortKey>>,
-    /// The group of the ports behind which MAC addresses are learnt, and of the wire ([`PortKey::UNKNOWN`]); a switch without
-    /// such ports has none.
+    /// The multicast group for unknown unicast ([`PortKey::UNKNOWN`]): the ports that learn, and
+    /// the uplink. Empty for a switch without such ports.
     pub unknown: Option<Vec<PortKey>>,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }
 
 /// A port of a logical switch or router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalPort {
-    /// Unique in the network. The port that a switch has for a router's port is called `SWITCH/PORT`.
+    /// Its name, unique in the network. The switch port that leads to a router port is
+    /// `SWITCH/PORT`.
     pub name: String,
-    /// Unique in its datapath.
+    /// Its key, unique in its datapath.
     pub key: PortKey,
-    /// The port of another datapath that it is linked with; `None` for a guest's, and the wire's.
+    /// The port of another datapath that it is linked to; `None` for the ports of guests and the
+    /// uplink.
     pub peer: Option<(DatapathKey, PortKey)>,
-    /// What it may send and receive; everything when `None`.
+    /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
 }
 
 impl LogicalPort {
-    /// The port that stands for the wire of a switch of type `vlan` or `qinq`: whoever else is in its VLAN hears broadcasts.
-    /// Where MAC addresses are learnt, whoever of them the file does not have is behind it. Its key appears in no tunnel.
+    /// The port of a `vlan` or `qinq` switch that stands for the uplink, on which other machines in
+    /// the VLAN hear broadcasts. On a learning switch, it also leads to MAC addresses that the file
+    /// does not list. Its key appears in no tunnel.
     pub const WIRE: PortKey = match PortKey::new(u16::MAX) {
         Some(key) => key,
         None => PortKey::FLOOD,
     };
 
-    /// The port that stands for a host in a switch whose tunnel names no logical ports: what comes from there is learnt to be
-    /// there. Its key appears in no tunnel. `None` for the 32,765th host and those after it, behind which nothing is learnt.
+    /// The port that stands for a host in a switch whose tunnel carries no logical ports: source
+    /// addresses from that host are learnt on it. Its key appears in no tunnel. `None` from the
+    /// 32,765th host on, behind which nothing is learnt.
     pub fn of_host(host: HostIndex) -> Option<PortKey> {
         let key = Self::WIRE.value().checked_sub(1)?.checked_sub(host.value().try_into().ok()?)?;
         if key > PortKey::UNKNOWN.value() { PortKey::new(key) } else { None }
     }
 
-    /// The place in [`Network::hosts`] of the host for which a port stands; `None` for other ports. The network may have fewer
-    /// hosts.
+    /// The index in [`Network::hosts`] of the host that a port stands for; `None` for other ports.
+    /// The network may have fewer hosts.
     pub fn host(key: PortKey) -> Option<usize> {
         let index = Self::WIRE.value().checked_sub(1)?.checked_sub(key.value())?;
         (key > PortKey::UNKNOWN).then_some(index.into())
@@ -102,20 +114,20 @@ impl LogicalPort {
 
 /// A logical flow.
 ///
-/// It is printed as `ovn-sbctl lflow-list` does.
+/// `Display` prints it like `ovn-sbctl lflow-list`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalFlow {
     /// The datapaths that it applies to, in order.
     pub datapaths: Arc<[DatapathKey]>,
-    /// Its place in the pipeline.
+    /// Its stage: pipeline and table.
     pub stage: Stage,
-    /// The highest of those that match decides.
+    /// Its priority: of the flows that match, the highest wins.
     pub priority: u16,
-    /// Which packets (OVN calls it the match).
+    /// Its match.
     pub condition: String,
-    /// What to do with them.
+    /// Its actions.
     pub actions: String,
-    /// What in the file it comes from; `None` for what every network has.
+    /// The line in the file that it stems from; `None` for flows of every network.
     pub line: Option<Line>,
 }
 
@@ -125,12 +137,14 @@ impl fmt::Display for LogicalFlow {
         let (table, name) = (stage.table(), stage.name());
         write!(
             f,
-            "  table={table:<2}({name:<19}), priority={priority:<5}, match=({condition}), action=({actions})"
+            "  table={table:<2}({name:<19}), priority={priority:<5}, match=({condition}), \
+             action=({actions})"
         )
     }
 }
 
-/// An object with `datapaths`, `pipeline`, `table`, `stage`, `priority`, `match`, `actions` and `line`.
+/// A JSON object with `datapaths`, `pipeline`, `table`, `stage`, `priority`, `match`, `actions`,
+/// `line`.
 impl Serialize for LogicalFlow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let datapaths: Vec<u32> = self.datapaths.iter().map(|key| key.0).collect();
@@ -147,7 +161,7 @@ impl Serialize for LogicalFlow {
     }
 }
 
-/// As `ovn-sbctl lflow-list` prints flows: each datapath's, ingress first.
+/// The flows like `ovn-sbctl lflow-list`: by datapath, ingress first.
 impl fmt::Display for LogicalNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut flows: BTreeMap<(DatapathKey, Direction), Vec<&LogicalFlow>> = BTreeMap::new();
@@ -259,7 +273,8 @@ fn guests_and_wire(switch: &LogicalSwitch) -> Vec<LogicalPort> {
     guests.chain(wire).collect()
 }
 
-/// The ports that stand for hosts: of those from which a switch learns and cannot learn more than that.
+/// The ports that stand for hosts, in switches whose tunnel carries no logical ports and that
+/// learn.
 fn hosts(network: &Network, switch: &LogicalSwitch) -> Vec<LogicalPort> {
     let tunnel = switch.tunnel;
     if !tunnel.has_endpoints() || network.options().of(tunnel).logical_ports {
@@ -280,8 +295,9 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// A switch keeps its key unless an earlier one has it, which is then of another tunnel type. Routers, which appear on no
-    /// wire, and such switches get the highest of 24 bits that are free.
+    /// A switch's key is that of its segment, unless an earlier switch of another tunnel type has
+    /// it. Such switches, and routers, which appear on no wire, get the highest free keys of 24
+    /// bits.
     pub(crate) fn new(network: &Network) -> Self {
         const MAX: u32 = 0xff_ffff;
         let switches = network.logical_switches();
@@ -289,7 +305,7 @@ impl Keys {
             switches.iter().map(|switch| switch.datapath_key).collect();
         let mut free = (1..=MAX).rev().map(DatapathKey);
         let mut fresh = move |taken: &BTreeSet<DatapathKey>| {
-            // A file of 256 MiB has not as many switches and routers.
+            // A file of 256 MiB cannot hold that many switches and routers.
             free.find(|key| !taken.contains(key)).unwrap_or(DatapathKey(MAX))
         };
         let mut first = BTreeSet::new();
@@ -316,7 +332,7 @@ impl Keys {
     }
 }
 
-/// Flows as they are made.
+/// Collects flows.
 struct Flows {
     flows: Vec<LogicalFlow>,
 }

@@ -1,4 +1,4 @@
-//! The flows of logical routers.
+//! Logical flows of routers.
 
 mod forward;
 mod input;
@@ -11,32 +11,33 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A router while its flows are made.
+/// A router whose flows are being created.
 struct Router<'n> {
     network: &'n Network,
     router: &'n LogicalRouter,
     datapath: Arc<[DatapathKey]>,
-    /// For each switch the ports that routers have on it.
+    /// For each switch, the router ports on it.
     ports_on: &'n [Vec<&'n RouterPort>],
-    /// The longest packet that can come to this router from a guest.
+    /// The MTU of the longest packets that can reach this router from a guest.
     longest_mtu: u16,
 }
 
 /// Adds the flows of all routers.
 pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     let all: Arc<[DatapathKey]> = keys.routers.as_slice().into();
-    let reach = network.reach();
+    let connectivity = network.connectivity();
     add_common(flows, &all);
     input::add_common(flows, &all);
     forward::add_common(flows, &all);
     let ports_on = ports_on_switches(network);
     let mut mtus: BTreeMap<usize, u16> = BTreeMap::new();
     for (index, switch) in network.logical_switches().iter().enumerate() {
-        let longest = mtus.entry(reach.part_of_switch(index)).or_default();
+        let longest = mtus.entry(connectivity.part_of_switch(index)).or_default();
         *longest = switch.mtu.max(*longest);
     }
     for (index, (router, &key)) in network.logical_routers().iter().zip(&keys.routers).enumerate() {
-        let longest_mtu = mtus.get(&reach.part_of_router(index)).copied().unwrap_or_default();
+        let longest_mtu =
+            mtus.get(&connectivity.part_of_router(index)).copied().unwrap_or_default();
         let datapath = [key].into();
         let router = Router { network, router, datapath, ports_on: &ports_on, longest_mtu };
         for port in &router.router.ports {
@@ -97,7 +98,7 @@ impl Router<'_> {
         }
     }
 
-    /// Neighbours are learnt that are in a network of the port: what others say of themselves leads nowhere.
+    /// Learns neighbours only in the networks of the port.
     fn add_neighbor(&self, flows: &mut Flows, port: &RouterPort) {
         let RouterPort { name, line, .. } = port;
         let place = (Stage::LrInLookupNeighbor, 100);

@@ -1,10 +1,12 @@
-//! The stages of the logical pipelines: each is a table. They are OVN's, as far as this network needs them, under OVN's names.
+//! The stages of the logical pipelines, one table each, named as in OVN.
 
 use pipeline::Direction;
 
-/// One list for each pipeline, in the order of the packet's path, gives each stage its name, its table and its meaning.
+/// Defines the stages: a list per pipeline in packet order, with OVN name, variant and meaning.
 macro_rules! stages {
-    ($($pipeline:literal $direction:ident { $($(#[doc = $doc:literal])+ $stage:ident $name:literal,)+ })+) => {
+    ($($pipeline:literal $direction:ident {
+        $($(#[doc = $doc:literal])+ $stage:ident $name:literal,)+
+    })+) => {
         /// A stage of a logical pipeline.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub enum Stage {
@@ -12,24 +14,24 @@ macro_rules! stages {
         }
 
         impl Stage {
-            /// Every stage; pipeline by pipeline, in order.
+            /// All stages, pipeline by pipeline, in order.
             pub const ALL: &[Self] = &[$($(Self::$stage,)+)+];
 
-            /// OVN's name, such as `ls_in_acl`.
+            /// Its OVN name, such as `ls_in_acl`.
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$stage => concat!($pipeline, $name),)+)+ }
             }
 
-            /// Which pipeline it belongs to.
+            /// The pipeline it belongs to.
             pub const fn direction(self) -> Direction {
                 match self { $($(Self::$stage => Direction::$direction,)+)+ }
             }
 
-            /// The number of its table in the pipeline, from 0.
+            /// Its table number in the pipeline, from 0.
             pub fn table(self) -> u8 {
                 let pipelines: &[&[Self]] = &[$(&[$(Self::$stage,)+],)+];
                 let place = |stages: &&[Self]| stages.iter().position(|&stage| stage == self);
-                // No pipeline has more than a dozen.
+                // A pipeline has at most a dozen stages.
                 pipelines.iter().find_map(place).unwrap_or_default() as u8
             }
         }
@@ -38,54 +40,54 @@ macro_rules! stages {
 
 stages! {
     "ls_in_" Ingress {
-        /// Which addresses may the port send from? Frames out of tunnels that name no logical port have passed here on the
-        /// host that they come from, and skip all but the choice of the receiver.
+        /// Checks the source addresses of a port. Frames from tunnels without logical ports were
+        /// checked on the host they come from, and skip all stages up to the destination lookup.
         LsInCheckPortSec "check_port_sec",
         /// Drops what port security forbids.
         LsInApplyPortSec "apply_port_sec",
-        /// Access control lists of what comes from ports.
+        /// Access control lists in the direction `from-port`.
         LsInAcl "acl",
         /// Answers ARP and neighbour solicitations for known addresses.
         LsInArpRsp "arp_rsp",
-        /// Learns which port a MAC address is behind that the file does not have.
+        /// Learns the port of a MAC address that the file does not list.
         LsInPutFdb "put_fdb",
-        /// Chooses the receiver by its MAC address.
+        /// Looks up the destination MAC address.
         LsInL2Lkup "l2_lkup",
-        /// What has no receiver: it goes to ports that learn, or nowhere.
+        /// Unknown unicast: sends it to the ports that learn, or drops it.
         LsInL2Unknown "l2_unknown",
     }
     "ls_out_" Egress {
-        /// Access control lists of what goes to ports.
+        /// Access control lists in the direction `to-port`.
         LsOutAcl "acl",
         /// Learns, on the receiver's host, which port of another host a MAC address is behind.
         LsOutPutFdb "put_fdb",
-        /// Which addresses may the port receive for?
+        /// Checks the destination addresses of a port.
         LsOutCheckPortSec "check_port_sec",
         /// Drops what port security forbids, and sends the rest.
         LsOutApplyPortSec "apply_port_sec",
     }
     "lr_in_" Ingress {
-        /// Takes frames for the router's MAC addresses and for groups.
+        /// Accepts frames to the router's MAC addresses and to multicast groups.
         LrInAdmission "admission",
-        /// Does an ARP packet or a neighbour advertisement say something new?
+        /// Checks whether an ARP packet or neighbour advertisement holds something new.
         LrInLookupNeighbor "lookup_neighbor",
-        /// Learns it.
+        /// Learns from it.
         LrInLearnNeighbor "learn_neighbor",
-        /// Packets for the router itself, and those that no router forwards.
+        /// Packets for the router itself, and packets that routers do not forward.
         LrInIpInput "ip_input",
-        /// Chooses next hop and port by the longest prefix.
+        /// Selects next hop and port by longest-prefix match.
         LrInIpRouting "ip_routing",
-        /// Finds the MAC address of the next hop.
+        /// Resolves the MAC address of the next hop.
         LrInArpResolve "arp_resolve",
-        /// Is the packet too long for where it goes?
+        /// Checks whether the packet exceeds the MTU of the egress port.
         LrInChkPktLen "chk_pkt_len",
-        /// Tells the sender how long a packet may be.
+        /// Sends an ICMP "too big" to the sender.
         LrInLargerPkts "larger_pkts",
-        /// Asks for MAC addresses that are not known.
+        /// Sends ARP requests and neighbour solicitations.
         LrInArpRequest "arp_request",
     }
     "lr_out_" Egress {
-        /// Sends.
+        /// Sends the packet.
         LrOutDelivery "delivery",
     }
 }

@@ -1,4 +1,4 @@
-//! The flows of logical switches, but for access control lists.
+//! Logical flows of switches, except access control lists.
 
 use super::{Flows, Keys, Stage, next_to, set_of};
 use crate::model::port_in_switch;
@@ -46,10 +46,10 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     }
 }
 
-/// What all switches have in common.
+/// Adds the flows of every switch.
 fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (Stage::LsInCheckPortSec, 100), "eth.src[40]", "drop;", None);
-    // Out of a tunnel that names no logical port: the host that it comes from has done the rest.
+    // From a tunnel without logical ports: the sending host has done the other stages.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
     for stage in
@@ -67,7 +67,8 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (Stage::LsOutApplyPortSec, 0), "1", "output;", None);
 }
 
-/// Where nothing is learnt most packets pass by the stages that learn: each stage is work for the first packet of a megaflow.
+/// Lets packets skip the learning stages where nothing is learnt: each stage delays the first
+/// packet of a megaflow.
 fn add_ways_to_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
     let switches = network.logical_switches().iter().zip(&keys.switches);
     let (learning, others): (Vec<_>, Vec<_>) = switches.partition(|(switch, _)| switch.learns());
@@ -94,7 +95,7 @@ fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
     flows.add(secured, (Stage::LsOutApplyPortSec, 50), "reg0[15] == 1", "drop;", None);
 }
 
-/// Switches with ports behind which there may be MAC addresses that the file does not have.
+/// Switches with ports that may have MAC addresses behind them that the file does not list.
 fn add_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
     let (mut learning, mut by_sender) = (Vec::new(), Vec::new());
     let switches = network.logical_switches().iter().zip(&keys.switches);
@@ -126,11 +127,12 @@ fn add_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
     flows.add(&learning, (Stage::LsInL2Unknown, 10), "1", "output;", None);
 }
 
-/// Learns, unless it is known.
+/// Learns a source address, unless it is known.
 const PUT: &str = "put_fdb(inport, eth.src); next;";
 
-/// Where a switch learns. What comes out of a tunnel that names logical ports has passed the ingress pipeline elsewhere; without
-/// them it passes here, and `inport` is the port of the host that it comes from.
+/// The stages in which a switch learns. Frames from a tunnel with logical ports passed the ingress
+/// pipeline on the sending host. Without logical ports they pass it here, and `inport` is the port
+/// that stands for that host.
 fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
     match (switch.learns(), network.options().of(switch.tunnel).logical_ports) {
         (false, _) => &[],
@@ -139,7 +141,7 @@ fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
     }
 }
 
-/// An address of the file is where the file says, whoever sends from it.
+/// Addresses in the file are never learnt elsewhere.
 fn add_known(
     flows: &mut Flows,
     datapath: &Arc<[DatapathKey]>,
@@ -152,7 +154,8 @@ fn add_known(
     }
 }
 
-/// The switch answers for a guest's addresses. Not to the guest itself, which asks whether another one has its address.
+/// The switch answers ARP and neighbour solicitations for a guest's addresses, except to the guest
+/// itself, which is detecting duplicates.
 fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) {
     let Port { name, mac, line, .. } = port;
     for net in &port.addresses {
@@ -160,8 +163,10 @@ fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) 
             IpAddr::V4(ip) => (
                 format!("arp.tpa == {ip} && arp.op == 1"),
                 format!(
-                    "eth.dst = eth.src; eth.src = {mac}; arp.op = 2; arp.tha = arp.sha; arp.sha = {mac}; \
-                     arp.tpa = arp.spa; arp.spa = {ip}; outport = inport; flags.loopback = 1; output;"
+                    "eth.dst = eth.src; eth.src = {mac}; arp.op = 2; arp.tha = arp.sha; arp.sha \
+                     = {mac}; \
+                     arp.tpa = arp.spa; arp.spa = {ip}; outport = inport; flags.loopback = 1; \
+                     output;"
                 ),
             ),
             IpAddr::V6(ip) => (
@@ -178,7 +183,7 @@ fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) 
     }
 }
 
-/// What is for a router's port goes to it alone.
+/// Frames for a router port go to it alone.
 fn add_router_port(
     flows: &mut Flows,
     network: &Network,
@@ -203,7 +208,7 @@ fn add_router_port(
     }
 }
 
-/// A router's port's addresses by family.
+/// The addresses of a router port by family.
 pub(super) fn addresses(port: &RouterPort) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for net in &port.addresses {
@@ -215,13 +220,13 @@ pub(super) fn addresses(port: &RouterPort) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     (v4, v6)
 }
 
-/// A neighbour solicitation for `ip`, sent to it or to its group.
+/// A neighbour solicitation for `ip`, sent to it or to its solicited-node group.
 pub(super) fn solicitation_for(ip: Ipv6Addr) -> String {
     let group = solicited_node(ip);
     format!("nd_ns && ip6.dst == {{{ip}, {group}}} && nd.target == {ip}")
 }
 
-/// The group that a node with that address belongs to (RFC 4291 section 2.7.1).
+/// The solicited-node multicast group of an address (RFC 4291 section 2.7.1).
 pub(super) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     const GROUP: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     Ipv6Addr::from_bits(GROUP | ip.to_bits() & 0xff_ffff)

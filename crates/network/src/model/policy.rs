@@ -1,20 +1,21 @@
-//! What guests may do: port security and access control lists.
+//! Port security and access control lists.
 
 use super::{Line, SwitchIndex};
 use crate::Prefix;
 use std::fmt;
 use wire::MacAddr;
 
-/// The addresses from which a port may send and for which it may receive.
+/// The source addresses that a port may use, and the destination addresses that it receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortSecurity {
     /// The MAC address.
     pub mac: MacAddr,
-    /// The IP addresses; any when there are none. A family of which there are none is forbidden if there are some of the other.
+    /// The IP addresses; empty for any. With addresses of one family only, the other family is
+    /// forbidden.
     pub addresses: Vec<Prefix>,
 }
 
-/// As in OVN's column `port_security`: the MAC address and the IP addresses, with blanks between them.
+/// As in OVN's column `port_security`: the MAC address and IP addresses, separated by spaces.
 impl fmt::Display for PortSecurity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.mac)?;
@@ -22,45 +23,45 @@ impl fmt::Display for PortSecurity {
     }
 }
 
-/// An entry of an access control list. It keeps no state of connections.
+/// An access control list entry (ACL). It is stateless.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {
-    /// Where it applies.
+    /// What it applies to.
     pub scope: AclScope,
-    /// Which way.
+    /// The direction of the packets.
     pub direction: AclDirection,
-    /// Of the entries that match, that with the highest decides; 0 to 32,767.
+    /// Its priority, 0 to 32,767: of the ACLs that match, the highest wins.
     pub priority: u16,
-    /// Which packets, in OVN's language of expressions.
+    /// Its match, in OVN's expression language.
     pub condition: String,
-    /// What becomes of them.
+    /// What it does with a packet.
     pub action: AclAction,
-    /// The name under which they are logged; `None` when they are not.
+    /// The name under which matches are logged; `None` for no log.
     pub log: Option<String>,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }
 
-/// Where an entry of an access control list applies.
+/// What an ACL applies to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AclScope {
-    /// To all ports of guests of a logical switch.
+    /// All guest ports of a logical switch.
     Switch(SwitchIndex),
-    /// To the ports of a group.
+    /// The ports of a port group.
     PortGroup(String),
 }
 
-/// Which packets of a port an entry of an access control list applies to.
+/// The direction of an ACL.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AclDirection {
-    /// What comes from it (OVN's `from-lport`).
+    /// Packets from the port (OVN's `from-lport`).
     FromPort,
-    /// What goes to it (OVN's `to-lport`).
+    /// Packets to the port (OVN's `to-lport`).
     ToPort,
 }
 
 impl AclDirection {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::FromPort, Self::ToPort];
 
     /// The word in the file.
@@ -72,19 +73,19 @@ impl AclDirection {
     }
 }
 
-/// What becomes of a packet.
+/// What an ACL does with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AclAction {
-    /// It goes on.
+    /// It continues.
     Allow,
     /// It is dropped.
     Drop,
-    /// It is dropped, and the sender told: a reset for TCP, "unreachable" for other IP.
+    /// It is dropped with a reply to the sender: a reset for TCP, ICMP "unreachable" for other IP.
     Reject,
 }
 
 impl AclAction {
-    /// All three.
+    /// All actions.
     pub const ALL: [Self; 3] = [Self::Allow, Self::Drop, Self::Reject];
 
     /// The word in the file.

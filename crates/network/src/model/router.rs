@@ -6,32 +6,32 @@ use flow::PortKey;
 use std::net::IpAddr;
 use wire::MacAddr;
 
-/// The place of a logical router in [`Network::logical_routers`](crate::Network::logical_routers).
+/// The index of a logical router in [`Network::logical_routers`](crate::Network::logical_routers).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RouterIndex(pub(crate) usize);
 
 impl RouterIndex {
-    /// The place, from 0.
+    /// The index, from 0.
     pub const fn value(self) -> usize {
         self.0
     }
 }
 
-/// A logical router: it is on every host, and leads packets from one layer 2 network to another.
+/// A logical router: it runs on every host, and routes between layer 2 networks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalRouter {
-    /// Unique among logical routers and logical switches.
+    /// Its name, unique among logical routers and switches.
     pub name: String,
     /// Its ports, in the order of their keys; at least one.
     pub ports: Vec<RouterPort>,
-    /// Its static routes, no two for one prefix. The networks of its ports need none.
+    /// Its static routes, at most one per prefix. The networks of its ports need none.
     pub routes: Vec<Route>,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }
 
 impl LogicalRouter {
-    /// The port with that key.
+    /// The port with the key `key`.
     pub fn port(&self, key: PortKey) -> Option<&RouterPort> {
         self.ports.get(usize::from(key.value()).checked_sub(1)?)
     }
@@ -40,48 +40,49 @@ impl LogicalRouter {
 /// A port of a logical router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouterPort {
-    /// Unique among the ports of the whole network.
+    /// Its name, unique among all ports of the network.
     pub name: String,
-    /// Its place among the ports of its router, from 1.
+    /// Its number among the ports of its router, from 1.
     pub key: PortKey,
-    /// Its address; unicast, unique in its switch.
+    /// Its MAC address: unicast, unique in its switch.
     pub mac: MacAddr,
-    /// Its IP addresses, at least one. The networks of a router's ports are apart from each other.
+    /// Its IP addresses, at least one. The networks of a router's ports do not overlap.
     pub addresses: Vec<IpNet>,
-    /// What is at the other end.
+    /// What it is linked to.
     pub link: RouterLink,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }
 
 impl RouterPort {
-    /// Its address in the network that `other` is in.
+    /// Its address in the network that contains `other`.
     pub fn address_towards(&self, other: IpAddr) -> Option<IpAddr> {
         self.addresses.iter().find(|net| net.contains(&other)).map(|net| net.addr())
     }
 }
 
-/// The name of the port that a switch has for a port of a router. No name in the file has a slash.
+/// The name of the switch port that leads to a router port. Names in the file cannot contain a
+/// slash.
 pub(crate) fn port_in_switch(switch: &str, router_port: &str) -> String {
     format!("{switch}/{router_port}")
 }
 
-/// What a port of a logical router is linked with.
+/// What a router port is linked to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouterLink {
     /// A logical switch.
     Switch {
-        /// Which.
+        /// The switch.
         switch: SwitchIndex,
-        /// The key of the port that the switch has for the router. They are given from the last that no guest has, mostly 32,767,
-        /// down, so that a new port of a guest moves none.
+        /// The key of the switch port that leads to the router. These keys count down from the last
+        /// one that no guest has, so that adding a guest port does not change them.
         key: PortKey,
     },
-    /// A port of another logical router, whose link leads back.
+    /// A port of another logical router, which is linked back.
     Router {
-        /// Which router.
+        /// The router.
         router: RouterIndex,
-        /// Which of its ports.
+        /// The index of its port.
         port: PortKey,
     },
 }
@@ -89,14 +90,14 @@ pub enum RouterLink {
 /// A static route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub prefix: Prefix,
-    /// By which router: of the same family, and not one of the router's own addresses.
+    /// The next hop: of the same family, and not an address of the router itself.
     pub next_hop: IpAddr,
-    /// Out of which port.
+    /// The egress port.
     pub port: PortKey,
-    /// The address of that port from which `next_hop` is asked for.
+    /// The address of that port from which it resolves `next_hop`.
     pub source: IpAddr,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: Line,
 }

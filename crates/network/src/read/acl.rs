@@ -2,7 +2,7 @@
 
 use super::{SwitchDraft, switch_named};
 use crate::errors::Report;
-use crate::section::{Field, Schema, Section, Sited, key};
+use crate::section::{Field, Located, Schema, Section, key};
 use crate::{AclAction, AclDirection, Line, SwitchIndex, suggest};
 
 pub(super) const ACL: Schema = Schema {
@@ -18,21 +18,21 @@ pub(super) const ACL: Schema = Schema {
     ],
 };
 
-/// An entry of an access control list as far as it could be read.
+/// An ACL as far as it could be read.
 pub(crate) struct AclDraft {
     pub(crate) scope: Option<ScopeDraft>,
     pub(crate) direction: Option<AclDirection>,
     pub(crate) priority: Option<u16>,
-    pub(crate) condition: Option<Sited<String>>,
+    pub(crate) condition: Option<Located<String>>,
     pub(crate) action: Option<AclAction>,
     pub(crate) log: Option<String>,
     pub(crate) line: Line,
 }
 
-/// Where an entry applies.
+/// What an ACL applies to.
 pub(crate) enum ScopeDraft {
     Switch(SwitchIndex),
-    PortGroup(Sited<String>),
+    PortGroup(Located<String>),
 }
 
 pub(super) fn acls(
@@ -57,7 +57,7 @@ fn acl(report: &mut Report<'_>, section: &Section<'_, '_>, switches: &[SwitchDra
         }),
         condition: section.require(report, "match").and_then(|field| {
             let text = field.string(report)?.to_owned();
-            Some(field.sited(text))
+            Some(field.located(text))
         }),
         action: section
             .require(report, "action")
@@ -72,14 +72,15 @@ fn scope(
     section: &Section<'_, '_>,
     switches: &[SwitchDraft],
 ) -> Option<ScopeDraft> {
-    const RIGHT: &str = "write switch = \"web\" for all ports of a logical switch, or port_group = \"web\" for some";
+    const RIGHT: &str = "write switch = \"web\" for all ports of a logical switch, or port_group \
+                         = \"web\" for some";
     match (section.get("switch"), section.get("port_group")) {
         (Some(field), None) => {
             switch_named(report, field, switches).map(|index| ScopeDraft::Switch(index.value))
         }
         (None, Some(field)) => {
             let name = field.string(report)?.to_owned();
-            Some(ScopeDraft::PortGroup(field.sited(name)))
+            Some(ScopeDraft::PortGroup(field.located(name)))
         }
         (Some(_), Some(group)) => {
             report.error(
@@ -99,7 +100,7 @@ fn scope(
     }
 }
 
-/// One of several words.
+/// Reads one of several words.
 fn word<T: Copy>(
     report: &mut Report<'_>,
     field: Field<'_, '_>,

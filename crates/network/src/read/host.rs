@@ -23,7 +23,7 @@ pub(crate) struct HostDraft {
     pub(crate) uplink: Option<String>,
     pub(crate) underlay4: Option<Ipv4Addr>,
     pub(crate) underlay6: Option<Ipv6Addr>,
-    /// Some underlay address was wrong and has been reported.
+    /// An underlay address was invalid, which has been reported.
     pub(crate) underlay_wrong: bool,
 }
 
@@ -44,7 +44,7 @@ impl HostDraft {
 pub(super) fn hosts(report: &mut Report<'_>, root: &Section<'_, '_>) -> Vec<HostDraft> {
     let Some(field) = root.get("host") else {
         if !root.is_misspelt("host") {
-            report.file_error("there is no [[host]]; a network has at least one");
+            report.file_error("there is no [[host]]; a network needs at least one");
         }
         return Vec::new();
     };
@@ -52,7 +52,7 @@ pub(super) fn hosts(report: &mut Report<'_>, root: &Section<'_, '_>) -> Vec<Host
     let known_problems = report.len();
     let sections = field.tables(report, &HOST);
     if sections.is_empty() && report.len() == known_problems {
-        field.error(report, "`host` is empty; a network has at least one [[host]]");
+        field.error(report, "`host` is empty; a network needs at least one [[host]]");
     }
     sections.iter().map(|section| host(report, section, &mut names, &mut addresses)).collect()
 }
@@ -87,7 +87,7 @@ fn host(
     host
 }
 
-/// Adds one underlay address to `host`; `None` when it was wrong.
+/// Adds one underlay address to `host`; `None` when it is invalid.
 fn underlay(
     report: &mut Report<'_>,
     host: &mut HostDraft,
@@ -129,14 +129,15 @@ fn underlay(
 
 fn underlay_address(text: &str) -> Result<IpAddr, String> {
     let Ok(addr) = text.parse() else {
-        // A frequent slip, as guests' addresses do have one.
+        // A common mistake, because guests' addresses have one.
         let before_slash = text.split_once('/').and_then(|(addr, _)| addr.parse::<IpAddr>().ok());
         return Err(match before_slash {
             Some(addr) => format!(
-                "\"{text}\" has a prefix length; an underlay address is written without, \"{addr}\""
+                "\"{text}\" has a prefix length; write the underlay address without it: \"{addr}\""
             ),
             None => format!(
-                "\"{text}\" is no IP address; write one such as \"192.0.2.1\" or \"2001:db8::1\""
+                "\"{text}\" is not an IP address; write for example \"192.0.2.1\" or \
+                 \"2001:db8::1\""
             ),
         });
     };
@@ -144,9 +145,9 @@ fn underlay_address(text: &str) -> Result<IpAddr, String> {
     let why =
         if link_local { Some("link-local, so no route leads to it") } else { not_unicast(addr) };
     match why {
-        Some(why) => Err(format!(
-            "{addr} is {why}; write an address at which the other hosts reach this one"
-        )),
+        Some(why) => {
+            Err(format!("{addr} is {why}; write an address that the other hosts can reach"))
+        }
         None => Ok(addr),
     }
 }

@@ -1,7 +1,8 @@
-//! From TOML to drafts: each table by itself, and what refers to a table read earlier.
+//! Reads TOML tables into drafts: each table by itself, with references to tables that were read
+//! before.
 //!
-//! A draft holds what could be read; a mistake has been reported wherever something that must be there is not.
-//! So the checks that follow never report a consequence of a mistake that is reported already.
+//! A draft holds what could be read. Whatever is missing in it has been reported, so that later
+//! checks report no consequence of an error that is reported already.
 
 mod acl;
 mod host;
@@ -20,7 +21,7 @@ pub(crate) use tunnel::OptionsDraft;
 
 use crate::errors::Report;
 use crate::interface_address;
-use crate::section::{Field, Schema, Section, Sited, key};
+use crate::section::{Field, Located, Schema, Section, key};
 use crate::{Family, IpNet, Prefix, SwitchIndex, suggest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -44,7 +45,7 @@ const ROOT: Schema = Schema {
     ],
 };
 
-/// A key that has a default: not there, there but wrong (and reported), or there.
+/// The state of a key that has a default: absent, invalid (and reported), or given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setting<T> {
     Default,
@@ -53,7 +54,7 @@ pub(crate) enum Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// From a field and its value as far as it could be read.
+    /// From a field and the result of reading it.
     fn of<'a, 't>(
         field: Option<Field<'a, 't>>,
         read: impl FnOnce(Field<'a, 't>) -> Option<T>,
@@ -67,7 +68,7 @@ impl<T> Setting<T> {
 
 /// A network as far as it could be read.
 pub(crate) struct NetworkDraft {
-    pub(crate) underlay_mtu: Setting<Sited<u16>>,
+    pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) underlay_family: Setting<Family>,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
@@ -86,7 +87,7 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     };
     let underlay_mtu = Setting::of(root.get("underlay_mtu"), |field| {
         let rule = "an underlay MTU is 576 to 65535 bytes of IP packet";
-        field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.sited(mtu))
+        field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
     });
     let underlay_family = Setting::of(root.get("underlay_family"), |field| {
         let number = field.integer(report, 4..=6, "write 4 or 6")?;
@@ -111,7 +112,7 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     NetworkDraft { underlay_mtu, underlay_family, options, hosts, switches, routers, sets, acls }
 }
 
-/// Where each of a set of things that must be unique stood first.
+/// Finds duplicates: maps each key to the offset of its first occurrence.
 pub(crate) struct Unique<K> {
     first: HashMap<K, usize>,
 }
@@ -121,12 +122,12 @@ impl<K: Eq + Hash> Unique<K> {
         Self { first: HashMap::new() }
     }
 
-    /// Where `key` stood first.
+    /// The offset of the first occurrence of `key`.
     pub(crate) fn get(&self, key: &K) -> Option<usize> {
         self.first.get(key).copied()
     }
 
-    /// `None` the first time; then the offset at which `key` stood first.
+    /// `None` for the first occurrence; otherwise the offset of the first one.
     pub(crate) fn insert(&mut self, key: K, at: usize) -> Option<usize> {
         match self.first.entry(key) {
             Entry::Occupied(entry) => Some(*entry.get()),
@@ -138,8 +139,8 @@ impl<K: Eq + Hash> Unique<K> {
     }
 }
 
-/// Reads the `name` of a `[[host]]`, `[[logical_switch]]` or port, which `kind` names; it must be new to
-/// `names`.
+/// Reads the `name` of a table of the kind `kind` (`host`, `logical switch`, `port`). It must not
+/// be in `names` yet.
 fn object_name(
     report: &mut Report<'_>,
     section: &Section<'_, '_>,
@@ -156,7 +157,10 @@ fn object_name(
         let line = report.line(first);
         field.error(
             report,
-            format!("`{name}` is already the {kind} of line {line}; give each {kind} its own name"),
+            format!(
+                "`{name}` is already the name of the {kind} in line {line}; give each {kind} \
+                     its own name"
+            ),
         );
         return None;
     }
@@ -168,19 +172,19 @@ fn switch_named(
     report: &mut Report<'_>,
     field: Field<'_, '_>,
     switches: &[SwitchDraft],
-) -> Option<Sited<SwitchIndex>> {
+) -> Option<Located<SwitchIndex>> {
     let name = field.string(report)?;
     let found = switches.iter().position(|switch| switch.name.as_deref() == Some(name));
-    // A switch whose name was wrong has been reported; it may be the one that is meant.
+    // A switch with an invalid name, which has been reported, may be the one that is meant.
     if found.is_none() && switches.iter().all(|switch| switch.name.is_some()) {
         let known = switches.iter().filter_map(|switch| switch.name.as_deref());
         let hint = suggest::hint(name, known, "logical switches");
         field.error(report, format!("unknown logical switch {name:?}{hint}"));
     }
-    found.map(|index| field.sited(SwitchIndex(index)))
+    found.map(|index| field.located(SwitchIndex(index)))
 }
 
-/// Reads a MAC address of one station.
+/// Reads a unicast MAC address.
 fn unicast_mac(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
     let text = field.string(report)?;
     let mac: MacAddr = match text.parse() {
@@ -194,14 +198,14 @@ fn unicast_mac(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr>
         let why = if mac.is_multicast() { "a multicast address" } else { "all zero" };
         field.error(
             report,
-            format!("{mac} is {why}; a port has a unicast address, such as 02:00:00:00:00:01"),
+            format!("{mac} is {why}; a port needs a unicast address, such as 02:00:00:00:00:01"),
         );
         return None;
     }
     Some(mac)
 }
 
-/// Reads the address of a station with its prefix length.
+/// Reads an interface address with its prefix length.
 fn ip_net(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpNet> {
     interface_address::parse(field.string(report)?)
         .map_err(|problem| field.error(report, problem))

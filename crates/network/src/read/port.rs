@@ -2,7 +2,7 @@
 
 use super::{HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac};
 use crate::errors::Report;
-use crate::section::{Field, Schema, Section, Sited, key};
+use crate::section::{Field, Located, Schema, Section, key};
 use crate::{Device, HostIndex, IpNet, Line, Port, PortSecurity, Prefix, suggest};
 use flow::PortKey;
 use std::collections::{HashMap, VecDeque};
@@ -38,28 +38,29 @@ pub(crate) struct PortDraft {
     pub(crate) key: PortKey,
     pub(crate) name: Option<String>,
     pub(crate) host: Option<HostIndex>,
-    pub(crate) mac: Option<Sited<MacAddr>>,
-    pub(crate) addresses: Vec<Sited<IpNet>>,
+    pub(crate) mac: Option<Located<MacAddr>>,
+    pub(crate) addresses: Vec<Located<IpNet>>,
     pub(crate) device: Option<Device>,
     security: SecurityDraft,
     learn: bool,
     line: Line,
 }
 
-/// `port_security`.
+/// The value of `port_security`.
 enum SecurityDraft {
-    /// `false`, or not there.
+    /// `false` or absent.
     Off,
     /// `true`: the port's own addresses.
     Own,
-    /// These.
+    /// A list of addresses.
     Listed(Vec<Prefix>),
 }
 
 impl PortDraft {
     pub(crate) fn finish(self) -> Option<Port> {
         let mac = self.mac?.value;
-        let addresses: Vec<IpNet> = self.addresses.into_iter().map(|sited| sited.value).collect();
+        let addresses: Vec<IpNet> =
+            self.addresses.into_iter().map(|located| located.value).collect();
         let allowed = match self.security {
             SecurityDraft::Off => None,
             SecurityDraft::Own => Some(addresses.iter().map(|net| net.addr().into()).collect()),
@@ -79,7 +80,7 @@ impl PortDraft {
     }
 }
 
-/// An interface of a host: host, namespace, name.
+/// An interface: host, namespace, name.
 type Place = (HostIndex, Option<String>, String);
 
 /// Reads the ports of all switches.
@@ -110,7 +111,7 @@ impl<'h> Reader<'h> {
         }
     }
 
-    /// Reads the ports of a switch, of which there are not too many.
+    /// Reads the ports of a switch, after their number was checked.
     pub(super) fn ports(
         &mut self,
         report: &mut Report<'_>,
@@ -130,7 +131,7 @@ impl<'h> Reader<'h> {
         ports
     }
 
-    /// The key that a port is given in the file.
+    /// The key that the file gives a port.
     fn key(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<PortKey> {
         let field = section.get("key")?;
         let rule = "the key of a port is 1 to 32767";
@@ -140,7 +141,8 @@ impl<'h> Reader<'h> {
         field.error(
             report,
             format!(
-                "{key} is already the key of the port in line {line}; give each port of a switch its own"
+                "{key} is already the key of the port in line {line}; give each port of a switch \
+                 its own"
             ),
         );
         None
@@ -170,7 +172,7 @@ impl<'h> Reader<'h> {
         PortDraft { key, name, host, mac, addresses, device, security, learn, line }
     }
 
-    /// The names of all ports read.
+    /// The names of all ports.
     pub(super) fn into_names(self) -> Unique<String> {
         self.names
     }
@@ -178,7 +180,7 @@ impl<'h> Reader<'h> {
     fn host(&self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<HostIndex> {
         let name = field.string(report)?;
         let found = self.index.get(name).copied();
-        // A host whose name was wrong has been reported; it may be the one that is meant.
+        // A host with an invalid name, which has been reported, may be the one that is meant.
         if found.is_none()
             && !self.hosts.is_empty()
             && self.hosts.iter().all(|host| host.name.is_some())
@@ -190,30 +192,30 @@ impl<'h> Reader<'h> {
         found
     }
 
-    fn mac(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<MacAddr>> {
+    fn mac(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<MacAddr>> {
         let mac = unicast_mac(report, field)?;
         if let Some(first) = self.macs.insert(mac, field.at) {
             report.mac_taken(field.at, mac, first);
             return None;
         }
-        Some(field.sited(mac))
+        Some(field.located(mac))
     }
 
-    fn addresses(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Sited<IpNet>> {
+    fn addresses(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {
         let Some(elements) = field.array(report) else { return Vec::new() };
         elements.filter_map(|element| self.address(report, element)).collect()
     }
 
-    fn address(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<IpNet>> {
+    fn address(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<IpNet>> {
         let net = ip_net(report, field)?;
         if let Some(first) = self.addresses.insert(net.addr(), field.at) {
             report.address_taken(field.at, net.addr(), first);
             return None;
         }
-        Some(field.sited(net))
+        Some(field.located(net))
     }
 
-    /// Reports a device that is another port's, or the uplink.
+    /// Reports a device that another port uses, or that is the uplink.
     fn check_device(
         &mut self,
         report: &mut Report<'_>,
@@ -260,22 +262,25 @@ fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
     }
 }
 
-/// Whether MAC addresses are learnt behind the port. Port security names the only one that it may have.
+/// Whether MAC addresses are learnt behind the port. Port security excludes that.
 fn learn(report: &mut Report<'_>, field: Field<'_, '_>, security: &SecurityDraft) -> bool {
     let learn = field.boolean(report) == Some(true);
     if learn && !matches!(security, SecurityDraft::Off) {
         report.error(
             field.key_at,
-            "`learn` is for a port with other MAC addresses behind it, and `port_security` lets it have none but \
-             its own; take one of them out",
+            "`learn` permits other MAC addresses behind the port, but `port_security` forbids \
+             them; \
+             remove one of the two",
         );
     }
     learn
 }
 
 fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
-    const RIGHT: &str = "write { tap = \"web0\" } for a device that weft creates, { vm = \"tap7\" } for one that a \
-                         virtual machine opens, or { interface = \"veth-web\" } for one that is there";
+    const RIGHT: &str = "write { tap = \"web0\" } for a device that weft creates, { vm = \
+                         \"tap7\" } for one that a \
+                         virtual machine opens, or { interface = \"veth-web\" } for an existing \
+                                                                   interface";
     let section = field.table(report, &DEVICE)?;
     let netns = section.get("netns");
     let given = [section.get("tap"), section.get("vm"), section.get("interface")];
@@ -290,11 +295,16 @@ fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
             Some(Device::Tap { name: name?, netns })
         }
         [None, Some(vm), None] => {
-            refuse_netns(report, netns, "a virtual machine opens its device where weft is");
+            refuse_netns(
+                report,
+                netns,
+                "a virtual machine opens its device in the namespace of \
+                                         weft",
+            );
             Some(Device::Vm { name: interface_name(report, vm)? })
         }
         [None, None, Some(interface)] => {
-            refuse_netns(report, netns, "weft attaches an existing interface where it is");
+            refuse_netns(report, netns, "weft attaches an existing interface in its own namespace");
             Some(Device::Interface { name: interface_name(report, interface)? })
         }
         [None, None, None] if ["tap", "vm", "interface"].iter().any(is_misspelt) => None,
@@ -317,10 +327,7 @@ fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
 
 fn refuse_netns(report: &mut Report<'_>, netns: Option<Field<'_, '_>>, why: &str) {
     if let Some(field) = netns {
-        report.error(
-            field.key_at,
-            format!("`netns` goes with `tap` only; {why}, so take `netns` out"),
-        );
+        report.error(field.key_at, format!("`netns` is for `tap` only: {why}; remove `netns`"));
     }
 }
 

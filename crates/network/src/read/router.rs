@@ -3,7 +3,7 @@
 use super::{SwitchDraft, Unique, ip_net, object_name, switch_named, unicast_mac};
 use crate::errors::Report;
 use crate::interface_address::not_unicast;
-use crate::section::{Field, Schema, Section, Sited, key};
+use crate::section::{Field, Located, Schema, Section, key};
 use crate::{IpNet, Prefix, SwitchIndex};
 use flow::PortKey;
 use std::net::IpAddr;
@@ -50,28 +50,28 @@ pub(crate) struct RouterDraft {
 pub(crate) struct RouterPortDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
-    pub(crate) mac: Option<Sited<MacAddr>>,
-    pub(crate) addresses: Vec<Sited<IpNet>>,
+    pub(crate) mac: Option<Located<MacAddr>>,
+    pub(crate) addresses: Vec<Located<IpNet>>,
     pub(crate) link: Option<LinkDraft>,
 }
 
-/// What a port of a logical router is linked with.
+/// What a router port is linked to.
 pub(crate) enum LinkDraft {
-    Switch(Sited<SwitchIndex>),
-    /// The port of that name.
-    Peer(Sited<String>),
+    Switch(Located<SwitchIndex>),
+    /// The router port of that name.
+    Peer(Located<String>),
 }
 
 /// A static route as far as it could be read.
 pub(crate) struct RouteDraft {
     pub(crate) at: usize,
-    pub(crate) prefix: Option<Sited<Prefix>>,
-    pub(crate) next_hop: Option<Sited<IpAddr>>,
+    pub(crate) prefix: Option<Located<Prefix>>,
+    pub(crate) next_hop: Option<Located<IpAddr>>,
     /// The name of a port.
-    pub(crate) port: Option<Sited<String>>,
+    pub(crate) port: Option<Located<String>>,
 }
 
-/// Reads the logical routers, in the light of what was read before them.
+/// Reads the logical routers, with references to the tables that were read before.
 pub(super) struct Reader<'s> {
     switches: &'s [SwitchDraft],
     names: Unique<String>,
@@ -79,7 +79,7 @@ pub(super) struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    /// `names` and `port_names` are taken already.
+    /// `names` and `port_names` are already in use.
     pub(super) fn new(
         switches: &'s [SwitchDraft],
         names: Unique<String>,
@@ -104,7 +104,7 @@ impl<'s> Reader<'s> {
         let sections = ports.map_or_else(Vec::new, |field| field.tables(report, &PORT));
         if let (Some(field), true) = (ports, sections.is_empty() && report.len() == known_problems)
         {
-            field.error(report, "`port` is empty; a logical router has at least one port");
+            field.error(report, "`port` is empty; a logical router needs at least one port");
         }
         if let Some(first_too_many) = sections.get(usize::from(PortKey::MAX_PORT)) {
             report.error(
@@ -127,7 +127,7 @@ impl<'s> Reader<'s> {
         let name = object_name(report, section, "port", &mut self.port_names);
         let mac = section.require(report, "mac").and_then(|field| {
             let mac = unicast_mac(report, field)?;
-            Some(field.sited(mac))
+            Some(field.located(mac))
         });
         let addresses = section
             .require(report, "addresses")
@@ -137,7 +137,8 @@ impl<'s> Reader<'s> {
     }
 
     fn link(&self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<LinkDraft> {
-        const RIGHT: &str = "write switch = \"web\" for a logical switch, or peer = \"edge-core\" for a port of \
+        const RIGHT: &str = "write switch = \"web\" for a logical switch, or peer = \
+                             \"edge-core\" for a port of \
                              another logical router";
         match (section.get("switch"), section.get("peer")) {
             (Some(field), None) => {
@@ -145,7 +146,7 @@ impl<'s> Reader<'s> {
             }
             (None, Some(field)) => {
                 let name = field.string(report)?.to_owned();
-                Some(LinkDraft::Peer(field.sited(name)))
+                Some(LinkDraft::Peer(field.located(name)))
             }
             (Some(_), Some(peer)) => {
                 let place = "a port of a logical router has either `switch` or `peer`";
@@ -162,19 +163,19 @@ impl<'s> Reader<'s> {
     }
 }
 
-fn addresses(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Sited<IpNet>> {
+fn addresses(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {
     let known_problems = report.len();
     let elements = field.array(report).into_iter().flatten();
     let addresses: Vec<_> = elements
         .filter_map(|element| {
             let net = ip_net(report, element)?;
-            Some(element.sited(net))
+            Some(element.located(net))
         })
         .collect();
     if addresses.is_empty() && report.len() == known_problems {
         field.error(
             report,
-            "`addresses` is empty; a port of a logical router has at least one, such as \
+            "`addresses` is empty; a port of a logical router needs at least one, such as \
              addresses = [\"10.0.1.1/24\"]",
         );
     }
@@ -185,15 +186,15 @@ fn route(report: &mut Report<'_>, section: &Section<'_, '_>) -> RouteDraft {
     let prefix = section.require(report, "prefix").and_then(|field| {
         let prefix = Prefix::parse(field.string(report)?, false);
         let prefix = prefix.map_err(|problem| field.error(report, problem)).ok()?;
-        Some(field.sited(prefix))
+        Some(field.located(prefix))
     });
     let next_hop = section.require(report, "next_hop").and_then(|field| {
         let addr = next_hop(report, field)?;
-        Some(field.sited(addr))
+        Some(field.located(addr))
     });
     let port = section.get("port").and_then(|field| {
         let name = field.string(report)?.to_owned();
-        Some(field.sited(name))
+        Some(field.located(name))
     });
     RouteDraft { at: section.at, prefix, next_hop, port }
 }
@@ -204,7 +205,8 @@ fn next_hop(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpAddr> {
         field.error(
             report,
             format!(
-                "{text:?} is no IP address; write that of the next router, such as \"10.0.1.254\""
+                "{text:?} is not an IP address; write that of the next router, such as \
+                 \"10.0.1.254\""
             ),
         );
         return None;

@@ -1,20 +1,20 @@
-//! `[address_set]` and `[port_group]`: names that stand for many things in matches.
+//! `[address_set]` and `[port_group]`: named sets of addresses and ports for matches.
 
 use super::ip_or_network;
 use crate::Prefix;
 use crate::errors::Report;
-use crate::section::{Field, Section, Sited};
+use crate::section::{Field, Located, Section};
 use std::collections::BTreeMap;
 
-/// Sets and groups as far as they could be read.
+/// Address sets and port groups as far as they could be read.
 #[derive(Default)]
 pub(crate) struct SetsDraft {
     pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,
     pub(crate) port_groups: BTreeMap<String, PortGroupDraft>,
 }
 
-/// Names of ports.
-pub(crate) type PortGroupDraft = Vec<Sited<String>>;
+/// The names of the ports of a group.
+pub(crate) type PortGroupDraft = Vec<Located<String>>;
 
 pub(super) fn sets(report: &mut Report<'_>, root: &Section<'_, '_>) -> SetsDraft {
     let mut draft = SetsDraft::default();
@@ -39,11 +39,11 @@ pub(super) fn sets(report: &mut Report<'_>, root: &Section<'_, '_>) -> SetsDraft
     draft
 }
 
-/// Whether a name can stand behind `sigil` in a match; if not, that is reported.
+/// Whether a name can follow `sigil` in a match; reports it when not.
 fn is_set_name(report: &mut Report<'_>, name: &str, field: &Field<'_, '_>, sigil: char) -> bool {
     match crate::name::set_problem(name) {
         Some(problem) => {
-            report.error(field.key_at, format!("{problem}; in matches it is `{sigil}name`"));
+            report.error(field.key_at, format!("{problem}; matches refer to it as `{sigil}name`"));
             false
         }
         None => true,
@@ -60,7 +60,8 @@ fn address_set(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Prefix> {
             element.error(
                 report,
                 format!(
-                    "{prefix} is not of the family of {family}; give each family a set of its own"
+                    "{prefix} and {family} are of different address families; use one set for \
+                     each family"
                 ),
             );
         }
@@ -74,7 +75,7 @@ fn port_group(report: &mut Report<'_>, field: Field<'_, '_>) -> PortGroupDraft {
     elements
         .filter_map(|element| {
             let name = element.string(report)?.to_owned();
-            Some(element.sited(name))
+            Some(element.located(name))
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use super::tunnel::{OptionsDraft, group, names_where, tunnel_type};
 use super::{HostDraft, Setting, Unique, object_name};
 use crate::Segment;
 use crate::errors::Report;
-use crate::section::{Field, Schema, Section, Sited, key};
+use crate::section::{Field, Located, Schema, Section, key};
 use flow::{NetworkId, OptionKind, PortKey, TunnelType};
 use std::net::IpAddr;
 use wire::VlanId;
@@ -32,15 +32,15 @@ pub(crate) struct SwitchDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
     pub(crate) tunnel: Option<TunnelType>,
-    pub(crate) segment: Option<Sited<Segment>>,
-    pub(crate) mtu: Setting<Sited<u16>>,
-    /// Its own, or that of all VXLAN switches.
-    pub(crate) group: Option<Sited<IpAddr>>,
+    pub(crate) segment: Option<Located<Segment>>,
+    pub(crate) mtu: Setting<Located<u16>>,
+    /// Its own group, or that of all VXLAN switches.
+    pub(crate) group: Option<Located<IpAddr>>,
     pub(crate) arp_responder: Setting<bool>,
     pub(crate) ports: Vec<PortDraft>,
 }
 
-/// Reads the logical switches, in the light of what was read before them.
+/// Reads the logical switches, with references to the tables that were read before.
 pub(super) struct Reader<'h> {
     default_tunnel: Setting<TunnelType>,
     options: &'h OptionsDraft,
@@ -73,7 +73,7 @@ impl<'h> Reader<'h> {
         let segment = tunnel.and_then(|tunnel| self.segment(report, section, tunnel));
         let mtu = Setting::of(section.get("mtu"), |field| {
             let rule = "an MTU is 68 (RFC 791) to 65535 bytes of IP packet";
-            field.integer(report, 68..=u16::MAX, rule).map(|mtu| field.sited(mtu))
+            field.integer(report, 68..=u16::MAX, rule).map(|mtu| field.located(mtu))
         });
         let group = self.group(report, section, tunnel);
         let arp_responder =
@@ -82,7 +82,7 @@ impl<'h> Reader<'h> {
         SwitchDraft { at: section.at, name, tunnel, segment, mtu, group, arp_responder, ports }
     }
 
-    /// The names of all logical switches, and of all ports.
+    /// The names of all logical switches and of all ports.
     pub(super) fn into_names(self) -> (Unique<String>, Unique<String>) {
         (self.names, self.ports.into_names())
     }
@@ -112,7 +112,7 @@ impl<'h> Reader<'h> {
         report: &mut Report<'_>,
         section: &Section<'_, '_>,
         tunnel: Option<TunnelType>,
-    ) -> Option<Sited<IpAddr>> {
+    ) -> Option<Located<IpAddr>> {
         let takes_group = |tunnel: TunnelType| tunnel.has_option(OptionKind::Group);
         match (tunnel, section.get("group")) {
             (None, None) => None,
@@ -132,16 +132,16 @@ impl<'h> Reader<'h> {
         report: &mut Report<'_>,
         section: &Section<'_, '_>,
         tunnel: TunnelType,
-    ) -> Option<Sited<Segment>> {
+    ) -> Option<Located<Segment>> {
         let network_id = tunnel.descriptor().network_id;
         let unkeyed = tunnel.has_option(OptionKind::Key) && !self.options.options.of(tunnel).key;
         let wanted = network_id.key_name();
         let refused = if wanted == "vni" { "vlan" } else { "vni" };
         if let Some(field) = section.get(refused) {
             let alone = section.get(wanted).is_none() && !unkeyed;
-            let right = if alone { right_segment(tunnel) } else { "take it out".to_owned() };
+            let right = if alone { right_segment(tunnel) } else { "remove it".to_owned() };
             report.error(field.key_at, format!("a {tunnel} switch takes no `{refused}`; {right}"));
-            // Alone, it was meant for the other one: no need to say that that is missing too.
+            // Alone, it stands for the other key, whose absence need not be reported too.
             if alone {
                 return None;
             }
@@ -152,12 +152,12 @@ impl<'h> Reader<'h> {
                 report.error(
                     field.key_at,
                     format!(
-                        "{tunnel} without key carries no `vni`; take it out, or set key = true in \
+                        "{tunnel} without key carries no `vni`; remove it, or set key = true in \
                          [tunnel_options.{tunnel}]"
                     ),
                 );
             }
-            return Some(Sited { value: Segment::Unkeyed, at: section.at });
+            return Some(Located { value: Segment::Unkeyed, at: section.at });
         }
         let Some(field) = field else {
             if !section.is_misspelt(wanted) {
@@ -176,7 +176,7 @@ impl<'h> Reader<'h> {
             // that there is no key.
             NetworkId::Vni { max, rule } => field.integer(report, 1..=max, rule).map(Segment::Vni),
         };
-        Some(field.sited(segment?))
+        Some(field.located(segment?))
     }
 
     fn switch_ports(
@@ -190,7 +190,8 @@ impl<'h> Reader<'h> {
             report.error(
                 first_too_many.at,
                 format!(
-                    "a logical switch has at most {} ports, this one has {}; move ports to another switch",
+                    "a logical switch has at most {} ports, this one has {}; move ports to \
+                     another switch",
                     PortKey::MAX_PORT,
                     sections.len()
                 ),
@@ -200,7 +201,7 @@ impl<'h> Reader<'h> {
     }
 }
 
-/// What to write for a switch of that type.
+/// An example of the key that a switch of this type needs.
 fn right_segment(tunnel: TunnelType) -> String {
     let network_id = tunnel.descriptor().network_id;
     let range = if network_id == NetworkId::Vlan { " (1 to 4094)" } else { "" };

@@ -2,7 +2,7 @@
 //! descriptors.
 
 use crate::errors::Report;
-use crate::section::{Field, Key, Schema, Section, Sited, key};
+use crate::section::{Field, Key, Located, Schema, Section, key};
 use crate::{Dscp, TunnelOptions, suggest};
 use flow::{OptionKind, Ttl, TunnelOption, TunnelType};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub(crate) struct OptionsDraft {
     /// Where the destination ports are given.
     pub(crate) port_at: BTreeMap<TunnelType, usize>,
     /// The multicast group of switches of a type that do not have their own.
-    pub(crate) groups: BTreeMap<TunnelType, Sited<IpAddr>>,
+    pub(crate) groups: BTreeMap<TunnelType, Located<IpAddr>>,
 }
 
 pub(super) fn tunnel_type(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<TunnelType> {
@@ -151,15 +151,15 @@ fn inheritable(
 }
 
 /// Reads the multicast group of the underlay that stands for all hosts of a switch.
-pub(super) fn group(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Sited<IpAddr>> {
-    const RULE: &str = "write one such as \"239.1.1.1\" or \"ff05::1:1\"";
+pub(super) fn group(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<IpAddr>> {
+    const RULE: &str = "write for example \"239.1.1.1\" or \"ff05::1:1\"";
     let text = field.string(report)?;
     match text.parse::<IpAddr>() {
-        Ok(address) if address.is_multicast() => return Some(field.sited(address)),
+        Ok(address) if address.is_multicast() => return Some(field.located(address)),
         Ok(address) => {
-            field.error(report, format!("{address} is no multicast address; {RULE}"));
+            field.error(report, format!("{address} is not a multicast address; {RULE}"));
         }
-        Err(_) => field.error(report, format!("{text:?} is no IP address; {RULE}")),
+        Err(_) => field.error(report, format!("{text:?} is not an IP address; {RULE}")),
     }
     None
 }

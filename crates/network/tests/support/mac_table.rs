@@ -1,9 +1,8 @@
-//! [`MacTable`]: which actions a frame gets, from where it entered and its destination MAC address alone: the oracle for a
-//! network of switches.
+//! [`MacTable`]: the actions for a frame, from its ingress and destination MAC address alone. It is
+//! the oracle for networks of switches.
 //!
-//! The table is made whole from a configuration and never changes afterwards; a new configuration makes a new table.
-//! Broadcast and multicast reach every other port of the logical switch, each remote host once. A frame that came
-//! from the underlay never returns to it (split horizon).
+//! Broadcast and multicast reach every other port of the logical switch, and each remote host once.
+//! A frame from the underlay never returns to it (split horizon).
 
 use flow::{
     Action, DatapathKey, DropReason, EndpointId, LogicalPorts, PortKey, PortNo, TagLink, TunnelKey,
@@ -22,11 +21,11 @@ pub enum SwitchLink {
         /// Whether the tunnel header carries logical ports.
         logical_ports: bool,
     },
-    /// By tags on the uplink.
+    /// With VLAN tags on the uplink.
     Tags {
         /// The uplink.
         uplink: PortNo,
-        /// Which tags.
+        /// The tags.
         link: TagLink,
     },
 }
@@ -38,7 +37,7 @@ pub enum PortPlace {
     Local(PortNo),
     /// Behind a remote end point.
     Remote(EndpointId),
-    /// Somewhere behind the uplink, for switches linked by tags.
+    /// Somewhere behind the uplink, for switches with VLAN tags.
     Uplink,
 }
 
@@ -47,11 +46,11 @@ pub enum PortPlace {
 pub enum Ingress {
     /// From a local guest.
     Vif(PortNo),
-    /// Out of a tunnel, or from the uplink without its tags.
+    /// From a tunnel, or from the uplink without its tags.
     Tunnel {
         /// The tunnel's type: the same VNI may belong to different switches in different types.
         tunnel: TunnelType,
-        /// What its header said.
+        /// The contents of its header.
         key: TunnelKey,
     },
 }
@@ -67,15 +66,15 @@ struct Switch {
     key: DatapathKey,
     link: SwitchLink,
     stations: HashMap<MacAddr, Station>,
-    /// The local ports, in the order in which a flood reaches them.
+    /// The local ports, in the order of flooding.
     local: Vec<PortNo>,
-    /// The local ports by the key that a tunnel header names.
+    /// The local ports by their key in tunnel headers.
     local_by_key: HashMap<PortKey, PortNo>,
-    /// The end points behind which the switch has ports, each once.
+    /// The end points with ports of the switch behind them, each once.
     remote: Vec<EndpointId>,
 }
 
-/// See the module.
+/// A table that is built once from a configuration.
 #[derive(Debug, Default)]
 pub struct MacTable {
     switches: Vec<Switch>,
@@ -84,7 +83,7 @@ pub struct MacTable {
 }
 
 impl MacTable {
-    /// Adds a logical switch and returns its place, to be given to [`MacTable::add_port`].
+    /// Adds a logical switch and returns its index for [`MacTable::add_port`].
     pub fn add_switch(&mut self, key: DatapathKey, link: SwitchLink) -> usize {
         let place = self.switches.len();
         let tunnel = match link {
@@ -104,7 +103,7 @@ impl MacTable {
         place
     }
 
-    /// Adds a logical port to the switch at `switch` (as [`MacTable::add_switch`] returned it).
+    /// Adds a logical port to the switch at the index `switch`.
     pub fn add_port(&mut self, switch: usize, key: PortKey, mac: MacAddr, place: PortPlace) {
         let entry = &mut self.switches[switch];
         let taken = entry.stations.insert(mac, Station { place, key });
@@ -124,8 +123,8 @@ impl MacTable {
         }
     }
 
-    /// Replaces `actions` by what is to be done with a frame that entered at `ingress`, from `source` to `destination`.
-    /// There is always at least one action; the last resort is [`Action::Drop`].
+    /// Replaces `actions` by those for a frame from `source` to `destination` that entered at
+    /// `ingress`. There is at least one action; the default is [`Action::Drop`].
     pub fn look_up(
         &self,
         ingress: Ingress,
@@ -188,7 +187,7 @@ impl MacTable {
             self.by_key.get(&(tunnel, key.datapath)).ok_or(DropReason::UnknownDatapath)?;
         let switch = &self.switches[switch];
         match key.ports {
-            // The ingress host has chosen the port already: the choice is made once, for the whole giant switch.
+            // The ingress host has already chosen the port.
             Some(LogicalPorts { egress, .. }) if !egress.is_group() => {
                 let port =
                     switch.local_by_key.get(&egress).ok_or(DropReason::UnknownLogicalPort)?;
@@ -208,7 +207,7 @@ impl MacTable {
 }
 
 impl Switch {
-    /// To the local port that owns `destination`, or to all of them for a group address.
+    /// Sends to the local port that owns `destination`, or to all for a group address.
     fn deliver(&self, destination: MacAddr, actions: &mut Vec<Action>) -> Result<(), DropReason> {
         if destination.is_multicast() {
             self.flood_local(None, actions);

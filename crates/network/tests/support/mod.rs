@@ -1,13 +1,14 @@
-//! A network, its program, and packets described in the logical language.
+//! A network with its program; packets are written in the logical language.
+
+pub mod mac_table;
 
 use flow::{EndpointId, Field, FlowKey, PortNo};
 use lflow::expr::parse_microflow;
 use lflow::{Constant, Scope};
-use network::{FarEnd, LogicalNetwork, Network, Placement, load_program, logical_flows};
+use network::{LogicalNetwork, Network, Placement, RemoteEnd, load_program, logical_flows};
 use pipeline::{LearnEvent, LearnedState, PortRole, Program, trace, translate};
 use std::collections::BTreeMap;
 
-#[allow(dead_code, reason = "each test program uses a part")]
 pub struct Net {
     pub network: Network,
     pub placement: Placement,
@@ -16,14 +17,13 @@ pub struct Net {
     ports: BTreeMap<String, PortNo>,
 }
 
-#[allow(dead_code, reason = "each test program uses a part")]
 impl Net {
-    /// As if all guests were on one host.
+    /// With all guests on one host.
     pub fn whole(text: &str) -> Self {
         Self::new(text, Placement::of_all)
     }
 
-    /// As one host sees it: its end points are numbered by tunnel type and host, and 99 is a group.
+    /// As seen from one host: end points are numbered by tunnel type and host, and 99 is a group.
     pub fn on(host: &str, text: &str) -> Self {
         Self::new(text, |network| {
             let host = network.host(host).unwrap().index;
@@ -34,8 +34,8 @@ impl Net {
             };
             Placement::of_host(network, host, number, |tunnel, far| {
                 let number = match far {
-                    FarEnd::Host(host) => host.value() as u32,
-                    FarEnd::Group(_) => 99,
+                    RemoteEnd::Host(host) => host.value() as u32,
+                    RemoteEnd::Group(_) => 99,
                 };
                 Some(EndpointId(tunnel as u32 * 100 + number))
             })
@@ -64,19 +64,19 @@ impl Net {
         self.send_knowing(from, packet, &())
     }
 
-    /// As [`Net::send`], with something learnt before.
+    /// Like [`Net::send`], with learned state.
     pub fn send_knowing(&self, from: &str, packet: &str, state: &impl LearnedState) -> String {
         let mut key = self.key(packet);
         key.set(Field::InPort, self.ports[from].0.into());
         trace(&self.program, &key, state, None).0.actions
     }
 
-    /// The actions for a packet to whose key `enter` adds where it comes from.
+    /// The actions for a received packet; `enter` sets its ingress in the key.
     pub fn receive(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> String {
         self.receive_knowing(packet, enter, &())
     }
 
-    /// As [`Net::receive`], with something learnt before.
+    /// Like [`Net::receive`], with learned state.
     pub fn receive_knowing(
         &self,
         packet: &str,
@@ -88,7 +88,7 @@ impl Net {
         trace(&self.program, &key, state, None).0.actions
     }
 
-    /// What is learnt from a packet to whose key `enter` adds where it comes from.
+    /// What is learnt from a received packet; `enter` sets its ingress in the key.
     pub fn lessons_of(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> Vec<LearnEvent> {
         let mut key = self.key(packet);
         enter(&mut key);
@@ -100,7 +100,7 @@ impl Net {
         self.lessons_knowing(from, packet, &())
     }
 
-    /// As [`Net::lessons`], with something learnt before.
+    /// Like [`Net::lessons`], with learned state.
     pub fn lessons_knowing(
         &self,
         from: &str,
@@ -112,7 +112,7 @@ impl Net {
         translate(&self.program, &key, state, &mut ()).learn_events
     }
 
-    /// The port of the datapath that is a guest's.
+    /// The datapath port of a guest.
     pub fn port(&self, name: &str) -> PortNo {
         self.ports[name]
     }

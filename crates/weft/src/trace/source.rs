@@ -7,7 +7,7 @@ use crate::{Failure, stdio};
 use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
 use lflow::parse_packet;
-use network::{FarEnd, LogicalSwitch, Network, Placement, Port, load_program, logical_flows};
+use network::{LogicalSwitch, Network, Placement, Port, RemoteEnd, load_program, logical_flows};
 use ofctl::{self, Bridge, Mentioned, Ports};
 use pipeline::{BridgePort, BridgePortKind, InPortNames, LearnedTables, Program};
 use southbound::Southbound;
@@ -130,11 +130,11 @@ fn load_network(args: &Args, text: &str) -> Result<Source, Failure> {
                 let next = EndpointId(numbers.len() as u32 + 1);
                 let number = *numbers.entry((tunnel, far)).or_insert(next);
                 let (name, address) = match far {
-                    FarEnd::Host(host) => {
+                    RemoteEnd::Host(host) => {
                         let host = &network[host];
                         (host.name.as_str(), host.underlay(network.underlay_family()))
                     }
-                    FarEnd::Group(group) => ("all", Some(group)),
+                    RemoteEnd::Group(group) => ("all", Some(group)),
                 };
                 let address = address.map_or(String::new(), |address| format!(", {address}"));
                 endpoints.insert(number, format!("{name} ({}{address})", tunnel.name()));

@@ -1,4 +1,4 @@
-//! Forwarding: routes, neighbours, lengths.
+//! Forwarding: routes, neighbours, packet length.
 
 use super::{Flows, Router, Stage, addresses};
 use crate::logical::next_to;
@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use wire::MacAddr;
 
-/// Bytes of a frame before its IP packet; a router takes no tags.
+/// Bytes of a frame before its IP packet; routers accept no VLAN tags.
 const ETHERNET_BYTES: u16 = 14;
 
 pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
-    // Such a packet leaves no link, whatever the routes say (RFC 4291 section 2.5.6).
+    // Link-local packets are never forwarded (RFC 4291 section 2.5.6).
     flows.add(all, (Stage::LrInIpRouting, 500), "ip6.dst == fe80::/10", "drop;", None);
     flows.add(all, (Stage::LrInIpRouting, 0), "1", "drop;", None);
     flows.add(all, (Stage::LrInArpResolve, 1), "ip4", "get_arp(outport, reg0); next;", None);
@@ -36,11 +36,11 @@ pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (stage, 0), "1", "output;", None);
 }
 
-/// A way to a network.
+/// A route to a network.
 struct Way<'r> {
     port: &'r RouterPort,
     prefix: Prefix,
-    /// `None` when the port is in the network.
+    /// `None` when the network is that of the port.
     next_hop: Option<IpAddr>,
     /// The router's address in the network of the next hop.
     source: IpAddr,
@@ -48,7 +48,7 @@ struct Way<'r> {
 }
 
 impl Router<'_> {
-    /// Longer prefixes first; a network of a port before a route to the same one.
+    /// Longer prefixes first; the network of a port before a route to the same network.
     pub(super) fn add_routing(&self, flows: &mut Flows) {
         for port in &self.router.ports {
             for net in &port.addresses {
@@ -102,7 +102,7 @@ impl Router<'_> {
         );
     }
 
-    /// The group to ask is that of the next hop, not that of the packet's destination.
+    /// The solicited-node group is that of the next hop, not of the packet's destination.
     fn add_solicitation(&self, flows: &mut Flows, hop: Ipv6Addr, line: Line) {
         let group = solicited_node(hop);
         let [.., a, b, c, d] = group.octets();
@@ -116,7 +116,7 @@ impl Router<'_> {
         );
     }
 
-    /// The neighbours that the file knows: guests, and other routers.
+    /// Adds the neighbours that the file lists: guests and other routers.
     pub(super) fn add_resolve(&self, flows: &mut Flows) {
         for port in &self.router.ports {
             match port.link {
@@ -164,7 +164,8 @@ impl Router<'_> {
         flows.add(&self.datapath, (Stage::LrInArpResolve, 100), condition, actions, line);
     }
 
-    /// For each port to which longer packets may come than its switch takes: what is too long, and what its sender is told.
+    /// For each egress port with a smaller MTU than packets may have: the length check and the ICMP
+    /// error.
     pub(super) fn add_length(&self, flows: &mut Flows) {
         for out in &self.router.ports {
             let Some(mtu) = self.mtu(out).filter(|&mtu| mtu < self.longest_mtu) else { continue };
@@ -180,7 +181,7 @@ impl Router<'_> {
         }
     }
 
-    /// The MTU of a port's switch; `None` when it is linked with a router.
+    /// The MTU of a port's switch; `None` for a port that is linked to a router.
     fn mtu(&self, port: &RouterPort) -> Option<u16> {
         match port.link {
             RouterLink::Switch { switch, .. } => Some(self.network[switch].mtu),
@@ -188,7 +189,8 @@ impl Router<'_> {
         }
     }
 
-    /// The message begins its way at the router's ingress as if its receiver had sent it: it is routed to the sender.
+    /// Sends an ICMP error. It enters the router's ingress as if its receiver had sent it, and is
+    /// routed to the sender.
     fn add_too_long(&self, flows: &mut Flows, inside: &RouterPort, out: &RouterPort, mtu: u16) {
         let (v4, v6) = addresses(inside);
         let again = next_to(Stage::LrInAdmission);
@@ -202,14 +204,16 @@ impl Router<'_> {
         let place = (Stage::LrInLargerPkts, 60);
         if let Some(ip) = v4.first() {
             let actions = format!(
-                "icmp4_error {{ reg9[0] = 1; reg9[1] = 0; eth.dst = {mac}; ip4.dst = ip4.src; ip4.src = {ip}; \
+                "icmp4_error {{ reg9[0] = 1; reg9[1] = 0; eth.dst = {mac}; ip4.dst = ip4.src; \
+                 ip4.src = {ip}; \
                  ip.ttl = 255; icmp4.type = 3; icmp4.code = 4; icmp4.frag_mtu = {mtu}; {again} }};"
             );
             flows.add(&self.datapath, place, condition("ip4"), actions, out.line);
         }
         if let Some(ip) = v6.first() {
             let actions = format!(
-                "icmp6_error {{ reg9[0] = 1; reg9[1] = 0; eth.dst = {mac}; ip6.dst = ip6.src; ip6.src = {ip}; \
+                "icmp6_error {{ reg9[0] = 1; reg9[1] = 0; eth.dst = {mac}; ip6.dst = ip6.src; \
+                 ip6.src = {ip}; \
                  ip.ttl = 255; icmp6.type = 2; icmp6.code = 0; icmp6.frag_mtu = {mtu}; {again} }};"
             );
             flows.add(&self.datapath, place, condition("ip6"), actions, out.line);

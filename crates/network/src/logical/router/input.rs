@@ -1,4 +1,4 @@
-//! `lr_in_ip_input`: packets for the router itself, and those that no router forwards.
+//! `lr_in_ip_input`: packets for the router itself, and packets that routers do not forward.
 
 use super::{Flows, Router, Stage, addresses, broadcasts};
 use crate::logical::set_of;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 const STAGE: Stage = Stage::LrInIpInput;
 
-/// Addresses that are on no link (RFC 1812 section 5.3.7, RFC 4291 section 2.5).
-const BAD_ADDRESSES: &str = "ip4.src_mcast || ip4.src == 255.255.255.255 || ip4.src == 127.0.0.0/8 || \
-     ip4.dst == 127.0.0.0/8 || ip4.src == 0.0.0.0/8 || ip4.dst == 0.0.0.0/8 || ip6.src == ff00::/8 || \
-     ip6.src == ::1 || ip6.dst == ::1";
+/// Addresses that are valid on no link (RFC 1812 section 5.3.7, RFC 4291 section 2.5).
+const BAD_ADDRESSES: &str = "ip4.src_mcast || ip4.src == 255.255.255.255 || \
+     ip4.src == 127.0.0.0/8 || ip4.dst == 127.0.0.0/8 || ip4.src == 0.0.0.0/8 || \
+     ip4.dst == 0.0.0.0/8 || ip6.src == ff00::/8 || ip6.src == ::1 || ip6.dst == ::1";
 
 pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (STAGE, 100), BAD_ADDRESSES, "drop;", None);
-    // What the router had to say to these has been said.
+    // The router has already answered these.
     flows.add(all, (STAGE, 85), "arp || nd", "drop;", None);
     flows.add(all, (STAGE, 84), "nd_rs || nd_ra", "drop;", None);
     flows.add(all, (STAGE, 82), "ip4.mcast || ip6.mcast", "drop;", None);
@@ -58,9 +58,13 @@ impl Router<'_> {
                 let (ip, network) = (net.addr(), Prefix::from(*net));
                 add(
                     90,
-                    format!("inport == {name:?} && arp.op == 1 && arp.tpa == {ip} && arp.spa == {network}"),
+                    format!(
+                        "inport == {name:?} && arp.op == 1 && arp.tpa == {ip} && arp.spa == \
+                             {network}"
+                    ),
                     "eth.dst = eth.src; eth.src = xreg0[0..47]; arp.op = 2; arp.tha = arp.sha; \
-                     arp.sha = xreg0[0..47]; arp.tpa <-> arp.spa; outport = inport; flags.loopback = 1; output;"
+                     arp.sha = xreg0[0..47]; arp.tpa <-> arp.spa; outport = inport; \
+                     flags.loopback = 1; output;"
                         .to_owned(),
                 );
             }
@@ -71,14 +75,15 @@ impl Router<'_> {
             "ip4.dst <-> ip4.src; ip.ttl = 255; icmp4.type = 0; flags.loopback = 1; next;"
                 .to_owned(),
         );
-        // Broadcasts are not forwarded (RFC 2644).
+        // Directed broadcasts are not forwarded (RFC 2644).
         add(60, format!("ip4.dst == {own_and_broadcast}"), "drop;".to_owned());
         add(
             31,
             format!("inport == {name:?} && ip4 && ip.ttl == {{0, 1}} && !ip.later_frag"),
             format!(
                 "icmp4 {{ eth.dst <-> eth.src; icmp4.type = 11; icmp4.code = 0; ip4.dst = ip4.src; \
-                 ip4.src = {first}; ip.ttl = 254; outport = {name:?}; flags.loopback = 1; output; }};"
+                 ip4.src = {first}; ip.ttl = 254; outport = {name:?}; flags.loopback = 1; output; \
+                 }};"
             ),
         );
     }
@@ -95,7 +100,8 @@ impl Router<'_> {
             add(
                 90,
                 format!("inport == {name:?} && {asked}"),
-                "nd_na_router { eth.src = xreg0[0..47]; ip6.src = nd.target; nd.tll = xreg0[0..47]; \
+                "nd_na_router { eth.src = xreg0[0..47]; ip6.src = nd.target; nd.tll = \
+                 xreg0[0..47]; \
                  outport = inport; flags.loopback = 1; output; };",
             );
         }
@@ -110,7 +116,8 @@ impl Router<'_> {
             format!("inport == {name:?} && ip6 && ip.ttl == {{0, 1}} && !ip.later_frag"),
             &format!(
                 "icmp6 {{ eth.dst <-> eth.src; icmp6.type = 3; icmp6.code = 0; ip6.dst = ip6.src; \
-                 ip6.src = {first}; ip.ttl = 254; outport = {name:?}; flags.loopback = 1; output; }};"
+                 ip6.src = {first}; ip.ttl = 254; outport = {name:?}; flags.loopback = 1; output; \
+                 }};"
             ),
         );
     }

@@ -1,36 +1,36 @@
-//! Which logical switches a packet can get to from which, over logical routers.
+//! Connectivity: which logical switches reach each other over logical routers.
 
-/// The parts of a network between which there is no way.
+/// The connected parts of a network (union-find).
 #[derive(Clone, Debug)]
-pub(crate) struct Reach {
-    /// For each switch, then for each router: another member of its part, or itself. Following these leads to the member that
-    /// stands for the part.
+pub(crate) struct Connectivity {
+    /// For each switch, then for each router, its parent in the tree of its part; the root is its
+    /// own parent.
     toward: Vec<usize>,
     switches: usize,
 }
 
-impl Reach {
-    /// Nothing is linked.
+impl Connectivity {
+    /// No links.
     pub(crate) fn new(switches: usize, routers: usize) -> Self {
         Self { toward: (0..switches + routers).collect(), switches }
     }
 
-    /// The router at `router` has a port on the switch at `switch`.
+    /// Links a router port to a switch.
     pub(crate) fn link_switch(&mut self, router: usize, switch: usize) {
         self.link(self.switches + router, switch);
     }
 
-    /// Two routers are linked.
+    /// Links two routers.
     pub(crate) fn link_routers(&mut self, one: usize, other: usize) {
         self.link(self.switches + one, self.switches + other);
     }
 
-    /// The part that the switch at `switch` is in.
+    /// The part that a switch belongs to.
     pub(crate) fn part_of_switch(&self, switch: usize) -> usize {
         self.root(switch)
     }
 
-    /// The part that the router at `router` is in.
+    /// The part that a router belongs to.
     pub(crate) fn part_of_router(&self, router: usize) -> usize {
         self.root(self.switches + router)
     }
@@ -47,7 +47,7 @@ impl Reach {
         at
     }
 
-    /// The root of `at`, with the way to it halved, so that ways stay short.
+    /// The root of `at`; halves the path to it, which keeps paths short.
     fn shorten(&mut self, mut at: usize) -> usize {
         while self.toward[at] != at {
             let next = self.toward[at];
@@ -64,15 +64,15 @@ mod tests {
 
     #[test]
     fn switches_are_in_one_part_when_routers_lead_from_one_to_the_other() {
-        let mut reach = Reach::new(4, 3);
-        reach.link_switch(0, 0);
-        reach.link_switch(0, 1);
-        reach.link_routers(0, 1);
-        reach.link_routers(1, 0);
-        reach.link_switch(1, 2);
-        assert_eq!(reach.part_of_switch(0), reach.part_of_switch(2));
-        assert_eq!(reach.part_of_switch(1), reach.part_of_router(1));
-        assert_ne!(reach.part_of_switch(0), reach.part_of_switch(3));
-        assert_ne!(reach.part_of_router(2), reach.part_of_switch(3));
+        let mut connectivity = Connectivity::new(4, 3);
+        connectivity.link_switch(0, 0);
+        connectivity.link_switch(0, 1);
+        connectivity.link_routers(0, 1);
+        connectivity.link_routers(1, 0);
+        connectivity.link_switch(1, 2);
+        assert_eq!(connectivity.part_of_switch(0), connectivity.part_of_switch(2));
+        assert_eq!(connectivity.part_of_switch(1), connectivity.part_of_router(1));
+        assert_ne!(connectivity.part_of_switch(0), connectivity.part_of_switch(3));
+        assert_ne!(connectivity.part_of_router(2), connectivity.part_of_switch(3));
     }
 }
