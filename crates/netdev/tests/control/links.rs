@@ -7,7 +7,7 @@ use wire::{MacAddr, Vni};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x17]);
 
-/// Both ends in the same namespace.
+/// Creates a veth pair with both ends in the same namespace.
 fn veth(host: &TestHost, name: &str, peer: &str) -> Ifindex {
     let kind = LinkKind::Veth { peer: LinkSpec::new(peer) };
     host.netlink().create(&LinkSpec::new(name), &kind).unwrap()
@@ -22,7 +22,7 @@ fn vni(value: u32) -> Vni {
 }
 
 #[test]
-fn veth_is_as_asked_when_created_across_namespaces() {
+fn veth_has_the_requested_properties_across_namespaces() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let far = MacAddr([2, 0, 0, 0, 0, 0x18]);
@@ -44,7 +44,7 @@ fn veth_is_as_asked_when_created_across_namespaces() {
 }
 
 #[test]
-fn link_is_made_in_another_namespace_when_its_spec_says_so() {
+fn link_is_created_in_another_namespace_when_its_spec_names_one() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let index = a.netlink().create(&LinkSpec::new("br0").netns(&b), &LinkKind::Bridge).unwrap();
@@ -53,7 +53,7 @@ fn link_is_made_in_another_namespace_when_its_spec_says_so() {
 }
 
 #[test]
-fn link_changes_when_told_to() {
+fn link_properties_change_when_set() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let index = veth(&a, "v0", "v1");
@@ -97,7 +97,7 @@ fn port_belongs_to_its_bridge_until_released() {
 }
 
 #[test]
-fn errors_say_what_was_asked_when_the_kernel_refuses() {
+fn errors_name_operation_and_object_when_the_kernel_refuses() {
     testkit::require_root!();
     let a = TestHost::new("a");
     let missing = a.netlink().link("nothing0").unwrap_err();
@@ -126,7 +126,7 @@ fn all_links_are_listed_when_they_fill_many_datagrams() {
 }
 
 #[test]
-fn vxlan_is_refused_with_the_kernels_words_when_its_network_is_taken() {
+fn vxlan_is_refused_with_the_kernels_text_when_its_vni_is_taken() {
     testkit::require_root!();
     let a = TestHost::new("a");
     let kind = LinkKind::Vxlan(VxlanSpec::new(vni(7)));

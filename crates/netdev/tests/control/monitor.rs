@@ -6,7 +6,7 @@ use netdev::{Dad, Event, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Net
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use testkit::host::{TestHost, pair, wait_until};
 
-/// Waits until an event satisfies `wanted`, and returns all events up to then.
+/// Waits until an event satisfies `wanted`, and returns all events up to it.
 fn wait_for(monitor: &mut Monitor, what: &str, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
     let mut seen = Vec::new();
     wait_until(Duration::from_secs(10), what, || {
@@ -17,7 +17,7 @@ fn wait_for(monitor: &mut Monitor, what: &str, wanted: impl Fn(&Event) -> bool) 
 }
 
 #[test]
-fn monitor_sees_links_come_change_and_go() {
+fn monitor_reports_links_created_changed_and_removed() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, far) = pair(&a, &b);
@@ -49,7 +49,7 @@ fn monitor_sees_links_come_change_and_go() {
 }
 
 #[test]
-fn descriptor_is_readable_only_when_something_happened() {
+fn descriptor_is_readable_only_after_a_change() {
     testkit::require_root!();
     let a = TestHost::new("a");
     let mut monitor = a.monitor().unwrap();
@@ -84,12 +84,15 @@ fn monitor_reports_no_removal_when_a_port_leaves_its_bridge() {
         |event| matches!(event, Event::LinkChanged(link) if link.mtu == 1234),
     );
     assert!(!seen.iter().any(|event| matches!(event, Event::LinkRemoved { .. })), "{seen:?}");
-    let released = |event: &Event| matches!(event, Event::LinkChanged(link) if link.index == port && link.master.is_none());
+    let released = |event: &Event| match event {
+        Event::LinkChanged(link) => link.index == port && link.master.is_none(),
+        _ => false,
+    };
     assert!(seen.iter().any(released), "{seen:?}");
 }
 
 #[test]
-fn monitor_sees_neighbours_addresses_and_routes() {
+fn monitor_reports_neighbours_addresses_and_routes() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, far) = pair(&a, &b);
@@ -139,12 +142,12 @@ fn monitor_sees_neighbours_addresses_and_routes() {
     }
 }
 
-/// Makes more notifications than a monitor has room for.
+/// Causes more notifications than the monitor's queue holds.
 fn flood(netlink: &Netlink, host: &TestHost) {
     let index = netlink.create(&LinkSpec::new("br0"), &LinkKind::Bridge).unwrap();
     let mut reader = host.monitor().unwrap();
     let mut unread = 0;
-    // Some 2 MiB of messages of more than 1 KiB each.
+    // About 2 MiB of messages of more than 1 KiB each.
     while unread < 4000 {
         netlink.set_mtu(index, 1000 + unread % 2).unwrap();
         unread += reader.drain().unwrap().len() as u32;
@@ -152,7 +155,7 @@ fn flood(netlink: &Netlink, host: &TestHost) {
 }
 
 #[test]
-fn monitor_tells_of_its_loss_and_goes_on_when_it_was_not_read() {
+fn monitor_reports_loss_and_continues_when_its_queue_overflowed() {
     testkit::require_root!();
     let a = TestHost::new("a");
     let mut monitor = a.monitor().unwrap();

@@ -24,7 +24,7 @@ fn namespace_is_refused_when_its_name_is_taken() {
 }
 
 #[test]
-fn name_without_a_namespace_is_told_apart_and_can_be_removed() {
+fn name_without_a_namespace_is_recognised_and_can_be_removed() {
     testkit::require_root!();
     drop(TestHost::new("makes-the-directory"));
     let name = unique("stale");
@@ -36,7 +36,7 @@ fn name_without_a_namespace_is_told_apart_and_can_be_removed() {
 }
 
 #[test]
-fn nothing_is_left_when_a_namespace_is_removed() {
+fn name_and_devices_are_gone_when_a_namespace_is_removed() {
     testkit::require_root!();
     let name = unique("removed");
     let (near, far) = (TestHost::new("near"), OwnedNetns::create(&name).unwrap());
@@ -63,7 +63,7 @@ fn loopback_is_up_when_a_namespace_is_new() {
 }
 
 #[test]
-fn caller_stays_where_it_was_when_work_runs_inside() {
+fn caller_stays_in_its_namespace_when_work_runs_inside() {
     testkit::require_root!();
     let host = TestHost::new("inside");
     let before = Netns::current().unwrap().id().unwrap();
@@ -83,7 +83,7 @@ fn panic_reaches_the_caller_when_work_inside_panics() {
 }
 
 #[test]
-fn child_starts_inside_when_its_command_says_so() {
+fn child_starts_inside_when_its_command_was_prepared() {
     testkit::require_root!();
     let host = TestHost::new("child");
     let mut command = host.command(Command::new("readlink"));
@@ -99,7 +99,7 @@ fn child_starts_inside_when_its_command_says_so() {
 }
 
 #[test]
-fn sysctl_changes_one_namespace_when_it_is_set_there() {
+fn sysctl_changes_only_its_namespace() {
     testkit::require_root!();
     let (host, other) = (TestHost::new("sysctl"), TestHost::new("other"));
     host.sysctl("net/ipv4/ip_forward", "1").unwrap();
@@ -112,7 +112,7 @@ fn sysctl_changes_one_namespace_when_it_is_set_there() {
 }
 
 #[test]
-fn namespaces_are_shared_with_iproute2_when_either_makes_them() {
+fn namespaces_are_shared_with_iproute2() {
     testkit::require_root!();
     testkit::require_program!("ip", "iproute2");
     let ours = TestHost::new("ours");
@@ -126,7 +126,7 @@ fn namespaces_are_shared_with_iproute2_when_either_makes_them() {
 }
 
 #[test]
-fn namespaces_do_not_hide_each_other_when_made_at_once() {
+fn namespaces_do_not_hide_each_other_when_created_at_once() {
     testkit::require_root!();
     let made: Vec<OwnedNetns> = thread::scope(|scope| {
         let create = |number: usize| move || OwnedNetns::create(&unique(&format!("n{number}")));

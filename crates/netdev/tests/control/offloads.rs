@@ -24,7 +24,7 @@ fn features_change_and_are_read_back_when_set() {
 }
 
 #[test]
-fn last_wish_counts_when_a_feature_is_named_twice() {
+fn last_value_counts_when_a_feature_is_given_twice() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);
@@ -36,7 +36,7 @@ fn last_wish_counts_when_a_feature_is_named_twice() {
 }
 
 #[test]
-fn result_names_what_did_not_change_and_why() {
+fn result_names_unchanged_features_with_the_reason() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);
@@ -61,11 +61,11 @@ fn result_names_what_did_not_change_and_why() {
         ]
     );
     assert_eq!(ethtool.set_features(&end.name, &[(CHECKSUM, true)]).unwrap(), []);
-    assert!(ethtool.features(&end.name).unwrap()[TSO].active, "the recorded wish comes true");
+    assert!(ethtool.features(&end.name).unwrap()[TSO].active, "the recorded request takes effect");
 }
 
 #[test]
-fn devices_are_those_of_the_namespace_when_the_handle_is_used_outside() {
+fn devices_are_those_of_the_namespace_when_the_handle_is_used_elsewhere() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);

@@ -16,7 +16,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn addresses_are_those_that_were_added() {
+fn added_addresses_are_listed() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);
@@ -39,7 +39,7 @@ fn addresses_are_those_that_were_added() {
 }
 
 #[test]
-fn address_is_not_ready_when_duplicates_are_still_looked_for() {
+fn address_is_not_ready_during_duplicate_address_detection() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);
@@ -55,7 +55,7 @@ fn address_is_not_ready_when_duplicates_are_still_looked_for() {
 }
 
 #[test]
-fn route_get_tells_link_source_and_mtu_when_the_destination_is_on_the_link() {
+fn route_get_returns_link_source_and_mtu_for_a_destination_on_the_link() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, far) = pair(&a, &b);
@@ -71,7 +71,7 @@ fn route_get_tells_link_source_and_mtu_when_the_destination_is_on_the_link() {
 }
 
 #[test]
-fn route_get_tells_gateway_and_mtu_when_a_route_has_them() {
+fn route_get_returns_gateway_and_mtu_of_a_route() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, far) = pair(&a, &b);
@@ -101,7 +101,7 @@ fn route_get_tells_gateway_and_mtu_when_a_route_has_them() {
 }
 
 #[test]
-fn packet_crosses_a_router_when_routes_lead_there() {
+fn packet_crosses_a_router_along_the_routes() {
     testkit::require_root!();
     let (a, router, b) = (TestHost::new("a"), TestHost::new("router"), TestHost::new("b"));
     let ((near, near_router), (far, far_router)) = (pair(&a, &router), pair(&b, &router));
@@ -120,7 +120,7 @@ fn packet_crosses_a_router_when_routes_lead_there() {
 }
 
 #[test]
-fn neighbour_is_resolved_when_its_use_is_announced() {
+fn neighbour_is_resolved_on_request() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, far) = pair(&a, &b);
@@ -140,7 +140,7 @@ fn neighbour_is_resolved_when_its_use_is_announced() {
 }
 
 #[test]
-fn neighbour_fails_when_nobody_answers() {
+fn neighbour_fails_without_an_answer() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let (end, _) = pair(&a, &b);

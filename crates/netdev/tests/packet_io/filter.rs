@@ -8,8 +8,8 @@ use wire::MacAddr;
 
 use super::frames::{self, big_packet, tcp_frame, wait_for};
 
-/// Sends frames past `filter`, each ending in a byte of its own, and returns which came through.
-/// The last must.
+/// Sends frames to a socket with `filter`, each with a different last byte, and returns the bytes
+/// of those that pass. The last frame must pass.
 fn passed(
     filter: impl Fn(&WireEnd) -> Filter,
     frames: impl Fn(&WireEnd) -> Vec<Vec<u8>>,
@@ -62,7 +62,7 @@ fn only_tagged_frames_pass_when_filtered_by_tag() {
     assert_eq!(passed, [1, 2, 3, 6]);
 }
 
-/// Frames of which the first and the last two meet `Filter::tcp_to` port 7471.
+/// Test frames; `Filter::tcp_to` port 7471 accepts the first and the last two.
 fn tcp_cases(end: &WireEnd, v6: bool) -> Vec<Vec<u8>> {
     let ip = |host: u8| -> std::net::IpAddr {
         if v6 {
@@ -91,21 +91,21 @@ fn tcp_cases(end: &WireEnd, v6: bool) -> Vec<Vec<u8>> {
         frame(end.mac, &[], 3, 7471),
         frame(end.mac, &[(0x8100, 1)], 2, 7471),
         frame(MacAddr([2; 6]), &[], 2, 7471),
-        // The first bytes of the frame only.
+        // A truncated frame.
         good[..30].to_vec(),
         // UDP.
         patched(if v6 { 20 } else { 23 }, 17),
     ];
     if v6 {
-        // A hop-by-hop header in front of TCP.
+        // A hop-by-hop header before TCP.
         let mut extended = patched(20, 0);
         extended.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
         cases.push(extended);
         cases.push(good.clone());
     } else {
-        // More fragments; a later fragment.
+        // A first and a later fragment.
         cases.extend([patched(20, 0x20), patched(21, 1)]);
-        // A header with options.
+        // An IP header with options.
         let mut options = patched(14, 0x46);
         options.splice(34..34, [1, 1, 1, 0]);
         cases.push(options);
@@ -131,7 +131,7 @@ fn only_the_protocol_passes_when_filtered_by_protocol() {
     for v6 in [false, true] {
         let address = |end: &WireEnd| if v6 { end.ip6.into() } else { end.ip4.into() };
         let passed = passed(|end| Filter::protocol_to(address(end), 6), |end| tcp_cases(end, v6));
-        // Fragments, too: whoever receives them refuses and counts them.
+        // Fragments pass: the receiver refuses and counts them.
         let expected: &[u8] = if v6 { &[0, 1, 8, 9] } else { &[0, 1, 7, 8, 9, 10] };
         assert_eq!(passed, expected, "v6 {v6}");
     }

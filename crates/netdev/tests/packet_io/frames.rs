@@ -1,4 +1,4 @@
-//! Frames to send, built field by field so that nothing under test takes part.
+//! Frames built field by field, without the code under test.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use wire::MacAddr;
 
-/// Longer than anything here takes, shorter than patience.
+/// Timeout for all operations.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Calls `receive` until it gives something, for at most [`TIMEOUT`].
+/// Calls `receive` until it returns a value, for at most [`TIMEOUT`].
 pub fn wait_for<T>(what: &str, mut receive: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -22,7 +22,7 @@ pub fn wait_for<T>(what: &str, mut receive: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// True when `fd` becomes readable (or reports an error) within `timeout_ms`.
+/// True when `fd` becomes readable, or reports an error, within `timeout_ms`.
 pub fn is_readable(fd: impl AsFd, timeout_ms: u16) -> bool {
     let mut fds = [nix::poll::PollFd::new(fd.as_fd(), nix::poll::PollFlags::POLLIN)];
     let ready = nix::poll::poll(&mut fds, timeout_ms).expect("poll works");
@@ -30,7 +30,7 @@ pub fn is_readable(fd: impl AsFd, timeout_ms: u16) -> bool {
     ready > 0
 }
 
-/// An Ethernet header, with VLAN tags between the addresses and the type.
+/// An Ethernet header with VLAN tags.
 pub fn ethernet(dst: MacAddr, src: MacAddr, tags: &[(u16, u16)], ethertype: u16) -> Vec<u8> {
     let mut bytes = [dst.0, src.0].concat();
     for (tpid, tci) in tags {
@@ -41,7 +41,7 @@ pub fn ethernet(dst: MacAddr, src: MacAddr, tags: &[(u16, u16)], ethertype: u16)
     bytes
 }
 
-/// An IP header without options for `len` bytes of payload.
+/// An IP header without options, for `len` bytes of payload.
 pub fn ip(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -64,7 +64,7 @@ pub fn ip(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
     }
 }
 
-/// The sum over the pseudo header of a transport segment of `len` bytes.
+/// The pseudo-header sum of a transport segment of `len` bytes.
 pub fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u32 {
     let addresses = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => [src.octets(), dst.octets()].concat(),
@@ -85,7 +85,7 @@ pub fn fold(sum: u32) -> u16 {
     ((once & 0xffff) + (once >> 16)) as u16
 }
 
-/// A TCP segment whose checksum field holds the pseudo-header sum only.
+/// A TCP segment whose checksum field holds only the pseudo-header sum.
 pub fn tcp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut bytes = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
     bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
@@ -95,7 +95,7 @@ pub fn tcp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A TCP super-packet to be cut every `mss` bytes: `None` leaves only the checksum to be done.
+/// A TCP super-packet with segments of `mss` bytes; with `None`, a frame with unfinished checksum.
 pub fn tcp_frame(
     macs: (MacAddr, MacAddr),
     tags: &[(u16, u16)],
@@ -116,7 +116,7 @@ pub fn tcp_frame(
     packet
 }
 
-/// Bytes that show a shift or a swap.
+/// Bytes that reveal a shift or a swap.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }

@@ -13,7 +13,7 @@ use wire::{Protocol, TooBig};
 
 use super::frames::{pattern, tcp_frame, wait_for};
 
-/// A host whose way to another one has an MTU of 1400 behind the first router.
+/// A host whose path to another one has an MTU of 1400 after the first router.
 struct Path {
     a: TestHost,
     near: WireEnd,
@@ -47,7 +47,7 @@ fn path(v6: bool) -> Path {
 }
 
 #[test]
-fn what_was_too_long_is_told_for_every_tunnel() {
+fn too_big_is_received_for_every_tunnel() {
     testkit::require_root!();
     for v6 in [false, true] {
         let path = path(v6);
@@ -61,7 +61,7 @@ fn what_was_too_long_is_told_for_every_tunnel() {
             quoted,
         };
 
-        // STT, of which the kernel knows nothing: first, because GRE makes it learn.
+        // STT first: the kernel ignores messages about it, but learns from those about GRE.
         let options = PacketOptions::default();
         let packets = path
             .a
@@ -97,13 +97,13 @@ fn what_was_too_long_is_told_for_every_tunnel() {
 }
 
 #[test]
-fn vxlan_is_told_apart_and_other_messages_are_passed_over() {
+fn too_big_of_vxlan_is_recognised_and_other_messages_are_skipped() {
     testkit::require_root!();
     for v6 in [false, true] {
         let path = path(v6);
         let socket = path.a.run(|| TooBigSocket::open(path.local, None)).unwrap();
         let pool = path.a.run(|| TxPool::new(path.local, TxOptions::default())).unwrap();
-        // Answered by "port unreachable": in IPv4 of the same type, in IPv6 not.
+        // Answered by "port unreachable", which in IPv4 has the same ICMP type.
         let udp = path.a.run(|| UdpSocket::bind((path.local, 0))).unwrap();
         for _ in 0..70 {
             udp.send_to(b"x", (path.remote, 9)).unwrap();
@@ -121,7 +121,7 @@ fn vxlan_is_told_apart_and_other_messages_are_passed_over() {
 }
 
 #[test]
-fn socket_is_refused_when_the_address_is_of_another_host() {
+fn socket_is_refused_when_the_address_is_not_local() {
     testkit::require_root!();
     let host = TestHost::new("a");
     for address in ["192.0.2.1", "2001:db8::1"] {

@@ -8,7 +8,7 @@ use super::frames::{big_packet, pattern, wait_for};
 
 const PORT: u16 = 4789;
 
-/// A group that is not of the link alone, and another one.
+/// A group of global scope, and another one.
 fn groups(v6: bool) -> (SocketAddr, SocketAddr) {
     let (group, other): (IpAddr, IpAddr) = if v6 {
         ("ff05::4789".parse().unwrap(), "ff05::4790".parse().unwrap())
@@ -19,11 +19,11 @@ fn groups(v6: bool) -> (SocketAddr, SocketAddr) {
 }
 
 #[test]
-fn datagrams_to_a_group_are_heard_by_those_who_joined_it_and_by_no_others() {
+fn datagrams_to_a_group_are_received_only_by_its_members() {
     testkit::require_root!();
     for v6 in [false, true] {
         let (a, b) = (TestHost::new("a"), TestHost::new("b"));
-        // The pool is told which of the two wires leads to the group: no route does.
+        // No route leads to the group: the pool is told which of the two links to use.
         let (decoy, _) = pair(&a, &TestHost::new("nowhere"));
         let ends = pair(&a, &b);
         assert_ne!(decoy.index, ends.0.index);
@@ -65,14 +65,14 @@ fn datagrams_to_a_group_are_heard_by_those_who_joined_it_and_by_no_others() {
         for silent in [&member, &of_other, &unicast, &own] {
             assert_eq!(silent.recv(&mut packet).unwrap(), None);
         }
-        // Left when dropped: the kernel hears it no more, so that somebody else may join.
+        // Dropping leaves the group, so that another socket can join.
         drop(member);
         join(&b, group, ends.1.index);
     }
 }
 
 #[test]
-fn join_is_refused_when_it_makes_no_sense() {
+fn join_is_refused_when_group_or_interface_is_invalid() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);

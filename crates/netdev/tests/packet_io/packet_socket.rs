@@ -8,7 +8,7 @@ use wire::MacAddr;
 
 use super::frames::{self, TIMEOUT, big_packet, pattern, tcp_frame, wait_for};
 
-/// A foreign address, so that neither kernel takes part.
+/// The address of no host, so that neither kernel reacts.
 const ELSEWHERE: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 1]);
 
 struct Wire {
@@ -28,7 +28,7 @@ fn wire(filter: &Filter) -> Wire {
     Wire { b, tx, rx, ends, a }
 }
 
-/// The next frame to [`ELSEWHERE`].
+/// Receives the next frame to [`ELSEWHERE`].
 fn next(rx: &PacketSocket, packet: &mut PacketBuf) -> Option<VlanTag> {
     wait_for("a frame", || {
         let got = rx.recv(packet).unwrap()?;
@@ -66,7 +66,7 @@ fn super_packets_arrive_whole_when_tagged_or_not() {
                 wire.tx.send(&sent).unwrap();
                 let vlan = next(&wire.rx, &mut packet);
                 assert_eq!(vlan, tags.first().map(|&(tpid, tci)| VlanTag { tpid, tci }));
-                // The outer tag is in the metadata, all else in the bytes.
+                // The outer tag is in the metadata, the rest in the frame.
                 let mut expected = sent.to_vec();
                 if !tags.is_empty() {
                     expected.drain(12..16);
@@ -125,7 +125,7 @@ fn link_down_is_recoverable_and_deletion_is_not() {
     assert!(matches!(wire.rx.send(&frame), Err(IoError::LinkDown)));
     wire.b.netlink().set_up(wire.ends.1.index).unwrap();
     wait_until(TIMEOUT, "a frame after the link came back", || {
-        // The far end's carrier returns a moment later.
+        // The carrier of the other end returns slightly later.
         wire.tx.send(&frame).is_ok() && matches!(wire.rx.recv(&mut packet), Ok(Some(_)))
     });
 
@@ -160,7 +160,7 @@ fn frames_are_counted_as_dropped_when_the_queue_is_full() {
 }
 
 #[test]
-fn mtu_has_room_for_one_customer_tag_and_no_more() {
+fn mtu_leaves_room_for_one_customer_tag_only() {
     testkit::require_root!();
     let wire = wire(&Filter::everything());
     let macs = (wire.ends.0.mac, ELSEWHERE);
@@ -273,7 +273,7 @@ fn socket_works_when_opened_before_the_link_is_up() {
     });
 }
 
-/// A UDP datagram between foreign addresses, from this port.
+/// A UDP datagram between addresses of no host, from this port.
 fn datagram(port: u16, payload: u8, src: MacAddr, reversed: bool) -> PacketBuf {
     let (mut a, mut b) = (("192.0.2.1", port), ("198.51.100.1", 53));
     if reversed {
@@ -287,7 +287,7 @@ fn datagram(port: u16, payload: u8, src: MacAddr, reversed: bool) -> PacketBuf {
 }
 
 #[test]
-fn group_shares_frames_by_flow_and_hears_nothing_of_its_own() {
+fn group_shares_frames_by_flow_and_ignores_the_hosts_own() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
@@ -299,7 +299,7 @@ fn group_shares_frames_by_flow_and_hears_nothing_of_its_own() {
     let other = b.run(|| PacketSocket::open(ends.1.index, &Filter::nothing(), options)).unwrap();
     let mut groups = Vec::new();
     for count in [3, 4] {
-        // Two groups of one interface are apart.
+        // Two groups on one interface are independent.
         groups.push(open(count).unwrap());
         let group = &groups[groups.len() - 1];
         let mut packet = big_packet();
@@ -308,7 +308,7 @@ fn group_shares_frames_by_flow_and_hears_nothing_of_its_own() {
                 tx.send(&datagram(port, round, ends.0.mac, reversed)).unwrap();
             }
         }
-        // What the host sends itself, by whatever socket, comes before the end.
+        // Frames that the host sends itself come before the last frame.
         for socket in group.iter().chain([&other]) {
             socket.send(&datagram(999, 9, ends.1.mac, false)).unwrap();
         }
@@ -376,7 +376,7 @@ fn group_keeps_its_filter_and_survives_a_link_that_goes_down() {
 }
 
 #[test]
-fn sctp_arrives_with_its_crc_when_the_sender_left_it_to_the_interface() {
+fn sctp_arrives_with_crc_when_the_sender_left_it_to_the_interface() {
     testkit::require_root!();
     let wire = wire(&Filter::everything());
     let (src, dst) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());

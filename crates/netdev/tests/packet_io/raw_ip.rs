@@ -18,13 +18,13 @@ fn address(end: &WireEnd, v6: bool) -> IpAddr {
     if v6 { end.ip6.into() } else { end.ip4.into() }
 }
 
-/// Receives, at the host `host` and its end of the wire, what the filter lets pass.
+/// Opens a socket on `host` and its end of the link that receives what the filter accepts.
 fn receiver(host: &TestHost, end: &WireEnd, filter: &Filter) -> PacketSocket {
     host.run(|| PacketSocket::open(end.index, filter, PacketOptions::default())).unwrap()
 }
 
 #[test]
-fn packets_cross_in_batches_behind_the_header_asked_for() {
+fn packets_cross_in_batches_with_the_requested_header() {
     testkit::require_root!();
     for v6 in [false, true] {
         let (a, b) = (TestHost::new("a"), TestHost::new("b"));
@@ -57,14 +57,14 @@ fn packets_cross_in_batches_behind_the_header_asked_for() {
     }
 }
 
-/// Type and code of the next ICMP error that arrives at `rx`.
+/// The type and code of the next ICMP error that `rx` receives.
 fn next_icmp_error(rx: &PacketSocket, v6: bool) -> (u8, u8) {
     let mut packet = big_packet();
     wait_for("an ICMP error", || {
         rx.recv(&mut packet).unwrap()?;
         let icmp = if v6 { 54 } else { 34 };
         let (kind, code) = (*packet.head().get(icmp)?, *packet.head().get(icmp + 1)?);
-        // Not ND, which shares the protocol.
+        // Neighbour discovery uses the same protocol.
         (!v6 || kind < 128).then_some((kind, code))
     })
 }
@@ -91,7 +91,7 @@ fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
         assert_eq!(next_icmp_error(&errors, v6), protocol_unreachable);
         let reserved = b.run(|| RawIp::open(dst, PROTOCOL_GRE)).unwrap();
         gre();
-        // What is answered for certain, so that the silence before it says something.
+        // A packet that is certainly answered, to prove that the earlier ones were not.
         udp.send_to(b"x", (dst, 9)).unwrap();
         assert_eq!(next_icmp_error(&errors, v6), port_unreachable);
         drop(reserved);
@@ -100,7 +100,7 @@ fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
     }
 }
 
-/// TCP segments of one flow, in Ethernet in GRE, with finished checksums.
+/// TCP segments of one flow, in Ethernet over GRE, with completed checksums.
 fn gre_segments(count: u32, payload_len: usize) -> Vec<Vec<u8>> {
     let (src, dst): (SocketAddr, SocketAddr) =
         ("192.0.2.1:80".parse().unwrap(), "192.0.2.2:8080".parse().unwrap());
@@ -123,14 +123,13 @@ fn merged_gre_keeps_its_offload_state_when_received_by_a_packet_socket() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
-    // No TCP segmentation at all on the sending veth, without which the receiving one does not
-    // merge.
+    // The sending veth has no TCP segmentation; otherwise the receiving one does not merge.
     let kinds = ["", "6", "-ecn", "-mangleid"];
     let tso = kinds.map(|kind| format!("tx-tcp{kind}-segmentation"));
     let off: Vec<_> = tso.iter().map(|name| (name.as_str(), false)).collect();
     assert_eq!(a.ethtool().unwrap().set_features(&ends.0.name, &off).unwrap(), []);
     assert_eq!(b.ethtool().unwrap().set_features(&ends.1.name, &[("rx-gro", true)]).unwrap(), []);
-    // A patient GRO: merging for certain.
+    // A long GRO flush timeout, so that merging is certain.
     let patience = "cd /sys/class/net/eth0 && echo 100000000 > gro_flush_timeout && echo 1000 > \
                     napi_defer_hard_irqs";
     let set = Command::new("ip")
@@ -149,7 +148,7 @@ fn merged_gre_keeps_its_offload_state_when_received_by_a_packet_socket() {
     }
     let to = RawTx { dst, tos: 0, ttl: None };
     let mut packet = big_packet();
-    // Nothing is merged while the neighbour is still looked up.
+    // Resolve the neighbour first: nothing is merged before that.
     wait_for("all segments merged", || {
         assert_eq!(tx.send_batch(&to, &messages).unwrap(), 20);
         std::thread::sleep(Duration::from_millis(150));
@@ -157,7 +156,7 @@ fn merged_gre_keeps_its_offload_state_when_received_by_a_packet_socket() {
         (packet.len() > 20_000).then_some(())
     });
     assert_eq!(packet.len(), 14 + 20 + 4 + 14 + 40 + 20_000);
-    // Without the outer headers the offload state is that of the inner frame.
+    // Without the outer headers, the offload state describes the inner frame.
     packet.pull_front(14 + 20 + 4);
     let gso = Gso { kind: GsoKind::TcpV4, size: 1000, ecn: false };
     let checksum = Checksum::Partial { start: 34, offset: 16 };

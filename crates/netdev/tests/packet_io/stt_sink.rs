@@ -13,7 +13,7 @@ fn address(end: &WireEnd, v6: bool) -> IpAddr {
     if v6 { end.ip6.into() } else { end.ip4.into() }
 }
 
-/// The source port of the next TCP reset that arrives at `rx`.
+/// The source port of the next TCP reset that `rx` receives.
 fn next_reset(rx: &PacketSocket, v6: bool) -> u16 {
     let mut packet = big_packet();
     wait_for("a TCP reset", || {
@@ -24,7 +24,7 @@ fn next_reset(rx: &PacketSocket, v6: bool) -> u16 {
 }
 
 #[test]
-fn segments_are_received_but_not_answered_while_the_sink_is_there() {
+fn segments_are_received_but_not_answered_with_a_sink() {
     testkit::require_root!();
     for v6 in [false, true] {
         let (a, b) = (TestHost::new("a"), TestHost::new("b"));
@@ -53,7 +53,7 @@ fn segments_are_received_but_not_answered_while_the_sink_is_there() {
             wait_for("the segment", || at_b.recv(&mut packet).unwrap());
             assert!(packet.to_vec().ends_with(&payload[..len]));
             assert_eq!(packet.offload.gso.map(|gso| gso.size), mss);
-            // What is answered for certain, so that the silence before it says something.
+            // A segment that is certainly answered, to prove that the earlier ones were not.
             send(STT_PORT + 1, b"", None);
             assert_eq!(next_reset(&at_a, v6), STT_PORT + 1);
         }

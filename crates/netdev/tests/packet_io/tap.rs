@@ -9,7 +9,7 @@ use wire::MacAddr;
 
 use super::frames::{self, big_packet, pattern, wait_for};
 
-/// A guest whose interface `tap0` is up and has 10.99.0.1/24.
+/// A guest whose interface `tap0` is up with 10.99.0.1/24.
 fn guest() -> (TestHost, Tap) {
     let host = TestHost::new("tap");
     let tap = host.run(|| Tap::open("tap0")).unwrap();
@@ -22,7 +22,7 @@ fn guest() -> (TestHost, Tap) {
     (host, tap)
 }
 
-/// The next frame of the guest with this ethertype.
+/// Receives the next frame of the guest with this ethertype.
 fn next(tap: &Tap, packet: &mut PacketBuf, ethertype: u16) {
     wait_for("a frame of the guest", || {
         tap.recv(packet).unwrap()?;
@@ -30,7 +30,7 @@ fn next(tap: &Tap, packet: &mut PacketBuf, ethertype: u16) {
     });
 }
 
-/// Answers the guest's ARP request for 10.99.0.2 and returns the guest's MAC.
+/// Answers the guest's ARP request for 10.99.0.2 and returns the guest's MAC address.
 fn answer_arp(tap: &Tap, mac: MacAddr) -> MacAddr {
     let mut packet = big_packet();
     next(tap, &mut packet, 0x0806);
@@ -60,7 +60,7 @@ fn udp_crosses_the_tap_in_both_directions_from_any_thread() {
     assert_eq!(&packet.head()[42..], b"out");
     assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 6 });
 
-    // Back, in two pieces and with the checksum left to the guest's kernel.
+    // Back, in two pieces and with an unfinished checksum.
     let (src, dst) = ("10.99.0.2".parse().unwrap(), "10.99.0.1".parse().unwrap());
     let mut bytes = frames::ethernet(guest_mac, mac, &[], 0x0800);
     bytes.extend(frames::ip(src, dst, 17, 10));
@@ -79,7 +79,7 @@ fn udp_crosses_the_tap_in_both_directions_from_any_thread() {
 }
 
 #[test]
-fn udp_train_stays_whole_when_the_guest_sends_one() {
+fn udp_train_stays_unsegmented_from_the_guest() {
     testkit::require_root!();
     let (host, tap) = guest();
     if !tap.udp_segmentation() {
@@ -119,7 +119,7 @@ fn link_down_is_recoverable_and_deletion_is_not() {
 }
 
 #[test]
-fn device_is_gone_when_the_namespace_it_was_moved_to_is() {
+fn device_is_gone_with_the_namespace_it_was_moved_to() {
     testkit::require_root!();
     let (host, tap) = guest();
     let elsewhere = TestHost::new("elsewhere");
@@ -143,7 +143,7 @@ fn interface_disappears_when_the_tap_is_dropped() {
 }
 
 #[test]
-fn open_is_refused_when_the_name_cannot_be_one_or_is_taken() {
+fn open_is_refused_when_the_name_is_invalid_or_taken() {
     testkit::require_root!();
     let (host, _tap) = guest();
     for name in ["a-name-too-long-", "a/b", "a\0b"] {
@@ -155,7 +155,7 @@ fn open_is_refused_when_the_name_cannot_be_one_or_is_taken() {
 }
 
 #[test]
-fn queues_share_the_frames_of_a_guest_by_flow() {
+fn queues_share_a_guests_frames_by_flow() {
     testkit::require_root!();
     let host = TestHost::new("tap");
     let queues = host.run(|| Tap::open_queues("tap%d", 3)).unwrap();
@@ -174,7 +174,7 @@ fn queues_share_the_frames_of_a_guest_by_flow() {
             socket.send_to(&[round], "10.99.0.2:9000").unwrap();
         }
     }
-    // By source port: the queue and what came.
+    // By source port: the queue and the payload.
     let mut heard = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
     let mut packet = big_packet();
     wait_for("all datagrams", || {
@@ -197,7 +197,7 @@ fn queues_share_the_frames_of_a_guest_by_flow() {
         assert!(heard.values().any(|flow| flow[0].0 == queue), "queue {queue} has nothing");
     }
 
-    // Whichever queue a frame is handed to, the guest has it.
+    // A frame reaches the guest through any queue.
     for queue in &queues {
         queue.send(&PacketBuf::from_bytes(&[0; 60])).unwrap();
     }
@@ -214,7 +214,7 @@ fn queues_share_the_frames_of_a_guest_by_flow() {
 }
 
 #[test]
-fn one_queue_is_what_others_open_and_none_is_refused() {
+fn single_queue_tap_can_be_opened_by_others_and_zero_queues_are_refused() {
     testkit::require_root!();
     let host = TestHost::new("tap");
     let queues = host.run(|| Tap::open_queues("tap0", 1)).unwrap();
@@ -229,11 +229,11 @@ fn one_queue_is_what_others_open_and_none_is_refused() {
 }
 
 #[test]
-fn provided_tap_stays_until_it_is_released() {
+fn persistent_tap_stays_until_it_is_deleted() {
     testkit::require_root!();
     let host = TestHost::new("tap");
     host.run(|| Tap::create_persistent("tap7")).unwrap();
-    // What is left of one that was killed is taken over.
+    // An interface left by a killed process is taken over.
     host.run(|| Tap::create_persistent("tap7")).unwrap();
     assert!(host.netlink().index_of("tap7").is_ok());
     assert!(host.run(|| Tap::delete_persistent("tap7")).unwrap(), "nobody has it open");
@@ -241,7 +241,7 @@ fn provided_tap_stays_until_it_is_released() {
 }
 
 #[test]
-fn provided_tap_is_not_released_while_somebody_has_it_open() {
+fn persistent_tap_is_not_deleted_while_a_program_has_it_open() {
     testkit::require_root!();
     let host = TestHost::new("tap");
     host.run(|| Tap::create_persistent("tap7")).unwrap();
@@ -254,7 +254,7 @@ fn provided_tap_is_not_released_while_somebody_has_it_open() {
 }
 
 #[test]
-fn tap_is_not_provided_when_its_name_is_that_of_something_else() {
+fn persistent_tap_is_refused_when_the_name_is_used_by_another_device() {
     testkit::require_root!();
     let host = TestHost::new("tap");
     let _queues = host.run(|| Tap::open_queues("tap0", 2)).unwrap();
@@ -263,8 +263,8 @@ fn tap_is_not_provided_when_its_name_is_that_of_something_else() {
         assert_eq!(
             error.to_string(),
             format!(
-                "create TAP {name}: the name is used by an interface that is not a single-queue TAP: \
-                 remove that interface, or choose another name"
+                "create TAP {name}: the name is used by an interface that is not a single-queue \
+                 TAP: remove that interface, or choose another name"
             )
         );
     }

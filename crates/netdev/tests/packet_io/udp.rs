@@ -32,7 +32,7 @@ fn to(dst: SocketAddr, gso_size: Option<u16>) -> TxTrain {
     TxTrain { dst, entropy: 70, tos: 0, ttl: None, gso_size }
 }
 
-/// Receives until `len` bytes are there; returns them, and what was known of each train.
+/// Receives until `len` bytes have arrived; returns them and the metadata of each train.
 fn collect(rx: &UdpUnderlay, len: usize) -> (Vec<u8>, Vec<RxTrain>) {
     let (mut bytes, mut trains) = (Vec::new(), Vec::new());
     let mut packet = big_packet();
@@ -48,7 +48,7 @@ fn collect(rx: &UdpUnderlay, len: usize) -> (Vec<u8>, Vec<RxTrain>) {
 }
 
 #[test]
-fn train_crosses_in_one_piece_with_its_tos() {
+fn train_arrives_unsegmented_with_its_tos() {
     testkit::require_root!();
     for v6 in [false, true] {
         let u = underlay(v6, UdpOptions::default(), TxOptions::default());
@@ -68,7 +68,7 @@ fn train_crosses_in_one_piece_with_its_tos() {
 }
 
 #[test]
-fn longest_train_crosses_and_longer_is_too_big() {
+fn longest_train_arrives_and_a_longer_one_is_too_big() {
     testkit::require_root!();
     for v6 in [false, true] {
         let u = underlay(v6, UdpOptions::default(), TxOptions::default());
@@ -116,7 +116,7 @@ fn single_datagrams_cross_when_received_as_a_batch() {
                 }
                 (next == 40).then_some(())
             });
-            // A train still goes, with a checksum.
+            // A train is still sent, with a checksum.
             assert_eq!(u.tx.send(&to(u.dst, Some(50)), &[IoSlice::new(&payload)]).unwrap(), 100);
             assert_eq!(collect(&u.rx, 100).0, payload);
         }
@@ -133,7 +133,7 @@ fn destination_is_unreachable_when_there_is_no_route() {
 }
 
 #[test]
-fn pool_takes_the_next_run_when_a_port_is_taken() {
+fn pool_uses_the_next_run_when_a_port_is_taken() {
     testkit::require_root!();
     let u = underlay(false, UdpOptions::default(), TxOptions::default());
     let (base, count) = u.tx.ports();
@@ -148,7 +148,7 @@ fn pool_takes_the_next_run_when_a_port_is_taken() {
 }
 
 #[test]
-fn datagram_is_too_big_when_the_path_has_said_so() {
+fn datagram_is_too_big_after_icmp_too_big() {
     testkit::require_root!();
     for v6 in [false, true] {
         let (a, router, b) = (TestHost::new("a"), TestHost::new("router"), TestHost::new("b"));
@@ -195,7 +195,7 @@ fn datagrams_are_counted_as_dropped_when_the_queue_is_full() {
 }
 
 #[test]
-fn train_is_lost_with_a_word_when_it_does_not_fit() {
+fn train_is_reported_as_lost_when_it_does_not_fit() {
     testkit::require_root!();
     let u = underlay(false, UdpOptions::default(), TxOptions::default());
     for _ in 0..2 {
@@ -224,7 +224,7 @@ fn bind_is_refused_when_the_port_is_taken() {
 }
 
 #[test]
-fn group_shares_the_port_by_sender_and_with_nobody_else() {
+fn group_shares_a_port_by_sender_and_refuses_other_sockets() {
     testkit::require_root!();
     for v6 in [false, true] {
         let u =
@@ -250,7 +250,7 @@ fn group_shares_the_port_by_sender_and_with_nobody_else() {
                 u.tx.send(&train, &[IoSlice::new(&round.to_be_bytes())]).unwrap();
             }
         }
-        // Each port of the sender is heard by one socket, in order.
+        // Each source port is received by one socket, in order.
         let mut heard = vec![Vec::new(); count.into()];
         let (mut packet, mut total) = (big_packet(), [0; 3]);
         wait_for("all datagrams", || {
@@ -273,7 +273,7 @@ fn group_shares_the_port_by_sender_and_with_nobody_else() {
 }
 
 #[test]
-fn trains_stay_whole_when_a_group_receives_them_and_tell_their_ttl() {
+fn trains_stay_unsegmented_with_their_ttl_when_a_group_receives_them() {
     testkit::require_root!();
     for v6 in [false, true] {
         let u = underlay(v6, UdpOptions::default(), TxOptions::default());
