@@ -1,6 +1,6 @@
-//! CRC32c as its definition has it: slow, and hard to get wrong.
+//! CRC32c by its definition, bit by bit: slow, but simple enough to be an oracle.
 
-/// The CRC32c of a message (RFC 9260 appendix A), computed bit by bit. In a header it stands lowest byte first.
+/// The CRC32c of a message (RFC 9260 appendix A). Headers store it in little-endian order.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = !0_u32;
     for byte in bytes {

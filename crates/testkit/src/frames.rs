@@ -1,5 +1,6 @@
-//! Random frames as guests send them: every kind of header that a key knows, from so few values that they meet; some whole, some
-//! with a checksum left to be completed, some super-packets, and some that are no valid packets at all.
+//! Random frames of guests. They contain every header that a key knows, with few different values,
+//! so that they match. Some are complete, some have unfinished checksums, some are super-packets,
+//! some are invalid.
 
 use crate::random::Random;
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, complete_checksum};
@@ -11,17 +12,19 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const FRAGMENT: u8 = 44;
-/// Linux loses a tagged frame of less than 20 bytes, and three tags may be taken off before it is sent.
+/// Linux loses tagged frames of less than 20 bytes, and up to three tags may be removed before
+/// sending.
 const TAGGED_MIN: usize = 32;
 
-/// What the frames may be.
+/// The kinds of frames to generate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameKinds {
     /// Super-packets.
     pub supers: bool,
-    /// Frames with headers that are cut or damaged.
+    /// Frames with truncated or damaged headers.
     pub malformed: bool,
-    /// What follows the Ethernet header of frames that are no super-packets, in bytes, at most. At least 100.
+    /// The longest payload after the Ethernet header of frames that are no super-packets, in bytes;
+    /// at least 100.
     pub max_payload: usize,
 }
 
@@ -46,7 +49,7 @@ pub fn port(random: &mut Random) -> u16 {
     random.pick(&[22, 53, 80, 443, 4789, 40_000, 40_001])
 }
 
-/// A frame.
+/// A random frame.
 pub fn frame(random: &mut Random, kinds: FrameKinds) -> PacketBuf {
     if kinds.supers && random.once_in(4) {
         return super_packet(random);
@@ -62,7 +65,7 @@ pub fn frame(random: &mut Random, kinds: FrameKinds) -> PacketBuf {
     packet
 }
 
-/// A super-packet of TCP or UDP, of 2 to about 40 segments.
+/// A TCP or UDP super-packet of 2 to about 40 segments.
 pub fn super_packet(random: &mut Random) -> PacketBuf {
     let size = random.pick(&[200, 536, 1000, 1400]);
     let len = size * (2 + random.below(12)) - random.below(size);
@@ -122,7 +125,7 @@ fn small(random: &mut Random, max_payload: usize) -> PacketBuf {
     }
 }
 
-/// Addresses, up to three tags, and the type.
+/// An Ethernet header with up to three tags.
 fn ethernet(random: &mut Random, ethertype: u16) -> Vec<u8> {
     let group = random.pick(&[[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]]);
     let dst = if random.once_in(5) { group } else { mac(random).0 };
@@ -138,7 +141,7 @@ fn ethernet(random: &mut Random, ethertype: u16) -> Vec<u8> {
     header
 }
 
-/// An IP packet whose transport checksum, if it has one, is still to be completed.
+/// An IP packet whose transport checksum, if any, is unfinished.
 fn tagged_ip(random: &mut Random, v6: bool, protocol: Protocol, l4: Vec<u8>) -> PacketBuf {
     let mut frame = ethernet(random, if v6 { IPV6 } else { IPV4 });
     let sum = if v6 {
@@ -203,7 +206,7 @@ fn ipv6_header(
     frame.extend(dst.octets());
 }
 
-/// One of a few DSCPs, and every ECN field.
+/// One of a few DSCPs, with any ECN value.
 fn traffic_class(random: &mut Random) -> u8 {
     random.pick(&[0, 10, 46]) << 2 | random.below(4) as u8
 }
@@ -250,7 +253,8 @@ fn echo(random: &mut Random, v6: bool, payload: &[u8]) -> PacketBuf {
     tagged_ip(random, false, Protocol::ICMP, l4)
 }
 
-/// A neighbour solicitation or advertisement, with or without an option, of a host or with a hop limit that makes it none.
+/// A neighbour solicitation or advertisement, with or without an option, some with an invalid hop
+/// limit.
 fn neighbour(random: &mut Random) -> PacketBuf {
     let kind = random.pick(&[135, 136]);
     let mut l4 = vec![kind, 0, 0, 0, 0x60, 0, 0, 0];
@@ -267,7 +271,7 @@ fn completed(mut packet: PacketBuf) -> PacketBuf {
     plain(packet)
 }
 
-/// As a frame whose sender owes nothing.
+/// A frame without unfinished checksum.
 fn plain(mut packet: PacketBuf) -> PacketBuf {
     packet.offload = Offload::default();
     packet
@@ -280,7 +284,7 @@ fn arp(random: &mut Random) -> PacketBuf {
     frame.extend(ip4(random).octets());
     frame.extend(mac(random).0);
     frame.extend(ip4(random).octets());
-    // Padded, as from a wire.
+    // Padded to the minimum frame length.
     frame.resize(frame.len().max(60), 0);
     PacketBuf::from_bytes(&frame)
 }
@@ -303,13 +307,13 @@ fn fragment(random: &mut Random, v6: bool, payload: &[u8]) -> PacketBuf {
     PacketBuf::from_bytes(&frame)
 }
 
-/// Cut short, or with a byte of its headers changed.
+/// Truncates the packet, or changes a byte of its headers.
 fn damaged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
     let mut frame = completed_if_owed(packet).to_vec();
     if random.once_in(2) {
         frame.truncate(TAGGED_MIN + random.below(frame.len().max(TAGGED_MIN + 1) - TAGGED_MIN));
     } else {
-        // Not of the addresses, nor a type that says whether there is a tag.
+        // Except addresses and the EtherTypes of tags.
         let at = 16 + random.below(frame.len().min(70) - 16);
         frame[at] ^= 1 << random.below(8);
     }

@@ -1,8 +1,8 @@
-//! Network namespaces as hosts, for tests that need the real kernel.
+//! Network namespaces as hosts, for tests against the running kernel.
 //!
-//! Such a test begins with [`require_root!`](crate::require_root). Without the privilege it ends there and the [`report`]
-//! says that it was skipped; where the environment has `CI=true` a skip is a failure. Everything here panics when it does
-//! not succeed: a test has nothing better to do.
+//! Such a test begins with [`require_root!`](crate::require_root). Without root it is skipped and
+//! recorded in the [`report`]; with `CI=true` in the environment, a skip is a failure. All
+//! functions here panic on errors.
 
 use std::cell::Cell;
 use std::env;
@@ -19,10 +19,11 @@ use wire::MacAddr;
 #[cfg(doc)]
 use crate::report;
 
-/// How often [`wait_until`] looks.
+/// The interval at which [`wait_until`] checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Ends the calling test, saying so in the [`report`], unless the process may create network namespaces.
+/// Skips the calling test, recorded in the [`report`], unless the process may create network
+/// namespaces.
 #[macro_export]
 macro_rules! require_root {
     () => {
@@ -32,7 +33,8 @@ macro_rules! require_root {
     };
 }
 
-/// Ends the calling test, saying so in the [`report`], unless the program `name` of the Debian package is installed.
+/// Skips the calling test, recorded in the [`report`], unless the program `name` of the Debian
+/// package is installed.
 #[macro_export]
 macro_rules! require_program {
     ($name:expr, $package:expr) => {
@@ -44,7 +46,7 @@ macro_rules! require_program {
     };
 }
 
-/// The path of the function that this stands in.
+/// The path of the enclosing function.
 #[macro_export]
 macro_rules! test_name {
     () => {{
@@ -54,11 +56,11 @@ macro_rules! test_name {
     }};
 }
 
-/// False when `lacks` says that `test` lacks something. Used by [`require_root!`](crate::require_root) and
+/// False when `lacks` returns true for `test`. Used by [`require_root!`](crate::require_root) and
 /// [`require_program!`](crate::require_program).
 ///
 /// # Panics
-/// Instead of returning false where the environment has `CI=true`: there, nothing may be skipped.
+/// With `CI=true` in the environment, instead of returning false.
 pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
     let lacks = lacks(test);
     let in_ci = env::var_os("CI").is_some_and(|value| value == "true");
@@ -66,7 +68,8 @@ pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
     !lacks
 }
 
-/// A host: a network namespace of its own with loopback up, removed when dropped. Dereferences to its [`Netns`].
+/// A host: a network namespace with its loopback up, removed when dropped. Dereferences to its
+/// [`Netns`].
 #[derive(Debug)]
 pub struct TestHost {
     netlink: Netlink,
@@ -75,13 +78,13 @@ pub struct TestHost {
 }
 
 impl TestHost {
-    /// A new host. `name` only makes it recognisable: the namespace gets a name that no other process or test has.
+    /// Creates a host. Its namespace gets a unique name that contains `name`.
     pub fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
         let netns = OwnedNetns::create(&format!("weft-test-{}-{unique}-{name}", process::id()))
             .expect("a namespace can be created");
-        // Link-local addresses are usable at once, so the first packet of a test needs no waiting.
+        // Link-local addresses are usable at once, so that tests need not wait.
         netns
             .sysctl("net/ipv6/conf/default/accept_dad", "0")
             .expect("duplicate address detection can be turned off");
@@ -89,7 +92,7 @@ impl TestHost {
         Self { netlink, ports: Cell::new(0), netns }
     }
 
-    /// The handle for links, addresses, routes and neighbours of this host.
+    /// The handle for links, addresses, routes and neighbours.
     pub fn netlink(&self) -> &Netlink {
         &self.netlink
     }
@@ -99,7 +102,7 @@ impl TestHost {
         self.command(Command::new(program))
     }
 
-    /// Runs `work` on this host, on a thread of its own.
+    /// Runs `work` on this host, on a new thread.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.run_in(work).expect("a thread can enter the namespace")
     }
@@ -124,9 +127,9 @@ impl Deref for TestHost {
 pub struct WireEnd {
     /// The name of the link: `eth0` for the first pair of a host, then `eth1` ...
     pub name: String,
-    /// Its number.
+    /// Its interface index.
     pub index: Ifindex,
-    /// Its address.
+    /// Its MAC address.
     pub mac: MacAddr,
     /// Its IPv4 address, in a /24 with the other end.
     pub ip4: Ipv4Addr,
@@ -134,9 +137,9 @@ pub struct WireEnd {
     pub ip6: Ipv6Addr,
 }
 
-/// Joins two hosts by a veth pair, both ends up and with addresses that can be used: the n-th pair of the process has
-/// 10.x.y.1 and 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2 with n in hexadecimal. Returns the ends of
-/// `a` and `b`.
+/// Connects two hosts by a veth pair, up and with usable addresses. The n-th pair of the process
+/// has 10.x.y.1 and 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2 with n in hexadecimal.
+/// Returns the ends of `a` and `b`.
 pub fn pair(a: &TestHost, b: &TestHost) -> (WireEnd, WireEnd) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let network = (COUNT.fetch_add(1, Ordering::Relaxed) % 0xffff) as u16;
@@ -163,7 +166,7 @@ fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd 
     WireEnd { name, index: link.index, mac: link.mac, ip4, ip6 }
 }
 
-/// Waits until `condition` holds, looking every 10 ms.
+/// Waits until `condition` holds, checking every 10 ms.
 ///
 /// # Panics
 /// When it does not hold within `timeout`; the message names `what`.

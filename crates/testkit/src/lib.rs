@@ -1,7 +1,8 @@
-//! What tests share: random frames, the conformance suite of datapaths, namespaces as hosts, what a kernel merges, virtual machines, other people's
-//! programs, OVN's databases, and the report of skipped tests and real peers.
+//! Shared test code: random frames, the conformance suite of datapaths, namespaces as hosts, the
+//! kernel's GRO, virtual machines, external programs, OVN's databases, and the report of skipped
+//! tests and real peers.
 //!
-//! A dev-dependency only.
+//! It is a dev-dependency only.
 #![forbid(unsafe_code)]
 
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! What the kernel merges of what a device receives, tried with frames.
+//! Tests which received segments the kernel's GRO merges.
 
 use crate::host::{TestHost, WireEnd, pair};
 use netdev::af_packet::{PacketOptions, PacketSocket};
@@ -6,16 +6,16 @@ use netdev::filter::Filter;
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes that [`super_packet`] carries.
+/// The payload of [`super_packet`] in bytes.
 pub const PAYLOAD: usize = 20_000;
-/// Bytes of a segment of a [`super_packet`].
+/// The segment size of a [`super_packet`] in bytes.
 pub const MSS: u16 = 1400;
-/// Longer than any frame of a segment, two tags included.
+/// Longer than any single segment, including two tags.
 const WHOLE: usize = 1600;
-/// A segment that comes alone is not merged. So often it is tried whether several come together.
+/// The number of attempts: segments that do not arrive together are not merged.
 const TRIES: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A veth merges nothing that comes from one that segments.
+/// A veth does not merge when its peer has segmentation offload.
 const SEGMENTATION: [&str; 4] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -23,10 +23,10 @@ const SEGMENTATION: [&str; 4] = [
     "tx-tcp-mangleid-segmentation",
 ];
 
-/// A pair of hosts, of which one merges what the other has cut.
+/// Two hosts; one segments in software, the other merges.
 #[derive(Debug)]
 pub struct Merging {
-    /// Who merges.
+    /// The host that merges.
     pub receiver: TestHost,
     ends: (WireEnd, WireEnd),
     near: PacketSocket,
@@ -35,7 +35,7 @@ pub struct Merging {
 }
 
 impl Merging {
-    /// Makes them.
+    /// Creates the hosts.
     ///
     /// # Panics
     /// Without root.
@@ -44,7 +44,7 @@ impl Merging {
         let (sender, receiver) = (TestHost::new("cuts"), TestHost::new("merges"));
         let ends = pair(&sender, &receiver);
         let set = |host: &TestHost, name: &str, features: &[(&str, bool)]| {
-            // What depends on something else follows it.
+            // Features that depend on others are set after them.
             let _ =
                 host.ethtool().expect("ethtool").set_features(name, features).expect("it is asked");
         };
@@ -58,13 +58,13 @@ impl Merging {
         Self { receiver, ends, near, far, _sender: sender }
     }
 
-    /// The device that merges.
+    /// The device of the host that merges.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.ends.1.name
     }
 
-    /// Whether segments of TCP arrive merged that have these tags in the frame, the outer one first.
+    /// Whether TCP segments with these in-band tags, the outer one first, arrive merged.
     ///
     /// # Panics
     /// When they do not arrive.
@@ -73,7 +73,7 @@ impl Merging {
         (0..TRIES).any(|_| self.longest(tags) > WHOLE)
     }
 
-    /// The longest frame of a super-packet that arrives.
+    /// The longest frame received of one super-packet.
     fn longest(&self, tags: &[u16]) -> usize {
         self.near.send(&super_packet(&self.ends, tags)).expect("a super-packet can be sent");
         let end = Instant::now() + PATIENCE;
@@ -100,12 +100,12 @@ impl Default for Merging {
     }
 }
 
-/// Of what hosts say of their own nothing is as long.
+/// The hosts' own frames are shorter.
 fn is_of_super_packet(frame: &[u8]) -> bool {
     frame.len() > 200 && frame.ends_with(&[7; 100])
 }
 
-/// A TCP super-packet of [`PAYLOAD`] bytes of 7, its checksum unfinished, behind these tags.
+/// A TCP super-packet of [`PAYLOAD`] bytes with unfinished checksum, behind these tags.
 #[must_use]
 pub fn super_packet((near, far): &(WireEnd, WireEnd), tags: &[u16]) -> PacketBuf {
     let mut bytes = [far.mac.0, near.mac.0].concat();

@@ -1,5 +1,5 @@
-//! OVN's northbound and southbound databases, ovn-northd between them, and ovn-trace: an instance in a directory of its own,
-//! so that one that runs on the machine is left alone. It needs no privileges and makes no interface.
+//! OVN: northbound and southbound databases, ovn-northd and ovn-trace, in a directory of their own,
+//! beside any instance of the machine. It needs no root and creates no interface.
 //!
 //! ```no_run
 //! let ovn = testkit::ovn::Ovn::start("example");
@@ -17,16 +17,16 @@ use std::process::Command;
 use std::time::Duration;
 use std::{fs, process};
 
-/// Where Debian puts the schemas.
+/// The directory of the schemas on Debian.
 const SCHEMAS: &str = "/usr/share/ovn";
-/// How long a server may take until it listens, or answers.
+/// Timeout for a server to listen or answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The most bytes in the path of a socket (unix(7)).
+/// The maximum length of a socket path (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// A running instance; ended when dropped.
+/// A running instance; stopped when dropped.
 pub struct Ovn {
-    // In the order in which they are ended.
+    // In the order of stopping.
     _northd: Running,
     _databases: [Running; 2],
     directory: Directory,
@@ -37,17 +37,17 @@ struct Directory(PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What is left of it, should that fail, is a temporary file.
+        // If that fails, only temporary files remain.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 impl Ovn {
-    /// Starts an instance; `name` tells it from others of this process.
+    /// Starts an instance; `name` distinguishes it from others of this process.
     ///
     /// # Panics
-    /// When a program is missing or does not start; ask for `ovn-northd` with [`require_program!`](crate::require_program)
-    /// first.
+    /// When a program is missing or does not start; check with
+    /// [`require_program!`](crate::require_program) for `ovn-northd` first.
     pub fn start(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("weft-ovn-{}-{name}", process::id()));
         assert!(directory.as_os_str().len() + 20 < MAX_SOCKET_PATH, "{}", directory.display());
@@ -71,10 +71,10 @@ impl Ovn {
         Self { _northd: Running::start("ovn-northd", northd, at), _databases: databases, directory }
     }
 
-    /// Runs commands of ovn-nbctl, as on its command line but each a text of its own, in which `'` and `"` quote as in a
-    /// shell, and waits until ovn-northd has brought the southbound database up to date.
+    /// Runs ovn-nbctl commands, each given as one text in which `'` and `"` quote as in a shell.
+    /// Waits until ovn-northd has updated the southbound database.
     pub fn configure<T: AsRef<str>>(&self, commands: &[T]) {
-        /// Commands in one call: its command line has a limit.
+        /// Commands per call, because the length of a command line is limited.
         const BATCH: usize = 8000;
         for (at, batch) in commands.chunks(BATCH).enumerate() {
             let mut call = with_args(
@@ -98,20 +98,20 @@ impl Ovn {
         run(with_args(call, &words(command).iter().map(String::as_str).collect::<Vec<_>>()), b"")
     }
 
-    /// The southbound database, as JSON.
+    /// The southbound database as JSON.
     pub fn dump(&self) -> String {
         let at = self.directory.0.as_path();
         let dump = ["dump", "--format=json", &socket(at, "sb", ""), "OVN_Southbound"];
         run(with_args(tool(at, "ovsdb-client"), &dump), b"")
     }
 
-    /// Starts an ovn-trace that answers many questions; `number` tells it from others of this instance. It sees what is in the
-    /// database now, and later changes.
+    /// Starts an ovn-trace for many queries; `number` distinguishes it from others of this
+    /// instance. It sees later changes of the database too.
     pub fn tracer(&self, number: usize) -> Tracer {
         let at = self.directory.0.as_path();
         let control = at.join(format!("trace{number}.ctl"));
         let pid_file = at.join(format!("trace{number}.pid"));
-        // It serves its socket only as a daemon, which is ended by a command.
+        // ovn-trace serves its socket only as a daemon, which a command stops.
         let call = with_args(
             tool(at, "ovn-trace"),
             &[
@@ -132,16 +132,16 @@ impl Ovn {
     }
 }
 
-/// An ovn-trace that runs; ended when dropped.
+/// A running ovn-trace; stopped when dropped.
 pub struct Tracer {
     stream: UnixStream,
 }
 
 impl Tracer {
-    /// What becomes of a packet, as `ovn-trace --summary --minimal` says it; `None` when ovn-trace has crashed instead.
+    /// The output of `ovn-trace --summary --minimal` for a packet; `None` when ovn-trace crashed.
     ///
     /// # Panics
-    /// When ovn-trace refuses to answer, or takes too long.
+    /// When ovn-trace refuses to answer or times out.
     pub fn trace(&mut self, datapath: &str, microflow: &str) -> Option<String> {
         let params = ["--summary", "--minimal", datapath, microflow];
         let request = json!({ "id": 0, "method": "trace", "params": params }).to_string();
@@ -158,7 +158,7 @@ impl Tracer {
 impl Drop for Tracer {
     fn drop(&mut self) {
         let request = json!({ "id": 0, "method": "exit", "params": [] }).to_string();
-        // A daemon that does not read its socket has ended already.
+        // A daemon that does not answer has ended already.
         let _ = self.stream.write_all(request.as_bytes());
     }
 }
@@ -183,7 +183,7 @@ fn socket(at: &Path, name: &str, option: &str) -> String {
     format!("{option}unix:{}/{name}.sock", at.display())
 }
 
-/// A program of the packages, with everything that it writes in the instance's directory.
+/// A program whose files are all in the instance's directory.
 fn tool(at: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in
@@ -200,7 +200,7 @@ fn with_args(mut command: Command, arguments: &[&str]) -> Command {
     command
 }
 
-/// The words of a command; `'...'` and `"..."` hold words together, the former literally.
+/// Splits a command into words; `'...'` and `"..."` quote, the former literally.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Programs of others: run to their end, or kept running until dropped. Every wait is bounded.
+//! External programs: run to completion, or kept running until dropped. Every wait has a timeout.
 
 use crate::host::wait_until;
 use nix::sys::signal::{Signal, kill};
@@ -11,31 +11,31 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the end of a program is looked for.
+/// The interval at which the end of a program is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a program that is told to end may take.
+/// Timeout for a program to stop after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a program that ends by itself may take on a busy machine.
+/// Timeout for a program to complete, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
-/// A command for the program `name`, which may be in a directory of system programs that `PATH` lacks.
+/// A command for the program `name`, which may be in a system directory that `PATH` lacks.
 pub fn command(name: &str) -> Command {
     Command::new(crate::report::find_program(name).unwrap_or_else(|| name.into()))
 }
 
-/// Waits until a server listens on the Unix socket `path`, which exists a moment before it does.
+/// Waits until a server accepts on the Unix socket `path`, which exists slightly earlier.
 ///
 /// # Panics
-/// When none does within [`LIMIT`].
+/// When no server listens within [`LIMIT`].
 pub fn wait_for_server(path: &Path) {
     let what = format!("a server listens on {}", path.display());
     wait_until(LIMIT, &what, || UnixStream::connect(path).is_ok());
 }
 
-/// Runs `command` to its end with `input` on its standard input, and returns its standard output.
+/// Runs `command` to completion with `input` on its standard input; returns its standard output.
 ///
 /// # Panics
-/// When it fails or takes longer than [`LIMIT`]; with its standard error.
+/// When it fails or takes longer than [`LIMIT`]; the message holds its standard error.
 pub fn run(mut command: Command, input: &[u8]) -> String {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -44,12 +44,12 @@ pub fn run(mut command: Command, input: &[u8]) -> String {
     let stdout = child.stdout.take().expect("standard output is piped");
     let stderr = child.stderr.take().expect("standard error is piped");
     thread::scope(|scope| {
-        // A program that ends early closes its standard input; its exit status tells why.
+        // A program that ends early closes its standard input; its exit status tells the reason.
         scope.spawn(move || drop(stdin.write_all(input)));
         let stdout = scope.spawn(|| read_all(stdout));
         let stderr = scope.spawn(|| read_all(stderr));
         let success = end_of(&mut child, LIMIT).is_some_and(|status| status.success());
-        // Without this the readers would wait for a program that hangs.
+        // Otherwise the readers would wait for a program that hangs.
         let _ = child.kill();
         let _ = child.wait();
         let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("a reader"));
@@ -74,7 +74,7 @@ fn end_of(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus
     }
 }
 
-/// A program that keeps running. Ended when dropped; then what it wrote is printed if a test fails.
+/// A running program, stopped when dropped. Its output is printed when a test fails.
 pub struct Running {
     name: &'static str,
     child: Child,
@@ -82,7 +82,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command`, its output in a file `NAME.log` in `directory`.
+    /// Starts `command` with its output in `directory/NAME.log`.
     pub fn start(name: &'static str, mut command: Command, directory: &Path) -> Self {
         let log = directory.join(name).with_extension("log");
         let output = File::create(&log).expect("a log file can be made");
@@ -92,12 +92,12 @@ impl Running {
         Self { name, child, log }
     }
 
-    /// What it has written so far.
+    /// Its output so far.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it and returns what it has written.
+    /// Stops it and returns its output.
     pub fn stop(mut self) -> String {
         self.terminate();
         self.output()
@@ -105,12 +105,12 @@ impl Running {
 
     fn terminate(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // A child that has not been waited for keeps its number.
+            // The PID stays valid until the child is waited for.
             let pid = i32::try_from(self.child.id()).expect("a process number is positive");
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
             end_of(&mut self.child, PATIENCE);
         }
-        // One that has ended cannot be killed, and is reaped all the same.
+        // kill fails when it has ended already; wait reaps it anyway.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

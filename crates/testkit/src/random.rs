@@ -1,42 +1,42 @@
-//! Random numbers that a seed repeats.
+//! Reproducible random numbers.
 
-/// The number in the environment variable `name`, or `otherwise`.
+/// The number in the environment variable `name`, or the default.
 pub fn environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// From one state to the next.
+/// The increment of SplitMix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// All bits of a state into every bit of a number.
+/// The mixing function of SplitMix64.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ x >> 31
 }
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of this seed; seeds that follow one another have nothing in common.
+    /// A generator for this seed; consecutive seeds give unrelated numbers.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed.wrapping_add(STEP)))
     }
 
-    /// 64 bits.
+    /// A random 64-bit number.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
-    /// 128 bits.
+    /// A random 128-bit number.
     pub fn wide(&mut self) -> u128 {
         u128::from(self.word()) << 64 | u128::from(self.word())
     }
 
-    /// 0 to `limit - 1`.
+    /// A random number from 0 to `limit - 1`.
     ///
     /// # Panics
     /// When `limit` is 0.
@@ -44,15 +44,15 @@ impl Random {
         (self.word() % limit as u64) as usize
     }
 
-    /// True once in `n`.
+    /// True with probability 1/n.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `items`.
+    /// A random element of `items`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When `items` is empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }

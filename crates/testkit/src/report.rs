@@ -1,9 +1,10 @@
-//! What a test run could not do, and which real programs it was tried against.
+//! Records what a test run skipped, and which real programs it ran against.
 //!
-//! A test that lacks something (root, a package) returns early after [`skip`]; a test that exchanged frames with another
-//! implementation says so with [`peer`]. Both print a line, and append it to the file named by the environment variable
-//! `WEFT_TEST_REPORT`, because the test harness hides what a passing test prints. `cargo xtask test` sets the variable,
-//! lists the lines at the end, and fails on a skip when `CI=true`.
+//! A test that lacks root or a package returns early after [`skip`]. A test that exchanged frames
+//! with another implementation calls [`peer`]. Both print a line, and append it to the file in the
+//! environment variable `WEFT_TEST_REPORT`, because the test harness hides the output of passing
+//! tests. `cargo xtask test` sets the variable, lists the lines at the end, and fails on a skip
+//! when `CI=true`.
 //!
 //! ```no_run
 //! # use testkit::report;
@@ -24,17 +25,17 @@ use std::path::PathBuf;
 /// The capabilities that root tests use.
 const NEEDED: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
 
-/// Says that `test` did not run, and what it lacks.
+/// Records that `test` was skipped, and why.
 pub fn skip(test: &str, why: &str) {
     record(&format!("SKIPPED {test}: {why}"));
 }
 
-/// Says that a real implementation `name` was run against, and `what` was exchanged with it.
+/// Records that a test ran against the real implementation `name`, and `what` was exchanged.
 pub fn peer(name: &str, what: &str) {
     record(&format!("PEER {name}: {what}"));
 }
 
-/// Says that what is tested does not do `what`, and why it cannot: so much less of it was tested.
+/// Records that the tested code lacks the ability `what`, and why, so that it was not tested.
 pub fn lacking(what: &str, why: &str) {
     record(&format!("LACKING {what}: {why}"));
 }
@@ -49,7 +50,8 @@ pub fn lacks_root(test: &str) -> bool {
     lacks.is_some()
 }
 
-/// True, after a [`skip`] that names the Debian `package`, when the program `name` is not installed.
+/// True, after a [`skip`] that names the Debian `package`, when the program `name` is not
+/// installed.
 #[must_use]
 pub fn lacks_program(test: &str, name: &str, package: &str) -> bool {
     let lacks = find_program(name).is_none();
@@ -59,7 +61,7 @@ pub fn lacks_program(test: &str, name: &str, package: &str) -> bool {
     lacks
 }
 
-/// Where the program `name` is: in `PATH`, or in the directories of system programs that a user's `PATH` often lacks.
+/// Finds the program `name` in `PATH`, or in system directories that a user's `PATH` often lacks.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -68,7 +70,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Prints a line and appends it to the report in one write, so that tests that run at once do not mix their lines.
+/// Prints a line and appends it to the report with one write, because tests run in parallel.
 fn record(line: &str) {
     println!("{line}");
     let Some(path) = env::var_os("WEFT_TEST_REPORT") else { return };

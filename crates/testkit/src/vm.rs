@@ -1,9 +1,9 @@
-//! [`Vm`]: a virtual machine with a kernel of its own, as a guest: Debian's kernel and busybox under QEMU.
+//! [`Vm`]: a virtual machine with Debian's kernel and busybox under QEMU, as a guest.
 //!
-//! `scripts/fetch-guest-kernel.sh` gets the kernel; the root file system is made here, of busybox and the modules that a virtio
-//! network card needs. The machine boots in seconds, without KVM: where that is offered inside another machine, it may
-//! not work, and a test has no way to tell that from a guest that hangs. Commands go in by its serial port and what they
-//! print comes out there, so the network is wholly the test's.
+//! `scripts/fetch-guest-kernel.sh` fetches the kernel. The root file system is built here from
+//! busybox and the modules of a virtio network card. The machine boots in seconds without KVM,
+//! which may not work inside another virtual machine. Commands and their output pass through the
+//! serial port, so that the network is left to the test.
 //!
 //! ```no_run
 //! use testkit::{host::TestHost, require_vm, vm::Vm};
@@ -11,7 +11,7 @@
 //! fn a_machine_speaks() {
 //!     require_vm!();
 //!     let host = TestHost::new("h1");
-//!     // A TAP of this name is there by now.
+//!     // The TAP must exist.
 //!     let mut vm = Vm::start(&host, "tap7", "02:00:00:00:01:0a", 1442);
 //!     vm.run("ip addr add 10.0.0.1/24 dev eth0 && ip link set eth0 up");
 //!     assert!(vm.run("uname -r").starts_with('6'));
@@ -32,14 +32,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// Where `scripts/fetch-guest-kernel.sh` puts the kernel.
+/// The directory of `scripts/fetch-guest-kernel.sh`.
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
-/// How long the machine may take to boot, or to run a command, on a busy host.
+/// Timeout for booting, and for each command, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Ends what a command has printed; its exit code and a line feed follow. It is ASCII's record separator.
+/// ASCII's record separator, which ends the output of a command; its exit code and a newline
+/// follow.
 const END: u8 = 0x1e;
 
-/// The first process. It runs each line that comes by the second serial port; the first has the kernel's messages.
+/// The init process. It runs each line from the second serial port; the first one has kernel
+/// messages.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -58,7 +60,7 @@ while read -r line; do
 done
 ";
 
-/// Ends the calling test, saying so in the [`report`], unless a [`Vm`] can be started.
+/// Skips the calling test, recorded in the [`report`], unless a [`Vm`] can be started.
 #[macro_export]
 macro_rules! require_vm {
     () => {
@@ -71,7 +73,7 @@ macro_rules! require_vm {
     };
 }
 
-/// True, after a [`report::skip`], when there is no kernel for the machine.
+/// True, after a [`report::skip`], when the kernel for the machine is missing.
 #[must_use]
 pub fn lacks_kernel(test: &str) -> bool {
     let lacks = !Path::new(KERNEL).join("vmlinux").exists();
@@ -81,22 +83,22 @@ pub fn lacks_kernel(test: &str) -> bool {
     lacks
 }
 
-/// What a machine has beside busybox.
+/// Contents of a machine besides busybox.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Extra<'a> {
-    /// Programs of this host with what they are linked with, each with its path in the machine.
+    /// Programs of this host with their libraries, each with its path in the machine.
     pub programs: &'a [(&'a str, &'a Path)],
-    /// Files of this host, which have the same path in the machine.
+    /// Files of this host, with the same path in the machine.
     pub files: &'a [&'a str],
-    /// Modules of the kernel, behind those that they need.
+    /// Kernel modules, each after its dependencies.
     pub modules: &'a [&'a str],
 }
 
-/// Where [`Vm::counting`] puts its program.
+/// The path of the program of [`Vm::counting`].
 const PROGRAM_NAME: &str = "/bin/program";
 
-/// A running machine with one network card, `eth0`, that is down. Ended when dropped; then what its kernel wrote is printed
-/// if a test fails.
+/// A running machine with one network card, `eth0`, which is down. It is stopped when dropped. Its
+/// kernel messages are printed when a test fails.
 #[derive(Debug)]
 pub struct Vm {
     child: Child,
@@ -106,11 +108,12 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Boots a machine on `host` with the TAP `tap` of that host, which has to be there and be free. Its card has the address
-    /// `mac` and the MTU `mtu` in bytes.
+    /// Boots a machine on `host` with the unused TAP `tap` of that host. Its network card has the
+    /// address `mac` and the MTU `mtu` in bytes.
     ///
     /// # Panics
-    /// When it does not boot within [`PATIENCE`]; ask with [`require_vm!`](crate::require_vm) first whether it can.
+    /// When it does not boot within [`PATIENCE`]; check with [`require_vm!`](crate::require_vm)
+    /// first.
     pub fn start(host: &TestHost, tap: &str, mac: &str, mtu: u16) -> Self {
         let netdev = format!("tap,id=net0,ifname={tap},script=no,downscript=no");
         let device = format!("virtio-net-pci,netdev=net0,mac={mac},host_mtu={mtu},romfile=");
@@ -118,8 +121,9 @@ impl Vm {
         Self::boot(host, &root_file_system(&Extra::default()), &network, PATIENCE)
     }
 
-    /// Boots a machine with one CPU, whose clock counts that CPU's instructions, one a nanosecond: what is measured there repeats
-    /// to the digit. It has no network card; it has `program`, with what it is linked with, as `/bin/program`.
+    /// Boots a machine with one CPU whose clock advances one nanosecond per instruction, so that
+    /// measurements repeat exactly. It has no network card. `program` and its libraries are in it
+    /// as `/bin/program`.
     ///
     /// # Panics
     /// As [`Vm::start`].
@@ -130,7 +134,8 @@ impl Vm {
         )
     }
 
-    /// The same with all this in it. What waits by a clock there waits for so many instructions, however busy this host is.
+    /// The same with additional contents. Timeouts in it count instructions, however busy this host
+    /// is.
     ///
     /// # Panics
     /// As [`Vm::start`].
@@ -167,8 +172,8 @@ impl Vm {
         vm
     }
 
-    /// Runs a line of shell and returns what it has printed, to standard output and standard error. What is to go on in the
-    /// background (`&`) redirects both.
+    /// Runs a line of shell and returns its standard output and standard error. A background
+    /// command (`&`) must redirect both.
     ///
     /// # Panics
     /// When it fails or takes longer than [`PATIENCE`].
@@ -178,7 +183,7 @@ impl Vm {
         printed
     }
 
-    /// As [`Vm::run`], but failing is no panic: returns the exit code, too.
+    /// Like [`Vm::run`], but returns the exit code instead of panicking on failure.
     ///
     /// # Panics
     /// When it takes longer than [`PATIENCE`].
@@ -188,7 +193,7 @@ impl Vm {
         self.answer(line)
     }
 
-    /// Reads what `line` has printed.
+    /// Reads the output of `line`.
     fn answer(&mut self, line: &str) -> (i32, String) {
         let patience = self.patience;
         let deadline = Instant::now() + patience;
@@ -219,7 +224,7 @@ impl Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        // One that has ended cannot be killed, and is reaped all the same.
+        // kill fails when it has ended already; wait reaps it anyway.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
@@ -229,7 +234,7 @@ impl Drop for Vm {
                 self.log("kernel.log")
             );
         }
-        // What cannot be removed is a temporary file.
+        // Files that cannot be removed are temporary files.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -242,7 +247,7 @@ fn new_directory() -> PathBuf {
     directory
 }
 
-/// The exit code and what was printed, once all of it is there.
+/// The exit code and output, once complete.
 fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
     let end = bytes.iter().position(|&byte| byte == END)?;
     let code = bytes[end + 1..].strip_suffix(b"\n")?;
@@ -250,7 +255,7 @@ fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
     Some((code, String::from_utf8_lossy(&bytes[..end]).into_owned()))
 }
 
-/// An archive that the kernel unpacks: busybox, the modules, the first process, and what else there is to be.
+/// The initramfs: busybox, modules, init, and the extra contents.
 fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
     let kernel = Path::new(KERNEL);
     let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -291,7 +296,7 @@ mod tests {
     fn machine_runs_commands_when_it_has_booted() {
         crate::require_vm!();
         let host = TestHost::new("vm");
-        // QEMU makes the TAP itself where there is none.
+        // QEMU creates the TAP.
         let mut vm = Vm::start(&host, "tap7", "02:00:00:00:01:0a", 1400);
         assert_eq!(vm.run("cat /sys/class/net/eth0/address").trim(), "02:00:00:00:01:0a");
         assert_eq!(vm.run("cat /sys/class/net/eth0/mtu").trim(), "1400");

@@ -1,4 +1,4 @@
-//! Random conditions and lists of actions.
+//! Random conditions and action lists.
 
 use super::{PORTS, UNTOLD, UPLINK, endpoints};
 use crate::frames;
@@ -11,19 +11,20 @@ use std::sync::Arc;
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// Rewriting it makes a tag that Linux takes for none: a frame whose headers it does not find is no super-packet to it.
+/// Rewriting a tag to TPID 0x9100 hides the headers from Linux, which then takes the frame for no
+/// super-packet.
 pub(super) const KEPT: [Field; 2] = [Field::VlanTpid, Field::VlanInnerTpid];
 
-/// What lists may have in them.
+/// Which actions a list may contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kinds {
-    /// Everything.
+    /// All.
     All,
-    /// What is the same for a super-packet and for its segments one by one.
+    /// Those with the same effect on a super-packet and on its segments one by one.
     EachSegment,
 }
 
-/// A condition that the key meets.
+/// A random condition that `key` meets.
 pub(super) fn condition(random: &mut Random, key: &FlowKey) -> Match {
     let mut mask = FlowMask::default();
     for _ in 0..1 + random.below(5) {
@@ -45,7 +46,7 @@ pub(super) fn condition(random: &mut Random, key: &FlowKey) -> Match {
     Match::new(key, mask)
 }
 
-/// A list of actions.
+/// A random action list.
 pub(super) fn list(random: &mut Random, kinds: Kinds) -> Arc<[Action]> {
     nested(random, kinds, 0).into()
 }
@@ -119,9 +120,9 @@ fn encap(random: &mut Random) -> Action {
     Action::Encap { endpoint, key }
 }
 
-/// A rewrite of a header field, whether the packet has it or not.
+/// Sets a header field, whether the packet has it or not.
 fn set(random: &mut Random, kinds: Kinds) -> Action {
-    // Some flags of a super-packet are those of its first segment, or of its last.
+    // Some TCP flags of a super-packet are only in its first or its last segment.
     let is_kept = |field: &Field| {
         KEPT.contains(field) || kinds == Kinds::EachSegment && *field == Field::TcpFlags
     };

@@ -1,4 +1,4 @@
-//! What happened beside what was to happen.
+//! Compares what a provider did with what the reference expects.
 
 use super::lab::port_stats;
 use super::reference::{Expected, Frame, Outcome, Sighting, Up, flow_of};
@@ -9,7 +9,7 @@ use flow::{DropCounters, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// What the cases had in them, so that the suite does not become one that cannot fail.
+/// Statistics of the cases, which show that the suite exercises everything.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub frames: u64,
@@ -40,14 +40,14 @@ impl Seen {
     }
 }
 
-/// How many frames are to leave by each wire.
+/// The number of frames expected on each link.
 pub(super) fn counts(expected: &[Expected]) -> BTreeMap<PortNo, usize> {
     let mut counts = BTreeMap::new();
     expected.iter().for_each(|expected| *counts.entry(expected.at).or_default() += 1);
     counts
 }
 
-/// That the frames which left are those that were to leave, each flow in its order.
+/// Checks that the frames sent are the expected ones, in order within each flow.
 pub(super) fn frames(
     expected: &[Expected],
     seen: BTreeMap<PortNo, Vec<Sighting>>,
@@ -97,7 +97,7 @@ pub(super) fn frames(
     Ok(())
 }
 
-/// Beside the frame that is most like it.
+/// The message for an unexpected frame, with the expected frame that is most similar.
 fn unexpected(port: PortNo, frame: &Frame, open: &HashMap<&Frame, VecDeque<usize>>) -> String {
     let left = open.iter().filter(|(_, places)| !places.is_empty()).map(|(frame, _)| frame);
     let likeness = |other: &&&Frame| {
@@ -115,7 +115,7 @@ pub(super) fn show(frame: &Frame) -> String {
     format!("{} bytes, {:?}: {bytes}", frame.bytes.len(), frame.gso)
 }
 
-/// That what came up is what was to come up.
+/// Checks that the upcalls are the expected ones.
 pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), String> {
     for (reason, expected) in
         [(UpcallReason::Miss, &outcome.misses), (UpcallReason::Controller, &outcome.copies)]
@@ -126,7 +126,7 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
             let mut expected: Vec<&Up> = expected.iter().filter(|up| up.port == port).collect();
             let mut seen: Vec<&Upcall> =
                 upcalls.iter().filter(|up| (up.reason, up.port) == (reason, port)).collect();
-            // Each flow in its order.
+            // In order within each flow.
             expected.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
             seen.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
             if expected.len() != seen.len() {
@@ -149,14 +149,14 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
     Ok(())
 }
 
-/// A packet that has come up, so that equal ones are equal.
+/// The key and frame of an upcall, in a form that compares equal for equal packets.
 pub(super) fn raised(key: &FlowKey, packet: &PacketBuf) -> (FlowKey, Frame) {
     let mut key = key.clone();
     UNTOLD.into_iter().for_each(|field| key.set(field, 0));
     (key, Sighting::whole(packet).frame)
 }
 
-/// That drops are counted where and as they are to be, since `before`.
+/// Checks that the drop counters grew as expected since `before`.
 pub(super) fn dropped(
     outcome: &Outcome,
     before: &Snapshot,

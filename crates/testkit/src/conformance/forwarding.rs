@@ -1,4 +1,4 @@
-//! Generated megaflows, and frames that come in by ports.
+//! Generated megaflows, and frames received on ports.
 
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
@@ -20,17 +20,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const FRAMES: usize = 40;
-/// How many of them have actions executed on them besides.
+/// The number of frames on which actions are executed directly.
 const EXECUTED: usize = 6;
 
-/// The provider and the reference, side by side.
+/// The provider and the reference.
 pub(super) struct Bench {
     pub lab: Lab,
     pub reference: Reference,
     pub endpoints: Arc<[EndpointConfig]>,
-    /// The other hosts.
+    /// The end points as seen by the other hosts.
     pub others: EndpointTable,
-    /// Who looks on.
+    /// The packet watchers.
     pub watchers: Option<Watchers>,
 }
 
@@ -47,7 +47,7 @@ impl Bench {
         Self { lab, reference, endpoints, others, watchers: None }
     }
 
-    /// Gives both a megaflow for some packets with this key, unless another is about some of them already.
+    /// Adds a megaflow for some packets with this key to both, unless it overlaps an existing one.
     pub fn add_megaflow(&mut self, random: &mut Random, up: &Up, kinds: Kinds) -> Option<Megaflow> {
         let condition = actions::condition(random, &up.key);
         if self.reference.overlaps(&condition) {
@@ -60,11 +60,11 @@ impl Bench {
 
     pub fn put(&self, megaflows: Vec<Megaflow>) {
         self.lab.datapath.put(megaflows).expect("the provider runs");
-        // What one thread asks for is done in that order.
+        // Requests of one thread are executed in order.
         self.lab.snapshot();
     }
 
-    /// Sends frames, and compares all that becomes of them. Returns the upcalls that wait for an answer.
+    /// Sends frames and compares the results. Returns the upcalls that wait for an answer.
     pub fn pass(
         &mut self,
         sent: &[(PortNo, PacketBuf)],
@@ -87,7 +87,7 @@ impl Bench {
         Ok(upcalls.into_iter().filter(|up| up.reason == UpcallReason::Miss).collect())
     }
 
-    /// Compares what happened since `before`.
+    /// Compares all results since `before`.
     pub fn compare(
         &mut self,
         outcome: &Outcome,
@@ -101,7 +101,7 @@ impl Bench {
         Ok(upcalls)
     }
 
-    /// Compares the frames that have left since `before`, and what was counted.
+    /// Compares frames and counters since `before`.
     pub fn compare_frames(
         &mut self,
         outcome: &Outcome,
@@ -126,7 +126,7 @@ impl Bench {
         self.watchers.as_ref().map_or(Ok(()), |watchers| watchers.compare(outcome))
     }
 
-    /// Every megaflow of the provider, from everywhere it is.
+    /// All megaflows of the provider, of all its threads.
     fn dump(&self) -> Result<Vec<(Megaflow, Usage)>, String> {
         let (mut dumped, mut at) = (Vec::new(), Some(DumpCursor::default()));
         while let Some(from) = at {
@@ -138,12 +138,12 @@ impl Bench {
         Ok(dumped)
     }
 
-    /// The same without what they have counted.
+    /// The same without counters.
     pub fn megaflows(&self) -> Result<Vec<Megaflow>, String> {
         Ok(self.dump()?.into_iter().map(|(megaflow, _)| megaflow).collect())
     }
 
-    /// That the provider has the megaflows of the reference, which have counted the same.
+    /// Checks that the provider has the megaflows of the reference, with the same counters.
     fn compare_megaflows(&self) -> Result<(), String> {
         let mut sums: BTreeMap<MegaflowId, (Megaflow, (u64, u64))> = BTreeMap::new();
         for (megaflow, Usage { packets, bytes, .. }) in self.dump()? {
@@ -162,7 +162,7 @@ impl Bench {
         }
     }
 
-    /// Deletes all megaflows; what they have counted comes back.
+    /// Deletes all megaflows, and compares the counters that are returned.
     pub fn clear(&mut self) -> Result<(), String> {
         let counted = self.lab.datapath.delete(self.reference.ids()).expect("the provider runs");
         let mut sums: BTreeMap<MegaflowId, (u64, u64)> = BTreeMap::new();
@@ -178,7 +178,7 @@ impl Bench {
         self.compare_megaflows()
     }
 
-    /// Answers upcalls, and compares what becomes of their packets. Some answers bring megaflows.
+    /// Answers upcalls and compares the results. Some answers contain megaflows.
     pub fn answer(
         &mut self,
         random: &mut Random,
@@ -203,12 +203,13 @@ impl Bench {
         }
         self.lab.datapath.answer(answers).expect("the provider runs");
         self.compare(&outcome, &before, seen)?;
-        // Whoever forwards their packets may have more threads than that which put them.
+        // The packets of answers may be forwarded by other threads than those that installed
+        // megaflows.
         self.put(self.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
         self.compare_megaflows()
     }
 
-    /// Has actions executed on packets that are looked up nowhere.
+    /// Executes actions on packets without a lookup.
     fn execute(
         &mut self,
         random: &mut Random,
@@ -229,7 +230,8 @@ impl Bench {
     }
 }
 
-/// Frames with megaflows for most of them; the answers to the others; all again; and some whatever the megaflows say.
+/// Sends frames with megaflows for most of them, answers the upcalls, sends all frames again, and
+/// executes actions on some directly.
 pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> Result<(), String> {
     let sent: Vec<(PortNo, PacketBuf)> = (0..FRAMES).map(|_| frame(random)).collect();
     let mut megaflows = Vec::new();
@@ -250,7 +252,7 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
     bench.clear()
 }
 
-/// A frame, and the port that it is sent into: the uplink hears only what has tags.
+/// A random frame and its ingress port; the uplink accepts only tagged frames.
 fn frame(random: &mut Random) -> (PortNo, PacketBuf) {
     let kinds = FrameKinds { supers: true, malformed: true, max_payload: 9000 };
     let mut packet = frames::frame(random, kinds);

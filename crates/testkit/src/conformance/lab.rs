@@ -1,4 +1,4 @@
-//! A provider between veth pairs: the suite holds the other ends.
+//! A provider between veth pairs whose other ends belong to the suite.
 
 use super::reference::{Sighting, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
@@ -21,22 +21,22 @@ use std::time::{Duration, Instant};
 use wire::MacAddr;
 use wire::vlan::Tag;
 
-/// How long anything may take on a busy machine.
+/// Timeout for everything, sufficient on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// How late may be what has been caused already.
+/// The time within which late frames and counters arrive.
 pub(super) const LATENESS: Duration = Duration::from_secs(4);
-/// The longest MTU of a veth interface: frames are not too long for a port.
+/// The largest MTU of a veth, so that no frame is too long for a port.
 const MTU: u32 = 65_535;
-/// The address of the uplink, and that of every other host.
+/// The MAC addresses of the uplink and of every other host.
 pub(super) const UPLINK_MAC: MacAddr = MacAddr([6, 0, 0, 0, 0, 1]);
 pub(super) const PEER_MAC: MacAddr = MacAddr([6, 0, 0, 0, 0, 2]);
-/// The uplink's addresses.
+/// The IP addresses of the uplink.
 pub(super) const LOCAL: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// What the provider may hold and do.
+/// The limits of the provider.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub megaflows: usize,
@@ -45,32 +45,32 @@ pub(super) struct Limits {
 }
 
 impl Default for Limits {
-    /// As much as any case needs, and nothing that depends on a clock.
+    /// Enough for all cases, and nothing that depends on a clock.
     fn default() -> Self {
         let solicit = SolicitLimits { again_after: Duration::ZERO, neighbours: 1 };
         Self { megaflows: 10_000, upcalls: UpcallLimits::default(), solicit }
     }
 }
 
-/// The provider, and the ends of its wires that are not its own.
+/// The provider, and the suite's ends of its links.
 pub(super) struct Lab {
     pub datapath: Arc<dyn Datapath>,
     ends: BTreeMap<PortNo, PacketSocket>,
     buffer: PacketBuf,
-    /// Super-packets in tunnels need no checksum of UDP.
+    /// The provider may leave out the outer UDP checksum of super-packets.
     bare: bool,
-    /// Removed last.
+    /// Dropped last.
     hosts: [TestHost; 2],
 }
 
 impl Lab {
-    /// Starts a provider with all ports and end points, and no megaflow.
+    /// Starts a provider with all ports and end points, and without megaflows.
     pub fn new(provider: Provider<'_>, limits: Limits) -> Self {
         let (inside, outside) = (TestHost::new("inside"), TestHost::new("outside"));
         for host in [&inside, &outside] {
-            // Nobody but the suite and the provider is to speak.
+            // Only the suite and the provider may send frames.
             host.sysctl("net/ipv6/conf/default/disable_ipv6", "1").expect("a setting");
-            // What a test sends at once is not to be lost on its way.
+            // A burst of a test must not overflow the backlog queue.
             let _ = host.sysctl("net/core/netdev_max_backlog", "10000");
         }
         let mut ends = BTreeMap::new();
@@ -90,13 +90,13 @@ impl Lab {
         lab
     }
 
-    /// Sends a frame into a port, or into the uplink.
+    /// Sends a frame to a port or to the uplink.
     pub fn send(&self, port: PortNo, packet: &PacketBuf) {
         let end = self.ends.get(&port).expect("a port with a wire");
         end.send(packet).unwrap_or_else(|error| panic!("port {port}: {error}: {packet:?}"));
     }
 
-    /// The network namespace that the provider is in.
+    /// The network namespace of the provider.
     pub fn netns(&self) -> &Netns {
         let [inside, _] = &self.hosts;
         inside
@@ -106,7 +106,7 @@ impl Lab {
         self.datapath.snapshot().expect("the provider runs")
     }
 
-    /// Waits until the provider has received that many frames by its ports since `before`.
+    /// Waits until the provider has received that many frames on its ports since `before`.
     pub fn wait_received(&self, before: &Snapshot, frames: &BTreeMap<PortNo, u64>) {
         for (&port, &count) in frames {
             let received = |snapshot: &Snapshot| rx(snapshot, port);
@@ -115,8 +115,8 @@ impl Lab {
         }
     }
 
-    /// Takes what leaves by each wire: as many frames as said, or those that come until it is clear that there are no more; and
-    /// what else is there.
+    /// Collects the frames sent on each link: the given number, or all until no more come; and any
+    /// others.
     pub fn collect(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
@@ -125,7 +125,7 @@ impl Lab {
         self.collect_by(expected, |packet, port| Sighting::of_wire(packet, port == UPLINK, bare))
     }
 
-    /// The same, of frames that are cut before they are compared.
+    /// The same, for frames that are segmented before they are compared.
     pub fn collect_cut(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
@@ -162,12 +162,12 @@ impl Lab {
         seen
     }
 
-    /// The upcalls that wait now, at least `count`.
+    /// The waiting upcalls, after waiting for at least `count`.
     pub fn upcalls(&self, count: usize) -> Vec<Upcall> {
         self.upcalls_until(|upcalls| upcalls.len() >= count)
     }
 
-    /// The upcalls that wait now, once they are enough.
+    /// The waiting upcalls, once `enough` holds.
     pub fn upcalls_until(&self, enough: impl Fn(&[Upcall]) -> bool) -> Vec<Upcall> {
         let mut upcalls = Vec::new();
         let deadline = Instant::now() + LATENESS;
@@ -183,7 +183,8 @@ impl Lab {
     }
 }
 
-/// Waits until a check of the counters of a datapath succeeds, for they may be behind what they count; what it says in the end.
+/// Waits until a check of the counters succeeds, because they may lag behind. Returns its last
+/// result.
 pub(super) fn eventually(
     datapath: &dyn Datapath,
     check: impl Fn(&Snapshot) -> Result<(), String>,
@@ -204,7 +205,7 @@ impl Drop for Lab {
     }
 }
 
-/// Frames received by a port.
+/// The frames received on a port.
 pub(super) fn rx(snapshot: &Snapshot, port: PortNo) -> u64 {
     if port == UPLINK {
         return snapshot.uplink.rx.packets;
@@ -220,7 +221,7 @@ fn name(port: PortNo) -> String {
     if port == UPLINK { "uplink".to_owned() } else { format!("port{port}") }
 }
 
-/// Both ends have one name, each in its own host.
+/// Creates a veth pair with the same name on both hosts.
 fn wire(inside: &TestHost, outside: &TestHost, port: PortNo) -> PacketSocket {
     let name = name(port);
     let [own, other] = if port == UPLINK {
@@ -237,7 +238,7 @@ fn wire(inside: &TestHost, outside: &TestHost, port: PortNo) -> PacketSocket {
     outside.run(open).expect("a packet socket can be opened")
 }
 
-/// Gives the uplink its addresses, and tells it where the other hosts are.
+/// Configures the addresses and neighbours of the uplink.
 fn address_uplink(inside: &TestHost, endpoints: &[EndpointConfig]) {
     for (setting, value) in
         [("router_solicitations", "0"), ("addr_gen_mode", "1"), ("disable_ipv6", "0")]
@@ -259,7 +260,7 @@ fn address_uplink(inside: &TestHost, endpoints: &[EndpointConfig]) {
     }
 }
 
-/// The underlay with these end points.
+/// The underlay configuration with these end points.
 pub(super) fn underlay(endpoints: &[EndpointConfig]) -> Underlay {
     let mut tunnels: Vec<TunnelConfig> = Vec::new();
     for &EndpointConfig { spec, local, remote, .. } in endpoints {

@@ -1,4 +1,4 @@
-//! What comes and goes: megaflows, upcalls and ports.
+//! Megaflows, upcalls and ports that are added and removed.
 
 use super::compare::{self, Seen};
 use super::forwarding::Bench;
@@ -20,7 +20,7 @@ const FROM: PortNo = PORTS[0];
 const TO: PortNo = PORTS[1];
 const OTHER: PortNo = PORTS[2];
 
-/// Everything that comes in by `FROM`.
+/// A megaflow for everything received on `FROM`.
 fn megaflow(actions: &[Action]) -> Megaflow {
     let mut condition = Match::any();
     assert!(condition.require(Field::InPort, FROM.0.into(), Field::InPort.all_ones()));
@@ -32,8 +32,9 @@ fn frames_from(random: &mut Random, count: usize) -> Vec<(PortNo, PacketBuf)> {
     (0..count).map(|_| (FROM, frames::frame(random, kinds))).collect()
 }
 
-/// A megaflow serves from when it was put; one that is put in its place goes on with its counters; after it was deleted no packet is
-/// executed by it; what does not fit is not put, and its packets come up.
+/// A megaflow takes effect when it is installed. A replacement keeps its counters. After its
+/// deletion it executes no packet. A megaflow above the limit is not installed, and its packets
+/// cause upcalls.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -49,14 +50,15 @@ pub fn puts_and_deletes_take_effect(provider: Provider<'_>) {
         let sent = frames_from(&mut random, 30);
         assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
     }
-    // Twice, and one that never was.
+    // Twice, including one that does not exist.
     conforms(bench.clear());
     let gone = megaflow(&[]).id;
     assert_eq!(bench.lab.datapath.delete(vec![gone, gone]), Ok(Vec::new()));
     let sent = frames_from(&mut random, 30);
     let misses = conforms(bench.pass(&sent, &mut seen));
     assert_eq!(misses.len(), sent.len());
-    // A frame in flight when a megaflow is deleted is executed or comes up, and nothing comes after the deletion has returned.
+    // A frame in flight during the deletion is executed or causes an upcall; after it, none is
+    // executed.
     for _ in 0..20 {
         deleted_under_traffic(&mut bench, &mut random);
     }
@@ -77,7 +79,8 @@ fn deleted_under_traffic(bench: &mut Bench, random: &mut Random) {
     assert_eq!(bench.lab.upcalls(sent.len() - executed).len(), sent.len() - executed);
 }
 
-/// Each port has a queue of its own with a limit; what finds it full is counted, and the other ports' packets come up.
+/// Each port has a bounded upcall queue. Packets that find it full are counted as drops, and other
+/// ports' packets still cause upcalls.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -109,8 +112,8 @@ pub fn upcall_queues_are_bounded(provider: Provider<'_>) {
     conforms(compare::frames(&[], lab.collect(&BTreeMap::new())));
 }
 
-/// A port that was removed neither sends nor receives, and its device is closed; one that was added does. Their numbers are given
-/// once.
+/// A removed port neither sends nor receives, and its device is closed; an added port works. Port
+/// numbers are unique.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -141,7 +144,7 @@ pub fn ports_come_and_go(provider: Provider<'_>) {
         let sent = frames_from(&mut random, 20);
         assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
         if !there {
-            // Nobody listens there: nothing is received, and nothing comes up.
+            // No socket is open: nothing is received and no upcall happens.
             for (_, packet) in &sent {
                 bench.lab.send(TO, packet);
             }

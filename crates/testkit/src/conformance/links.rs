@@ -1,4 +1,4 @@
-//! Frames that come by the uplink with tags: they are taken off before anything else looks at the frame.
+//! Frames received on the uplink with VLAN tags, which are removed before anything else.
 
 use super::reference::Up;
 use super::{UPLINK, tunnel_port};
@@ -9,7 +9,7 @@ use packet::PacketBuf;
 use wire::vlan::{Tag, Tags};
 use wire::{EtherType, VlanId};
 
-/// The links that there are, of tags which frames also have of their own.
+/// The configured tag links, with tags that frames also have of their own.
 pub(super) fn links() -> Vec<LinkConfig> {
     let vlan = |value| VlanId::new(value).expect("a VLAN");
     let qinq = |service_tpid, outer, inner| TagLink::QinQ {
@@ -27,8 +27,8 @@ pub(super) fn links() -> Vec<LinkConfig> {
     links.into_iter().map(link).collect()
 }
 
-/// Gives most frames that are to go into the uplink the tags of a link. False for a frame without tags then: the uplink does
-/// not hear it.
+/// Adds the tags of a link to most frames for the uplink. Returns false for a frame that stays
+/// untagged, because the uplink does not accept it.
 pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
     let Ok(own) = Tags::parse(packet.head()) else { return false };
     if own.outer().is_some() && random.once_in(4) {
@@ -36,7 +36,7 @@ pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
     }
     let (outer, inner) = random.pick(&links()).link.tags();
     if outer.tpid == EtherType::VLAN_9100 && packet.offload.gso.is_some() {
-        // Nobody can send that: Linux does not know the tag.
+        // TPID 0x9100 cannot be sent: Linux does not know it.
         return own.outer().is_some();
     }
     let mut put_on = |tag: Tag| {
@@ -46,7 +46,7 @@ pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
     inner.is_none_or(&mut put_on) && put_on(outer)
 }
 
-/// What comes in by a port, if the frame is sent into it.
+/// The packet as the datapath sees it when the frame is sent to the port.
 pub(super) fn arrived(
     port: PortNo,
     packet: &PacketBuf,
@@ -60,7 +60,7 @@ pub(super) fn arrived(
     Ok((port, Some(TunnelInfo::of_link(link)), packet))
 }
 
-/// The packet that comes up from there; `None` of one that is refused.
+/// The packet of an upcall for that frame; `None` when the frame is refused.
 pub(super) fn up(port: PortNo, packet: &PacketBuf) -> Option<Up> {
     let (port, info, packet) = arrived(port, packet).ok()?;
     let key = extract(&packet, port, info.as_ref()).ok()?;

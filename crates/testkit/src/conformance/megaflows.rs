@@ -1,4 +1,4 @@
-//! Megaflows that a switch has made, beside the translations of the packets that they serve.
+//! Compares the megaflows of a switch with the translations of the packets that they serve.
 
 use super::UNTOLD;
 use super::compare;
@@ -9,7 +9,7 @@ use flow::{Action, FlowKey, FlowMask, PortNo};
 use pipeline::{Program, retranslate, translate};
 use std::collections::HashSet;
 
-/// A packet that is looked up, and what its own translation says.
+/// A packet and the result of its own translation.
 pub(super) struct Translated {
     pub up: Up,
     pub actions: Vec<Action>,
@@ -22,7 +22,7 @@ impl Translated {
         Self { up, actions: translation.actions, mask: translation.mask.of_packet() }
     }
 
-    /// True when one of the megaflows serves it.
+    /// True when one of the megaflows matches it.
     fn is_served(&self, megaflows: &[Megaflow]) -> bool {
         megaflows.iter().any(|megaflow| serves(megaflow, &self.up.key))
     }
@@ -32,15 +32,16 @@ impl Translated {
     }
 }
 
-/// True when a packet with that key meets the condition. What the suite and the provider may know differently does not count.
+/// True when the megaflow matches the key. Fields that suite and provider may know differently are
+/// ignored.
 fn serves(megaflow: &Megaflow, key: &FlowKey) -> bool {
     let mut mask = megaflow.condition.mask().clone();
     UNTOLD.into_iter().for_each(|field| mask.set(field, 0));
     mask.agree(megaflow.condition.key(), key)
 }
 
-/// That each megaflow is right for every packet that it serves: the packet is translated to the same actions, and all that this
-/// takes can be told by the bits of the mask.
+/// Checks that each megaflow is right for every packet that it matches: the packet's own
+/// translation gives the same actions, and depends only on bits of the mask.
 pub(super) fn are_right(
     megaflows: &[Megaflow],
     packets: &[Translated],
@@ -55,7 +56,8 @@ pub(super) fn are_right(
             if have.covers(mask) {
                 continue;
             }
-            // Two packets may be excluded from a flow by different bits, though one megaflow is right for both.
+            // Two packets may miss a flow because of different bits, while one megaflow is right
+            // for both.
             let translation = retranslate(program, key, have.clone(), &(), &mut ());
             let need = translation.mask.of_packet();
             if !have.covers(&need) {
@@ -66,8 +68,8 @@ pub(super) fn are_right(
     Ok(())
 }
 
-/// That each megaflow which is not among those of before, `had`, has all bits that have been read of one of the packets that it
-/// serves: that for which it was made.
+/// Checks that each new megaflow, not in `had`, was made for one of the packets that it matches:
+/// its mask has all bits that the translation of that packet read.
 pub(super) fn were_made_for(
     packets: &[Translated],
     megaflows: &[Megaflow],
@@ -95,7 +97,7 @@ fn lacks(megaflow: &Megaflow, need: &FlowMask, key: &FlowKey) -> String {
     format!("the mask of\n {megaflow:?}\nlacks {lacking:?} of {key}")
 }
 
-/// That there is a megaflow for each of the packets.
+/// Checks that a megaflow matches each of the packets.
 pub(super) fn serve<'a>(
     megaflows: &[Megaflow],
     packets: impl IntoIterator<Item = &'a Translated>,
@@ -108,7 +110,7 @@ pub(super) fn serve<'a>(
     }
 }
 
-/// That each upcall is about a packet of its own; returns the packets that have not come up.
+/// Checks that each upcall is for a different packet; returns the packets without upcall.
 pub(super) fn not_among<'a>(
     misses: &[Upcall],
     packets: &'a [Translated],

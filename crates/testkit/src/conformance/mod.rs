@@ -1,61 +1,76 @@
-//! The conformance suite of datapaths: whatever moves the packets, what leaves is what the reference executor says.
+//! The conformance suite of datapaths: every provider must send what the reference executor sends.
 //!
-//! [`run`] starts a provider between veth pairs whose other ends the suite holds. It sends generated frames in, super-packets and
-//! malformed ones among them, and takes what comes out with its virtio-net header, so that it sees which frames are whole and what is
-//! still owed to them. Beside the provider runs the reference: a list of megaflows, and [`flow::execute()`].
+//! [`run`] starts a provider between veth pairs whose other ends belong to the suite. The suite
+//! sends generated frames, including super-packets and malformed frames. It receives the output
+//! with virtio-net headers, so that it sees super-packets and unfinished checksums. The reference
+//! is a list of megaflows and [`flow::execute()`].
 //!
-//! # What is equal
+//! # What is compared
 //!
-//! - **A frame**: byte for byte, after a checksum that is still owed has been computed, on both sides.
-//! - **A super-packet** that leaves by a port, or as one of STT: byte for byte with the headers as they are, the kind of segments
-//!   and their size. One that leaves in another tunnel is compared after it has been cut, packet by packet, because there it is
-//!   the sender that cuts.
-//! - **An outer packet**: byte for byte but for what no two senders have in common: the identification of IPv4, the outer source
-//!   port (the packets of one flow have one), STT's packet identifier (its acknowledgement number), GRE's sequence number (it grows
-//!   from packet to packet of a flow), and the checksums over these, which have to be right. One that the tunnel does not ask for
-//!   may be there.
-//! - **What came out of a tunnel**: after it has been cut, because how much of a train is joined is up to the provider.
-//! - **Order**: that of the packets which came in by one port and belong to one flow.
-//! - **Counters**: drops by port and reason, packets and bytes of each megaflow, received and sent frames of each port. Not of what
-//!   came out of a tunnel as a train.
+//! - **A frame**: byte for byte, after completing unfinished checksums on both sides.
+//! - **A super-packet** sent on a port, or in STT: byte for byte as it is, including GSO type and
+//!   segment size. In other tunnels it is compared after segmentation, because there the sender
+//!   segments.
+//! - **An outer packet**: byte for byte, except for fields that senders choose: IPv4
+//!   identification, outer source port (equal for all packets of a flow), STT packet identifier
+//!   (acknowledgement number), GRE sequence number (increasing within a flow). Checksums over these
+//!   must be correct. A checksum that the tunnel does not require may be present.
+//! - **A decapsulated packet**: after segmentation, because the provider chooses how much to
+//!   coalesce.
+//! - **Order**: within the packets of one flow from one ingress port.
+//! - **Counters**: drops by port and reason; packets and bytes of each megaflow; received and sent
+//!   frames of each port. Counters of decapsulated trains are not compared.
 //!
-//! How often routers ask for neighbours ([`Config::solicit`]) is compared where the clock has no part in it; elsewhere nothing limits it.
-//! What is not compared: meters (which need a clock), log records, transmit queues, and what a key says about the outer IP header
-//! beside addresses and traffic class, because a socket does not tell.
+//! The rate of neighbour solicitations ([`Config::solicit`]) is compared where the clock does not
+//! matter, and unlimited elsewhere. Not compared are meters (which need a clock), log records,
+//! transmit queues, and fields of the outer IP header in the key, except addresses and traffic
+//! class: a socket does not report them.
 //!
-//! # What is tried
+//! # Parts
 //!
-//! - [`generated`]: megaflows and actions of every kind, on frames from ports and out of tunnels, over IPv4 and IPv6.
-//! - [`programs()`]: programs, with the masks and actions that a `switch` makes of them. What leaves is what the translation of each
-//!   frame by itself says. After each round the provider's megaflows are read back:
-//!   - Every frame is served by one, and each that serves it has the actions of the frame's own translation, all of which can be told
-//!     by the bits of its mask. The frame for which it was made has read no other bits. A bit more is no fault: the megaflow serves
-//!     fewer packets then. A bit less is one, whether a frame has met it or not.
-//!   - What did not come up was served by a megaflow that was there before: so a lookup that passes over a bit shows as soon as
-//!     a frame differs in it. Some frames differ from others in one bit, one that the mask has or one that it has not.
-//! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
-//!   [`underlays_change`] and [`watchers_are_told`].
+//! - [`generated`]: megaflows and actions of every kind, on frames from ports and tunnels, over
+//!   IPv4 and IPv6.
+//! - [`programs()`]: programs, with the masks and actions that a `switch` makes of them. Each frame
+//!   must get the actions of its own translation. After each round the provider's megaflows are
+//!   read back:
+//!   - A megaflow must match every frame. Each megaflow that matches a frame must have the actions
+//!     of the
+//!     frame's own translation, which may depend only on bits of the mask. The mask must hold all bits that
+//!     the translation of the original frame read. More bits are no error: the megaflow just matches fewer
+//!     packets. A missing bit is an error, even when no frame has met it yet.
+//!   - A packet without upcall must match a megaflow that existed before. So a lookup that ignores
+//!     a bit is
+//!     found as soon as a frame differs in it. Some frames differ from others in one bit, inside or outside
+//!     of the mask.
+//! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`],
+//!   [`solicitations_are_limited`], [`ports_come_and_go`], [`underlays_change`] and
+//!   [`watchers_are_told`].
 //!
-//! # What a provider has to offer
+//! # Requirements on a provider
 //!
-//! Nothing but the trait, in a network namespace that has a device for each port ([`DeviceConfig::Interface`]), all of them veth
-//! interfaces with the longest MTU, and an uplink with an IPv4 and an IPv6 address and permanent neighbours. In particular:
+//! A provider implements the trait, in a network namespace with a device for each port
+//! ([`DeviceConfig::Interface`]). All are veth interfaces with the largest MTU. The uplink has an
+//! IPv4 and an IPv6 address and permanent neighbours. In particular:
 //!
-//! - [`Provider::start`] makes it, with the ports and end points of the [`Config`] and no megaflow. It may ignore `workers`.
-//! - What a guest has left to its device is taken as it is, and handed on: super-packets come and leave whole, and what is owed is
-//!   either done or still owed.
-//! - A counter may be some seconds behind what it counts, and so may a frame; what one thread asks for is done in
-//!   that order. A megaflow is in place when a snapshot returns that was asked for afterwards, and is gone when its deletion returns.
-//! - Megaflows are counted by who has them: one may be met several times in a dump, and its counters are added up. A
-//!   megaflow that came with an answer may be nowhere but where the answer went.
-//! - What its fast path cannot do it hands to a slower one: no action may be missing. What it cannot do at all it says
-//!   ([`Provider::lacks`]), and the report of the tests has it, with the reason.
+//! - [`Provider::start`] creates it with the ports and end points of the [`Config`] and without
+//!   megaflows. It may ignore `workers`.
+//! - It accepts the offload state of guests' frames and passes it on: super-packets stay whole, and
+//!   unfinished checksums are completed or stay unfinished.
+//! - Counters and frames may lag some seconds behind, but requests of one thread are executed in
+//!   order. A megaflow is installed when a later snapshot returns, and gone when its deletion
+//!   returns.
+//! - Each thread may count megaflows for itself: a dump may list one several times, and the
+//!   counters are added up. A megaflow that came with an answer may be only where the answer went.
+//! - Actions that its fast path cannot execute are left to a slower path; none may be missing. What
+//!   it cannot do at all is declared in [`Provider::lacks`], and reported with the reason.
 //!
 //! # Running it
 //!
-//! [`conformance_tests!`](crate::conformance_tests) makes a test of each part, so that no provider leaves one out.
+//! [`conformance_tests!`](crate::conformance_tests) makes a test of each part, so that no provider
+//! omits one.
 //!
-//! `WEFT_CASES` says how many generated cases there are; a failure names the seed with which `WEFT_SEED` repeats it.
+//! `WEFT_CASES` sets the number of generated cases. A failure names the seed; `WEFT_SEED` repeats
+//! it.
 
 mod actions;
 mod compare;
@@ -82,17 +97,18 @@ use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Makes a test of each part of the suite, for a provider with one worker and for the same with several. Both are functions that return
-/// a [`Provider`], as modules beside them call them.
+/// Makes a test of each part of the suite, for a provider with one worker and with several. The
+/// arguments are functions that return a [`Provider`].
 ///
-/// Two parts are for one worker only: they say which of many packets is too late, and several workers receive a port's packets in any order.
+/// Two parts run with one worker only. They check which of many packets is too late, but several
+/// workers receive a port's packets in any order.
 #[macro_export]
 macro_rules! conformance_tests {
     ($one:path, $several:path) => {
         mod one_worker {
             $crate::conformance_tests! { $one:
                 upcalls_are_counted_when_their_ports_queue_is_full: upcall_queues_are_bounded,
-                packets_are_counted_when_routers_have_asked_for_their_neighbours: solicitations_are_limited,
+                packets_are_counted_when_solicitations_are_limited: solicitations_are_limited,
             }
             $crate::conformance_tests! { $one }
         }
@@ -120,19 +136,19 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Makes a provider, in the network namespace of the calling thread.
+/// Creates a provider in the network namespace of the calling thread.
 pub type Start<'a> = &'a (dyn Fn(Config) -> Arc<dyn Datapath> + Sync);
 
 /// A provider under test.
 #[derive(Clone, Copy)]
 pub struct Provider<'a> {
-    /// Makes it.
+    /// Creates it.
     pub start: Start<'a>,
-    /// What it cannot do, and why not. That is left out, and printed.
+    /// What it cannot do, and why. The suite skips and reports that.
     pub lacks: &'a [(Ability, &'a str)],
 }
 
-/// What a provider may lack.
+/// An optional capability of a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ability {
     /// Tunnels of a type.
@@ -141,12 +157,12 @@ pub enum Ability {
     Ip6Underlay,
     /// A multicast group in the underlay as an end point.
     Group,
-    /// An outer checksum of UDP on the packets of super-packets that the device cuts.
+    /// Outer UDP checksums on super-packets that the device segments.
     SuperPacketChecksum,
 }
 
 impl<'a> Provider<'a> {
-    /// One that can do everything.
+    /// A provider that can do everything.
     pub fn complete(start: Start<'a>) -> Self {
         Self { start, lacks: &[] }
     }
@@ -155,7 +171,7 @@ impl<'a> Provider<'a> {
         self.lacks.iter().all(|(lacking, _)| *lacking != ability)
     }
 
-    /// Those of the end points that it can have.
+    /// The end points that it supports.
     fn endpoints(&self) -> Vec<EndpointConfig> {
         let can = |endpoint: &EndpointConfig| {
             self.has(Ability::Tunnel(endpoint.spec.tunnel))
@@ -172,19 +188,19 @@ impl<'a> Provider<'a> {
     }
 }
 
-/// The uplink, where frames come and go with tags.
+/// The uplink, where frames are tagged.
 const UPLINK: PortNo = PortNo(0);
-/// The ports that have wires.
+/// The ports with links to the suite.
 const PORTS: [PortNo; 4] = [PortNo(1), PortNo(2), PortNo(3), PortNo(4)];
 /// The first outer source port.
 const BASE: u16 = 49_152;
-/// What a key says of the outer IP header, and a socket does not tell.
+/// Fields of the outer IP header in the key that a socket does not report.
 const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
-/// Programs that are tried unless `WEFT_CASES` says otherwise.
+/// The default number of cases; `WEFT_CASES` overrides it.
 const CASES: u64 = 200;
 
-/// The end points: one of each type and address family, but no two numbers next to each other; and last a group that the first of
-/// them is in, too.
+/// The end points: one of each type and address family, with gaps in the numbers; and last a
+/// multicast group that the first one belongs to.
 fn endpoints() -> impl Iterator<Item = EndpointConfig> {
     let [local, _] = lab::LOCAL;
     let group = EndpointConfig {
@@ -214,7 +230,7 @@ fn single_endpoints() -> impl Iterator<Item = EndpointConfig> {
     })
 }
 
-/// Over the two address families, tunnels differ in what is optional.
+/// Tunnels over the two address families have different optional features.
 fn spec(tunnel: TunnelType, local: IpAddr) -> TunnelSpec {
     let is_v4 = local.is_ipv4();
     TunnelSpec {
@@ -231,15 +247,15 @@ fn spec(tunnel: TunnelType, local: IpAddr) -> TunnelSpec {
     }
 }
 
-/// The port by which packets come out of tunnels.
+/// The datapath port for packets from tunnels.
 const fn tunnel_port(tunnel: TunnelType) -> PortNo {
     PortNo(0xffff_ff00 + tunnel as u32)
 }
 
-/// Runs the whole suite. It needs the privilege to make network namespaces.
+/// Runs the whole suite. It needs root to create network namespaces.
 ///
 /// # Panics
-/// When the provider does not conform; the message says in which way.
+/// When the provider does not conform; the message says how.
 pub fn run(provider: Provider<'_>) {
     generated(provider);
     programs(provider);
@@ -251,7 +267,7 @@ pub fn run(provider: Provider<'_>) {
     watchers_are_told(provider);
 }
 
-/// Generated megaflows and traffic, from ports and out of tunnels.
+/// Generated megaflows and traffic, from ports and tunnels.
 ///
 /// # Panics
 /// See [`run`].
@@ -260,7 +276,7 @@ pub fn generated(provider: Provider<'_>) {
     let cases = environment("WEFT_CASES", CASES);
     let first = environment("WEFT_SEED", 1);
     let mut seen = compare::Seen::default();
-    // A provider serves several programs, one after another: what is left of one would be found by the next.
+    // Several cases share a provider, so that leftovers of one case would disturb the next.
     let mut bench = forwarding::Bench::new(provider);
     for seed in first..first + cases {
         let mut random = Random::new(seed);
@@ -281,7 +297,7 @@ pub use solicitations::solicitations_are_limited;
 pub use underlays::underlays_change;
 pub use watching::watchers_are_told;
 
-/// What conforms.
+/// Panics with the message of an error.
 fn conforms<T>(result: Result<T, String>) -> T {
     result.unwrap_or_else(|fault| panic!("{fault}"))
 }

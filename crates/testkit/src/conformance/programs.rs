@@ -1,6 +1,7 @@
-//! Programs: megaflows as a switch makes them, with the masks and actions of `translate`.
+//! Programs: megaflows with the masks and actions of `translate`, as a switch makes them.
 //!
-//! Nothing is learnt here: what is done with a packet depends on the program and the packet alone, so each can be translated by itself.
+//! Nothing is learnt here. The result depends on program and packet alone, so each packet can be
+//! translated by itself.
 
 use super::actions::KEPT;
 use super::compare::{self, Seen};
@@ -29,14 +30,14 @@ use std::sync::Arc;
 use std::time::Instant;
 use switch::{Config, Engine};
 
-/// Programs that are tried unless `WEFT_CASES` says otherwise.
+/// The default number of programs; `WEFT_CASES` overrides it.
 const CASES: u64 = 150;
 const FRAMES: usize = 40;
-/// Siblings of a frame among which some are chosen.
+/// The number of variants of a frame from which some are chosen.
 const TRIES: usize = 8;
-/// Upcalls that are answered together.
+/// The number of upcalls that are answered together.
 const BATCH: usize = 32;
-/// What can be changed of a super-packet without it being none any more.
+/// The fields of a super-packet that can change without making it something else.
 const OF_SUPERS: [Field; 9] = [
     Field::EthSrc,
     Field::EthDst,
@@ -49,10 +50,10 @@ const OF_SUPERS: [Field; 9] = [
     Field::TpDst,
 ];
 
-/// Programs with the megaflows that a switch makes of them. See the suite's module.
+/// Programs, with the megaflows that a switch makes of them; see [`crate::conformance`].
 ///
 /// # Panics
-/// When the provider does not conform; the message has the program.
+/// When the provider does not conform; the message holds the program.
 pub fn programs(provider: Provider<'_>) {
     provider.report_lacks("conformance of programs");
     let cases = environment("WEFT_CASES", CASES);
@@ -76,27 +77,27 @@ pub fn programs(provider: Provider<'_>) {
     }
 }
 
-/// How a frame comes.
+/// Where a frame comes from.
 #[derive(Clone)]
 enum Way {
     Port(PortNo),
     Tunnel(EndpointConfig, TunnelKey),
 }
 
-/// A frame on its way.
+/// A frame and its origin.
 #[derive(Clone)]
 struct Coming {
     way: Way,
     frame: PacketBuf,
 }
 
-/// What is put on a wire, and what the datapath is to see of it.
+/// What is sent on a link, and what the datapath sees of it.
 struct Arrival {
     wire: PortNo,
     packet: PacketBuf,
     port: PortNo,
     inner: Result<(Option<TunnelInfo>, PacketBuf), DropReason>,
-    /// It counts for an end point, not for a port.
+    /// It is counted for an end point, not for a port.
     by_end_point: bool,
 }
 
@@ -120,7 +121,7 @@ impl Coming {
         Self { way, frame }
     }
 
-    /// `None` of what cannot be sent that way.
+    /// `None` for a frame that cannot be sent that way.
     fn arrival(&self, others: &mut EndpointTable) -> Option<Arrival> {
         match &self.way {
             Way::Port(wire) => {
@@ -142,7 +143,7 @@ impl Coming {
         }
     }
 
-    /// What a program does with it; `None` of what is not looked up.
+    /// The actions of the program for it; `None` for a frame that is not looked up.
     fn actions(&self, bench: &mut Bench, program: &Program) -> Option<Vec<Action>> {
         let arrival = self.arrival(&mut bench.others)?;
         let (info, packet) = arrival.inner.ok()?;
@@ -150,7 +151,7 @@ impl Coming {
         Some(translate(program, &key, &(), &mut ()).actions)
     }
 
-    /// Another that differs in one bit, in one that decided or in one that did not, or in the way it comes.
+    /// A variant that differs in one bit, inside or outside of the mask, or in its origin.
     fn sibling(&self, random: &mut Random, bench: &mut Bench, program: &Program) -> Option<Self> {
         let arrival = self.arrival(&mut bench.others)?;
         let (info, packet) = arrival.inner.ok()?;
@@ -173,7 +174,7 @@ impl Coming {
                 field.is_header() && !KEPT.contains(field)
             }
         };
-        // No field has more of a chance because it has more bits.
+        // Choose the field first, so that wide fields are not chosen more often.
         let fields: Vec<(Field, u128)> = Field::ALL
             .iter()
             .filter(|field| changeable(field))
@@ -192,7 +193,7 @@ impl Coming {
     }
 }
 
-/// A frame with one bit of a field flipped; `None` of one that has no such field.
+/// A frame with one bit of a field inverted; `None` when it has no such field.
 fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<PacketBuf> {
     #[derive(Default)]
     struct Taken(Option<PacketBuf>);
@@ -208,7 +209,7 @@ fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<
     }
     let mut frame = frame.clone();
     if frame.offload.gso.is_none() {
-        // Its headers may be others afterwards.
+        // The positions of its headers may have changed.
         if frame.offload.checksum != packet::Checksum::Unverified {
             complete_checksum(&mut frame).ok()?;
         }
@@ -222,20 +223,20 @@ fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<
     taken.0.filter(|frame| frame.to_vec() != before)
 }
 
-/// What is known of the frames of a round.
+/// What a round expects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Round {
-    /// All come up.
+    /// All frames cause upcalls.
     First,
     /// Some do.
     Mixed,
-    /// None does: all have been there.
+    /// None does: all were seen before.
     Again,
 }
 
 struct Case {
     sources: [Source; 2],
-    /// Which of them is in use.
+    /// The index of the program in use.
     current: usize,
     engine: Engine,
 }
@@ -250,7 +251,8 @@ impl Case {
         Self { sources, current: 0, engine }
     }
 
-    /// Frames, twice; others that are almost like them; all again; and all when the program has become another.
+    /// Sends frames twice, then variants of them, all again, and all once more after a program
+    /// change.
     fn check(
         &mut self,
         bench: &mut Bench,
@@ -261,19 +263,19 @@ impl Case {
         let endpoints = Arc::clone(&bench.endpoints);
         let first: Vec<Coming> = (0..FRAMES).map(|_| Coming::random(random, &endpoints)).collect();
         self.pass(bench, &first, Round::First, seen).map_err(|fault| format!("first: {fault}"))?;
-        // What serves them next time is remembered in other ways than what has served none yet.
+        // A second packet may take another path through the caches.
         self.pass(bench, &first, Round::Again, seen).map_err(|fault| format!("twice: {fault}"))?;
         let program = &self.sources[0].program;
         let (mut siblings, mut all) = (Vec::new(), Vec::new());
         for coming in &first {
             let tried: Vec<Coming> =
                 (0..TRIES).filter_map(|_| coming.sibling(random, bench, program)).collect();
-            // Above all those of which something else becomes.
+            // Prefer variants with other actions.
             let actions = coming.actions(bench, program);
             let other = tried.iter().find(|sibling| sibling.actions(bench, program) != actions);
             let chosen = [other, tried.first(), tried.last()].map(Option::<&Coming>::cloned);
             let chosen: Vec<Coming> = chosen.into_iter().flatten().collect();
-            // Those that are almost alike are to be answered together.
+            // Similar variants are answered together.
             all.push(coming.clone());
             all.extend_from_slice(&chosen);
             siblings.extend(chosen);
@@ -292,8 +294,8 @@ impl Case {
         bench.delete_all()
     }
 
-    /// Sends frames and has the engine answer upcalls; compares with each frame's own translation. Returns how many frames were
-    /// found in the cache, and how many came up.
+    /// Sends frames, answers upcalls with the engine, and compares with each frame's own
+    /// translation. Returns the number of cache hits and of upcalls.
     fn pass(
         &self,
         bench: &mut Bench,
@@ -343,7 +345,7 @@ impl Case {
         &self.sources[self.current].program
     }
 
-    /// What is to become of the frames; those that are looked up.
+    /// Computes the expected results; returns the frames that are looked up.
     fn expect(
         &self,
         bench: &mut Bench,
@@ -369,8 +371,8 @@ impl Case {
         packets
     }
 
-    /// Takes what comes up, `missed` of the packets and copies, and has the engine answer it. `had` are the megaflows that there
-    /// were.
+    /// Receives upcalls for `missed` of the packets and copies, and answers them with the engine.
+    /// `had` holds the megaflows from before.
     fn answer(
         &self,
         bench: &Bench,
@@ -395,7 +397,7 @@ impl Case {
         }
         let left = outcome.copies.len().saturating_sub(copies.len());
         copies.extend(bench.lab.upcalls(left));
-        // Those of hits come before those of answers.
+        // Packets of cache hits come before those of answers.
         outcome.copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
         copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
         compare::upcalls(outcome, &copies)
@@ -411,7 +413,7 @@ fn misses(snapshot: &Snapshot) -> u64 {
     stats.lookups - stats.exact_hits - stats.search_hits
 }
 
-/// Puts all on their wires, and waits until they have been received.
+/// Sends all frames, and waits until they have been received.
 fn send(bench: &Bench, arrivals: &[Arrival], before: &Snapshot) {
     let (mut received, mut decapped) = (BTreeMap::<PortNo, u64>::new(), 0);
     for Arrival { wire, packet, inner, by_end_point, .. } in arrivals {
@@ -427,7 +429,7 @@ fn send(bench: &Bench, arrivals: &[Arrival], before: &Snapshot) {
 }
 
 impl Bench {
-    /// Deletes every megaflow that there is.
+    /// Deletes all megaflows.
     fn delete_all(&self) -> Result<(), String> {
         let datapath: &dyn Datapath = &*self.lab.datapath;
         let (mut ids, mut at) = (Vec::new(), Some(DumpCursor::default()));

@@ -1,4 +1,4 @@
-//! What ought to happen: a list of megaflows and the reference executor.
+//! The expected results: a list of megaflows and the reference executor.
 
 use super::lab::{Limits, PEER_MAC, UPLINK_MAC};
 use super::tunnels::group_mac;
@@ -23,7 +23,7 @@ use wire::tunnel::{GrePacket, geneve};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 use wire::{EtherType, EthernetPacket, Ipv4Packet, MacAddr, Protocol};
 
-/// What is the same for all packets of a flow.
+/// Fields that are equal in all packets of a flow.
 const FLOW: [Field; 14] = [
     Field::EthSrc,
     Field::EthDst,
@@ -40,35 +40,35 @@ const FLOW: [Field; 14] = [
     Field::TunId,
     Field::TunDst,
 ];
-/// Where the IP header of an untagged frame is.
+/// The offset of the IP header of an untagged frame.
 pub(super) const L3: usize = 14;
-/// Where tags are.
+/// The offset of VLAN tags.
 const ADDRESSES: usize = 12;
 
-/// Where the transport header of an outer packet is: neither IP header has options.
+/// The offset of the transport header of an outer packet, whose IP header has no options.
 pub(super) fn outer_l4(packet: &[u8]) -> usize {
     L3 + if is_v4(packet) { 20 } else { 40 }
 }
 
-/// Of an outer packet.
+/// True for an outer IPv4 packet.
 pub(super) fn is_v4(packet: &[u8]) -> bool {
     packet[L3] >> 4 == 4
 }
 
-/// The protocol of the outer packet that leaves by the uplink; `None` of a guest's frame that does.
+/// The protocol of an outer packet sent on the uplink; `None` for a guest's frame.
 fn outer_protocol(packet: &PacketBuf) -> Option<Protocol> {
     let ethernet = EthernetPacket::new_checked(packet.head()).ok()?;
     let at = match ethernet.ethertype() {
         _ if ethernet.src() != UPLINK_MAC => return None,
         EtherType::IPV4 => L3 + 9,
         EtherType::IPV6 => L3 + 6,
-        // Which is none.
+        // Not an outer packet.
         _ => return Some(Protocol(0)),
     };
     Some(packet.head().get(at).map_or(Protocol(0), |&byte| Protocol(byte)))
 }
 
-/// True of what the host itself says on the uplink: who has an address, and in which groups it is.
+/// True for the host's own frames on the uplink: ARP, neighbour discovery, multicast membership.
 pub(super) fn is_of_host(packet: &PacketBuf) -> bool {
     const IGMP: Protocol = Protocol(2);
     let tunnels = [Protocol::TCP, Protocol::UDP, Protocol::GRE];
@@ -79,23 +79,23 @@ pub(super) fn is_of_host(packet: &PacketBuf) -> bool {
     })
 }
 
-/// Which sockets send an outer packet: the version of IP, the protocol, and the port they send to.
+/// The tunnel socket of an outer packet: IP version, protocol, destination port.
 type Sender = (bool, Protocol, u16);
 
-/// A frame on a wire, so that equal ones are equal: see the suite's rules.
+/// A frame in a form that compares equal for equal frames; see the rules of the suite.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Frame {
     pub bytes: Vec<u8>,
     pub gso: Option<Gso>,
 }
 
-/// A frame on a wire, and what is not compared but has to be the same for one flow.
+/// A frame, with values that are not compared but must be equal within a flow.
 #[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub frame: Frame,
-    /// The source port of an outer packet that has ports.
+    /// The source port of an outer packet, if it has one.
     pub source_port: Option<(Sender, u16)>,
-    /// The number of a packet of GRE that has one.
+    /// The GRE sequence number, if any.
     pub sequence: Option<u32>,
 }
 
@@ -104,20 +104,20 @@ impl Sighting {
         Self { frame: Frame { bytes, gso }, source_port: None, sequence: None }
     }
 
-    /// A frame of a port.
+    /// A frame sent on a port.
     pub fn whole(packet: &PacketBuf) -> Self {
         let mut packet = packet.clone();
         let gso = packet.offload.gso;
         if gso.is_none() && packet.offload.checksum != Checksum::Unverified {
-            // One that cannot be completed stays as it is on both sides.
+            // A checksum that cannot be completed stays unfinished on both sides.
             let _ = complete_checksum(&mut packet);
         }
         Self::new(packet.to_vec(), gso)
     }
 
-    /// The segments of a frame, whole.
+    /// The segments of a frame.
     pub fn cut(packet: &PacketBuf) -> Vec<Self> {
-        // Who cuts looks behind two tags.
+        // The segmenter looks behind at most two tags.
         let mut bytes = packet.to_vec();
         let tags = bytes[ADDRESSES..].as_chunks::<TAG_LEN>().0;
         let is_tag =
@@ -141,7 +141,7 @@ impl Sighting {
         .collect()
     }
 
-    /// What was found on a wire. `bare`: an outer checksum of UDP that a super-packet ought to have is not missed.
+    /// The frames received on a link. With `bare`, a super-packet may lack its outer UDP checksum.
     pub fn of_wire(packet: &PacketBuf, uplink: bool, bare: bool) -> Vec<Self> {
         match outer_protocol(packet).filter(|_| uplink) {
             None => vec![Self::whole(packet)],
@@ -153,7 +153,7 @@ impl Sighting {
         }
     }
 
-    /// An outer packet, without what no two senders have in common.
+    /// An outer packet without the fields that senders choose.
     fn outer(mut self) -> Self {
         let bytes = &mut self.frame.bytes;
         if self.frame.gso.is_none() && !has_no_checksum(bytes) {
@@ -190,7 +190,7 @@ impl Sighting {
             _ => return self,
         };
         let port = u16::from_be_bytes([bytes[l4 + 2], bytes[l4 + 3]]);
-        // That UDP has one is compared where it is asked for; one of TCP may be 0.
+        // The presence of a UDP checksum is compared where it is required; a TCP checksum may be 0.
         let is_asked = protocol == Protocol::UDP && asks_for_checksum(is_v4, port);
         let has_checksum = is_asked && bytes[checksum..checksum + 2] != [0, 0];
         bytes[checksum..checksum + 2].copy_from_slice(&[0, has_checksum.into()]);
@@ -201,13 +201,14 @@ impl Sighting {
     }
 }
 
-/// True of a super-packet that is cut within its tunnel: what is owed is not the outer checksum. A train of datagrams owes that.
+/// True for a super-packet inside a tunnel, whose unfinished checksum is the inner one. A UDP train
+/// has an unfinished outer checksum.
 fn is_super_in_tunnel(packet: &PacketBuf) -> bool {
     let Checksum::Partial { start, .. } = packet.offload.checksum else { return false };
     packet.offload.gso.is_some() && usize::from(start) > outer_l4(packet.head())
 }
 
-/// The packets that a super-packet in a tunnel becomes: the outer header is the same but for lengths and checksums.
+/// Segments a super-packet in a tunnel: outer headers are equal except for lengths and checksums.
 fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sighting> {
     let mut packet = packet.clone();
     packet.linearize();
@@ -229,7 +230,8 @@ fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sigh
     cut.map(|(header, payload)| Sighting::new([header, payload].concat(), None)).collect()
 }
 
-/// Completes an outer header. With `Some`, it is one of UDP: a checksum that has been left out stays so, unless it is not missed.
+/// Completes an outer header. `udp` is `Some` for UDP: an absent checksum stays absent, unless it
+/// is optional.
 fn set_lengths(header: &mut [u8], payload: &[u8], udp: Option<bool>) {
     let (total, l4) = (header.len() + payload.len(), outer_l4(header));
     if is_v4(header) {
@@ -252,20 +254,20 @@ fn set_lengths(header: &mut [u8], payload: &[u8], udp: Option<bool>) {
     }
 }
 
-/// True of an outer packet of UDP without a checksum.
+/// True for an outer UDP packet without checksum.
 fn has_no_checksum(packet: &[u8]) -> bool {
     let l4 = outer_l4(packet);
     let protocol = packet[L3 + if is_v4(packet) { 9 } else { 6 }];
     Protocol(protocol) == Protocol::UDP && packet[l4 + 6..l4 + 8] == [0, 0]
 }
 
-/// True when the UDP tunnel with that port has checksums.
+/// True when the UDP tunnel on that port has checksums.
 fn asks_for_checksum(is_v4: bool, port: u16) -> bool {
     let is = |end: &EndpointConfig| (end.local.is_ipv4(), end.spec.port) == (is_v4, port);
     endpoints().find(is).is_some_and(|end| end.spec.checksum)
 }
 
-/// Takes the sequence number out of a packet of GRE, and then the checksum, which depends on it and has to be right.
+/// Removes the GRE sequence number, after verifying the checksum that covers it.
 fn take_sequence(bytes: &mut [u8]) -> Option<u32> {
     let gre = GrePacket::new_checked(&*bytes).expect("a GRE header");
     assert!(gre.verify_checksum(), "a wrong GRE checksum: {bytes:02x?}");
@@ -278,18 +280,18 @@ fn take_sequence(bytes: &mut [u8]) -> Option<u32> {
     Some(sequence)
 }
 
-/// A frame that is to leave.
+/// An expected frame.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
     pub at: PortNo,
     pub frame: Frame,
-    /// Of which flow it is, or what was made from a packet of that flow.
+    /// Its flow, also for packets that were derived from that flow.
     pub flow: u64,
-    /// The hash of the inner flow, of an outer packet.
+    /// The inner flow hash of an outer packet.
     pub entropy: Option<u32>,
 }
 
-/// A packet that is to come up.
+/// An expected upcall.
 #[derive(Clone, Debug)]
 pub(super) struct Up {
     pub port: PortNo,
@@ -297,23 +299,23 @@ pub(super) struct Up {
     pub packet: PacketBuf,
 }
 
-/// What is to happen.
+/// The expected results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub expected: Vec<Expected>,
     pub misses: Vec<Up>,
     pub copies: Vec<Up>,
-    /// By the port that the frames came by.
+    /// Drops by ingress port.
     pub drops: BTreeMap<PortNo, DropCounters>,
-    /// What who watches drops is told, of packets that were looked up.
+    /// Drops that drop watchers see, of packets that were looked up.
     pub told: Vec<Told>,
-    /// The frames that ports have sent.
+    /// The number of frames sent by each port.
     pub taken: Vec<(PortNo, PacketBuf)>,
-    /// The frames that ports have been given, whether they took them or not, with the offload state they had.
+    /// The frames passed to each port, accepted or not, with their offload state.
     pub given: Vec<(PortNo, PacketBuf)>,
 }
 
-/// A packet that is not delivered, as it was when it was dropped.
+/// A dropped packet as it was at the drop.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub port: PortNo,
@@ -322,16 +324,16 @@ pub(super) struct Told {
     pub packet: PacketBuf,
 }
 
-/// See the module.
+/// A list of megaflows with the reference executor.
 pub(super) struct Reference {
-    /// With packets and bytes.
+    /// With packet and byte counters.
     pub megaflows: Vec<(Megaflow, (u64, u64))>,
     pub ports: BTreeSet<PortNo>,
-    /// Frames that leave by ports are compared after they have been cut.
+    /// Compare frames on ports after segmentation.
     pub cut: bool,
-    /// Some packets come up and others do not: nobody has promised an order.
+    /// Upcalls and hits are mixed, so that no order is guaranteed.
     pub unordered: bool,
-    /// Nothing is limited unless it is said here.
+    /// Rate limits; none by default.
     pub solicitations: Solicitations,
     endpoints: EndpointTable,
 }
@@ -350,12 +352,12 @@ impl Reference {
         Self { megaflows, ports, cut: false, unordered: false, solicitations, endpoints: table }
     }
 
-    /// True when some packet could meet both this condition and that of a megaflow that is there.
+    /// True when a packet could match both this condition and an existing megaflow.
     pub fn overlaps(&self, condition: &flow::Match) -> bool {
         self.megaflows.iter().any(|(megaflow, _)| megaflow.condition.clone().and(condition))
     }
 
-    /// A frame comes in.
+    /// Processes a received frame.
     pub fn receive(
         &mut self,
         port: PortNo,
@@ -390,14 +392,14 @@ impl Reference {
         }
     }
 
-    /// A frame that has no key.
+    /// Processes a frame without a valid key.
     pub fn malformed(&self, port: PortNo, packet: &PacketBuf, outcome: &mut Outcome) {
         let reason = DropReason::Malformed;
         outcome.drops.entry(self.origin(port)).or_default().add(reason, 1);
         outcome.told.push(Told { port, reason, megaflow: None, packet: packet.clone() });
     }
 
-    /// Actions are executed on a packet, those of `megaflow` if one has decided.
+    /// Executes actions on a packet; `megaflow` is the one that matched.
     pub fn execute(
         &mut self,
         up: &Up,
@@ -431,7 +433,7 @@ impl Reference {
         outcome.copies.extend(copies.into_iter().map(|packet| Up { packet, ..up.clone() }));
     }
 
-    /// Against which port a drop is counted: what came from the underlay, against the uplink.
+    /// The port whose drops count a packet: the uplink for packets from the underlay.
     fn origin(&self, port: PortNo) -> PortNo {
         if self.ports.contains(&port) { port } else { UPLINK }
     }
@@ -441,14 +443,14 @@ impl Reference {
     }
 }
 
-/// The flow that a packet belongs to, whose packets keep their order.
+/// The flow of a packet, within which order is kept.
 pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
     let mut mask = FlowMask::default();
     FLOW.into_iter().for_each(|field| mask.add(field));
     let mut hasher = DefaultHasher::new();
     (port, mask.apply(key)).hash(&mut hasher);
     if EtherType(key.get(Field::EthType) as u16).is_vlan() {
-        // What is behind so many tags a key does not tell, but may tell flows apart.
+        // The key does not show headers behind that many tags, but they may tell flows apart.
         Sighting::whole(packet).frame.hash(&mut hasher);
     }
     hasher.finish()
@@ -468,7 +470,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// What the sender of packets that are too long is told, if it is a guest of this host.
+    /// Counts the ICMP "too big" to the sender, if it is a local guest.
     fn tell_sender(&mut self, up: &Up) {
         if !self.ports.contains(&up.port) {
             return;
@@ -510,7 +512,8 @@ impl Output for Sink<'_> {
         }
         if self.cut {
             packet.linearize();
-            // One super-packet after the other leaves, or each segment to all its ports: order is that of one output.
+            // Super-packets leave one by one, or each segment to all ports: order is checked per
+            // output.
             self.flow = self.flow.rotate_left(1).wrapping_add(1);
             Sighting::cut(packet).into_iter().for_each(|segment| self.push(port, segment, None));
         } else {
@@ -561,7 +564,7 @@ pub(super) fn outer_segments(outer: &Encapsulated, packet: &PacketBuf) -> Option
     Some(cut.map(|(header, payload)| [header, payload].concat()).collect())
 }
 
-/// As a packet that arrives whole.
+/// A packet as received unsegmented.
 pub(super) fn arrived(bytes: &[u8]) -> PacketBuf {
     let mut packet = PacketBuf::from_bytes(bytes);
     packet.offload = Offload::default();

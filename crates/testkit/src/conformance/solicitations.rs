@@ -1,4 +1,4 @@
-//! How often routers ask for neighbours.
+//! The rate of neighbour solicitations of routers.
 
 use super::compare::Seen;
 use super::forwarding::Bench;
@@ -12,12 +12,13 @@ use flow::{Action, DropReason, Field, Match, PortNo, Reply};
 use std::time::Duration;
 
 const FRAMES: usize = 60;
-/// Of each port, for as long as the test takes.
+/// The limit of each port during the test.
 const LIMITS: SolicitLimits =
     SolicitLimits { again_after: Duration::from_secs(3600), neighbours: 12 };
 
-/// A neighbour is asked for by one packet in a while, whichever of those that are to go there comes first; the packets of a port make
-/// routers ask for so many and no more, and for no fewer because of another port. The packets that come too early are counted.
+/// A neighbour is solicited once per interval, by whichever packet comes first. The packets of a
+/// port cause a limited number of solicitations, independent of other ports. Packets above the
+/// limit are counted.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -27,7 +28,7 @@ pub fn solicitations_are_limited(provider: Provider<'_>) {
     let (mut bench, mut random) = (Bench::with(provider, limits), Random::new(7));
     let out = |port| vec![Action::Output(port)];
     let megaflows = vec![
-        // Wherever its packets go, they go to one router.
+        // All packets go to one router, whatever their destination.
         megaflow(gateway, vec![asked(next_hop(out(to)))]),
         megaflow(scanner, vec![asked(out(to))]),
         // The same addresses in two logical switches.
@@ -50,25 +51,25 @@ pub fn solicitations_are_limited(provider: Provider<'_>) {
     }
 }
 
-/// Everything that comes in by a port.
+/// A megaflow for everything received on a port.
 fn megaflow(port: PortNo, actions: Vec<Action>) -> Megaflow {
     let mut condition = Match::any();
     assert!(condition.require(Field::InPort, port.0.into(), Field::InPort.all_ones()));
     Megaflow::new(condition, actions.into())
 }
 
-/// What a router does with a packet to an address that it does not know.
+/// The action of a router for a packet to an unresolved address.
 fn asked(solicitation: Vec<Action>) -> Action {
     Action::Reply { reply: Reply::Arp, actions: solicitation.into() }
 }
 
-/// A solicitation of one router for another, sent so.
+/// A solicitation from one router for another.
 fn next_hop(send: Vec<Action>) -> Vec<Action> {
     let set = |field: Field, value| Action::Set { field, value, mask: field.all_ones() };
     let addresses = [(Field::ArpSpa, 0x0a00_0063), (Field::ArpTpa, 0x0a00_0001)];
     let mut list: Vec<Action> = addresses.map(|(field, address)| set(field, address)).into();
     list.push(set(Field::EthSrc, 0x0600_0000_0063));
-    // Without tags all are one frame.
+    // Without tags, all frames are equal.
     list.extend([Action::PopVlan, Action::PopVlan, Action::PopVlan]);
     list.extend(send);
     list

@@ -1,5 +1,5 @@
-//! Random programs, in both languages: flows of a bridge, and networks with a router and access control lists. Their few values
-//! are those of [`frames`], and their ports and end points those of the suite.
+//! Random programs in both languages: OpenFlow flows of a bridge, and networks with a router and
+//! ACLs. They use the few values of [`frames`], and the ports and end points of the suite.
 
 use super::{Ability, PORTS, Provider, tunnel_port};
 use crate::frames;
@@ -14,18 +14,18 @@ use std::net::IpAddr;
 
 /// Tables of a bridge that have flows.
 const TABLES: usize = 4;
-/// The bridge's port by which packets go into tunnels.
+/// The bridge port that leads to tunnels.
 const TUNNEL: PortNo = PortNo(9);
 
 /// A program.
 pub(super) struct Source {
     pub program: Program,
-    /// For people.
+    /// The source text.
     pub text: String,
 }
 
 impl Source {
-    /// A random one.
+    /// A random program.
     pub fn random(random: &mut Random, provider: Provider<'_>) -> Self {
         if random.once_in(2) { bridge(random, provider) } else { network(random, provider) }
     }
@@ -80,7 +80,7 @@ fn port_mask(random: &mut Random) -> String {
     }
 }
 
-/// What flows match, and whether that is IP.
+/// A random match, and whether it is about IP.
 fn condition(random: &mut Random) -> (String, bool) {
     let mut words = Vec::new();
     match random.below(6) {
@@ -176,7 +176,7 @@ fn action(random: &mut Random, is_ip: bool) -> String {
     }
 }
 
-/// To one of the end points, or to an address that has none.
+/// To one of the end points, or to an address without one.
 fn into_tunnel(random: &mut Random) -> String {
     let known: Vec<EndpointConfig> = super::endpoints().collect();
     let field = |ip: IpAddr| if ip.is_ipv4() { "tun_dst" } else { "tun_ipv6_dst" };
@@ -186,7 +186,8 @@ fn into_tunnel(random: &mut Random) -> String {
     format!("set_field:{key}->tun_id,set_field:{remote}->{field},output:{TUNNEL}")
 }
 
-/// Two logical switches with guests here and there, and a router between them. All addresses are such as frames have.
+/// Two logical switches with local and remote guests, and a router between them, with the addresses
+/// of frames.
 fn network(random: &mut Random, provider: Provider<'_>) -> Source {
     let types = super::endpoint_types();
     let types: Vec<TunnelType> =
@@ -212,7 +213,8 @@ fn network(random: &mut Random, provider: Provider<'_>) -> Source {
                 text,
                 "[[logical_switch.port]]\nname = \"{name}{guest}\"\nhost = \"{host}\"\n\
                  mac = \"02:00:00:00:00:0{mac}\"\naddresses = [\"10.0.{net}.{last}/24\", \
-                 \"fd00::{net}:{last}/112\"]\ndevice = {{ interface = \"{name}{guest}\" }}\n{security}"
+                 \"fd00::{net}:{last}/112\"]\ndevice = {{ interface = \"{name}{guest}\" \
+                   }}\n{security}"
             );
         }
     }
@@ -259,7 +261,8 @@ fn acl(random: &mut Random, text: &mut String) {
     };
     let _ = writeln!(
         text,
-        "[[acl]]\nswitch = \"{}\"\ndirection = \"{}\"\npriority = {}\nmatch = '{condition}'\naction = \"{}\"",
+        "[[acl]]\nswitch = \"{}\"\ndirection = \"{}\"\npriority = {}\nmatch = \
+         '{condition}'\naction = \"{}\"",
         random.pick(&["blue", "red"]),
         random.pick(&["from-port", "to-port"]),
         1000 + random.below(3),

@@ -1,4 +1,5 @@
-//! Frames that come out of tunnels: outer packets as the reference makes them, from the other ends of the end points.
+//! Packets from tunnels: outer packets as the reference creates them, sent by the remote end
+//! points.
 
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
@@ -26,7 +27,7 @@ use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Protocol, udp};
 
 /// Frames of each end point in one case.
 const FRAMES: usize = 3;
-/// What tells connections apart, and is the same in all segments of a super-packet.
+/// Fields that tell connections apart and are equal in all segments of a super-packet.
 const CONNECTION: [Field; 10] = [
     Field::InPort,
     Field::TunId,
@@ -40,10 +41,10 @@ const CONNECTION: [Field; 10] = [
     Field::TpDst,
 ];
 
-/// A frame that has come out of a tunnel.
+/// A decapsulated frame.
 pub(super) type Inner = (TunnelInfo, PacketBuf);
 
-/// Single frames, with everything compared; then super-packets.
+/// Single frames, compared completely; then super-packets.
 pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> Result<(), String> {
     singles(bench, random, seen)?;
     let endpoints = bench.endpoints.clone();
@@ -120,12 +121,13 @@ pub(super) fn wait_arrived(bench: &Bench, before: &Snapshot, decapped: u64) {
     });
 }
 
-/// Frames that have come out of tunnels.
+/// The number of decapsulated frames.
 fn arrived_until(snapshot: &Snapshot) -> u64 {
     snapshot.endpoints.iter().map(|endpoint| endpoint.rx.packets).sum()
 }
 
-/// Segments of one super-packet in a tunnel: what leaves, cut again, is what leaves when they come one by one.
+/// Segments of a super-packet in a tunnel: the output, segmented, must equal that of single
+/// segments.
 fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> Result<(), String> {
     let spec = &endpoint.spec;
     let port = tunnel_port(spec.tunnel);
@@ -142,8 +144,9 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     let mut mask = FlowMask::default();
     CONNECTION.into_iter().for_each(|field| mask.add(field));
     let condition = Match::new(&key, mask);
-    // When all that is to leave has left, all that was sent has been forwarded; nothing else tells, because nobody knows as how many
-    // super-packets it is. A list by which some of it leaves nowhere would leave it to be met by the megaflows of the next case.
+    // All input has been forwarded when all expected output has arrived. Nothing else tells,
+    // because the number of coalesced super-packets is unknown. Otherwise leftovers would meet the
+    // megaflows of the next case.
     let (megaflow, outcome) = loop {
         let actions: Arc<[Action]> = actions::list(random, Kinds::EachSegment);
         let megaflow = Megaflow::new(condition.clone(), actions);
@@ -177,11 +180,11 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     result.map_err(|fault| {
         format!("{fault}\nfrom {:?} {:02x?}", whole.offload, &whole.head()[..90.min(whole.len())])
     })?;
-    // Nothing is left for the next case to find.
+    // Leave nothing for the next case.
     compare::upcalls(&Outcome::default(), &bench.lab.upcalls(0))
 }
 
-/// What a tunnel header may say.
+/// A random key of a tunnel header.
 pub(super) fn key(random: &mut Random, tunnel: TunnelType) -> TunnelKey {
     let egress = PortKey::new(1 + random.below(9) as u16).expect("not 0");
     let ports = LogicalPorts { ingress: PortKey::new(random.below(3) as u16), egress };
@@ -192,12 +195,12 @@ pub(super) fn key(random: &mut Random, tunnel: TunnelType) -> TunnelKey {
     }
 }
 
-/// The end points as they are on the other hosts, under the same numbers. One table for all that is sent: it gives the packets
-/// of one flow one source port, by which those who receive tell them apart.
+/// The end points as seen by the other hosts, with the same numbers. One table serves all frames,
+/// so that the packets of one flow have one source port, by which receivers tell flows apart.
 pub(super) fn others(endpoints: &[EndpointConfig]) -> EndpointTable {
     let mut table = EndpointTable::new(BASE, 64);
     for EndpointConfig { id, spec, local, remote } in endpoints {
-        // What is sent to a group is sent by one of those that are in it.
+        // Packets to a group are sent by one of its members.
         let member = endpoints.iter().find(|end| (end.spec, end.local) == (*spec, *local));
         let (source, destination, mac) = match member {
             Some(member) if remote.is_multicast() => (member.remote, *remote, group_mac(*remote)),
@@ -209,15 +212,16 @@ pub(super) fn others(endpoints: &[EndpointConfig]) -> EndpointTable {
     table
 }
 
-/// The Ethernet address of an IPv4 group (RFC 1112 section 6.4).
+/// The multicast MAC address of an IPv4 group (RFC 1112 section 6.4).
 pub(super) fn group_mac(group: IpAddr) -> MacAddr {
     let IpAddr::V4(group) = group else { panic!("{group} is no IPv4 group") };
     let [_, a, b, c] = group.octets();
     MacAddr([1, 0, 0x5e, a & 0x7f, b, c])
 }
 
-/// A frame in a tunnel from another host: the packet as its sender hands it to the NIC, and what the others find on the wire. `None`
-/// of a super-packet that has to be cut before it is sent, or cannot be cut because of its many tags.
+/// A frame in a tunnel from another host: the packet that its sender passes to the NIC, and the
+/// packets on the wire. `None` for a super-packet that must be segmented first, or that has too
+/// many tags to be segmented.
 pub(super) fn encapsulated(
     others: &mut EndpointTable,
     endpoint: &EndpointConfig,
@@ -235,7 +239,7 @@ pub(super) fn encapsulated(
     Some((frame, packets))
 }
 
-/// Marks an outer packet as one that has met congestion.
+/// Sets the ECN field of an outer packet to CE (congestion experienced).
 fn mark(outer: &mut PacketBuf) {
     let l4 = outer_l4(outer.head());
     let ip = &mut outer.head_mut()[L3..l4];
@@ -254,7 +258,7 @@ fn set_header_checksum(ip: &mut [u8]) {
     ip[10..12].copy_from_slice(&sum);
 }
 
-/// What comes out of a tunnel, and by which tunnel.
+/// The inner packet and tunnel of an outer packet.
 pub(super) fn decapped(tunnel: TunnelType, outer: &PacketBuf) -> Result<Inner, DropReason> {
     let mut packet = outer.clone();
     let ip = strip_outer(&mut outer.clone())?;
@@ -292,7 +296,7 @@ fn cut(outer: &PacketBuf) -> Vec<PacketBuf> {
     segments.map(|(header, payload)| arrived(&[header, payload].concat())).collect()
 }
 
-/// Datagrams as one super-packet, as a NIC or a veth interface hands them on.
+/// Datagrams coalesced to a super-packet, as by a NIC or a veth.
 fn joined(outer: &[PacketBuf]) -> PacketBuf {
     let l4 = outer_l4(outer[0].head());
     let payload_at = l4 + udp::HEADER_LEN;

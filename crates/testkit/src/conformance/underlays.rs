@@ -1,4 +1,5 @@
-//! End points come and go under traffic: those that stay lose nothing, what is for those that are gone is dropped, and counted.
+//! End points are added and removed under traffic. Those that stay lose nothing; packets of the
+//! others are dropped and counted.
 
 use super::compare;
 use super::forwarding::Bench;
@@ -22,30 +23,31 @@ use std::time::{Duration, Instant};
 const FROM: PortNo = PORTS[0];
 const TO: PortNo = PORTS[1];
 const ROUNDS: usize = 12;
-/// Frames in each direction while the underlay changes, and again when it has changed.
+/// Frames in each direction during the change, and again after it.
 const FRAMES: usize = 60;
-/// What frames to an end point are dropped under when it is gone, or new and not resolved yet.
+/// The drop reasons of frames to an end point that was removed, or added and not yet resolved.
 const REFUSALS: [DropReason; 2] = [DropReason::UnknownEndpoint, DropReason::EndpointUnresolved];
 
-/// End points and tunnels are removed and added while frames go to and come from all of them. What belongs to those that stay
-/// arrives, all of it and in order; what belongs to the others is dropped under its reason.
+/// End points and tunnels are removed and added while frames go to and come from all of them.
+/// Frames of those that stay all arrive in order; frames of the others are dropped with the right
+/// reason.
 ///
 /// # Panics
 /// When the provider does not conform.
 pub fn underlays_change(provider: Provider<'_>) {
     provider.report_lacks("conformance while the underlay changes");
     let (mut bench, mut random) = (Bench::new(provider), Random::new(4));
-    // Who is in a group may come and go without it.
+    // Members of a group can be added and removed without it.
     let is_single = |end: &&EndpointConfig| !end.remote.is_multicast();
     let all: Vec<EndpointConfig> = bench.endpoints.iter().filter(is_single).copied().collect();
     let megaflows: Vec<Megaflow> = all.iter().flat_map(megaflows_of).collect();
-    // One of each tunnel type is there twice.
+    // Each tunnel type occurs twice.
     let once: BTreeMap<_, Megaflow> = megaflows.into_iter().map(|m| (m.id, m)).collect();
     bench.reference.megaflows = once.into_values().map(|megaflow| (megaflow, (0, 0))).collect();
     bench.put(bench.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
     let mut now = all.clone();
     for round in 0..ROUNDS {
-        // A whole address family in between, so that tunnels go, too.
+        // In between, all end points of one address family, so that whole tunnels are removed too.
         let keep = |random: &mut Random, end: &EndpointConfig| match round % 4 {
             1 => end.local.is_ipv4(),
             3 => end.local.is_ipv6(),
@@ -61,7 +63,7 @@ pub fn underlays_change(provider: Provider<'_>) {
     }
 }
 
-/// The address that frames to an end point have here.
+/// The MAC address of frames to an end point.
 fn mac_of(id: EndpointId) -> [u8; 6] {
     [2, 0, 0, 0, 9, id.0 as u8]
 }
@@ -86,14 +88,14 @@ fn megaflows_of(end: &EndpointConfig) -> [Megaflow; 2] {
     ]
 }
 
-/// From these end points to those.
+/// The end points before and after a change.
 struct Change<'a> {
     all: &'a [EndpointConfig],
     now: &'a [EndpointConfig],
     next: &'a [EndpointConfig],
 }
 
-/// A frame in some direction, and what becomes of it if its end point is there.
+/// A frame, and what happens to it while its end point exists.
 struct Passing {
     wire: PortNo,
     packet: PacketBuf,
@@ -101,11 +103,11 @@ struct Passing {
     expected: Vec<Expected>,
 }
 
-/// What is to become of frames.
+/// What happens to frames of an end point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Arrives,
-    /// Its end point comes or goes.
+    /// The end point is added or removed.
     Either,
     Dropped,
 }
@@ -119,8 +121,8 @@ impl Change<'_> {
         }
     }
 
-    /// Frames to all end points, and from those to which somebody listens all the time: what comes to no tunnel at all is the
-    /// host's business.
+    /// Frames to all end points, and from those whose tunnel exists all the time. Packets to a
+    /// removed tunnel are the host's business.
     fn frames(&self, bench: &mut Bench, random: &mut Random) -> Vec<Passing> {
         let (before, after) = (underlay(self.now).tunnels, underlay(self.next).tunnels);
         let is_heard = |end: &&EndpointConfig| {
@@ -177,7 +179,7 @@ impl Change<'_> {
         self.judge(bench, &frames, &before)
     }
 
-    /// Nothing changes any more.
+    /// Sends frames after the change.
     fn settled(&self, bench: &mut Bench, random: &mut Random) -> Result<(), String> {
         wait_until(PATIENCE, "all end points are resolved", || {
             bench.lab.snapshot().endpoints.iter().all(|end| end.neighbour != "unresolved")
@@ -194,7 +196,7 @@ impl Change<'_> {
         self.judge(bench, &frames, &before)
     }
 
-    /// That every frame has left or was dropped, as its end point demands.
+    /// Checks that every frame was sent or dropped, as its end point demands.
     fn judge(
         &self,
         bench: &mut Bench,
@@ -233,13 +235,13 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// That what arrives has arrived in its order, and what is dropped has not.
+    /// Checks the order of frames that were sent.
     fn compare(
         &self,
         frames: &[Passing],
         left: BTreeMap<PortNo, Vec<Sighting>>,
     ) -> Result<(), String> {
-        // How often each frame has left beside those that have to.
+        // The number of frames sent beyond the required ones.
         let mut more: HashMap<(PortNo, &Frame), i32> = HashMap::new();
         for (&port, sightings) in &left {
             for sighting in sightings {
@@ -273,7 +275,7 @@ impl Change<'_> {
     }
 }
 
-/// Frames that came in by a wire and were dropped because of their end point.
+/// Frames received on a link and dropped because of their end point.
 fn refused(snapshot: &Snapshot, wire: PortNo) -> u64 {
     let drops = match wire {
         UPLINK => Some(&snapshot.uplink.drops),

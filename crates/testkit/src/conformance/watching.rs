@@ -1,4 +1,4 @@
-//! Who looks on sees every packet that is not delivered, with the reason and the megaflow that decided, and every frame of a port.
+//! Watchers see every dropped packet with its reason and megaflow, and every frame of a port.
 
 use super::compare::Seen;
 use super::forwarding::{self, Bench};
@@ -14,18 +14,19 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 const WATCHED: PortNo = PORTS[1];
-/// Fewer than most frames have.
+/// Shorter than most frames.
 const SNAP_BYTES: usize = 200;
 const CASES: u64 = 20;
 
-/// What a bench has watched.
+/// The watchers of a bench.
 #[derive(Debug)]
 pub(super) struct Watchers {
     drops: Watching<DroppedPacket>,
     frames: Watching<CapturedFrame>,
 }
 
-/// Packets that are not delivered and frames of a port are shown, each once, to whoever watches; to nobody from when they do not.
+/// Dropped packets and frames of a port are shown once to each watcher, and to none that has
+/// stopped.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -33,7 +34,7 @@ pub fn watchers_are_told(provider: Provider<'_>) {
     provider.report_lacks("conformance of watching");
     let (mut bench, mut seen) = (Bench::new(provider), Seen::default());
     for seed in 1..=CASES {
-        // Of two that watch, one goes in the middle.
+        // One of two watchers stops half-way.
         let other = Watchers::new(&*bench.lab.datapath);
         bench.watchers = Some(Watchers::new(&*bench.lab.datapath));
         let mut random = Random::new(seed);
@@ -52,7 +53,7 @@ impl Watchers {
         }
     }
 
-    /// That they have seen what has happened, and nothing else.
+    /// Checks that the watchers saw exactly the expected packets.
     pub fn compare(&self, outcome: &Outcome) -> Result<(), String> {
         each_once(&self.drops, &outcome.told, |seen, told| {
             (seen.port, seen.reason, seen.megaflow) == (told.port, told.reason, told.megaflow)
@@ -76,7 +77,7 @@ impl Watchers {
     }
 }
 
-/// That the copies are those of `expected`, each once, in whatever order.
+/// Checks that the copies are those of `expected`, each once, in any order.
 fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
     copies: &Watching<S>,
     expected: &[E],
@@ -96,7 +97,7 @@ fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
     }
 }
 
-/// True of the first bytes of a packet, but for a checksum that is still owed on one side and may be there on the other.
+/// True when the first bytes are equal, except for a checksum that one side has not completed.
 fn begins_alike(packet: &PacketBuf, len: usize, head: &[u8]) -> bool {
     let owed = match packet.offload.checksum {
         Checksum::Partial { start, offset } => Some(usize::from(start + offset)),
