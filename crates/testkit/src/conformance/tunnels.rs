@@ -165,7 +165,7 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     };
     bench.put(vec![megaflow.clone()]);
     match spec.tunnel.carrier() {
-        // Cut on the way, as by a NIC.
+        // Segmented on the way, as by a NIC.
         Carrier::TcpShaped if random.once_in(2) => outer = cut(&whole_outer),
         Carrier::Udp if random.once_in(2) => outer = vec![joined(&outer)],
         _ => {}
