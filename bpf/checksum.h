@@ -15,12 +15,6 @@
 
 #include "rewrite.h"
 
-/*
- * Helpers do not extend a packet without GSO beyond SKB_MAX_ALLOC: four pages, less what the kernel
- * keeps beside the data.
- */
-#define LONGEST_PLAIN 15000
-
 /* Folds the sum of fewer than 32,768 32-bit numbers to 16 bits. */
 static __always_inline __u16 fold(__u64 sum)
 {
@@ -85,7 +79,7 @@ static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 
 /* Bytes that are summed at once: bpf_csum_diff() takes whole words, and at most 512 bytes. */
 #define PIECE_LEN 512
-#define PIECES ((LONGEST_PLAIN + PIECE_LEN - 1) / PIECE_LEN)
+#define PIECES ((WEFT_MAX_PLAIN_LEN + PIECE_LEN - 1) / PIECE_LEN)
 
 struct weft_sum_buffer {
 	__be32 words[PIECE_LEN / sizeof(__be32)];

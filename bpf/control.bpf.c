@@ -192,7 +192,7 @@ static long source_put(__u32 at, struct sources_walk *walk)
 		return 1;
 	}
 	other = *head;
-	for (i = 0; i < MAX_SOURCES && other; i++) {
+	for (i = 0; i < WEFT_MAX_SOURCES && other; i++) {
 		struct weft_endpoint *in_chain;
 
 		other -= 1;
@@ -201,7 +201,7 @@ static long source_put(__u32 at, struct sources_walk *walk)
 			return 1;
 		other = in_chain->next;
 	}
-	if (i == MAX_SOURCES) {
+	if (i == WEFT_MAX_SOURCES) {
 		walk->result += 1;
 		return 0;
 	}
@@ -235,7 +235,7 @@ static long source_delete(__u32 at, struct sources_walk *walk)
 		walk->result = -ENOENT;
 		return 1;
 	}
-	for (i = 0; i < MAX_SOURCES && *link; i++) {
+	for (i = 0; i < WEFT_MAX_SOURCES && *link; i++) {
 		if (*link == number + 1) {
 			*(volatile __u32 *)link = endpoint->next;
 			break;

@@ -106,7 +106,7 @@ static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip
 		return 0;
 	next = *head;
 #pragma clang loop unroll(disable)
-	for (i = 0; i < MAX_SOURCES && next; i++) {
+	for (i = 0; i < WEFT_MAX_SOURCES && next; i++) {
 		*number = next - 1;
 		endpoint = bpf_map_lookup_elem(&weft_endpoints, number);
 		if (!endpoint)

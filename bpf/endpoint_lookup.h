@@ -13,9 +13,6 @@
 
 #include "lookup.h"
 
-/* Longest chain. The user datapath decapsulates what further end points of a bucket send. */
-#define MAX_SOURCES 16
-
 /* What identifies a tunnel besides its addresses. `port` is in network order; GRE has port 0. */
 static __always_inline __u32 carrier(bool is_ip6, __u8 proto, __u16 port)
 {

@@ -87,6 +87,16 @@ enum weft_limits {
 	WEFT_DEVICES = 65536,
 	/* Consecutive elements in which an interface may be found. */
 	WEFT_DEVICE_PROBES = 4,
+	/*
+	 * End points in a hash bucket of weft_sources. The user datapath decapsulates what further
+	 * ones send.
+	 */
+	WEFT_MAX_SOURCES = 16,
+	/*
+	 * Longest frame without GSO that is encapsulated, in bytes. Helpers do not extend a packet
+	 * beyond SKB_MAX_ALLOC: four pages, less what the kernel keeps beside the data.
+	 */
+	WEFT_MAX_PLAIN_LEN = 15000,
 };
 
 /* Numbers that are no index of their table. */

@@ -80,7 +80,7 @@ can_encap(struct __sk_buff *skb, const struct weft_key *key, const struct guest_
 		/* The helper rejects encapsulated packets: too late once changed. */
 		if ((list->count > 1 || key->vlan) && is_encapsulated(skb))
 			return 0;
-	} else if (skb->len > LONGEST_PLAIN) {
+	} else if (skb->len > WEFT_MAX_PLAIN_LEN) {
 		return 0;
 	}
 	return endpoint;

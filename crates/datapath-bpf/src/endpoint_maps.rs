@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(chains.iter().map(Vec::len).sum::<usize>(), COUNT as usize, "all are found");
         let longest = chains.iter().map(Vec::len).max().unwrap_or_default();
         println!("the longest chain has {longest}");
-        assert!(longest <= 16);
+        assert!(longest <= abi::WEFT_MAX_SOURCES as usize);
     }
 
     #[test]

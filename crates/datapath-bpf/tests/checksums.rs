@@ -1,6 +1,7 @@
 //! Outer UDP checksums of packets whose inner checksums are complete, sent between veth pairs:
 //! frames that are too long for BPF_PROG_TEST_RUN, and frames with data in pages.
 
+use crate::common::abi::WEFT_MAX_PLAIN_LEN;
 use crate::common::frames::{tcp4, tcp6, udp4};
 use crate::common::lab::{Lab, PATIENCE, Wire};
 use crate::common::reference::reference;
@@ -14,8 +15,8 @@ use packet::PacketBuf;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// The longest frame that a program encapsulates, as in `bpf/checksum.h`.
-const LONGEST_PLAIN: usize = 15_000;
+/// The longest frame that a program encapsulates.
+const LONGEST_PLAIN: usize = WEFT_MAX_PLAIN_LEN as usize;
 const UDP_HEADERS: usize = 14 + 20 + 8;
 /// More data follows for this datagram (`send(2)`). nix does not define it.
 const MSG_MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);

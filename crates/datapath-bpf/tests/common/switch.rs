@@ -70,7 +70,6 @@ impl Switch {
     pub const ENTROPY_BASE: u16 = 49152;
     pub const ENTROPY_PORTS: u16 = 16384;
     const SIZES: FlowTableSizes = FlowTableSizes { flows: 1000, cached: 256 };
-    const LISTS: u32 = 1024;
 
     pub fn load() -> Self {
         Self::load_for(1024)
@@ -237,7 +236,7 @@ impl Switch {
 
     /// Adds a megaflow for exactly the frames of `key`.
     pub fn put(&mut self, key: &FlowKey, actions: &[Action], max_len: u32) -> FlowNo {
-        self.list = self.list % (Self::LISTS - 1) + 1;
+        self.list = self.list % (self.map("weft_actions").max_entries() - 1) + 1;
         let list = encode::list(actions, key, max_len);
         self.update("weft_actions", self.list, &list);
         self.put_action_list(key, ActionListNo(self.list))
