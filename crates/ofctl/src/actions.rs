@@ -1,4 +1,4 @@
-//! The actions of a flow: words to steps, and to the canonical text.
+//! Compiles the actions of a flow to steps and to the canonical text.
 
 use super::names::Known;
 use super::ports::{Ports, Reserved, Shortened};
@@ -9,10 +9,10 @@ use pipeline::suggestion;
 use pipeline::{Op, TableId};
 use std::sync::Arc;
 
-/// How deep `clone` may be nested.
+/// The limit on nested `clone` actions.
 const MAX_CLONES: usize = 16;
 
-/// Every action that is executed.
+/// The supported actions.
 const NAMES: &[&str] = &[
     "output",
     "in_port",
@@ -53,7 +53,7 @@ const NAMES: &[&str] = &[
     "note",
 ];
 
-/// Actions of Open vSwitch that are not executed, each with a reason or what to write instead.
+/// Actions of Open vSwitch that are not supported, each with the reason or a replacement.
 const FOREIGN: &[(&str, &str)] = &[
     ("ct", "there is no connection tracking"),
     ("ct_clear", "there is no connection tracking"),
@@ -86,21 +86,22 @@ const FOREIGN: &[(&str, &str)] = &[
     ("set_vlan_pcp", "use `mod_vlan_pcp` or `set_field`"),
 ];
 
-/// Actions being read.
+/// The state of the parser of actions.
 pub(super) struct Actions<'c> {
     pub ports: &'c Ports,
     table: TableId,
-    /// What the packet is known to be, after the actions so far.
+    /// What is known about the packet after the actions so far.
     pub known: Known,
     pub ops: Vec<Op>,
     pub text: String,
     depth: usize,
-    /// The instruction after which only others of its kind may come.
+    /// The last instruction; only later instructions may follow it.
     last: Option<&'static str>,
 }
 
 impl<'c> Actions<'c> {
-    /// Reads the actions of a flow in `table` whose match says `known`. Returns the steps and the canonical text.
+    /// Parses the actions of a flow in `table` whose match implies `known`. Returns the steps and
+    /// the canonical text.
     pub fn parse(
         text: Piece<'_>,
         ports: &'c Ports,
@@ -145,7 +146,8 @@ impl<'c> Actions<'c> {
         Ok(())
     }
 
-    /// Instructions of OpenFlow come after the actions: `write_metadata`, then `goto_table`.
+    /// Checks that OpenFlow instructions follow the actions, in the order `write_metadata`,
+    /// `goto_table`.
     fn check_order(&mut self, word: Piece<'_>, name: &str) -> Parsed<()> {
         let instruction = match name {
             "write_metadata" => Some("write_metadata"),
@@ -155,7 +157,7 @@ impl<'c> Actions<'c> {
         match (self.last, instruction) {
             (Some("write_metadata"), Some("goto_table")) | (None, _) => {}
             (Some(last), Some(now)) if now == last => {
-                return Err(word.fault(format!("`{now}` is there twice")));
+                return Err(word.fault(format!("duplicate `{now}`")));
             }
             (Some("goto_table"), _) => {
                 return Err(word.fault("nothing may follow `goto_table`"));
@@ -217,7 +219,7 @@ impl<'c> Actions<'c> {
         }
     }
 
-    /// A port by itself, or an error.
+    /// A port without `output:`, or an error.
     fn bare_port(&mut self, item: Item<'_>, name: &str) -> Parsed<()> {
         let word = item.word;
         if let Some((_, why)) = FOREIGN.iter().find(|(foreign, _)| *foreign == name) {
@@ -234,13 +236,16 @@ impl<'c> Actions<'c> {
         Err(word.fault(format!("unknown action or port `{}`{near}", Shortened(word.text))))
     }
 
-    /// Out of a port, a port that stands for something, or the port in a field.
+    /// `output:port`, where the port is a number, a name, a reserved port, or a field that holds
+    /// the number.
     fn output(&mut self, operand: Piece<'_>) -> Parsed<()> {
         if Reserved::from_name(operand.text).is_some() {
             return self.reserved(operand);
         }
         if operand.text.starts_with("port=") || operand.text.starts_with("group=") {
-            return Err(operand.fault("`output` with options is not supported: frames are not cut"));
+            return Err(
+                operand.fault("`output` with options is not supported: frames are not truncated")
+            );
         }
         let a_port = operand.text.starts_with(|c: char| c.is_ascii_digit())
             || self.ports.find(operand.text).is_some();
@@ -261,7 +266,7 @@ impl<'c> Actions<'c> {
         let (op, text) = match Reserved::from_name(word.text) {
             Some(Reserved::InPort) => (Op::OutputInPort, "IN_PORT"),
             Some(Reserved::Flood) => (Op::Flood, "FLOOD"),
-            // No port of a bridge is left out of flooding.
+            // weft has no ports that are excluded from flooding.
             Some(Reserved::All) => (Op::Flood, "ALL"),
             Some(Reserved::Normal) => (Op::Normal, "NORMAL"),
             Some(Reserved::Controller) => (Op::Controller, "CONTROLLER:65535"),
@@ -272,8 +277,8 @@ impl<'c> Actions<'c> {
         Ok(())
     }
 
-    /// `controller`, `controller:bytes`, `controller(key=value,...)`. No controller is there to see what the options ask for; they
-    /// are checked and kept.
+    /// `controller`, `controller:bytes`, `controller(key=value,...)`. weft has no controller that
+    /// reads the options; they are checked and kept in the canonical text.
     fn controller(&mut self, item: Item<'_>) -> Parsed<()> {
         self.ops.push(Op::Controller);
         let options = match item.value {
@@ -343,7 +348,8 @@ impl<'c> Actions<'c> {
         Ok(())
     }
 
-    /// `dec_ttl` or `dec_ttl(id,id...)`: the numbers of controllers to tell about a TTL that has run out, of which there are none.
+    /// `dec_ttl` or `dec_ttl(id,id...)`. The IDs name controllers to notify of an expired TTL; weft
+    /// has none.
     fn dec_ttl(&mut self, item: Item<'_>) -> Parsed<()> {
         self.ops.push(Op::DecTtl);
         if item.value == Value::None {
@@ -445,7 +451,7 @@ impl<'c> Actions<'c> {
             return Ok(());
         }
         let queue = value::number_of(item.operand("a queue")?, 32)?;
-        // 32 bits.
+        // The cast is lossless: the number has at most 32 bits.
         self.ops.push(Op::SetQueue(queue as u32));
         self.say(format_args!("set_queue:{queue}"));
         Ok(())
@@ -469,7 +475,7 @@ impl<'c> Actions<'c> {
         Ok(())
     }
 
-    /// Does nothing.
+    /// `note` has no effect.
     fn note(&mut self, item: Item<'_>) -> Parsed<()> {
         let bytes = match item.value {
             Value::Plain(bytes) => bytes,
@@ -493,7 +499,7 @@ pub(super) fn table(text: Piece<'_>) -> Parsed<TableId> {
     table.ok_or_else(|| text.expected("a table from 0 to 254"))
 }
 
-/// Bytes of two hexadecimal digits, with dots between them or not; returned with dots.
+/// Bytes as pairs of hexadecimal digits, optionally separated by dots. Returns them with dots.
 fn hex_bytes(text: Piece<'_>) -> Parsed<String> {
     let mut bytes = Vec::new();
     let mut rest = text.text;

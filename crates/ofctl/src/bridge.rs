@@ -1,4 +1,4 @@
-//! A bridge: a program of one datapath whose flows are written in the syntax of ovs-ofctl.
+//! [`Bridge`]: a program of one datapath whose flows are written in the syntax of ovs-ofctl.
 
 use super::line::{Change, FlowSpec};
 use super::ports::{PortError, Ports};
@@ -12,49 +12,49 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Where a flow is found again when one with the same table, priority and match is added.
-type Place = (TableId, u16, Match);
+/// The identity of a flow: adding another one with the same table, priority and match replaces it.
+type FlowIdentity = (TableId, u16, Match);
 
-/// A bridge and its flows.
+/// A bridge with its ports and flows.
 #[derive(Clone, Debug)]
 pub struct Bridge {
     program: Program,
     group: GroupId,
     ports: Ports,
-    flows: BTreeMap<FlowId, Entry>,
-    places: HashMap<Place, FlowId, ahash::RandomState>,
+    flows: BTreeMap<FlowId, BridgeFlow>,
+    by_identity: HashMap<FlowIdentity, FlowId, ahash::RandomState>,
     last_id: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct BridgeFlow {
     spec: FlowSpec,
     flow: Arc<Flow>,
     added_ms: u64,
     used_ms: u64,
-    /// Packets that the flow had decided at `used_ms`.
+    /// The packet counter of the flow at `used_ms`.
     packets: u64,
 }
 
-/// Why a file was not applied. Nothing of it was.
+/// Why a file was not applied. No line of it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// The file has faults.
+    /// Some lines are wrong.
     #[error(transparent)]
     Problems(#[from] Problems),
-    /// There could be more flows than a bridge takes, were every line to add one.
-    #[error("{0} flows: a bridge takes {max} at most", max = Bridge::MAX_FLOWS)]
+    /// The bridge could exceed its limit if every line added a flow.
+    #[error("too many flows: {0}, the limit of a bridge is {max}", max = Bridge::MAX_FLOWS)]
     TooManyFlows(usize),
 }
 
 impl Bridge {
-    /// Flows of a bridge.
+    /// The limit on the flows of a bridge.
     pub const MAX_FLOWS: usize = 1_000_000;
 
     /// A bridge without flows, with these ports.
     ///
     /// # Errors
-    /// When a port has a number or name that flows could not use, or that another port has.
+    /// A port has a number or name that flows cannot use, or that another port has.
     pub fn new(
         name: &str,
         ports: impl IntoIterator<Item = (PortNo, BridgePort)>,
@@ -69,7 +69,7 @@ impl Bridge {
             group,
             ports: Ports::new(),
             flows: BTreeMap::new(),
-            places: HashMap::default(),
+            by_identity: HashMap::default(),
             last_id: 0,
         };
         for (number, port) in ports {
@@ -78,22 +78,22 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// A port with a device behind it.
+    /// A port that is a network device.
     pub fn device(name: &str) -> BridgePort {
         BridgePort { name: name.to_owned(), kind: BridgePortKind::Device }
     }
 
-    /// Adds a port. Flows that are there and name its number are about it from now on.
+    /// Adds a port. Existing flows that mention its number apply to it from now on.
     ///
     /// # Errors
-    /// When flows could not use its number or name, or another port has it.
+    /// Flows cannot use its number or name, or another port has it.
     pub fn add_port(&mut self, number: PortNo, port: BridgePort) -> Result<(), PortError> {
         self.ports.add(number, &port.name)?;
         self.program.set_bridge_port(number, port);
         Ok(())
     }
 
-    /// The program, to be executed; a clone costs little and does not see later changes.
+    /// The program. A clone is cheap and does not see later changes.
     pub fn program(&self) -> &Program {
         &self.program
     }
@@ -103,7 +103,7 @@ impl Bridge {
         &self.ports
     }
 
-    /// How many flows there are.
+    /// The number of flows.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
@@ -113,18 +113,19 @@ impl Bridge {
         self.flows.is_empty()
     }
 
-    /// Does what a file says, line after line, at the time `now_ms` of a clock that never goes back. Returns how many lines
-    /// said something.
+    /// Applies a file, line by line, at time `now_ms` of a monotonic clock. Returns the number of
+    /// lines that are not empty.
     ///
     /// # Errors
-    /// When any line is wrong, or there would be too many flows: then nothing of the file is applied.
+    /// A line is wrong, or there would be too many flows. Then nothing of the file is applied.
     pub fn apply(
         &mut self,
         text: &str,
         source_name: &str,
         now_ms: u64,
     ) -> Result<usize, BridgeError> {
-        // Before anything is read, so that a file that is far too long costs nothing; a line adds one flow at most.
+        // The limit is checked before parsing, so that a far too long file costs nothing. A line
+        // adds at most one flow.
         let lines = text.lines().filter(|line| !super::without_comment(line).trim().is_empty());
         let most = self.flows.len() + lines.count();
         if most > Self::MAX_FLOWS {
@@ -136,12 +137,12 @@ impl Bridge {
             match change {
                 Change::Add(spec) => self.add(spec, &format!("{source_name}:{line}"), now_ms),
                 Change::Delete(filter) => {
-                    for id in self.ids(|entry| filter.takes(&entry.spec)) {
+                    for id in self.ids(|entry| filter.selects(&entry.spec)) {
                         self.remove(id);
                     }
                 }
                 Change::Modify { filter, ops, actions_text } => {
-                    for id in self.ids(|entry| filter.takes(&entry.spec)) {
+                    for id in self.ids(|entry| filter.selects(&entry.spec)) {
                         let actions = (Arc::clone(&ops), Arc::clone(&actions_text));
                         self.modify(id, actions, &format!("{source_name}:{line}"));
                     }
@@ -151,7 +152,8 @@ impl Bridge {
         Ok(count)
     }
 
-    /// Takes out the flows whose time is over at `now_ms`; returns how many. The counters of flows are to be up to date.
+    /// Removes the flows whose timeout has passed at `now_ms`, and returns how many. The counters
+    /// of the flows must be up to date.
     pub fn expire(&mut self, now_ms: u64) -> usize {
         let after = |start: u64, seconds: u16| {
             seconds > 0 && now_ms.saturating_sub(start) >= u64::from(seconds) * 1000
@@ -172,7 +174,8 @@ impl Bridge {
         over.len()
     }
 
-    /// The flows in canonical form, a line each: by table, best priority first. [`Bridge::apply`] reads it.
+    /// The flows in canonical form, one per line: by table, highest priority first.
+    /// [`Bridge::apply`] reads the result.
     pub fn dump(&self) -> String {
         let mut entries: Vec<_> = self.flows.iter().collect();
         entries.sort_by_key(|(id, entry)| {
@@ -180,42 +183,42 @@ impl Bridge {
         });
         let mut text = String::new();
         for (_, entry) in entries {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{}", entry.spec);
         }
         text
     }
 
-    /// The flows with what was written, in the order in which they came.
+    /// The flows and their parsed lines, in the order in which they were added.
     pub fn flows(&self) -> impl Iterator<Item = (&FlowSpec, &Arc<Flow>)> {
         self.flows.values().map(|entry| (&entry.spec, &entry.flow))
     }
 
-    fn ids(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<FlowId> {
+    fn ids(&self, wanted: impl Fn(&BridgeFlow) -> bool) -> Vec<FlowId> {
         self.flows.iter().filter(|(_, entry)| wanted(entry)).map(|(id, _)| *id).collect()
     }
 
     fn add(&mut self, spec: FlowSpec, source: &str, now_ms: u64) {
         let place = (spec.table, spec.priority, spec.condition.clone());
-        if let Some(&same) = self.places.get(&place) {
+        if let Some(&same) = self.by_identity.get(&place) {
             self.remove(same);
         }
         self.last_id += 1;
         let id = FlowId(self.last_id);
         let flow = Arc::new(flow_of(id, &spec, source));
         self.program.add_flow(self.group, &flow, std::slice::from_ref(&spec.condition));
-        self.places.insert(place, id);
-        let entry = Entry { spec, flow, added_ms: now_ms, used_ms: now_ms, packets: 0 };
+        self.by_identity.insert(place, id);
+        let entry = BridgeFlow { spec, flow, added_ms: now_ms, used_ms: now_ms, packets: 0 };
         self.flows.insert(id, entry);
     }
 
     fn remove(&mut self, id: FlowId) {
-        let Some(Entry { spec, flow, .. }) = self.flows.remove(&id) else { return };
+        let Some(BridgeFlow { spec, flow, .. }) = self.flows.remove(&id) else { return };
         self.program.remove_flow(self.group, &flow, std::slice::from_ref(&spec.condition));
-        self.places.remove(&(spec.table, spec.priority, spec.condition));
+        self.by_identity.remove(&(spec.table, spec.priority, spec.condition));
     }
 
-    /// The flow keeps its number, cookie and counters.
+    /// Replaces the actions of a flow. It keeps its number, cookie and counters.
     fn modify(&mut self, id: FlowId, actions: (Arc<[pipeline::Op]>, Arc<str>), source: &str) {
         let Some(entry) = self.flows.get_mut(&id) else { return };
         (entry.spec.ops, entry.spec.actions_text) = actions;

@@ -1,7 +1,7 @@
-//! The match of a flow: words to a [`Match`], and back to the canonical text.
+//! Compiles the words of a match to a [`Match`], and prints a `Match` as canonical text.
 //!
-//! A field that a packet of the matched kind need not have is refused, not left out, so that a match never takes more packets
-//! than its author thought.
+//! A field that the matched packets may lack is an error. If it were ignored, the match would apply
+//! to more packets than its author intended.
 
 use super::names::{self, Kind, Known, Name, Needs, SHORTHANDS, TAGGED};
 use super::ports::{Ports, Shortened};
@@ -11,11 +11,11 @@ use flow::{Field, FlowMask, Match, low_bits};
 use pipeline::suggestion;
 use std::fmt::Write;
 
-/// The bits of a VLAN tag.
+/// The bits of the VLAN ID.
 const VID: u128 = 0xfff;
 const PCP: u128 = 0xe000;
 
-/// What the words of a match say.
+/// The words of a match so far.
 #[derive(Debug, Default)]
 pub(super) struct Words<'a> {
     shorthands: Vec<(Piece<'a>, u16, Option<u8>)>,
@@ -30,7 +30,7 @@ struct FieldWord<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// Takes a word that belongs to a match. `false` for one that does not.
+    /// Adds a word that belongs to a match. False for any other word.
     pub fn take(&mut self, item: Item<'a>, ports: &Ports) -> Parsed<bool> {
         let word = item.word;
         if let Some(&(_, ethertype, protocol)) =
@@ -49,14 +49,15 @@ impl<'a> Words<'a> {
         Ok(true)
     }
 
-    /// The condition that all words state together.
+    /// The conjunction of all words.
     pub fn condition(self) -> Parsed<Match> {
         let mut building = Building { condition: Match::any(), said: Vec::new() };
         for (word, ethertype, protocol) in &self.shorthands {
             building.shorthand(*word, *ethertype, *protocol)?;
         }
         let mut fields = self.fields;
-        // What other words need comes first; errors about the rest are in the order of the words.
+        // Fields that are prerequisites of others come first, so that errors are reported in the
+        // order of the words.
         fields.sort_by_key(|field| match field.name.field {
             Field::EthType => 0,
             Field::IpProto => 1,
@@ -70,7 +71,7 @@ impl<'a> Words<'a> {
         Ok(building.condition)
     }
 
-    /// The first word that says more or less than one exact value.
+    /// The first word that does not give one exact value.
     pub fn inexact(&self) -> Option<Piece<'a>> {
         let inexact =
             |field: &&FieldWord<'_>| field.masked.mask != low_bits(field.name.value_width());
@@ -80,7 +81,7 @@ impl<'a> Words<'a> {
 
 struct Building<'a> {
     condition: Match,
-    /// The bits that words have said something about, for finding contradictions and what is said twice.
+    /// The bits that each word constrains, to find contradictions and duplicates.
     said: Vec<(Piece<'a>, FlowMask)>,
 }
 
@@ -129,7 +130,7 @@ impl<'a> Building<'a> {
                 !shorthand || !SHORTHANDS.iter().any(|(name, ..)| *name == other.text)
             }) {
                 let message = if other.text == word.text {
-                    format!("`{}` is there twice", word.text)
+                    format!("duplicate `{}`", word.text)
                 } else {
                     format!("`{}` and `{}` are about the same bits", other.text, word.text)
                 };
@@ -142,7 +143,7 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// Refuses a condition that no packet can meet.
+    /// Rejects a condition that no packet can satisfy.
     fn check_sense(&self, fields: &[FieldWord<'a>]) -> Parsed<()> {
         let (key, mask) = (self.condition.key(), self.condition.mask());
         let word_of = |wanted: &dyn Fn(Field) -> bool| {
@@ -157,7 +158,7 @@ impl<'a> Building<'a> {
                 word.text
             )));
         }
-        // A later fragment of a packet does not have the transport header.
+        // Later fragments have no transport header.
         let later = key.get(Field::IpFrag) & 2 != 0;
         let transport = |field: Field| field.word() >= Field::TpSrc.word() && key.get(field) != 0;
         if later && fields.iter().any(|given| transport(given.name.field)) {
@@ -171,7 +172,7 @@ impl<'a> Building<'a> {
     }
 }
 
-/// The names that stand for a field of IP, and of ARP where that is matched.
+/// Names of IP fields that mean a field of ARP if the match is on ARP.
 fn as_arp(name: &'static Name, known: &Known) -> &'static Name {
     if !Needs::Arp.met(known) {
         return name;
@@ -185,7 +186,7 @@ fn as_arp(name: &'static Name, known: &Known) -> &'static Name {
     names::of_field(field, Needs::Arp).unwrap_or(name)
 }
 
-/// A match on a tag says by itself that there is one.
+/// A match on a tag field implies a tagged frame.
 fn needs_of_match(name: &Name) -> Needs {
     if name.needs == Needs::Vlan { Needs::Nothing } else { name.needs }
 }
@@ -198,7 +199,8 @@ fn needs_in_match(name: &Name) -> String {
     }
 }
 
-/// What a value demands of the key: field, value, mask, and those bits of the mask that no other word may speak of.
+/// The tests of a value: field, value, mask, and the bits of the mask that no other word may
+/// constrain.
 fn required(name: &Name, masked: Masked) -> Vec<(Field, u128, u128, u128)> {
     let Masked { value, mask } = masked;
     let field = name.field;
@@ -213,13 +215,13 @@ fn required(name: &Name, masked: Masked) -> Vec<(Field, u128, u128, u128)> {
         Kind::DlVlan => vec![(field, value | TAGGED, VID | TAGGED, VID)],
         Kind::VlanVid => vec![(field, value, mask, mask & VID)],
         Kind::VlanPcp => vec![(field, value << 13 | TAGGED, PCP | TAGGED, PCP)],
-        // Some are written in fewer bits than the field has.
+        // Some fields are written with fewer bits than the key has for them.
         _ if !name.masked => vec![(field, value, u128::MAX, u128::MAX)],
         _ => vec![(field, value, mask, mask)],
     }
 }
 
-/// The error about a word that is not known.
+/// An error about an unknown word.
 pub(super) fn unknown_word(word: Piece<'_>, others: &[&'static str]) -> super::text::Fault {
     if word.text == "conj_id" {
         return word.fault(
@@ -235,11 +237,11 @@ pub(super) fn unknown_word(word: Piece<'_>, others: &[&'static str]) -> super::t
     word.fault(format!("unknown word `{}`{near}", Shortened(word.text)))
 }
 
-/// The canonical text of a condition; empty for one that every packet meets.
+/// The canonical text of a condition; empty if it matches every packet.
 pub(super) fn text(condition: &Match) -> String {
     let mut out = String::new();
     let known = Known::of(condition);
-    // The most particular ones are last.
+    // The most specific shorthands come last.
     let shorthand = SHORTHANDS.iter().rev().find(|&&(_, ethertype, protocol)| {
         known.ethertype == Some(ethertype) && (protocol.is_none() || protocol == known.protocol)
     });
@@ -278,11 +280,11 @@ fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) 
         mask: if mask == name.field.all_ones() { low_bits(name.width) } else { mask << name.lead },
     };
     push(out, name.shown);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(out, "={}", Shown { name, masked });
 }
 
-/// `dl_vlan` and `dl_vlan_pcp` where they say it all.
+/// Prints `dl_vlan` and `dl_vlan_pcp` if they express the whole test.
 fn show_tag(out: &mut String, name: &Name, masked: Masked) {
     let Masked { value, mask } = masked;
     let (vid, pcp) = (mask & VID, mask & PCP);

@@ -1,12 +1,12 @@
-//! The flow syntax of ovs-ofctl, as far as it can be executed faithfully.
+//! The flow syntax of ovs-ofctl, as far as weft can execute it faithfully.
 //!
 //! ```text
-//! file --> lines --> Change (match, steps, canonical text) --> Bridge --> Program
+//! file -> lines -> Change (match, steps, canonical text) -> Bridge -> Program
 //! ```
 //!
-//! [`parse`] reads a file; it reports all that is wrong with it, by line and column. A [`Bridge`] holds a program of one
-//! datapath and changes it as a whole file says, or not at all. What is refused, and where weft differs from Open vSwitch, is in
-//! `docs/ofctl.md`.
+//! [`parse`] reads a file and reports every wrong line, with line and column. A [`Bridge`] holds a
+//! program of one datapath; it applies a file completely or not at all. `docs/ofctl.md` lists what
+//! is rejected, and where weft differs from Open vSwitch.
 #![forbid(unsafe_code)]
 
 mod actions;
@@ -29,12 +29,12 @@ use flow::FlowKey;
 use std::fmt;
 use text::{Fault, Piece};
 
-/// What is wrong with a line.
+/// An error in a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// Counted from 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In characters, counted from 1.
+    /// The column in characters, from 1.
     pub column: usize,
     /// What is wrong, and what was expected.
     pub message: String,
@@ -54,16 +54,16 @@ impl Problem {
     }
 }
 
-/// Everything that is wrong with a text; at least one problem.
+/// All errors of a text; at least one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct Problems {
-    /// The file's name, or what stands for it.
+    /// The name of the file or other source.
     pub source_name: String,
-    /// In the order of lines.
+    /// The errors, in the order of lines.
     pub problems: Vec<Problem>,
 }
 
-/// A line for each problem: `file:line:column: message`.
+/// One line for each error: `file:line:column: message`.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, problem) in self.problems.iter().enumerate() {
@@ -74,11 +74,11 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Reads a file of flows: a flow or another change in each line; `#` begins a comment. Returns the changes with the numbers
-/// of their lines, counted from 1.
+/// Parses a file of flows. Each line is a flow or another change; `#` begins a comment. Returns the
+/// changes with their line numbers, from 1.
 ///
 /// # Errors
-/// The first problem of every line that has one.
+/// The first error of every wrong line.
 pub fn parse(
     text: &str,
     source_name: &str,
@@ -107,26 +107,26 @@ fn without_comment(line: &str) -> &str {
     line.split_once('#').map_or(line, |(code, _)| code)
 }
 
-/// Reads one line, which must not be empty or a comment.
+/// Parses one line, which must not be empty or a comment.
 ///
 /// # Errors
-/// What is wrong with it; its line is 1.
+/// The error; its line is 1.
 pub fn parse_line(line: &str, ports: &Ports) -> Result<Change, Problem> {
     let code = without_comment(line);
     line::parse(Piece::new(code), ports).map_err(|fault| Problem::new(1, code, fault))
 }
 
-/// Reads a packet as `ovs-appctl ofproto/trace` takes it: the words of a match, without masks
-/// (`in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80`). What is not named is 0.
+/// Parses a packet as `ovs-appctl ofproto/trace` takes it: the words of a match without masks
+/// (`in_port=1,tcp,nw_src=10.0.0.1,tp_dst=80`). Fields that are not mentioned are 0.
 ///
 /// # Errors
-/// What is wrong; its line is 1.
+/// The error; its line is 1.
 pub fn parse_packet_flow(text: &str, ports: &Ports) -> Result<FlowKey, Problem> {
     line::packet(Piece::new(text), ports).map_err(|fault| Problem::new(1, text, fault))
 }
 
-/// A condition in the words of a match; empty for one that every packet meets. Bits that ovs-ofctl has no word for are left
-/// out: the second VLAN tag and the TPID of the first.
+/// A condition as the words of a match; empty if it matches every packet. Bits without a name in
+/// ovs-ofctl are omitted: the second VLAN tag and the TPID of the first.
 pub fn condition_text(condition: &flow::Match) -> String {
     condition::text(condition)
 }

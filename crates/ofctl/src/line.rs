@@ -1,4 +1,4 @@
-//! One line of a file of flows.
+//! Parses one line of a file of flows.
 
 use super::actions::{self, Actions};
 use super::condition::{self, Words};
@@ -11,35 +11,36 @@ use pipeline::{Op, TableId};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// Priority of a flow that names none.
+/// The priority of a flow without one.
 const DEFAULT_PRIORITY: u16 = 0x8000;
-/// Bytes of a line.
+/// The limit on the length of a line, in bytes.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// A flow as it is written, checked and compiled.
+/// A parsed and compiled flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowSpec {
-    /// The table it goes to.
+    /// The table.
     pub table: TableId,
-    /// Higher wins.
+    /// The priority; the highest wins.
     pub priority: u16,
-    /// A number for people and for [`Filter`]s; 0 without.
+    /// A number for [`Filter`]s and for display; 0 if none is given.
     pub cookie: u64,
-    /// Seconds without a packet after which the flow goes away; 0 for never.
+    /// Seconds without a packet until the flow is removed; 0 for never.
     pub idle_timeout_s: u16,
-    /// Seconds after which the flow goes away; 0 for never.
+    /// Seconds until the flow is removed; 0 for never.
     pub hard_timeout_s: u16,
-    /// The packets it is about.
+    /// The match.
     pub condition: Match,
-    /// What it does.
+    /// The steps.
     pub ops: Arc<[Op]>,
-    /// The match in canonical form; empty for all packets.
+    /// The match in canonical form; empty if it matches all packets.
     pub condition_text: Arc<str>,
     /// The actions in canonical form.
     pub actions_text: Arc<str>,
 }
 
-/// The canonical form, which can be read again: `table=0,priority=10,tcp,tp_dst=80 actions=output:1`.
+/// The canonical form, which parses to the same flow: `table=0,priority=10,tcp,tp_dst=80
+/// actions=output:1`.
 impl fmt::Display for FlowSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.cookie != 0 {
@@ -60,39 +61,40 @@ impl fmt::Display for FlowSpec {
     }
 }
 
-/// Which flows a line changes.
+/// Selects the flows that a line changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// Only flows of this table.
+    /// Selects only flows of this table.
     pub table: Option<TableId>,
-    /// Only flows whose cookie agrees with the first number on the bits of the second.
+    /// Selects only flows whose cookie equals the first number on the bits of the second.
     pub cookie: Option<(u64, u64)>,
-    /// Only the flow with this priority and exactly the condition; without one, all flows whose conditions imply it.
+    /// Selects only the flow with this priority and exactly this condition. `None` selects all
+    /// flows whose conditions imply it.
     pub strict_priority: Option<u16>,
-    /// See `strict_priority`.
+    /// The condition, compared as `strict_priority` says.
     pub condition: Match,
     condition_text: Arc<str>,
 }
 
-/// What a line of a file asks for.
+/// The change that a line makes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Adds a flow, in the place of one with the same table, priority and match.
+    /// Adds a flow. It replaces one with the same table, priority and match.
     Add(FlowSpec),
-    /// Replaces the actions of flows that are there.
+    /// Replaces the actions of existing flows.
     Modify {
-        /// Of which.
+        /// The flows.
         filter: Filter,
-        /// What they do from now on.
+        /// The new steps.
         ops: Arc<[Op]>,
-        /// The same in canonical form.
+        /// The new actions in canonical form.
         actions_text: Arc<str>,
     },
-    /// Takes flows out.
+    /// Removes flows.
     Delete(Filter),
 }
 
-/// The canonical form, which can be read again.
+/// The canonical form, which parses to the same change.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -132,8 +134,8 @@ impl Filter {
         Ok(())
     }
 
-    /// True for a flow that it is about.
-    pub fn takes(&self, flow: &FlowSpec) -> bool {
+    /// True for a flow that the filter selects.
+    pub fn selects(&self, flow: &FlowSpec) -> bool {
         self.table.is_none_or(|table| table == flow.table)
             && self.cookie.is_none_or(|(value, mask)| (flow.cookie ^ value) & mask == 0)
             && match self.strict_priority {
@@ -166,22 +168,22 @@ impl Command {
     }
 }
 
-/// The words of a line in front of its actions, but those of the match.
+/// The words of a line before its actions, except those of the match.
 #[derive(Debug, Default)]
-struct Frame<'a> {
+struct LineWords<'a> {
     table: Option<TableId>,
     priority: Option<u16>,
     cookie: Option<(u64, Option<u64>)>,
     idle_timeout_s: Option<u16>,
     hard_timeout_s: Option<u16>,
-    /// Where each is, for what is there twice or out of place.
+    /// The words, to report duplicates and misplaced ones.
     words: Vec<Piece<'a>>,
 }
 
 const WORDS: &[&str] = &["table", "priority", "cookie", "idle_timeout", "hard_timeout", "actions"];
-/// What `ovs-ofctl dump-flows` adds; it says nothing about the flow itself.
+/// Words that `ovs-ofctl dump-flows` adds; they do not describe the flow itself.
 const STATISTICS: [&str; 5] = ["duration", "n_packets", "n_bytes", "idle_age", "hard_age"];
-/// What Open vSwitch has and weft does not.
+/// Words of Open vSwitch that weft does not support.
 const FOREIGN: [&str; 9] = [
     "out_port",
     "out_group",
@@ -194,7 +196,7 @@ const FOREIGN: [&str; 9] = [
     "allow_hidden_fields",
 ];
 
-impl<'a> Frame<'a> {
+impl<'a> LineWords<'a> {
     fn take(&mut self, item: Item<'a>) -> Parsed<bool> {
         let word = item.word;
         match word.text {
@@ -224,14 +226,16 @@ impl<'a> Frame<'a> {
             _ => return Ok(false),
         }
         if self.words.iter().any(|other| other.text == word.text) {
-            return Err(word.fault(format!("`{}` is there twice", word.text)));
+            return Err(word.fault(format!("duplicate `{}`", word.text)));
         }
         self.words.push(word);
         Ok(true)
     }
 
+    /// Rejects the line if it has one of `words`.
+    ///
     /// # Errors
-    /// With `message`, when one of `words` is there.
+    /// `message`, about that word.
     fn refuse(&self, words: &[&str], message: &str) -> Parsed<()> {
         match self.words.iter().find(|word| words.contains(&word.text)) {
             Some(word) => Err(word.fault(format!("`{}` {message}", word.text))),
@@ -264,14 +268,14 @@ fn short(item: Item<'_>, what: &str) -> Parsed<u16> {
     u16::try_from(value).map_err(|_| operand.expected(what))
 }
 
-/// Reads one line that is neither empty nor a comment.
+/// Parses one line that is neither empty nor a comment.
 pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
     if line.text.len() > MAX_LINE_BYTES {
         return Err(line.fault(format!("the line is longer than {MAX_LINE_BYTES} bytes")));
     }
     let (command, line) = command(line)?;
     let mut items = Items::new(line);
-    let (mut frame, mut words) = (Frame::default(), Words::default());
+    let (mut frame, mut words) = (LineWords::default(), Words::default());
     let mut actions = None;
     while let Some(item) = items.next() {
         let item = item?;
@@ -319,7 +323,8 @@ pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
     }))
 }
 
-/// The command in front of a line, with or without the `flow` that stands before it in a bundle, and the rest.
+/// The command at the beginning of a line, with or without the `flow` that precedes it in a bundle,
+/// and the rest of the line.
 fn command(line: Piece<'_>) -> Parsed<(Command, Piece<'_>)> {
     let first = |line: Piece<'_>| line.text.find(char::is_whitespace).unwrap_or(line.text.len());
     let whole = line;
@@ -338,7 +343,7 @@ fn command(line: Piece<'_>) -> Parsed<(Command, Piece<'_>)> {
     }
 }
 
-/// Reads a packet as `ovs-appctl ofproto/trace` takes it.
+/// Parses a packet as `ovs-appctl ofproto/trace` takes it.
 pub(super) fn packet(text: Piece<'_>, ports: &Ports) -> Parsed<FlowKey> {
     const TPID: u128 = 0x8100;
     let mut words = Words::default();
@@ -349,7 +354,8 @@ pub(super) fn packet(text: Piece<'_>, ports: &Ports) -> Parsed<FlowKey> {
         }
     }
     if let Some(word) = words.inexact() {
-        return Err(word.fault(format!("`{}` leaves bits open: a packet has one value", word.text)));
+        return Err(word
+            .fault(format!("`{}` is not an exact value: a packet needs exact values", word.text)));
     }
     let condition = words.condition()?;
     let mut key = condition.key().clone();

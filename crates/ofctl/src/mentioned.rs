@@ -1,4 +1,5 @@
-//! [`Mentioned`]: what the flows of a bridge speak of, for a trace of flows whose bridge is not there.
+//! [`Mentioned`]: the ports and tunnel end points that flows mention, to trace flows without
+//! knowing the bridge.
 
 use super::bridge::Bridge;
 use super::ports::Ports;
@@ -7,22 +8,22 @@ use pipeline::Op;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Ports and end points that flows speak of.
+/// Ports and end points that flows mention.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mentioned {
-    /// Ports that packets are matched by, sent to, or looked up with.
+    /// Ports that flows match, output to, or look up with.
     pub ports: BTreeSet<PortNo>,
-    /// Addresses that `tun_dst` or `tun_ipv6_dst` is set to.
+    /// Addresses that flows write to `tun_dst` or `tun_ipv6_dst`.
     pub remotes: BTreeSet<IpAddr>,
 }
 
 impl Mentioned {
-    /// By the flows of a bridge.
+    /// Collects them from the flows of a bridge.
     pub fn by(bridge: &Bridge) -> Self {
         let mut found = Self::default();
         for (spec, _) in bridge.flows() {
             if spec.condition.mask().get(Field::InPort) == Field::InPort.all_ones() {
-                // 32 bits wide.
+                // The cast is lossless: the field is 32 bits wide.
                 found.add_port(PortNo(spec.condition.key().get(Field::InPort) as u32));
             }
             let mut lists: Vec<&[Op]> = vec![&spec.ops];
@@ -50,7 +51,7 @@ impl Mentioned {
 
     fn add_load(&mut self, to: Subfield, value: u128) {
         if to == Subfield::whole(Field::TunDst) {
-            // 32 bits wide.
+            // The cast is lossless: the field is 32 bits wide.
             self.remotes.insert(Ipv4Addr::from_bits(value as u32).into());
         } else if to == Subfield::whole(Field::TunIpv6Dst) {
             self.remotes.insert(Ipv6Addr::from_bits(value).into());

@@ -1,4 +1,4 @@
-//! The ports of a bridge, by number and name.
+//! [`Ports`]: the ports of a bridge, by number and name.
 
 use super::text::{Parsed, Piece};
 use flow::PortNo;
@@ -6,19 +6,19 @@ use pipeline::suggestion;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The ports of a bridge, as flows name them. A flow may speak of a number that no port has yet.
+/// The ports that flows can name. A flow may also use a number that no port has yet.
 #[derive(Clone, Debug, Default)]
 pub struct Ports {
     by_name: BTreeMap<String, PortNo>,
 }
 
-/// Why a bridge cannot have a port.
+/// Why a port cannot be added to a bridge.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PortError {
-    /// The number is not one that flows can name.
+    /// The number is out of range.
     #[error("port number {0}: expected 1 to {max}", max = Ports::MAX)]
     Number(PortNo),
-    /// The name would be read as something else, or cannot be written.
+    /// The name would be parsed as something else, or cannot be written.
     #[error(
         "port name `{0}`: it is empty, a number, a word of the syntax, or has a quote or line \
          break in it"
@@ -32,7 +32,7 @@ pub enum PortError {
     NumberTaken(PortNo),
 }
 
-/// Ports that are not of the bridge but stand for something; Open vSwitch gives them numbers from 0xfff8 on.
+/// Reserved ports with a special meaning. Open vSwitch numbers them from 0xfff8 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reserved {
     InPort,
@@ -64,10 +64,10 @@ impl Reserved {
 }
 
 impl Ports {
-    /// The largest number of a port: above it Open vSwitch's reserved ones begin.
+    /// The largest port number. Open vSwitch's reserved ports have larger numbers.
     pub const MAX: u32 = 0xfeff;
 
-    /// Without ports.
+    /// No ports.
     pub fn new() -> Self {
         Self::default()
     }
@@ -75,7 +75,7 @@ impl Ports {
     /// Adds a port.
     ///
     /// # Errors
-    /// When flows could not name it, or name and number are not its alone.
+    /// Flows could not name it, or another port has its name or number.
     pub fn add(&mut self, port: PortNo, name: &str) -> Result<(), PortError> {
         if !(1..=Self::MAX).contains(&port.0) {
             return Err(PortError::Number(port));
@@ -98,18 +98,18 @@ impl Ports {
         Ok(())
     }
 
-    /// The port with that name.
+    /// The port with this name.
     pub fn by_name(&self, name: &str) -> Option<PortNo> {
         self.by_name.get(name).copied()
     }
 
-    /// A number, or the name of a port, in quotes or not. `None` for a text that is neither.
+    /// Parses a number or a port name, in quotes or not. `None` for any other text.
     pub(super) fn find(&self, text: &str) -> Option<PortNo> {
         let name = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
         self.by_name(name)
     }
 
-    /// A number from 0 (no port has it) to [`Self::MAX`], or the name of a port.
+    /// Parses a number from 0 (which no port has) to [`Self::MAX`], or a port name.
     pub(super) fn parse(&self, text: Piece<'_>) -> Parsed<PortNo> {
         if text.text.starts_with(|c: char| c.is_ascii_digit()) {
             let number = super::value::number(text)?;
@@ -121,22 +121,22 @@ impl Ports {
         self.find(text.text).ok_or_else(|| self.unknown(text))
     }
 
-    /// The error about a text that names no port.
+    /// An error about a text that is not a port.
     pub(super) fn unknown(&self, text: Piece<'_>) -> super::text::Fault {
         match Reserved::from_name(text.text) {
             Some(Reserved::Local) => {
-                text.fault("this switch has no port `LOCAL`: name a port that it has")
+                text.fault("this switch has no port `LOCAL`: use the name of one of its ports")
             }
-            Some(_) => text.fault(format!("`{}` is no port here", text.text)),
+            Some(_) => text.fault(format!("`{}` is not a port of this switch", text.text)),
             None => {
                 let near = suggestion(text.text, self.by_name.keys().map(String::as_str));
-                text.fault(format!("there is no port `{}`{near}", Shortened(text.text)))
+                text.fault(format!("unknown port `{}`{near}", Shortened(text.text)))
             }
         }
     }
 }
 
-/// A text of a user in an error message: not the whole of a very long one.
+/// Input text in an error message, shortened if it is very long.
 pub(super) struct Shortened<'a>(pub &'a str);
 
 impl fmt::Display for Shortened<'_> {

@@ -1,4 +1,5 @@
-//! Actions that read and write fields: `set_field`, `load`, `move`, `push`, `pop`, and the `mod_` family.
+//! Parses actions that read and write fields: `set_field`, `load`, `move`, `push`, `pop`, and the
+//! `mod_` family.
 
 use super::actions::Actions;
 use super::names::{self, Access, Kind, Known, Name, Needs};
@@ -10,7 +11,7 @@ use pipeline::Op;
 use pipeline::suggestion;
 use std::fmt::{self, Write};
 
-/// Bits of a field under a name.
+/// Some bits of a named field.
 #[derive(Clone, Copy)]
 pub(super) struct Bits {
     name: &'static Name,
@@ -38,9 +39,9 @@ impl Bits {
     }
 }
 
-/// The field that an action means by a name that matches use for several (`tp_src` is `tcp_src` of a TCP segment), or that
-/// Open vSwitch cannot set under that name.
-fn particular(name: &'static Name, known: &Known) -> &'static Name {
+/// The field that an action means by an ambiguous name (`tp_src` is `tcp_src` for a TCP segment),
+/// or by a name under which Open vSwitch cannot set it.
+fn resolve_name(name: &'static Name, known: &Known) -> &'static Name {
     if name.kind == Kind::DlVlan {
         return names::find("vlan_vid").unwrap_or(name);
     }
@@ -55,25 +56,25 @@ fn particular(name: &'static Name, known: &Known) -> &'static Name {
 
 fn find(word: Piece<'_>, known: &Known) -> Parsed<&'static Name> {
     match names::find(word.text) {
-        Some(name) => Ok(particular(name, known)),
+        Some(name) => Ok(resolve_name(name, known)),
         None if names::is_foreign(word.text) => {
             Err(word.fault(format!("the field `{}` of Open vSwitch is not supported", word.text)))
         }
         None => {
             let near = suggestion(word.text, names::all().map(|name| name.name));
-            Err(word.fault(format!("there is no field `{}`{near}", Shortened(word.text))))
+            Err(word.fault(format!("unknown field `{}`{near}", Shortened(word.text))))
         }
     }
 }
 
 impl Actions<'_> {
-    /// Bits to read: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
+    /// The bits to read: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
     pub fn source(&self, text: Piece<'_>) -> Parsed<Bits> {
         let (word, range) = match text.split_once("[") {
             None => (text, None),
             Some((word, rest)) => match rest.text.strip_suffix(']') {
                 Some(range) => (word, Some(rest.slice(0, range.len()))),
-                None => return Err(rest.fault("a `]` is missing")),
+                None => return Err(rest.fault("missing `]`")),
             },
         };
         let name = find(word, &self.known)?;
@@ -96,7 +97,7 @@ impl Actions<'_> {
             }
         };
         if first > last {
-            return Err(text.fault(format!("`{}` ends before it begins", text.text)));
+            return Err(text.fault(format!("the end of `{}` is before its start", text.text)));
         }
         let width = last - first + 1;
         let bits = name.bits(first, width).ok_or_else(|| {
@@ -108,14 +109,14 @@ impl Actions<'_> {
         Ok(Bits { name, first, width, bits })
     }
 
-    /// Bits to write.
+    /// The bits to write.
     pub fn target(&self, text: Piece<'_>) -> Parsed<Bits> {
         let target = self.source(text)?;
         self.check_target(text, target.name, target.bits.field_mask())?;
         Ok(target)
     }
 
-    /// Whether bits of the key's field may be written.
+    /// Checks that these bits of the field may be written.
     fn check_target(&self, word: Piece<'_>, name: &Name, bits: u128) -> Parsed<()> {
         match name.access {
             Access::ReadWrite => {}
@@ -156,7 +157,7 @@ impl Actions<'_> {
         let name = find(word, &self.known)?;
         let mut masked = name.parse(value_text, self.ports)?;
         if name.kind == Kind::VlanVid {
-            // That there is a tag is known already.
+            // The frame is known to be tagged already.
             masked = Masked { value: masked.value & 0xfff, mask: masked.mask & 0xfff };
         }
         let whole = name.bits(name.lead, name.width - name.lead);
@@ -164,11 +165,11 @@ impl Actions<'_> {
         let in_field = |bits: u128| (bits >> name.lead << shift) & name.field.all_ones();
         self.check_target(word, name, in_field(masked.mask))?;
         if masked.mask == 0 {
-            return Err(value_text.fault("the mask leaves nothing to set"));
+            return Err(value_text.fault("the mask is 0: no bit would be set"));
         }
         self.load_masked(name.field, in_field(masked.value), in_field(masked.mask));
         let masked = match name.kind {
-            // Open vSwitch wants to see that there is a tag.
+            // Open vSwitch expects the bit that marks frames as tagged.
             Kind::VlanVid if masked.mask == 0xfff => {
                 Masked { value: masked.value | names::TAGGED, mask: masked.mask | names::TAGGED }
             }
@@ -178,7 +179,7 @@ impl Actions<'_> {
         Ok(())
     }
 
-    /// One step for each run of ones in the mask.
+    /// Emits one step for each run of ones in the mask.
     fn load_masked(&mut self, field: Field, value: u128, mut mask: u128) {
         while mask != 0 {
             let first = mask.trailing_zeros() as u8;
@@ -236,8 +237,9 @@ impl Actions<'_> {
         Ok(())
     }
 
-    /// The `mod_` family and what is like it: acts on packets that have the field and leaves others alone, so that nothing is
-    /// needed in the match. `name` is the field that says how the value is written.
+    /// The `mod_` family and similar actions. They change packets that have the field and ignore
+    /// others, so the match needs no prerequisite. `name` is the field that determines the notation
+    /// of the value.
     pub fn modify(&mut self, item: Item<'_>, word: &str, name: &str) -> Parsed<()> {
         let operand = item.operand("a value")?;
         let Some(name) = names::find(name) else {
@@ -253,7 +255,7 @@ impl Actions<'_> {
         Ok(())
     }
 
-    /// `mod_vlan_vid` and `mod_vlan_pcp`, which put a tag on a frame that has none.
+    /// `mod_vlan_vid` and `mod_vlan_pcp`. They push a tag on an untagged frame.
     pub fn modify_tag(&mut self, item: Item<'_>, word: &str, name: &str) -> Parsed<()> {
         let operand = item.operand("a number")?;
         let bits = names::find(name).and_then(Bits::whole);
@@ -277,12 +279,12 @@ impl Actions<'_> {
         Ok(())
     }
 
-    /// Adds to the canonical text.
+    /// Appends to the canonical text.
     pub fn say(&mut self, action: fmt::Arguments<'_>) {
         if !self.text.is_empty() {
             self.text.push(',');
         }
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.text.write_fmt(action);
     }
 }

@@ -1,8 +1,8 @@
-//! The shape of a flow's text: words with values, and where each of them stands.
+//! Splits the text of a flow into words with values, and keeps the position of each.
 
 use std::fmt;
 
-/// Something is wrong at a byte of the text.
+/// An error at a byte of the text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Fault {
     pub at: usize,
@@ -17,7 +17,7 @@ impl Fault {
 
 pub(super) type Parsed<T> = Result<T, Fault>;
 
-/// A piece of the text and where it begins in the whole.
+/// A part of the text, and its offset in the whole text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece<'a> {
     pub text: &'a str,
@@ -29,7 +29,7 @@ impl<'a> Piece<'a> {
         Self { text, at: 0 }
     }
 
-    /// The piece from `start` to `end`, in bytes of this piece; what is not there is left out.
+    /// The part from byte `start` to byte `end` of this part, clipped to its bounds.
     pub fn slice(self, start: usize, end: usize) -> Self {
         let text = self.text.get(start..end.min(self.text.len())).unwrap_or_default();
         Self { text, at: self.at + start.min(self.text.len()) }
@@ -43,7 +43,7 @@ impl<'a> Piece<'a> {
         self.text.is_empty()
     }
 
-    /// What is before and behind the first `separator`.
+    /// The parts before and after the first `separator`.
     pub fn split_once(self, separator: &str) -> Option<(Self, Self)> {
         let at = self.text.find(separator)?;
         Some((self.slice(0, at), self.slice(at + separator.len(), self.text.len())))
@@ -58,7 +58,7 @@ impl<'a> Piece<'a> {
         Fault::new(self.at, message)
     }
 
-    /// "cannot be read here: expected this".
+    /// An error: expected something else here.
     pub fn expected(self, what: impl fmt::Display) -> Fault {
         if self.is_empty() {
             self.fault(format!("expected {what}"))
@@ -68,14 +68,14 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// How the value of a word is given.
+/// The value of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value<'a> {
-    /// It has none: `drop`.
+    /// No value: `drop`.
     None,
     /// `word=value` or `word:value`.
     Plain(Piece<'a>),
-    /// `word(value)`, and what follows `->` if anything does: `check_pkt_larger(1500)->reg0[0]`.
+    /// `word(value)`, with an optional part after `->`: `check_pkt_larger(1500)->reg0[0]`.
     Braced(Piece<'a>, Option<Piece<'a>>),
 }
 
@@ -90,7 +90,7 @@ impl<'a> Item<'a> {
     /// The value of `word=value`, `word:value` or `word(value)`.
     ///
     /// # Errors
-    /// When there is none; `what` says what is expected.
+    /// The word has no value; `what` says what is expected.
     pub fn operand(self, what: &str) -> Parsed<Piece<'a>> {
         match self.value {
             Value::Plain(value) | Value::Braced(value, None) if !value.is_empty() => Ok(value),
@@ -101,8 +101,10 @@ impl<'a> Item<'a> {
         }
     }
 
+    /// Checks that the word has no value.
+    ///
     /// # Errors
-    /// When the word has a value.
+    /// It has one.
     pub fn no_operand(self) -> Parsed<()> {
         match self.value {
             Value::None => Ok(()),
@@ -117,7 +119,7 @@ impl<'a> Item<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Items<'a> {
     text: Piece<'a>,
-    /// Where to go on, in bytes of `text`.
+    /// The next byte of `text` to parse.
     next: usize,
 }
 
@@ -128,12 +130,12 @@ impl<'a> Items<'a> {
         Self { text, next: 0 }
     }
 
-    /// What has not been read yet.
+    /// The part that is not parsed yet.
     pub fn rest(&self) -> Piece<'a> {
         self.text.slice(self.next, self.text.text.len())
     }
 
-    /// Everything from the beginning of `piece` on.
+    /// The text from the beginning of `piece` to the end.
     pub fn from(&self, piece: Piece<'a>) -> Piece<'a> {
         self.text.slice(piece.at - self.text.at, self.text.text.len())
     }
@@ -144,7 +146,7 @@ impl<'a> Items<'a> {
         piece
     }
 
-    /// Reads up to a separator that is outside parentheses, or a name in quotes.
+    /// Parses up to a separator outside parentheses, or a quoted name.
     fn value(&mut self) -> Parsed<Piece<'a>> {
         let rest = self.rest();
         if let Some(len) = quoted(rest.text) {
@@ -155,7 +157,7 @@ impl<'a> Items<'a> {
             match character {
                 '(' => open += 1,
                 ')' if open == 0 => {
-                    return Err(Fault::new(rest.at + at, "there is no `(` for this `)`"));
+                    return Err(Fault::new(rest.at + at, "unmatched `)`"));
                 }
                 ')' => open -= 1,
                 _ if open == 0 && SEPARATORS.contains(&character) => return Ok(self.take(at)),
@@ -163,12 +165,12 @@ impl<'a> Items<'a> {
             }
         }
         if open > 0 {
-            return Err(Fault::new(rest.end(), "a `)` is missing"));
+            return Err(Fault::new(rest.end(), "missing `)`"));
         }
         Ok(self.take(rest.text.len()))
     }
 
-    /// Reads `(...)`, of which the first character has been seen.
+    /// Parses `(...)`; the first character is known to be `(`.
     fn braced(&mut self) -> Parsed<Piece<'a>> {
         let rest = self.rest();
         let mut open = 0u32;
@@ -183,7 +185,7 @@ impl<'a> Items<'a> {
                 _ => {}
             }
         }
-        Err(Fault::new(rest.end(), "a `)` is missing"))
+        Err(Fault::new(rest.end(), "missing `)`"))
     }
 
     fn item(&mut self) -> Parsed<Item<'a>> {
@@ -211,13 +213,14 @@ impl<'a> Items<'a> {
             _ => Value::None,
         };
         if word.is_empty() {
-            return Err(word.fault("expected a word in front of this"));
+            return Err(word.fault("expected a word before this"));
         }
         Ok(Item { word, value })
     }
 }
 
-/// The length of a name in quotes at the beginning of a text; it may hold any character but a quote.
+/// The length of a quoted name at the beginning of a text. It may contain any character except a
+/// quote.
 fn quoted(text: &str) -> Option<usize> {
     Some(text.strip_prefix('"')?.find('"')? + 2)
 }
@@ -225,7 +228,7 @@ fn quoted(text: &str) -> Option<usize> {
 impl<'a> Iterator for Items<'a> {
     type Item = Parsed<Item<'a>>;
 
-    /// After an error there are no more words.
+    /// After an error, the iterator ends.
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.rest();
         let start = rest.text.find(|c| !SEPARATORS.contains(&c));
@@ -268,9 +271,9 @@ mod tests {
             ("load:0x1->reg0[0..3]", &["load=0x1->reg0[0..3]"]),
             ("x=", &["x="]),
             ("\"eth 0\",\"p=1\"", &["\"eth 0\"", "\"p=1\""]),
-            ("a(b", &["3: a `)` is missing"]),
-            ("a=b),c", &["3: there is no `(` for this `)`"]),
-            ("a,=b,c", &["a", "2: expected a word in front of this"]),
+            ("a(b", &["3: missing `)`"]),
+            ("a=b),c", &["3: unmatched `)`"]),
+            ("a,=b,c", &["a", "2: expected a word before this"]),
         ] {
             assert_eq!(words(text), expected, "{text}");
         }

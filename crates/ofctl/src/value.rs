@@ -1,4 +1,4 @@
-//! Values of fields, with masks: parsed and shown.
+//! Parses and prints the values and masks of fields.
 
 use super::names::{Kind, Name};
 use super::ports::{Ports, Shortened};
@@ -9,21 +9,21 @@ use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// Bits with a value, as ovs-fields(7) counts the bits of the field. The value is 0 outside the mask.
+/// A value and a mask, in the bit order of ovs-fields(7). The value is 0 outside the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Masked {
     pub value: u128,
     pub mask: u128,
 }
 
-/// A decimal number, or a hexadecimal one behind `0x`.
+/// Parses a decimal number, or a hexadecimal one after `0x`.
 pub(super) fn number(text: Piece<'_>) -> Parsed<u128> {
     let parsed = match text.text.strip_prefix("0x").or_else(|| text.text.strip_prefix("0X")) {
         Some(hex) if !hex.starts_with('+') => u128::from_str_radix(hex, 16),
         _ => {
             let digits = text.text;
             if digits.len() > 1 && digits.starts_with('0') {
-                // Open vSwitch takes it for an octal number.
+                // Open vSwitch reads a number with a leading 0 as octal.
                 return Err(text.expected("a number without a leading 0"));
             }
             match digits.starts_with('+') {
@@ -35,7 +35,7 @@ pub(super) fn number(text: Piece<'_>) -> Parsed<u128> {
     parsed.map_err(|_| text.expected_number())
 }
 
-/// A number of at most `width` bits.
+/// Parses a number of at most `width` bits.
 pub(super) fn number_of(text: Piece<'_>, width: u8) -> Parsed<u128> {
     let value = number(text)?;
     fits(text, value, width)?;
@@ -61,18 +61,18 @@ impl Piece<'_> {
 }
 
 impl Name {
-    /// Bits that a value may have, as it is written.
+    /// The number of bits that a written value may have.
     pub fn value_width(&self) -> u8 {
         match self.kind {
-            // With the bit that says that there is a tag.
+            // Includes the bit that marks frames as tagged.
             Kind::VlanVid => 13,
-            // For 0xffff.
+            // Allows 0xffff, which means untagged.
             Kind::DlVlan => 16,
             _ => self.width,
         }
     }
 
-    /// Parses `value` or `value/mask`; `*` leaves every bit open.
+    /// Parses `value` or `value/mask`; `*` matches any value.
     pub fn parse(&self, text: Piece<'_>, ports: &Ports) -> Parsed<Masked> {
         let ones = low_bits(self.value_width());
         if matches!(text.text, "*" | "ANY") {
@@ -155,7 +155,7 @@ fn ipv6(text: Piece<'_>) -> Parsed<u128> {
     Ok(address.to_bits())
 }
 
-/// Name, value, mask: bit 0 says that it is a fragment, bit 1 that it is not the first.
+/// Name, value and mask. Bit 0 is 1 in fragments, bit 1 in fragments after the first.
 const FRAGMENTS: [(&str, u128, u128); 5] =
     [("no", 0, 3), ("yes", 1, 1), ("first", 1, 3), ("later", 3, 3), ("not_later", 0, 2)];
 
@@ -203,7 +203,7 @@ fn flags(name: &Name, names: &[(&str, u8)], text: Piece<'_>) -> Parsed<Masked> {
         let flag = after.slice(0, len);
         let bit = bit(flag)?;
         if masked.mask & bit != 0 {
-            return Err(flag.fault(format!("the flag `{}` is there twice", flag.text)));
+            return Err(flag.fault(format!("duplicate flag `{}`", flag.text)));
         }
         masked.mask |= bit;
         masked.value |= if sign == '+' { bit } else { 0 };
@@ -212,7 +212,7 @@ fn flags(name: &Name, names: &[(&str, u8)], text: Piece<'_>) -> Parsed<Masked> {
     Ok(masked)
 }
 
-/// A value of a field as it is written, with its mask if it has one.
+/// Prints a value of a field, with its mask if it has one.
 pub(super) struct Shown<'n> {
     pub name: &'n Name,
     pub masked: Masked,
@@ -270,7 +270,7 @@ fn show_mac(f: &mut fmt::Formatter<'_>, bits: u128) -> fmt::Result {
     write!(f, "{}", MacAddr(bytes))
 }
 
-/// By name where every bit has one.
+/// Prints flags by name if every bit has one.
 fn show_flags(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u8)],

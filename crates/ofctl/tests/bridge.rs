@@ -1,4 +1,4 @@
-//! A bridge's flows: added, replaced, modified, deleted, shown, and executed.
+//! Flows of a bridge: added, replaced, modified, deleted, printed, and executed.
 
 use crate::bridge;
 use flow::{Action, DropReason, EndpointId, Field, PortNo};
@@ -14,7 +14,7 @@ fn after(files: &[&str]) -> String {
     bridge.dump()
 }
 
-/// What happens to a packet.
+/// The datapath actions for a packet.
 fn sent(bridge: &Bridge, packet: &str) -> Vec<Action> {
     let key = parse_packet_flow(packet, bridge.ports()).unwrap();
     translate(bridge.program(), &key, &(), &mut ()).actions
@@ -89,7 +89,7 @@ fn flows_go_away_when_their_time_is_over() {
     assert_eq!((bridge.expire(16_000), bridge.len()), (1, 1));
 }
 
-/// Flow-based tunnel of the published study: port 1.
+/// The bridge of the published study, with a flow-based tunnel as port 1.
 fn study() -> Bridge {
     let endpoints = [("10.222.0.6".parse().unwrap(), EndpointId(6))].into_iter().collect();
     let tunnel = BridgePort { name: "tun".to_owned(), kind: BridgePortKind::Tunnel { endpoints } };

@@ -1,4 +1,4 @@
-//! What is written, and how it is shown; what is refused, and where.
+//! Accepted lines with their canonical forms, and rejected lines with their errors.
 
 use crate::{bridge, ports};
 use ofctl::{parse, parse_line, parse_packet_flow};
@@ -18,7 +18,7 @@ fn condition(words: &str) -> String {
     rest.trim_end_matches(" actions=drop").trim_start_matches(',').to_owned()
 }
 
-/// The canonical form of actions behind a match.
+/// The canonical form of the actions of a flow with this match.
 fn actions(words: &str, actions: &str) -> String {
     let shown = shown(&format!("{words} actions={actions}"));
     shown.split_once(" actions=").map_or(shown.clone(), |(_, actions)| actions.to_owned())
@@ -83,7 +83,7 @@ fn matches_are_refused_where_they_are_wrong() {
         ("tcp,udp", "1:5: `udp` contradicts `tcp`"),
         ("tcp,nw_proto=17", "1:5: `nw_proto` contradicts `tcp`"),
         ("dl_type=0x806,ip", "1:1: `dl_type` contradicts `ip`"),
-        ("in_port=1 in_port=1", "1:11: `in_port` is there twice"),
+        ("in_port=1 in_port=1", "1:11: duplicate `in_port`"),
         ("reg0=1,xreg0=5", "1:8: `reg0` and `xreg0` are about the same bits"),
         ("ip,nw_tos=4,ip_dscp=1", "1:13: `nw_tos` and `ip_dscp` are about the same bits"),
         (
@@ -111,16 +111,16 @@ fn matches_are_refused_where_they_are_wrong() {
             "ip,nw_src=10.0.0.1/33",
             "1:20: expected a prefix length from 0 to 32, or a mask, found `33`",
         ),
-        ("tcp,tcp_flags=+syn+syn", "1:20: the flag `syn` is there twice"),
+        ("tcp,tcp_flags=+syn+syn", "1:20: duplicate flag `syn`"),
         ("tcp,tcp_flags=syb", "1:15: `tcp_flags` has no flag `syb`; did you mean `syn`?"),
         ("priority=010", "1:10: expected a number without a leading 0, found `010`"),
         ("priority=65536", "1:10: expected a priority from 0 to 65535, found `65536`"),
         ("table=255", "1:7: expected a table from 0 to 254, found `255`"),
-        ("priority=1,priority=1", "1:12: `priority` is there twice"),
+        ("priority=1,priority=1", "1:12: duplicate `priority`"),
         ("cookie=1/1", "1:1: `cookie` of a flow that is added takes no mask"),
-        ("in_port=eth0", "1:9: there is no port `eth0`"),
-        ("in_port=P3", "1:9: there is no port `P3`; did you mean `p3`?"),
-        ("in_port=LOCAL", "1:9: this switch has no port `LOCAL`: name a port that it has"),
+        ("in_port=eth0", "1:9: unknown port `eth0`"),
+        ("in_port=P3", "1:9: unknown port `P3`; did you mean `p3`?"),
+        ("in_port=LOCAL", "1:9: this switch has no port `LOCAL`: use the name of one of its ports"),
         ("nw_scr=1", "1:1: unknown word `nw_scr`; did you mean `nw_src`?"),
         ("ct_zone=5", "1:1: the field `ct_zone` of Open vSwitch is not supported"),
         ("tun_metadata4=5", "1:1: the field `tun_metadata4` of Open vSwitch is not supported"),
@@ -224,10 +224,10 @@ fn actions_are_refused_where_they_are_wrong() {
         ("", "goto_table:1,2", "1:23: nothing may follow `goto_table`"),
         ("", "write_metadata:1,2", "1:27: only `goto_table` may follow `write_metadata`"),
         ("", "clone(goto_table:1)", "1:16: `goto_table` cannot be inside `clone`"),
-        ("", "clone(1", "1:17: a `)` is missing"),
-        ("", "output:eth9", "1:17: there is no port `eth9`"),
-        ("", "local", "1:10: this switch has no port `LOCAL`: name a port that it has"),
-        ("", "set_field:1->reg99", "1:23: there is no field `reg99`; did you mean `reg9`?"),
+        ("", "clone(1", "1:17: missing `)`"),
+        ("", "output:eth9", "1:17: unknown port `eth9`"),
+        ("", "local", "1:10: this switch has no port `LOCAL`: use the name of one of its ports"),
+        ("", "set_field:1->reg99", "1:23: unknown field `reg99`; did you mean `reg9`?"),
         (
             "",
             "resubmit(1,2,ct)",
@@ -282,8 +282,8 @@ fn packets_are_keys_when_every_value_is_exact() {
         assert_eq!(key.get(field), value, "{field}");
     }
     for (text, expected) in [
-        ("tcp,tp_dst=80/0xf0", "1:5: `tp_dst` leaves bits open: a packet has one value"),
-        ("ip,nw_frag=yes", "1:4: `nw_frag` leaves bits open: a packet has one value"),
+        ("tcp,tp_dst=80/0xf0", "1:5: `tp_dst` is not an exact value: a packet needs exact values"),
+        ("ip,nw_frag=yes", "1:4: `nw_frag` is not an exact value: a packet needs exact values"),
         (
             "tp_dst=80",
             "1:1: `tp_dst` needs `tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`) in the \

@@ -1,5 +1,5 @@
-//! The flow syntax of ovs-ofctl: what is accepted and how it is shown, what is refused and where, what flows do, and whether
-//! Open vSwitch agrees.
+//! The flow syntax of ovs-ofctl: accepted and rejected lines, the execution of flows, and the
+//! comparison with Open vSwitch.
 
 mod bounds;
 mod bridge;

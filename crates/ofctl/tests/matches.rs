@@ -1,11 +1,11 @@
-//! The compiled match beside a naive reading of its text: they agree on every packet.
+//! Compares compiled matches with a naive evaluation of their text on random packets.
 
 use crate::ports;
 use flow::{Field, FlowKey};
 use ofctl::{Change, parse_line};
 use proptest::prelude::*;
 
-/// What a word demands, read without the code under test.
+/// The test that a word expresses, written independently of the code under test.
 #[derive(Clone, Debug)]
 struct Word {
     text: String,
@@ -29,7 +29,7 @@ fn masked(
     )
 }
 
-/// One kind of packet and words about it.
+/// Words that match one kind of packet.
 fn flow() -> impl Strategy<Value = Vec<Word>> {
     let kinds =
         [("tcp", 0x800, 6), ("tcp6", 0x86dd, 6), ("udp", 0x800, 17), ("sctp6", 0x86dd, 132)];
@@ -106,7 +106,7 @@ proptest! {
         let Ok(Change::Add(spec)) = parse_line(&line, &ports()) else {
             panic!("{line}: {:?}", parse_line(&line, &ports()));
         };
-        // A packet that matches, but for a few bits.
+        // A packet that matches except for a few bits.
         let mut key = FlowKey::default();
         let demands = || words.iter().flat_map(|word| &word.demands);
         for &(field, value, _) in demands() {
@@ -118,7 +118,7 @@ proptest! {
         }
         let naive = demands().all(|&(field, value, mask)| key.get(field) & mask == value);
         prop_assert_eq!(spec.condition.matches(&key), naive, "{} {:?}", line, key);
-        // Shown and read again it is the same condition.
+        // The printed form parses to the same condition.
         let Ok(Change::Add(again)) = parse_line(&spec.to_string(), &ports()) else {
             panic!("{spec}");
         };

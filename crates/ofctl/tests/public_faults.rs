@@ -1,7 +1,8 @@
-//! Faults that other switches have had in public, as frames on this one: what a rule refuses must stay refused for every
-//! frame that the decision about another frame will serve.
+//! Regression tests for published faults of other switches: a frame that a rule rejects must not be
+//! served by the megaflow of another frame.
 //!
-//! Each case sends an innocent frame first, takes its megaflow, and then asks whether the guilty frame would be served by it.
+//! Each case sends an innocent frame, takes its megaflow, and checks that the megaflow does not
+//! match the guilty frame.
 
 use flow::{Action, FlowKey, PortNo, extract};
 use ofctl::Bridge;
@@ -23,7 +24,8 @@ fn is_sent(translation: &Translation<'_>) -> bool {
     translation.actions.iter().any(|action| matches!(action, Action::Output(_)))
 }
 
-/// The innocent frame passes, the guilty one does not, whichever comes first, and neither's megaflow serves the other.
+/// The innocent frame passes and the guilty one does not, in either order, and the megaflow of
+/// neither matches the other.
 fn assert_told_apart(flows: &str, innocent: &[u8], guilty: &[u8]) {
     let program = bridge(flows);
     let (innocent, guilty) = (key_of(innocent), key_of(guilty));
@@ -45,7 +47,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&MACS[..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// An IPv4 packet; `fragment` is the word of flags and offset.
+/// An IPv4 packet; `fragment` is the field of flags and fragment offset.
 fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let total = (20 + payload.len() as u16).to_be_bytes();
     let fragment = fragment.to_be_bytes();
@@ -79,8 +81,8 @@ fn udp(destination: u16) -> Vec<u8> {
     vec![0x10, 0, high, low, 0, 8, 0, 0]
 }
 
-/// CVE-2020-35498 (Open vSwitch): frames padded to 60 bytes were parsed beyond the end of the packet, so that one frame with
-/// other padding changed how later ones were taken.
+/// CVE-2020-35498 (Open vSwitch): frames padded to 60 bytes were parsed beyond the end of the
+/// packet, so that a frame with other padding changed how later frames were handled.
 #[test]
 fn padding_does_not_decide() {
     let program = bridge("priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2");
@@ -91,13 +93,14 @@ fn padding_does_not_decide() {
         assert_eq!(padded, plain);
         assert!(is_sent(&translate(&program, &padded, &(), &mut ())));
     }
-    // A header that ends in the padding is none.
+    // A header that extends into the padding is not parsed.
     let short =
         ethernet(0x0800, &[&ipv4(17, 0, &[0x10, 0]), &[0, 53, 0, 8, 0, 0][..], &[0; 20]].concat());
     assert!(extract(&PacketBuf::from_bytes(&short), PortNo(1), None).is_err());
 }
 
-/// CVE-2023-1668 (Open vSwitch): a packet of IP protocol 0 had a megaflow with the protocol wildcarded, which then served all.
+/// CVE-2023-1668 (Open vSwitch): the megaflow of a packet with IP protocol 0 had the protocol
+/// wildcarded, so that it matched all protocols.
 #[test]
 fn protocol_zero_does_not_serve_other_protocols() {
     let flows = "priority=10,udp,actions=drop\npriority=0,actions=output:2";
@@ -117,8 +120,8 @@ fn solicitation(kind: u8, target: u8) -> Vec<u8> {
     ethernet(0x86dd, &packet)
 }
 
-/// CVE-2023-5366 (Open vSwitch): rules that differ in `nd_target` were served by one megaflow, so that a guest could advertise
-/// addresses of others.
+/// CVE-2023-5366 (Open vSwitch): one megaflow served rules that differ in `nd_target`, so that a
+/// guest could advertise addresses of others.
 #[test]
 fn neighbour_target_is_in_the_mask() {
     let flows = "priority=10,icmp6,icmpv6_type=136,nd_target=fe80::2,actions=output:2\n\
@@ -128,7 +131,8 @@ fn neighbour_target_is_in_the_mask() {
     assert_told_apart(by_type, &solicitation(135, 2), &solicitation(136, 2));
 }
 
-/// A later fragment has no ports; bytes of its payload taken for them would let it pass or serve others.
+/// Later fragments have no ports. If payload bytes were read as ports, such a fragment could pass a
+/// rule or serve other packets.
 #[test]
 fn later_fragment_has_no_ports() {
     let flows = "priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2";
@@ -137,7 +141,7 @@ fn later_fragment_has_no_ports() {
     assert_told_apart(flows, &later, &whole);
     let first = ethernet(0x0800, &ipv4(17, 0x2000, &udp(53)));
     assert_told_apart(flows, &later, &first);
-    // Port 0 is a port: a rule about it is not about fragments.
+    // Port 0 is a real port: a rule for it does not match later fragments.
     let zero =
         "priority=10,udp,tp_dst=0,ip_frag=not_later,actions=drop\npriority=0,actions=output:2";
     let whole_zero = ethernet(0x0800, &ipv4(17, 0, &udp(0)));
@@ -151,7 +155,7 @@ fn arp(operation: u16, sender: u8) -> Vec<u8> {
     ethernet(0x0806, &packet)
 }
 
-/// The ARP operation has 16 bits. A switch that keeps eight of them takes 257 for a request.
+/// The ARP operation has 16 bits. A switch that keeps only eight takes operation 257 for a request.
 #[test]
 fn arp_operation_is_read_in_full() {
     let flows = "priority=10,arp,arp_op=1,actions=output:2\npriority=0,actions=drop";
@@ -161,7 +165,7 @@ fn arp_operation_is_read_in_full() {
     assert_told_apart(spoofed, &arp(2, 1), &arp(2, 3));
 }
 
-/// A rule about a prefix tells addresses of its neighbourhood apart, not whole addresses: but those it must.
+/// A megaflow for a short prefix must still tell apart the addresses that a longer prefix covers.
 #[test]
 fn short_prefix_beside_long_ones_is_told_apart() {
     let flows = "priority=10,ip,nw_dst=10.0.0.0/8,actions=output:2\n\
@@ -183,7 +187,7 @@ fn tag_does_not_hide_a_protocol() {
     };
     assert_told_apart(flows, &ethernet(0x0800, &packet), &tagged(0x8100, 5));
     assert_told_apart(flows, &tagged(0x8100, 6), &tagged(0x8100, 5));
-    // Whatever the priority bits.
+    // The priority bits do not matter.
     assert_told_apart(flows, &tagged(0x8100, 6), &tagged(0x8100, 0xe005));
     assert_told_apart(flows, &ethernet(0x0800, &packet), &tagged(0x88a8, 5));
 }

@@ -1,4 +1,5 @@
-//! A cell: a value in the notation of RFC 7047 section 5.1, and its conversion to what a column holds.
+//! [`Cell`]: a value in the notation of RFC 7047 section 5.1, and its conversion to the type of a
+//! column.
 
 use super::error::SouthboundProblem;
 use super::uuid::Uuid;
@@ -11,14 +12,14 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use wire::MacAddr;
 
-/// A value as it stands in the text, which its strings borrow where nothing is escaped.
+/// A parsed value. Its strings borrow from the text unless they contain escapes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Cell<'t> {
     /// A string.
     Text(Cow<'t, str>),
     /// An integer.
     Integer(i64),
-    /// A truth value.
+    /// A boolean.
     Boolean(bool),
     /// `["uuid", "..."]`.
     Uuid(Uuid),
@@ -31,11 +32,11 @@ pub enum Cell<'t> {
 }
 
 impl Cell<'_> {
-    /// What stands for a column that the text does not have.
+    /// The value of a column that the text does not have.
     pub const ABSENT: Self = Self::Set(Vec::new());
 
     fn describe(&self) -> String {
-        /// Characters of a string that are shown.
+        /// The number of characters of a string to show.
         const SHOWN: usize = 60;
         match self {
             Self::Text(text) => match text.char_indices().nth(SHOWN) {
@@ -146,7 +147,7 @@ fn malformed(what: &str) -> Cell<'static> {
     Cell::Malformed(format!("{what} that is not in the notation of RFC 7047"))
 }
 
-/// A JSON array, `None` for anything else.
+/// A JSON array; `None` for any other value.
 struct List<T>(Option<Vec<T>>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
@@ -202,14 +203,14 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
     }
 }
 
-/// What a column holds.
+/// The type of a column.
 pub trait Value: Sized {
-    /// What a cell must be, in words.
+    /// A description of valid cells, for errors.
     const EXPECTED: &'static str;
-    /// True when a dump must have the column: when nothing can stand for it.
+    /// True if a dump must have the column because there is no default.
     const REQUIRED: bool = true;
 
-    /// The value of a cell; `None` when it is something else.
+    /// The value of a cell; `None` if it has another type.
     fn of(cell: &Cell<'_>) -> Option<Self>;
 
     /// The value of a cell.
@@ -284,7 +285,7 @@ impl Value for Uuid {
     }
 }
 
-/// A set of at most one.
+/// A set of at most one element.
 impl<T: Value> Value for Option<T> {
     const EXPECTED: &'static str = T::EXPECTED;
     const REQUIRED: bool = false;

@@ -1,4 +1,4 @@
-//! From the text to tables, and from tables to rows.
+//! Parses the text to tables, and tables to rows.
 
 use super::Southbound;
 use super::cell::Cell;
@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-/// A table as it stands in the text. The headings come behind the data, which is therefore looked at twice.
+/// A table, not parsed yet. The headings follow the data, so the data is parsed in a second pass.
 #[derive(Deserialize)]
 struct Table<'t> {
     #[serde(borrow, default)]
@@ -28,11 +28,11 @@ struct Table<'t> {
 }
 
 impl Southbound {
-    /// Reads what `ovsdb-client dump --format=json` or `ovn-sbctl --format=json` has printed; see the module. The tables may
-    /// come in any order and in parts.
+    /// Parses the output of `ovsdb-client dump --format=json` or `ovn-sbctl --format=json`. The
+    /// tables may be in any order and in several parts.
     ///
     /// # Errors
-    /// The first thing that is not as it should be.
+    /// The first error of the text.
     pub fn parse(text: &str) -> Result<Self, SouthboundError> {
         let mut this = Self::default();
         let mut is_empty = true;
@@ -44,7 +44,7 @@ impl Southbound {
         if is_empty { Err(SouthboundError::NoTable) } else { Ok(this) }
     }
 
-    /// Reads a table; false when it is none that is known.
+    /// Parses a table. False for an unknown table.
     fn read_table(&mut self, table: &Table<'_>) -> Result<bool, SouthboundError> {
         let Some(name) = table.name() else { return Ok(false) };
         match name {
@@ -66,7 +66,7 @@ impl Southbound {
 }
 
 impl Table<'_> {
-    /// The table's name: from the caption `NAME table`, or guessed from the columns.
+    /// The name of the table, from the caption `NAME table` or guessed from the columns.
     fn name(&self) -> Option<&str> {
         match &self.caption {
             Some(caption) => Some(caption.strip_suffix(" table").unwrap_or(caption)),
@@ -74,8 +74,8 @@ impl Table<'_> {
         }
     }
 
-    /// The known table whose columns these are. A dump by a later OVN may have some that are not known, and ovn-sbctl can
-    /// be told to print only some.
+    /// The known table that has these columns. A later OVN may have more columns, and ovn-sbctl may
+    /// print only some.
     fn guess(&self) -> Option<&'static str> {
         let all = [
             self.likeness::<DatapathBinding>(),
@@ -96,14 +96,14 @@ impl Table<'_> {
         if let Some(best) = complete.min_by_key(|like| like.unknown_headings) {
             return Some(best.table);
         }
-        // Clearly one of them, but not all that is needed of it: reading it will tell what.
+        // The table is known, but lacks a required column: parsing it will report which.
         let mut parts = all.iter().filter(|like| like.unknown_headings == 0);
         parts.next().filter(|_| parts.next().is_none()).map(|like| like.table)
     }
 
     fn likeness<R: Row>(&self) -> Likeness {
         let has = |name: &str| self.headings.iter().any(|heading| heading == name);
-        // An address set's or a group's only other column may be empty, but nothing else tells what it is.
+        // Every column of an address set or group counts: nothing else tells the table.
         let is_small = R::COLUMNS.len() <= 3;
         let mut needed = R::COLUMNS.iter().filter(|column| column.required || is_small);
         let is_unknown = |heading: &&Cow<'_, str>| {
@@ -117,7 +117,7 @@ impl Table<'_> {
         }
     }
 
-    /// Adds the rows to `rows`, but for those that are there already.
+    /// Adds the rows to `rows`, except those that it already has.
     fn read_into<R: Row>(&self, rows: &mut Vec<R>) -> Result<(), SouthboundError> {
         for column in R::COLUMNS.iter().filter(|column| column.required) {
             if !self.headings.iter().any(|heading| heading == column.name) {
@@ -140,23 +140,23 @@ impl Table<'_> {
     }
 }
 
-/// How much like a known table a table is.
+/// How well a table fits a known one.
 struct Likeness {
     table: &'static str,
-    /// It has all columns that are needed.
+    /// True if it has all required columns.
     lacks_nothing: bool,
-    /// Columns that the known table does not have.
+    /// The number of columns that the known table lacks.
     unknown_headings: usize,
 }
 
-/// Reads the rows of a table.
+/// Parses the rows of a table.
 struct Reader<'r, R> {
-    /// For each heading the place of its cell among those that are read.
+    /// For each heading, the index of its cell in [`Row::COLUMNS`], if it is used.
     slots: &'r [Option<usize>],
     rows: &'r mut Vec<R>,
-    /// Rows that are there already.
+    /// Rows that are known already.
     known: &'r HashSet<Uuid>,
-    /// Why reading stopped, in this module's terms.
+    /// The error that stopped the parser.
     failure: Option<SouthboundError>,
 }
 
@@ -206,7 +206,7 @@ impl<'de, R: Row> Visitor<'de> for &mut Reader<'_, R> {
     }
 }
 
-/// Reads the cells of a row into their places; false when there are too few or too many.
+/// Parses the cells of a row into their slots. False if there are too few or too many.
 struct RowSeed<'r, 't> {
     slots: &'r [Option<usize>],
     cells: &'r mut [Cell<'t>],

@@ -1,18 +1,18 @@
-//! What is wrong with a dump, and where.
+//! Errors of a dump.
 
 use super::uuid::Uuid;
 use std::fmt;
 
-/// Why a dump cannot be read.
+/// Why a dump cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SouthboundError {
     /// The text is not JSON, or not objects with `data` and `headings`.
     #[error("not a dump of a database: {0}")]
     NotADump(String),
-    /// There is nothing in it that could be read: perhaps it is another database's.
-    #[error("no table of the OVN_Southbound database is in it")]
+    /// The dump has no known table: it may be of another database.
+    #[error("the dump has no table of the OVN_Southbound database")]
     NoTable,
-    /// A column that is needed is not in the dump.
+    /// A required column is missing.
     #[error("table {table}: the column `{column}` is missing")]
     NoColumn {
         /// The table.
@@ -20,17 +20,17 @@ pub enum SouthboundError {
         /// The column.
         column: &'static str,
     },
-    /// A row has not as many cells as there are headings.
-    #[error("table {table}, {row}: has not one cell for each of the {columns} headings")]
+    /// The number of cells of a row differs from the number of headings.
+    #[error("table {table}, {row}: expected one cell for each of the {columns} headings")]
     Ragged {
         /// The table.
         table: &'static str,
         /// The row.
         row: RowName,
-        /// Headings.
+        /// The number of headings.
         columns: usize,
     },
-    /// The value of a column is not what it should be.
+    /// The value of a column has the wrong type or range.
     #[error("table {table}, {row}, column `{column}`: {problem}")]
     Value {
         /// The table.
@@ -39,22 +39,22 @@ pub enum SouthboundError {
         row: RowName,
         /// The column.
         column: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: SouthboundProblem,
     },
 }
 
-/// What is wrong with a value.
+/// The problem with a value.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected {expected}, not {found}")]
 pub struct SouthboundProblem {
-    /// What would be right.
+    /// A description of valid values.
     pub expected: &'static str,
-    /// What is there.
+    /// The value found.
     pub found: String,
 }
 
-/// Which row: by its UUID, or by its number when that is not known.
+/// A row in an error message: by its UUID, or by its number if that is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowName {
     /// The row with this UUID.

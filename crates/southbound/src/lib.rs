@@ -1,4 +1,4 @@
-//! OVN's southbound database, read from the text that its tools print.
+//! OVN's southbound database, parsed from the output of its tools.
 //!
 //! ```text
 //! ovsdb-client dump --format=json unix:ovnsb_db.sock OVN_Southbound
@@ -6,9 +6,10 @@
 //! ovn-sbctl --format=json --columns=... find Logical_Flow priority=100
 //! ```
 //!
-//! Each prints JSON objects, one for each table: `{"caption": ..., "data": [[cell, ...], ...], "headings": [column, ...]}`, with
-//! cells in the notation of RFC 7047 section 5.1. ovn-sbctl leaves the caption out; then the columns tell which table it is.
-//! Tables and columns that are not needed here are passed over.
+//! Each prints one JSON object for each table, with cells in the notation of RFC 7047 section 5.1:
+//! `{"caption": ..., "data": [[cell, ...], ...], "headings": [column, ...]}`. ovn-sbctl omits the
+//! caption; the table is then recognized by its columns. Tables and columns that are not needed
+//! here are ignored.
 //!
 //! ```text
 //! text -> tables (dump) -> rows of cells (cell) -> typed rows (rows)
@@ -33,29 +34,29 @@ pub use rows::{
 };
 pub use uuid::{Uuid, UuidError};
 
-/// The rows of a southbound database that matter to a pipeline, each table in the order of the text.
+/// The rows of a southbound database that define a pipeline, each table in the order of the text.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Southbound {
     /// Logical switches and routers.
     pub datapaths: Vec<DatapathBinding>,
-    /// Their ports.
+    /// Ports of logical switches and routers.
     pub ports: Vec<PortBinding>,
-    /// The flows.
+    /// Logical flows.
     pub flows: Vec<LogicalFlow>,
-    /// The groups of datapaths that share flows.
+    /// Groups of datapaths that share flows.
     pub dp_groups: Vec<LogicalDpGroup>,
-    /// Groups of ports that a packet can be sent to.
+    /// Multicast groups.
     pub multicast_groups: Vec<MulticastGroup>,
     /// Named sets of addresses.
     pub address_sets: Vec<AddressSet>,
     /// Named sets of ports.
     pub port_groups: Vec<PortGroup>,
-    /// IP addresses that were learnt.
+    /// Learned MAC bindings of IP addresses.
     pub mac_bindings: Vec<MacBinding>,
-    /// IP addresses that were configured.
+    /// Configured MAC bindings of IP addresses.
     pub static_mac_bindings: Vec<StaticMacBinding>,
-    /// MAC addresses that were learnt.
+    /// Learned ports of MAC addresses.
     pub fdb: Vec<FdbEntry>,
-    /// The hosts.
+    /// Hosts.
     pub chassis: Vec<Chassis>,
 }

@@ -1,4 +1,4 @@
-//! From the rows to a program, in which every port is on this host: what ovn-trace looks at, too.
+//! Compiles the rows to a program in which every port is on this host, like in ovn-trace.
 
 use super::rows::{DatapathBinding, LogicalFlow as FlowRow, PortBinding, PortKind};
 use super::{Southbound, Uuid};
@@ -11,37 +11,37 @@ use pipeline::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// A network of a southbound database, ready to be traced.
+/// The network of a southbound database, ready for traces.
 #[derive(Debug)]
 pub struct SouthboundNetwork {
-    /// Its program; changes of the database can be brought to it.
+    /// The loader that holds the program.
     pub loader: Loader,
-    /// The bindings and stations of the database.
+    /// The MAC bindings and FDB entries of the database.
     pub learned: LearnedTables,
-    /// The datapath port of each logical port that packets come in by, by its name.
+    /// The datapath port of each logical port that packets can enter by, by name.
     pub ports: BTreeMap<String, PortNo>,
-    /// What was passed over, and why: entries that ovn-controller passes over, too.
+    /// Ignored entries, with the reason. ovn-controller ignores them too.
     pub warnings: Vec<String>,
 }
 
-/// Something of the database that a program cannot be made from.
+/// An error in the database.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// A flow is not in the language.
+    /// A flow cannot be compiled.
     #[error(transparent)]
     Flow(#[from] Box<FlowError>),
-    /// A row speaks of one that is not there.
+    /// A row refers to one that does not exist.
     #[error("table {table}, row {row}: there is no {wanted}")]
     Reference {
         /// The table.
         table: &'static str,
         /// The row.
         row: Uuid,
-        /// What is missing.
+        /// What does not exist.
         wanted: String,
     },
-    /// A member of an address set is no address.
-    #[error("address set `{set}`: `{member}` is no address, subnet or number")]
+    /// A member of an address set is not an address.
+    #[error("address set `{set}`: `{member}` is not an address, subnet or number")]
     Address {
         /// The set.
         set: String,
@@ -51,10 +51,10 @@ pub enum NetworkError {
 }
 
 impl Southbound {
-    /// Makes a program of the rows.
+    /// Compiles the rows to a program.
     ///
     /// # Errors
-    /// Everything that is wrong. Nothing is made then.
+    /// All errors of the database.
     pub fn network(&self) -> Result<SouthboundNetwork, Vec<NetworkError>> {
         let mut maker = Maker::new(self);
         maker.datapaths();
@@ -97,7 +97,7 @@ impl<'s> Maker<'s> {
         self.errors.push(NetworkError::Reference { table, row, wanted });
     }
 
-    /// The key of a datapath; an error when it is not there.
+    /// The key of a datapath. Records an error if the datapath does not exist.
     fn datapath(&mut self, table: &'static str, row: Uuid, wanted: Uuid) -> Option<DatapathKey> {
         let found = self.datapaths.get(&wanted).map(|row| row.tunnel_key);
         if found.is_none() {
@@ -187,8 +187,8 @@ impl<'s> Maker<'s> {
             }
             self.network.loader.set_address_set(&row.name, members);
         }
-        // A group has a row for each datapath that ports of it are in, named after both. What ports mean is a matter of
-        // the datapath anyway: all rows together say the same.
+        // A port group has one row for each datapath of its ports, named after both. Names of ports
+        // are resolved in each datapath anyway, so the rows are merged.
         let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for row in &self.rows.port_groups {
             groups.entry(row.group_name()).or_default().extend(row.ports.iter().cloned());
@@ -272,12 +272,12 @@ fn logical_flow(row: &FlowRow, datapaths: Vec<DatapathKey>) -> LogicalFlow {
         condition: row.condition.clone(),
         actions: row.actions.clone(),
         source: row.origin.source.clone(),
-        // The first 32 bits, as OVN makes cookies.
+        // OVN uses the first 32 bits of the UUID as the cookie.
         cookie: (row.uuid.0 >> 96) as u64,
     }
 }
 
-/// A number, address or subnet as the language writes it.
+/// Parses a number, address or subnet in the notation of the match language.
 fn constant(text: &str) -> Option<Constant> {
     let mut lexer = Lexer::new(text);
     let TokenKind::Integer(constant) = lexer.advance().kind else { return None };

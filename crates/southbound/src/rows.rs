@@ -1,4 +1,4 @@
-//! The rows, as types.
+//! The types of rows.
 
 use super::cell::{Cell, Value};
 use super::error::SouthboundError;
@@ -26,7 +26,7 @@ impl Value for Options {
             Cell::Map(pairs) => {
                 pairs.iter().map(|(key, value)| Some((text(key)?, text(value)?))).collect()
             }
-            // What stands for a column that is not there.
+            // The default of a column that is missing.
             Cell::Set(elements) if elements.is_empty() => Some(Self::new()),
             _ => None,
         }
@@ -36,7 +36,7 @@ impl Value for Options {
 rows! {
     /// A logical switch or router.
     DatapathBinding in "Datapath_Binding" {
-        /// Its number.
+        /// The tunnel key.
         tunnel_key: DatapathKey = "tunnel_key",
         /// `logical-switch` or `logical-router` with the name of the row of the northbound database, `name`, and others.
         external_ids: Options = "external_ids",
@@ -44,108 +44,108 @@ rows! {
 
     /// A port of a logical switch or router.
     PortBinding in "Port_Binding" {
-        /// Its name.
+        /// The name.
         logical_port: String = "logical_port",
-        /// What it is.
+        /// The type.
         kind: PortKind = "type",
-        /// Whose port it is.
+        /// The datapath of the port.
         datapath: Uuid = "datapath",
-        /// Its number there.
+        /// The key of the port in its datapath.
         tunnel_key: PortKey = "tunnel_key",
         /// `peer` of a patch port, and others.
         options: Options = "options",
-        /// Which addresses it may use.
+        /// The addresses that the port may use.
         port_security: Vec<String> = "port_security",
-        /// `MAC IP...` texts, and words such as `unknown`.
+        /// Strings `MAC IP...`, and words such as `unknown`.
         mac: Vec<String> = "mac",
-        /// The host that has it.
+        /// The host that the port is bound to.
         chassis: Option<Uuid> = "chassis",
-        /// The port that carries its frames with a VLAN tag.
+        /// The port that carries the frames of this one with a VLAN tag.
         parent_port: Option<String> = "parent_port",
-        /// That tag, or that of a localnet port.
+        /// That VLAN ID, or the one of a localnet port.
         tag: Option<u16> = "tag",
     } others [
         "additional_chassis", "additional_encap", "encap", "external_ids", "gateway_chassis", "ha_chassis_group",
         "mirror_rules", "nat_addresses", "requested_additional_chassis", "requested_chassis", "up", "virtual_parent"
     ];
 
-    /// A flow.
+    /// A logical flow.
     LogicalFlow in "Logical_Flow" {
-        /// The datapath it is for, unless it is for a group of them.
+        /// The datapath of the flow, unless it applies to a group.
         logical_datapath: Option<Uuid> = "logical_datapath",
-        /// The [`LogicalDpGroup`] it is for.
+        /// The [`LogicalDpGroup`] of the flow.
         logical_dp_group: Option<Uuid> = "logical_dp_group",
         /// The pipeline.
         pipeline: Direction = "pipeline",
-        /// The table in it.
+        /// The table in the pipeline.
         table_id: u8 = "table_id",
-        /// Higher wins.
+        /// The priority; the highest wins.
         priority: u16 = "priority",
         /// The match.
         condition: String = "match",
         /// The actions.
         actions: String = "actions",
-        /// Where it comes from.
+        /// The origin.
         origin: FlowOrigin = "external_ids",
     } others ["controller_meter", "tags"];
 
-    /// Datapaths that have flows in common.
+    /// Datapaths that share flows.
     LogicalDpGroup in "Logical_DP_Group" {
         /// The datapaths.
         datapaths: Vec<Uuid> = "datapaths",
     } others [];
 
-    /// Several ports under one name.
+    /// A multicast group.
     MulticastGroup in "Multicast_Group" {
-        /// Whose ports they are.
+        /// The datapath of the ports.
         datapath: Uuid = "datapath",
-        /// Its name.
+        /// The name.
         name: String = "name",
-        /// Its number, from 32768.
+        /// The key of the group in its datapath, from 32768.
         tunnel_key: PortKey = "tunnel_key",
         /// The ports, rows of Port_Binding.
         ports: Vec<Uuid> = "ports",
     } others [];
 
-    /// What `$name` means.
+    /// An address set, `$name` in matches.
     AddressSet in "Address_Set" {
-        /// Its name.
+        /// The name.
         name: String = "name",
         /// MAC addresses, or IP addresses and subnets, as in the language of matches.
         addresses: Vec<String> = "addresses",
     } others [];
 
-    /// What `@name` means.
+    /// A port group, `@name` in matches.
     PortGroup in "Port_Group" {
-        /// Its name; see [`PortGroup::group_name`].
+        /// The name, with the prefix that [`PortGroup::group_name`] removes.
         name: String = "name",
         /// The names of the ports.
         ports: Vec<String> = "ports",
     } others [];
 
-    /// The MAC address of an IP address, learnt.
+    /// The learned MAC address of an IP address.
     MacBinding in "MAC_Binding" {
-        /// Behind which port it is.
+        /// The port behind which the IP address is.
         logical_port: String = "logical_port",
         /// The IP address.
         ip: IpAddr = "ip",
         /// The MAC address.
         mac: MacAddr = "mac",
-        /// Where the port is.
+        /// The datapath of the port.
         datapath: Uuid = "datapath",
     } others ["timestamp"];
 
-    /// The MAC address of an IP address, configured.
+    /// The configured MAC address of an IP address.
     StaticMacBinding in "Static_MAC_Binding" {
-        /// Behind which port it is.
+        /// The port behind which the IP address is.
         logical_port: String = "logical_port",
         /// The IP address.
         ip: IpAddr = "ip",
         /// The MAC address.
         mac: MacAddr = "mac",
-        /// Counts for more than what is learnt.
+        /// True if it takes precedence over a learned binding.
         override_dynamic_mac: bool = "override_dynamic_mac",
-        /// Where the port is.
+        /// The datapath of the port.
         datapath: Uuid = "datapath",
     } others [];
 
@@ -161,9 +161,9 @@ rows! {
 
     /// A host.
     Chassis in "Chassis" {
-        /// Its name.
+        /// The name.
         name: String = "name",
-        /// Its name in the DNS.
+        /// The DNS name.
         hostname: String = "hostname",
     } others [
         "encaps", "external_ids", "nb_cfg", "other_config", "transport_zones", "vtep_logical_switches"
@@ -171,7 +171,7 @@ rows! {
 }
 
 impl DatapathBinding {
-    /// The name that people gave it, or that of its row in the northbound database.
+    /// The configured name, or that of the row in the northbound database.
     pub fn name(&self) -> String {
         ["name", "logical-switch", "logical-router"]
             .iter()
@@ -186,7 +186,7 @@ impl DatapathBinding {
 }
 
 impl PortGroup {
-    /// The name in `@name`: ovn-northd puts the number of the datapath, and `_`, in front of it.
+    /// The name as used in `@name`. ovn-northd prefixes it with the key of the datapath and `_`.
     pub fn group_name(&self) -> &str {
         match self.name.split_once('_') {
             Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -200,17 +200,17 @@ impl PortGroup {
 pub enum PortKind {
     /// A guest's interface.
     Vif,
-    /// One end of a cable whose other end is `options:peer`.
+    /// A patch port, whose peer is `options:peer`.
     Patch,
-    /// The same on a gateway that is bound to one host.
+    /// A patch port of a gateway router that is bound to one host.
     L3Gateway,
-    /// The place of a distributed port's centralized traffic.
+    /// The centralized part of a distributed gateway port.
     ChassisRedirect,
-    /// The network that the host's uplink is in.
+    /// The connection to the physical network of the host.
     Localnet,
-    /// A port that is on every host and reaches only that host.
+    /// A port that exists on every host and is reachable only from that host.
     Localport,
-    /// Any other.
+    /// Any other type.
     Other(String),
 }
 
@@ -231,12 +231,12 @@ impl Value for PortKind {
     }
 }
 
-/// Where a flow comes from: part of its `external_ids`.
+/// The origin of a flow, from its `external_ids`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FlowOrigin {
-    /// `stage-name`, such as `ls_in_l2_lkup`; empty when it is not given.
+    /// `stage-name`, such as `ls_in_l2_lkup`; empty if missing.
     pub stage: String,
-    /// `source`, such as `northd.c:7342`; empty when it is not given.
+    /// `source`, such as `northd.c:7342`; empty if missing.
     pub source: String,
 }
 

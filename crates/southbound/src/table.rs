@@ -1,15 +1,15 @@
-//! What is known of a table, and how its rows are read.
+//! The columns of known tables, and the conversion of their rows.
 
 use super::cell::{Cell, Value};
 use super::error::{RowName, SouthboundError};
 use super::uuid::Uuid;
 
-/// A column that is read.
+/// A used column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// False when a dump may lack it.
+    /// False if a dump may lack the column.
     pub required: bool,
 }
 
@@ -17,18 +17,18 @@ pub struct Column {
 pub trait Row: Sized {
     /// The name of the table.
     const TABLE: &'static str;
-    /// The columns that are read, `_uuid` first.
+    /// The used columns, `_uuid` first.
     const COLUMNS: &'static [Column];
-    /// Columns of OVN 23.03 that are not read; with the others they tell which table it is when nothing else does.
+    /// Unused columns of OVN 23.03. They help to recognize a table without a caption.
     const OTHERS: &'static [&'static str];
 
-    /// Reads the cells, one for each of [`Row::COLUMNS`] and in that order.
+    /// Converts the cells, one for each of [`Row::COLUMNS`] in that order.
     fn read(cells: &mut Cells<'_, '_>) -> Result<Self, SouthboundError>;
-    /// The row's name.
+    /// The UUID of the row.
     fn uuid(&self) -> Uuid;
 }
 
-/// The cells of a row, to be read one after another.
+/// The cells of a row, converted one after another.
 pub struct Cells<'c, 't> {
     pub table: &'static str,
     pub columns: &'static [Column],
@@ -58,7 +58,7 @@ impl Cells<'_, '_> {
     }
 }
 
-/// Declares types of rows: each field is read from the column named beside it.
+/// Declares types of rows: each field comes from the column named beside it.
 macro_rules! rows {
     ($(
         $(#[doc = $doc:literal])+
@@ -69,7 +69,7 @@ macro_rules! rows {
         $(#[doc = $doc])+
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct $name {
-            /// The row's name.
+            /// The UUID of the row.
             pub uuid: Uuid,
             $($(#[doc = $field_doc])+ pub $field: $type,)+
         }

@@ -1,17 +1,17 @@
-//! Texts as the tools print them, and what is wrong with others.
+//! Texts as the tools print them, and errors of other texts.
 
 use super::*;
 use flow::{DatapathKey, PortKey};
 use pipeline::Direction;
 
-/// As `ovsdb-client dump --format=json` prints them: captions, all columns in alphabetical order.
+/// Output of `ovsdb-client dump --format=json`: with captions, all columns in alphabetical order.
 const DATAPATHS: &str = r#"{"caption":"Datapath_Binding table","data":[[["uuid","1a86b80b-e14a-4253-9d2a-12606c87e6fb"],["map",[["logical-switch","0fb3643b-fb6b-4063-8b14-178ae96ab441"],["name","s1"]]],["set",[]],1],[["uuid","2a86b80b-e14a-4253-9d2a-12606c87e6fb"],["map",[["logical-router","1fb3643b-fb6b-4063-8b14-178ae96ab441"]]],["set",[]],2]],"headings":["_uuid","external_ids","load_balancers","tunnel_key"]}
 "#;
 const PORTS: &str = r#"{"caption":"Port_Binding table","data":[[["uuid","70cf1aee-054c-4bfc-b26b-e1b1bec4f238"],["set",[]],["set",[]],["set",[]],["uuid","1a86b80b-e14a-4253-9d2a-12606c87e6fb"],["set",[]],["map",[]],["set",[]],["set",[]],"vm1",["set",["02:00:00:00:00:01 10.0.0.1","unknown"]],["set",[]],["set",[]],["map",[["peer","x"]]],["set",[]],"02:00:00:00:00:01 10.0.0.1",["set",[]],["set",[]],7,2,"",false,["set",[]]]],"headings":["_uuid","additional_chassis","additional_encap","chassis","datapath","encap","external_ids","gateway_chassis","ha_chassis_group","logical_port","mac","mirror_rules","nat_addresses","options","parent_port","port_security","requested_additional_chassis","requested_chassis","tag","tunnel_key","type","up","virtual_parent"]}
 "#;
 const FLOWS: &str = r#"{"caption":"Logical_Flow table","data":[[["uuid","5bebb3a5-2315-4c29-8c5e-9217a76d7df6"],"outport = \"vm1\"; output;",["set",[]],["map",[["source","northd.c:6588"],["stage-hint","ca8f369c"],["stage-name","ls_in_acl"]]],["uuid","1a86b80b-e14a-4253-9d2a-12606c87e6fb"],["set",[]],"inport==@pg1 && ip4.dst == $as1","ingress",2000,8,["map",[]]]],"headings":["_uuid","actions","controller_meter","external_ids","logical_datapath","logical_dp_group","match","pipeline","priority","table_id","tags"]}
 "#;
-/// As `ovn-sbctl --format=json list` prints them: no captions.
+/// Output of `ovn-sbctl --format=json list`: without captions.
 const SMALL: &str = r#"{"data":[[["uuid","20000000-0000-0000-0000-000000000001"],["set",[["uuid","1a86b80b-e14a-4253-9d2a-12606c87e6fb"],["uuid","2a86b80b-e14a-4253-9d2a-12606c87e6fb"]]]]],"headings":["_uuid","datapaths"]}
 {"data":[[["uuid","20000000-0000-0000-0000-000000000002"],["uuid","1a86b80b-e14a-4253-9d2a-12606c87e6fb"],"_MC_flood",["uuid","70cf1aee-054c-4bfc-b26b-e1b1bec4f238"],32768]],"headings":["_uuid","datapath","name","ports","tunnel_key"]}
 {"data":[[["uuid","20000000-0000-0000-0000-000000000003"],["set",["10.0.0.1","10.0.0.2"]],"as1"]],"headings":["_uuid","addresses","name"]}
@@ -84,7 +84,7 @@ fn tables_are_known_by_their_columns_when_ovn_sbctl_prints_no_caption() {
     assert!(database.static_mac_bindings[0].override_dynamic_mac);
     assert_eq!(database.fdb[0].mac.to_string(), "02:00:00:00:00:01");
     assert_eq!(database.chassis[0].name, "ch1");
-    // DNS has a column of the same name as Logical_DP_Group.
+    // Table DNS has a column of the same name as Logical_DP_Group.
     assert_eq!(database.dp_groups.len(), 1);
     let without = |text: &str| {
         let start = text.find("\"data\"").unwrap();
@@ -117,7 +117,7 @@ fn malformed_dumps_are_refused_by_table_row_and_column() {
     };
     let ports = "table Port_Binding, row 70cf1aee-054c-4bfc-b26b-e1b1bec4f238";
     let table = [
-        (String::new(), "no table of the OVN_Southbound database is in it".to_owned()),
+        (String::new(), "the dump has no table of the OVN_Southbound database".to_owned()),
         ("{}".into(), "not a dump of a database: missing field `data` at line 1 column 2".into()),
         (
             "ovs-vsctl: error".into(),
@@ -125,7 +125,7 @@ fn malformed_dumps_are_refused_by_table_row_and_column() {
         ),
         (
             r#"{"caption":"Bridge table","data":[],"headings":["_uuid"]}"#.into(),
-            "no table of the OVN_Southbound database is in it".into(),
+            "the dump has no table of the OVN_Southbound database".into(),
         ),
         (
             change(FLOWS, "\"match\"", "\"mach\""),
@@ -163,11 +163,11 @@ fn malformed_dumps_are_refused_by_table_row_and_column() {
         ),
         (
             change(FLOWS, ",[\"map\",[]]]]", "]]"),
-            format!("{flow}: has not one cell for each of the 11 headings"),
+            format!("{flow}: expected one cell for each of the 11 headings"),
         ),
         (
             change(FLOWS, ",[\"map\",[]]]]", ",1,2]]"),
-            format!("{flow}: has not one cell for each of the 11 headings"),
+            format!("{flow}: expected one cell for each of the 11 headings"),
         ),
         (
             change(FLOWS, "[\"uuid\",\"5bebb3a5-2315-4c29-8c5e-9217a76d7df6\"]", "null"),

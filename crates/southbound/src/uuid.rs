@@ -1,19 +1,20 @@
-//! Names of rows.
+//! UUIDs of rows.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The name of a row of a database (RFC 4122), as a number.
+/// The UUID of a database row (RFC 9562), as a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Uuid(pub u128);
 
-/// A text that is no UUID.
+/// The text is not a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a UUID: expected 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12")]
 pub struct UuidError;
 
 impl Uuid {
-    /// The first 32 bits, by which OVN's tools name a row for short and which it takes as a flow's cookie.
+    /// The first 32 bits, which OVN's tools show as the short name of a row and use as the cookie
+    /// of a flow.
     pub const fn first_bits(self) -> u32 {
         (self.0 >> 96) as u32
     }

@@ -1,11 +1,11 @@
-//! What a packet becomes: actions of weft and of Open vSwitch's datapath, carried out on a key.
+//! Executes the actions of weft and of the datapath of Open vSwitch on a key.
 
 use flow::{Action, Field, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// A copy that leaves: the name of the port, and the headers.
+/// A sent copy: the name of the port, and the headers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sent {
     port: String,
@@ -47,7 +47,7 @@ fn pop(key: &mut FlowKey) {
     key.set(inner.1, 0);
 }
 
-/// What weft's actions send.
+/// The copies that weft's actions send.
 pub fn of_ours(key: &FlowKey, actions: &[Action]) -> Vec<Sent> {
     let (mut key, mut sent) = (key.clone(), Vec::new());
     for action in actions {
@@ -67,7 +67,7 @@ pub fn of_ours(key: &FlowKey, actions: &[Action]) -> Vec<Sent> {
     sent
 }
 
-/// What the actions of Open vSwitch's datapath send, its own port left out.
+/// The copies that the actions of Open vSwitch's datapath send, except to its internal port.
 pub fn of_theirs(key: &FlowKey, actions: &str) -> Vec<Sent> {
     let (mut key, mut sent) = (key.clone(), Vec::new());
     for action in split(actions) {
@@ -97,7 +97,7 @@ pub fn of_theirs(key: &FlowKey, actions: &str) -> Vec<Sent> {
     sent
 }
 
-/// Pieces between commas that are outside parentheses.
+/// The parts between commas outside parentheses.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     text.split(move |c| {

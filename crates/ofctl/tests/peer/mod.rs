@@ -1,4 +1,4 @@
-//! Open vSwitch itself, as the judge of both the language and what flows do.
+//! Compares language and execution with Open vSwitch.
 
 mod datapath;
 mod open_vswitch;
@@ -13,14 +13,14 @@ use random::Random;
 use std::collections::BTreeMap;
 use testkit::{report, require_program};
 
-/// Lines that both accept: Open vSwitch takes what we show for what was written.
+/// Lines that both accept: Open vSwitch reads our canonical form as the same flow.
 const ALIKE: &str = include_str!("alike.txt");
-/// Lines that we refuse and Open vSwitch accepts, by the reason.
+/// Lines that only Open vSwitch accepts, grouped by reason.
 const STRICTER: &str = include_str!("stricter.txt");
 
-/// Lines that we accept and Open vSwitch refuses, by the reason.
+/// Lines that only weft accepts, grouped by reason.
 const LAXER: &str = include_str!("laxer.txt");
-/// Lines that both refuse.
+/// Lines that both reject.
 const REFUSED: &str = include_str!("refused.txt");
 
 /// The lines of a list that are not comments.
@@ -55,7 +55,7 @@ fn what_ovs_refuses_is_refused() {
     report::peer("ovs-ofctl", &format!("{count} flows are refused by both"));
 }
 
-/// What is listed and no difference any more is to be taken off the list.
+/// Fails also for a listed line that is no difference any more.
 #[test]
 fn flows_that_only_one_of_the_two_accepts_are_listed() {
     require_program!("ovs-ofctl", "openvswitch-switch");
@@ -72,17 +72,18 @@ fn flows_that_only_one_of_the_two_accepts_are_listed() {
     }
 }
 
-/// Where the two differ, and why.
+/// Known differences between the two.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Difference {
-    /// A packet whose TTL has run out in a table that was reached by `resubmit` goes on behind the `resubmit` in Open vSwitch.
-    /// Here nothing more happens to it.
+    /// A packet whose TTL expires in a table reached by `resubmit`: Open vSwitch continues after
+    /// the `resubmit`, weft drops the packet.
     TtlRunsOutInResubmit,
-    /// A third tag is put on by Open vSwitch, which forgets the innermost one. Here such a packet is dropped and counted.
+    /// A third VLAN tag: Open vSwitch pushes it and forgets the innermost one; weft drops the
+    /// packet and counts it.
     ThirdTag,
 }
 
-/// Notices the reasons for differences.
+/// Detects the known differences.
 #[derive(Default)]
 struct Watch(Option<Difference>);
 
@@ -98,7 +99,7 @@ impl Observer for Watch {
     }
 }
 
-/// One program and packet: what each sends, and the reason why they may differ.
+/// Runs packets on both. Returns the reason why the results differ, for each packet.
 fn compare(ovs: &OpenVswitch, flows: &str, packets: &[String]) -> Vec<Option<Difference>> {
     let mut bridge = bridge();
     bridge.apply(flows, "random", 0).unwrap_or_else(|error| panic!("{error}\n{flows}"));
@@ -126,7 +127,7 @@ fn compare(ovs: &OpenVswitch, flows: &str, packets: &[String]) -> Vec<Option<Dif
     differences
 }
 
-/// In which order a packet is flooded is nobody's concern.
+/// The order of flooded copies does not matter.
 fn sorted(mut sent: Vec<Sent>) -> Vec<Sent> {
     sent.sort_by_key(|sent| format!("{sent:?}"));
     sent

@@ -1,16 +1,17 @@
-//! Random programs and packets that have much to do with each other: their values are taken from few.
+//! Random programs and packets. Their values come from small sets, so that flows and packets often
+//! match.
 
-/// A generator that gives the same again for the same seed.
+/// A generator that depends only on its seed.
 pub struct Random {
     state: u64,
-    /// Whether programs use `normal`. Then they put no tags on: to Open vSwitch a tag with VLAN 0 is none there, and is
-    /// taken off.
+    /// True to use `normal`. Such programs push no tags, because Open vSwitch removes a tag with
+    /// VLAN ID 0 there.
     normal: bool,
-    /// How many tags a flow may still put on: Open vSwitch refuses one that would make three.
+    /// How many tags a flow may still push: Open vSwitch rejects a third one.
     tags_left: u64,
 }
 
-/// What a flow or packet is about.
+/// Kinds of packets.
 const KINDS: [&str; 13] = [
     "", "ip", "ipv6", "arp", "rarp", "icmp", "icmp6", "tcp", "tcp6", "udp", "udp6", "sctp", "sctp6",
 ];
@@ -42,13 +43,14 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// A flow for each line, in several tables that lead forward.
+    /// Flows, one per line, in several tables that only lead to later ones.
     pub fn flows(&mut self) -> String {
         let mut text = String::new();
         self.normal = self.chance(30);
         for table in 0..TABLES {
             for number in 0..10 {
-                // No two of a table have the same priority: which of them wins is then no question.
+                // No two flows of a table have the same priority, so that the winner is well
+                // defined.
                 text += &self.flow(table, 100 - number);
             }
             if self.chance(70) {
@@ -82,7 +84,7 @@ impl Random {
         format!("{} actions={actions}\n", words.join(","))
     }
 
-    /// Fields of a kind of packet; in a flow some have masks, and registers are among them.
+    /// Fields of a kind of packet. For a flow, some have masks and some are registers.
     fn fields(&mut self, kind: &str, in_flow: bool) -> Vec<String> {
         let mac = |n| format!("02:00:00:00:00:0{n}");
         let mut fields = vec![
@@ -153,7 +155,7 @@ impl Random {
         fields
     }
 
-    /// A packet of some kind, with all its fields.
+    /// A packet of a random kind, with all its fields.
     pub fn packet(&mut self) -> String {
         let kind = loop {
             let kind = self.pick(&KINDS);
@@ -238,7 +240,8 @@ impl Random {
                 inside.push(self.output());
                 format!("clone({})", inside.join(","))
             }
-            // Open vSwitch takes a tag that `clone` pops for gone behind it, when it checks a flow.
+            // When it checks a flow, Open vSwitch assumes that a tag popped inside `clone` is also
+            // gone after it.
             4 if self.normal => "mod_dl_src:02:00:00:00:00:08".to_owned(),
             4 if depth > 0 && self.tags_left > 0 => {
                 self.tags_left -= 1;
@@ -266,7 +269,7 @@ impl Random {
         }
         let action = if self.tags_left > 0 && (!*tagged || self.chance(50)) {
             self.tags_left -= 1;
-            // Without a tag `mod_vlan_vid` would be another action in each version of OpenFlow.
+            // On an untagged frame, `mod_vlan_vid` is another action in each version of OpenFlow.
             self.pick(&["push_vlan:0x8100", "push_vlan:0x88a8"])
         } else if *tagged {
             self.pick(&["pop_vlan", "strip_vlan", "mod_vlan_vid:8", "mod_vlan_pcp:1"])
@@ -303,7 +306,7 @@ impl Random {
             "move:dl_src->dl_dst",
             "load:0x5->eth_dst[0..3]",
         ];
-        // Open vSwitch wants `ip` for what OpenFlow 1.0 does without.
+        // Open vSwitch requires `ip` for some actions that need no match in OpenFlow 1.0.
         let of_ip =
             ["mod_nw_tos:16", "mod_nw_ecn:2", "mod_nw_ttl:33", "dec_ttl", "set_field:8->ip_dscp"];
         if !matches!(kind, "" | "arp" | "rarp") && self.chance(30) {
@@ -311,7 +314,7 @@ impl Random {
         }
         let transport = kind.trim_end_matches('6');
         let own: &[&str] = match kind {
-            // What it is told to write into reverse ARP Open vSwitch forgets.
+            // Open vSwitch loses writes to RARP fields.
             "rarp" => &["move:arp_sha->dl_dst"],
             "arp" => &[
                 "set_field:10.0.0.7->arp_spa",

@@ -1,5 +1,5 @@
-//! Real OVN networks, drawn with ovn-nbctl and compiled by ovn-northd: what [`translate`] does with a packet is what ovn-trace
-//! says. Where it is not, the reason is one of [`Known`], and is counted.
+//! Compares [`translate`] with ovn-trace on real OVN networks, built with ovn-nbctl and compiled by
+//! ovn-northd. Each difference must have a reason in [`Known`], and is counted.
 
 mod networks;
 mod oracle;
@@ -14,46 +14,51 @@ use southbound::{Southbound, SouthboundNetwork};
 use std::collections::{BTreeMap, HashMap};
 use testkit::ovn::Ovn;
 
-/// Packets that each network is tried with.
+/// The number of packets for each network.
 const PACKETS: usize = 2500;
 
-/// Why weft does something else than ovn-trace says.
+/// Why weft differs from ovn-trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Known {
-    /// A difference in the headers of a reply, which the comparison has put right.
+    /// A difference in the headers of a reply, which the comparison has corrected.
     Own(Own),
     /// ovn-trace aborts ("assertion ovnact->type == OVNACT_ND_NA failed") at `nd_na_router`.
     AbortsAtRouterAdvertisement,
-    /// ovn-trace recurses until its stack is full where answers to answers have no end: it answers resets and errors, and takes
-    /// a solicitation for the packet that it was made for. weft does not, or drops at its limit.
+    /// ovn-trace recurses until its stack is full when replies to replies never end: it answers
+    /// resets and errors, and treats a solicitation like the packet that caused it. weft does not,
+    /// or drops the packet at its limit.
     RecursesWithoutEnd,
-    /// ovn-trace lets ACLs judge a solicitation by the headers of the packet that it was made for
+    /// ovn-trace matches ACLs on a solicitation against the headers of the packet that caused it
     /// ([`Own::SolicitationKeepsHeaders`]).
     SolicitationIsJudgedAsThatPacket,
-    /// ovn-trace lets ACLs judge a reset by ports that it does not have ([`Own::ResetKeepsPorts`]).
+    /// ovn-trace matches ACLs on a reset against the ports of the packet that caused it
+    /// ([`Own::ResetKeepsPorts`]).
     ResetIsJudgedByOldPorts,
-    /// A routing loop that outlives weft's limit of steps; ovn-trace follows it until the hop limit is used up.
+    /// A routing loop exceeds weft's limit of steps; ovn-trace follows it until the hop limit
+    /// expires.
     LoopIsCut,
-    /// `igmp`, `mldv1` and `mldv2` mean such packets to any address in OVN 23.03.1, to multicast addresses in later ones and
-    /// in weft.
+    /// In OVN 23.03.1, `igmp`, `mldv1` and `mldv2` match packets to any address; in later versions
+    /// and in weft only to multicast addresses.
     SnoopsUnicast,
-    /// ovn-trace's port security lets an entry with IP addresses send other Ethernet types, checks link-layer addresses
-    /// in solicitations but none in advertisements of a port without IP addresses, and forbids `::` as a source; in
-    /// ovn-controller's rules, and weft's, it is the other way about.
+    /// ovn-trace's port security differs from the rules of ovn-controller and weft. It lets an
+    /// address set with IP addresses send other Ethernet types. It checks link-layer addresses in
+    /// solicitations, but not in advertisements of a port without IP addresses. It forbids `::` as
+    /// a source.
     PortSecurityIsSimpler,
-    /// weft does not execute the action: connection tracking, dialogues with the controller, `sctp_abort`.
+    /// weft does not support the action: connection tracking, controller actions, `sctp_abort`.
     Unsupported,
 }
 
-/// What weft does with a packet.
+/// Records what weft does with a packet.
 struct Watch<'n> {
     program: &'n Program,
-    /// Choices that ovn-trace has made, the first one last.
+    /// The choices that ovn-trace made, in reverse order.
     selected: Vec<u16>,
     outputs: Vec<(String, Headers)>,
     drops: Vec<DropReason>,
     replies: Vec<Reply>,
-    /// Nested steps; true for the case of a frame that is too long, which ovn-trace does not look at.
+    /// Nested steps; true for the branch of frames that are too long, which ovn-trace does not
+    /// follow.
     too_long: Vec<bool>,
 }
 
@@ -118,7 +123,8 @@ impl Trial {
         Self { ovn, network, program, inports }
     }
 
-    /// What weft does with a packet, choosing as ovn-trace did; and the reason if nothing leaves.
+    /// Translates a packet with the choices of ovn-trace. Returns also the drop reason if nothing
+    /// is sent.
     fn watch(&self, packet: &Packet, selected: &[u16]) -> Watch<'_> {
         let mut watch = Watch {
             program: &self.program,
@@ -135,7 +141,7 @@ impl Trial {
         watch
     }
 
-    /// A packet that differs only in bits that the decision did not depend on is treated alike.
+    /// Checks that a packet that differs only in bits outside the mask has the same result.
     fn check_mask(&self, packet: &Packet, other: &FlowKey) {
         let state = &self.network.learned;
         let decided = translate(&self.program, &packet.key, state, &mut ());
@@ -148,7 +154,7 @@ impl Trial {
         assert_eq!(again.actions, decided.actions, "{}\n{changed:?}", packet.text);
     }
 
-    /// The whole story of a packet that is not treated alike.
+    /// Describes a packet whose results differ.
     fn explain(&self, packet: &Packet, theirs: &str, answer: &Answer, ours: &Watch<'_>) -> String {
         let trace = pipeline::trace(&self.program, &packet.key, &self.network.learned, None).0;
         format!(
@@ -172,11 +178,11 @@ fn with_names(command: &str, rows: &Southbound) -> String {
     command
 }
 
-/// Why ovn-trace has crashed.
+/// The known reason why ovn-trace crashed.
 fn why_crashed(ours: &Watch<'_>) -> Option<Known> {
     const ENDLESS: [DropReason; 2] = [DropReason::TranslationSteps, DropReason::TranslationDepth];
     let is_endless = ENDLESS.iter().any(|reason| ours.drops.contains(reason));
-    // An ABORT has no end either, but weft makes none.
+    // SCTP ABORTs recurse in ovn-trace too, but weft sends none.
     let is_unsupported = ours.drops.contains(&DropReason::UnsupportedAction);
     if ours.replies.contains(&Reply::NeighbourAdvert { router: true }) {
         Some(Known::AbortsAtRouterAdvertisement)
@@ -187,7 +193,7 @@ fn why_crashed(ours: &Watch<'_>) -> Option<Known> {
     }
 }
 
-/// Why the two differ.
+/// The known reason why the results differ.
 fn why_different(
     packet: &Packet,
     is_secured: bool,
@@ -283,7 +289,7 @@ fn compare(drawn: &Network) -> BTreeMap<Known, usize> {
         drawn.name
     );
     assert!(unknown.is_empty(), "{} differ:\n{}", unknown.len(), unknown[..shown].join("\n"));
-    // A comparison of drops alone, or of what differs, would say little.
+    // The comparison would be weak if most packets were dropped or differed.
     assert!(delivered > PACKETS / 4, "{delivered}");
     let differing = known.iter().filter(|(reason, _)| !matches!(reason, Known::Own(_)));
     assert!(differing.map(|(_, count)| count).sum::<usize>() < PACKETS / 20, "{known:?}");

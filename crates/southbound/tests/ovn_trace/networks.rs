@@ -1,18 +1,19 @@
-//! The networks: commands of ovn-nbctl that draw them, and the addresses from which packets are made.
+//! The test networks: ovn-nbctl commands that build them, and the addresses for packets.
 
-/// A network, and what to try it with.
+/// A network, and addresses for its packets.
 pub struct Network {
-    /// For the instance's directory and messages.
+    /// The name, for the directory and messages.
     pub name: &'static str,
-    /// Commands of ovn-nbctl.
+    /// The ovn-nbctl commands.
     pub commands: Vec<String>,
-    /// Commands of ovn-sbctl after that: what would have been learnt. `{NAME}` is the UUID of that datapath.
+    /// ovn-sbctl commands to run afterwards, which add learned state. `{NAME}` stands for the UUID
+    /// of that datapath.
     pub learned: Vec<String>,
-    /// MAC addresses that mean something in it.
+    /// MAC addresses used in the network.
     pub macs: Vec<&'static str>,
-    /// IPv4 addresses likewise.
+    /// IPv4 addresses used in the network.
     pub ipv4: Vec<&'static str>,
-    /// IPv6 addresses likewise.
+    /// IPv6 addresses used in the network.
     pub ipv6: Vec<&'static str>,
 }
 
@@ -20,7 +21,7 @@ fn lines(text: &str) -> Vec<String> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Addresses that mean something in every network.
+/// MAC addresses with a meaning in every network.
 const MACS: [&str; 5] = [
     "ff:ff:ff:ff:ff:ff",
     "01:00:5e:01:02:03",
@@ -35,7 +36,7 @@ fn with<const N: usize>(common: [&'static str; 5], own: [&'static str; N]) -> Ve
     own.into_iter().chain(own).chain(common).collect()
 }
 
-/// Two switches, a distributed router, ACLs that need no connection tracking in both directions, port security.
+/// Two switches, a distributed router, stateless ACLs in both directions, port security.
 pub fn acls() -> Network {
     let commands = lines(
         r#"
@@ -258,7 +259,8 @@ pub fn routers() -> Network {
     }
 }
 
-/// Unknown addresses and stations that were learnt, multicast with and without snooping, localnet ports, an MTU, policies.
+/// Unknown addresses and learned FDB entries, multicast with and without snooping, localnet ports,
+/// an MTU, policies.
 pub fn layer2() -> Network {
     let commands = lines(
         r#"
@@ -367,7 +369,8 @@ pub fn layer2() -> Network {
     }
 }
 
-/// Connection tracking: ACLs `allow-related`, NAT, a load balancer. Packets that come to it are not executed.
+/// Connection tracking: ACLs `allow-related`, NAT, a load balancer. weft drops packets that reach
+/// it.
 pub fn connection_tracking() -> Network {
     let commands = lines(
         r#"
@@ -391,7 +394,8 @@ pub fn connection_tracking() -> Network {
     }
 }
 
-/// The shape of large deployments, a tenth as large: 5 routers, 20 switches at each, 12 guests at each of those.
+/// Like a large deployment at a tenth of the size: 5 routers with 20 switches each, and 12 guests
+/// at each switch.
 pub fn large() -> Network {
     let mut commands = Vec::new();
     for router in 0..5 {

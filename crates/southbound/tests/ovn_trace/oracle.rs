@@ -1,16 +1,17 @@
-//! What ovn-trace says: from its text to the ports that a packet leaves by, with the headers that it has then.
+//! Parses the output of ovn-trace to the ports that a packet is sent to, with its headers.
 //!
-//! `--minimal` lists the changes of headers, but of nested pipelines only the contents, so that it does not say where one
-//! copy ends and the next begins. `--summary` says that and leaves the values out. Both come from one tree in the same
-//! order: the summary is walked, and the values are taken from the minimal list.
+//! `--minimal` lists header changes, but does not mark where nested copies begin and end.
+//! `--summary` marks that, but has no values. Both print one tree in the same order, so the parser
+//! walks the summary and takes the values from the minimal list.
 
 use flow::{Field, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// The headers of a packet as Open vSwitch keeps them: ARP's addresses and operation share their places with IP's, ICMP's type and
-/// code with ports, and those of neighbour discovery with ARP's.
+/// The headers of a packet as Open vSwitch stores them. Some fields share storage: addresses and
+/// operation of ARP with those of IP, ICMP type and code with ports, and link-layer addresses of
+/// neighbour discovery with those of ARP.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Headers {
     dl_src: u128,
@@ -30,7 +31,7 @@ pub struct Headers {
     nd_target: u128,
 }
 
-/// As people read them.
+/// Readable form for messages.
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dl_src, dl_dst, dl_type, nw_src, nw_dst, nw_proto, nw_ttl, .. } = self;
@@ -80,7 +81,8 @@ impl Headers {
         }
     }
 
-    /// Without what the packet does not have: leavings of the packet that it was made from.
+    /// Clears the fields of headers that the packet lacks: leftovers of the packet that it was made
+    /// from.
     pub fn cleared(mut self) -> Self {
         let is_ip = self.dl_type == IPV4 || self.dl_type == IPV6;
         let is_nd = self.dl_type == IPV6 && self.nw_proto == 58 && matches!(self.tp_src, 135 | 136);
@@ -141,38 +143,39 @@ impl Headers {
     }
 }
 
-/// Where ovn-trace says something else than ovn-controller does, which weft follows.
+/// Where ovn-trace differs from ovn-controller; weft follows ovn-controller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Own {
-    /// Its neighbour solicitation keeps the IP addresses, protocol and hop limit of the packet that it is made for.
+    /// A neighbour solicitation keeps the IP addresses, protocol and hop limit of the packet that
+    /// caused it.
     SolicitationKeepsHeaders,
-    /// Its TCP reset keeps the ports; ovn-controller exchanges them and acknowledges.
+    /// A TCP reset keeps the ports; ovn-controller swaps them and sets the acknowledgement.
     ResetKeepsPorts,
-    /// `reject` of UDP sends "host unreachable"; ovn-controller "port unreachable".
+    /// `reject` of UDP sends "host unreachable"; ovn-controller sends "port unreachable".
     RejectIsHostUnreachable,
-    /// `reject` of SCTP sends an ABORT, as ovn-controller does; weft an ICMP error.
+    /// `reject` of SCTP sends an ABORT, like ovn-controller; weft sends an ICMP error.
     RejectAbortsSctp,
-    /// A reset has TTL 255; ovn-controller's has 63 and weft's 64.
+    /// A reset has TTL 255; it is 63 in ovn-controller and 64 in weft.
     ResetHasTtl255,
 }
 
-/// What ovn-trace says becomes of a packet.
+/// The result of ovn-trace.
 #[derive(Default)]
 pub struct Answer {
-    /// By which logical ports it leaves, with which headers; in order.
+    /// The logical ports that the packet is sent to, with its headers, in order.
     pub outputs: Vec<(String, Headers)>,
-    /// The choices that were made at random, in order.
+    /// The random choices, in order.
     pub selected: Vec<u16>,
-    /// Lines that say that something went wrong.
+    /// Lines with errors.
     pub errors: Vec<String>,
-    /// What ovn-trace alone does, and was put right here.
+    /// Corrected differences from ovn-controller.
     pub own: Vec<Own>,
 }
 
-/// Reads an answer about a packet with these headers.
+/// Parses the output for a packet with these headers.
 ///
 /// # Panics
-/// When the text is not understood.
+/// The text is not understood.
 pub fn read(said: &str, headers: &Headers) -> Answer {
     let (head, minimal) = said.split_once("# Minimal trace.\n").expect("a minimal trace");
     let (_, summary) = head.split_once("# Summary trace.\n").expect("a summary trace");
@@ -185,7 +188,7 @@ pub fn read(said: &str, headers: &Headers) -> Answer {
     walk.answer
 }
 
-/// A line without what surrounds it.
+/// A line without its decoration.
 fn entry(line: &str) -> &str {
     let line = line.trim();
     line.strip_suffix(" {").or_else(|| line.strip_suffix(';')).unwrap_or(line)
@@ -202,7 +205,7 @@ struct Walk<'t> {
     at: usize,
     values: Vec<&'t str>,
     used: usize,
-    /// The step before was `reject`.
+    /// True after `reject`.
     rejecting: bool,
     answer: Answer,
 }
@@ -239,7 +242,7 @@ impl<'t> Walk<'t> {
         self.block(&mut inner, Kind::Pipeline);
     }
 
-    /// The packet that an action makes, before what the action does with it.
+    /// The packet that an action makes, before nested actions change it.
     fn transformed(&mut self, name: &str, old: &Headers) -> Headers {
         let mut new = old.clone();
         let rejecting = std::mem::take(&mut self.rejecting);
@@ -280,7 +283,7 @@ impl<'t> Walk<'t> {
                 self.answer.own.push(Own::ResetKeepsPorts);
                 (new.tp_src, new.tp_dst) = (old.tp_dst, old.tp_src);
                 self.answer.own.push(Own::ResetHasTtl255);
-                // RFC 9293 section 3.10.7.1: only what acknowledges nothing is acknowledged.
+                // RFC 9293 section 3.10.7.1: the reset acknowledges only a segment without ACK.
                 let flags = if old.tcp_flags & ACK == 0 { RST | ACK } else { RST };
                 (new.nw_ttl, new.tcp_flags) = (64, flags);
             }
@@ -319,7 +322,7 @@ impl<'t> Walk<'t> {
             return;
         }
         self.rejecting = text.starts_with("reject {");
-        // Nested actions are told once as text and once step by step.
+        // Nested actions are listed once as text and once step by step.
         if text.contains('{') || text.starts_with("/*") {
             return;
         }
@@ -337,19 +340,19 @@ impl<'t> Walk<'t> {
         } else if text.starts_with("push(") || text.starts_with("pop(") {
             self.pushed_or_popped(headers);
         } else if text.split(' ').count() == 1 && !text.contains('(') {
-            // A transformation in which nothing happens.
+            // A transformation without steps.
             self.skip(text);
         }
     }
 
-    /// Takes the next value if it is this text.
+    /// Consumes the next value if it is this text.
     fn skip(&mut self, text: &str) -> bool {
         let is_next = self.values.get(self.used).is_some_and(|value| *value == text);
         self.used += usize::from(is_next);
         is_next
     }
 
-    /// Takes the next value if it is one of `symbol`: registers have none.
+    /// Consumes the next value if it is one of `symbol`; registers have none.
     fn assign(&mut self, symbol: &str, headers: &mut Headers) {
         let Some((to, value)) =
             self.values.get(self.used).and_then(|value| value.split_once(" = "))
@@ -376,7 +379,7 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// The link-local address made of a MAC address (RFC 4291 appendix A).
+/// The link-local address derived from a MAC address (RFC 4291 appendix A).
 fn link_local(mac: u128) -> u128 {
     let (vendor, device) = (mac >> 24 ^ 0x02_0000, mac & 0xff_ffff);
     0xfe80 << 112 | vendor << 40 | 0xff_fe00_0000 | device

@@ -1,4 +1,4 @@
-//! Random packets: as a flow key, and in the words of ovn-trace.
+//! Random packets, as flow keys and in the notation of ovn-trace.
 
 use super::networks::Network;
 use flow::{Field, FlowKey, PortNo};
@@ -6,29 +6,29 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// Where a packet can come in.
+/// A port by which packets can enter.
 pub struct Inport {
     /// The logical port.
     pub name: String,
     /// The name of its logical switch.
     pub datapath: String,
-    /// The port of the datapath.
+    /// The datapath port.
     pub number: PortNo,
-    /// Addresses of the guest: `MAC IP...` texts, perhaps with words among them.
+    /// The addresses of the guest: strings `MAC IP...` and possibly other words.
     pub addresses: Vec<String>,
-    /// It has port security.
+    /// True if the port has port security.
     pub is_secured: bool,
 }
 
 /// A packet.
 pub struct Packet {
-    /// As ovn-trace takes it.
+    /// The notation of ovn-trace.
     pub text: String,
-    /// As weft takes it.
+    /// The flow key.
     pub key: FlowKey,
 }
 
-/// SplitMix64: the same packets in every run.
+/// SplitMix64 with a fixed seed: the same packets in every run.
 pub struct Random(u64);
 
 impl Random {
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// Who a packet says it is from.
+/// The source addresses of a packet.
 struct Sender {
     mac: String,
     ipv4: String,
@@ -108,7 +108,7 @@ impl Packet {
         write!(self.text, " && {symbol} == {address}").unwrap();
     }
 
-    /// A random packet into `inport`: usually from the guest's own addresses, to somebody there may be.
+    /// A random packet into `inport`, usually from the guest's own addresses to known ones.
     pub fn random(random: &mut Random, network: &Network, inport: &Inport) -> Self {
         let mut packet =
             Self { text: format!("inport == \"{}\"", inport.name), key: FlowKey::default() };
