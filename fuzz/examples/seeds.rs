@@ -1,4 +1,4 @@
-//! Writes the seed corpora anew: `cargo xtask fuzz-seeds`.
+//! Writes the seed corpora: `cargo xtask fuzz-seeds`.
 
 use std::fs;
 use std::io;

@@ -1,11 +1,11 @@
 //! The actions of logical flows.
 
-use pipeline::Direction;
 use lflow::actions::{self, Stage};
 use lflow::symbol::Symbol;
+use pipeline::Direction;
 
-/// Parses actions; true when they are in the language. Then they are compiled, printed, and parsed
-/// to the same again. A refusal points into the text.
+/// Parses actions. Valid ones are compiled and printed, and the printed text must parse to the same
+/// actions. The position of an error must be inside the text. Returns whether the text is valid.
 pub fn text(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     let Some(stage) = Stage::new(Direction::Ingress, 2, 30) else { return false };

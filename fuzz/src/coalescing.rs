@@ -1,13 +1,13 @@
-//! Segments joined into super-packets. Cutting what came out must give what went in.
+//! Coalesces segments into super-packets. Segmenting the super-packets must give the segments again.
 
 use packet::{Coalescer, PacketBuf, coalesce_ranges};
 
 use crate::{lists, offload};
 
-/// The flag's byte in the flags and fragment offset of IPv4.
+/// The flag "don't fragment" in the upper byte of the flags and fragment offset of IPv4.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Joins the frames of a list, by both ways; returns how many packets came out of the first.
+/// Coalesces the frames of a list with both implementations. Returns how many packets the first emits.
 pub fn list(bytes: &[u8]) -> usize {
     let frames = lists::read(bytes);
     let one_by_one = push_all(&frames);
@@ -50,7 +50,7 @@ fn join_train(frames: &[&[u8]]) -> Vec<PacketBuf> {
     out
 }
 
-/// Every frame is there again, once; in what order differs between flows.
+/// Checks that every frame is there exactly once. Frames of different flows may change their order.
 fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
     let cut = |packet: &PacketBuf| match packet.offload.gso {
         Some(_) => offload::segments(packet).expect("a coalesced packet can be segmented"),
@@ -63,8 +63,8 @@ fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
     assert_eq!(left, right);
 }
 
-/// The frame without padding, without the checksums, of which 0 and 0xffff are the same number, and
-/// without an IPv4 identification that says nothing (RFC 6864: it is not to be fragmented).
+/// The frame without padding, without checksums (0 and 0xffff are equal), and without the IPv4
+/// identification of packets that must not be fragmented (RFC 6864: it has no meaning).
 fn normal(frame: &[u8]) -> Vec<u8> {
     let mut copy = frame.to_vec();
     let Ok(located) = wire::transport_offset(frame) else { return copy };

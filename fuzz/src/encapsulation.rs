@@ -1,5 +1,5 @@
-//! A guest's frame into a tunnel and out again: what comes out is what went in, cut into segments
-//! and summed.
+//! Encapsulates and decapsulates a frame of a guest. The result must be the segments of the frame, with
+//! their checksums.
 
 use std::ops::RangeInclusive;
 
@@ -13,11 +13,11 @@ use packet::{PacketBuf, SegmentChecksum, Segmenter, Verdict, verify_checksum};
 use crate::offload;
 use crate::switch::{KEY, Switch};
 
-/// Shorter frames are not looked up; longer ones exceed an IP packet with outer headers, and are
-/// split or refused before.
+/// Frame lengths that reach encapsulation. Shorter frames are malformed. Longer ones do not fit an IP
+/// packet with outer headers and are segmented or dropped before.
 const FRAME_LEN: RangeInclusive<usize> = wire::ethernet::HEADER_LEN..=65_000;
 
-/// Takes `packet` through the tunnel that the bits of `choice` say: type, and whether over IPv6.
+/// Sends `packet` through a tunnel. The bits of `choice` select its type and IP version.
 pub fn round_trip(choice: u8, packet: &PacketBuf) {
     let Some(expected) = offload::cut(packet) else { return };
     if !FRAME_LEN.contains(&packet.len()) {
@@ -27,7 +27,7 @@ pub fn round_trip(choice: u8, packet: &PacketBuf) {
     let tunnels: Vec<TunnelType> = with_endpoints.collect();
     let tunnel = tunnels[usize::from(choice >> 1) % tunnels.len()];
     let mut host = Switch::new(tunnel);
-    // Whatever the guests' network makes of it.
+    // The content of the frame does not matter here.
     let _ = host.send(packet);
     let endpoint = if choice & 1 == 0 { flow::EndpointId(0) } else { host.add_v6(tunnel) };
     let ports =
@@ -54,7 +54,7 @@ fn carries_ports(tunnel: TunnelType) -> bool {
     tunnel.descriptor().logical_ports != LogicalPortsField::Absent
 }
 
-/// The frames in the packets that the outer packet is cut into.
+/// The inner frames of the segments of the outer packet.
 fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec<u8>> {
     let mut segmenter = Segmenter::new();
     let cut = segmenter
@@ -75,7 +75,7 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
     .collect()
 }
 
-/// The same for STT, whose outer packet is cut like TCP and put together again before it is read.
+/// The same for STT, whose outer packet is segmented like TCP and reassembled before decapsulation.
 fn stt_segments(packet: &PacketBuf, key: TunnelKey) -> Vec<Vec<u8>> {
     let mut reassembler = SttReassembler::new(SttLimits::default());
     let wire = offload::segments(packet).expect("the outer packet can be cut");

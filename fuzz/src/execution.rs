@@ -1,4 +1,4 @@
-//! Fields rewritten in a guest's frame, and packets made from it.
+//! Rewrites fields of a frame of a guest, and builds replies to it.
 
 use flow::{Action, EndpointTable, Field, FlowKey, Output, PortNo, Reply, execute, extract};
 use packet::vnet;
@@ -6,18 +6,18 @@ use packet::{PacketBuf, Verdict, verify_checksum};
 
 use crate::offload;
 
-/// Bytes of a rewrite: the number of a field, how many upper bits of it stay, the value.
+/// Length of a rewrite: the number of a field, how many of its upper bits stay, the value.
 const SET_LEN: usize = 18;
 const MAX_SETS: usize = 8;
 
-/// A rewrite as it stands in an input.
+/// A rewrite as encoded in an input.
 pub fn set_bytes(field: Field, value: u128) -> Vec<u8> {
     let number = Field::ALL.iter().position(|&f| f == field).unwrap_or_default() as u8;
     [&[number, 0][..], &value.to_be_bytes()].concat()
 }
 
-/// A virtio-net header, the number of rewrites in a byte, the rewrites, and the frame. Returns how
-/// many of them changed the key, and how many replies were made.
+/// Executes an input: a virtio-net header, one byte with the number of rewrites, the rewrites, and the
+/// frame. Returns how many rewrites changed the key, and how many replies were built.
 pub fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     let (header, rest) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let (count, rest) = rest.split_first()?;
@@ -37,8 +37,8 @@ fn key(packet: &PacketBuf) -> Option<FlowKey> {
     extract(packet, PortNo(1), None).ok()
 }
 
-/// Executes one rewrite: no other field changes, and no checksum becomes wrong. True if the key
-/// changed.
+/// Executes one rewrite. No other field may change, and no checksum may become wrong. Returns whether
+/// the key changed.
 fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     let Some((&[number, kept], value)) = set.split_first_chunk() else { return false };
     let field = Field::ALL[usize::from(number) % Field::ALL.len()];
@@ -51,7 +51,7 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     let after = key(packet);
     assert!(verdict != Verdict::Valid || verify_checksum(packet) == Verdict::Valid, "{field}");
     if matches!(field, Field::IcmpType | Field::IcmpCode) {
-        // It may have become neighbour discovery, which has more fields and can be malformed.
+        // The packet may have become neighbour discovery, which has more fields and can be malformed.
         return after.as_ref() != Some(&before);
     }
     let after = after.expect("no set field makes a frame malformed");
@@ -63,8 +63,7 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     after != before
 }
 
-/// Makes a reply, whose key is what its steps say and whose checksum is right. True if there is
-/// one.
+/// Builds a reply and checks its key and checksum. Returns whether there is one.
 fn answer(reply: Reply, packet: &PacketBuf) -> bool {
     let Ok(built) = reply.build(packet) else { return false };
     let of_built = key(&built).expect("a reply is well-formed");

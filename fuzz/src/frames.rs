@@ -1,5 +1,5 @@
-//! Frames built from plain bytes. On purpose without crate `wire`: a fault shared by parser and
-//! seed would hide itself.
+//! Builds frames from plain bytes. It does not use crate `wire`, so that a fault there cannot hide in
+//! parser and seed alike.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -24,7 +24,7 @@ pub fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     join(&[&[2, 0, 0, 0, 0, 2], &[2, 0, 0, 0, 0, 1], &ethertype.to_be_bytes(), payload])
 }
 
-/// Puts a tag between the addresses and the type of `frame`.
+/// Inserts a tag between the addresses and the type of `frame`.
 pub fn tag(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
     join(&[&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]])
 }
@@ -111,7 +111,7 @@ impl Ends {
         self.frame(TCP, &join(&[&head, &sum.to_be_bytes(), &tail]))
     }
 
-    /// An ICMP or ICMPv6 message of `kind` and `code`; `body` is all behind the checksum.
+    /// An ICMP or ICMPv6 message of `kind` and `code`; `body` follows the checksum.
     pub fn icmp(self, kind: u8, code: u8, body: &[u8]) -> Vec<u8> {
         let (protocol, pseudo) = match self {
             Self::V4(..) => (ICMP, Vec::new()),
@@ -149,7 +149,7 @@ pub fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, options: &[u8], payload:
     join(&[&head, &checksum(&[&head, &[0, 0], &tail]).to_be_bytes(), &tail, payload])
 }
 
-/// An IPv6 packet. Neighbour discovery demands that no router has forwarded it.
+/// An IPv6 packet. Its hop limit is 255, as neighbour discovery requires.
 pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u16).to_be_bytes();
     let hop_limit = if next == ICMPV6 { 255 } else { 64 };
@@ -173,7 +173,7 @@ pub fn geneve_option(class: u16, kind: u8, data: &[u8]) -> Vec<u8> {
     join(&[&class.to_be_bytes(), &[kind, (data.len() / 4) as u8], data])
 }
 
-/// A GRE header with what is `Some`, for an Ethernet frame.
+/// A GRE header for an Ethernet frame, with the fields that are `Some`.
 pub fn gre(with_checksum: bool, key: Option<u32>, sequence: Option<u32>, frame: &[u8]) -> Vec<u8> {
     let flags = u8::from(with_checksum) << 7
         | u8::from(key.is_some()) << 5
@@ -187,8 +187,7 @@ pub fn gre(with_checksum: bool, key: Option<u32>, sequence: Option<u32>, frame: 
     join(&[&head, &checksum(&[&head, &[0; 4], &tail]).to_be_bytes(), &[0, 0], &tail])
 }
 
-/// An STT header and its frame: `flags`, where the inner transport header is, the MSS, the tag, the
-/// context.
+/// An STT header and its frame: flags, offset of the inner transport header, MSS, tag, context.
 pub fn stt(flags: u8, l4_offset: u8, mss: u16, tci: u16, context: u64, frame: &[u8]) -> Vec<u8> {
     let head = join(&[&[0, flags, l4_offset, 0], &mss.to_be_bytes(), &tci.to_be_bytes()]);
     join(&[&head, &context.to_be_bytes(), &[0, 0], frame])

@@ -1,6 +1,6 @@
-//! Every header of a frame, by the parsers of crate `wire`.
+//! Parses every header of a frame with crate `wire`.
 //!
-//! What a parser accepts, it must be able to emit, and to read again as the same value.
+//! A parsed header must survive emitting and parsing again.
 
 use wire::checksum::{Sum, pseudo_v6};
 use wire::{
@@ -9,7 +9,7 @@ use wire::{
     TcpPacket, TcpRepr, UdpPacket, UdpRepr,
 };
 
-/// Emits `$repr` over a copy of `$bytes` whose header has been wiped, and reads it again.
+/// Emits `$repr` over a copy of `$bytes` with an overwritten header, and parses it again.
 macro_rules! assert_round_trip {
     ($packet:ident, $bytes:expr, $repr:expr, $parse:expr) => {{
         let repr = $repr;
@@ -23,7 +23,7 @@ macro_rules! assert_round_trip {
 
 pub(crate) use assert_round_trip;
 
-/// Reads all headers of a frame; returns how many were valid.
+/// Parses all headers of a frame. Returns how many are valid.
 pub fn frame(bytes: &[u8]) -> usize {
     let Ok(ethernet) = EthernetPacket::new_checked(bytes) else { return 0 };
     let repr = EthernetRepr::parse(&ethernet);
@@ -42,7 +42,7 @@ pub fn frame(bytes: &[u8]) -> usize {
     1 + usize::from(tags.count() > 0) + inner
 }
 
-/// The one walk to the transport header agrees with the views, and keeps the order it promises.
+/// Checks that the walk to the transport header agrees with the views and returns increasing offsets.
 fn assert_located(bytes: &[u8], tags: usize) {
     let Ok(located) = wire::transport_offset(bytes) else { return };
     assert_eq!(usize::from(located.vlan_tags), tags);
@@ -73,8 +73,8 @@ fn ipv4(bytes: &[u8]) -> usize {
         (Fragment::Whole, Protocol::ICMP) => icmpv4(payload),
         _ => 0,
     };
-    // A mutated header hardly ever has the right checksum, and everything behind the check deserves
-    // to be reached.
+    // Mutated headers rarely have a right checksum. Fixing it lets the fuzzer reach the code after the
+    // check.
     let mut summed = bytes.to_vec();
     Ipv4Packet::new_unchecked(&mut summed[..]).fill_checksum();
     let Ok(repr) = Ipv4Packet::new_checked(&summed[..]).and_then(|p| Ipv4Repr::parse(&p)) else {

@@ -1,4 +1,4 @@
-//! The flow key of any frame.
+//! Extracts the flow key of any frame.
 
 use flow::{Field, FlowKey, PortNo, STAGES, extract};
 use packet::PacketBuf;
@@ -8,11 +8,11 @@ const IPV4: u128 = 0x0800;
 const ARP: u128 = 0x0806;
 const RARP: u128 = 0x8035;
 const IPV6: u128 = 0x86dd;
-/// No headers that are looked into are longer, but for chains of extension headers.
+/// Upper bound of the headers that extraction reads, except for chains of extension headers.
 const MAX_HEAD: usize = 160;
 
-/// The key, if the frame has one: it depends on nothing behind the IP packet nor on where the
-/// payload is stored, and has no field of a header that is not there.
+/// Extracts the key. It must not depend on bytes after the IP packet or on where the payload is stored,
+/// and must have no fields of absent headers.
 pub fn frame(bytes: &[u8]) -> Option<FlowKey> {
     let whole = key(&PacketBuf::from_bytes(bytes));
     let mut packet = PacketBuf::from_bytes(bytes);

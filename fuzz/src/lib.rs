@@ -1,7 +1,6 @@
 //! The bodies of the fuzz targets, as plain functions, and the seeds they start from.
 //!
-//! A body panics when something is wrong; whatever else it does with any bytes is fine. It returns
-//! what a seed is checked by.
+//! A body panics on a fault and accepts any other input. It returns what the tests of the seeds check.
 #![forbid(unsafe_code)]
 
 pub mod actions;

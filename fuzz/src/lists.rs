@@ -2,15 +2,15 @@
 
 use crate::frames::join;
 
-/// At most so many frames are read from one input.
+/// Maximum number of frames in one input.
 const MAX_FRAMES: usize = 64;
 
-/// The input that [`read`] takes apart again.
+/// Encodes frames as an input for [`read`].
 pub fn build(frames: &[Vec<u8>]) -> Vec<u8> {
     frames.iter().flat_map(|f| join(&[&(f.len() as u16).to_be_bytes(), f])).collect()
 }
 
-/// The frames of an input; the last one is cut to what is there.
+/// The frames of an input. The last one may be truncated.
 pub fn read(mut input: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();
     while let (Some((len, rest)), true) = (input.split_first_chunk(), frames.len() < MAX_FRAMES) {

@@ -1,4 +1,4 @@
-//! The megaflow cache of the userspace datapath beside a list of megaflows.
+//! Compares the megaflow cache of the user datapath with a plain list of megaflows.
 
 use std::sync::Arc;
 
@@ -18,20 +18,19 @@ const FIELDS: [Field; 8] = [
     Field::IpProto,
     Field::TpDst,
 ];
-/// Bytes of a step: what to do, which fields, which of them in part, and two bits for each.
+/// Length of a step: operation, fields, partially masked fields, and two bits per field.
 const STEP_LEN: usize = 5;
-/// So few that the cache is full soon.
+/// A small limit, so that the cache fills quickly.
 const LIMIT: usize = 24;
 const PACKET_LEN: usize = 100;
 
-/// A step as it stands in an input: 0 puts, 1 deletes, 2 looks up, 3 tidies, 4 forgets everything.
+/// A step as encoded in an input: 0 inserts, 1 deletes, 2 looks up, 3 maintains the tables, 4 clears.
 pub fn step(kind: u8, fields: u8, partial: u8, values: u16) -> [u8; STEP_LEN] {
     let [high, low] = values.to_be_bytes();
     [kind, fields, partial, high, low]
 }
 
-/// Carries out steps; returns how many lookups found something. The cache answers what a list
-/// would.
+/// Executes steps. The cache must agree with the list. Returns the number of hits.
 pub fn steps(bytes: &[u8]) -> usize {
     let mut cache = Cache::new(CacheLimits { megaflows: LIMIT });
     let mut list: Vec<(Megaflow, Usage)> = Vec::new();
@@ -75,7 +74,7 @@ fn delete(cache: &mut Cache, list: &mut Vec<(Megaflow, Usage)>, condition: Match
     assert_eq!(cache.get(id), None);
 }
 
-/// Which of several that match is found is not said.
+/// If several megaflows match, any of them may be found.
 fn look_up(cache: &mut Cache, list: &mut [(Megaflow, Usage)], key: &FlowKey, now_ms: u64) -> bool {
     let hit = cache.look_up(key, PACKET_LEN, now_ms).map(|hit| (hit.id, Arc::clone(hit.actions)));
     let Some((id, actions)) = hit else {
@@ -92,7 +91,7 @@ fn look_up(cache: &mut Cache, list: &mut [(Megaflow, Usage)], key: &FlowKey, now
     true
 }
 
-/// A walk in portions meets each megaflow once.
+/// Checks that a dump in batches returns each megaflow once.
 fn check_all(cache: &Cache, list: &[(Megaflow, Usage)]) {
     let (mut dumped, mut at) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = at {
@@ -108,7 +107,7 @@ fn check_all(cache: &Cache, list: &[(Megaflow, Usage)]) {
     assert_eq!(masks, list.len());
 }
 
-/// Every field has one of four values: in its lowest and in its highest bit.
+/// Every field has one of four values, in its lowest and its highest bit.
 fn key(step: &[u8; STEP_LEN]) -> FlowKey {
     let values = u16::from_be_bytes([step[3], step[4]]);
     let mut key = FlowKey::default();

@@ -2,7 +2,7 @@
 
 use network::Network;
 
-/// Reads a file; true when it was valid. A refusal says at least one thing that is wrong.
+/// Parses a file. An invalid file must give at least one error. Returns whether it is valid.
 pub fn file(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     match Network::parse(text, "network.toml") {

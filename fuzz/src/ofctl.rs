@@ -4,11 +4,12 @@ use flow::PortNo;
 use ofctl::{Bridge, BridgeError, parse_packet_flow};
 use pipeline::translate;
 
-/// Ends the flows of an input; packets follow, one a line.
+/// Separates the flows of an input from the packets that follow, one per line.
 const PACKETS: &str = "\n---\n";
 
-/// Loads a file; true when all of it was valid. Then it is shown, and what is shown is loaded and
-/// shown the same, and the packets that can be read are translated. A refusal points into the text.
+/// Loads a file. Valid flows are printed, and the printed text must load and print the same. Valid
+/// packets are translated. The position of an error must be inside the text. Returns whether the file
+/// is valid.
 pub fn file(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     let (flows, packets) = text.split_once(PACKETS).unwrap_or((text, ""));

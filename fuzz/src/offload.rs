@@ -1,4 +1,4 @@
-//! What a guest's virtio-net header asks for: checksums to complete, super-packets to cut.
+//! Executes the offloads of a guest's virtio-net header: partial checksums and segmentation.
 
 use packet::vnet::{self, VNET_LEN};
 use packet::{
@@ -10,13 +10,12 @@ use wire::{Ipv4Packet, Ipv6Packet};
 
 use crate::{encapsulation, path};
 
-/// Bytes of the header that say nothing here: one chooses the tunnel, the other how long frames may
-/// be.
+/// Unused bytes of the header: one selects the tunnel, the other the maximum frame length.
 const TUNNEL: usize = 11;
 const MAX_FRAME_LEN: usize = 10;
 
-/// A guest's frame behind a virtio-net header, sent into a tunnel, too; returns how many segments
-/// it was cut into, if it could be.
+/// Segments a frame with a virtio-net header, and also sends it into a tunnel. Returns the number of
+/// segments, if it can be segmented.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
     let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
@@ -42,8 +41,8 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     segments(&packet).map(|segments| segments.len())
 }
 
-/// Stores what a partial checksum begins with: the pseudo header's sum. A guest that stores
-/// something else gets wrong checksums, and no mutated frame stores the right thing.
+/// Stores the pseudo header checksum with which a partial checksum starts. Mutated frames never have
+/// the right one, and would get wrong checksums.
 pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
     let frame = packet.head();
@@ -60,8 +59,7 @@ pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     Some(())
 }
 
-/// The segments of a packet with their checksums computed; each one is right, and together they
-/// carry its payload.
+/// Checks that the segments of a packet have right checksums and together carry its payload.
 pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     let segments = cut(packet)?;
     if packet.offload.gso.is_some() {
@@ -73,7 +71,7 @@ pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     Some(segments)
 }
 
-/// The segments of a packet, whose payload is the packet's.
+/// Checks that the segments of a packet carry its payload.
 pub fn cut(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     let mut segmenter = Segmenter::new();
     let cut = segmenter.segment(packet, 0, SegmentChecksum::Complete, |_| {}).ok()?;
@@ -82,7 +80,7 @@ pub fn cut(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     Some(cut.map(|(header, part)| [header, part].concat()).collect())
 }
 
-/// Smaller super-packets give the same segments as the large one.
+/// Checks that smaller super-packets give the same segments as the large one.
 fn check_split(packet: &PacketBuf) {
     let mut first = packet.clone();
     let limits = SplitLimits { max_segments: 3, max_bytes: 4000 };

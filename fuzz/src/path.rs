@@ -1,10 +1,10 @@
-//! Packets before a path that is too narrow for them.
+//! Packets that exceed the MTU of their path.
 
 use flow::{WayBack, clamp_mss, too_big};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::{EtherType, Ipv4Packet, MacAddr, TooBig};
 
-/// A packet that is to go through a path that carries frames of `max_frame_len` bytes.
+/// Sends a packet through a path that carries frames of at most `max_frame_len` bytes.
 pub fn enter(packet: &PacketBuf, max_frame_len: usize) {
     let mut packet = packet.clone();
     let len = packet.len();
@@ -38,7 +38,7 @@ fn fragment(packet: &PacketBuf, mtu: u16, max_frame_len: usize) {
     }
 }
 
-/// What a guest is told is what an end point of a tunnel would believe.
+/// The ICMP message to the guest must be one that a tunnel end point would accept.
 fn answer(packet: &PacketBuf, mtu: u16) {
     let back = WayBack { eth_dst: MacAddr([2; 6]), eth_src: MacAddr([4; 6]), tags: &[] };
     let Ok(answer) = too_big(packet, mtu, &back) else { return };

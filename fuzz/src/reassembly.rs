@@ -1,4 +1,4 @@
-//! STT segments put together.
+//! Reassembles STT segments.
 
 use flow::strip_stt_segment;
 use packet::stt::{SttLimits, SttProgress, SttReassembler};
@@ -6,16 +6,16 @@ use packet::{Checksum, PacketBuf};
 
 use crate::lists;
 
-/// Small, so that the limits are met.
+/// Small, so that inputs reach the limits.
 const LIMITS: SttLimits = SttLimits { max_bytes: 100_000, max_frames: 3, timeout_ms: 20 };
 
-/// Takes in a list of Ethernet frames with STT segments; returns how many STT frames were complete.
+/// Reassembles a list of Ethernet frames with STT segments. Returns the number of complete STT frames.
 pub fn list(bytes: &[u8]) -> usize {
     let mut reassembler = SttReassembler::new(LIMITS);
     let mut complete = 0;
     for (now_ms, frame) in (0..).zip(lists::read(bytes)) {
         let mut packet = PacketBuf::from_bytes(frame);
-        // A mutated segment hardly ever has the right checksum.
+        // Mutated segments rarely have a right checksum.
         packet.offload.checksum = Checksum::Verified;
         let Ok(segment) = strip_stt_segment(&mut packet) else { continue };
         let progress = reassembler.push(segment.key, segment.place, &mut packet, now_ms);

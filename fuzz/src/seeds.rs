@@ -42,7 +42,7 @@ pub fn all() -> Vec<Seed> {
 
 type Group = Vec<(&'static str, Vec<u8>)>;
 
-/// A question for an answer of 1400 bytes, and answers with and without the word of a router.
+/// A request for a reply of 1400 bytes, and replies with and without a message of a router.
 fn probes() -> Group {
     let mac = [0x02, 0x77, 0x65, 0x66, 0x74, 0x01];
     let probe = |kind: u8, mtu: u16, router: &[u8]| {
@@ -114,7 +114,7 @@ fn fragment(mut frame: Vec<u8>, word: u16) -> Vec<u8> {
     frame
 }
 
-/// What a key may have beside what [`plain`] frames have.
+/// Frames whose keys have fields that those of [`plain`] frames lack.
 fn keys() -> Group {
     let (tcp, udp) = (guest_tcp(GUESTS_V4), guest_udp(GUESTS_V6));
     let fragment_header = |offset: u8| join(&[&[UDP, 0, 0, offset, 0, 0, 0, 7], &udp[54..]]);
@@ -188,7 +188,7 @@ fn gres() -> Group {
 const CONTEXT: u64 = 3 << 40 | 4 << 24 | 5001;
 
 fn stt_super_frame() -> Vec<u8> {
-    // IPv4 and TCP with a partial checksum, to be cut at 1000 bytes.
+    // IPv4 and TCP with a partial checksum, to be segmented at 1000 bytes.
     let guest = GUESTS_V4.tcp(1, 0x18, &[], &[0x5a; 2500]);
     stt(0b1110, 34, 1000, 0, CONTEXT, &guest)
 }
@@ -238,7 +238,7 @@ fn tagged() -> Group {
 }
 
 /// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and
-/// offset. The last byte chooses a tunnel.
+/// offset. The last byte selects a tunnel.
 fn vnet(flags: u8, gso: u8, words: [u16; 4], tunnel: u8, frame: &[u8]) -> Vec<u8> {
     let words = words.map(u16::to_le_bytes).concat();
     join(&[&[flags, gso], &words, &[0, tunnel], frame])
@@ -262,7 +262,7 @@ fn offloads() -> Group {
     ]
 }
 
-/// Every plain frame, and a super-packet, with rewrites that each of them has some use for.
+/// Every plain frame, and a super-packet, with rewrites of which some apply to each.
 fn rewrites() -> Group {
     use flow::Field;
     let sets = join(&[
@@ -413,7 +413,7 @@ fn flows() -> Group {
     .to_vec()
 }
 
-/// Each with a hit after which the cache has changed.
+/// Each has a lookup that hits after the cache has changed.
 fn megaflows() -> Group {
     use megaflows::step;
     let (put, delete, look_up) = (0, 1, 2);

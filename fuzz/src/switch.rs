@@ -1,8 +1,7 @@
-//! A host with a logical switch of every tunnel type: the way of a frame between a tunnel header
-//! and a guest.
+//! A host with a logical switch of every tunnel type: forwards frames between tunnels and guests.
 //!
-//! The program of the host is made of a network file, with a router and an access control list, and
-//! each frame is translated by itself.
+//! The program of the host comes from a network file with a router and an access control list. Each
+//! frame is translated separately.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -20,20 +19,19 @@ use wire::{EthernetPacket, MacAddr};
 
 use crate::offload;
 
-/// The key of every tunnelled switch.
+/// The tunnel key of every switch.
 pub const KEY: DatapathKey = DatapathKey(5001);
-/// Where frames with tags leave.
+/// The port for frames with tags.
 const UPLINK: PortNo = Placement::UPLINK;
-/// The ports that belong to guests of this host: two of the switch that other hosts share, one
-/// behind the router.
+/// The ports of the guests of this host: two on the shared switch, one behind the router.
 const LOCAL_PORTS: [PortNo; 3] = [PortNo(1), PortNo(2), PortNo(3)];
-/// In whose name this host speaks: its guests, whose addresses the switch tells, and its router.
+/// The MAC addresses that this host may use as source: its guests (for ARP replies) and its router.
 const OURS: [MacAddr; 5] = [mac(2), mac(3), mac(4), mac(0x11), mac(0x12)];
 
-/// What became of a frame: in how many copies it, or an answer to it, went on, or why in none.
+/// The result of a frame: the number of copies and replies sent, or the drop reason.
 pub type Outcome = Result<usize, DropReason>;
 
-/// The programs, in the order of [`TunnelType::ALL`], and which tags are known.
+/// The programs in the order of [`TunnelType::ALL`], and the known tags.
 static PROGRAMS: LazyLock<Vec<(Program, TagLinks)>> = LazyLock::new(|| {
     TunnelType::ALL
         .into_iter()
@@ -49,7 +47,7 @@ pub struct Switch {
     pub endpoints: EndpointTable,
 }
 
-/// The specification of a tunnel with everything on.
+/// The specification of a tunnel with all options enabled.
 pub fn spec(tunnel: TunnelType) -> TunnelSpec {
     TunnelSpec {
         checksum: true,
@@ -82,19 +80,18 @@ impl Switch {
         remote
     }
 
-    /// A frame of the underlay, out of the tunnel. It is translated and its actions are executed;
-    /// that it is neither delivered nor dropped for a reason is a fault.
+    /// Translates and executes a decapsulated frame. It must be delivered or dropped with a reason.
     pub fn forward(&mut self, tunnel: &TunnelInfo, packet: &mut PacketBuf) -> Outcome {
         self.enter(Placement::tunnel_port(self.tunnel), Some(tunnel), packet)
     }
 
-    /// A frame of the underlay, with its tags.
+    /// The same for a tagged frame of the underlay.
     pub fn forward_tagged(&mut self, packet: &mut PacketBuf) -> Outcome {
         let (link, port) = self.links.decap(packet)?;
         self.enter(port, Some(&TunnelInfo::of_link(link)), packet)
     }
 
-    /// A frame of each local guest.
+    /// Translates and executes a frame from each local guest.
     pub fn send(&mut self, packet: &PacketBuf) -> [Outcome; LOCAL_PORTS.len()] {
         LOCAL_PORTS.map(|port| self.enter(port, None, &mut packet.clone()))
     }
@@ -128,7 +125,7 @@ fn next_hop() -> NextHop {
     NextHop { source: mac(1), destination: mac(2) }
 }
 
-/// The network, as this host, `here`, sees it.
+/// The network from the view of this host, `here`.
 fn program(tunnel: TunnelType) -> Option<(Program, TagLinks)> {
     let network = Network::parse(&text(tunnel), "network.toml").ok()?;
     let here = network.host("here")?.index;
@@ -204,8 +201,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// What came from the underlay does not go back there; answers do, and what a router has taken
-    /// on.
+    /// Frames from the underlay must not be sent back there, except replies and routed packets.
     fn toward_underlay(&mut self, frame: &[u8]) {
         let ethernet = EthernetPacket::new_checked(frame).expect("a whole frame");
         assert!(

@@ -1,7 +1,7 @@
-//! The decapsulators, each given a frame of the underlay, and the way from there to the guests.
+//! Decapsulates frames of the underlay and forwards them to the guests.
 //!
-//! Whatever the outer headers of a mutated frame say, the tunnel header is looked for where it
-//! would be, so that every frame reaches the decapsulator.
+//! The tunnel header is expected at a fixed offset, whatever the outer headers of a mutated frame say, so
+//! that every frame reaches the decapsulator.
 
 use flow::{
     DecapOptions, Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_stt,
@@ -20,9 +20,9 @@ use crate::switch::{Outcome, Switch};
 
 const KEYED: DecapOptions = DecapOptions { key: true, skip_checksum: false };
 const UDP_HEADER_LEN: usize = 8;
-/// Where the transport header of a plain IPv4 packet is.
+/// Offset of the transport header in a plain IPv4 packet.
 const IPV4_L4: usize = 14 + 20;
-/// Where the traffic class of an IPv4 packet is.
+/// Offset of the traffic class in an IPv4 packet.
 const IPV4_TOS: usize = 14 + 1;
 
 /// VXLAN (RFC 7348).
@@ -55,13 +55,13 @@ pub fn geneve(frame: &[u8]) -> Outcome {
 /// GRE with key (RFC 2784, RFC 2890).
 pub fn gre(frame: &[u8]) -> Outcome {
     let mut bytes = behind(frame, 0).to_vec();
-    // A mutated packet hardly ever has the right checksum.
+    // Mutated packets rarely have a right checksum.
     if GrePacket::new_checked(&bytes[..]).is_ok_and(|packet| packet.checksum().is_some()) {
         GrePacket::new_unchecked(&mut bytes[..]).fill_checksum();
     }
     let header = GrePacket::new_checked(&bytes[..]).and_then(|packet| GreRepr::parse(&packet));
     if let Ok(repr) = header {
-        // The checksum is none of the header's fields: it covers the payload, too.
+        // The checksum is not part of the header value: it also covers the payload.
         let reparse = |packet: &GrePacket<&[u8]>| {
             let mut summed = packet.into_inner().to_vec();
             if packet.checksum().is_some() {
@@ -104,13 +104,13 @@ fn stt_header(bytes: &[u8]) {
     }
 }
 
-/// One or two tags on the uplink, on a host with a VLAN and on one with QinQ.
+/// Frames with one or two tags, on a host with a VLAN and on one with QinQ.
 pub fn tagged(frame: &[u8]) -> Outcome {
     let forward = |tunnel| Switch::new(tunnel).forward_tagged(&mut PacketBuf::from_bytes(frame));
     forward(TunnelType::Vlan).or_else(|_| forward(TunnelType::QinQ))
 }
 
-/// The tunnel header in `frame`, `skip` bytes behind the start of the transport header.
+/// The tunnel header in `frame`, `skip` bytes after the start of the transport header.
 fn behind(frame: &[u8], skip: usize) -> &[u8] {
     let l4 = wire::transport_offset(frame).ok().and_then(|located| located.l4).unwrap_or(IPV4_L4);
     frame.get(l4 + skip..).unwrap_or_default()
@@ -120,7 +120,7 @@ fn traffic_class(frame: &[u8]) -> u8 {
     frame.get(IPV4_TOS).copied().unwrap_or_default()
 }
 
-/// What is accepted has a valid header, and the key that stands in it.
+/// Checks that an accepted packet has a valid header, and that the key comes from it.
 fn checked(
     outcome: Result<Decapped, DropReason>,
     key: Result<u32, ParseError>,
@@ -131,7 +131,7 @@ fn checked(
     outcome
 }
 
-/// From the tunnel header to the guests.
+/// Forwards the inner frame to the guests.
 fn deliver(tunnel: TunnelType, traffic_class: u8, bytes: &[u8], decapped: Decapped) -> Outcome {
     let mut packet = PacketBuf::from_bytes(bytes);
     packet.pull_front(decapped.inner);

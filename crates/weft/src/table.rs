@@ -1,22 +1,22 @@
-//! Tables of text: columns as wide as their widest cell, two spaces between them.
+//! Text tables without borders. Each column is as wide as its widest cell.
 
 use std::fmt;
 
-/// How the cells of a column stand.
+/// The alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
     Left,
     Right,
 }
 
-/// A table with a line of headings.
+/// A table with a heading line.
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Without rows.
+    /// An empty table with these headings.
     pub fn new<const N: usize>(columns: [(&str, Align); N]) -> Self {
         let columns = columns.map(|(heading, align)| (heading.to_owned(), align));
         Self { columns: columns.into(), rows: Vec::new() }
