@@ -81,10 +81,10 @@ fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], 
 }
 
 /// Packets that the programs passed to the threads of the only daemon of the host (punts).
-fn handed_over(host: &Host) -> u64 {
+fn punted(host: &Host) -> u64 {
     let links = host.netns.netlink().links().expect("the links of the host");
     let device = links.iter().find(|link| link.name.starts_with("weft-up"));
-    device.expect("the device by which they are handed over").stats.tx_packets
+    device.expect("the TAP device for punts").stats.tx_packets
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn programs_forward() {
         std::thread::sleep(Duration::from_millis(1500));
         let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
             .map(|(host, daemon)| {
-                let before = handed_over(host);
+                let before = punted(host);
                 let rx = || daemon.show().ports.iter().map(|port| port.rx.packets).sum::<u64>();
                 let (a, b) = lab.ends();
                 let counted = rx();
                 traffic::tcp(a, b, 4, LEN);
-                let (all, handed) = (rx() - counted, handed_over(host) - before);
-                println!("{what}: {all} packets of guests, {handed} handed over");
+                let (all, handed) = (rx() - counted, punted(host) - before);
+                println!("{what}: {all} packets of guests, {handed} punted");
                 all.saturating_sub(handed)
             })
             .collect();

@@ -199,7 +199,7 @@ fn path_has_no_answer_when_no_daemon_runs_on_the_other_host() {
     command.args(["doctor", "--path", "h3", "--control"]).arg(path.control(0));
     let output = command.output().expect("weft can be started");
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there are some to h2"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("use one of h2"), "{output:?}");
     daemon.stop();
 }
 

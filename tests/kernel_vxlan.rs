@@ -80,8 +80,10 @@ fn broadcasts_use_the_multicast_group_once() {
     require_program!("tshark", "tshark");
     for (family, group) in [(4, "239.1.1.1"), (6, "ff05::1:1")] {
         let options = format!("group = \"{group}\"");
-        let third = "[[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.77\", \"2001:db8::77\"]\n\
-                     [[logical_switch.port]]\nname = \"g3\"\nhost = \"h3\"\nmac = \"02:00:00:00:00:77\"\n\
+        let third = "[[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.77\", \
+                     \"2001:db8::77\"]\n\
+                     [[logical_switch.port]]\nname = \"g3\"\nhost = \"h3\"\nmac = \
+                     \"02:00:00:00:00:77\"\n\
                      device = { tap = \"g3\" }\n";
         let setup = Setup::new("vxlan").family(family).mtu(MTU).options(&options).more(third);
         let lab = Lab::new(setup);

@@ -10,7 +10,8 @@ const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 const ROUTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/routed.toml");
 const SOUTHBOUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/southbound.json");
 /// A packet from web1 through the router to db1.
-const ROUTED_PACKET: &str = r#"inport == "web1" && eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:01
+const ROUTED_PACKET: &str = r#"inport == "web1"
+    && eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:01
     && ip4.src == 10.0.1.10 && ip4.dst == 10.0.2.10 && ip.ttl == 64 && icmp4.type == 8"#;
 
 /// Runs `weft trace`. Returns exit code, standard output and standard error.
@@ -84,7 +85,8 @@ fn guests_of_other_hosts_are_behind_tunnels() {
     has(
         &text,
         &[
-            "if not longer than 1414 bytes: => tunnel to \"db1\" by end point 1, h2 (geneve, 192.0.2.2)\n",
+            "if not longer than 1414 bytes: \
+             => tunnel to \"db1\" by end point 1, h2 (geneve, 192.0.2.2)\n",
             "encap(endpoint=1,",
         ],
     );
@@ -95,7 +97,8 @@ fn guests_of_other_hosts_are_behind_tunnels() {
 
 #[test]
 fn copies_of_a_multicast_are_traced_one_by_one() {
-    let arp = r#"inport == "db1" && eth.src == 02:00:00:00:02:0a && eth.dst == ff:ff:ff:ff:ff:ff && arp.op == 2"#;
+    let arp = "inport == \"db1\" && eth.src == 02:00:00:00:02:0a && eth.dst == ff:ff:ff:ff:ff:ff \
+               && arp.op == 2";
     let text = traced(&[SOUTHBOUND, arp]);
     has(
         &text,
@@ -155,7 +158,9 @@ fn flows_of_ofctl_are_traced_to_devices_and_tunnels() {
 
 #[test]
 fn select_takes_the_requested_member() {
-    let one_hop = r#"reg8[0..15] = 0; reg0 = ip4.dst; reg1 = 10.0.2.1; eth.src = 02:00:00:00:02:01; outport = \"core-db\"; flags.loopback = 1; next;"#;
+    // The quotation marks are escaped in JSON.
+    let one_hop = "reg8[0..15] = 0; reg0 = ip4.dst; reg1 = 10.0.2.1; eth.src = 02:00:00:00:02:01; \
+                   outport = \\\"core-db\\\"; flags.loopback = 1; next;";
     let two_hops = "reg8[0..15] = 1; reg8[16..31] = select(1=1, 2=1);";
     let text = fs::read_to_string(SOUTHBOUND).expect("the dump is there");
     assert!(text.contains(one_hop));
@@ -170,8 +175,8 @@ fn select_takes_the_requested_member() {
 const FRAME: &str = "02 00 00 00 01 01 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00 40 00 40 01 23 c7 \
                      0a 00 01 0a 0a 00 02 0a 08 00 f7 fe 00 00 00 01";
 /// The same for web2.
-const TO_WEB2: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00 40 00 40 01 24 c6 \
-                       0a 00 01 0a 0a 00 01 0b 08 00 f7 fe 00 00 00 01";
+const TO_WEB2: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00 40 00 40 01 \
+                       24 c6 0a 00 01 0a 0a 00 01 0b 08 00 f7 fe 00 00 00 01";
 /// A frame cut to half of its length.
 const CUT: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c";
 

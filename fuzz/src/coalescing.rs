@@ -1,4 +1,5 @@
-//! Coalesces segments into super-packets. Segmenting the super-packets must give the segments again.
+//! Coalesces segments into super-packets. Segmenting the super-packets must give the segments
+//! again.
 
 use packet::{Coalescer, PacketBuf, coalesce_ranges};
 
@@ -7,7 +8,8 @@ use crate::{lists, offload};
 /// The flag "don't fragment" in the upper byte of the flags and fragment offset of IPv4.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Coalesces the frames of a list with both implementations. Returns how many packets the first emits.
+/// Coalesces the frames of a list with both implementations. Returns how many packets the first
+/// emits.
 pub fn list(bytes: &[u8]) -> usize {
     let frames = lists::read(bytes);
     let one_by_one = push_all(&frames);

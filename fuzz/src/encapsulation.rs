@@ -1,5 +1,5 @@
-//! Encapsulates and decapsulates a frame of a guest. The result must be the segments of the frame, with
-//! their checksums.
+//! Encapsulates and decapsulates a frame of a guest. The result must be the segments of the frame,
+//! with their checksums.
 
 use std::ops::RangeInclusive;
 
@@ -13,8 +13,8 @@ use packet::{PacketBuf, SegmentChecksum, Segmenter, Verdict, verify_checksum};
 use crate::offload;
 use crate::switch::{KEY, Switch};
 
-/// Frame lengths that reach encapsulation. Shorter frames are malformed. Longer ones do not fit an IP
-/// packet with outer headers and are segmented or dropped before.
+/// Frame lengths that reach encapsulation. Shorter frames are malformed. Longer ones do not fit an
+/// IP packet with outer headers and are segmented or dropped before.
 const FRAME_LEN: RangeInclusive<usize> = wire::ethernet::HEADER_LEN..=65_000;
 
 /// Sends `packet` through a tunnel. The bits of `choice` select its type and IP version.

@@ -16,8 +16,8 @@ pub fn set_bytes(field: Field, value: u128) -> Vec<u8> {
     [&[number, 0][..], &value.to_be_bytes()].concat()
 }
 
-/// Executes an input: a virtio-net header, one byte with the number of rewrites, the rewrites, and the
-/// frame. Returns how many rewrites changed the key, and how many replies were built.
+/// Executes an input: a virtio-net header, one byte with the number of rewrites, the rewrites, and
+/// the frame. Returns how many rewrites changed the key, and how many replies were built.
 pub fn frame(bytes: &[u8]) -> Option<(usize, usize)> {
     let (header, rest) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let (count, rest) = rest.split_first()?;
@@ -37,8 +37,8 @@ fn key(packet: &PacketBuf) -> Option<FlowKey> {
     extract(packet, PortNo(1), None).ok()
 }
 
-/// Executes one rewrite. No other field may change, and no checksum may become wrong. Returns whether
-/// the key changed.
+/// Executes one rewrite. No other field may change, and no checksum may become wrong. Returns
+/// whether the key changed.
 fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     let Some((&[number, kept], value)) = set.split_first_chunk() else { return false };
     let field = Field::ALL[usize::from(number) % Field::ALL.len()];
@@ -51,7 +51,8 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     let after = key(packet);
     assert!(verdict != Verdict::Valid || verify_checksum(packet) == Verdict::Valid, "{field}");
     if matches!(field, Field::IcmpType | Field::IcmpCode) {
-        // The packet may have become neighbour discovery, which has more fields and can be malformed.
+        // The packet may have become neighbour discovery, which has more fields and can be
+        // malformed.
         return after.as_ref() != Some(&before);
     }
     let after = after.expect("no set field makes a frame malformed");

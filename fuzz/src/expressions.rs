@@ -2,8 +2,9 @@
 
 use lflow::expr::{self, parse_microflow};
 
-/// Parses an expression. A valid one is compiled and printed, and the printed text must parse to the
-/// same expression. The position of an error must be inside the text. Returns whether it is valid.
+/// Parses an expression. A valid one is compiled and printed, and the printed text must parse to
+/// the same expression. The position of an error must be inside the text. Returns whether it is
+/// valid.
 pub fn text(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     match expr::parse(text) {

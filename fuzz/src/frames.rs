@@ -1,5 +1,5 @@
-//! Builds frames from plain bytes. It does not use crate `wire`, so that a fault there cannot hide in
-//! parser and seed alike.
+//! Builds frames from plain bytes. It does not use crate `wire`, so that a fault there cannot hide
+//! in parser and seed alike.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -42,7 +42,8 @@ pub fn frame(bytes: &[u8]) -> usize {
     1 + usize::from(tags.count() > 0) + inner
 }
 
-/// Checks that the walk to the transport header agrees with the views and returns increasing offsets.
+/// Checks that the walk to the transport header agrees with the views and returns increasing
+/// offsets.
 fn assert_located(bytes: &[u8], tags: usize) {
     let Ok(located) = wire::transport_offset(bytes) else { return };
     assert_eq!(usize::from(located.vlan_tags), tags);
@@ -73,8 +74,8 @@ fn ipv4(bytes: &[u8]) -> usize {
         (Fragment::Whole, Protocol::ICMP) => icmpv4(payload),
         _ => 0,
     };
-    // Mutated headers rarely have a right checksum. Fixing it lets the fuzzer reach the code after the
-    // check.
+    // Mutated headers rarely have a right checksum. Fixing it lets the fuzzer reach the code after
+    // the check.
     let mut summed = bytes.to_vec();
     Ipv4Packet::new_unchecked(&mut summed[..]).fill_checksum();
     let Ok(repr) = Ipv4Packet::new_checked(&summed[..]).and_then(|p| Ipv4Repr::parse(&p)) else {

@@ -11,8 +11,8 @@ const IPV6: u128 = 0x86dd;
 /// Upper bound of the headers that extraction reads, except for chains of extension headers.
 const MAX_HEAD: usize = 160;
 
-/// Extracts the key. It must not depend on bytes after the IP packet or on where the payload is stored,
-/// and must have no fields of absent headers.
+/// Extracts the key. It must not depend on bytes after the IP packet or on where the payload is
+/// stored, and must have no fields of absent headers.
 pub fn frame(bytes: &[u8]) -> Option<FlowKey> {
     let whole = key(&PacketBuf::from_bytes(bytes));
     let mut packet = PacketBuf::from_bytes(bytes);

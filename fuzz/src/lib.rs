@@ -1,6 +1,7 @@
 //! The bodies of the fuzz targets, as plain functions, and the seeds they start from.
 //!
-//! A body panics on a fault and accepts any other input. It returns what the tests of the seeds check.
+//! A body panics on a fault and accepts any other input. It returns what the tests of the seeds
+//! check.
 #![forbid(unsafe_code)]
 
 pub mod actions;

@@ -24,7 +24,8 @@ const STEP_LEN: usize = 5;
 const LIMIT: usize = 24;
 const PACKET_LEN: usize = 100;
 
-/// A step as encoded in an input: 0 inserts, 1 deletes, 2 looks up, 3 maintains the tables, 4 clears.
+/// A step as encoded in an input: 0 inserts, 1 deletes, 2 looks up, 3 maintains the tables, 4
+/// clears.
 pub fn step(kind: u8, fields: u8, partial: u8, values: u16) -> [u8; STEP_LEN] {
     let [high, low] = values.to_be_bytes();
     [kind, fields, partial, high, low]

@@ -8,8 +8,8 @@ use pipeline::translate;
 const PACKETS: &str = "\n---\n";
 
 /// Loads a file. Valid flows are printed, and the printed text must load and print the same. Valid
-/// packets are translated. The position of an error must be inside the text. Returns whether the file
-/// is valid.
+/// packets are translated. The position of an error must be inside the text. Returns whether the
+/// file is valid.
 pub fn file(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     let (flows, packets) = text.split_once(PACKETS).unwrap_or((text, ""));

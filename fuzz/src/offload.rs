@@ -14,8 +14,8 @@ use crate::{encapsulation, path};
 const TUNNEL: usize = 11;
 const MAX_FRAME_LEN: usize = 10;
 
-/// Segments a frame with a virtio-net header, and also sends it into a tunnel. Returns the number of
-/// segments, if it can be segmented.
+/// Segments a frame with a virtio-net header, and also sends it into a tunnel. Returns the number
+/// of segments, if it can be segmented.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
     let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
@@ -41,8 +41,8 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     segments(&packet).map(|segments| segments.len())
 }
 
-/// Stores the pseudo header checksum with which a partial checksum starts. Mutated frames never have
-/// the right one, and would get wrong checksums.
+/// Stores the pseudo header checksum with which a partial checksum starts. Mutated frames never
+/// have the right one, and would get wrong checksums.
 pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
     let frame = packet.head();

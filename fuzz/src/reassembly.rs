@@ -9,7 +9,8 @@ use crate::lists;
 /// Small, so that inputs reach the limits.
 const LIMITS: SttLimits = SttLimits { max_bytes: 100_000, max_frames: 3, timeout_ms: 20 };
 
-/// Reassembles a list of Ethernet frames with STT segments. Returns the number of complete STT frames.
+/// Reassembles a list of Ethernet frames with STT segments. Returns the number of complete STT
+/// frames.
 pub fn list(bytes: &[u8]) -> usize {
     let mut reassembler = SttReassembler::new(LIMITS);
     let mut complete = 0;

@@ -337,16 +337,11 @@ fn matches() -> Group {
     [
         (
             "fields",
-            r#"inport == "vm1" && eth.src == {00:00:00:00:00:01} && ip4.src == 10.0.0.0/24 && tcp.dst[0..7] == 80"#,
+            "inport == \"vm1\" && eth.src == {00:00:00:00:00:01} && ip4.src == 10.0.0.0/24 \
+             && tcp.dst[0..7] == 80",
         ),
-        (
-            "sets",
-            r#"(ip4.src == {$as, 1.2.3.4} || outport == @pg) && is_chassis_resident("lrp")"#,
-        ),
-        (
-            "orders",
-            r#"1 <= vlan.pcp < 4 && !(udp.src > 1024 || ip6.dst != ff02::/16) && !reg0[5]"#,
-        ),
+        ("sets", r#"(ip4.src == {$as, 1.2.3.4} || outport == @pg) && is_chassis_resident("lrp")"#),
+        ("orders", r#"1 <= vlan.pcp < 4 && !(udp.src > 1024 || ip6.dst != ff02::/16) && !reg0[5]"#),
         (
             "predicates",
             r#"nd_ns && nd.target == fe80::1 && !ip6.mcast_flood && (ct.est || !ip.first_frag)"#,
@@ -358,18 +353,63 @@ fn matches() -> Group {
 
 fn actions() -> Group {
     [
-        ("control", "next; next(3); next(pipeline=egress, table=5); clone { ct_clear; output; }; output;"),
+        (
+            "control",
+            "next; next(3); next(pipeline=egress, table=5); clone { ct_clear; output; \
+             }; output;",
+        ),
         ("drop", "drop;"),
-        ("loads", "reg0 = 10.0.0.1; eth.dst = ff:ff:ff:ff:ff:ff; xxreg0 = fd00::1/64; outport = \"_MC_flood\";"),
-        ("moves", "eth.dst <-> eth.src; arp.tha = arp.sha; push(xxreg1); xxreg1 = ct_label; pop(xxreg1); ip.ttl--;"),
-        ("replies", "icmp4_error { icmp4.frag_mtu = 1400; /* Too big. */ output; }; nd_na_router { nd.tll = xreg0[0..47]; };"),
-        ("learning", "reg9[2] = lookup_nd(inport, ip6.src, nd.sll); put_arp(inport, arp.spa, arp.sha); outport = get_fdb(eth.dst);"),
-        ("choices", "reg8[16..31] = select(1=50, 2); fwd_group(liveness=\"true\", childports=\"a\", \"b\");"),
-        ("connections", "ct_commit { ct_mark.blocked = 1; }; ct_commit(ct_mark=1/1, ct_label=2); ct_snat(172.16.0.1,1-3000);"),
-        ("load-balancers", "ct_lb_mark(backends=[fd00::3]:80,10.0.0.1; hash_fields=\"ip_dst\"; skip_snat); commit_lb_aff(vip = \"[::1]:80\", backend = \"[::2]:80\", proto = tcp, timeout = 60);"),
-        ("dialogues", "reg0[3] = put_dhcp_opts(offerip = 10.0.0.3, dns_server = {8.8.8.8, 7.7.7.7}, wpad = \"x\"); reg0[4] = dns_lookup();"),
-        ("events", "trigger_event(event = \"empty_lb_backends\", vip = \"10.0.0.1:80\"); sample(probability=65535,obs_point=$cookie);"),
-        ("logs", "log(name=\"a1\", severity=alert, verdict=allow, meter=\"m1\"); set_meter(1000, 500); set_queue(1);"),
+        (
+            "loads",
+            "reg0 = 10.0.0.1; eth.dst = ff:ff:ff:ff:ff:ff; xxreg0 = fd00::1/64; outport = \
+             \"_MC_flood\";",
+        ),
+        (
+            "moves",
+            "eth.dst <-> eth.src; arp.tha = arp.sha; push(xxreg1); xxreg1 = ct_label; \
+             pop(xxreg1); ip.ttl--;",
+        ),
+        (
+            "replies",
+            "icmp4_error { icmp4.frag_mtu = 1400; /* Too big. */ output; }; \
+             nd_na_router { nd.tll = xreg0[0..47]; };",
+        ),
+        (
+            "learning",
+            "reg9[2] = lookup_nd(inport, ip6.src, nd.sll); put_arp(inport, arp.spa, \
+             arp.sha); outport = get_fdb(eth.dst);",
+        ),
+        (
+            "choices",
+            "reg8[16..31] = select(1=50, 2); fwd_group(liveness=\"true\", \
+             childports=\"a\", \"b\");",
+        ),
+        (
+            "connections",
+            "ct_commit { ct_mark.blocked = 1; }; ct_commit(ct_mark=1/1, \
+             ct_label=2); ct_snat(172.16.0.1,1-3000);",
+        ),
+        (
+            "load-balancers",
+            "ct_lb_mark(backends=[fd00::3]:80,10.0.0.1; hash_fields=\"ip_dst\"; \
+             skip_snat); commit_lb_aff(vip = \"[::1]:80\", backend = \
+             \"[::2]:80\", proto = tcp, timeout = 60);",
+        ),
+        (
+            "dialogues",
+            "reg0[3] = put_dhcp_opts(offerip = 10.0.0.3, dns_server = {8.8.8.8, \
+             7.7.7.7}, wpad = \"x\"); reg0[4] = dns_lookup();",
+        ),
+        (
+            "events",
+            "trigger_event(event = \"empty_lb_backends\", vip = \"10.0.0.1:80\"); \
+             sample(probability=65535,obs_point=$cookie);",
+        ),
+        (
+            "logs",
+            "log(name=\"a1\", severity=alert, verdict=allow, meter=\"m1\"); \
+             set_meter(1000, 500); set_queue(1);",
+        ),
     ]
     .map(|(name, text)| (name, text.as_bytes().to_vec()))
     .to_vec()
@@ -388,25 +428,31 @@ fn flows() -> Group {
         (
             "tables",
             "# Comment.\n\
-             cookie=0x5,table=0,priority=10,tcp,nw_dst=10.0.0.0/24,tcp_flags=+syn-ack actions=load:7->reg0[0..3],resubmit(,1)\n\
-             table=1,ip,reg0=7/0xf actions=dec_ttl,clone(set_field:1.2.3.4->ip_src,2),move:reg0[0..3]->eth_dst[4..7],normal\n\
+             cookie=0x5,table=0,priority=10,tcp,nw_dst=10.0.0.0/24,tcp_flags=+syn-ack \
+             actions=load:7->reg0[0..3],resubmit(,1)\n\
+             table=1,ip,reg0=7/0xf actions=dec_ttl,clone(set_field:1.2.3.4->ip_src,2),\
+             move:reg0[0..3]->eth_dst[4..7],normal\n\
              ---\n\
              in_port=1,tcp,nw_dst=10.0.0.9,tcp_flags=syn,nw_ttl=3",
         ),
         (
             "neighbours",
-            "icmp6,icmpv6_type=135,nd_target=fe80::/10,nd_sll=02:00:00:00:00:01 actions=controller(max_len=64,userdata=00.01),in_port\n\
-             arp,arp_op=1,arp_tpa=10.0.0.1 actions=push:arp_spa,pop:arp_tpa,set_field:2->arp_op,in_port",
+            "icmp6,icmpv6_type=135,nd_target=fe80::/10,nd_sll=02:00:00:00:00:01 \
+             actions=controller(max_len=64,userdata=00.01),in_port\n\
+             arp,arp_op=1,arp_tpa=10.0.0.1 actions=push:arp_spa,pop:arp_tpa,set_field:2->arp_op,\
+             in_port",
         ),
         (
             "changes",
             "priority=1,ip actions=1\nidle_timeout=9,ipv6,nw_frag=later actions=flood\n\
-             modify_strict priority=1,ip actions=check_pkt_larger(1500)->reg1[0],write_metadata:3/7,goto_table:2\n\
+             modify_strict priority=1,ip actions=check_pkt_larger(1500)->reg1[0],\
+             write_metadata:3/7,goto_table:2\n\
              flow delete cookie=0/-1,ipv6",
         ),
         (
             "tunnels",
-            "tun_id=5/0xff,tun_dst=10.222.0.1,tun_metadata0=3,tun_flags=+oam actions=set_tunnel:7,set_field:fd00::1->tun_ipv6_dst,p3",
+            "tun_id=5/0xff,tun_dst=10.222.0.1,tun_metadata0=3,tun_flags=+oam \
+             actions=set_tunnel:7,set_field:fd00::1->tun_ipv6_dst,p3",
         ),
     ]
     .map(|(name, text)| (name, text.as_bytes().to_vec()))

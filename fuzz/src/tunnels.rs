@@ -1,7 +1,7 @@
 //! Decapsulates frames of the underlay and forwards them to the guests.
 //!
-//! The tunnel header is expected at a fixed offset, whatever the outer headers of a mutated frame say, so
-//! that every frame reaches the decapsulator.
+//! The tunnel header is expected at a fixed offset, whatever the outer headers of a mutated frame
+//! say, so that every frame reaches the decapsulator.
 
 use flow::{
     DecapOptions, Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_stt,

@@ -86,8 +86,8 @@ fn super_packets_are_cut_when_the_offload_is_a_seed() {
 #[test]
 fn fields_are_rewritten_and_replies_made_when_the_frame_is_a_seed() {
     for seed in seeds_of("execute") {
-        // Rewrites: destination MAC, an IP address and TTL, a port. Replies: ARP or neighbour advertisement,
-        // an ICMP error (not to an ICMP error), a TCP reset.
+        // Rewrites: destination MAC, an IP address and TTL, a port. Replies: ARP or neighbour
+        // advertisement, an ICMP error (not to an ICMP error), a TCP reset.
         let expected = match seed.name {
             "arp-request" => (2, 0),
             "ipv4-echo" | "ipv6-advertisement" | "ipv6-solicitation" => (3, 2),

@@ -228,10 +228,12 @@ fn hex(bytes: &[u8]) -> String {
 fn describe(layer: &Layer<'_>) -> Value {
     match *layer {
         Layer::Ethernet(EthernetRepr { dst, src, ethertype }) => {
-            json!({"layer": "ethernet", "dst": dst.to_string(), "src": src.to_string(), "type": ethertype.0})
+            let [dst, src] = [dst, src].map(|mac| mac.to_string());
+            json!({"layer": "ethernet", "dst": dst, "src": src, "type": ethertype.0})
         }
         Layer::Tag(Tag { tpid, pcp, dei, vid }, ethertype) => {
-            json!({"layer": "tag", "tpid": tpid.0, "pcp": pcp, "dei": dei, "vid": vid, "type": ethertype.0})
+            let (tpid, next) = (tpid.0, ethertype.0);
+            json!({"layer": "tag", "tpid": tpid, "pcp": pcp, "dei": dei, "vid": vid, "type": next})
         }
         Layer::Arp(arp) => json!({
             "layer": "arp",

@@ -174,9 +174,9 @@ fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_
     println!("3 s without a daemon: {dead:?}");
     println!("and 3 s after the next daemon has started: {totals:?}");
     println!("{} bytes of 8 TCP streams, {retransmitted} segments retransmitted", streams.stop());
-    let lines = said.lines().filter(|line| line.contains("took over"));
+    let lines = said.lines().filter(|line| line.contains("adopted the megaflows"));
     lines.for_each(|line| println!("{line}"));
-    assert!(said.contains("took over"), "{said}");
+    assert!(said.contains("adopted the megaflows"), "{said}");
     for counts in totals {
         assert_eq!(counts.lost, counts.overflowed, "{counts:?}");
     }
@@ -278,11 +278,14 @@ fn adopted_flow_is_dropped_when_the_new_network_file_denies_it() {
     kill(first);
     send(100);
     assert_eq!(receive(), [100, 100], "without a daemon");
-    pinning.lab.change_setup(|setup| setup.more(
-        "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\nmatch = 'udp.dst == 9'\naction = \"drop\"\n",
-    ));
+    pinning.lab.change_setup(|setup| {
+        setup.more(
+            "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\nmatch = \
+         'udp.dst == 9'\naction = \"drop\"\n",
+        )
+    });
     let first = pinning.start(0);
-    assert!(first.stderr().contains("took over"), "{}", first.stderr());
+    assert!(first.stderr().contains("adopted the megaflows"), "{}", first.stderr());
     send(100);
     assert_eq!(receive(), [0, 100], "{}", pinning.show(0));
     let dropped = first.show().ports[0].drops.get("flow_drop").copied();
@@ -420,7 +423,7 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     assert!(first.wait_end(PATIENCE).success());
     send(b"without a daemon");
     let first = pinning.start(0);
-    assert!(first.stderr().contains("took over"), "{}", first.stderr());
+    assert!(first.stderr().contains("adopted the megaflows"), "{}", first.stderr());
     send(b"with another daemon");
     second_daemon_is_refused(&pinning, &first);
     send(b"beside a refused daemon");

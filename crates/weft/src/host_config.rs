@@ -267,10 +267,10 @@ mod tests {
         let masks = (limits.masks_per_port, thousands(limits.masks));
         for limit in [
             format!("| megaflows | {};", thousands(MEGAFLOWS)),
-            format!("| {} of a port, {} of all;", masks.0, masks.1),
-            format!("| {packets} or {} MiB of a port |", bytes >> 20),
-            format!("| {total} each, {per_port} of a port;"),
-            format!("| each once a second, {neighbours} of a port |"),
+            format!("| {} per port, {} in total;", masks.0, masks.1),
+            format!("| {packets} or {} MiB per port |", bytes >> 20),
+            format!("| {total} each, {per_port} per port;"),
+            format!("| one request per second and address, {neighbours} addresses per port |"),
             format!("forgotten {age} seconds after"),
         ] {
             assert!(manual.contains(&limit), "{limit}");
