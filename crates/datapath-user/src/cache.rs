@@ -1,17 +1,18 @@
 //! The megaflow cache of a forwarding worker.
 //!
-//! It belongs to one thread: there is no lock and no atomic. A packet's key is looked up in two steps:
+//! It belongs to one thread, so it needs no locks or atomics. A lookup has two steps:
 //!
-//! 1. *Exact match.* An array says which megaflow served the last packet with the hash of this key. That is a guess: the
-//!    megaflow's own mask and values are compared, so that neither two keys with one hash nor an entry that has become stale can
-//!    lead to a megaflow that is not for this packet.
-//! 2. *Tuple search.* One subtable for every mask, those that were hit often first. The first megaflow whose condition the key
-//!    meets is the answer: megaflows that overlap do the same with the packets that both are for.
+//! 1. *Exact match.* A table maps the hash of a key to the megaflow that served it last. This is
+//!    only a hint: the megaflow's mask and values are compared with the key, so hash collisions and
+//!    stale entries are harmless.
+//! 2. *Tuple space search.* There is one subtable for each mask, and those with the most hits are
+//!    tried first. The first match wins, because megaflows that overlap have the same effect.
 //!
-//! Hashes are seeded: packets cannot be chosen to collide, so that a lookup costs at most one probe for every mask.
+//! The hashes are seeded, so a sender cannot choose packets that collide, and a lookup costs at
+//! most one probe for each mask.
 //!
-//! A megaflow stays in its slot as long as it is cached. That is why a walk in portions ([`Cache::dump`], [`Cache::usage`]) misses
-//! none and names none twice.
+//! A megaflow keeps its slot while it is cached. So a walk in portions ([`Cache::dump`],
+//! [`Cache::usage`]) neither misses nor repeats one.
 
 mod exact;
 mod hash;
@@ -38,17 +39,17 @@ use std::sync::Arc;
 use store::{Chunk, Record, Slot, Store};
 use subtable::Subtable;
 
-/// How large a cache may become.
+/// The size limits of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheLimits {
-    /// Megaflows; what comes when there are so many is refused. No cache takes more than 2^24 - 2.
+    /// The most megaflows, at most 2^24 - 2. Further ones are refused.
     pub megaflows: usize,
 }
 
 impl CacheLimits {
-    /// In the worst case every megaflow has a list of actions for itself, which a record must be able to name. (Slots have 32 bits, which is
-    /// enough for as many chunks.)
-    const MOST: usize = (1 << Record::LIST_BITS) - 2;
+    /// A record has 24 bits for the number of its action list, and in the worst case every megaflow
+    /// has a list of its own.
+    const MAX_MEGAFLOWS: usize = (1 << Record::LIST_BITS) - 2;
 }
 
 impl Default for CacheLimits {
@@ -60,24 +61,24 @@ impl Default for CacheLimits {
 /// Why a megaflow was not cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PutRefused {
-    /// There are as many as the limit allows.
+    /// The limit is reached.
     #[error("the cache is full")]
     Full,
-    /// Another condition has the same number.
+    /// A megaflow with another match has the same number.
     #[error("another megaflow has the same number")]
     Collision,
 }
 
-/// The megaflow for a packet.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit<'a> {
-    /// Its number.
+    /// The megaflow's number.
     pub id: MegaflowId,
-    /// What is to be done with the packet.
+    /// The actions to execute.
     pub actions: &'a Arc<[Action]>,
 }
 
-/// A mask, and how many megaflows have it.
+/// A mask and the number of its megaflows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MaskUse {
     /// The mask.
@@ -86,27 +87,27 @@ pub struct MaskUse {
     pub megaflows: usize,
 }
 
-/// What the cache has done so far.
+/// Counters of lookups.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CacheStats {
-    /// Packets that were looked up.
+    /// Packets looked up.
     pub lookups: u64,
-    /// Those that the exact-match cache had the answer for.
+    /// Packets found in the exact-match cache.
     pub exact_hits: u64,
-    /// Those that the search through the masks found an answer for. The rest are misses.
+    /// Packets found by the search through the masks. The rest are misses.
     pub search_hits: u64,
-    /// Masks that searches have tried.
+    /// Masks tried by searches.
     pub mask_probes: u64,
 }
 
-/// See the module.
+/// The megaflows of one worker.
 pub struct Cache {
     limits: CacheLimits,
     secret: Secret,
     exact: ExactCache,
     store: Store,
     subtables: Slab<Subtable>,
-    /// The subtables in the order of the search.
+    /// The subtables in search order.
     order: Vec<u32>,
     masks: HashMap<FlowMask, u32, RandomState>,
     ids: Index,
@@ -117,7 +118,7 @@ pub struct Cache {
 
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither the secret nor 200,000 megaflows.
+        // The secret must not be shown, and the megaflows are too many.
         let mut show = f.debug_struct("Cache");
         show.field("len", &self.len).field("masks", &self.order.len()).field("stats", &self.stats);
         show.finish_non_exhaustive()
@@ -125,10 +126,10 @@ impl fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// An empty cache with a secret of its own.
+    /// Makes an empty cache with a random secret.
     pub fn new(limits: CacheLimits) -> Self {
         Self {
-            limits: CacheLimits { megaflows: limits.megaflows.min(CacheLimits::MOST) },
+            limits: CacheLimits { megaflows: limits.megaflows.min(CacheLimits::MAX_MEGAFLOWS) },
             secret: Secret::new(),
             exact: ExactCache::new(),
             store: Store::default(),
@@ -142,8 +143,8 @@ impl Cache {
         }
     }
 
-    /// The megaflow for a packet of `bytes` with that key, which is counted as used at `now_ms` (milliseconds since the datapath
-    /// started). `None` when there is none: the packet is for the slow path.
+    /// Looks up the megaflow for a packet of `bytes` bytes with that key, and counts the hit at
+    /// `now_ms` (milliseconds since the datapath started). `None` if there is none.
     #[inline]
     pub fn look_up(&mut self, key: &FlowKey, bytes: usize, now_ms: u64) -> Option<Hit<'_>> {
         self.stats.lookups += 1;
@@ -161,7 +162,7 @@ impl Cache {
         Some(Hit { id: record.id, actions: self.lists.get(record.list())? })
     }
 
-    /// Tries one mask after another.
+    /// Searches the subtables one after the other.
     #[inline(never)]
     fn search(&mut self, key: &FlowKey, hash: u64) -> Option<Slot> {
         for &number in &self.order {
@@ -182,10 +183,11 @@ impl Cache {
         None
     }
 
-    /// Caches a megaflow. One with the same condition gets the new actions and keeps its counters.
+    /// Adds a megaflow. An existing one with the same match gets the new actions and keeps its
+    /// counters.
     ///
     /// # Errors
-    /// [`PutRefused`]; nothing is changed then.
+    /// [`PutRefused`]; the cache is unchanged.
     pub fn put(&mut self, megaflow: &Megaflow) -> Result<(), PutRefused> {
         if let Some(slot) = self.slot_of(megaflow.id) {
             return self.replace(slot, megaflow);
@@ -220,7 +222,7 @@ impl Cache {
         }
         let record = self.store.get_mut(slot.chunk()).and_then(|chunk| chunk.record_mut(slot.at()));
         if let Some(record) = record {
-            // First the new one: it may be the old one.
+            // Take the new list before releasing the old one: they may be equal.
             let old = record.list();
             record.set_list(self.lists.take(&megaflow.actions));
             self.lists.give_back(old);
@@ -228,7 +230,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The subtable of a mask, made if there is none.
+    /// The subtable of a mask, made if it does not exist.
     fn subtable_for(&mut self, mask: &FlowMask) -> u32 {
         if let Some(&number) = self.masks.get(mask) {
             return number;
@@ -239,7 +241,7 @@ impl Cache {
         number
     }
 
-    /// Forgets a megaflow, and says how often it was hit since it was cached. `None` when there is none.
+    /// Removes a megaflow and returns its counters. `None` if it does not exist.
     pub fn delete(&mut self, id: MegaflowId) -> Option<Usage> {
         let slot = self.slot_of(id)?;
         let chunk = self.store.get_mut(slot.chunk())?;
@@ -288,7 +290,7 @@ impl Cache {
         Some(Match::new(&chunk.key(slot.at(), &subtable.lanes), subtable.mask()))
     }
 
-    /// A megaflow and how often it was hit.
+    /// A megaflow and its counters.
     pub fn get(&self, id: MegaflowId) -> Option<(Megaflow, Usage)> {
         let slot = self.slot_of(id)?;
         self.megaflow(slot, self.store.get(slot.chunk())?.record(slot.at())?)
@@ -300,9 +302,10 @@ impl Cache {
         Some((Megaflow { id: record.id, condition, actions }, record.usage()))
     }
 
-    /// Adds the next portion of all megaflows to `out`, `most` of them but at least one, and says where the next portion begins;
-    /// `None` at the end. Megaflows that are cached from the first portion to the last are in exactly one; one that comes or goes in
-    /// between may be missing, and one that goes and comes again may be there twice.
+    /// Adds up to `most` megaflows (at least one) from `from` on to `out`, and returns where the
+    /// next portion begins; `None` at the end. A megaflow that is cached from the first portion to
+    /// the last is in exactly one of them. One that is added or removed meanwhile may be missing,
+    /// and one that is removed and added again may be there twice.
     pub fn dump(
         &self,
         from: Cursor,
@@ -312,7 +315,7 @@ impl Cache {
         self.walk(from, most, |slot, record| out.extend(self.megaflow(slot, record)))
     }
 
-    /// As [`dump`](Self::dump), without the conditions and actions, which makes it much cheaper.
+    /// Like [`dump`](Self::dump), without matches and actions, which makes it much cheaper.
     pub fn usage(
         &self,
         from: Cursor,
@@ -343,8 +346,8 @@ impl Cache {
         None
     }
 
-    /// What is to be done now and then, such as twice a second: the masks that were hit most in the last while are tried first
-    /// from now on.
+    /// Sorts the masks by their recent hits, so that busy ones are tried first. Call it about twice
+    /// a second.
     pub fn maintain(&mut self) {
         let subtables = &self.subtables;
         let hits = |&number: &u32| subtables.get(number).map_or(0, |subtable| subtable.hits);
@@ -356,47 +359,48 @@ impl Cache {
         }
     }
 
-    /// Forgets all megaflows. What was counted by [`stats`](Self::stats) stays.
+    /// Removes all megaflows. The counters of [`stats`](Self::stats) stay.
     pub fn clear(&mut self) {
         *self = Self { stats: self.stats, ..Self::new(self.limits) };
     }
 
-    /// How many megaflows there are.
+    /// The number of megaflows.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there is none.
+    /// True if there are none.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many masks there are: so many probes a miss costs.
+    /// The number of masks, which is the number of probes of a miss.
     pub const fn mask_count(&self) -> usize {
         self.order.len()
     }
 
-    /// Every mask in the order of the search. A mask without megaflows is forgotten.
+    /// The masks in search order. There is none without megaflows.
     pub fn masks(&self) -> impl Iterator<Item = MaskUse> {
         let subtables = self.order.iter().filter_map(|&number| self.subtables.get(number));
         subtables.map(|subtable| MaskUse { mask: subtable.mask(), megaflows: subtable.len })
     }
 
-    /// How many different lists of actions the megaflows have.
+    /// The number of different action lists.
     pub fn action_lists(&self) -> usize {
         self.lists.len()
     }
 
-    /// What has been done so far.
+    /// The counters of lookups.
     pub const fn stats(&self) -> CacheStats {
         self.stats
     }
 
-    /// Bytes of memory that the cache has allocated, room not yet used included. Of the actions, what they point to in turn is left
-    /// out: lists within lists, log records.
+    /// Bytes allocated by the cache, including unused capacity. Data that actions point to, such as
+    /// nested lists and log records, is not counted.
     pub fn memory_bytes(&self) -> usize {
         let subtables = self.subtables.iter_from(0).map(|(_, subtable)| subtable.memory_bytes());
-        // A hash map has at most 8/7 as many buckets as its capacity, each with one byte of control.
+        // A hash map has up to 8/7 buckets for each element of its capacity, each with a control
+        // byte.
         let mask_bytes = size_of::<(FlowMask, u32)>() + 1;
         self.exact.memory_bytes()
             + store::memory_bytes(&self.store)
@@ -409,7 +413,7 @@ impl Cache {
     }
 }
 
-/// True when there is a megaflow in the slot, and it is for packets with that key.
+/// True if the slot has a megaflow that matches the key.
 #[inline]
 fn is_hit(store: &Store, subtables: &Slab<Subtable>, slot: Slot, key: &FlowKey) -> bool {
     let Some(chunk) = store.get(slot.chunk()) else { return false };

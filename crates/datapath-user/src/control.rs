@@ -1,14 +1,14 @@
-//! What the datapath does beside forwarding, on a thread of its own so that no frame waits for it: opens the devices of
-//! ports, follows links, routes and neighbours, and tells the workers.
+//! The control thread: opens devices and sockets, follows links, routes and neighbours, and informs
+//! the workers. It is a thread of its own, so that no frame waits for it.
 
 use super::counter_delta::CounterDelta;
 use super::device::Mode;
 use super::fast_path::{FastPath, PathMtu, PortRedirect, Punt, punt, veth, vxlan_gro};
 use super::mailbox::{Mailbox, Request};
-use super::path_mtu::PathMtus;
+use super::path_mtu::PathMtuDiscovery;
 use super::port::Port;
 use super::receive::Receiver;
-use super::resolve::{self, Resolver, Whole};
+use super::resolve::{self, Resolver, Scope};
 use super::transmit::{Sender, SourcePorts};
 use super::uplink::{UplinkNeeds, UplinkSockets};
 use super::uplink_watch::{State, UplinkWatch};
@@ -28,44 +28,45 @@ use std::time::Instant;
 
 const WAKER: u64 = 0;
 const MONITOR: u64 = 1;
-/// And those behind it: sockets that hear about paths.
-const PATHS: u64 = 2;
-/// From then on programs can give datagrams to sockets that share a port.
-const ASSIGNS_TO_GROUPS: KernelVersion = KernelVersion::new(6, 6);
+/// The first token of the sockets that receive ICMP errors.
+const ICMP: u64 = 2;
+/// The first kernel whose `bpf_sk_assign` accepts sockets of a `SO_REUSEPORT` group.
+const ASSIGNS_TO_REUSEPORT_GROUPS: KernelVersion = KernelVersion::new(6, 6);
 
-/// Programs in front of the datapath.
+/// The eBPF programs in front of the datapath, and the devices that they need.
 #[derive(Debug)]
 struct Programs {
-    config: Punt,
-    /// The TAP, while it is there.
+    punt: Punt,
+    /// The punt TAP while it exists.
     tap: Option<Ifindex>,
-    /// UDP super-packets can be handed over.
+    /// UDP super-packets can be punted.
     udp_segmentation: bool,
+    /// Frames that the TAP dropped.
     overruns: CounterDelta,
-    /// Where sockets of VXLAN are, if a device of the kernel's has their port.
+    /// The redirection of VXLAN datagrams, if a kernel device owns their port.
     redirect: Option<PortRedirect>,
-    /// The device that receives frames to any address.
+    /// The uplink, if it was made promiscuous.
     promiscuous: Option<Ifindex>,
 }
 
-/// See the module.
+/// The state of the control thread, locked by whoever changes it.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) ports: BTreeMap<PortNo, Port>,
     pub(super) uplink: UplinkWatch,
-    /// What is open.
+    /// The uses of the uplink for which sockets are open.
     needs: UplinkNeeds,
     tunnels: Vec<TunnelConfig>,
     senders: Vec<Sender>,
-    /// Those of each address.
+    /// The range of outer source ports of each local address.
     source_ports: SourcePorts,
     programs: Option<Programs>,
     netlink: Netlink,
     resolver: Resolver,
-    paths: PathMtus,
-    /// The sockets of `paths` are new, and nobody waits for them yet.
-    new_paths: bool,
-    /// What is to be open.
+    path_mtus: PathMtuDiscovery,
+    /// The sockets of `path_mtus` are new and must be added to epoll.
+    has_new_icmp_sockets: bool,
+    /// The configured underlay.
     underlay: Arc<Underlay>,
     workers: Vec<Mailbox>,
 }
@@ -78,11 +79,11 @@ impl Control {
     ) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let programs = punt.map(Programs::new);
-        let whole = if programs.is_some() { Whole::All } else { Whole::Stt };
-        let resolver = Resolver::open(uplink, whole)?;
+        let scope = if programs.is_some() { Scope::All } else { Scope::Stt };
+        let resolver = Resolver::open(uplink, scope)?;
         let (base, count) = (config.entropy_base, config.entropy_ports.next_power_of_two());
         let first = u32::from(base);
-        let paths = PathMtus::new(first..first + u32::from(count));
+        let path_mtus = PathMtuDiscovery::new(first..first + u32::from(count));
         let mut watch = UplinkWatch::new(config, uplink);
         watch.observe(Some(&netlink.link_by_index(uplink)?));
         let ports = config.ports.iter().map(|port| (port.port, Port::new(port.clone())));
@@ -96,82 +97,85 @@ impl Control {
             programs,
             netlink,
             resolver,
-            paths,
-            new_paths: false,
+            path_mtus,
+            has_new_icmp_sockets: false,
             underlay: Arc::default(),
             workers: Vec::new(),
         })
     }
 
-    /// Begins: everything that can be is open and resolved when this returns.
+    /// Opens everything that can be opened, and resolves next hops.
     ///
     /// # Errors
-    /// Something of the underlay cannot be opened.
-    pub(super) fn begin(
+    /// A socket of the underlay cannot be opened.
+    pub(super) fn start(
         &mut self,
         workers: Vec<Mailbox>,
         underlay: &Arc<Underlay>,
     ) -> Result<(), SetupError> {
         self.workers = workers;
-        let punt_tap = self.open_punt_device()?;
+        let punt_device = self.open_punt_device()?;
         let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
         let has_gro_device = |tunnel: &TunnelConfig| tunnel.spec.tunnel.descriptor().has_gro_device;
         if !self.can_redirect() || !underlay.tunnels.iter().any(has_gro_device) {
-            // A process that did may have been killed.
-            remove_gro(&self.netlink);
+            // A killed process may have left the device.
+            remove_vxlan_gro(&self.netlink);
         }
         self.set_underlay(underlay)?;
-        self.resolver.begin(&underlay.endpoints);
-        self.tell_resolved();
+        self.resolver.start(&underlay.endpoints);
+        self.publish_resolved();
         if self.programs.is_some() {
             let ours = self.ports.values().filter_map(Port::veth_name).collect::<Vec<_>>();
             veth::remove_others(&ours)?;
         }
-        // What programs hand over is lost unless the workers know its port and there is a device to hand it over by.
+        // Tell the programs of ports only after the workers know them and the punt TAP exists:
+        // otherwise punted packets would be lost.
         let opened = self.open_devices();
-        self.tell_programs(|programs| programs.punt_device(punt_tap));
-        self.tell_programs(|programs| programs.uplink(Some(&uplink)));
+        self.with_programs(|programs| programs.punt_device(punt_device));
+        self.with_programs(|programs| programs.uplink(Some(&uplink)));
         for (port, link) in opened {
-            self.tell_programs(|programs| programs.port(port, link.as_ref()));
+            self.with_programs(|programs| programs.port(port, link.as_ref()));
         }
         Ok(())
     }
 
-    fn tell_programs(&self, tell: impl FnOnce(&dyn FastPath)) {
+    fn with_programs(&self, tell: impl FnOnce(&dyn FastPath)) {
         if let Some(programs) = &self.programs {
-            tell(&*programs.config.fast_path);
+            tell(&*programs.punt.fast_path);
         }
     }
 
-    /// Makes the TAP by which programs hand over, if it is not there; returns its number when it is new.
+    /// Makes the punt TAP if it does not exist; returns the index of a new one.
     fn open_punt_device(&mut self) -> Result<Option<Ifindex>, Error> {
         let Some(programs) = self.programs.as_mut().filter(|programs| programs.tap.is_none())
         else {
             return Ok(None);
         };
-        let (queues, index) = punt::open(&programs.config.device, self.workers.len())?;
+        let (queues, index) = punt::open(&programs.punt.device, self.workers.len())?;
         programs.udp_segmentation = queues.iter().all(Tap::udp_segmentation);
         programs.tap = Some(index);
         programs.overruns = CounterDelta::default();
         for (worker, queue) in self.workers.iter().zip(queues) {
-            // One that has ended needs none.
+            // Fails only for a worker that has ended.
             let _ = worker.send(Request::PuntQueue(queue));
         }
         Ok(Some(index))
     }
 
-    /// Makes the TAP anew when it is gone, and counts what it had no room for.
+    /// Makes the punt TAP again if it is gone, and counts the frames that it dropped.
     fn check_punt_device(&mut self) {
         match self.open_punt_device() {
             Ok(None) => {}
-            Ok(index) => self.tell_programs(|programs| programs.punt_device(index)),
-            Err(error) => tracing::warn!("programs cannot hand over: {error}"),
+            Ok(index) => self.with_programs(|programs| programs.punt_device(index)),
+            Err(error) => {
+                tracing::warn!("cannot make the TAP for punted packets, will retry: {error}")
+            }
         }
         let Some(programs) = &mut self.programs else { return };
         let tap = programs.tap.and_then(|tap| self.netlink.link_by_index(tap).ok());
         let lost = tap.map_or(0, |tap| programs.overruns.advance_to(tap.stats.tx_dropped));
         if let (1.., Some(worker)) = (lost, self.workers.first()) {
-            // One that has ended counts nothing any more.
+            // Fails only for a worker that has ended.
             let _ = worker.send(Request::Overrun(lost));
         }
     }
@@ -190,16 +194,16 @@ impl Control {
         if self.ports.remove(&port).is_none() {
             return Ok(());
         }
-        self.tell_programs(|programs| programs.port(port, None));
+        self.with_programs(|programs| programs.port(port, None));
         let remove = |worker: &Mailbox| worker.ask(|reply| Request::RemovePort(port, reply));
         self.workers.iter().try_for_each(remove)
     }
 
-    /// Leaves the ports to the workers, which are to end: what becomes of the devices is no news any more.
+    /// Forgets the ports because the workers will end, so that closed devices are not reported.
     pub(super) fn forget_ports(&mut self) {
         self.ports.clear();
         if self.programs.as_ref().is_some_and(|programs| programs.redirect.is_some()) {
-            remove_gro(&self.netlink);
+            remove_vxlan_gro(&self.netlink);
         }
         if let Some(mut programs) = self.programs.take()
             && let Err(error) = programs.receive_tags(None, &self.netlink)
@@ -208,10 +212,11 @@ impl Control {
         }
     }
 
-    /// Goes over to other tunnels and end points. What is to be closed is closed first: something new may need its place.
+    /// Replaces tunnels and end points. Old sockets are closed first, because new ones may need
+    /// their ports.
     ///
     /// # Errors
-    /// Something cannot be opened, or an end point cannot be; the rest is in place.
+    /// A socket cannot be opened, or an end point is invalid; the rest is in place.
     pub(super) fn set_underlay(&mut self, underlay: &Arc<Underlay>) -> Result<(), SetupError> {
         for worker in &self.workers {
             let request = |reply| Request::Underlay(Arc::clone(underlay), reply);
@@ -224,15 +229,15 @@ impl Control {
         self.resolver.follow_endpoints(&underlay.endpoints);
         self.underlay = Arc::clone(underlay);
         self.open_underlay()?;
-        self.follow_paths();
-        self.tell_resolved();
+        self.discover_path_mtus();
+        self.publish_resolved();
         Ok(())
     }
 
-    /// Opens what is not open yet.
+    /// Opens the sockets that are not open yet.
     ///
     /// # Errors
-    /// Something cannot be opened.
+    /// A socket cannot be opened.
     fn open_underlay(&mut self) -> Result<(), SetupError> {
         let needs = UplinkNeeds::of(&self.underlay);
         let (uplink, count) = (self.uplink.ifindex, self.workers.len());
@@ -273,13 +278,15 @@ impl Control {
         Ok(())
     }
 
-    /// There are programs to lead datagrams to sockets at another port, and need not rewrite theirs, which the host's firewall may not let in.
+    /// True if programs can redirect datagrams to sockets at another port. They assign the socket
+    /// (`bpf_sk_assign`) rather than rewrite the port, which the host's firewall might not accept.
     fn can_redirect(&self) -> bool {
-        let assigns = || KernelVersion::running() >= Some(ASSIGNS_TO_GROUPS);
+        let assigns = || KernelVersion::running() >= Some(ASSIGNS_TO_REUSEPORT_GROUPS);
         self.programs.is_some() && (self.workers.len() == 1 || assigns())
     }
 
-    /// The port at which the sockets of a tunnel are, if that is another than the tunnel's own.
+    /// Arranges the redirection of a VXLAN tunnel's datagrams, if possible. Returns the UDP port of
+    /// its sockets, if that differs from the tunnel's.
     fn redirect(&mut self, tunnel: &TunnelConfig) -> Option<u16> {
         if !tunnel.spec.tunnel.descriptor().has_gro_device || !self.can_redirect() {
             return None;
@@ -289,22 +296,23 @@ impl Control {
         if let Some(redirect) = programs.redirect {
             return (redirect.tunnel_port == port).then_some(redirect.socket_port);
         }
-        // One that is free now; the address may not be there yet, which whoever opens the sockets says.
+        // Let the kernel choose a free port. If the address does not exist yet, opening the
+        // tunnel's own sockets reports that.
         let socket = UdpSocket::bind((tunnel.address(), 0)).and_then(|it| it.local_addr()).ok()?;
         let redirect = PortRedirect { tunnel_port: port, socket_port: socket.port() };
         if let Err(error) = vxlan_gro::provide(&self.netlink, port) {
-            tracing::debug!("segments out of VXLAN are not joined: {error}");
+            tracing::debug!("cannot enable GRO inside VXLAN: {error}");
             return None;
         }
-        if !programs.config.fast_path.redirect_vxlan(Some(redirect)) {
-            remove_gro(&self.netlink);
+        if !programs.punt.fast_path.redirect_vxlan(Some(redirect)) {
+            remove_vxlan_gro(&self.netlink);
             return None;
         }
         programs.redirect = Some(redirect);
         Some(redirect.socket_port)
     }
 
-    /// The tunnel's port is nobody's any more when there is no such tunnel.
+    /// Ends the redirection if its tunnel was removed.
     fn stop_redirecting(&mut self, underlay: &Underlay) {
         let Some(programs) = &mut self.programs else { return };
         let is_for = |redirect: PortRedirect| {
@@ -315,64 +323,65 @@ impl Control {
         };
         if programs.redirect.is_some_and(|redirect| !is_for(redirect)) {
             programs.redirect = None;
-            programs.config.fast_path.redirect_vxlan(None);
-            remove_gro(&self.netlink);
+            programs.punt.fast_path.redirect_vxlan(None);
+            remove_vxlan_gro(&self.netlink);
         }
     }
 
-    fn tell(&self, request: impl Fn() -> Request) {
+    fn send_to_workers(&self, request: impl Fn() -> Request) {
         for worker in &self.workers {
-            // One that has ended needs to be told nothing.
+            // Fails only for a worker that has ended.
             let _ = worker.send(request());
         }
     }
 
-    fn tell_resolved(&mut self) {
-        let news: Arc<[_]> = self.resolver.news().into();
-        if !news.is_empty() {
-            self.tell(|| Request::Resolved(Arc::clone(&news)));
-            self.tell_programs(|programs| programs.resolved(&news));
+    fn publish_resolved(&mut self) {
+        let changes: Arc<[_]> = self.resolver.take_changes().into();
+        if !changes.is_empty() {
+            self.send_to_workers(|| Request::Resolved(Arc::clone(&changes)));
+            self.with_programs(|programs| programs.resolved(&changes));
         }
     }
 
-    /// Listens for what is said about the paths to the end points that there are now.
-    fn follow_paths(&mut self) {
-        if let Err(error) = self.paths.follow(&self.underlay.endpoints, self.uplink.ifindex) {
-            tracing::warn!("cannot hear of narrow paths: {error}");
+    /// Starts path MTU discovery for the current end points.
+    fn discover_path_mtus(&mut self) {
+        if let Err(error) = self.path_mtus.follow(&self.underlay.endpoints, self.uplink.ifindex) {
+            tracing::warn!("cannot receive ICMP errors, so path MTUs are not discovered: {error}");
         }
-        self.new_paths = true;
-        // The end points may be new to the workers.
-        self.tell_paths(self.paths.all());
+        self.has_new_icmp_sockets = true;
+        // Publish known path MTUs again, because the end points may be new to the workers.
+        self.publish_path_mtus(self.path_mtus.all());
     }
 
-    fn tell_paths(&self, news: Vec<PathMtu>) {
-        if !news.is_empty() {
-            let news: Arc<[_]> = news.into();
-            self.tell(|| Request::PathMtus(Arc::clone(&news)));
-            self.tell_programs(|programs| programs.path_mtus(&news));
+    fn publish_path_mtus(&self, changes: Vec<PathMtu>) {
+        if !changes.is_empty() {
+            let changes: Arc<[_]> = changes.into();
+            self.send_to_workers(|| Request::PathMtus(Arc::clone(&changes)));
+            self.with_programs(|programs| programs.path_mtus(&changes));
         }
     }
 
     fn open_ports(&mut self) {
         for (port, link) in self.open_devices() {
-            self.tell_programs(|programs| programs.port(port, link.as_ref()));
+            self.with_programs(|programs| programs.port(port, link.as_ref()));
         }
     }
 
-    /// Opens the device of a port if it is not open and can be, and has programs stand at it.
+    /// Opens the device of a port if possible, and lets programs attach to it.
     fn open_port(&mut self, port: PortNo) {
         if let Some(link) = self.open_device(port) {
-            self.tell_programs(|programs| programs.port(port, link.as_ref()));
+            self.with_programs(|programs| programs.port(port, link.as_ref()));
         }
     }
 
-    /// The ports whose devices were not open and are now; programs are to be told.
+    /// Opens all devices that can be opened; returns the ports whose devices are newly open.
     fn open_devices(&mut self) -> Vec<(PortNo, Option<Link>)> {
         let ports: Vec<PortNo> = self.ports.keys().copied().collect();
         ports.into_iter().filter_map(|port| Some((port, self.open_device(port)?))).collect()
     }
 
-    /// Opens the device of a port for the workers; `None` when it is open, or cannot be.
+    /// Opens the device of a port for the workers. `None` if it is open already, or cannot be
+    /// opened.
     fn open_device(&mut self, port: PortNo) -> Option<Option<Link>> {
         let count = self.workers.len();
         let mode = self.programs.as_ref().map_or(Mode::Receive, |programs| Mode::SendOnly {
@@ -381,8 +390,8 @@ impl Control {
         let opened = self.ports.get_mut(&port).and_then(|port| port.try_open(count, mode));
         let (queues, link) = opened?;
         for (worker, device) in self.workers.iter().zip(queues) {
-            // One that has ended needs none.
-            let _ = worker.send(Request::Plug(port, device));
+            // Fails only for a worker that has ended.
+            let _ = worker.send(Request::AttachDevice(port, device));
         }
         Some(link)
     }
@@ -394,17 +403,17 @@ impl Control {
             tracing::debug!("uplink: {error}");
         }
         self.resolver.tick();
-        self.tell_resolved();
-        let forgotten = self.paths.expire(Instant::now());
-        self.tell_paths(forgotten);
+        self.publish_resolved();
+        let expired = self.path_mtus.expire(Instant::now());
+        self.publish_path_mtus(expired);
         self.check_punt_device();
         self.open_ports();
     }
 
-    /// Looks for the uplink when it is gone; what was bound to it is opened anew.
+    /// Looks for the uplink after it was gone, and opens its sockets again.
     ///
     /// # Errors
-    /// It is not there, or goes again in the meantime: the next tick tries again.
+    /// The uplink does not exist, or vanishes meanwhile. The next tick tries again.
     fn find_uplink(&mut self) -> Result<(), SetupError> {
         let link = self.netlink.link(&self.uplink.device)?;
         for worker in &self.workers {
@@ -415,40 +424,40 @@ impl Control {
         self.needs = UplinkNeeds::default();
         self.tunnels.clear();
         self.open_underlay()?;
-        self.resolver.follow(link.index, link.mac);
+        self.resolver.set_uplink(link.index, link.mac);
         self.resolver.refresh();
-        // Last: with another state than Gone, nothing is tried again.
+        // This comes last, because it ends the state `Gone`, in which ticks retry.
         self.uplink.observe(Some(&link));
-        self.tell_programs(|programs| programs.uplink(Some(&link)));
-        self.follow_paths();
+        self.with_programs(|programs| programs.uplink(Some(&link)));
+        self.discover_path_mtus();
         Ok(())
     }
 
-    /// The device of a port is gone, as a worker has found out.
-    fn gone(&mut self, number: PortNo, why: String) {
+    /// Handles that a worker has found the device of a port gone.
+    fn port_gone(&mut self, number: PortNo, why: String) {
         if let Some(port) = self.ports.get_mut(&number)
             && port.closed(why)
         {
-            self.tell_programs(|programs| programs.port(number, None));
-            self.tell(|| Request::Unplug(number));
+            self.with_programs(|programs| programs.port(number, None));
+            self.send_to_workers(|| Request::DetachDevice(number));
         }
     }
 
-    /// Takes over what the kernel says has changed.
-    fn follow(&mut self) {
-        let mut news = self.resolver.drain();
-        if news.all {
-            news.links.insert(self.uplink.ifindex);
-            news.links.extend(self.ports.values().filter_map(Port::ifindex));
-            news.links.extend(self.programs.as_ref().and_then(|programs| programs.tap));
+    /// Handles netlink notifications.
+    fn handle_notifications(&mut self) {
+        let mut changes = self.resolver.drain();
+        if changes.all {
+            changes.links.insert(self.uplink.ifindex);
+            changes.links.extend(self.ports.values().filter_map(Port::ifindex));
+            changes.links.extend(self.programs.as_ref().and_then(|programs| programs.tap));
         }
-        for index in news.links {
+        for index in changes.links {
             self.read_link(index);
         }
-        self.tell_resolved();
+        self.publish_resolved();
     }
 
-    /// Reads a link that has changed, if it is one of ours.
+    /// Reads the state of a changed link, if the datapath uses it.
     fn read_link(&mut self, index: Ifindex) {
         let is_uplink = index == self.uplink.ifindex;
         let numbers = self.ports.iter().filter(|(_, port)| port.ifindex() == Some(index));
@@ -461,7 +470,7 @@ impl Control {
         let link = match self.netlink.link_by_index(index) {
             Ok(link) => Some(link),
             Err(error) if error.is_not_found() => None,
-            Err(error) => return tracing::warn!("cannot follow a link: {error}"),
+            Err(error) => return tracing::warn!("cannot read the state of a link: {error}"),
         };
         for port in ports {
             self.port_changed(port, link.as_ref());
@@ -471,20 +480,21 @@ impl Control {
         }
         if is_uplink {
             self.uplink.observe(link.as_ref());
-            self.tell_programs(|programs| programs.uplink(link.as_ref()));
+            self.with_programs(|programs| programs.uplink(link.as_ref()));
             if let Some(link) = link {
-                self.resolver.follow(link.index, link.mac);
+                self.resolver.set_uplink(link.index, link.mac);
             }
             self.resolver.refresh();
         }
     }
 
-    /// The TAP by which programs hand over is gone, by somebody's mistake; the next tick makes another.
+    /// Handles that somebody has deleted the punt TAP; the next tick makes another.
     fn punt_device_gone(&mut self) {
         let Some(programs) = &mut self.programs else { return };
-        tracing::warn!(device = %programs.config.device, "device is gone, will make it anew");
+        let device = &programs.punt.device;
+        tracing::warn!(%device, "the TAP for punted packets is gone, will make it again");
         programs.tap = None;
-        self.tell_programs(|programs| programs.punt_device(None));
+        self.with_programs(|programs| programs.punt_device(None));
     }
 
     fn port_changed(&mut self, number: PortNo, link: Option<&Link>) {
@@ -492,28 +502,28 @@ impl Control {
         match link {
             Some(link) => {
                 port.observe(link);
-                self.tell_programs(|programs| programs.port(number, Some(link)));
+                self.with_programs(|programs| programs.port(number, Some(link)));
             }
-            None => self.gone(number, "the device is gone".to_owned()),
+            None => self.port_gone(number, "the device is gone".to_owned()),
         }
     }
 }
 
-/// Without it, nothing is joined; with it, nobody else can have the port.
-fn remove_gro(netlink: &Netlink) {
+/// Removes the VXLAN device for GRO, which releases its UDP port.
+fn remove_vxlan_gro(netlink: &Netlink) {
     if let Err(error) = vxlan_gro::remove(netlink) {
-        tracing::warn!("the device that has the port of VXLAN stays: {error}");
+        tracing::warn!("cannot remove the device for GRO inside VXLAN: {error}");
     }
 }
 
 impl Programs {
-    fn new(config: Punt) -> Self {
+    fn new(punt: Punt) -> Self {
         let (tap, overruns) = (None, CounterDelta::default());
-        Self { config, tap, udp_segmentation: false, overruns, redirect: None, promiscuous: None }
+        Self { punt, tap, udp_segmentation: false, overruns, redirect: None, promiscuous: None }
     }
 
-    /// Tagged frames are received by this uplink: they are for guests, and carry the guests' MAC addresses. So programs receive
-    /// them even when the process is killed.
+    /// Makes the uplink promiscuous for tagged frames, which carry the guests' MAC addresses. It is
+    /// set on the device, so that programs receive these frames even when the process is killed.
     fn receive_tags(&mut self, uplink: Option<Ifindex>, netlink: &Netlink) -> Result<(), Error> {
         if let Some(before) = self.promiscuous.take().filter(|before| Some(*before) != uplink) {
             match netlink.set_promiscuous(before, false) {
@@ -529,7 +539,7 @@ impl Programs {
     }
 }
 
-/// The control thread's loop; it ends when `notices` has no sender any more.
+/// The loop of the control thread. It ends when all workers, the senders of `notices`, have ended.
 pub(super) fn run(
     control: &Mutex<Control>,
     notices: &mpsc::Receiver<Notice>,
@@ -546,39 +556,39 @@ pub(super) fn run(
         let mut control = lock(control);
         for token in events.tokens() {
             match token {
-                MONITOR => control.follow(),
+                MONITOR => control.handle_notifications(),
                 WAKER => drop(waker.clear()),
-                paths => {
-                    let number = (paths - PATHS) as usize;
-                    let news = control.paths.receive(number, Instant::now());
-                    control.tell_paths(news);
+                token => {
+                    let number = (token - ICMP) as usize;
+                    let changes = control.path_mtus.receive(number, Instant::now());
+                    control.publish_path_mtus(changes);
                 }
             }
         }
         loop {
             match notices.try_recv() {
-                Ok(Notice::PortGone(port, why)) => control.gone(port, why),
+                Ok(Notice::PortGone(port, why)) => control.port_gone(port, why),
                 Err(mpsc::TryRecvError::Empty) => break,
                 Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             }
         }
-        if std::mem::take(&mut control.new_paths) {
-            for (number, socket) in control.paths.sockets() {
-                epoll.add(socket.as_fd(), PATHS + number as u64)?;
+        if std::mem::take(&mut control.has_new_icmp_sockets) {
+            for (number, socket) in control.path_mtus.sockets() {
+                epoll.add(socket.as_fd(), ICMP + number as u64)?;
             }
         }
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
             control.tick();
         } else if events.is_empty() {
-            control.resolver.go_on();
-            control.tell_resolved();
+            control.resolver.resume();
+            control.publish_resolved();
         }
         pause = if control.resolver.is_behind() { resolve::PAUSE } else { TICK };
     }
 }
 
 pub(super) fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
-    // What a panic leaves behind here is read anew at the next tick.
+    // After a panic, the next tick reads the state again.
     control.lock().unwrap_or_else(PoisonError::into_inner)
 }

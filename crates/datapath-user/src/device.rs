@@ -1,4 +1,4 @@
-//! The device of one guest: opening it, and moving frames through it.
+//! The device of a local port: opens it, and receives and sends frames.
 
 use super::fast_path::veth::{self, GuestEnd};
 use datapath::config::{DeviceConfig, GuestConfig};
@@ -11,31 +11,32 @@ use packet::PacketBuf;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The device of a VIF, open.
+/// An open device, as one worker has it.
 #[derive(Debug)]
 pub(super) enum Device {
     Tap(Tap),
-    /// One that is in this namespace. What is to be done when it is closed is done with the last of its queues.
+    /// A packet socket on a device in this namespace. The cleanup runs when the last worker has
+    /// closed its socket.
     Socket {
         socket: PacketSocket,
-        _closing: Arc<Closing>,
+        _cleanup: Arc<Cleanup>,
     },
 }
 
-/// What is to be done when the device of a port is closed.
+/// What is done when the device of a port is closed.
 #[derive(Debug)]
-pub(super) enum Closing {
-    /// Somebody else's.
+pub(super) enum Cleanup {
+    /// Nothing: the device belongs to somebody else.
     Nothing,
-    /// Somebody else's, which was made to receive frames to any address.
+    /// Ends the promiscuous mode of a device that belongs to somebody else.
     Promiscuous(Ifindex),
-    /// A TAP whose other end a virtual machine has open, or will.
+    /// Removes a TAP, unless a virtual machine has it open.
     VmTap(String),
-    /// The end of a pair that was made.
+    /// Removes a veth pair, given by its outer end.
     Pair(Ifindex),
 }
 
-impl Drop for Closing {
+impl Drop for Cleanup {
     fn drop(&mut self) {
         let netlink = |work: &dyn Fn(&Netlink) -> Result<(), Error>| {
             Netlink::open().and_then(|netlink| work(&netlink))
@@ -43,7 +44,7 @@ impl Drop for Closing {
         let closed = match self {
             Self::Nothing => Ok(()),
             Self::Promiscuous(index) => netlink(&|here| here.set_promiscuous(*index, false)),
-            // Unless the machine has it open: then that outlives its switch, and the next one finds it.
+            // If the machine has it open, the TAP stays, and the next process finds it.
             Self::VmTap(name) => Tap::delete_persistent(name).map(drop),
             Self::Pair(index) => veth::close(*index),
         };
@@ -66,14 +67,15 @@ pub(super) enum Mode {
     },
 }
 
-/// With the link of a device that is in this namespace.
+/// The device, one for each worker, and its link if it is in this namespace.
 pub(super) type Opened = (Vec<Device>, Option<Link>);
 
-/// Why there is no device, and when it is worth trying again.
+/// Why a device cannot be opened, which decides when to try again.
 pub(super) enum Refusal {
-    /// What it needs is not there yet. Looking for it is cheap, and may be done at every tick.
+    /// The device or the guest's namespace does not exist yet. Checking that is cheap, so it is
+    /// retried at every tick.
     Absent(Error),
-    /// The kernel was asked to make something, and did not.
+    /// The kernel refused to make or configure the device.
     Failed(Error),
 }
 
@@ -84,8 +86,8 @@ impl From<Error> for Refusal {
 }
 
 impl Device {
-    /// Opens the device for so many workers, each its queue: all frames of a flow are received by one of them. The link of
-    /// one that is in this namespace comes with it.
+    /// Opens the device with one queue for each worker. All frames of a flow reach the same worker.
+    /// `None` if it would have to be made and `may_make` is false.
     pub(super) fn open(
         config: &DeviceConfig,
         queues: usize,
@@ -96,7 +98,7 @@ impl Device {
             (DeviceConfig::Interface { name, .. }, mode) => {
                 let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
                 let devices = match mode {
-                    Mode::Receive => Self::receiving(link.index, queues, Closing::Nothing)?,
+                    Mode::Receive => Self::receiving(link.index, queues, Cleanup::Nothing)?,
                     Mode::SendOnly { .. } => Self::promiscuous(link.index, queues)?,
                 };
                 Ok(Some((devices, Some(link))))
@@ -113,7 +115,7 @@ impl Device {
                 let guest = netns.as_ref().zip(guest.as_ref());
                 if let Mode::SendOnly { udp_segmentation } = mode {
                     let inner = GuestEnd { name, guest, mtu: *mtu, udp_segmentation };
-                    return Ok(Some(open_pair(&inner, queues)?));
+                    return Ok(Some(open_veth(&inner, queues)?));
                 }
                 veth::remove(guest.map(|(_, guest)| guest.netns.as_str()), name)?;
                 let taps = match guest {
@@ -125,30 +127,31 @@ impl Device {
         }
     }
 
-    fn receiving(index: Ifindex, queues: usize, closing: Closing) -> Result<Vec<Self>, Error> {
+    fn receiving(index: Ifindex, queues: usize, cleanup: Cleanup) -> Result<Vec<Self>, Error> {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let sockets = PacketSocket::open_group(index, &Filter::everything(), options, queues)?;
-        Ok(Self::sockets(sockets, closing))
+        Ok(Self::sockets(sockets, cleanup))
     }
 
-    fn sending(index: Ifindex, queues: usize, closing: Closing) -> Result<Vec<Self>, Error> {
+    fn sending(index: Ifindex, queues: usize, cleanup: Cleanup) -> Result<Vec<Self>, Error> {
         let sockets = (0..queues).map(|_| PacketSocket::open_sender(index));
-        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, closing))
+        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, cleanup))
     }
 
-    /// Not by what a socket asks for: programs receive even when nobody has a socket any more.
+    /// Sets promiscuous mode on the device rather than on a socket, because programs receive even
+    /// when the process and its sockets are gone.
     fn promiscuous(index: Ifindex, queues: usize) -> Result<Vec<Self>, Error> {
         Netlink::open()?.set_promiscuous(index, true)?;
-        Self::sending(index, queues, Closing::Promiscuous(index))
+        Self::sending(index, queues, Cleanup::Promiscuous(index))
     }
 
-    fn sockets(sockets: Vec<PacketSocket>, closing: Closing) -> Vec<Self> {
-        let closing = Arc::new(closing);
-        let device = |socket| Self::Socket { socket, _closing: Arc::clone(&closing) };
+    fn sockets(sockets: Vec<PacketSocket>, cleanup: Cleanup) -> Vec<Self> {
+        let cleanup = Arc::new(cleanup);
+        let device = |socket| Self::Socket { socket, _cleanup: Arc::clone(&cleanup) };
         sockets.into_iter().map(device).collect()
     }
 
-    /// The link to follow; `None` for a TAP, whose other end is the guest's affair.
+    /// The link whose state is followed; `None` for a TAP, which is in the guest's namespace.
     pub(super) fn ifindex(&self) -> Option<Ifindex> {
         match self {
             Self::Tap(_) => None,
@@ -156,7 +159,7 @@ impl Device {
         }
     }
 
-    /// True where the kernel may have to cut super-packets on their way; a TAP hands them over whole.
+    /// True if the kernel may segment super-packets behind this device. A TAP delivers them whole.
     pub(super) fn is_segmented_by_kernel(&self) -> bool {
         !matches!(self, Self::Tap(_))
     }
@@ -189,17 +192,17 @@ impl Device {
     }
 }
 
-/// Makes a TAP, or finds that of a virtual machine that runs already. The link comes with it: it is without carrier as long as
-/// no machine has it open.
+/// Makes a TAP, or finds that of a running virtual machine. Its link has no carrier until a machine
+/// opens it.
 fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened, Error> {
     Tap::create_persistent(name)?;
-    // From here on, what goes wrong removes it.
-    let closing = Closing::VmTap(name.to_owned());
+    // From here on, an error removes the TAP.
+    let cleanup = Cleanup::VmTap(name.to_owned());
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
     let devices = match mode {
-        Mode::Receive => Device::receiving(index, queues, closing)?,
-        Mode::SendOnly { .. } => Device::sending(index, queues, closing)?,
+        Mode::Receive => Device::receiving(index, queues, cleanup)?,
+        Mode::SendOnly { .. } => Device::sending(index, queues, cleanup)?,
     };
     netdev::silence_host_stack(name)?;
     netlink.set_mtu(index, u32::from(mtu))?;
@@ -207,9 +210,9 @@ fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened
     Ok((devices, Some(netlink.link_by_index(index)?)))
 }
 
-fn open_pair(inner: &GuestEnd<'_>, queues: usize) -> Result<Opened, Error> {
+fn open_veth(inner: &GuestEnd<'_>, queues: usize) -> Result<Opened, Error> {
     let link = veth::open(inner)?;
-    Ok((Device::sending(link.index, queues, Closing::Pair(link.index))?, Some(link)))
+    Ok((Device::sending(link.index, queues, Cleanup::Pair(link.index))?, Some(link)))
 }
 
 fn open_here(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tap>, Error> {
@@ -221,10 +224,10 @@ fn open_here(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tap>, Error> {
     Ok(taps)
 }
 
-/// Opens a TAP, moves it into the guest's namespace and gives it what the guest needs to speak.
+/// Opens a TAP, moves it into the guest's namespace and configures it there.
 ///
-/// It is made here and not there, because the descriptor keeps the namespace alive in which it was opened: a guest's
-/// namespace that is deleted has to be gone, and the TAP with it.
+/// It is opened in this namespace, because the file descriptor keeps the namespace in which it was
+/// opened alive. A guest's namespace must vanish with its TAP when it is deleted.
 fn open_in_guest(
     name: &str,
     netns: &Netns,
@@ -233,12 +236,12 @@ fn open_in_guest(
     queues: usize,
 ) -> Result<Vec<Tap>, Error> {
     let inside = netns.netlink()?;
-    refuse_taken(&inside, name, Some(netns))?;
-    let taps = Tap::open_queues(PASSING_NAME, queues)?;
-    let passing_name = taps.iter().map(Tap::name).collect::<Result<Vec<_>, _>>()?.swap_remove(0);
+    check_name_is_free(&inside, name, Some(netns))?;
+    let taps = Tap::open_queues(TEMPORARY_NAME, queues)?;
+    let temporary_name = taps.iter().map(Tap::name).collect::<Result<Vec<_>, _>>()?.swap_remove(0);
     let here = Netlink::open()?;
-    here.move_to(here.index_of(&passing_name)?, netns)?;
-    let index = inside.index_of(&passing_name)?;
+    here.move_to(here.index_of(&temporary_name)?, netns)?;
+    let index = inside.index_of(&temporary_name)?;
     inside.set_name(index, name)?;
     inside.set_mac(index, guest.mac)?;
     inside.set_mtu(index, u32::from(mtu))?;
@@ -246,22 +249,22 @@ fn open_in_guest(
     Ok(taps)
 }
 
-/// Gives a device in a guest's namespace what the guest needs to speak, beside its name and address.
+/// Sets the size limits and IP addresses of a device in a guest's namespace, and brings it up.
 pub(super) fn configure_guest(
     inside: &Netlink,
     index: Ifindex,
     netns: &Netns,
     guest: &GuestConfig,
 ) -> Result<(), Error> {
-    // One UDP_SEGMENT train carries a super-packet of this size with the tunnel's headers; a refusal (an old kernel)
-    // costs a second send for the largest ones and nothing else.
+    // A super-packet of this size and the tunnel's headers fit one UDP_SEGMENT train. An old kernel
+    // may refuse the limit; then the largest super-packets take two trains.
     let limits = SizeLimits { gro: None, gro_ipv4: None, ..SizeLimits::all(GUEST_GSO_MAX_BYTES) };
     let _ = inside.set_size_limits(index, limits);
     for &prefix in &guest.addresses {
         match inside.add_address(index, prefix, Dad::Skip) {
-            // IPv6 can be disabled in a guest; what it has of IPv4 works all the same.
+            // IPv6 may be disabled in the guest; IPv4 works nevertheless.
             Err(error) if prefix.addr().is_ipv6() => {
-                tracing::warn!(%netns, "the guest is without an address: {error}");
+                tracing::warn!(%netns, "cannot add the IPv6 address {prefix} of a guest: {error}");
             }
             result => result?,
         }
@@ -269,23 +272,26 @@ pub(super) fn configure_guest(
     inside.set_up(index)
 }
 
-/// Looks before a device is made that could not get its name: making, moving and removing one makes every guest wait.
-pub(super) fn refuse_taken(
+/// Fails if a device name is in use. Checked before a device is made, because making, moving and
+/// removing one holds the kernel's RTNL lock, for which all guests wait.
+pub(super) fn check_name_is_free(
     inside: &Netlink,
     name: &str,
     netns: Option<&Netns>,
 ) -> Result<(), Error> {
-    let place = netns.map_or_else(|| "this namespace".to_owned(), |it| format!("namespace {it}"));
+    let namespace =
+        netns.map_or_else(|| "this namespace".to_owned(), |it| format!("namespace {it}"));
     match inside.index_of(name) {
         Ok(_) => Err(Error::invalid(
-            format!("create device {name} in {place}"),
-            "it has a link of that name already: remove it, or give one of the two another name",
+            format!("create device {name} in {namespace}"),
+            "it has a link of that name already: remove one of the two, or rename it",
         )),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// What a TAP is called until it is where it belongs; the kernel puts a free number for `%d`.
-const PASSING_NAME: &str = "weft%d";
+/// The name of a TAP until it is in the guest's namespace; the kernel replaces `%d` by a free
+/// number.
+const TEMPORARY_NAME: &str = "weft%d";
 const GUEST_GSO_MAX_BYTES: u32 = 61_440;

@@ -1,5 +1,5 @@
-//! From a frame to its key, from the key to its actions, and the actions carried out. A frame whose key no megaflow
-//! matches goes up.
+//! Forwards one frame: extracts its flow key, looks up its megaflow, and executes the actions. A
+//! frame without a megaflow becomes an upcall.
 
 use super::cache::Cache;
 use super::token_bucket::TokenBuckets;
@@ -22,36 +22,37 @@ use std::time::Instant;
 use wire::vlan::Tag;
 use wire::{EtherType, MacAddr};
 
-/// The bit of a key's TCI that says that there is a tag.
+/// The bit of a VLAN TCI in a flow key that says that the tag exists (the DEI bit of the header).
 const TAG_PRESENT: u16 = 0x1000;
 
-/// All places that frames leave by.
+/// Everything by which frames leave, and the context of the frame that is being forwarded.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// By number.
+    /// The local ports, indexed by number.
     vifs: Vec<Option<Vif>>,
     uplink_port: PortNo,
     pub(super) uplink: Uplink,
     pub(super) transmit: Transmit,
     meters: Arc<TokenBuckets>,
     solicitations: Solicitations,
-    /// The port by which the packet in hand came in: it is counted against that if it is not delivered.
-    origin: PortNo,
-    /// The megaflow that decides about it.
+    /// The ingress port of the current packet: a drop is counted there.
+    ingress: PortNo,
+    /// The megaflow of the current packet.
     decided_by: Option<MegaflowId>,
     pub(super) watchers: Watchers,
-    /// Copies for a controller.
+    /// Copies of the current packet for the controller.
     controller: Vec<PacketBuf>,
-    /// Packets too long for their tunnels, with the MTU that would have gone.
+    /// Copies of the current packet that exceeded a path MTU in bytes, each with that MTU.
     too_big: Vec<(PacketBuf, u16)>,
-    /// How many of these are still answered before the next tick.
-    pub(super) answers_left: u32,
+    /// The ICMP messages about such packets that may still be sent before the next tick.
+    pub(super) icmp_replies_left: u32,
 }
 
-/// Answers to packets that are too long, in one tick (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 f).
-pub(super) const MAX_ANSWERS: u32 = 500;
+/// The most ICMP "packet too big" messages in one tick (RFC 1812 section 4.3.2.8, RFC 4443 section
+/// 2.4 f).
+pub(super) const MAX_ICMP_REPLIES: u32 = 500;
 
-/// The megaflows, and everything their actions touch.
+/// The megaflow cache of a worker, and everything that actions need.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     worker: WorkerId,
@@ -60,8 +61,9 @@ pub(super) struct Forwarder {
     pub(super) out: Outputs,
     pub(super) now_ms: u64,
     misses: Vec<Upcall>,
-    /// What waits in the queue of the port whose frames are being looked up, as far as this worker knows.
-    waiting: Option<(PortNo, Backlog)>,
+    /// The upcall backlog of the port whose frames are being forwarded, as this worker last read
+    /// it.
+    backlog: Option<(PortNo, Backlog)>,
     upcalls: Arc<UpcallQueues>,
 }
 
@@ -73,12 +75,12 @@ impl Forwarder {
         out: Outputs,
         upcalls: Arc<UpcallQueues>,
     ) -> Self {
-        let (misses, waiting) = (Vec::new(), None);
-        Self { worker, cache, endpoints, out, now_ms: 0, misses, waiting, upcalls }
+        let (misses, backlog) = (Vec::new(), None);
+        Self { worker, cache, endpoints, out, now_ms: 0, misses, backlog, upcalls }
     }
 
-    /// A frame that came in by `port`, out of the tunnel `tunnel` if it came by one.
-    pub(super) fn frame(
+    /// Forwards a frame that arrived by `port`, and by `tunnel` if it was encapsulated.
+    pub(super) fn forward(
         &mut self,
         port: PortNo,
         tunnel: Option<&TunnelInfo>,
@@ -94,12 +96,13 @@ impl Forwarder {
                 execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
                 self.finish(&key, port);
             }
-            None => self.missed(port, key, packet),
+            None => self.raise_upcall(port, key, packet),
         }
     }
 
-    /// Has a packet go up that no megaflow matches. Only what has room in the queue is copied: a flood is not worth it.
-    fn missed(&mut self, port: PortNo, key: FlowKey, packet: &PacketBuf) {
+    /// Raises an upcall for a packet without a megaflow. If the port's queue is full, the packet is
+    /// dropped before it is copied, so that a flood stays cheap.
+    fn raise_upcall(&mut self, port: PortNo, key: FlowKey, packet: &PacketBuf) {
         if !self.has_room(port, packet.len()) {
             return self.out.dropped(DropReason::UpcallQueueFull, packet);
         }
@@ -107,26 +110,27 @@ impl Forwarder {
         self.misses.push(Upcall { packet, key, port, reason: UpcallReason::Miss, worker });
     }
 
-    /// Sets room for a packet aside in the queue of its port. The queue is asked once for a batch of one port's frames: whatever is
-    /// taken out of it, or put in by other workers, shows in the next.
+    /// Reserves room for a packet in its port's upcall queue. The backlog is read once for each
+    /// batch of a port's frames; what other threads add or take meanwhile is seen in the next
+    /// batch.
     fn has_room(&mut self, port: PortNo, len: usize) -> bool {
-        let known = self.waiting.filter(|(known, _)| *known == port);
-        let (_, waiting) =
-            self.waiting.insert(known.unwrap_or_else(|| (port, self.upcalls.backlog(port))));
-        waiting.admit(self.upcalls.limits(), len)
+        let known = self.backlog.filter(|(known, _)| *known == port);
+        let (_, backlog) =
+            self.backlog.insert(known.unwrap_or_else(|| (port, self.upcalls.backlog(port))));
+        backlog.admit(self.upcalls.limits(), len)
     }
 
-    /// A guest has sent a frame: for who looks on.
-    pub(super) fn show_sent(&mut self, port: PortNo, packet: &PacketBuf) {
+    /// Copies a frame that a guest has sent to the observers of its port.
+    pub(super) fn show_guest_frame(&mut self, port: PortNo, packet: &PacketBuf) {
         if !self.out.watchers.is_empty() {
             self.out.watchers.frame(port, Direction::FromGuest, packet);
         }
     }
 
-    /// Puts the megaflow of an answer, and sends its packet.
-    pub(super) fn answered(&mut self, mut answer: Answer) {
+    /// Installs the megaflow of an answer, then executes its actions on its packet.
+    pub(super) fn handle_answer(&mut self, mut answer: Answer) {
         if let Some(megaflow) = &answer.megaflow {
-            // Where there is no room the packets that follow come up, too.
+            // If the cache is full, later packets raise upcalls as well.
             let _ = self.cache.put(megaflow);
         }
         let Upcall { packet, port, .. } = &mut answer.upcall;
@@ -135,16 +139,16 @@ impl Forwarder {
         self.finish(&answer.upcall.key, answer.upcall.port);
     }
 
-    /// Drops a packet that came in by `port` and is not looked at any further.
-    pub(super) fn refuse(&mut self, port: PortNo, reason: DropReason, packet: &PacketBuf) {
+    /// Drops a packet that arrived by `port`.
+    pub(super) fn drop_packet(&mut self, port: PortNo, reason: DropReason, packet: &PacketBuf) {
         self.out.begin(port, None);
         self.out.dropped(reason, packet);
     }
 
-    /// Executes actions on a packet as if it had come in by `port`.
+    /// Executes actions on a packet as if it had arrived by `port`.
     pub(super) fn execute(&mut self, port: PortNo, packet: &mut PacketBuf, actions: &[Action]) {
         self.out.begin(port, None);
-        // What its sender may have to be told, and a controller is told.
+        // ICMP messages to the sender and copies to the controller need the key.
         let Ok(key) = extract(packet, port, None) else {
             return self.out.dropped(DropReason::Malformed, packet);
         };
@@ -152,19 +156,19 @@ impl Forwarder {
         self.finish(&key, port);
     }
 
-    /// Does what is left to be done after the actions: rarely anything.
+    /// Sends what the actions have queued for the controller and for the packet's sender.
     #[inline]
     fn finish(&mut self, key: &FlowKey, port: PortNo) {
         if !self.out.controller.is_empty() {
-            self.hand_to_controller(key, port);
+            self.copy_to_controller(key, port);
         }
         if !self.out.too_big.is_empty() {
-            self.out.tell_sender(key, port);
+            self.out.send_too_big(key, port);
         }
     }
 
     #[cold]
-    fn hand_to_controller(&mut self, key: &FlowKey, port: PortNo) {
+    fn copy_to_controller(&mut self, key: &FlowKey, port: PortNo) {
         let worker = self.worker;
         let copies = self.out.controller.drain(..).map(|packet| Upcall {
             packet,
@@ -176,12 +180,12 @@ impl Forwarder {
         self.misses.extend(copies);
     }
 
-    /// Hands up what no megaflow matched: once for a batch of frames.
-    pub(super) fn flush(&mut self) {
-        self.waiting = None;
+    /// Queues the upcalls of a batch of frames.
+    pub(super) fn flush_upcalls(&mut self) {
+        self.backlog = None;
         let out = &mut self.out;
         self.upcalls.push(&mut self.misses, |upcall| {
-            // A controller misses a copy; the packet itself is not lost.
+            // A lost copy for the controller is no lost packet.
             if upcall.reason == UpcallReason::Miss {
                 out.begin(upcall.port, None);
                 out.dropped(DropReason::UpcallQueueFull, &upcall.packet);
@@ -189,8 +193,8 @@ impl Forwarder {
         });
     }
 
-    /// Counts a packet from the underlay that is no frame of any logical switch.
-    pub(super) fn dropped(&mut self, reason: DropReason) {
+    /// Counts a packet from the underlay that was dropped before it had an ingress port.
+    pub(super) fn count_uplink_drop(&mut self, reason: DropReason) {
         self.out.uplink.drops.add(reason, 1);
     }
 }
@@ -208,23 +212,24 @@ impl Outputs {
             transmit: Transmit::new(),
             meters,
             solicitations: Solicitations::new(limits),
-            origin: uplink_port,
+            ingress: uplink_port,
             decided_by: None,
             watchers: Watchers::default(),
             controller: Vec::new(),
             too_big: Vec::new(),
-            answers_left: MAX_ANSWERS,
+            icmp_replies_left: MAX_ICMP_REPLIES,
         }
     }
 
-    /// Begins with another packet.
+    /// Sets the context of the next packet.
     fn begin(&mut self, port: PortNo, decided_by: Option<MegaflowId>) {
-        (self.origin, self.decided_by) = (port, decided_by);
+        (self.ingress, self.decided_by) = (port, decided_by);
     }
 
-    /// Tells the guest that sent packets which are too long.
+    /// Sends ICMP "packet too big" (or "fragmentation needed") to the guest that sent the current
+    /// packet.
     #[cold]
-    fn tell_sender(&mut self, key: &FlowKey, port: PortNo) {
+    fn send_too_big(&mut self, key: &FlowKey, port: PortNo) {
         let mac = |field| {
             let [_, _, octets @ ..] = (key.get(field) as u64).to_be_bytes();
             MacAddr(octets)
@@ -239,7 +244,8 @@ impl Outputs {
         let back =
             WayBack { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
-            // Packets about which nothing may be said are counted as dropped, and that is all.
+            // `flow::too_big` fails for packets about which no ICMP error may be sent (RFC 1122,
+            // 3.2.2).
             if let Ok(mut answer) = flow::too_big(&packet, mtu, &back)
                 && let Err(reason) = self.port(port, &mut answer)
             {
@@ -252,12 +258,12 @@ impl Outputs {
         self.uplink_port
     }
 
-    /// The port of that number, if there is one.
+    /// The local port of that number, if it exists.
     pub(super) fn vif(&mut self, port: PortNo) -> Option<&mut Vif> {
         self.vifs.get_mut(port.0 as usize)?.as_mut()
     }
 
-    /// The port of that number, made if need be.
+    /// The local port of that number, added if it does not exist.
     pub(super) fn vif_or_new(&mut self, port: PortNo) -> &mut Vif {
         let index = port.0 as usize;
         if self.vifs.len() <= index {
@@ -273,7 +279,7 @@ impl Outputs {
         self.solicitations.forget(port);
     }
 
-    /// All ports.
+    /// All local ports.
     pub(super) fn vifs(&mut self) -> impl Iterator<Item = (PortNo, &mut Vif)> {
         let numbered = (0..).map(PortNo).zip(&mut self.vifs);
         numbered.filter_map(|(port, vif)| Some((port, vif.as_mut()?)))
@@ -293,29 +299,29 @@ impl Output for Outputs {
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
         match outer.carrier {
-            Carrier::Udp => self.transmit.udp(outer, packet),
-            Carrier::Gre => self.transmit.gre(outer, packet),
+            Carrier::Udp => self.transmit.send_udp(outer, packet),
+            Carrier::Gre => self.transmit.send_gre(outer, packet),
             Carrier::TcpShaped => self.uplink.send_stt(outer, packet),
             Carrier::Tags => Err(DropReason::NoSuchPort),
         }
     }
 
     fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
-        // What came out of a tunnel has no sender here; and what cannot be cut has not one that could be told.
-        if self.answers_left == 0 || self.vif(self.origin).is_none() {
+        // The sender of a packet from a tunnel is not on this host.
+        if self.icmp_replies_left == 0 || self.vif(self.ingress).is_none() {
             return;
         }
         if let Ok(first) = packet::first_segment(packet) {
-            self.answers_left -= 1;
+            self.icmp_replies_left -= 1;
             self.too_big.push((first, mtu));
         }
     }
 
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf) {
         if !self.watchers.is_empty() {
-            self.watchers.dropped(self.origin, reason, self.decided_by, packet);
+            self.watchers.dropped(self.ingress, reason, self.decided_by, packet);
         }
-        match self.vif(self.origin) {
+        match self.vif(self.ingress) {
             Some(vif) => vif.drops.add(reason, 1),
             None => self.uplink.drops.add(reason, 1),
         }
@@ -326,13 +332,13 @@ impl Output for Outputs {
     }
 
     fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
-        self.solicitations.admit(self.origin, (solicitation.head(), first), Instant::now())
+        self.solicitations.admit(self.ingress, (solicitation.head(), first), Instant::now())
     }
 
     fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {
-        // Rules that are to log much are given a meter, as in OVN.
+        // There is no rate limit here: as in OVN, a rule that logs much should have a meter.
         let LogRecord { name, priority, verdict } = &**record;
-        let Ok(packet) = extract(packet, self.origin, None) else { return };
+        let Ok(packet) = extract(packet, self.ingress, None) else { return };
         tracing::info!(target: "acl", %name, ?verdict, severity = ?priority, %packet);
     }
 

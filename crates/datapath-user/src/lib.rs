@@ -10,11 +10,12 @@
 //! - **Without a megaflow:** it becomes an upcall ([`upcall_queue`]) and comes back with an answer.
 //!
 //! [`control`] runs on a thread of its own, so that no frame waits for it. It opens devices
-//! ([`port`]), follows the uplink ([`uplink_watch`]), resolves next hops ([`resolve`]) and tracks path
-//! MTUs ([`path_mtu`]). [`mailbox`] carries its requests, and those of other threads, to the workers.
+//! ([`port`]), follows the uplink ([`uplink_watch`]), resolves next hops ([`resolve`]) and tracks
+//! path MTUs ([`path_mtu`]). [`mailbox`] carries its requests, and those of other threads, to the
+//! workers.
 //!
-//! eBPF programs may run in front of this datapath ([`fast_path`]). They punt to it the packets that
-//! they do not forward themselves.
+//! eBPF programs may run in front of this datapath ([`fast_path`]). They punt to it the packets
+//! that they do not forward themselves.
 //!
 //! A worker owns all state that a packet touches, so its path takes no lock. Frames of one port or
 //! one tunnel socket keep their order.
@@ -82,9 +83,9 @@ impl Notices {
     }
 }
 
-/// Puts a VLAN tag that the kernel delivers beside the frame (`PACKET_AUXDATA`) back into the frame.
-/// A frame too short for that is emptied, which later drops it as malformed: without its tag, it
-/// would belong to another network.
+/// Puts a VLAN tag that the kernel delivers beside the frame (`PACKET_AUXDATA`) back into the
+/// frame. A frame too short for that is emptied, which later drops it as malformed: without its
+/// tag, it would belong to another network.
 fn restore_tag(packet: &mut PacketBuf, tag: VlanTag) {
     if flow::push_vlan(packet, Tag::from_tci(EtherType(tag.tpid), tag.tci)).is_err() {
         packet.set_len(0);

@@ -1,4 +1,4 @@
-//! How other threads speak to a worker: requests in a bounded queue and a descriptor that wakes it.
+//! Requests from other threads to a worker: a bounded queue and an eventfd that wakes the worker.
 
 use super::device::Device;
 use super::fast_path::{PathMtu, Resolved};
@@ -21,30 +21,30 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
-/// What can be asked of a worker.
+/// A request to a worker. A `Sender` in it receives the reply.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// A port has a device now.
-    Plug(PortNo, Device),
-    /// Its device is gone.
-    Unplug(PortNo),
-    /// There is no such port any more. The answer comes when its device is closed.
+    /// Use this device for a port.
+    AttachDevice(PortNo, Device),
+    /// Close the device of a port, because it is gone.
+    DetachDevice(PortNo),
+    /// Remove a port. The reply comes when its device is closed.
     RemovePort(PortNo, Sender<()>),
-    /// Programs hand frames over by this queue from now on.
+    /// Receive punted frames from this queue of the TAP.
     PuntQueue(Tap),
-    /// So many frames were lost before they could be read.
+    /// Count this many punted frames that the TAP dropped.
     Overrun(u64),
-    /// Other sockets of the uplink.
+    /// Use these sockets of the uplink.
     Uplink(UplinkSockets),
-    /// The uplink is gone: everything that was bound to it is to be closed when this is answered.
+    /// Close all sockets that are bound to the uplink, because it is gone.
     CloseUnderlay(Sender<()>),
-    /// One more tunnel: where it is received, and what it is sent from if that is new.
+    /// Add a tunnel: its receiving socket, and its sending one unless another tunnel shares it.
     Tunnel(Box<Receiver>, Option<transmit::Sender>),
-    /// Other end points, and only some of the tunnels that there are.
+    /// Replace the end points, and remove tunnels that are no longer configured.
     Underlay(Arc<Underlay>, Sender<Result<(), EndpointError>>),
-    /// The way to end points has changed.
+    /// The next hops of end points have changed.
     Resolved(Arc<[Resolved]>),
-    /// What the paths to end points carry has changed.
+    /// The path MTUs of end points have changed.
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
@@ -58,10 +58,10 @@ pub(super) enum Request {
     Stop,
 }
 
-/// Megaflows, or their numbers, with what they have counted, and where the next ones are.
+/// Megaflows or their numbers with their counters, and where the next portion begins.
 pub(super) type Dumped<T> = (Vec<(T, Usage)>, Option<Cursor>);
 
-/// What a worker counts.
+/// The counters of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) ports: Vec<(PortNo, PortCounters)>,
@@ -70,7 +70,7 @@ pub(super) struct Report {
     pub(super) megaflows: MegaflowStats,
 }
 
-/// What a port has counted.
+/// The counters of a port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PortCounters {
     pub(super) rx: Traffic,
@@ -86,7 +86,7 @@ impl AddAssign for PortCounters {
     }
 }
 
-/// A handle to a worker, to be cloned at will.
+/// A handle by which other threads send requests to a worker.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox {
     sender: SyncSender<Request>,
@@ -103,11 +103,11 @@ impl Mailbox {
         Ok((Self { sender, waker: Arc::clone(&waker) }, receiver, waker))
     }
 
-    /// Asks for something; waits for room in the queue.
+    /// Sends a request; blocks while the queue is full.
     pub(super) fn send(&self, request: Request) -> Result<(), DatapathError> {
         if let Err(error) = self.sender.try_send(request) {
             match error {
-                // The worker has been woken for what is in the queue.
+                // The worker is awake, because the queue is not empty.
                 TrySendError::Full(request) => {
                     self.sender.send(request).map_err(|_| DatapathError::Stopped)?;
                 }
@@ -118,7 +118,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Asks for something that is answered.
+    /// Sends a request and waits for its reply.
     pub(super) fn ask<T>(
         &self,
         request: impl FnOnce(Sender<T>) -> Request,

@@ -1,8 +1,9 @@
-//! What the paths to end points carry, as routers of the underlay tell it (RFC 1191, RFC 8201).
+//! Path MTU discovery for tunnels: listens for ICMP errors from routers of the underlay (RFC 1191,
+//! RFC 8201).
 //!
-//! A message is believed when it quotes a packet that this host could have sent: from an address of its own to an end point,
-//! with that tunnel's protocol and ports. It is forgotten after ten minutes (RFC 1191 section 6.3), because the path may have
-//! become wider.
+//! An error is accepted only if it quotes a packet that this host could have sent: from a local
+//! address to an end point, with that tunnel's protocol and ports. The discovered MTU expires after
+//! ten minutes (RFC 1191 section 6.3), because the path may have changed.
 
 use super::fast_path::PathMtu;
 use datapath::config::EndpointConfig;
@@ -15,47 +16,46 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use wire::icmp::{Quoted, TooBig};
 
-/// How long a message counts.
+/// How long a discovered path MTU is valid.
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// Messages heeded at once; each costs the workers a request.
+/// ICMP errors handled at a time.
 const BATCH: usize = 64;
 
-/// See the module.
+/// The sockets that receive ICMP errors, and the path MTUs discovered.
 #[derive(Debug)]
-pub(super) struct PathMtus {
+pub(super) struct PathMtuDiscovery {
     sockets: Vec<(IpAddr, TooBigSocket)>,
     /// Outer source ports of UDP and STT.
     source_ports: Range<u32>,
-    /// The end points between two addresses.
-    between: HashMap<(IpAddr, IpAddr), Vec<(EndpointId, TunnelSpec)>>,
+    /// The end points by local and remote address.
+    endpoints: HashMap<(IpAddr, IpAddr), Vec<(EndpointId, TunnelSpec)>>,
     found: HashMap<EndpointId, (u16, Instant)>,
 }
 
-impl PathMtus {
-    /// Nothing is known. `source_ports` are those that tunnels are sent from.
+impl PathMtuDiscovery {
+    /// Starts without any knowledge. `source_ports` is the range of outer source ports.
     pub(super) fn new(source_ports: Range<u32>) -> Self {
-        let (between, found) = (HashMap::new(), HashMap::new());
-        Self { sockets: Vec::new(), source_ports, between, found }
+        let (endpoints, found) = (HashMap::new(), HashMap::new());
+        Self { sockets: Vec::new(), source_ports, endpoints, found }
     }
 
-    /// Listens for what is said about these end points, to be heard on the device `uplink`. What was found of others is
-    /// forgotten.
+    /// Opens the sockets for these end points on the device `uplink`, and forgets other end points.
     ///
     /// # Errors
-    /// A socket cannot be opened: nothing is heard for that address.
+    /// A socket cannot be opened; the path MTUs of its local address are not discovered.
     pub(super) fn follow(
         &mut self,
         endpoints: &[EndpointConfig],
         uplink: Ifindex,
     ) -> Result<(), Error> {
-        self.between.clear();
+        self.endpoints.clear();
         for &EndpointConfig { id, spec, local, remote } in endpoints {
-            self.between.entry((local, remote)).or_default().push((id, spec));
+            self.endpoints.entry((local, remote)).or_default().push((id, spec));
         }
         let ids: std::collections::HashSet<EndpointId> = endpoints.iter().map(|e| e.id).collect();
         self.found.retain(|id, _| ids.contains(id));
         self.sockets.clear();
-        let mut locals: Vec<IpAddr> = self.between.keys().map(|(local, _)| *local).collect();
+        let mut locals: Vec<IpAddr> = self.endpoints.keys().map(|(local, _)| *local).collect();
         locals.sort_unstable();
         locals.dedup();
         for local in locals {
@@ -64,39 +64,39 @@ impl PathMtus {
         Ok(())
     }
 
-    /// What to wait for, by a number that [`receive`](Self::receive) takes.
+    /// The sockets to poll, each with the number to pass to [`receive`](Self::receive).
     pub(super) fn sockets(&self) -> impl Iterator<Item = (usize, &TooBigSocket)> {
         self.sockets.iter().map(|(_, socket)| socket).enumerate()
     }
 
-    /// Reads what has been said; returns what is new.
+    /// Reads ICMP errors from a socket; returns the changes of path MTUs.
     pub(super) fn receive(&mut self, number: usize, now: Instant) -> Vec<PathMtu> {
-        let mut news = Vec::new();
-        let Some((_, socket)) = self.sockets.get(number) else { return news };
+        let mut changes = Vec::new();
+        let Some((_, socket)) = self.sockets.get(number) else { return changes };
         let messages = std::iter::from_fn(|| socket.recv().ok().flatten()).take(BATCH);
         for message in messages.collect::<Vec<_>>() {
-            self.heed(&message, now, &mut news);
+            self.handle(&message, now, &mut changes);
         }
-        news
+        changes
     }
 
-    fn heed(&mut self, message: &TooBig, now: Instant, news: &mut Vec<PathMtu>) {
-        let between = self.between.get(&(message.local, message.remote)).into_iter().flatten();
-        let quoted = between.filter(|(_, spec)| is_of(spec, message, &self.source_ports));
+    fn handle(&mut self, message: &TooBig, now: Instant, changes: &mut Vec<PathMtu>) {
+        let candidates = self.endpoints.get(&(message.local, message.remote)).into_iter().flatten();
+        let quoted = candidates.filter(|(_, spec)| is_quoted(spec, message, &self.source_ports));
         for (id, _) in quoted {
             let known = self.found.get(id).copied();
-            // A wider path shows when the narrower one is forgotten.
+            // A larger MTU is accepted only after the smaller one has expired.
             if known.is_none_or(|(mtu, _)| message.mtu <= mtu) {
                 self.found.insert(*id, (message.mtu, now));
             }
             if known.is_none_or(|(mtu, _)| message.mtu < mtu) {
-                tracing::info!(remote = %message.remote, mtu = message.mtu, "path is narrower");
-                news.push((*id, Some(message.mtu)));
+                tracing::info!(remote = %message.remote, mtu = message.mtu, "path MTU is lower");
+                changes.push((*id, Some(message.mtu)));
             }
         }
     }
 
-    /// Forgets what is too old; returns it.
+    /// Removes expired path MTUs; returns them as changes.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<PathMtu> {
         let is_old = |_: &EndpointId, (_, found): &mut (u16, Instant)| {
             now.saturating_duration_since(*found) > MAX_AGE
@@ -104,14 +104,14 @@ impl PathMtus {
         self.found.extract_if(is_old).map(|(id, _)| (id, None)).collect()
     }
 
-    /// All that is known.
+    /// All discovered path MTUs.
     pub(super) fn all(&self) -> Vec<PathMtu> {
         self.found.iter().map(|(id, (mtu, _))| (*id, Some(*mtu))).collect()
     }
 }
 
-/// True when the packet that a message quotes is of a tunnel of this kind.
-fn is_of(spec: &TunnelSpec, message: &TooBig, source_ports: &Range<u32>) -> bool {
+/// True if the packet that the error quotes belongs to a tunnel with this specification.
+fn is_quoted(spec: &TunnelSpec, message: &TooBig, source_ports: &Range<u32>) -> bool {
     spec.tunnel.carrier().protocol() == Some(message.protocol)
         && match message.quoted {
             Quoted::Ports { src, dst } => dst == spec.port && source_ports.contains(&src.into()),
@@ -127,8 +127,8 @@ mod tests {
     use flow::TunnelType;
     use wire::Protocol;
 
-    fn paths() -> PathMtus {
-        let mut paths = PathMtus::new(49_152..49_216);
+    fn paths() -> PathMtuDiscovery {
+        let mut paths = PathMtuDiscovery::new(49_152..49_216);
         let spec = |tunnel, port| TunnelSpec {
             tunnel,
             port,
@@ -145,7 +145,7 @@ mod tests {
             (EndpointId(1), spec(TunnelType::Stt, 7471)),
             (EndpointId(2), spec(TunnelType::Gre, 0)),
         ];
-        paths.between.insert((host(1), host(2)), ends.to_vec());
+        paths.endpoints.insert((host(1), host(2)), ends.to_vec());
         paths
     }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn message_counts_for_the_tunnel_that_it_quotes_and_no_other() {
+    fn error_changes_only_the_tunnel_that_it_quotes() {
         let vxlan = Quoted::Ports { src: 49_160, dst: 4789 };
         let forged = Quoted::Ports { src: 53, dst: 4789 };
         let cases = [
@@ -173,26 +173,26 @@ mod tests {
             (TooBig { remote: host(3), ..message(1400, Protocol::UDP, vxlan) }, vec![]),
         ];
         for (message, expected) in cases {
-            let mut news = Vec::new();
-            paths().heed(&message, Instant::now(), &mut news);
-            assert_eq!(news, expected, "{message:?}");
+            let mut changes = Vec::new();
+            paths().handle(&message, Instant::now(), &mut changes);
+            assert_eq!(changes, expected, "{message:?}");
         }
     }
 
     #[test]
-    fn narrowest_counts_until_it_is_ten_minutes_old() {
+    fn lowest_path_mtu_is_valid_for_ten_minutes() {
         let (mut paths, start) = (paths(), Instant::now());
         let mut said = |mtu, minutes: u64| {
-            let mut news = Vec::new();
+            let mut changes = Vec::new();
             let quoted = Quoted::Ports { src: 49_152, dst: 7471 };
             let now = start + Duration::from_secs(minutes * 60);
-            paths.heed(&message(mtu, Protocol::TCP, quoted), now, &mut news);
-            news.into_iter().chain(paths.expire(now)).map(|(_, mtu)| mtu).collect::<Vec<_>>()
+            paths.handle(&message(mtu, Protocol::TCP, quoted), now, &mut changes);
+            changes.into_iter().chain(paths.expire(now)).map(|(_, mtu)| mtu).collect::<Vec<_>>()
         };
         assert_eq!(said(1400, 0), [Some(1400)]);
         assert_eq!(said(1450, 1), []);
         assert_eq!(said(1300, 2), [Some(1300)]);
-        assert_eq!(said(1300, 11), [], "the same again keeps it");
+        assert_eq!(said(1300, 11), [], "a repeated error extends the time");
         assert_eq!(said(1450, 22), [None]);
     }
 }

@@ -1,4 +1,4 @@
-//! A port as the control thread knows it: what it is to be, whether its device is open, and why not.
+//! A port in the control thread: its configuration, and whether and why its device is open or not.
 
 use super::device::{Device, Mode, Opened, Refusal};
 use super::fast_path::veth_name;
@@ -7,34 +7,34 @@ use netdev::{Error, Ifindex, Link};
 use std::mem::{Discriminant, discriminant};
 
 const LINK_DOWN: &str = "link is down";
-/// The longest pause between two attempts to make a device: 10 s.
-const PAUSE_MAX_TICKS: u32 = 20;
+/// The longest time between two attempts: 10 s.
+const BACKOFF_MAX_TICKS: u32 = 20;
 
-/// When a device may be made again: after 1, 2, 4 ... ticks.
+/// Exponential backoff of attempts to make a device: 1, 2, 4 ... ticks.
 #[derive(Default, Debug)]
-struct Pause {
+struct Backoff {
     length_ticks: u32,
     left_ticks: u32,
 }
 
-impl Pause {
-    /// True when the pause is over.
+impl Backoff {
+    /// True if another attempt is due.
     fn tick(&mut self) -> bool {
         self.left_ticks = self.left_ticks.saturating_sub(1);
         self.left_ticks == 0
     }
 
     fn lengthen(&mut self) {
-        self.length_ticks = (self.length_ticks * 2).clamp(1, PAUSE_MAX_TICKS);
+        self.length_ticks = (self.length_ticks * 2).clamp(1, BACKOFF_MAX_TICKS);
         self.left_ticks = self.length_ticks;
     }
 }
 
-/// Why there is no device.
+/// Why a port has no device.
 #[derive(Debug)]
-struct Trouble {
+struct Failure {
     text: String,
-    /// What is the same when the same happens again; the text may have the number of a link that is new each time.
+    /// Equal if the same failure repeats. The text may differ, e.g. in an interface index.
     kind: Option<(Discriminant<Error>, Option<i32>)>,
 }
 
@@ -43,49 +43,49 @@ struct Trouble {
 pub(super) struct Port {
     pub(super) config: PortConfig,
     state: State,
-    pause: Pause,
+    backoff: Backoff,
 }
 
 #[derive(Debug)]
 enum State {
-    /// A worker has the device.
+    /// The workers have the device.
     Open {
-        /// The link to follow, where there is one.
+        /// The link whose state is followed; `None` for a TAP.
         ifindex: Option<Ifindex>,
-        /// False while that link is known to be down.
+        /// False while that link is down.
         link_up: bool,
     },
-    /// There is none.
-    Closed(Option<Trouble>),
+    /// There is no device.
+    Closed(Option<Failure>),
 }
 
 impl Port {
     pub(super) fn new(config: PortConfig) -> Self {
-        Self { config, state: State::Closed(None), pause: Pause::default() }
+        Self { config, state: State::Closed(None), backoff: Backoff::default() }
     }
 
-    /// Opens the device if it is not open, for so many workers; to be called at every tick.
+    /// Opens the device with `queues` queues if it is not open. Called at every tick.
     pub(super) fn try_open(&mut self, queues: usize, mode: Mode) -> Option<Opened> {
         if matches!(self.state, State::Open { .. }) {
             return None;
         }
-        match Device::open(&self.config.device, queues, self.pause.tick(), mode) {
+        match Device::open(&self.config.device, queues, self.backoff.tick(), mode) {
             Ok(Some((devices, link))) => {
-                self.pause = Pause::default();
+                self.backoff = Backoff::default();
                 let link_up = link.as_ref().is_none_or(Link::is_usable);
                 self.state =
                     State::Open { ifindex: devices.first().and_then(Device::ifindex), link_up };
-                self.say_link(link_up);
-                self.compare_mtu(link.as_ref());
+                self.log_link(link_up);
+                self.check_mtu(link.as_ref());
                 return Some((devices, link));
             }
             Ok(None) => {}
             Err(Refusal::Absent(error)) => {
-                self.pause = Pause::default();
+                self.backoff = Backoff::default();
                 self.refused(&error);
             }
             Err(Refusal::Failed(error)) => {
-                self.pause.lengthen();
+                self.backoff.lengthen();
                 self.refused(&error);
             }
         }
@@ -96,13 +96,13 @@ impl Port {
         let text = error.to_string();
         let kind = Some((discriminant(error), error.errno()));
         let is_news = match &self.state {
-            State::Closed(Some(trouble)) => trouble.kind != kind,
+            State::Closed(Some(failure)) => failure.kind != kind,
             _ => true,
         };
         if is_news {
             tracing::warn!(port = %self.config.name, "port is down, will retry: {text}");
         }
-        self.state = State::Closed(Some(Trouble { text, kind }));
+        self.state = State::Closed(Some(Failure { text, kind }));
     }
 
     /// The name of the outer end of the veth pair that replaces a TAP behind programs.
@@ -110,7 +110,7 @@ impl Port {
         veth_name(&self.config.device)
     }
 
-    /// The link to follow while the device is open.
+    /// The link whose state is followed, while the device is open.
     pub(super) fn ifindex(&self) -> Option<Ifindex> {
         match self.state {
             State::Open { ifindex, .. } => ifindex,
@@ -118,41 +118,42 @@ impl Port {
         }
     }
 
-    /// Takes over what the link of [`Self::ifindex`] is like now. That it is gone, whoever has the device finds out.
+    /// Updates the state from the link of [`Self::ifindex`].
     pub(super) fn observe(&mut self, link: &Link) {
         let up = link.is_usable();
         if let State::Open { link_up, .. } = &mut self.state
             && *link_up != up
         {
             *link_up = up;
-            self.say_link(up);
+            self.log_link(up);
         }
     }
 
-    /// The device is gone; false when that is known.
+    /// Records that the device is gone. False if that was known.
     pub(super) fn closed(&mut self, why: String) -> bool {
         if matches!(self.state, State::Closed(_)) {
             return false;
         }
-        tracing::warn!(port = %self.config.name, device = %self.config.device, "port has vanished: {why}");
-        self.state = State::Closed(Some(Trouble { text: why, kind: None }));
+        let PortConfig { name, device, .. } = &self.config;
+        tracing::warn!(port = %name, %device, "port has vanished, will retry: {why}");
+        self.state = State::Closed(Some(Failure { text: why, kind: None }));
         true
     }
 
-    /// Says so when the guest and its switch cannot be of one mind about the longest packet.
-    fn compare_mtu(&self, link: Option<&Link>) {
+    /// Warns if the device's MTU differs from that of its logical switch.
+    fn check_mtu(&self, link: Option<&Link>) {
         let DeviceConfig::Interface { mtu, .. } = self.config.device else { return };
         if let Some(link) = link.filter(|link| link.mtu != u32::from(mtu)) {
             tracing::warn!(
                 port = %self.config.name,
-                "the MTU of {} is {} bytes, that of its logical switch {} is {mtu}: long packets will be lost unless both \
-                 ends of the device have an MTU of {mtu}",
+                "the MTU of {} is {} bytes, that of its logical switch {} is {mtu}: long \
+                 packets will be lost; set both ends of the device to {mtu}",
                 link.name, link.mtu, self.config.logical_switch
             );
         }
     }
 
-    fn say_link(&self, up: bool) {
+    fn log_link(&self, up: bool) {
         let PortConfig { name, device, .. } = &self.config;
         if up {
             tracing::info!(port = %name, %device, "port is up");
@@ -166,7 +167,7 @@ impl Port {
         match &self.state {
             State::Open { link_up: true, .. } => "up".to_owned(),
             State::Open { .. } => format!("down: {LINK_DOWN}"),
-            State::Closed(Some(trouble)) => format!("down: {}", trouble.text),
+            State::Closed(Some(failure)) => format!("down: {}", failure.text),
             State::Closed(None) => "down".to_owned(),
         }
     }
@@ -177,13 +178,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_their_limit_when_making_keeps_failing() {
-        let mut pause = Pause::default();
+    fn backoff_doubles_up_to_its_limit_when_attempts_fail() {
+        let mut backoff = Backoff::default();
         let lengths = [1, 2, 4, 8, 16, 20, 20].map(|_: u32| {
-            pause.lengthen();
-            1 + std::iter::repeat_with(|| pause.tick()).take_while(|over| !over).count() as u32
+            backoff.lengthen();
+            1 + std::iter::repeat_with(|| backoff.tick()).take_while(|over| !over).count() as u32
         });
         assert_eq!(lengths, [1, 2, 4, 8, 16, 20, 20]);
-        assert!(Pause::default().tick(), "the first attempt is at once");
+        assert!(Backoff::default().tick(), "the first attempt is at once");
     }
 }

@@ -112,7 +112,7 @@ impl UserDatapath {
             workers.push(mailbox);
         }
         drop(notices);
-        let begun = control.begin(workers.clone(), &Arc::new(config.underlay));
+        let begun = control.start(workers.clone(), &Arc::new(config.underlay));
         let control = Arc::new(Mutex::new(control));
         let (shared, woken) = (Arc::clone(&control), Arc::clone(&control_waker));
         threads.push(spawn("control", move || control::run(&shared, &noticed, &woken))?);

@@ -1,5 +1,5 @@
-//! From the underlay: who sent a packet is checked, the frame taken out of its tunnel, and what belongs together joined
-//! into super-packets before the guest sees it.
+//! Receives from tunnels: checks the sender of a packet, decapsulates it, and coalesces segments
+//! into super-packets.
 
 use super::BATCH;
 use super::counter_delta::CounterDelta;
@@ -22,9 +22,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::{Protocol, ipv4, ipv6, udp};
 
-/// What must be equal of frames that are joined.
+/// The sender and tunnel metadata of a frame. Only frames that agree in it are coalesced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct From {
+struct TunnelSource {
     endpoint: EndpointId,
     info: TunnelInfo,
 }
@@ -33,7 +33,7 @@ struct From {
 #[derive(Debug)]
 pub(super) struct Receiver {
     tunnel: TunnelConfig,
-    /// The longest packet that the path carries in one piece, without its IP and UDP headers, in bytes.
+    /// The path MTU less the IP and UDP headers, in bytes.
     max_payload_len: usize,
     socket: Socket,
     batch: Batch,
@@ -47,31 +47,34 @@ enum Socket {
         socket: UdpUnderlay,
         trains: Vec<RxTrain>,
     },
-    /// Not a raw IP socket: the kernel merges what GRE carries, and only a packet socket tells how.
+    /// A packet socket rather than a raw IP socket, because only a packet socket reports how the
+    /// kernel's GRO has merged the segments inside GRE.
     Gre {
         socket: PacketSocket,
         heads: Vec<PacketRx>,
     },
     Stt(Box<SttReceiver>),
-    /// None: programs hand over packets of GRE.
+    /// No socket: eBPF programs punt the packets of GRE.
     Punted,
 }
 
-/// Buffers to receive into, and what waits to be joined.
+/// The receive buffers, and the frames that wait to be coalesced.
 #[derive(Debug)]
 struct Batch {
     packets: Vec<PacketBuf>,
-    /// Buffers that came back.
+    /// Buffers for reuse.
     spare: Vec<PacketBuf>,
-    coalescer: Coalescer<From>,
+    coalescer: Coalescer<TunnelSource>,
     frames: Vec<Range<usize>>,
 }
 
 impl Receiver {
-    /// Opens the local end of a tunnel for `count` workers: all packets of a flow are received by one of them, and those to a group
-    /// all by the first. Only what arrives by the device `uplink` is taken: the same packet from anywhere else is forged. With
-    /// `punted`, programs hand over what would be received by packet sockets, and see each datagram before a socket does; UDP sockets
-    /// are at the port `socket_port` if there is one.
+    /// Opens the local end of a tunnel for `count` workers. All packets of a flow reach the same
+    /// worker; packets to a multicast group all reach the first. The sockets accept only packets
+    /// that arrive by the device `uplink`, because packets from elsewhere are forged.
+    ///
+    /// With `punted`, eBPF programs see each packet first and punt those that a packet socket would
+    /// receive. UDP sockets bind to `socket_port` if it is given, else to the tunnel's port.
     pub(super) fn open_group(
         tunnel: &TunnelConfig,
         uplink: Ifindex,
@@ -96,9 +99,10 @@ impl Receiver {
             Carrier::Tags => Vec::new(),
             Carrier::Udp => {
                 let options = UdpOptions {
-                    // Trains that the kernel has joined would go round the programs, and single packets would overtake them.
+                    // GRO on the socket makes datagrams bypass the programs. They could then be
+                    // overtaken by datagrams that the programs forward.
                     gro: !punted,
-                    // RFC 6936: a tunnel may go without checksums over IPv6 when both ends say so.
+                    // RFC 6936: a tunnel over IPv6 may omit the UDP checksum if both ends agree.
                     zero_checksum_v6: !spec.checksum,
                     device: Some(uplink),
                     ..UdpOptions::default()
@@ -139,12 +143,12 @@ impl Receiver {
         }
     }
 
-    /// What it is the local end of.
+    /// The tunnel of which this is the local end.
     pub(super) fn tunnel(&self) -> &TunnelConfig {
         &self.tunnel
     }
 
-    /// What to wait for.
+    /// The socket to poll; `None` if packets are punted.
     pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.socket {
             Socket::Udp { socket, .. } => socket.as_fd(),
@@ -154,14 +158,14 @@ impl Receiver {
         })
     }
 
-    /// Forwards what has arrived, up to a batch.
+    /// Receives and forwards up to a batch of packets.
     pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
         match &mut self.socket {
             Socket::Udp { socket, trains } => {
                 let count = socket.recv_batch(&mut self.batch.packets, trains).unwrap_or(0);
                 for (index, train) in trains.iter().take(count).enumerate() {
                     if train.source == RxTrain::EMPTY.source {
-                        continue; // Lost; the socket has counted it.
+                        continue; // Unreadable; the socket has counted it.
                     }
                     let from = Arrival {
                         port: self.tunnel.port,
@@ -189,14 +193,14 @@ impl Receiver {
                 for index in 0..count {
                     let packet = &mut self.batch.packets[index];
                     if packet.is_empty() {
-                        continue; // Lost; the socket has counted it.
+                        continue; // Unreadable; the socket has counted it.
                     }
                     match strip_outer(packet) {
                         Ok(outer) => {
                             let from = Arrival::of(&self.tunnel, &outer, self.max_payload_len);
                             self.batch.single(index, from, forwarder);
                         }
-                        Err(reason) => forwarder.dropped(reason),
+                        Err(reason) => forwarder.count_uplink_drop(reason),
                     }
                 }
                 self.batch.flush(self.tunnel.port, forwarder);
@@ -206,13 +210,13 @@ impl Receiver {
         }
     }
 
-    /// True for the local end of GRE at this address if its packets are handed over.
+    /// True for the local end of GRE at this address if its packets are punted.
     pub(super) fn receives_punted(&self, local: IpAddr) -> bool {
         matches!(self.socket, Socket::Punted) && self.tunnel.local == local
     }
 
-    /// Takes a packet that was handed over, without its outer headers; [`flush_punted`](Self::flush_punted) sees to the
-    /// last of them. The packet's buffer becomes another.
+    /// Forwards a punted packet whose outer IP header was removed. The buffer in `packet` is
+    /// exchanged. The last packets of a batch wait for [`flush_punted`](Self::flush_punted).
     pub(super) fn receive_punted(
         &mut self,
         outer: &OuterIp,
@@ -220,20 +224,20 @@ impl Receiver {
         forwarder: &mut Forwarder,
     ) {
         let from = Arrival::of(&self.tunnel, outer, self.max_payload_len);
-        if let Some(place) = self.batch.packets.first_mut() {
-            std::mem::swap(place, packet);
+        if let Some(slot) = self.batch.packets.first_mut() {
+            std::mem::swap(slot, packet);
             self.batch.single(0, from, forwarder);
         }
     }
 
-    /// Forwards what waits to be joined with packets that follow.
+    /// Forwards the punted packets that wait to be coalesced.
     pub(super) fn flush_punted(&mut self, forwarder: &mut Forwarder) {
         if matches!(self.socket, Socket::Punted) {
             self.batch.flush(self.tunnel.port, forwarder);
         }
     }
 
-    /// Ages what is incomplete and takes over what the kernel dropped before it could be read.
+    /// Expires incomplete STT frames and counts packets that the kernel dropped at the socket.
     pub(super) fn tick(&mut self, time_ms: u64, drops: &mut DropCounters) {
         let (overruns, malformed) = match &mut self.socket {
             Socket::Udp { socket, .. } => (socket.dropped(), socket.malformed()),
@@ -262,28 +266,28 @@ pub(super) fn new_buffer() -> PacketBuf {
     PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME)
 }
 
-/// What the outer headers said.
+/// The outer headers of a received packet, and the settings of its tunnel.
 #[derive(Clone, Copy)]
 struct Arrival {
     port: PortNo,
     tunnel: TunnelType,
     keyed: bool,
-    /// This host, as the other end knows it.
+    /// This host's address in the tunnel's configuration.
     local: IpAddr,
-    /// What the packet was sent to: that address, or a group.
+    /// The outer destination: `local`, or a multicast group.
     destination: IpAddr,
     remote: IpAddr,
     traffic_class: u8,
-    /// 0 where the socket does not tell.
+    /// 0 if the socket does not report it.
     ttl: u8,
-    /// False where the socket does not tell.
+    /// False if the socket does not report it.
     dont_fragment: bool,
-    /// The longest datagram that the path carries in one piece, from its tunnel header on, in bytes.
+    /// The path MTU less the IP and UDP headers, in bytes.
     max_payload_len: usize,
 }
 
 impl Arrival {
-    /// A packet of GRE.
+    /// The arrival of a GRE packet.
     fn of(tunnel: &TunnelConfig, outer: &OuterIp, max_payload_len: usize) -> Self {
         Self {
             port: tunnel.port,
@@ -321,12 +325,12 @@ fn decap(arrival: &Arrival, bytes: &[u8], skip_checksum: bool) -> Result<Decappe
 }
 
 impl Batch {
-    /// One datagram: joined with its neighbours in the batch where it can be.
+    /// Decapsulates one datagram and passes it to the coalescer.
     fn single(&mut self, index: usize, arrival: Arrival, forwarder: &mut Forwarder) {
         let packet = &mut self.packets[index];
-        let from = match take_out(arrival, packet, &forwarder.endpoints) {
+        let from = match decapsulate(arrival, packet, &forwarder.endpoints) {
             Ok(from) => from,
-            Err(reason) => return forwarder.dropped(reason),
+            Err(reason) => return forwarder.count_uplink_drop(reason),
         };
         let fresh = self.spare.pop().unwrap_or_else(new_buffer);
         let packet = std::mem::replace(packet, fresh);
@@ -339,9 +343,10 @@ impl Batch {
         self.spare.extend(free);
     }
 
-    /// A train of equal datagrams, which the kernel has joined: its frames are joined where they lie.
+    /// Decapsulates a train of datagrams that the kernel's GRO has joined, and coalesces their
+    /// frames in place.
     fn train(&mut self, index: usize, size: usize, arrival: Arrival, forwarder: &mut Forwarder) {
-        // What was received before goes first.
+        // Frames that arrived before must leave before.
         self.flush(arrival.port, forwarder);
         let packet = &mut self.packets[index];
         let endpoint = match forwarder.endpoints.find(arrival.tunnel, arrival.local, arrival.remote)
@@ -349,7 +354,7 @@ impl Batch {
             Ok(endpoint) => endpoint,
             Err(reason) => {
                 let datagrams = packet.len().div_ceil(size);
-                return (0..datagrams).for_each(|_| forwarder.dropped(reason));
+                return (0..datagrams).for_each(|_| forwarder.count_uplink_drop(reason));
             }
         };
         let (headroom, len) = (packet.headroom(), packet.len());
@@ -366,7 +371,7 @@ impl Batch {
             match found {
                 Ok((info, frame)) => {
                     if let Some(info) = run.filter(|previous| *previous != info) {
-                        let from = From { endpoint, info };
+                        let from = TunnelSource { endpoint, info };
                         let frames = &self.frames;
                         forward_run(arrival.port, from, packet, headroom, frames, forwarder);
                         self.frames.clear();
@@ -374,12 +379,12 @@ impl Batch {
                     run = Some(info);
                     self.frames.push(frame);
                 }
-                Err(reason) => forwarder.dropped(reason),
+                Err(reason) => forwarder.count_uplink_drop(reason),
             }
             packet.reset(headroom);
         }
         if let Some(info) = run {
-            let from = From { endpoint, info };
+            let from = TunnelSource { endpoint, info };
             forward_run(arrival.port, from, packet, headroom, &self.frames, forwarder);
         }
     }
@@ -394,10 +399,10 @@ impl Batch {
     }
 }
 
-/// Joins frames of one logical switch that lie in one buffer, and forwards what comes of it.
+/// Coalesces frames of one source that lie in one buffer, and forwards the results.
 fn forward_run(
     port: PortNo,
-    from: From,
+    from: TunnelSource,
     packet: &mut PacketBuf,
     headroom: usize,
     frames: &[Range<usize>],
@@ -414,25 +419,25 @@ fn forward_run(
     packet.reset(headroom);
 }
 
-fn forward(port: PortNo, from: From, packet: &mut PacketBuf, forwarder: &mut Forwarder) {
+fn forward(port: PortNo, from: TunnelSource, packet: &mut PacketBuf, forwarder: &mut Forwarder) {
     if let Some(endpoint) = forwarder.endpoints.get_mut(from.endpoint) {
         endpoint.rx.add(packet.len());
     }
-    forwarder.frame(port, Some(&from.info), packet);
+    forwarder.forward(port, Some(&from.info), packet);
 }
 
-/// Checks the sender, takes the tunnel header off and carries the outer ECN mark inward.
-fn take_out(
+/// Checks the sender, removes the tunnel header, and copies an ECN mark inward (RFC 6040).
+fn decapsulate(
     arrival: Arrival,
     packet: &mut PacketBuf,
     endpoints: &EndpointTable,
-) -> Result<From, DropReason> {
+) -> Result<TunnelSource, DropReason> {
     let endpoint = endpoints.find(arrival.tunnel, arrival.local, arrival.remote)?;
-    let owes = matches!(packet.offload.checksum, Checksum::Partial { .. });
-    let decapped = decap(&arrival, packet.head(), owes || packet.offload.gso.is_some())?;
+    let is_partial = matches!(packet.offload.checksum, Checksum::Partial { .. });
+    let decapped = decap(&arrival, packet.head(), is_partial || packet.offload.gso.is_some())?;
     packet.pull_front(decapped.inner);
     propagate_ecn(arrival.traffic_class, packet.head_mut())?;
     infer_offload(packet, arrival.max_payload_len.saturating_sub(decapped.inner))
         .map_err(|_| DropReason::Segmentation)?;
-    Ok(From { endpoint, info: arrival.info(&decapped.key) })
+    Ok(TunnelSource { endpoint, info: arrival.info(&decapped.key) })
 }

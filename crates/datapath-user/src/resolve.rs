@@ -1,12 +1,14 @@
-//! The Ethernet addresses toward end points, and the links that the datapath stands on.
+//! Resolves the next hops of end points, and reports changes of links.
 //!
-//! UDP and GRE sockets let the kernel route. STT's super-segments leave through the uplink as whole frames, and programs send all
-//! that they encapsulate so: the next hop's MAC address has to be in them. So routes and neighbours are read by netlink, kept up to date by its
-//! notifications, and the kernel is asked to resolve (and to keep resolved) what is missing.
+//! UDP and GRE sockets let the kernel route. STT packets, and all packets that eBPF programs
+//! encapsulate, are sent as whole frames and need the MAC address of the next hop. So routes and
+//! neighbours are read by netlink and kept up to date by its notifications. The kernel is asked to
+//! resolve missing neighbours, and to confirm those in use.
 //!
-//! All of this happens between frames, so it comes in portions: however many end points there are and however often
-//! routes change, there is a pause after a portion of lookups, and news of a neighbour touch only the end points behind it. A notification about a link only says that the link has to be read: after a loss, those that are still
-//! queued are older than the truth.
+//! The work is done in batches with a pause after each, however many end points there are and
+//! however often routes change. A change of a neighbour costs only as much as the end points behind
+//! it. A notification about a link only causes the link to be read: after a loss of notifications,
+//! those still queued are out of date.
 
 use super::fast_path::Resolved;
 use datapath::config::EndpointConfig;
@@ -18,25 +20,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use wire::MacAddr;
 
-/// Ticks between two rounds in which neighbours in use are confirmed, so that the kernel does not forget them.
+/// Ticks between two confirmations of all neighbours in use, so that the kernel keeps them.
 const CONFIRM_TICKS: u32 = 30;
-/// End points whose route is looked up in one portion: some milliseconds.
+/// Routes looked up in one batch, which takes some milliseconds.
 const ROUTES: usize = 1024;
-/// The pause between two portions.
+/// The pause between two batches.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
-/// The same before anything is forwarded. Packets of those behind them take the slow path for a while; those of STT have none, and
-/// are never behind them.
+/// Routes looked up at the start, before anything is forwarded. Packets to further end points take
+/// the slow path for a while. STT has no slow path, so its end points come first.
 const ROUTES_AT_START: usize = 16_384;
-/// Next hops that the kernel is asked to resolve in one portion.
-const ASKED: usize = 256;
+/// Next hops that the kernel is asked to resolve in one batch.
+const MAX_REQUESTS: usize = 256;
 
-/// An end point to which whole frames are sent.
+/// An end point whose next hop must be resolved.
 #[derive(Clone, Debug)]
 struct Target {
     id: EndpointId,
     local: IpAddr,
     remote: IpAddr,
-    /// The router or host that a frame to it goes to next; `None` without a route.
+    /// The gateway, or the end point itself if it is on-link; `None` without a route.
     next_hop: Option<IpAddr>,
     hop: Option<NextHop>,
 }
@@ -47,11 +49,11 @@ impl Target {
     }
 }
 
-/// Those of the end points to which frames leave whole; those of STT first.
-fn targets(endpoints: &[EndpointConfig], of: Whole) -> impl Iterator<Item = Target> + '_ {
+/// The end points whose next hops must be resolved; those of STT first.
+fn targets(endpoints: &[EndpointConfig], scope: Scope) -> impl Iterator<Item = Target> + '_ {
     let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel.carrier() == Carrier::TcpShaped;
     let is_other = move |endpoint: &&EndpointConfig| {
-        of == Whole::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
+        scope == Scope::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
     };
     let others = endpoints.iter().filter(is_other);
     endpoints.iter().filter(is_stt).chain(others).map(|endpoint| {
@@ -60,57 +62,59 @@ fn targets(endpoints: &[EndpointConfig], of: Whole) -> impl Iterator<Item = Targ
     })
 }
 
-/// What is known of a next hop.
+/// A next hop and the end points behind it.
 #[derive(Debug, Default)]
-struct Neighbourhood {
-    /// The targets behind it, by their places.
-    behind: BTreeSet<usize>,
+struct NextHopEntry {
+    /// Indices of the targets behind it.
+    targets: BTreeSet<usize>,
     hop: Option<NextHop>,
-    /// The kernel is to be asked for it, even if it is known.
+    /// Ask the kernel to confirm it, even if it is known.
     confirm: bool,
 }
 
-/// What leaves as whole frames.
+/// The end points whose next hops are resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Whole {
-    /// STT alone.
+pub(super) enum Scope {
+    /// Those of STT.
     Stt,
-    /// What programs encapsulate, too.
+    /// All, because programs encapsulate.
     All,
 }
 
-/// What has to be looked at beside routes and neighbours.
+/// Links whose state must be read.
 #[derive(Debug, Default)]
-pub(super) struct LinkNews {
+pub(super) struct LinkChanges {
     /// Links that have changed or are gone.
     pub(super) links: BTreeSet<Ifindex>,
-    /// Messages were lost: every link may have changed.
+    /// Notifications were lost, so every link may have changed.
     pub(super) all: bool,
 }
 
+/// Keeps the next hops of end points up to date.
 #[derive(Debug)]
 pub(super) struct Resolver {
     netlink: Netlink,
     monitor: Monitor,
     uplink: Ifindex,
     uplink_mac: MacAddr,
-    whole: Whole,
+    scope: Scope,
     targets: Vec<Target>,
-    next_hops: BTreeMap<IpAddr, Neighbourhood>,
-    /// What has changed and nobody has been told yet.
-    news: Vec<Resolved>,
-    /// How many routes have yet to be read, the first at `cursor` and the others behind it, round the end.
+    next_hops: BTreeMap<IpAddr, NextHopEntry>,
+    /// Changes that were not yet taken.
+    changes: Vec<Resolved>,
+    /// The number of routes to read, from `cursor` on, wrapping around.
     stale: usize,
     cursor: usize,
-    /// Behind which the next round of asking begins, so that it is not always the same next hops that have to wait.
-    asked: Option<IpAddr>,
-    /// There has been a portion since the last pause.
-    portion_done: bool,
+    /// The next hop of the last request to the kernel. The next batch starts behind it, so that all
+    /// take turns.
+    last_requested: Option<IpAddr>,
+    /// A batch was done since the last pause.
+    batch_done: bool,
     ticks: u32,
 }
 
 impl Resolver {
-    pub(super) fn open(uplink: Ifindex, whole: Whole) -> Result<Self, Error> {
+    pub(super) fn open(uplink: Ifindex, scope: Scope) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let monitor = Monitor::open()?;
         let uplink_mac = netlink.link_by_index(uplink)?.mac;
@@ -119,14 +123,14 @@ impl Resolver {
             monitor,
             uplink,
             uplink_mac,
-            whole,
+            scope,
             targets: Vec::new(),
             next_hops: BTreeMap::new(),
-            news: Vec::new(),
+            changes: Vec::new(),
             stale: 0,
             cursor: 0,
-            asked: None,
-            portion_done: false,
+            last_requested: None,
+            batch_done: false,
             ticks: 0,
         })
     }
@@ -135,95 +139,97 @@ impl Resolver {
         self.monitor.as_fd()
     }
 
-    /// Goes over to other end points. What is known of those that stay is told again: they may be new to whoever listens.
+    /// Replaces the end points. Known next hops of those that stay are reported again, because the
+    /// end points may be new to the receivers of changes.
     pub(super) fn follow_endpoints(&mut self, endpoints: &[EndpointConfig]) {
         let known: HashMap<EndpointId, Target> =
             self.targets.drain(..).map(|target| (target.id, target)).collect();
-        // The way to whoever had the number of another end point before is not the way to this one.
-        let mut news = Vec::new();
-        self.targets.extend(targets(endpoints, self.whole).map(|target| {
+        // A number may have been reused for another end point, whose next hop is unknown then.
+        let mut changes = Vec::new();
+        self.targets.extend(targets(endpoints, self.scope).map(|target| {
             match known.get(&target.id) {
                 Some(known) if known.is_same(&target) => return known.clone(),
-                Some(_) => news.push((target.id, None)),
+                Some(_) => changes.push((target.id, None)),
                 None => {}
             }
             target
         }));
         let hops = self.targets.iter().filter(|target| target.hop.is_some());
-        news.extend(hops.map(|target| (target.id, target.hop)));
-        self.news = news;
+        changes.extend(hops.map(|target| (target.id, target.hop)));
+        self.changes = changes;
         let known = std::mem::take(&mut self.next_hops);
-        for (place, target) in self.targets.iter().enumerate() {
+        for (index, target) in self.targets.iter().enumerate() {
             if let Some(ip) = target.next_hop {
                 let entry = self.next_hops.entry(ip).or_insert_with(|| {
                     let hop = known.get(&ip).and_then(|known| known.hop);
-                    Neighbourhood { hop, ..Neighbourhood::default() }
+                    NextHopEntry { hop, ..NextHopEntry::default() }
                 });
-                entry.behind.insert(place);
+                entry.targets.insert(index);
             }
         }
         self.cursor = 0;
         self.refresh();
     }
 
-    /// What has changed since this was asked last.
-    pub(super) fn news(&mut self) -> Vec<Resolved> {
-        std::mem::take(&mut self.news)
+    /// Takes the changes since the last call.
+    pub(super) fn take_changes(&mut self) -> Vec<Resolved> {
+        std::mem::take(&mut self.changes)
     }
 
-    /// Reads routes and neighbours of all STT end points, however long that takes, and of many others: nothing is forwarded yet.
-    pub(super) fn begin(&mut self, endpoints: &[EndpointConfig]) {
+    /// Reads routes and neighbours before anything is forwarded: of all STT end points and of many
+    /// others.
+    pub(super) fn start(&mut self, endpoints: &[EndpointConfig]) {
         self.stale = self.targets.len();
-        self.read_routes(targets(endpoints, Whole::Stt).count().max(ROUTES_AT_START));
+        self.read_routes(targets(endpoints, Scope::Stt).count().max(ROUTES_AT_START));
         self.apply_neighbours();
     }
 
-    /// Routes may have changed: reads a portion of them now if that has not been done since the last pause, and the others
-    /// later.
+    /// Marks all routes as out of date, and reads a batch now if none was read since the last
+    /// pause.
     pub(super) fn refresh(&mut self) {
         self.stale = self.targets.len();
-        if !self.portion_done {
-            self.portion();
+        if !self.batch_done {
+            self.run_batch();
         }
     }
 
-    fn portion(&mut self) {
-        self.portion_done = true;
+    fn run_batch(&mut self) {
+        self.batch_done = true;
         self.read_routes(ROUTES);
         self.apply_neighbours();
     }
 
-    /// Reads at most `limit` of the routes that are to be read.
+    /// Reads up to `limit` of the routes that are out of date.
     fn read_routes(&mut self, limit: usize) {
         for _ in 0..self.stale.min(limit) {
             self.stale -= 1;
-            let place = self.cursor;
-            self.cursor = (place + 1) % self.targets.len();
-            let next_hop = self.next_hop(&self.targets[place]);
-            self.route(place, next_hop);
+            let index = self.cursor;
+            self.cursor = (index + 1) % self.targets.len();
+            let next_hop = self.next_hop(&self.targets[index]);
+            self.set_next_hop(index, next_hop);
         }
     }
 
-    /// Takes over by which next hop a target is reached.
-    fn route(&mut self, place: usize, next_hop: Option<IpAddr>) {
-        let before = std::mem::replace(&mut self.targets[place].next_hop, next_hop);
+    /// Sets the next hop of a target.
+    fn set_next_hop(&mut self, index: usize, next_hop: Option<IpAddr>) {
+        let before = std::mem::replace(&mut self.targets[index].next_hop, next_hop);
         if before == next_hop {
             return;
         }
         if let Some(ip) = before
             && let Some(entry) = self.next_hops.get_mut(&ip)
         {
-            entry.behind.remove(&place);
-            if entry.behind.is_empty() {
+            entry.targets.remove(&index);
+            if entry.targets.is_empty() {
                 self.next_hops.remove(&ip);
             }
         }
         let hop = next_hop.and_then(|ip| {
             let entry = self.next_hops.entry(ip).or_default();
-            entry.behind.insert(place);
+            entry.targets.insert(index);
             entry.hop
         });
-        self.resolve(place, hop);
+        self.set_target_hop(index, hop);
     }
 
     fn next_hop(&self, target: &Target) -> Option<IpAddr> {
@@ -232,28 +238,29 @@ impl Resolver {
         leaves.then(|| path.gateway.unwrap_or(target.remote))
     }
 
-    fn resolve(&mut self, place: usize, hop: Option<NextHop>) {
-        let target = &mut self.targets[place];
+    fn set_target_hop(&mut self, index: usize, hop: Option<NextHop>) {
+        let target = &mut self.targets[index];
         if target.hop != hop {
             target.hop = hop;
-            self.news.push((target.id, hop));
+            self.changes.push((target.id, hop));
         }
     }
 
-    /// Takes over how a next hop is reached.
-    fn reach(&mut self, ip: IpAddr, hop: Option<NextHop>) {
+    /// Sets the MAC addresses of a next hop.
+    fn set_neighbour(&mut self, ip: IpAddr, hop: Option<NextHop>) {
         let Some(entry) = self.next_hops.get_mut(&ip).filter(|entry| entry.hop != hop) else {
             return;
         };
         entry.hop = hop;
-        let behind = std::mem::take(&mut entry.behind);
-        behind.iter().for_each(|place| self.resolve(*place, hop));
+        let targets = std::mem::take(&mut entry.targets);
+        targets.iter().for_each(|index| self.set_target_hop(*index, hop));
         if let Some(entry) = self.next_hops.get_mut(&ip) {
-            entry.behind = behind;
+            entry.targets = targets;
         }
     }
 
-    /// Takes over the neighbours that the kernel knows. Asks for those that are missing, and for those to be confirmed.
+    /// Reads the kernel's neighbours, and asks the kernel to resolve missing ones and to confirm
+    /// others.
     fn apply_neighbours(&mut self) {
         if self.next_hops.is_empty() {
             return;
@@ -264,17 +271,18 @@ impl Resolver {
         };
         let next_hops: Vec<IpAddr> = self.next_hops.keys().copied().collect();
         for &ip in &next_hops {
-            self.reach(ip, self.hop(known.get(&ip)));
+            self.set_neighbour(ip, self.hop(known.get(&ip)));
         }
-        let first = next_hops.partition_point(|ip| self.asked.is_some_and(|asked| *ip <= asked));
-        let mut left = ASKED;
+        let first =
+            next_hops.partition_point(|ip| self.last_requested.is_some_and(|last| *ip <= last));
+        let mut left = MAX_REQUESTS;
         for ip in next_hops[first..].iter().chain(&next_hops[..first]) {
             let Some(entry) = self.next_hops.get_mut(ip) else { continue };
-            let settled = known.get(ip).is_some_and(|n| n.state == NeighbourState::Permanent);
-            if settled {
+            let is_permanent = known.get(ip).is_some_and(|n| n.state == NeighbourState::Permanent);
+            if is_permanent {
                 entry.confirm = false;
             }
-            if settled || (entry.hop.is_some() && !entry.confirm) {
+            if is_permanent || (entry.hop.is_some() && !entry.confirm) {
                 continue;
             }
             if left == 0 {
@@ -282,8 +290,9 @@ impl Resolver {
             }
             left -= 1;
             entry.confirm = false;
-            self.asked = Some(*ip);
-            // A refusal shows as an end point that stays unresolved.
+            self.last_requested = Some(*ip);
+            // If the kernel refuses, the end point stays unresolved, which is visible in its
+            // statistics.
             let _ = self.netlink.use_neighbour(self.uplink, *ip);
         }
     }
@@ -293,13 +302,13 @@ impl Resolver {
         mac.map(|destination| NextHop { source: self.uplink_mac, destination })
     }
 
-    /// Takes over what the kernel says has changed of routes and neighbours; links are for the caller.
-    pub(super) fn drain(&mut self) -> LinkNews {
-        let mut links = LinkNews::default();
+    /// Handles notifications about routes and neighbours; returns the links that have changed.
+    pub(super) fn drain(&mut self) -> LinkChanges {
+        let mut links = LinkChanges::default();
         let events = match self.monitor.drain() {
             Ok(events) => events,
             Err(error) => {
-                tracing::warn!("cannot follow routes and neighbours: {error}");
+                tracing::warn!("cannot read notifications about routes and neighbours: {error}");
                 return links;
             }
         };
@@ -321,7 +330,7 @@ impl Resolver {
             }
         }
         for (ip, neighbour) in &neighbours {
-            self.reach(*ip, self.hop(Some(neighbour)));
+            self.set_neighbour(*ip, self.hop(Some(neighbour)));
         }
         if routes {
             self.refresh();
@@ -329,35 +338,35 @@ impl Resolver {
         links
     }
 
-    /// Follows the device `uplink`, which has this address now.
-    pub(super) fn follow(&mut self, uplink: Ifindex, mac: MacAddr) {
+    /// Sets the uplink and its MAC address.
+    pub(super) fn set_uplink(&mut self, uplink: Ifindex, mac: MacAddr) {
         (self.uplink, self.uplink_mac) = (uplink, mac);
     }
 
-    /// True while there are routes to be read: [`go_on`](Self::go_on) after a [`PAUSE`].
+    /// True while routes are out of date: call [`resume`](Self::resume) after a [`PAUSE`].
     pub(super) fn is_behind(&self) -> bool {
         self.stale > 0
     }
 
-    /// Reads the next portion.
-    pub(super) fn go_on(&mut self) {
-        self.portion_done = false;
+    /// Reads the next batch of routes.
+    pub(super) fn resume(&mut self) {
+        self.batch_done = false;
         if self.is_behind() {
-            self.portion();
+            self.run_batch();
         }
     }
 
-    /// Goes on with what is to be read, asks again for what is missing, and now and then for everything.
+    /// Runs a batch if anything is out of date or missing. Now and then it confirms everything.
     pub(super) fn tick(&mut self) {
         self.ticks = self.ticks.wrapping_add(1);
-        self.portion_done = false;
+        self.batch_done = false;
         if self.ticks.is_multiple_of(CONFIRM_TICKS) {
             self.stale = self.targets.len();
             self.next_hops.values_mut().for_each(|entry| entry.confirm = true);
         }
-        let is_open = |entry: &Neighbourhood| entry.confirm || entry.hop.is_none();
+        let is_open = |entry: &NextHopEntry| entry.confirm || entry.hop.is_none();
         if self.stale > 0 || self.next_hops.values().any(is_open) {
-            self.portion();
+            self.run_batch();
         }
     }
 }

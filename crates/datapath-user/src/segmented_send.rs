@@ -1,21 +1,22 @@
-//! Super-packets that the kernel cannot cut, because it takes one of their tags for none, cut before they are sent.
+//! Segments a super-packet before sending it, where the kernel cannot: it does not recognize VLAN
+//! tags with TPID 0x9100, so it finds no transport header behind them.
 
 use flow::DropReason;
 use netdev::af_packet::has_unknown_tag;
 use netdev::io_error::IoResult;
 use packet::{PacketBuf, SegmentChecksum, Segmenter};
 
-/// True for super-packets that the kernel cannot cut.
+/// True for super-packets that the kernel cannot segment.
 #[inline]
 pub(super) fn needs_segmentation(packet: &PacketBuf) -> bool {
     packet.offload.gso.is_some() && has_unknown_tag(packet.head())
 }
 
-/// See the module.
+/// Sends super-packets segment by segment.
 #[derive(Debug)]
 pub(super) struct SegmentedSender {
     segmenter: Segmenter,
-    /// A segment on its way.
+    /// The segment that is being sent.
     segment: PacketBuf,
 }
 
@@ -27,11 +28,12 @@ impl Default for SegmentedSender {
 }
 
 impl SegmentedSender {
-    /// Sends the segments of a super-packet, until one cannot be sent: those before it are on their way then, though the packet
-    /// counts as dropped. The packet is as before.
+    /// Sends the segments of a super-packet up to the first that cannot be sent. The inner result
+    /// is that of sending; after an error in it the packet counts as dropped, although segments
+    /// were sent. The packet is unchanged.
     ///
     /// # Errors
-    /// [`DropReason::Segmentation`] when it cannot be cut: nothing was sent.
+    /// [`DropReason::Segmentation`] if the packet cannot be segmented; nothing was sent.
     pub(super) fn send(
         &mut self,
         packet: &mut PacketBuf,
@@ -60,12 +62,12 @@ mod tests {
     use packet::{Checksum, Gso, GsoKind};
     use wire::vlan::TAG_LEN;
 
-    /// More than anybody uses.
+    /// More than any real network uses.
     const MOST_TAGS: usize = 12;
     const PAYLOAD: usize = 3000;
     const MSS: u16 = 1400;
 
-    /// A super-packet of TCP over IPv4 behind so many tags.
+    /// A super-packet of TCP over IPv4 behind `tags` tags.
     fn super_packet(tags: usize) -> PacketBuf {
         let tpids = [0x88a8_u16, 0x8100, 0x9100];
         let mut frame: Vec<u8> = (1..=12).collect();
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_is_not_asked_to_cut_behind_a_tag_that_it_does_not_know() {
+    fn packet_needs_segmentation_when_the_kernel_does_not_know_a_tpid() {
         for tags in 0..=MOST_TAGS {
             let mut packet = super_packet(tags);
             // The third tag is the first of TPID 0x9100.

@@ -1,5 +1,7 @@
-//! STT from the underlay: TCP-shaped segments taken off the uplink before the host's own stack can answer them, put
-//! together to frames.
+//! Receives STT: reads TCP-shaped segments from a packet socket and reassembles the frames in them.
+//!
+//! The host's TCP stack must not answer these segments with resets, so a sink socket holds the
+//! port.
 
 use super::BATCH;
 use super::counter_delta::CounterDelta;
@@ -22,8 +24,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use wire::Protocol;
 
-/// Frames that the reassembler gave up by itself, not on account of the segment it was given.
-const GIVEN_UP: [(SttDrop, DropReason); 3] = [
+/// Frames that the reassembler drops by itself rather than because of the current segment.
+const REASSEMBLER_DROPS: [(SttDrop, DropReason); 3] = [
     (SttDrop::Expired, DropReason::SttExpired),
     (SttDrop::Evicted, DropReason::SttMemory),
     (SttDrop::Superseded, DropReason::SttFrame),
@@ -35,17 +37,18 @@ pub(super) struct SttReceiver {
     port: PortNo,
     local: IpAddr,
     socket: PacketSocket,
-    /// Keeps the host's own stack from answering.
+    /// Keeps the host's TCP stack from answering.
     _sink: Arc<SttSink>,
     reassembler: SttReassembler,
     packet: PacketBuf,
     now_ms: u64,
     overruns: CounterDelta,
-    given_up: [CounterDelta; GIVEN_UP.len()],
+    reassembler_drops: [CounterDelta; REASSEMBLER_DROPS.len()],
 }
 
 impl SttReceiver {
-    /// Opens the local end of a tunnel for `count` workers: all segments of a frame are received by one of them.
+    /// Opens the local end of a tunnel for `count` workers. All segments of a frame reach the same
+    /// one.
     pub(super) fn open_group(
         tunnel: &TunnelConfig,
         uplink: Ifindex,
@@ -64,7 +67,7 @@ impl SttReceiver {
             packet: new_buffer(),
             now_ms: 0,
             overruns: CounterDelta::default(),
-            given_up: Default::default(),
+            reassembler_drops: Default::default(),
         };
         Ok(sockets.into_iter().map(receiver).collect())
     }
@@ -79,32 +82,32 @@ impl SttReceiver {
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
-                    forwarder.dropped(DropReason::Malformed);
+                    forwarder.count_uplink_drop(DropReason::Malformed);
                     continue;
                 }
-                // The uplink is down: the monitor tells when it is back.
+                // The uplink is down; the control thread sees when it is back.
                 Err(_) => return,
             }
-            match self.segment(forwarder) {
-                Ok(Some(info)) => forwarder.frame(self.port, Some(&info), &mut self.packet),
+            match self.add_segment(forwarder) {
+                Ok(Some(info)) => forwarder.forward(self.port, Some(&info), &mut self.packet),
                 Ok(None) => {}
-                Err(reason) => forwarder.dropped(reason),
+                Err(reason) => forwarder.count_uplink_drop(reason),
             }
-            // The next segment may be longer than the frame that was just put together.
+            // The buffer of the finished frame may be too short for the next segment.
             self.reassembler.give_back(&mut self.packet);
         }
     }
 
-    /// One segment, given from its outer Ethernet header on. `Some` when its frame is complete: the packet is the inner
-    /// frame then.
-    fn segment(&mut self, forwarder: &mut Forwarder) -> Result<Option<TunnelInfo>, DropReason> {
+    /// Adds the received segment to its frame. `Some` if that completes the frame, which `packet`
+    /// then holds.
+    fn add_segment(&mut self, forwarder: &mut Forwarder) -> Result<Option<TunnelInfo>, DropReason> {
         let packet = &mut self.packet;
         let segment = strip_stt_segment(packet)?;
         let endpoint = forwarder.endpoints.find(TunnelType::Stt, self.local, segment.key.src)?;
         let progress = self.reassembler.push(segment.key, segment.place, packet, self.now_ms);
         let SttProgress::Complete { ce } = progress.map_err(reason)? else { return Ok(None) };
         let key = decap_stt(packet)?;
-        // CE is both bits; the DSCP stays.
+        // Congestion Experienced (CE) sets both ECN bits and keeps the DSCP.
         let congested = segment.traffic_class | if ce { 3 } else { 0 };
         propagate_ecn(congested, packet.head_mut())?;
         if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
@@ -121,12 +124,14 @@ impl SttReceiver {
         Ok(Some(TunnelInfo::new(TunnelType::Stt, &outer, &key)))
     }
 
-    /// Gives up frames that are too old and takes over what was dropped since the last tick.
+    /// Expires incomplete frames and counts drops since the last tick.
     pub(super) fn tick(&mut self, now_ms: u64, drops: &mut DropCounters) {
         self.now_ms = now_ms;
         self.reassembler.expire(now_ms);
-        for ((drop, reason), given_up) in GIVEN_UP.into_iter().zip(&mut self.given_up) {
-            drops.add(reason, given_up.advance_to(self.reassembler.dropped(drop)));
+        for ((drop, reason), reassembler_drops) in
+            REASSEMBLER_DROPS.into_iter().zip(&mut self.reassembler_drops)
+        {
+            drops.add(reason, reassembler_drops.advance_to(self.reassembler.dropped(drop)));
         }
         let overruns = self.socket.stats().map_or(0, |stats| stats.dropped);
         drops.add(DropReason::ReceiveOverrun, self.overruns.advance_to(overruns));

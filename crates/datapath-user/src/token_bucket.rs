@@ -1,33 +1,34 @@
-//! TokenBuckets: token buckets, of which equal ones are one, whichever worker asks.
+//! Token buckets for meters. All workers share them, and meters with the same rate and burst share
+//! one bucket.
 
 use ahash::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Rate in kilobits per second and burst in kilobits.
-type Kind = (u64, u64);
+type RateAndBurst = (u64, u64);
 
-/// See the module.
+/// All buckets by rate and burst.
 #[derive(Debug, Default)]
-pub(super) struct TokenBuckets(Mutex<HashMap<Kind, Bucket>>);
+pub(super) struct TokenBuckets(Mutex<HashMap<RateAndBurst, Bucket>>);
 
 #[derive(Debug)]
 struct Bucket {
-    /// Bits that may be sent now.
+    /// Tokens: bits that may be sent now.
     bits: u64,
-    /// Up to when what has flowed in is in `bits`.
+    /// The time up to which `bits` includes the inflow.
     filled: Instant,
 }
 
 impl TokenBuckets {
-    /// True when a packet of `len` bytes keeps the rate at `now`; its bits are taken out of the bucket then. A packet that is
-    /// longer than the bucket is deep passes a full one.
-    pub(super) fn passes(&self, kind: Kind, len: usize, now: Instant) -> bool {
-        let (rate_kbps, burst_kb) = kind;
+    /// True if a packet of `len` bytes conforms at `now`; its bits are then taken from the bucket.
+    /// A packet longer than the bucket's depth conforms if the bucket is full.
+    pub(super) fn passes(&self, meter: RateAndBurst, len: usize, now: Instant) -> bool {
+        let (rate_kbps, burst_kb) = meter;
         let depth = burst_kb.saturating_mul(1000).max(1);
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bucket = buckets.entry(kind).or_insert(Bucket { bits: depth, filled: now });
-        // Whole bits only: what is left over flows in next time.
+        let bucket = buckets.entry(meter).or_insert(Bucket { bits: depth, filled: now });
+        // Only whole bits are added; the remainder of the time counts next time.
         let elapsed_ns = now.saturating_duration_since(bucket.filled).as_nanos();
         let flowed = elapsed_ns.saturating_mul(u128::from(rate_kbps)) / 1_000_000;
         let flowed = u64::try_from(flowed).unwrap_or(u64::MAX);
@@ -35,7 +36,7 @@ impl TokenBuckets {
             (bucket.bits, bucket.filled) = (depth, now);
         } else {
             bucket.bits += flowed;
-            // Smaller than what has elapsed: `rate_kbps` is not 0 where something has flowed.
+            // This is less than the elapsed time. `rate_kbps` is not 0 if `flowed` is not 0.
             let used_ns = u128::from(flowed) * 1_000_000 / u128::from(rate_kbps.max(1));
             bucket.filled += Duration::from_nanos(u64::try_from(used_ns).unwrap_or(u64::MAX));
         }
@@ -53,11 +54,11 @@ mod tests {
     use super::*;
 
     /// Bits that pass in `seconds` when packets of 1,000 bits are offered at twice the rate.
-    fn passed(kind: Kind, seconds: u64) -> u64 {
+    fn passed(meter: RateAndBurst, seconds: u64) -> u64 {
         let (meters, start) = (TokenBuckets::default(), Instant::now());
-        let offered = kind.0 * 2 * seconds;
+        let offered = meter.0 * 2 * seconds;
         let at = |n: u64| start + Duration::from_secs(seconds).mul_f64(n as f64 / offered as f64);
-        1000 * (0..offered).filter(|&n| meters.passes(kind, 125, at(n))).count() as u64
+        1000 * (0..offered).filter(|&n| meters.passes(meter, 125, at(n))).count() as u64
     }
 
     #[test]

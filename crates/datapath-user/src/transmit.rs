@@ -1,5 +1,5 @@
-//! Toward the underlay: a frame with its outer header becomes a UDP_SEGMENT train, a batch of GRE packets, one TCP-shaped
-//! super-segment, or tagged frames on the uplink.
+//! Sends encapsulated frames to the underlay: in UDP tunnels as `UDP_SEGMENT` trains, in GRE as
+//! batches of packets.
 
 use datapath::config::TunnelConfig;
 use flow::{Carrier, DropReason, Encapsulated};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use wire::tunnel::GrePacket;
 
-/// The outer source ports.
+/// The range of outer UDP source ports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourcePorts {
     pub(super) base: u16,
@@ -21,23 +21,24 @@ pub(super) struct SourcePorts {
     pub(super) count: u16,
 }
 
-/// What a tunnel is sent from; all workers send from the same.
+/// The sockets that send for a tunnel, shared by all workers.
 #[derive(Clone, Debug)]
 pub(super) enum Sender {
-    /// Source ports for UDP.
+    /// One socket for each outer source port.
     Udp {
         /// This host's address.
         local: IpAddr,
-        /// Whether single datagrams have a checksum.
+        /// Whether the outer UDP header has a checksum.
         checksum: bool,
         pool: Arc<TxPool>,
     },
-    /// A raw socket for GRE, which also keeps the host's own stack from answering.
+    /// A raw socket. While it exists, the host does not answer GRE with "protocol unreachable".
     Gre { local: IpAddr, socket: Arc<RawIp> },
 }
 
 impl Sender {
-    /// Opens what a tunnel is sent from, with source ports from this range; `None` for STT, which leaves by the uplink.
+    /// Opens the sockets that send for a tunnel, with source ports from this range. `None` for STT,
+    /// which is sent by the uplink's packet socket.
     pub(super) fn open(tunnel: &TunnelConfig, ports: &SourcePorts) -> Result<Option<Self>, Error> {
         let TunnelConfig { spec, local, .. } = *tunnel;
         let SourcePorts { base, count } = *ports;
@@ -58,8 +59,9 @@ impl Sender {
                 if first != base {
                     tracing::warn!(
                         %local,
-                        "some of the source ports {base} to {} are taken: tunnels are sent from {first} on, and news of narrow \
-                         paths to them is not heeded",
+                        "some of the UDP source ports {base} to {} are in use, so tunnels use \
+                         ports from {first} on and ICMP errors about their path MTU are ignored: \
+                         free these ports and restart",
                         base.saturating_add(count - 1)
                     );
                 }
@@ -69,7 +71,7 @@ impl Sender {
         })
     }
 
-    /// Sends what goes to multicast groups by the device `uplink`.
+    /// Makes the device `uplink` send the packets to multicast groups.
     pub(super) fn reach_groups(&self, uplink: Ifindex) -> Result<(), Error> {
         match self {
             Self::Udp { pool, .. } => pool.set_multicast_uplink(uplink),
@@ -77,7 +79,7 @@ impl Sender {
         }
     }
 
-    /// True when the tunnel is sent from this. Several may be.
+    /// True if this sends for `tunnel`. It may send for several tunnels.
     pub(super) fn is_for(&self, tunnel: &TunnelConfig) -> bool {
         let TunnelConfig { spec, local: from, .. } = tunnel;
         match (self, spec.tunnel.carrier()) {
@@ -106,13 +108,14 @@ impl Transmit {
         self.senders.push(sender);
     }
 
-    /// Closes what none of these tunnels is sent from.
+    /// Closes the sockets that none of these tunnels uses.
     pub(super) fn retain(&mut self, tunnels: &[TunnelConfig]) {
         self.senders.retain(|sender| tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
     }
 
-    /// Sends a frame in a UDP tunnel: a super-packet as trains, as few as their limits allow.
-    pub(super) fn udp(
+    /// Sends a frame in a UDP tunnel. A super-packet becomes as few `UDP_SEGMENT` trains as
+    /// possible.
+    pub(super) fn send_udp(
         &mut self,
         outer: &Encapsulated,
         packet: &mut PacketBuf,
@@ -126,7 +129,7 @@ impl Transmit {
         });
         let pool = pool.ok_or(DropReason::EndpointUnresolved)?;
         packet.linearize();
-        // The kernel writes the outer headers up to UDP's.
+        // The socket writes the outer Ethernet, IP and UDP headers.
         packet.pull_front(outer.tunnel_header);
         let sent = self.segmenter.segment(
             packet,
@@ -148,17 +151,17 @@ impl Transmit {
                 if !pieces.extend(group.flat_map(|(header, payload)| [header, payload])) {
                     return Err(DropReason::Segmentation);
                 }
-                pool.send(&train(size), pieces.as_slice()).map_err(refused)?;
+                pool.send(&train(size), pieces.as_slice()).map_err(send_error)?;
             }
             Ok(())
         });
-        // Room for the pulled bytes is there: they have just been taken off.
+        // This cannot fail, because as many bytes were just removed.
         let _ = packet.push_front(outer.tunnel_header);
         result
     }
 
-    /// Sends a frame in GRE, each segment in a packet of its own.
-    pub(super) fn gre(
+    /// Sends a frame in GRE, with one packet for each segment.
+    pub(super) fn send_gre(
         &mut self,
         outer: &Encapsulated,
         packet: &mut PacketBuf,
@@ -186,7 +189,7 @@ impl Transmit {
                         return Err(DropReason::Segmentation);
                     }
                 }
-                let sent = socket.send_batch(&tx, &messages).map_err(refused)?;
+                let sent = socket.send_batch(&tx, &messages).map_err(send_error)?;
                 if sent < messages.len() {
                     return Err(DropReason::QueueFull);
                 }
@@ -202,7 +205,7 @@ fn segmentation(_: SegmentError) -> DropReason {
     DropReason::Segmentation
 }
 
-pub(super) fn refused(error: IoError) -> DropReason {
+pub(super) fn send_error(error: IoError) -> DropReason {
     match error {
         IoError::Full => DropReason::QueueFull,
         IoError::LinkDown | IoError::DeviceGone => DropReason::UplinkDown,

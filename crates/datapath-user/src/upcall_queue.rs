@@ -91,8 +91,8 @@ impl UpcallQueues {
         self.ready.notify_one();
     }
 
-    /// Moves up to `most` upcalls into `out`, one of each port in turn, and waits up to `timeout` for
-    /// the first. Returns false once the queues are [stopped](Self::stop).
+    /// Moves up to `most` upcalls into `out`, one of each port in turn, and waits up to `timeout`
+    /// for the first. Returns false once the queues are [stopped](Self::stop).
     pub(super) fn take(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
         let end = Instant::now() + timeout;
         let mut state = self.lock();

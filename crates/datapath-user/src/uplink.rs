@@ -1,8 +1,8 @@
-//! The uplink as a device: tagged frames in and out (VLAN, QinQ), and STT's super-segments out.
+//! The uplink as a device: receives and sends frames with VLAN tags, and sends STT packets.
 
 use super::restore_tag;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
-use super::transmit::refused;
+use super::transmit::send_error;
 use datapath::config::{TunnelConfig, Underlay};
 use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, Traffic};
 use netdev::af_packet::{PacketOptions, PacketSocket};
@@ -14,14 +14,15 @@ use packet::PacketBuf;
 /// The sockets that are bound to the uplink.
 #[derive(Debug, Default)]
 pub(super) struct UplinkSockets {
-    /// Receives tagged frames; only where a logical switch is linked by tags.
+    /// Receives tagged frames; `None` if no logical switch is linked by tags.
     pub(super) tags: Option<PacketSocket>,
-    /// Sends whole frames and receives nothing.
+    /// Sends frames and receives none.
     sender: Option<PacketSocket>,
 }
 
 impl UplinkSockets {
-    /// Opens those for `count` workers: all tagged frames of a flow are received by one of them, unless programs hand them over.
+    /// Opens the sockets of `count` workers. All tagged frames of a flow reach the same worker.
+    /// With eBPF programs, `receives_tags` is false, because they punt these frames.
     pub(super) fn open_group(
         needs: UplinkNeeds,
         uplink: Ifindex,
@@ -40,7 +41,7 @@ impl UplinkSockets {
     }
 }
 
-/// What the uplink is used for beside the tunnels that have sockets of their own.
+/// The uses of the uplink that need packet sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct UplinkNeeds {
     pub(super) tags: bool,
@@ -54,13 +55,13 @@ impl UplinkNeeds {
     }
 }
 
-/// The uplink as a worker knows it.
+/// The sockets and counters of the uplink of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Uplink {
     sockets: UplinkSockets,
-    /// Which tagged frames are listened to.
+    /// The tags of the linked logical switches.
     pub(super) links: TagLinks,
-    segmented: SegmentedSender,
+    segmented_sender: SegmentedSender,
     pub(super) rx: Traffic,
     pub(super) tx: Traffic,
     pub(super) drops: DropCounters,
@@ -68,12 +69,12 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    /// One that is closed.
+    /// An uplink without sockets.
     pub(super) fn new() -> Self {
         Self::default()
     }
 
-    /// Goes over to another device.
+    /// Replaces the sockets.
     pub(super) fn replace(&mut self, sockets: UplinkSockets) {
         self.sockets = sockets;
         self.overruns_seen = 0;
@@ -91,12 +92,12 @@ impl Uplink {
                 true
             }
             Ok(None) => false,
-            // Refused as malformed, because nothing is left of it.
+            // An empty frame is later dropped as malformed.
             Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                 packet.set_len(0);
                 true
             }
-            // The monitor tells when the link is back.
+            // The link is down; the control thread sees when it is back.
             Err(_) => false,
         }
     }
@@ -105,8 +106,8 @@ impl Uplink {
     pub(super) fn send_tagged(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if needs_segmentation(packet) {
             let socket = self.sockets.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
-            let sent = self.segmented.send(packet, |segment| socket.send(segment));
-            sent?.map_err(refused)?;
+            let sent = self.segmented_sender.send(packet, |segment| socket.send(segment));
+            sent?.map_err(send_error)?;
         } else {
             self.send(packet)?;
         }
@@ -114,7 +115,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// Sends an STT frame as one TCP-shaped super-segment.
+    /// Sends an STT packet as one TCP-shaped super-packet.
     pub(super) fn send_stt(
         &mut self,
         outer: &Encapsulated,
@@ -125,10 +126,10 @@ impl Uplink {
 
     fn send(&mut self, packet: &PacketBuf) -> Result<(), DropReason> {
         let socket = self.sockets.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
-        socket.send(packet).map_err(refused)
+        socket.send(packet).map_err(send_error)
     }
 
-    /// Takes over what the kernel dropped before it could be read.
+    /// Counts frames that the kernel dropped at the socket.
     pub(super) fn tick(&mut self) {
         let Some(stats) = self.sockets.tags.as_ref().and_then(|socket| socket.stats().ok()) else {
             return;
@@ -139,7 +140,8 @@ impl Uplink {
     }
 }
 
-/// What receives tagged frames. They are for guests, and carry the guests' MAC addresses.
+/// Opens the sockets for tagged frames. They are promiscuous, because the frames carry the guests'
+/// MAC addresses.
 fn open_tags(uplink: Ifindex, count: usize) -> Result<Vec<PacketSocket>, Error> {
     let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
     PacketSocket::open_group(uplink, &Filter::vlan_tagged(), promiscuous, count)

@@ -1,15 +1,15 @@
-//! What the kernel says about the uplink, and whether its MTU is enough.
+//! The link state of the uplink, and whether its MTU suffices.
 
 use datapath::config::{Config, Underlay};
 use netdev::{Ifindex, Link};
 use tracing::warn;
 
-/// What the kernel says about the link.
+/// The state of the uplink's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Up,
     Down,
-    /// There is no such device any more.
+    /// The device does not exist.
     Gone,
 }
 
@@ -23,7 +23,7 @@ impl State {
     }
 }
 
-/// The MTU that the uplink has to have, in bytes; 0 where nothing needs any.
+/// The least MTU of the uplink in bytes, for tunnels and for tagged frames; 0 if there are none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct MtuNeeded {
     tunnels: u16,
@@ -36,11 +36,11 @@ impl MtuNeeded {
         Self { tunnels: tunnels.unwrap_or(0), tags: underlay.tagged_mtu_bytes }
     }
 
-    /// What is wrong with this MTU, if anything is, and what would be right.
+    /// A warning if `mtu` is too low, with the remedy.
     fn unmet_by(self, mtu: u32) -> Option<String> {
         let Self { tunnels, tags } = self;
-        let right = tunnels.max(tags);
-        if mtu >= u32::from(right) {
+        let needed = tunnels.max(tags);
+        if mtu >= u32::from(needed) {
             return None;
         }
         let instead = if mtu < u32::from(tunnels) {
@@ -50,26 +50,26 @@ impl MtuNeeded {
             format!("or give the logical switches linked by tags an MTU that is {bytes} bytes less")
         };
         Some(format!(
-            "the uplink's MTU is {mtu} bytes, and the network file needs {right}: long packets will be lost; \
-             set it to {right}, {instead}"
+            "the uplink's MTU is {mtu} bytes, and the network file needs {needed}: long packets \
+             will be lost; set it to {needed}, {instead}"
         ))
     }
 }
 
-/// The uplink as the control thread knows it.
+/// The uplink, as the control thread sees it.
 #[derive(Debug)]
 pub(super) struct UplinkWatch {
     pub(super) device: String,
     pub(super) ifindex: Ifindex,
     state: State,
-    /// What the MTU has to be for the longest packets of tunnels and for the longest tagged frames.
+    /// The least MTU for the longest packets of tunnels and the longest tagged frames.
     mtu_needed: MtuNeeded,
-    /// The MTU that was found too low; said once, and again when the device was gone.
+    /// The MTU that was found too low. The warning is repeated only after the device was gone.
     mtu_too_low: Option<u32>,
 }
 
 impl UplinkWatch {
-    /// One that passes for up until it is [observed](Self::observe).
+    /// Starts in state `Up`, until the first call of [`observe`](Self::observe).
     pub(super) fn new(config: &Config, ifindex: Ifindex) -> Self {
         Self {
             device: config.uplink.clone(),
@@ -80,7 +80,7 @@ impl UplinkWatch {
         }
     }
 
-    /// Takes over what the MTU has to be from now on.
+    /// Sets the least MTU for another underlay.
     pub(super) fn require(&mut self, underlay: &Underlay) {
         let needed = MtuNeeded::of(underlay);
         if needed != self.mtu_needed {
@@ -92,7 +92,7 @@ impl UplinkWatch {
         self.state
     }
 
-    /// Takes over what the link is like now; it is gone when there is `None`.
+    /// Updates the state; `None` means that the device is gone.
     pub(super) fn observe(&mut self, link: Option<&Link>) {
         let state = match link {
             Some(link) if link.up && link.running => State::Up,
@@ -101,12 +101,12 @@ impl UplinkWatch {
         };
         if state != self.state {
             self.state = state;
-            let news = match state {
+            let text = match state {
                 State::Up => "up again",
                 State::Down => "down",
-                State::Gone => "gone, will look for it",
+                State::Gone => "gone; will retry until it is back",
             };
-            warn!(uplink = %self.device, "uplink is {news}");
+            warn!(uplink = %self.device, "uplink is {text}");
         }
         let too_low = link.and_then(|link| Some((link.mtu, self.mtu_needed.unmet_by(link.mtu)?)));
         let mtu = too_low.as_ref().map(|(mtu, _)| *mtu);

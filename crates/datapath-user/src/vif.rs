@@ -1,4 +1,4 @@
-//! A port as a worker knows it: the device and the counters.
+//! A local port in a worker: its device and counters.
 
 use super::device::Device;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
@@ -9,19 +9,19 @@ use packet::PacketBuf;
 /// One VIF.
 #[derive(Debug, Default)]
 pub(super) struct Vif {
-    /// `None` while there is none.
+    /// `None` while the device does not exist.
     pub(super) device: Option<Device>,
     pub(super) rx: Traffic,
     pub(super) tx: Traffic,
     pub(super) drops: DropCounters,
-    /// Made when it is needed: hardly any guest uses such tags.
-    segmented: Option<Box<SegmentedSender>>,
-    /// Why the device is gone, until the control thread has been told.
+    /// Allocated on first use: few guests send super-packets behind unknown tags.
+    segmented_sender: Option<Box<SegmentedSender>>,
+    /// Why the device is gone, until the worker has reported it to the control thread.
     pub(super) gone: Option<String>,
 }
 
 impl Vif {
-    /// Closes the device, because it is gone.
+    /// Closes the device because it is gone.
     pub(super) fn close(&mut self, why: &IoError) {
         if self.device.take().is_some() {
             self.gone = Some(why.to_string());
@@ -31,7 +31,9 @@ impl Vif {
     pub(super) fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let device = self.device.as_ref().ok_or(DropReason::PortDown)?;
         let sent = if device.is_segmented_by_kernel() && needs_segmentation(packet) {
-            self.segmented.get_or_insert_default().send(packet, |segment| device.send(segment))?
+            self.segmented_sender
+                .get_or_insert_default()
+                .send(packet, |segment| device.send(segment))?
         } else {
             device.send(packet)
         };

@@ -1,9 +1,9 @@
-//! A forwarding worker: one thread that moves frames between guests' devices and the underlay, and does nothing else.
+//! A forwarding worker: one thread that moves frames between guests' devices and the underlay.
 
 use super::busy_poll::{BusyPoll, Idle};
 use super::cache::CacheStats;
 use super::fast_path::punt;
-use super::forward::{Forwarder, MAX_ANSWERS};
+use super::forward::{Forwarder, MAX_ICMP_REPLIES};
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
 use super::transmit;
@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use wire::{EthernetPacket, Protocol};
 
-/// What an epoll event is about.
+/// The source of an epoll event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Token {
     Waker,
@@ -64,7 +64,8 @@ impl Token {
     }
 }
 
-/// See the module. All of it belongs to its thread: there is no lock on the way of a packet.
+/// The state of a forwarding thread. No other thread reads it, so packets are forwarded without
+/// locks.
 #[derive(Debug)]
 pub(super) struct Worker {
     started: Instant,
@@ -72,9 +73,9 @@ pub(super) struct Worker {
     busy_poll: BusyPoll,
     waker: Arc<Waker>,
     requests: mpsc::Receiver<Request>,
-    /// By the number in their tokens.
+    /// Indexed by the number in [`Token::Receiver`]; `None` where a tunnel was removed.
     receivers: Vec<Option<Receiver>>,
-    /// What programs hand over.
+    /// This worker's queue of the TAP by which eBPF programs punt frames.
     punt_tap: Option<Tap>,
     forwarder: Forwarder,
     packet: PacketBuf,
@@ -109,14 +110,14 @@ impl Worker {
     /// Forwards until it is asked to stop.
     ///
     /// # Errors
-    /// The loop itself cannot go on; devices that fail are no such error.
+    /// `epoll_wait` fails. A failing device is reported to the control thread instead.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         let mut events = Events::new();
         let mut next_tick = Instant::now() + TICK;
         loop {
             let idle = Instant::now();
             let timeout = match self.busy_poll.idle(idle) {
-                Idle::Look => Duration::ZERO,
+                Idle::Poll => Duration::ZERO,
                 Idle::Sleep => next_tick.saturating_duration_since(idle),
             };
             self.epoll.wait(&mut events, Some(timeout))?;
@@ -124,14 +125,14 @@ impl Worker {
             if !events.is_empty() {
                 self.busy_poll.busy(now);
             } else if timeout.is_zero() {
-                // Who else is to run on this processor goes first.
+                // While this thread busy-polls, let other runnable threads have the processor.
                 thread::yield_now();
             }
             self.forwarder.now_ms = (now - self.started).as_millis() as u64;
             for token in events.tokens().filter_map(Token::from_u64) {
                 match token {
                     Token::Waker => {
-                        if self.serve() {
+                        if self.handle_requests() {
                             return Ok(());
                         }
                     }
@@ -144,7 +145,7 @@ impl Worker {
                     Token::Vif(port) => self.receive_from_vif(port),
                     Token::Punt => self.receive_punted(),
                 }
-                self.forwarder.flush();
+                self.forwarder.flush_upcalls();
             }
             if now >= next_tick {
                 next_tick = now + TICK;
@@ -170,27 +171,27 @@ impl Worker {
                 }
                 Err(error @ IoError::DeviceGone) => {
                     vif.close(&error);
-                    return self.tell_gone(port);
+                    return self.report_gone(port);
                 }
-                // Such as a kind of super-packet that an older kernel has no words for: the frame is lost, the next is not.
+                // One frame cannot be read, e.g. a GSO type that virtio-net cannot express; go on.
                 Err(_) => vif.drops.add(DropReason::DeviceError, 1),
             }
         }
     }
 
-    /// Forwards a frame that a guest has sent.
+    /// Forwards a frame that a guest has sent, and shows it to observers.
     fn handle_guest_frame(&mut self, port: PortNo) {
         let Self { packet, forwarder, .. } = self;
         let settled = packet::settle_checksum(packet);
-        forwarder.show_sent(port, packet);
+        forwarder.show_guest_frame(port, packet);
         match settled {
-            Ok(()) => forwarder.frame(port, None, packet),
-            Err(_) => forwarder.refuse(port, DropReason::Malformed, packet),
+            Ok(()) => forwarder.forward(port, None, packet),
+            Err(_) => forwarder.drop_packet(port, DropReason::Malformed, packet),
         }
     }
 
-    /// Tells the control thread that a device is gone, if it is.
-    fn tell_gone(&mut self, port: PortNo) {
+    /// Reports to the control thread that a port's device is gone, if it is.
+    fn report_gone(&mut self, port: PortNo) {
         if let Some(vif) = self.forwarder.out.vif(port)
             && let Some(why) = vif.gone.take()
         {
@@ -208,20 +209,19 @@ impl Worker {
         }
     }
 
-    /// Forwards a tagged frame of the uplink.
+    /// Forwards a tagged frame from the uplink.
     fn handle_tagged_frame(&mut self) {
         let Self { packet, forwarder, .. } = self;
         match forwarder.out.uplink.links.decap(packet) {
-            Ok((link, port)) => forwarder.frame(port, Some(&TunnelInfo::of_link(link)), packet),
-            // Shown to who looks on, too.
-            Err(reason) => self.refuse(reason),
+            Ok((link, port)) => forwarder.forward(port, Some(&TunnelInfo::of_link(link)), packet),
+            Err(reason) => self.drop_uplink_packet(reason),
         }
     }
 
-    /// Drops what came by the uplink.
-    fn refuse(&mut self, reason: DropReason) {
+    /// Drops a packet from the uplink and shows it to observers.
+    fn drop_uplink_packet(&mut self, reason: DropReason) {
         let port = self.forwarder.out.uplink_port();
-        self.forwarder.refuse(port, reason, &self.packet);
+        self.forwarder.drop_packet(port, reason, &self.packet);
     }
 
     fn receive_punted(&mut self) {
@@ -231,11 +231,11 @@ impl Worker {
                 Ok(Some(())) => self.handle_punted_frame(),
                 Ok(None) | Err(IoError::LinkDown) => break,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
-                    self.forwarder.dropped(DropReason::Malformed);
+                    self.forwarder.count_uplink_drop(DropReason::Malformed);
                 }
-                // The control thread hears of it, too, and makes another.
+                // The control thread sees this by netlink and makes another TAP.
                 Err(IoError::DeviceGone) => self.punt_tap = None,
-                Err(_) => self.forwarder.dropped(DropReason::DeviceError),
+                Err(_) => self.forwarder.count_uplink_drop(DropReason::DeviceError),
             }
         }
         for receiver in self.receivers.iter_mut().flatten() {
@@ -243,19 +243,20 @@ impl Worker {
         }
     }
 
-    /// Goes on with a frame as if it had been read from where it came in.
+    /// Forwards a punted frame as if it had been read from its ingress port.
     fn handle_punted_frame(&mut self) {
         let Some(port) = punt::decode(&mut self.packet) else {
-            return self.refuse(DropReason::Malformed);
+            return self.drop_uplink_packet(DropReason::Malformed);
         };
-        // With the header in front nobody saw that it is SCTP.
+        // With the punt header in front, the kernel did not recognize SCTP and left its CRC
+        // partial.
         packet::complete_crc32c(&mut self.packet);
         let Self { packet, forwarder, .. } = self;
         if port == forwarder.out.uplink_port() {
             return self.handle_punted_uplink_frame();
         }
         let Some(vif) = forwarder.out.vif(port) else {
-            return self.refuse(DropReason::NoSuchPort);
+            return self.drop_uplink_packet(DropReason::NoSuchPort);
         };
         vif.rx.add(packet.len());
         self.handle_guest_frame(port);
@@ -269,38 +270,38 @@ impl Worker {
         }
         let outer = match strip_outer(packet) {
             Ok(outer) if outer.protocol == Protocol::GRE => outer,
-            Ok(_) => return self.refuse(DropReason::TunnelProtocol),
-            Err(reason) => return self.refuse(reason),
+            Ok(_) => return self.drop_uplink_packet(DropReason::TunnelProtocol),
+            Err(reason) => return self.drop_uplink_packet(reason),
         };
         let mut receivers = receivers.iter_mut().flatten();
         match receivers.find(|receiver| receiver.receives_punted(outer.destination)) {
             Some(receiver) => receiver.receive_punted(&outer, packet, forwarder),
-            None => self.refuse(DropReason::UnknownEndpoint),
+            None => self.drop_uplink_packet(DropReason::UnknownEndpoint),
         }
     }
 
-    /// Does what other threads ask for; true when the loop is to end.
-    fn serve(&mut self) -> bool {
+    /// Carries out the requests of other threads. True if one of them is to stop.
+    fn handle_requests(&mut self) -> bool {
         self.waker.clear();
         while let Ok(request) = self.requests.try_recv() {
             match request {
                 Request::Stop => return true,
-                request => self.serve_one(request),
+                request => self.handle_request(request),
             }
         }
         false
     }
 
-    fn serve_one(&mut self, request: Request) {
+    fn handle_request(&mut self, request: Request) {
         let Self { forwarder, .. } = self;
         let cache = &mut forwarder.cache;
-        // Whoever asked may have given up waiting for the answer.
+        // A failed reply means that the requester has timed out.
         match request {
             Request::Answers(answers) => {
-                answers.into_iter().for_each(|answer| forwarder.answered(answer));
+                answers.into_iter().for_each(|answer| forwarder.handle_answer(answer));
             }
             Request::Put(megaflows) => megaflows.iter().for_each(|megaflow| {
-                // What does not fit goes up packet by packet.
+                // If the cache is full, these packets keep raising upcalls.
                 let _ = cache.put(megaflow);
             }),
             Request::Delete(ids, reply) => {
@@ -326,8 +327,8 @@ impl Worker {
             }
             Request::Watch(watch) => forwarder.out.watchers.add(watch),
             Request::Report(reply) => drop(reply.send(self.report())),
-            Request::Plug(port, device) => self.plug(port, device),
-            Request::Unplug(port) => {
+            Request::AttachDevice(port, device) => self.attach_device(port, device),
+            Request::DetachDevice(port) => {
                 if let Some(vif) = forwarder.out.vif(port) {
                     vif.device = None;
                 }
@@ -346,7 +347,9 @@ impl Worker {
             }
             Request::PuntQueue(tap) => {
                 if let Err(error) = self.epoll.add(tap.as_fd(), Token::Punt.to_u64()) {
-                    tracing::error!("cannot wait for what programs hand over: {error}");
+                    tracing::error!(
+                        "cannot poll the punt TAP, so punted packets are lost: {error}"
+                    );
                 }
                 self.punt_tap = Some(tap);
             }
@@ -357,37 +360,38 @@ impl Worker {
                 if let Some(tags) = &sockets.tags
                     && let Err(error) = self.epoll.add(tags.as_fd(), Token::Tags.to_u64())
                 {
-                    tracing::error!("cannot wait for tagged frames: {error}");
+                    tracing::error!("cannot poll the uplink for tagged frames: {error}");
                 }
                 forwarder.out.uplink.replace(sockets);
             }
-            Request::Resolved(news) => {
-                for &(endpoint, hop) in news.iter() {
+            Request::Resolved(changes) => {
+                for &(endpoint, hop) in changes.iter() {
                     forwarder.endpoints.resolve(endpoint, hop);
                 }
             }
-            Request::PathMtus(news) => {
-                for &(endpoint, mtu) in news.iter() {
+            Request::PathMtus(changes) => {
+                for &(endpoint, mtu) in changes.iter() {
                     forwarder.endpoints.set_path_mtu(endpoint, mtu);
                 }
             }
-            // Handled by the caller.
+            // `handle_requests` has returned before.
             Request::Stop => {}
         }
     }
 
-    fn plug(&mut self, port: PortNo, device: super::device::Device) {
+    fn attach_device(&mut self, port: PortNo, device: super::device::Device) {
         if let Err(error) = self.epoll.add(device.as_fd(), Token::Vif(port).to_u64()) {
-            let why = format!("cannot wait for frames: {error}");
+            let why = format!("cannot poll the device: {error}");
             return self.notices.send(Notice::PortGone(port, why));
         }
         self.forwarder.out.vif_or_new(port).device = Some(device);
     }
 
-    /// Goes over to other end points, and closes the tunnels that are no longer there. What stays as it is is not touched.
+    /// Replaces the end points and tag links, and closes the tunnels that were removed. End points
+    /// and tunnels that stay the same are not touched.
     ///
     /// # Errors
-    /// An end point cannot be; the others are in place.
+    /// An end point is invalid; the others are in place.
     fn set_underlay(&mut self, underlay: &Underlay) -> Result<(), EndpointError> {
         let links = underlay.links.iter().map(|&LinkConfig { port, link }| (link, port));
         self.forwarder.out.uplink.links = links.collect();
@@ -406,8 +410,8 @@ impl Worker {
         for EndpointConfig { id, spec, local, remote } in &underlay.endpoints {
             endpoints.insert(*id, spec, *local, *remote)?;
         }
-        for place in &mut self.receivers {
-            place.take_if(|receiver| !underlay.tunnels.contains(receiver.tunnel()));
+        for slot in &mut self.receivers {
+            slot.take_if(|receiver| !underlay.tunnels.contains(receiver.tunnel()));
         }
         self.forwarder.out.transmit.retain(&underlay.tunnels);
         Ok(())
@@ -422,10 +426,10 @@ impl Worker {
         if let Some(fd) = receiver.as_fd()
             && let Err(error) = self.epoll.add(fd, Token::Receiver(index).to_u64())
         {
-            tracing::error!("cannot wait for what tunnels bring: {error}");
+            tracing::error!("cannot poll the socket of a tunnel: {error}");
         }
         match self.receivers.get_mut(index) {
-            Some(place) => *place = Some(receiver),
+            Some(slot) => *slot = Some(receiver),
             None => self.receivers.push(Some(receiver)),
         }
     }
@@ -438,9 +442,9 @@ impl Worker {
         forwarder.out.uplink.tick();
         forwarder.cache.maintain();
         forwarder.out.watchers.remove_gone();
-        forwarder.out.answers_left = MAX_ANSWERS;
+        forwarder.out.icmp_replies_left = MAX_ICMP_REPLIES;
         for (port, vif) in forwarder.out.vifs() {
-            // Found out when a frame was to be sent.
+            // A send has failed because the device is gone.
             if let Some(why) = vif.gone.take() {
                 self.notices.send(Notice::PortGone(port, why));
             }

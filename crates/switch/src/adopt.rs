@@ -1,9 +1,11 @@
-//! Megaflows that another process has left: decided anew, before their packets come up.
+//! Adopts the megaflows of an earlier process: translates them again before their packets raise
+//! upcalls.
 //!
-//! A datapath that outlives its switch hands over the conditions of the megaflows that it had. Each is translated as a packet would be
-//! of which no more is known than the condition says: what comes of it is as right as what comes of an upcall, by the program of
-//! now. It is taken only if it rests on nothing else. Otherwise there are packets of it that are to be told from others by now, and they
-//! come up.
+//! A datapath that outlives its switch reports the matches of its megaflows. Each match is
+//! translated like a packet of which only the matched bits are known. The result is as valid under
+//! the current program as that of an upcall, and it is installed if the translation read only these
+//! bits. Otherwise the current program distinguishes packets that the old megaflow did not, and
+//! they raise upcalls.
 
 use crate::engine::{Engine, Published};
 use crate::handler::Decision;
@@ -14,15 +16,15 @@ use flow::{Field, Match, PortNo};
 use pipeline::{Translation, retranslate, translate};
 use std::time::Instant;
 
-/// Megaflows put at a time.
+/// Megaflows installed at a time.
 const BATCH: usize = 256;
 
 impl Engine {
-    /// Decides about megaflows of which only the conditions are known, the newest last, and puts them. Returns how many were put. The
-    /// conditions are gone through twice, a portion of them at a time.
+    /// Translates megaflows given by their matches, the newest last, and installs the results.
+    /// Returns how many were installed. The matches are iterated twice, in batches.
     ///
-    /// What their packets taught is learnt first, of all of them: that they were cached shows that somebody sent them, and what is
-    /// taught last holds, as ever.
+    /// All learn events are applied first: a cached megaflow shows that somebody sent such packets.
+    /// As always, the last event about a station or binding wins.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -33,11 +35,11 @@ impl Engine {
     ) -> Result<usize, DatapathError> {
         let published = self.published();
         for condition in conditions.clone() {
-            if let Some(Translation { learn_events: lessons, ingress: teacher, .. }) =
-                self.decided(&published, &condition)
-                && !lessons.is_empty()
+            if let Some(Translation { learn_events, ingress, .. }) =
+                self.translate_match(&published, &condition)
+                && !learn_events.is_empty()
             {
-                self.learn(&lessons, teacher, now);
+                self.learn(&learn_events, ingress, now);
             }
         }
         let (mut adopted, mut conditions) = (0, conditions);
@@ -47,22 +49,28 @@ impl Engine {
                 return Ok(adopted);
             }
             let decisions = some.iter().filter_map(|condition| {
-                let translation = self.decided(&published, condition)?;
-                // What is still to be learnt was refused, and is for packets to teach.
-                let is_settled = translation.learn_events.is_empty();
+                let translation = self.translate_match(&published, condition)?;
+                // Learn events that are left were refused above; packets may raise them again.
+                let is_learnt = translation.learn_events.is_empty();
                 let decision = Decision::new(&published, WorkerId(0), condition.key(), translation);
-                is_settled.then_some((condition, decision))
+                is_learnt.then_some((condition, decision))
             });
             let decisions: Vec<_> = decisions.collect();
             let created = Tenths::of_ms(self.datapath.now_ms());
-            // Held until the datapath has the megaflows: see `Engine`.
+            // The lock is held until the datapath has the megaflows, so that records and datapath
+            // agree.
             let mut records = self.records();
             let megaflows = decisions.into_iter().filter_map(|(condition, mut decision)| {
                 let megaflow = decision.megaflow.take()?;
                 let key = condition.key();
                 let port = PortNo(key.get(Field::InPort) as u32);
-                let entered =
-                    self.enter(&mut records, &mut decision, megaflow, (port, key), created);
+                let entered = self.record_megaflow(
+                    &mut records,
+                    &mut decision,
+                    megaflow,
+                    (port, key),
+                    created,
+                );
                 entered.map(|megaflow| *megaflow)
             });
             let megaflows: Vec<_> = megaflows.collect();
@@ -71,15 +79,19 @@ impl Engine {
         }
     }
 
-    /// What is done with all packets that meet a condition; `None` when it takes more to tell.
-    fn decided<'p>(&self, published: &'p Published, condition: &Match) -> Option<Translation<'p>> {
+    /// The translation for all packets that meet a match; `None` if it depends on further bits.
+    fn translate_match<'p>(
+        &self,
+        published: &'p Published,
+        condition: &Match,
+    ) -> Option<Translation<'p>> {
         let (program, key, known) = (&published.program, condition.key(), condition.mask());
         let learned = self.learned();
         let translation = translate(program, key, &*learned, &mut ());
         if known.covers(&translation.mask) {
             return Some(translation);
         }
-        // By what is known already it may be told as well.
+        // Translation may read different bits for the same result: try with those that are known.
         let translation = retranslate(program, key, known.clone(), &*learned, &mut ());
         known.covers(&translation.mask).then_some(translation)
     }

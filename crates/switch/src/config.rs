@@ -1,35 +1,37 @@
-//! What a switch is given to begin with.
+//! The configuration of a switch.
 
 use pipeline::LearnLimits;
 use std::time::Duration;
 
-/// How a switch behaves.
+/// The configuration of a switch.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// How much it may cache, and for how long.
+    /// The limits of the megaflow cache.
     pub limits: Limits,
-    /// How much it may learn, and for how long.
+    /// The limits of learned state.
     pub learn: LearnLimits,
 }
 
-/// How much a switch may cache, and for how long.
+/// The limits of the megaflow cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Megaflows. One port may have as many as are still free besides, so that one that floods leaves room for others.
+    /// The most megaflows. One port may have as many as would still be free, so that a flooding
+    /// port leaves room for the others.
     pub megaflows: usize,
-    /// Different masks of one port's megaflows. Beyond that, its packets are cached one by one, all with one more mask.
+    /// The most different masks of one port's megaflows. Beyond that, the port's megaflows are
+    /// exact-match and share one additional mask.
     pub masks_per_port: usize,
-    /// Different masks of all megaflows, not counting that one. A port may bring as many as are still free besides, and any that
-    /// is there already. A packet that comes up has been compared with all of them: 1,024 take about 10 µs, as long as a
-    /// few translations.
+    /// The most different masks of all megaflows, without the exact-match one. A port may add as
+    /// many new masks as would still be free. A packet that raises an upcall was compared with all
+    /// masks: 1,024 of them take about 10 µs, as long as a few translations.
     pub masks: usize,
-    /// After this time without a packet a megaflow is deleted.
+    /// A megaflow without a packet for this time is deleted.
     pub idle: Duration,
-    /// The same when more than 7/8 of all megaflows are there.
+    /// The same, while the cache is more than 7/8 full.
     pub idle_when_full: Duration,
-    /// How often all megaflows are gone through. Nothing that is out of date is there for longer.
+    /// The interval of revalidation. No stale megaflow survives longer.
     pub revalidate: Duration,
-    /// Threads that translate packets; at least one.
+    /// The number of threads that translate packets; at least one.
     pub upcall_workers: usize,
 }
 

@@ -1,10 +1,10 @@
 //! [`Engine`]: the switch without its threads.
 
-use crate::alarm::Alarm;
 use crate::config::{Config, Limits};
 use crate::origin::Origin;
 use crate::probe::Arrived;
 use crate::records::{Records, Tenths};
+use crate::revalidate_signal::RevalidateSignal;
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor};
@@ -19,51 +19,54 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::{Duration, Instant};
 use wire::MacAddr;
 
-/// A program that was published.
+/// A published program.
 #[derive(Debug)]
 pub(crate) struct Published {
-    /// Its generation.
+    /// The number of its generation.
     pub number: u64,
     pub program: Program,
 }
 
-/// A megaflow, and all that is known of it.
+/// A megaflow with its counters and its origin.
 #[derive(Clone, Debug)]
 pub struct FlowRow {
-    /// Condition and actions.
+    /// Match and actions.
     pub megaflow: Megaflow,
-    /// How often it was hit.
+    /// Its counters.
     pub usage: Usage,
-    /// Since it was put.
+    /// Time since it was installed.
     pub age: Duration,
-    /// Since it was hit last, or put.
+    /// Time since the last hit, or since it was installed.
     pub idle: Duration,
-    /// The generation of the program that decided.
+    /// The generation of the program that produced it.
     pub generation: u64,
-    /// The flows that decided, in order.
+    /// The flows of the program that matched, in order.
     pub flows: Vec<Arc<Flow>>,
 }
 
-/// The switch without its threads: whoever calls [`handle`](Self::handle) and [`sweep`](Self::sweep) brings the time.
+/// The switch without its threads: the caller of [`handle`](Self::handle) and
+/// [`sweep`](Self::sweep) passes the time.
 ///
-/// # Why nothing stale stays
+/// # Why no stale megaflow stays
 ///
-/// A megaflow is on record with its origin: the generation of the program and of every answer that it rests on. Who puts a
-/// megaflow enters the record and gives the megaflow to the datapath under one lock, and whoever finds a record of another origin
-/// gives the datapath nothing. So what the datapath has is what is on record, and a sweep that looks at the records finds
-/// everything that is out of date, also what was translated before the change and put after the last sweep.
+/// Every megaflow has a record with its origin: the generation of the program, and of each piece of
+/// learned state that the translation read. A megaflow is recorded and given to the datapath under
+/// one lock, and it is not given if a record with another origin exists. So the records describe
+/// exactly the megaflows of the datapath, and a sweep over the records finds every stale one. That
+/// includes a megaflow that was translated before a change and installed after the sweep that
+/// followed it.
 pub struct Engine {
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) limits: Limits,
     published: Mutex<Arc<Published>>,
     learned: RwLock<LearnedTables>,
     configured: Mutex<Vec<LearnEvent>>,
-    /// Taken before `learned` where both are.
+    /// Lock order: before `learned`.
     records: Mutex<Records>,
-    /// One sweep at a time: the number of the last round of revalidation.
+    /// The number of the last round of revalidation. Its lock allows one sweep at a time.
     pub(crate) round: Mutex<u32>,
     pub(crate) counters: Counters,
-    pub(crate) alarm: Alarm,
+    pub(crate) revalidate_signal: RevalidateSignal,
     pub(crate) probes: OnceLock<SyncSender<Arrived>>,
 }
 
@@ -74,7 +77,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// A switch that has cached and learnt nothing.
+    /// Makes a switch without megaflows and learned state.
     pub fn new(datapath: Arc<dyn Datapath>, program: Program, config: &Config) -> Self {
         let limits = config.limits;
         Self {
@@ -86,77 +89,79 @@ impl Engine {
             records: Mutex::new(Records::new(&limits)),
             round: Mutex::new(0),
             counters: Counters::default(),
-            alarm: Alarm::default(),
+            revalidate_signal: RevalidateSignal::default(),
             probes: OnceLock::new(),
         }
     }
 
-    /// Has probes that come in sent there from now on; the first one who asks gets them. Those for which there is no room, and all
-    /// as long as nobody asks, are dropped: who sent them asks again.
+    /// Sends received probes to `receiver` from now on; only the first call has an effect. Probes
+    /// are dropped before that, and while the receiver's queue is full: their sender retries on
+    /// timeout.
     pub fn give_probes_to(&self, receiver: SyncSender<Arrived>) {
-        // Whoever comes second is told nothing.
+        // Fails if a receiver is set already.
         let _ = self.probes.set(receiver);
     }
 
-    /// Publishes another program, and returns the number of its generation. Translations that have begun go on with the old one,
-    /// whole; what they put is found by the next revalidation, which is called for at once.
+    /// Publishes another program and returns the number of its generation. Translations in progress
+    /// finish with the old program. The revalidator, which is woken, finds their megaflows.
     pub fn publish(&self, program: Program) -> u64 {
         let mut published = lock(&self.published);
         let number = published.number + 1;
         let old = std::mem::replace(&mut *published, Arc::new(Published { number, program }));
         drop(published);
-        self.alarm.changed();
-        // A large program takes its time to go.
+        self.revalidate_signal.changed();
+        // Dropped outside the lock, because that takes long for a large program.
         drop(old);
         number
     }
 
-    /// Says which bindings and stations are configured, in the place of those that were until now.
-    pub fn configure(&self, lessons: Vec<LearnEvent>) {
+    /// Replaces the configured MAC bindings and stations.
+    pub fn configure(&self, entries: Vec<LearnEvent>) {
         let mut configured = lock(&self.configured);
         let mut learned = self.learned_mut();
         let mut gone: std::collections::HashSet<StateQuery> =
             configured.iter().map(LearnEvent::query).collect();
-        for lesson in &lessons {
-            gone.remove(&lesson.query());
-            learned.configure(*lesson);
+        for entry in &entries {
+            gone.remove(&entry.query());
+            learned.configure(*entry);
         }
-        gone.iter().for_each(|question| learned.forget(question));
+        gone.iter().for_each(|query| learned.forget(query));
         drop(learned);
-        *configured = lessons;
+        *configured = entries;
         drop(configured);
-        self.alarm.changed();
+        self.revalidate_signal.changed();
     }
 
-    /// Forgets something learnt.
-    pub fn forget(&self, question: &StateQuery) {
-        self.learned_mut().forget(question);
-        self.alarm.changed();
+    /// Forgets a learned station or binding.
+    pub fn forget(&self, query: &StateQuery) {
+        self.learned_mut().forget(query);
+        self.revalidate_signal.changed();
     }
 
-    /// The program that is in use. A clone shares everything, the counters of its flows too.
+    /// The current program. The clone shares everything, including the counters of its flows.
     pub fn program(&self) -> Program {
         self.published().program.clone()
     }
 
-    /// How long ago something was learnt last, or in use; `None` when it is not known, or configured.
-    pub fn learnt_since(&self, question: &StateQuery) -> Option<Duration> {
-        let last = self.learned().last_used(question)?;
+    /// The time since a station or binding was last learned or used; `None` if it is unknown or
+    /// configured.
+    pub fn learnt_since(&self, query: &StateQuery) -> Option<Duration> {
+        let last = self.learned().last_used(query)?;
         Some(Instant::now().saturating_duration_since(last))
     }
 
-    /// Every station that is known.
+    /// All known stations.
     pub fn fdb(&self) -> Vec<(FdbKey, FdbPort)> {
-        self.learned().fdb().map(|(key, place)| (*key, place)).collect()
+        self.learned().fdb().map(|(key, port)| (*key, port)).collect()
     }
 
-    /// Every binding that is known.
+    /// All known MAC bindings.
     pub fn bindings(&self) -> Vec<(MacBindingKey, MacAddr)> {
         self.learned().mac_bindings().map(|(key, mac)| (*key, mac)).collect()
     }
 
-    /// Some of the megaflows, from `from` on, and where the next ones are; `None` behind the last. A megaflow that several workers
-    /// of the datapath have is there once for each.
+    /// Returns up to `most` megaflows from `from` on, and where the next ones begin; `None` after
+    /// the last. A megaflow of several workers is returned once for each.
     ///
     /// # Errors
     /// The datapath has ended, or does not answer.
@@ -190,23 +195,23 @@ impl Engine {
         Ok((rows.collect(), next))
     }
 
-    /// The flows that decided what a megaflow does, in order; `None` when it is not on record.
+    /// The flows of the program behind a megaflow, in order; `None` if the megaflow has no record.
     pub fn decided_by(&self, megaflow: MegaflowId) -> Option<Vec<Arc<Flow>>> {
         let origin = Arc::clone(self.records().origin(megaflow)?);
         Some(origin.flows.to_vec())
     }
 
-    /// The ports that have taught stations.
+    /// The ports behind which stations were learned.
     pub fn ports_of_stations(&self) -> Vec<(IngressPort, PortUsage)> {
         self.learned().fdb_usage().collect()
     }
 
-    /// The ports that have taught bindings.
+    /// The ports by which MAC bindings were learned.
     pub fn ports_of_bindings(&self) -> Vec<(IngressPort, PortUsage)> {
         self.learned().mac_binding_usage().collect()
     }
 
-    /// Everything counted.
+    /// All counters.
     pub fn stats(&self) -> SwitchStats {
         let (learned, refused) = {
             let learned = self.learned();
@@ -245,7 +250,8 @@ impl Engine {
     }
 }
 
-/// A thread that panics with one of these locks ends its own work, not the others'.
+/// Locks a mutex even if a thread has panicked with it: one failed request must not stop the
+/// others.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

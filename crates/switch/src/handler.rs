@@ -1,9 +1,10 @@
-//! Packets that came up: translated, answered, and cached where the limits allow.
+//! Handles upcalls: translates each packet, answers it, and installs a megaflow if the limits
+//! allow.
 
 use crate::engine::{Engine, Published};
 use crate::origin::{Candidate, MaskNo, Refused};
 use crate::probe::arrived;
-use crate::records::{Entered, Records, Tenths};
+use crate::records::{Inserted, Records, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
@@ -12,29 +13,31 @@ use pipeline::{IngressPort, LearnEvent, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// All that a packet brings: right for whatever its translation has read, and one mask for all.
+/// The exact-match mask over all fields of a packet. It is sound for every translation, and all
+/// megaflows beyond the mask limits share it.
 static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet());
 
-/// A packet is translated so many times more at most: what it teaches may lead it to where it teaches something else, and it may
-/// contradict itself.
-const MOST_LESSONS: usize = 4;
+/// The most repeated translations of one packet. What a packet teaches may lead its next
+/// translation to another learn event, and a packet may contradict itself.
+const MAX_RETRANSLATIONS: usize = 4;
 
-/// What is done with packets like one of the batch.
+/// The decision about one or more packets of a batch.
 pub(crate) struct Decision<'p> {
     worker: WorkerId,
     candidate: Candidate<'p>,
     actions: Arc<[Action]>,
-    /// For the worker; `None` once it has been given away, or refused.
+    /// The megaflow for the worker; `None` once it was handed out or refused.
     pub(crate) megaflow: Option<Box<Megaflow>>,
-    /// How many packets of the batch there are, and their bytes: no megaflow counts them.
+    /// Packets and bytes of the batch that share the decision. No megaflow has counted them.
     packets: u64,
     bytes: u64,
-    /// The megaflow that is on record for it.
+    /// The number of the recorded megaflow.
     recorded: Option<MegaflowId>,
 }
 
 impl<'p> Decision<'p> {
-    /// About packets of this worker, of one with `key`. Lessons that are left were refused.
+    /// Makes the decision for a worker's packet with `key`. Learn events left in `translation` were
+    /// refused.
     pub(crate) fn new(
         published: &'p Published,
         worker: WorkerId,
@@ -45,7 +48,7 @@ impl<'p> Decision<'p> {
         let refused = Refused::new(learn_events, ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
-        // Of all packets of the megaflow, or two workers with one each would have two origins for it.
+        // The masked key, so that the same megaflow in two workers has the same origin.
         let key = condition.key();
         Decision {
             worker,
@@ -58,7 +61,7 @@ impl<'p> Decision<'p> {
         }
     }
 
-    /// True for packets of which the same is to be done.
+    /// True if the decision applies to this upcall as well.
     fn is_for(&self, upcall: &Upcall) -> bool {
         let megaflow = self.megaflow.as_deref();
         self.worker == upcall.worker
@@ -67,8 +70,8 @@ impl<'p> Decision<'p> {
 }
 
 impl Engine {
-    /// Answers packets that came up, at `now`, and leaves `upcalls` empty. All of them are translated by one generation of the
-    /// program; what is learnt from one is known to the next.
+    /// Answers upcalls at `now` and drains `upcalls`. All are translated by one generation of the
+    /// program; state learned from one is visible to the next.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -84,7 +87,7 @@ impl Engine {
             if let Some(probe) = arrived(&upcall) {
                 self.counters.probes.add(1);
                 if let Some(receiver) = self.probes.get() {
-                    // Who asked asks again.
+                    // If the queue is full, the requester retries on timeout.
                     let _ = receiver.try_send(probe);
                 }
                 continue;
@@ -105,13 +108,19 @@ impl Engine {
         self.counters.upcalls.add(decided.len());
         self.counters.reused.add(decided.len() - decisions.len());
         let created = Tenths::of_ms(self.datapath.now_ms());
-        // Held until the datapath has the answers: see `Engine`.
+        // The lock is held until the datapath has the answers, so that records and datapath agree.
         let mut records = self.records();
         let answers = decided.into_iter().filter_map(|(upcall, at)| {
             let decision = decisions.get_mut(at)?;
             let megaflow = decision.megaflow.take();
             let megaflow = megaflow.and_then(|new| {
-                self.enter(&mut records, decision, new, (upcall.port, &upcall.key), created)
+                self.record_megaflow(
+                    &mut records,
+                    decision,
+                    new,
+                    (upcall.port, &upcall.key),
+                    created,
+                )
             });
             let actions = Arc::clone(&decision.actions);
             Some(Answer { upcall, actions, megaflow, decided_by: decision.recorded })
@@ -120,12 +129,12 @@ impl Engine {
         self.datapath.answer(answers)
     }
 
-    /// The decision about a packet just before that this one shares.
+    /// The index of an earlier decision of this batch that applies to `upcall`.
     fn find(&self, decisions: &[Decision<'_>], upcall: &Upcall) -> Option<usize> {
         let at = decisions.iter().rposition(|decision| decision.is_for(upcall))?;
-        // A packet in between may have taught something else.
+        // A packet in between may have changed learned state that the decision has read.
         let candidate = &decisions.get(at)?.candidate;
-        let is_current = candidate.asked.is_empty() || candidate.is_current(&self.learned());
+        let is_current = candidate.state_reads.is_empty() || candidate.is_current(&self.learned());
         is_current.then_some(at)
     }
 
@@ -134,49 +143,45 @@ impl Engine {
         Decision::new(published, upcall.worker, &upcall.key, translation)
     }
 
-    /// Translates; again when the packet has taught something, because what is done with it now is what is to be done with those
-    /// that follow. What is left to be learnt was refused.
+    /// Translates a packet, and again after it has taught something, because the megaflow must fit
+    /// later packets. Learn events left in the result were refused.
     fn translate_and_learn<'p>(
         &self,
         published: &'p Published,
         key: &FlowKey,
         now: Instant,
     ) -> Translation<'p> {
-        let again = || translate(&published.program, key, &*self.learned(), &mut ());
-        let mut translation = again();
-        for _ in 0..MOST_LESSONS {
-            let Translation { learn_events: lessons, ingress: teacher, .. } = &translation;
-            if lessons.is_empty() || self.learn(lessons, *teacher, now) == 0 {
+        let translate_once = || translate(&published.program, key, &*self.learned(), &mut ());
+        let mut translation = translate_once();
+        for _ in 0..MAX_RETRANSLATIONS {
+            let Translation { learn_events, ingress, .. } = &translation;
+            if learn_events.is_empty() || self.learn(learn_events, *ingress, now) == 0 {
                 return translation;
             }
-            translation = again();
+            translation = translate_once();
         }
-        // Nobody has refused these: there seems to be no end of them.
+        // These events were not refused: the packet teaches something else each time, so give up.
         translation.learn_events.clear();
         translation
     }
 
-    /// Learns, and says how much: what is refused is not learnt.
-    pub(crate) fn learn(
-        &self,
-        lessons: &[LearnEvent],
-        teacher: IngressPort,
-        now: Instant,
-    ) -> usize {
+    /// Applies learn events; returns how many were accepted.
+    pub(crate) fn learn(&self, events: &[LearnEvent], ingress: IngressPort, now: Instant) -> usize {
         let learnt = {
             let mut learned = self.learned_mut();
-            let learnt = lessons.iter().filter(|l| learned.learn(**l, teacher, now).is_ok());
+            let learnt = events.iter().filter(|event| learned.learn(**event, ingress, now).is_ok());
             learnt.count()
         };
         if learnt > 0 {
             self.counters.lessons.add(learnt);
-            self.alarm.changed();
+            self.revalidate_signal.changed();
         }
         learnt
     }
 
-    /// Puts the megaflow of a decision on record; port and key are those of the first of its packets. `None` when the datapath is not to have it.
-    pub(crate) fn enter(
+    /// Records the megaflow of a decision. `port` and `key` are those of its first packet. `None`
+    /// if the megaflow must not be installed.
+    pub(crate) fn record_megaflow(
         &self,
         records: &mut Records,
         decision: &mut Decision<'_>,
@@ -193,22 +198,22 @@ impl Engine {
         }
         let candidate = &decision.candidate;
         let (packets, bytes) = (decision.packets, decision.bytes);
-        match records.enter(megaflow.id, (port, mask), candidate, now) {
-            Entered::Here(origin) => {
+        match records.insert(megaflow.id, (port, mask), candidate, now) {
+            Inserted::Recorded(origin) => {
                 origin.add(packets, bytes);
                 self.counters.put.add(1);
                 decision.recorded = Some(megaflow.id);
                 return Some(megaflow);
             }
-            Entered::Outdated => self.counters.outdated.add(1),
-            Entered::Full => self.counters.refused.add(1),
+            Inserted::Conflict => self.counters.outdated.add(1),
+            Inserted::Full => self.counters.refused.add(1),
         }
         candidate.flows.iter().for_each(|flow| flow.counters.add(packets, bytes));
         None
     }
 }
 
-/// As [`Match::matches`], beginning with what connections differ in.
+/// Like [`Match::matches`], but compares the last words first, where connections differ.
 fn matches(condition: &Match, key: &FlowKey) -> bool {
     let words = condition.key().words().iter().zip(key.words()).zip(condition.mask().words());
     words.rev().all(|((a, b), mask)| (a ^ b) & mask == 0)

@@ -2,31 +2,31 @@
 //!
 //! ```text
 //!             upcalls                  translate, learn
-//! datapath ------------->  handler  <------------------>  program, what was learnt
+//! datapath ------------->  handler  <------------------>  program, learned state
 //!    ^  ^   <-------------    |                                      |
 //!    |  |      answers        v                                      v
 //!    |  |                  records  <-------------------------  revalidator
 //!    |  +---- usages, new actions, deletions ------------------------+
 //! ```
 //!
-//! - `handler`: packets that no megaflow matches come up in batches; each is translated, and answered with a megaflow for
-//!   those that follow, as long as there are not too many (`records`).
-//! - `origin`: of each megaflow, the flows that decided and the questions about learnt state that they asked.
-//! - [`probe`]: packets of the hosts themselves, by which they find out what the way between them carries.
-//! - `revalidator`: hands counters on to flows, deletes megaflows that are idle, and translates those again whose program or answers
-//!   have changed.
+//! - `handler`: translates the packets of upcalls in batches, and answers each with a megaflow for
+//!   later packets, within the limits (`records`).
+//! - `origin`: the flows of the program behind a megaflow, and the learned state that they read.
+//! - [`probe`]: packets between hosts that measure which MTU the path between them carries.
+//! - `revalidator`: adds counters to flows, deletes idle megaflows, and translates those again
+//!   whose program or learned state has changed.
 //!
-//! [`Engine`] is all of this without threads and clock; [`Switch`] is the engine on threads of its own.
+//! [`Engine`] is all of this without threads and clock; [`Switch`] is the engine with its threads.
 #![forbid(unsafe_code)]
 
 mod adopt;
-mod alarm;
 mod config;
 mod engine;
 mod handler;
 mod origin;
 pub mod probe;
 mod records;
+mod revalidate_signal;
 mod revalidator;
 mod stats;
 mod switch;

@@ -1,4 +1,5 @@
-//! Where a megaflow comes from: which flows decided, and what they asked. Many megaflows have one origin in common.
+//! The origin of a megaflow: the flows of the program that matched, and the learned state that they
+//! read. Many megaflows share one origin.
 
 use ahash::RandomState;
 use datapath::megaflow::Usage;
@@ -12,10 +13,10 @@ use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Who chooses the packets must not be able to choose masks and origins of one hash.
+/// A random seed, so that a sender cannot choose packets whose masks or origins collide.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The number of a mask: a hash. It only serves for counting masks.
+/// The number of a mask: a hash of it. It serves only to count different masks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MaskNo(u64);
 
@@ -25,20 +26,21 @@ impl MaskNo {
     }
 }
 
-/// A question about learnt state, and its answer's generation.
+/// A piece of learned state that a translation has read, with its generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct StateRead {
     pub dependency: Dependency,
-    /// Packets of the megaflow show that the answer still holds.
+    /// Packets of the megaflow show that the state is still valid.
     pub confirms: bool,
 }
 
-impl Asked {
-    /// A station lives as long as *it* sends: what is sent to it shows nothing. A binding is confirmed by its use. Packets that
-    /// would have taught something else, and were refused, confirm nothing: the old answer comes to its end.
+impl StateRead {
+    /// A station is confirmed by packets that it sends, not by packets to it. A MAC binding is
+    /// confirmed by its use. Packets whose learn event about the same state was refused confirm
+    /// nothing, so that the old state expires.
     fn new(dependency: Dependency, key: &FlowKey, refused: &[LearnEvent]) -> Self {
         let confirms = match dependency.query {
-            question if refused.iter().any(|lesson| lesson.query() == question) => false,
+            query if refused.iter().any(|event| event.query() == query) => false,
             StateQuery::MacBinding(_) => true,
             StateQuery::Fdb(station) => {
                 let [_, _, source @ ..] = (key.get(Field::EthSrc) as u64).to_be_bytes();
@@ -49,33 +51,33 @@ impl Asked {
     }
 }
 
-/// What packets would have taught, had it not been refused.
+/// Learn events that were refused.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Refused {
-    lessons: Vec<LearnEvent>,
-    teacher: IngressPort,
+    events: Vec<LearnEvent>,
+    ingress: IngressPort,
 }
 
 impl Refused {
-    /// `None` without lessons, as mostly.
-    pub fn new(lessons: Vec<LearnEvent>, teacher: IngressPort) -> Option<Box<Self>> {
-        (!lessons.is_empty()).then(|| Box::new(Self { lessons, teacher }))
+    /// `None` without events, which is the usual case.
+    pub fn new(events: Vec<LearnEvent>, ingress: IngressPort) -> Option<Box<Self>> {
+        (!events.is_empty()).then(|| Box::new(Self { events, ingress }))
     }
 }
 
-/// Which lessons are tried again in a sweep: of each kind and port no more than there is room for, or each place that becomes free
-/// would bring up all that was ever refused.
+/// The refused learn events that a sweep retries: for each kind and port no more than there is room
+/// for. Otherwise each entry that becomes free would make all refused packets raise upcalls.
 #[derive(Debug, Default)]
 pub(crate) struct Retries {
     left: HashMap<(Discriminant<LearnEvent>, IngressPort), usize, RandomState>,
 }
 
 impl Retries {
-    /// True when one of the lessons is to be tried again: it would be learnt now.
+    /// True if one of the events is to be retried, because it would be accepted now.
     fn take(&mut self, refused: &Refused, learned: &LearnedTables) -> bool {
-        refused.lessons.iter().any(|lesson| {
-            let Ok(room) = learned.capacity_for(lesson, refused.teacher) else { return false };
-            let left = match self.left.entry((discriminant(lesson), refused.teacher)) {
+        refused.events.iter().any(|event| {
+            let Ok(room) = learned.capacity_for(event, refused.ingress) else { return false };
+            let left = match self.left.entry((discriminant(event), refused.ingress)) {
                 Entry::Occupied(left) => left.into_mut(),
                 Entry::Vacant(first) => first.insert(room),
             };
@@ -86,18 +88,18 @@ impl Retries {
     }
 }
 
-/// What an origin is to be, before it is known whether there is one like it.
+/// A new origin, before it is known whether an equal one exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate<'p> {
     generation: u64,
     pub flows: Vec<&'p Arc<Flow>>,
-    pub asked: Vec<Asked>,
+    pub state_reads: Vec<StateRead>,
     refused: Option<Box<Refused>>,
     hash: u64,
 }
 
 impl<'p> Candidate<'p> {
-    /// Of a megaflow for packets whose condition has that key, as a generation of the program has translated it.
+    /// Makes the origin of a megaflow from its translation; `key` is the masked key of its match.
     pub fn new(
         generation: u64,
         flows: Vec<&'p Arc<Flow>>,
@@ -105,57 +107,57 @@ impl<'p> Candidate<'p> {
         refused: Option<Box<Refused>>,
         key: &FlowKey,
     ) -> Self {
-        let lessons = refused.as_ref().map_or(&[][..], |refused| &refused.lessons);
-        let asked = dependencies.iter().map(|asked| Asked::new(*asked, key, lessons));
-        let asked: Vec<_> = asked.collect();
+        let events = refused.as_ref().map_or(&[][..], |refused| &refused.events);
+        let state_reads = dependencies.iter().map(|read| StateRead::new(*read, key, events));
+        let state_reads: Vec<_> = state_reads.collect();
         let mut hasher = SEED.build_hasher();
-        (generation, &asked, &refused).hash(&mut hasher);
+        (generation, &state_reads, &refused).hash(&mut hasher);
         flows.iter().for_each(|flow| hasher.write_usize(Arc::as_ptr(flow).addr()));
-        Self { generation, flows, asked, refused, hash: hasher.finish() }
+        Self { generation, flows, state_reads, refused, hash: hasher.finish() }
     }
 
-    /// True when all answers are as they were.
+    /// True if all learned state that was read is unchanged.
     pub fn is_current(&self, learned: &LearnedTables) -> bool {
-        is_current(&self.asked, learned)
+        is_current(&self.state_reads, learned)
     }
 }
 
-fn is_current(asked: &[Asked], learned: &LearnedTables) -> bool {
-    let same = |a: &Asked| learned.is_current(&a.dependency.query, a.dependency.generation);
-    asked.iter().all(same)
+fn is_current(state_reads: &[StateRead], learned: &LearnedTables) -> bool {
+    let same = |a: &StateRead| learned.is_current(&a.dependency.query, a.dependency.generation);
+    state_reads.iter().all(same)
 }
 
-/// See the module.
+/// The origin of one or more megaflows.
 #[derive(Debug)]
 pub(crate) struct Origin {
     /// The generation of the program.
     pub generation: u64,
-    /// The flows that decided, in order.
+    /// The flows that matched, in order.
     pub flows: Box<[Arc<Flow>]>,
-    pub asked: Box<[Asked]>,
+    pub state_reads: Box<[StateRead]>,
     refused: Option<Box<Refused>>,
     hash: u64,
-    /// Counted by megaflows, but not yet by the flows.
+    /// Counts of the megaflows that the flows do not have yet.
     packets: AtomicI64,
     bytes: AtomicI64,
-    /// Once out of date, always out of date.
+    /// Set once the origin is stale; it never becomes current again.
     stale: AtomicBool,
-    /// The last round of revalidation that found it up to date.
+    /// The last round of revalidation that found it current.
     checked: AtomicU32,
 }
 
 impl Origin {
-    /// True when a candidate would be this origin.
+    /// True if the candidate equals this origin.
     pub fn is(&self, candidate: &Candidate<'_>) -> bool {
         self.hash == candidate.hash
             && self.generation == candidate.generation
-            && *self.asked == *candidate.asked
+            && *self.state_reads == *candidate.state_reads
             && self.refused == candidate.refused
             && self.flows.len() == candidate.flows.len()
             && self.flows.iter().zip(&candidate.flows).all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
-    /// True when the program or an answer has changed since. Looked at once in every `round`, and remembered.
+    /// True if the program or learned state has changed since. Checked once in every `round`.
     pub fn is_stale(&self, generation: u64, learned: &LearnedTables, round: u32) -> bool {
         if self.is_known_stale() {
             return true;
@@ -163,7 +165,7 @@ impl Origin {
         if self.checked.load(Ordering::Relaxed) == round {
             return false;
         }
-        let is_stale = self.generation != generation || !is_current(&self.asked, learned);
+        let is_stale = self.generation != generation || !is_current(&self.state_reads, learned);
         if is_stale {
             self.stale.store(true, Ordering::Relaxed);
         } else {
@@ -172,24 +174,25 @@ impl Origin {
         is_stale
     }
 
-    /// True when its packets are to come up, to teach what was refused before: a sweep asks. It is out of date then.
-    pub fn tries_again(&self, learned: &LearnedTables, retries: &mut Retries) -> bool {
+    /// Called in a sweep. True, and stale from now on, if packets should raise upcalls to retry a
+    /// refused learn event.
+    pub fn retries_learning(&self, learned: &LearnedTables, retries: &mut Retries) -> bool {
         let Some(refused) = &self.refused else { return false };
-        let tries_again = retries.take(refused, learned);
-        if tries_again {
+        let retries_learning = retries.take(refused, learned);
+        if retries_learning {
             self.stale.store(true, Ordering::Relaxed);
         }
-        tries_again
+        retries_learning
     }
 
-    /// True when it was found to be out of date.
+    /// True if it was found stale.
     pub fn is_known_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Adds what a megaflow has counted: `to` beyond `from`.
+    /// Adds the growth of a megaflow's counters from `from` to `to`.
     pub fn count(&self, from: (u64, u64), to: &Usage) {
-        // Less than before is possible in between, while the counts of several workers are summed up anew.
+        // The growth may be negative for a while, until the counts of all workers are summed up.
         self.add(to.packets.wrapping_sub(from.0), to.bytes.wrapping_sub(from.1));
     }
 
@@ -199,12 +202,12 @@ impl Origin {
         self.bytes.fetch_add(bytes as i64, Ordering::Relaxed);
     }
 
-    /// True when the flows have not been told everything.
+    /// True if there are counts that the flows do not have yet.
     pub fn has_pending(&self) -> bool {
         self.packets.load(Ordering::Relaxed) > 0
     }
 
-    /// Tells the flows what the megaflows have counted. False when that was nothing.
+    /// Adds the pending counts to the flows. False if there were none.
     pub fn flush(&self) -> bool {
         let take = |pending: &AtomicI64| {
             let value = pending.swap(0, Ordering::Relaxed);
@@ -221,15 +224,15 @@ impl Origin {
     }
 }
 
-/// All origins, each once.
+/// The interned origins.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     table: HashTable<Arc<Origin>>,
 }
 
 impl Origins {
-    /// The origin that the candidate is, new or not. Not one that was out of date, though all be as before: its lessons have been tried
-    /// again.
+    /// The origin equal to the candidate, made if there is none. A stale origin is never reused,
+    /// even if it is equal: its refused learn events were retried.
     pub fn intern(&mut self, candidate: &Candidate<'_>) -> Arc<Origin> {
         let is_same = |origin: &Arc<Origin>| !origin.is_known_stale() && origin.is(candidate);
         if let Some(origin) = self.table.find(candidate.hash, is_same) {
@@ -238,7 +241,7 @@ impl Origins {
         let origin = Arc::new(Origin {
             generation: candidate.generation,
             flows: candidate.flows.iter().map(|flow| Arc::clone(flow)).collect(),
-            asked: candidate.asked.as_slice().into(),
+            state_reads: candidate.state_reads.as_slice().into(),
             refused: candidate.refused.clone(),
             hash: candidate.hash,
             packets: AtomicI64::new(0),
@@ -250,8 +253,8 @@ impl Origins {
         origin
     }
 
-    /// Forgets those that nobody else has, after their flows have been told the last.
-    pub fn tidy(&mut self) {
+    /// Removes origins without megaflows, after adding their pending counts to the flows.
+    pub fn remove_unused(&mut self) {
         self.table.retain(|origin| {
             let is_in_use = Arc::strong_count(origin) > 1;
             if !is_in_use {

@@ -1,40 +1,41 @@
-//! Frames that ask how long packets may be on the way to another host, and the answers to them.
+//! Probes between hosts that measure how long packets may be on the path to another host.
 //!
-//! They travel in the tunnels like frames of guests, with the key 0, which no logical switch has: no guest can send one, and none gets
-//! one. Whoever looks after them is told of each ([`Engine::give_probes_to`](crate::Engine::give_probes_to)); they are never
-//! translated, and no megaflow comes of them.
+//! Probes travel in the tunnels like frames of guests, with tunnel key 0, which no logical switch
+//! has. So no guest can send or receive one. A receiver is set with
+//! [`Engine::give_probes_to`](crate::Engine::give_probes_to). Probes are never translated and cause
+//! no megaflow.
 //!
 //! ```text
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |                     "weft", behind the EtherType              |
+//! |                     "weft", after the EtherType               |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  version 1    | 1 ask, 2 reply|   length of the answer        |
+//! |  version 1    | 1 ask, 2 reply|   length of the reply         |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |                  whose question it is (64 bits)               |
+//! |                  token of the sender (64 bits)                |
 //! |                                                               |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |                     number of the question                    |
+//! |                     sequence number                           |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  reply: MTU that a router said |  reply: MTU of that uplink    |
+//! |  reply: MTU from ICMP error   |  reply: MTU of the uplink     |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
-//! |  that router's address, 128 bits, IPv4 mapped (RFC 4291)      |
+//! |  reply: the router, 128 bits, IPv4-mapped (RFC 4291)          |
 //! +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //! |  reserved   |G|
 //! +-+-+-+-+-+-+-+-+
 //! ```
 //!
-//! An MTU is 0 where there is none to tell. G is 1 in a reply from a host where an interface of a guest has an MTU that does not fit.
+//! An unknown MTU is 0. G is 1 in a reply from a host on which a guest's interface has a wrong MTU.
 
 use datapath::upcall::{Upcall, UpcallReason};
 use flow::{Field, PortNo, tun_flags};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// The destination of probes: an address of nobody's, locally administered.
+/// The source and destination of probes: a locally administered address that no device has.
 const MAC: MacAddr = MacAddr([0x02, b'w', b'e', b'f', b't', 0x01]);
-/// For local experiments (IEEE 802, clause 9).
+/// Local experimental EtherType 1 (IEEE 802, clause 9.2.4).
 const ETHERTYPE: u16 = 0x88b5;
 const MAGIC: [u8; 4] = *b"weft";
 const VERSION: u8 = 1;
@@ -42,30 +43,31 @@ const ASK: u8 = 1;
 const REPLY: u8 = 2;
 const ETHERNET: usize = 14;
 
-/// A question, or the answer to one.
+/// A request or a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Probe {
-    /// An answer.
+    /// True for a reply.
     pub is_reply: bool,
-    /// The length of the answer, from its Ethernet header on.
+    /// The length of the reply in bytes, Ethernet header included.
     pub reply_len: u16,
-    /// Whose question it is.
+    /// Identifies the sender of the request.
     pub token: u64,
-    /// Which of the asker's.
+    /// The sequence number of the request.
     pub number: u32,
-    /// In an answer: what a router has said about the way back, and which.
+    /// In a reply: the path MTU in bytes from an ICMP error about the way back, and the router that
+    /// sent it.
     pub told: Option<(u16, IpAddr)>,
-    /// In an answer: the MTU of the uplink of the host that answers, in bytes; 0 when that is not known.
+    /// In a reply: the MTU of the replying host's uplink in bytes; 0 if unknown.
     pub uplink_mtu: u16,
-    /// In an answer: some interface of a guest of that host has an MTU that does not fit.
+    /// In a reply: a guest's interface on that host has a wrong MTU.
     pub has_misfit: bool,
 }
 
 impl Probe {
-    /// The shortest frame of a probe.
+    /// The length in bytes of the shortest frame.
     pub const MIN_FRAME: usize = 60;
 
-    /// A question, whose answer is to have `reply_len` bytes.
+    /// Makes a request for a reply of `reply_len` bytes.
     pub const fn question(token: u64, number: u32, reply_len: u16) -> Self {
         Self {
             is_reply: false,
@@ -78,7 +80,7 @@ impl Probe {
         }
     }
 
-    /// A frame of `len` bytes, but at least [`Probe::MIN_FRAME`].
+    /// Emits a frame of `len` bytes, at least [`Probe::MIN_FRAME`].
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut frame = Vec::with_capacity(len.max(Self::MIN_FRAME));
         frame.extend(MAC.0);
@@ -102,7 +104,7 @@ impl Probe {
         frame
     }
 
-    /// Reads the start of a frame; `None` when it is no probe.
+    /// Parses the start of a frame; `None` if it is no probe.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let rest = frame.get(ETHERNET..)?.strip_prefix(&MAGIC)?;
         let bytes = rest.first_chunk::<37>()?;
@@ -132,18 +134,18 @@ impl Probe {
     }
 }
 
-/// A probe that came in.
+/// A received probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrived {
-    /// The port of the tunnel that it came by.
+    /// The port of the tunnel by which it arrived.
     pub port: PortNo,
-    /// The host that it came from.
+    /// The outer source address.
     pub source: IpAddr,
-    /// What it says.
+    /// Its contents.
     pub probe: Probe,
 }
 
-/// The probe that a packet is; `None` for packets of guests.
+/// Parses the probe in an upcall's packet; `None` for packets of guests.
 pub(crate) fn arrived(upcall: &Upcall) -> Option<Arrived> {
     let key = &upcall.key;
     let is_ours = key.get(Field::EthType) == u128::from(ETHERTYPE)

@@ -1,5 +1,5 @@
-//! What the switch keeps of each megaflow: little, because there may be hundreds of thousands. Condition and actions are in the
-//! datapath; what many megaflows have in common is in their [`Origin`].
+//! The switch's record of each megaflow. It is small, because there may be hundreds of thousands:
+//! match and actions are in the datapath, and what many megaflows share is in their [`Origin`].
 
 use crate::config::Limits;
 use crate::origin::{Candidate, MaskNo, Origin, Origins};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// A time on the datapath's clock, in tenths of a second: 13 years fit.
+/// A time on the datapath's clock in tenths of a second, enough for 13 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Tenths(u32);
 
@@ -28,27 +28,27 @@ impl Tenths {
     }
 }
 
-/// One megaflow.
+/// The record of one megaflow.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub id: MegaflowId,
-    /// Packets and bytes that its origin was told of.
+    /// Packets and bytes already added to the origin.
     packets: u64,
     bytes: u64,
-    /// `None` for a place that is free.
+    /// `None` in a free slot.
     origin: Option<Arc<Origin>>,
     pub created: Tenths,
-    /// When it was hit last, or created.
+    /// Time of the last hit, or of the creation.
     pub used: Tenths,
     port: PortNo,
-    /// Which of its port's masks it has.
-    mask: MaskAt,
-    /// The last sweep that found it in the datapath, or during which it was put. Each goes through all, so that numbers that come again
-    /// do no harm.
+    /// The index of its mask among the port's masks.
+    mask: MaskIndex,
+    /// The last sweep that found it in the datapath, or during which it was recorded. Every sweep
+    /// visits all records, so the number may wrap.
     seen: u16,
 }
 
-// Hundreds of thousands of them.
+// There are hundreds of thousands of records, so their size matters.
 const _: () = assert!(size_of::<Record>() == 48);
 
 impl Record {
@@ -57,7 +57,7 @@ impl Record {
     }
 }
 
-/// A megaflow no more on record, whose last packets have yet to be counted.
+/// A removed megaflow whose final counters were not added yet.
 #[derive(Debug)]
 pub(crate) struct Removed {
     pub id: MegaflowId,
@@ -67,70 +67,72 @@ pub(crate) struct Removed {
 }
 
 impl Removed {
-    /// Tells the origin what the datapath had counted in the end.
+    /// Adds the final counters to the origin.
     pub fn count(&self, last: &Usage) {
         self.origin.count((self.packets, self.bytes), last);
     }
 }
 
-/// What became of a megaflow that was to be put on record.
+/// The result of recording a megaflow.
 #[derive(Debug)]
-pub(crate) enum Entered {
-    /// It is there, now or with the same origin before.
-    Here(Arc<Origin>),
-    /// It is there with another origin: one of the two is out of date. The next revalidation finds out; until then the datapath
-    /// must not be given the other one, or what is on record would no longer be what it has.
-    Outdated,
-    /// There are too many, of this port or of all.
+pub(crate) enum Inserted {
+    /// It is recorded, or was recorded before with the same origin.
+    Recorded(Arc<Origin>),
+    /// It is recorded with another origin, so one of the two is stale; the next revalidation finds
+    /// out. Until then the datapath must not get the new one, because records and datapath must
+    /// agree.
+    Conflict,
+    /// A limit is reached, of this port or of all.
     Full,
 }
 
-/// A place among the masks of a port.
+/// An index into the masks of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct MaskAt(u16);
+struct MaskIndex(u16);
 
-impl MaskAt {
-    /// The mask for single packets, which every port may have besides.
+impl MaskIndex {
+    /// The exact-match mask, which every port may use in addition.
     const EXACT: Self = Self(u16::MAX);
 }
 
-/// What a port has.
+/// The megaflows and masks of a port.
 #[derive(Debug, Default)]
 struct PortUse {
     megaflows: usize,
-    /// Its masks, and how many megaflows have each; none has one whose place is free.
+    /// Its masks and the number of megaflows of each; 0 in a free entry.
     masks: Vec<(MaskNo, u32)>,
 }
 
 impl PortUse {
-    /// The place of a mask that it has.
-    fn place(&self, mask: MaskNo) -> Option<usize> {
+    /// The index of a mask that is in use.
+    fn index_of(&self, mask: MaskNo) -> Option<usize> {
         self.masks.iter().position(|&(other, count)| other == mask && count > 0)
     }
 
-    /// How many masks it has.
+    /// The number of masks in use.
     fn masks(&self) -> usize {
         self.masks.iter().filter(|(_, count)| *count > 0).count()
     }
 
-    /// One more megaflow has the mask. True when it is the port's first.
-    fn add(&mut self, mask: MaskNo) -> (MaskAt, bool) {
-        let had = self.place(mask);
+    /// Counts one more megaflow with the mask. True if it is the first of this port.
+    fn add(&mut self, mask: MaskNo) -> (MaskIndex, bool) {
+        let had = self.index_of(mask);
         let free = || self.masks.iter().position(|&(_, count)| count == 0);
-        let place = had.or_else(free).unwrap_or(self.masks.len());
-        match self.masks.get_mut(place) {
+        let index = had.or_else(free).unwrap_or(self.masks.len());
+        match self.masks.get_mut(index) {
             Some((_, count @ 1..)) => *count += 1,
             Some(free) => *free = (mask, 1),
             None => self.masks.push((mask, 1)),
         }
-        (MaskAt(place as u16), had.is_none())
+        (MaskIndex(index as u16), had.is_none())
     }
 }
 
-/// Records to a chunk: chunks are not moved when there are more of them, and a walk stops between two.
+/// Records of a chunk. Chunks are not moved when more are added, and a walk releases the lock
+/// between two of them.
 const CHUNK: usize = 1024;
 
-/// All megaflows. A record stays in its place as long as it is there.
+/// The records of all megaflows. A record never moves.
 #[derive(Debug)]
 pub(crate) struct Records {
     max: usize,
@@ -140,7 +142,7 @@ pub(crate) struct Records {
     free: Vec<u32>,
     index: HashTable<u32>,
     ports: Map<PortNo, PortUse>,
-    /// The masks of all ports, and how many of these have each.
+    /// The masks of all ports, and the number of ports that use each.
     masks: Map<MaskNo, u32>,
     origins: Origins,
     sweep: u16,
@@ -151,7 +153,7 @@ impl Records {
         Self {
             max: limits.megaflows.min(u32::MAX as usize),
             max_masks: limits.masks,
-            max_masks_per_port: limits.masks_per_port.min(MaskAt::EXACT.0.into()),
+            max_masks_per_port: limits.masks_per_port.min(MaskIndex::EXACT.0.into()),
             chunks: Vec::new(),
             free: Vec::new(),
             index: HashTable::new(),
@@ -170,10 +172,10 @@ impl Records {
         self.len() > self.max - self.max / 8
     }
 
-    /// True when the port may have a megaflow with that mask.
+    /// True if the limits allow the port a megaflow with that mask.
     pub fn takes_mask(&self, port: PortNo, mask: MaskNo) -> bool {
         let port = self.ports.get(&port);
-        if port.is_some_and(|port| port.place(mask).is_some()) {
+        if port.is_some_and(|port| port.index_of(mask).is_some()) {
             return true;
         }
         let (has, is_there) = (port.map_or(0, PortUse::masks), self.masks.contains_key(&mask));
@@ -181,27 +183,27 @@ impl Records {
         has < self.max_masks_per_port && (is_there || has < free)
     }
 
-    /// Puts a megaflow on record: of a port, with one of its masks, or that for single packets.
-    pub fn enter(
+    /// Records a megaflow of a port; a `mask` of `None` is the exact-match mask.
+    pub fn insert(
         &mut self,
         id: MegaflowId,
         (number, mask): (PortNo, Option<MaskNo>),
         candidate: &Candidate<'_>,
         now: Tenths,
-    ) -> Entered {
+    ) -> Inserted {
         if let Some(record) = self.get(id) {
             return match &record.origin {
-                Some(origin) if origin.is(candidate) => Entered::Here(Arc::clone(origin)),
-                _ => Entered::Outdated,
+                Some(origin) if origin.is(candidate) => Inserted::Recorded(Arc::clone(origin)),
+                _ => Inserted::Conflict,
             };
         }
         let port = self.ports.get(&number).map_or(0, |port| port.megaflows);
         if port >= self.max.saturating_sub(self.len()) {
-            return Entered::Full;
+            return Inserted::Full;
         }
         let port = self.ports.entry(number).or_default();
         port.megaflows += 1;
-        let mask = mask.map_or(MaskAt::EXACT, |mask| {
+        let mask = mask.map_or(MaskIndex::EXACT, |mask| {
             let (at, is_first) = port.add(mask);
             if is_first {
                 *self.masks.entry(mask).or_default() += 1;
@@ -222,14 +224,14 @@ impl Records {
         });
         let chunks = &self.chunks;
         self.index.insert_unique(id.0, slot, |&slot| at(chunks, slot).map_or(0, |r| r.id.0));
-        Entered::Here(origin)
+        Inserted::Recorded(origin)
     }
 
     fn store(&mut self, record: Record) -> u32 {
         if let Some(slot) = self.free.pop()
-            && let Some(place) = at_mut(&mut self.chunks, slot)
+            && let Some(free) = at_mut(&mut self.chunks, slot)
         {
-            *place = record;
+            *free = record;
             return slot;
         }
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
@@ -257,7 +259,7 @@ impl Records {
         self.get(id)?.origin.as_ref()
     }
 
-    /// Gives a megaflow another origin.
+    /// Replaces the origin of a megaflow.
     pub fn replace(&mut self, id: MegaflowId, candidate: &Candidate<'_>) {
         let origin = self.origins.intern(candidate);
         if let Some(record) = self.get_mut(id) {
@@ -265,7 +267,7 @@ impl Records {
         }
     }
 
-    /// Takes a megaflow out.
+    /// Removes the record of a megaflow.
     pub fn remove(&mut self, id: MegaflowId) -> Option<Removed> {
         let chunks = &self.chunks;
         let is = |slot: &u32| at(chunks, *slot).is_some_and(|record| record.id == id);
@@ -274,9 +276,9 @@ impl Records {
         let record = at_mut(&mut self.chunks, slot)?;
         let (packets, bytes, port, mask) = (record.packets, record.bytes, record.port, record.mask);
         let origin = record.origin.take()?;
-        self.leave(port, mask);
+        self.release_mask(port, mask);
         if self.index.is_empty() {
-            // What a flood has taken is given back.
+            // Release the memory that a flood of megaflows may have taken.
             self.chunks = Vec::new();
             self.free = Vec::new();
             self.index = HashTable::new();
@@ -284,7 +286,7 @@ impl Records {
         Some(Removed { id, packets, bytes, origin })
     }
 
-    fn leave(&mut self, number: PortNo, mask: MaskAt) {
+    fn release_mask(&mut self, number: PortNo, mask: MaskIndex) {
         let Some(port) = self.ports.get_mut(&number) else { return };
         port.megaflows -= 1;
         if let Some((mask, count)) = port.masks.get_mut(usize::from(mask.0)) {
@@ -303,16 +305,16 @@ impl Records {
         }
     }
 
-    /// A sweep begins: megaflows that were there before are to be seen in it.
+    /// Starts a sweep. Megaflows recorded before that it does not find have vanished.
     pub fn begin_sweep(&mut self) {
         self.sweep = self.sweep.wrapping_add(1);
     }
 
-    /// Notes what a worker of the datapath has counted for a megaflow. False when there is none on record.
-    pub fn note(&mut self, id: MegaflowId, usage: &Usage) -> bool {
+    /// Adds a worker's counters of a megaflow to its record. False if there is no record.
+    pub fn add_usage(&mut self, id: MegaflowId, usage: &Usage) -> bool {
         let sweep = self.sweep;
         let Some(record) = self.get_mut(id) else { return false };
-        // What several workers have counted is summed up.
+        // The counters of several workers are summed up.
         let is_first = record.seen != sweep;
         record.seen = sweep;
         let before = if is_first { (record.packets, record.bytes) } else { (0, 0) };
@@ -329,23 +331,23 @@ impl Records {
         true
     }
 
-    /// Records next to each other, of part `number` counted from 0; `None` behind the last part.
-    pub fn part(&self, number: usize) -> Option<impl Iterator<Item = (&Record, &Arc<Origin>)>> {
+    /// The records of chunk `number`, counted from 0; `None` after the last chunk.
+    pub fn chunk(&self, number: usize) -> Option<impl Iterator<Item = (&Record, &Arc<Origin>)>> {
         let chunk = self.chunks.get(number)?;
         Some(chunk.iter().filter_map(|record| Some((record, record.origin.as_ref()?))))
     }
 
-    /// True when this sweep should have found the megaflow in the datapath, and did not.
+    /// True if the current sweep did not find the megaflow in the datapath.
     pub fn has_vanished(&self, record: &Record) -> bool {
         record.seen != self.sweep
     }
 
-    /// Forgets origins that nothing comes from any more.
-    pub fn tidy(&mut self) {
-        self.origins.tidy();
+    /// Removes origins without megaflows.
+    pub fn remove_unused(&mut self) {
+        self.origins.remove_unused();
     }
 
-    /// How many origins there are.
+    /// The number of origins.
     pub fn origins(&self) -> usize {
         self.origins.len()
     }

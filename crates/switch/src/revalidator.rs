@@ -1,7 +1,9 @@
-//! Going through the megaflows: what they have counted, which are idle, and which are out of date.
+//! Revalidation: collects counters of megaflows, and deletes or replaces those that are idle or
+//! stale.
 //!
-//! A *sweep* asks the datapath for all usages, in portions. A *revalidation* looks only at the records, and is done besides
-//! whenever something has changed; when nothing is out of date the datapath is not asked for anything.
+//! A *sweep* runs periodically and asks the datapath for the counters of all megaflows, in batches.
+//! A *revalidation* runs in addition after each change. It reads only the records, and asks the
+//! datapath only for stale megaflows.
 
 use crate::engine::{Engine, Published, lock};
 use crate::origin::{Candidate, Origin, Retries};
@@ -13,38 +15,39 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Usages asked for at a time.
+/// Megaflow counters requested at a time.
 const USAGES: usize = 4096;
 /// Megaflows deleted at a time.
 const MEGAFLOWS: usize = 1024;
-/// Megaflows translated again at a time, while lessons wait.
+/// Megaflows translated at a time, during which learned state is locked.
 const TRANSLATIONS: usize = 128;
 
-/// What going through the records finds.
+/// The result of a walk through the records.
 #[derive(Default)]
-struct Found {
+struct WalkResult {
     removed: Vec<Removed>,
     stale: Vec<MegaflowId>,
-    /// Origins that have counted something.
+    /// Origins with counts that their flows do not have yet.
     counted: Vec<Arc<Origin>>,
 }
 
-/// What a revalidation makes of a megaflow.
-enum Verdict<'p> {
-    /// It is right, with this origin.
-    Right(Candidate<'p>),
-    /// It is right with other actions.
-    Changed(Candidate<'p>, Box<Megaflow>),
-    /// It decides for packets that are no longer treated alike, or its packets have something to teach.
-    Wrong,
+/// The result of translating a megaflow again.
+enum Revalidation<'p> {
+    /// Its actions are still right; this is its new origin.
+    Keep(Candidate<'p>),
+    /// Its match is still right, and it has other actions.
+    Replace(Candidate<'p>, Box<Megaflow>),
+    /// Its packets need different actions now, or cause learn events.
+    Delete,
 }
 
 impl Engine {
-    /// Goes through all megaflows: counts, deletes the idle, and revalidates. What was learnt long before `now` is forgotten. To be called
-    /// once in every [`Limits::revalidate`](crate::Limits::revalidate).
+    /// Collects the counters of all megaflows, deletes idle ones, revalidates stale ones, and
+    /// expires learned state. To be called once in every
+    /// [`Limits::revalidate`](crate::Limits::revalidate).
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer; the next sweep makes good for it.
+    /// The datapath has ended, or does not answer; the next sweep does what was left.
     pub fn sweep(&self, now: Instant) -> Result<(), DatapathError> {
         let begin = Instant::now();
         let mut round = lock(&self.round);
@@ -52,54 +55,55 @@ impl Engine {
         self.learned_mut().expire(now);
         self.collect_usage()?;
         let published = self.published();
-        let mut found = self.look_through(&published, *round, true);
+        let mut found = self.walk_records(&published, *round, true);
         let removed = std::mem::take(&mut found.removed);
         self.push_counts(&found.counted, now);
         self.delete(removed)?;
-        self.revalidate_these(&published, &found.stale)?;
-        self.records().tidy();
+        self.revalidate_megaflows(&published, &found.stale)?;
+        self.records().remove_unused();
         self.counters.sweeps.add(1);
         self.counters.longest_sweep_ms.at_least(begin.elapsed().as_millis() as u64);
         Ok(())
     }
 
-    /// Revalidates what is out of date. To be called when something has changed, beside the sweeps.
+    /// Revalidates stale megaflows. To be called after each change of the program or of learned
+    /// state.
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer; the next sweep makes good for it.
+    /// The datapath has ended, or does not answer; the next sweep does what was left.
     pub fn revalidate(&self) -> Result<(), DatapathError> {
         let mut round = lock(&self.round);
         *round = round.wrapping_add(1);
         let published = self.published();
-        let found = self.look_through(&published, *round, false);
-        self.revalidate_these(&published, &found.stale)
+        let found = self.walk_records(&published, *round, false);
+        self.revalidate_megaflows(&published, &found.stale)
     }
 
-    /// Notes what the datapath has counted, and deletes what is in it and not on record.
+    /// Adds the datapath's counters to the records, and deletes megaflows without a record.
     fn collect_usage(&self) -> Result<(), DatapathError> {
         self.records().begin_sweep();
-        let mut strangers = Vec::new();
+        let mut unrecorded = Vec::new();
         let mut next = Some(DumpCursor::default());
         while let Some(from) = next {
             let (usages, after) = self.datapath.usage(from, USAGES)?;
             let mut records = self.records();
-            let unknown = usages.iter().filter(|(id, usage)| !records.note(*id, usage));
-            strangers.extend(unknown.map(|(id, _)| *id));
+            let unknown = usages.iter().filter(|(id, usage)| !records.add_usage(*id, usage));
+            unrecorded.extend(unknown.map(|(id, _)| *id));
             next = after;
         }
-        for strangers in strangers.chunks(MEGAFLOWS) {
-            self.counters.strangers.add(strangers.len());
-            self.counters.deleted.add(strangers.len());
-            self.datapath.delete(strangers.to_vec())?;
+        for unrecorded in unrecorded.chunks(MEGAFLOWS) {
+            self.counters.strangers.add(unrecorded.len());
+            self.counters.deleted.add(unrecorded.len());
+            self.datapath.delete(unrecorded.to_vec())?;
         }
         Ok(())
     }
 
-    /// Goes through the records. In a sweep, takes those out that are idle or have vanished, and tries refused lessons again for which
-    /// there is room now.
-    fn look_through(&self, published: &Published, round: u32, sweep: bool) -> Found {
+    /// Walks the records and finds the stale megaflows. A sweep also removes the records of idle
+    /// and vanished megaflows, and retries refused learn events for which there is room now.
+    fn walk_records(&self, published: &Published, round: u32, sweep: bool) -> WalkResult {
         let now = Tenths::of_ms(self.datapath.now_ms());
-        let (mut found, mut retries) = (Found::default(), Retries::default());
+        let (mut found, mut retries) = (WalkResult::default(), Retries::default());
         for number in 0.. {
             let mut records = self.records();
             let limits = &self.limits;
@@ -107,14 +111,14 @@ impl Engine {
                 if records.is_nearly_full() { limits.idle_when_full } else { limits.idle };
             let (mut idle, mut vanished) = (Vec::new(), Vec::new());
             let learned = self.learned();
-            let Some(part) = records.part(number) else { break };
-            for (record, origin) in part {
+            let Some(chunk) = records.chunk(number) else { break };
+            for (record, origin) in chunk {
                 if sweep && records.has_vanished(record) {
                     vanished.push(record.id);
                 } else if sweep && now.since(record.used) >= idle_limit {
                     idle.push(record.id);
                 } else if origin.is_stale(published.number, &learned, round)
-                    || sweep && origin.tries_again(&learned, &mut retries)
+                    || sweep && origin.retries_learning(&learned, &mut retries)
                 {
                     found.stale.push(record.id);
                 }
@@ -125,31 +129,31 @@ impl Engine {
             drop(learned);
             self.counters.idle.add(idle.len());
             self.counters.vanished.add(vanished.len());
-            found.removed.extend(take_out(&mut records, &idle));
-            // These the datapath has not: nothing is to be deleted.
-            drop(take_out(&mut records, &vanished));
+            found.removed.extend(remove_records(&mut records, &idle));
+            // The datapath does not have the vanished ones, so it need not delete them.
+            drop(remove_records(&mut records, &vanished));
         }
         found
     }
 
-    /// Tells flows what was counted, and that what their packets rest on is in use.
+    /// Adds pending counts to the flows, and refreshes learned state that is in use.
     fn push_counts(&self, counted: &[Arc<Origin>], now: Instant) {
         for some in counted.chunks(TRANSLATIONS) {
-            // Of the records with one origin, the first brings everything.
+            // Several records may share an origin: the first call flushes it.
             let hit: Vec<_> = some.iter().filter(|origin| origin.flush()).collect();
-            let mut confirmed = hit.iter().flat_map(|origin| &origin.asked).peekable();
+            let mut confirmed = hit.iter().flat_map(|origin| &origin.state_reads).peekable();
             if confirmed.peek().is_some() {
                 let mut learned = self.learned_mut();
-                for asked in confirmed.filter(|asked| asked.confirms) {
-                    learned.refresh(&asked.dependency.query, now);
+                for read in confirmed.filter(|read| read.confirms) {
+                    learned.refresh(&read.dependency.query, now);
                 }
             }
         }
     }
 
-    /// Translates again what is out of date, for no longer than until the next sweep is due. What is left then is deleted: that is always
-    /// right.
-    fn revalidate_these(
+    /// Translates stale megaflows again, until the next sweep is due at most. The remaining ones
+    /// are deleted, which is always safe.
+    fn revalidate_megaflows(
         &self,
         published: &Published,
         stale: &[MegaflowId],
@@ -159,9 +163,9 @@ impl Engine {
             if Instant::now() >= end {
                 break;
             }
-            self.judge(published, &self.datapath.get(some.to_vec())?)?;
+            self.revalidate_batch(published, &self.datapath.get(some.to_vec())?)?;
         }
-        // Those that the datapath did not have, too.
+        // This includes records of megaflows that the datapath did not have.
         for some in stale.chunks(MEGAFLOWS) {
             let removed = {
                 let mut records = self.records();
@@ -169,40 +173,44 @@ impl Engine {
                     records.origin(**id).is_some_and(|origin| origin.is_known_stale())
                 };
                 let left: Vec<_> = some.iter().filter(is_stale).copied().collect();
-                take_out(&mut records, &left)
+                remove_records(&mut records, &left)
             };
             self.delete(removed)?;
         }
         Ok(())
     }
 
-    /// Translates megaflows again, and does what follows. That they are on record still is certain: only sweeps and revalidations take
-    /// megaflows out, and there is one at a time.
-    fn judge(&self, published: &Published, stale: &[Megaflow]) -> Result<(), DatapathError> {
+    /// Translates megaflows again and keeps, replaces or deletes each. All of them have records,
+    /// because only sweeps and revalidations remove records, and one of these runs at a time.
+    fn revalidate_batch(
+        &self,
+        published: &Published,
+        stale: &[Megaflow],
+    ) -> Result<(), DatapathError> {
         self.counters.revalidated.add(stale.len());
-        let verdicts: Vec<Verdict<'_>> = {
+        let results: Vec<Revalidation<'_>> = {
             let learned = self.learned();
             let translate = |megaflow: &Megaflow| {
                 let (key, known) = (megaflow.condition.key(), megaflow.condition.mask().clone());
                 let translation = retranslate(&published.program, key, known, &*learned, &mut ());
-                verdict(published.number, megaflow, translation)
+                compare(published.number, megaflow, translation)
             };
             stale.iter().map(translate).collect()
         };
-        let (mut put, mut wrong) = (Vec::new(), Vec::new());
+        let (mut put, mut to_delete) = (Vec::new(), Vec::new());
         let removed = {
             let mut records = self.records();
-            for (megaflow, verdict) in stale.iter().zip(verdicts) {
-                match verdict {
-                    Verdict::Right(candidate) => records.replace(megaflow.id, &candidate),
-                    Verdict::Changed(candidate, changed) => {
+            for (megaflow, result) in stale.iter().zip(results) {
+                match result {
+                    Revalidation::Keep(candidate) => records.replace(megaflow.id, &candidate),
+                    Revalidation::Replace(candidate, changed) => {
                         records.replace(megaflow.id, &candidate);
                         put.push(*changed);
                     }
-                    Verdict::Wrong => wrong.push(megaflow.id),
+                    Revalidation::Delete => to_delete.push(megaflow.id),
                 }
             }
-            take_out(&mut records, &wrong)
+            remove_records(&mut records, &to_delete)
         };
         if !put.is_empty() {
             self.counters.put.add(put.len());
@@ -211,7 +219,7 @@ impl Engine {
         self.delete(removed)
     }
 
-    /// Deletes what was taken out of the records, and counts its last packets.
+    /// Deletes megaflows whose records were removed, and adds their final counters.
     fn delete(&self, removed: Vec<Removed>) -> Result<(), DatapathError> {
         for some in removed.chunks(MEGAFLOWS) {
             self.counters.deleted.add(some.len());
@@ -236,24 +244,28 @@ impl Engine {
     }
 }
 
-fn take_out(records: &mut Records, ids: &[MegaflowId]) -> Vec<Removed> {
+fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<Removed> {
     ids.iter().filter_map(|id| records.remove(*id)).collect()
 }
 
-/// What a new translation says about a megaflow. Its key stands for all packets that it serves, as long as the translation has read
-/// no other bits than those in which they agree.
-fn verdict<'p>(generation: u64, megaflow: &Megaflow, translation: Translation<'p>) -> Verdict<'p> {
+/// Compares a megaflow with its new translation. The translation holds for all packets of the
+/// megaflow if it has read only bits that the megaflow's mask has.
+fn compare<'p>(
+    generation: u64,
+    megaflow: &Megaflow,
+    translation: Translation<'p>,
+) -> Revalidation<'p> {
     let condition = &megaflow.condition;
-    // A packet of it has to come up: only packets teach.
-    let teaches = !translation.learn_events.is_empty();
-    if teaches || !condition.mask().covers(&translation.mask) {
-        return Verdict::Wrong;
+    // Only packets cause learning, so a packet must raise an upcall.
+    let learns = !translation.learn_events.is_empty();
+    if learns || !condition.mask().covers(&translation.mask) {
+        return Revalidation::Delete;
     }
     let Translation { actions, flows, dependencies, .. } = translation;
     let candidate = Candidate::new(generation, flows, &dependencies, None, condition.key());
     if *actions == *megaflow.actions {
-        return Verdict::Right(candidate);
+        return Revalidation::Keep(candidate);
     }
     let changed = Megaflow { actions: actions.into(), ..megaflow.clone() };
-    Verdict::Changed(candidate, Box::new(changed))
+    Revalidation::Replace(candidate, Box::new(changed))
 }

@@ -3,59 +3,59 @@
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Everything a switch counts, at one moment.
+/// The counters of a switch at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct SwitchStats {
-    /// The number of the program's generation: 1 at first, one more with every program published.
+    /// The generation of the program, from 1 on; each published program adds 1.
     pub generation: u64,
-    /// Megaflows on record.
+    /// Recorded megaflows.
     pub megaflows: u64,
-    /// How many different origins they have: flows that decided, and answers that these rest on.
+    /// Different origins of these: matched flows, and learned state that they read.
     pub origins: u64,
-    /// Packets that came up and were answered.
+    /// Upcalls answered.
     pub upcalls: u64,
-    /// Of these, packets for which the answer to one just before did.
+    /// Of these, upcalls that shared the decision of an earlier one in the batch.
     pub reused: u64,
-    /// Copies for a controller, which there is not.
+    /// Packet copies for a controller. There is no controller, so they are discarded.
     pub controller: u64,
-    /// Probes of other hosts, and answers to own ones.
+    /// Path MTU probes received: requests, and replies to own ones.
     #[serde(default)]
     pub probes: u64,
-    /// Megaflows that the datapath was given.
+    /// Megaflows installed.
     pub put: u64,
-    /// Megaflows deleted, for whatever reason.
+    /// Megaflows deleted for any reason.
     pub deleted: u64,
-    /// Of these, those that no packet had hit for long.
+    /// Of these, idle ones.
     pub idle: u64,
-    /// Of these, those that nobody knew of.
+    /// Of these, ones that had no record.
     pub strangers: u64,
-    /// Megaflows that the datapath has lost, or never took.
+    /// Recorded megaflows that the datapath did not have.
     pub vanished: u64,
-    /// Packets answered without a megaflow, because there were too many.
+    /// Packets answered without a megaflow because a limit was reached.
     pub refused: u64,
-    /// Packets answered without a megaflow, because the one that is there waits for its revalidation.
+    /// Packets answered without a megaflow because the existing one awaits revalidation.
     pub outdated: u64,
-    /// Packets cached one by one, because their port had too many masks, or all together.
+    /// Megaflows made exact-match because a limit of masks was reached.
     pub mask_limited: u64,
-    /// Bindings and stations known.
+    /// Known MAC bindings and stations.
     pub learned: u64,
-    /// Lessons learnt.
+    /// Learn events accepted.
     pub lessons: u64,
-    /// Lessons refused because what is configured says otherwise.
+    /// Learn events refused because they contradict a configured entry.
     pub lessons_configured: u64,
-    /// Lessons refused because their port had taught as much as one port may.
+    /// Learn events refused because their port had reached its limit.
     pub lessons_port_full: u64,
-    /// Lessons refused because there was no room left, or only for ports that have taught less.
+    /// Learn events refused because the table was full, or its rest is reserved for other ports.
     pub lessons_table_full: u64,
-    /// Times that all megaflows were gone through.
+    /// Sweeps over all megaflows.
     pub sweeps: u64,
-    /// Megaflows translated again because something had changed.
+    /// Megaflows translated again after a change.
     pub revalidated: u64,
-    /// The longest that going through all megaflows took, in milliseconds.
+    /// The duration of the longest sweep in milliseconds.
     pub longest_sweep_ms: u64,
 }
 
-/// A count that several threads add to.
+/// A counter that several threads add to.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -73,7 +73,7 @@ impl Counter {
     }
 }
 
-/// The counts of [`SwitchStats`] that nobody else keeps.
+/// The counters of [`SwitchStats`] that no other part of the switch keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub upcalls: Counter,

@@ -1,8 +1,8 @@
-//! [`Switch`]: the engine on threads of its own.
+//! [`Switch`]: an [`Engine`] with the threads that run it.
 
-use crate::alarm::Call;
 use crate::config::Config;
 use crate::engine::{Engine, lock};
+use crate::revalidate_signal::WakeReason;
 use datapath::provider::{Datapath, DatapathError};
 use pipeline::Program;
 use std::io;
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-/// Packets answered together.
+/// The most upcalls answered together.
 const BATCH: usize = 64;
-/// How long an upcall worker waits before it looks whether everything ends.
+/// How long an upcall thread waits for upcalls before it checks whether the switch stops.
 const UPCALL_WAIT: Duration = Duration::from_millis(100);
-/// Revalidations are at least so far apart, however much changes.
+/// The shortest time between two revalidations.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long the end of the threads is waited for.
+/// How long a stop waits for the threads to end.
 const END: Duration = Duration::from_secs(5);
 
-/// A running switch. Everything that its [`Engine`] can be asked, it can be asked.
+/// A running switch. It dereferences to its [`Engine`].
 #[derive(Debug)]
 pub struct Switch {
     engine: Arc<Engine>,
@@ -28,10 +28,11 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts the threads that answer the upcalls of a datapath, and the one that revalidates its megaflows.
+    /// Starts the threads that answer a datapath's upcalls, and the thread that revalidates its
+    /// megaflows.
     ///
     /// # Errors
-    /// A thread cannot be started; none is left then.
+    /// A thread cannot be started. Those already started are stopped.
     pub fn start(
         datapath: Arc<dyn Datapath>,
         program: Program,
@@ -39,7 +40,7 @@ impl Switch {
     ) -> io::Result<Self> {
         let engine = Arc::new(Engine::new(datapath, program, config));
         let switch = Self { engine: Arc::clone(&engine), threads: Mutex::default() };
-        // On an error, dropping `switch` ends those that run.
+        // On an error, dropping `switch` stops the threads already started.
         for number in 0..config.limits.upcall_workers.max(1) {
             switch.spawn(format!("upcall-{number}"), answer_upcalls)?;
         }
@@ -54,21 +55,22 @@ impl Switch {
         Ok(())
     }
 
-    /// True when a thread has ended: the datapath has, or something is wrong.
+    /// True if a thread has ended, because the datapath has stopped or the thread has panicked.
     pub fn has_ended(&self) -> bool {
         lock(&self.threads).iter().any(JoinHandle::is_finished)
     }
 
-    /// Ends the threads and waits for them, a few seconds at most. The datapath goes on with what it has.
+    /// Stops the threads and waits up to a few seconds for them. The datapath goes on forwarding
+    /// with its megaflows.
     pub fn stop(&self) {
-        self.engine.alarm.stop();
+        self.engine.revalidate_signal.stop();
         let end = Instant::now() + END;
         for thread in lock(&self.threads).drain(..) {
             while !thread.is_finished() && Instant::now() < end {
                 sleep(Duration::from_millis(1));
             }
             if !thread.is_finished() {
-                tracing::warn!("a thread of the switch does not end");
+                tracing::warn!("a thread of the switch did not stop within {END:?}");
             } else if thread.join().is_err() {
                 tracing::error!("a thread of the switch has panicked");
             }
@@ -92,8 +94,10 @@ impl Drop for Switch {
 
 fn answer_upcalls(engine: &Engine) {
     let mut upcalls = Vec::with_capacity(BATCH);
-    while engine.datapath.upcalls(BATCH, UPCALL_WAIT, &mut upcalls) && !engine.alarm.is_stopped() {
-        if !upcalls.is_empty() && goes_on(engine.handle(&mut upcalls, Instant::now())).is_none() {
+    while engine.datapath.upcalls(BATCH, UPCALL_WAIT, &mut upcalls)
+        && !engine.revalidate_signal.is_stopped()
+    {
+        if !upcalls.is_empty() && log_error(engine.handle(&mut upcalls, Instant::now())).is_none() {
             break;
         }
     }
@@ -103,23 +107,23 @@ fn revalidate(engine: &Engine) {
     let mut due = Instant::now() + engine.limits.revalidate;
     let mut earliest = Instant::now();
     loop {
-        let done = match engine.alarm.wait(due, earliest) {
-            Call::Stop => return,
-            Call::Changed => engine.revalidate(),
-            Call::Due => {
+        let done = match engine.revalidate_signal.wait(due, earliest) {
+            WakeReason::Stop => return,
+            WakeReason::Changed => engine.revalidate(),
+            WakeReason::Due => {
                 due = Instant::now() + engine.limits.revalidate;
                 engine.sweep(Instant::now())
             }
         };
-        if goes_on(done).is_none() {
+        if log_error(done).is_none() {
             return;
         }
         earliest = Instant::now() + PAUSE;
     }
 }
 
-/// `None` once the datapath has ended.
-fn goes_on(result: Result<(), DatapathError>) -> Option<()> {
+/// Logs an error. `None` if the datapath has stopped.
+fn log_error(result: Result<(), DatapathError>) -> Option<()> {
     match result {
         Ok(()) => Some(()),
         Err(DatapathError::Stopped) => None,

@@ -1,44 +1,45 @@
-//! The exact-match cache: which megaflow served a packet with that hash.
+//! The exact-match cache: maps the hash of a flow key to the megaflow that served it last.
 
 use super::store::Slot;
 
-/// Sets of four entries: 1 MiB. More microflows than that at a time are rare.
+/// The number of sets of four entries. The array takes 1 MiB; more concurrent microflows are rare.
 const SETS_LOG2: u32 = 15;
 
-/// A guess: a tag in the upper half, the number of a slot in the lower. No key is kept: whether the megaflow in the slot serves a
-/// packet, its own mask and values say.
+/// An entry: the tag in the upper half, the slot number in the lower. It stores no key, so it is
+/// only a hint: the caller compares the mask and values of the megaflow in the slot with the
+/// packet's key.
 type Entry = u64;
 
-/// Nothing was noted yet. As a guess it does no harm, either.
+/// An empty entry. Used as a hint it is harmless, because hints are verified.
 const EMPTY: Entry = 0;
 
-/// The bits of a hash that are the tag.
+/// The bits of the hash that form the tag.
 const TAG: u64 = 0xffff_ffff;
 
-/// Within one cache line.
+/// A set is within one cache line.
 #[derive(Clone)]
 #[repr(align(32))]
 struct Set([Entry; 4]);
 
-/// What is found is put in the last place of a full set, and moves up by one each time that it is hit. So packets that come only
-/// once, such as those of a port scan, throw each other out, and not what is in use.
+/// A set-associative cache. A new entry replaces the last of its set, and each hit moves an entry
+/// up by one. So the packets of a port scan evict one another and not the entries in use.
 pub(super) struct ExactCache {
     sets: Vec<Set>,
 }
 
 impl ExactCache {
-    /// An empty one.
+    /// Makes an empty cache.
     pub(super) fn new() -> Self {
         Self { sets: vec![Set([EMPTY; 4]); 1 << SETS_LOG2] }
     }
 
-    /// The upper bits choose the set, the lower ones are the tag.
+    /// The upper bits of the hash select the set, the lower bits are the tag.
     #[inline]
     fn set(&mut self, hash: u64) -> Option<&mut [Entry; 4]> {
         self.sets.get_mut((hash >> (u64::BITS - SETS_LOG2)) as usize).map(|set| &mut set.0)
     }
 
-    /// The slot with that hash for which `is` holds.
+    /// The slot with that hash for which `is` returns true.
     #[inline]
     pub(super) fn find(&mut self, hash: u64, is: impl Fn(Slot) -> bool) -> Option<Slot> {
         let set = self.set(hash)?;
@@ -50,7 +51,7 @@ impl ExactCache {
         Some(slot)
     }
 
-    /// Notes what a search has found.
+    /// Enters the result of a search.
     #[inline]
     pub(super) fn note(&mut self, hash: u64, slot: Slot) {
         if let Some(set) = self.set(hash) {
@@ -59,7 +60,7 @@ impl ExactCache {
         }
     }
 
-    /// Bytes of the array.
+    /// Size of the array in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.sets.capacity() * size_of::<Set>()
     }

@@ -1,24 +1,26 @@
-//! The hash of a key's words, under a secret of each cache.
+//! Seeded hashes of the words of a flow key.
 
 use super::subtable::Lane;
 use flow::{FlowKey, PACKET_WORDS, WORDS};
 use std::hash::{BuildHasher, RandomState};
 
-/// What makes the hashes of a cache its own: who chooses the packets but does not know it cannot make keys collide.
+/// The secret of a cache's hashes. A sender who does not know it cannot choose packets that
+/// collide.
 ///
-/// The words are taken in pairs, a random number is added to each, and the products of the pairs are summed up: NH, almost
-/// universal with 2^-64 (Black et al., "UMAC: Fast and Secure Message Authentication", 1999, section 4). The halves of the sum are
-/// then multiplied with each other: without that the hashes of addresses that follow each other would be an arithmetic progression,
-/// which a table spreads badly under some secrets.
+/// Words are taken in pairs, a random number is added to each word, and the products of the pairs
+/// are summed: the NH hash, almost universal with 2^-64 (Black et al., "UMAC: Fast and Secure
+/// Message Authentication", 1999, section 4). The two halves of the sum are then multiplied.
+/// Otherwise consecutive addresses would hash to an arithmetic progression, which spreads badly
+/// over a hash table under some secrets.
 pub(super) struct Secret {
     pairs: [[u64; 2]; WORDS.div_ceil(2)],
-    /// For a word without another: (number added, factor).
+    /// For the last of an odd number of words: (number added, factor).
     single: (u64, u64),
     fold: [u64; 2],
 }
 
 impl Secret {
-    /// A new one.
+    /// Makes a random secret.
     pub(super) fn new() -> Self {
         let (one, other) = (RandomState::new(), RandomState::new());
         Self {
@@ -28,12 +30,12 @@ impl Secret {
         }
     }
 
-    /// The hash of all that a packet brings. The registers are left out: they are 0 in a key that was extracted.
+    /// The hash of a packet's whole key except the registers, which are 0 in an extracted key.
     #[inline]
     pub(super) fn of_packet(&self, key: &FlowKey) -> u64 {
         let mut sum = 0;
         for range in PACKET_WORDS {
-            // Registers divide the words at an even number, so that each pair has its own numbers.
+            // The registers start at an even word, so they do not split a pair.
             let secrets = &self.pairs[range.start / 2..];
             let (pairs, rest) = key.words()[range].as_chunks();
             for (&pair, secret) in pairs.iter().zip(secrets) {
@@ -46,7 +48,7 @@ impl Secret {
         self.fold(sum)
     }
 
-    /// The hash of the bits that the lanes of one mask let through.
+    /// The hash of those bits of a key that a mask, given as lanes, selects.
     #[inline]
     pub(super) fn of_lanes(&self, lanes: &[Lane], key: &FlowKey) -> u64 {
         let mut sum = 0;
@@ -74,7 +76,7 @@ impl Secret {
     }
 }
 
-/// Adds a pair of words to a sum.
+/// Adds the product of a pair of words to a sum.
 #[inline]
 const fn add(sum: u128, [a, b]: [u64; 2], [c, d]: &[u64; 2]) -> u128 {
     sum.wrapping_add(a.wrapping_add(*c) as u128 * b.wrapping_add(*d) as u128)
@@ -129,7 +131,7 @@ mod tests {
                 key.set(Field::EthDst, address);
                 counts[(secret.of_packet(&key) >> 52) as usize] += 1;
             }
-            // Eight of three or more are to be expected.
+            // About eight buckets with three or more are expected.
             assert!(counts.iter().filter(|&&count| count > 2).count() < 40);
         }
     }

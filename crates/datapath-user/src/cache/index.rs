@@ -1,10 +1,10 @@
-//! From hashes to slots.
+//! A hash table of slots.
 
 use super::store::Slot;
 use hashbrown::HashTable;
 
-/// Half of the hash is kept with the slot: so growing touches nothing but the table, and what is in a slot is hardly ever looked
-/// at in vain.
+/// A slot and half of its hash. With it, growing does not read the megaflows, and a lookup seldom
+/// reads one that does not match.
 #[derive(Clone, Copy)]
 struct Entry {
     tag: u32,
@@ -15,17 +15,18 @@ const fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// The table uses the upper bits beside the lower ones.
+/// `hashbrown` uses the uppermost bits of a hash as well as the lowest, so the kept half serves as
+/// both.
 const fn spread(tag: u32) -> u64 {
     (tag as u64) << 32 | tag as u64
 }
 
-/// A hash table of slots. What the slots hold, only the caller knows.
+/// A hash table of slots. It does not know the megaflows in them; the caller compares them.
 #[derive(Default)]
 pub(super) struct Index(HashTable<Entry>);
 
 impl Index {
-    /// The slot with that hash for which `is` holds.
+    /// The slot with that hash for which `is` returns true.
     #[inline]
     pub(super) fn find(&self, hash: u64, is: impl Fn(Slot) -> bool) -> Option<Slot> {
         let tag = tag(hash);
@@ -39,8 +40,8 @@ impl Index {
         self.0.insert_unique(spread(tag), Entry { tag, slot }, |entry| spread(entry.tag));
     }
 
-    /// Takes a slot out. A table that has become far too large shrinks: there is one for every mask, and they need not all stay as
-    /// large as they once were.
+    /// Removes a slot. A table that has become far too large shrinks, because there is one table
+    /// for each mask.
     pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
         if let Ok(found) = self.0.find_entry(spread(tag(hash)), |entry| entry.slot == slot) {
             found.remove();
@@ -51,7 +52,7 @@ impl Index {
         }
     }
 
-    /// Bytes of the table.
+    /// Size of the table in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.0.allocation_size()
     }

@@ -1,4 +1,4 @@
-//! Lists of actions, each kept once.
+//! Interned action lists: equal lists are stored once.
 
 use super::slab::Slab;
 use ahash::RandomState;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 struct List {
     hash: u64,
     actions: Arc<[Action]>,
-    /// How many megaflows have it; others may hold it as well, and do not matter.
+    /// The number of megaflows with this list. Other holders of the `Arc` do not count.
     users: usize,
 }
 
-/// The number of a list, as long as a megaflow has it.
+/// The number of a list; valid while a megaflow has the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ListNo(pub(super) u32);
 
-/// Gives equal lists one number, because most megaflows do what many others do.
+/// The interned lists. Many megaflows have equal lists, so this saves most of their memory.
 #[derive(Default)]
 pub(super) struct Interner {
     lists: Slab<List>,
@@ -25,19 +25,19 @@ pub(super) struct Interner {
     seed: RandomState,
 }
 
-/// The hash of a list that is there.
+/// The hash of an interned list.
 fn hash_of(lists: &Slab<List>, ListNo(number): ListNo) -> u64 {
     lists.get(number).map_or(0, |list| list.hash)
 }
 
 impl Interner {
-    /// A list.
+    /// The list with this number.
     #[inline]
     pub(super) fn get(&self, ListNo(number): ListNo) -> Option<&Arc<[Action]>> {
         Some(&self.lists.get(number)?.actions)
     }
 
-    /// The number of a list equal to `actions`, for one more megaflow.
+    /// Interns `actions` for one more megaflow.
     pub(super) fn take(&mut self, actions: &Arc<[Action]>) -> ListNo {
         let hash = self.seed.hash_one(actions);
         let Self { lists, numbers, .. } = self;
@@ -55,7 +55,7 @@ impl Interner {
         number
     }
 
-    /// One megaflow less has the list; without any, it is forgotten.
+    /// Releases a list for one megaflow. A list without megaflows is removed.
     pub(super) fn give_back(&mut self, number: ListNo) {
         let Self { lists, numbers, .. } = self;
         let Some(list) = lists.get_mut(number.0) else { return };
@@ -73,14 +73,14 @@ impl Interner {
         }
     }
 
-    /// Different lists.
+    /// The number of different lists.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Bytes of the tables and of the lists, without what hangs on single actions.
+    /// Size of the tables and lists in bytes, without the data that single actions point to.
     pub(super) fn memory_bytes(&self) -> usize {
-        // Beside a list stand its two counts.
+        // An `Arc` stores two reference counts with the list.
         let list_bytes =
             |(_, list): (u32, &List)| size_of_val(&*list.actions) + 2 * size_of::<usize>();
         self.lists.memory_bytes()

@@ -1,6 +1,6 @@
-//! Values under numbers that stay theirs.
+//! A slab: values under stable numbers.
 
-/// Numbers of values that are gone are given again.
+/// A slab. The numbers of removed values are reused.
 pub(super) struct Slab<T> {
     values: Vec<Option<T>>,
     vacant: Vec<u32>,
@@ -41,13 +41,13 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The values from a number on, with their numbers.
+    /// The values from number `from` on, with their numbers.
     pub(super) fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let values = (0..).zip(&self.values).skip(first as usize);
         values.filter_map(|(number, value)| Some((number, value.as_ref()?)))
     }
 
-    /// Bytes of the slab itself.
+    /// Size of the slab in bytes, without what the values point to.
     pub(super) fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<Option<T>>() + self.vacant.capacity() * size_of::<u32>()
     }

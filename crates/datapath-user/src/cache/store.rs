@@ -1,4 +1,4 @@
-//! Where megaflows are kept: in chunks of up to 64 with one mask, which never move.
+//! The storage of megaflows: chunks of up to 64 megaflows with one mask. A megaflow never moves.
 
 use super::interner::ListNo;
 use super::slab::Slab;
@@ -7,10 +7,11 @@ use datapath::megaflow::{MegaflowId, Usage};
 use flow::FlowKey;
 use std::num::NonZero;
 
-/// Megaflows of a chunk: as many as a word has bits. Larger chunks would be emptier, since a chunk serves one mask.
+/// Megaflows of a chunk, one for each bit of a word. Larger chunks would be emptier, because a
+/// chunk serves one mask.
 const CHUNK: u32 = u64::BITS;
 
-/// The place of a megaflow: its chunk, and where in it.
+/// The location of a megaflow: the number of its chunk, and its position in the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Slot(pub(super) u32);
 
@@ -30,24 +31,24 @@ impl Slot {
     }
 }
 
-/// A megaflow without its condition.
+/// A megaflow without its match.
 pub(super) struct Record {
     pub(super) id: MegaflowId,
     packets: u64,
     bytes: u64,
-    /// In the lower bits the number of its list and one more, so that it is never 0; above them when it was hit last, in milliseconds:
-    /// 34 years.
+    /// The lower bits are the number of the action list plus 1, so that it is never 0. The upper
+    /// bits are the time of the last hit in milliseconds, enough for 34 years.
     list_and_used: NonZero<u64>,
 }
 
-// Hundreds of thousands of them.
+// There are hundreds of thousands of records, so their size matters.
 const _: () = assert!(size_of::<Option<Record>>() == 32);
 
 impl Record {
-    /// Bits that a list has.
+    /// Bits of the number of a list.
     pub(super) const LIST_BITS: u32 = 24;
 
-    /// A megaflow that was never hit.
+    /// Makes a record without hits.
     pub(super) const fn new(id: MegaflowId, list: ListNo) -> Self {
         Self { id, packets: 0, bytes: 0, list_and_used: Self::pack(list, 0) }
     }
@@ -60,7 +61,7 @@ impl Record {
         }
     }
 
-    /// One more packet.
+    /// Counts a packet.
     #[inline]
     pub(super) const fn hit(&mut self, bytes: u64, now_ms: u64) {
         self.packets += 1;
@@ -74,7 +75,7 @@ impl Record {
         ListNo((list as u32).wrapping_sub(1))
     }
 
-    /// It has another list from now on.
+    /// Replaces the action list.
     pub(super) const fn set_list(&mut self, list: ListNo) {
         self.list_and_used = Self::pack(list, self.usage().used_ms);
     }
@@ -85,19 +86,19 @@ impl Record {
     }
 }
 
-/// Some megaflows with one mask.
+/// Up to 64 megaflows with one mask.
 pub(super) struct Chunk {
-    /// Whose they are.
+    /// The subtable of that mask.
     pub(super) subtable: u32,
-    /// A one for every place that is taken.
+    /// A one for every used position.
     taken: u64,
-    /// For each place, what the mask lets through.
+    /// The masked words of each position's match.
     values: Vec<u64>,
     records: Vec<Option<Record>>,
 }
 
 impl Chunk {
-    /// A chunk without megaflows.
+    /// Makes an empty chunk.
     pub(super) const fn new(subtable: u32) -> Self {
         Self { subtable, taken: 0, values: Vec::new(), records: Vec::new() }
     }
@@ -120,22 +121,22 @@ impl Chunk {
         self.records.get_mut(at)?.as_mut()
     }
 
-    /// What the condition of a megaflow demands of each lane.
+    /// The masked words of a megaflow's match, one for each lane.
     #[inline]
     fn values(&self, at: usize, lanes: &[Lane]) -> Option<&[u64]> {
         self.values.get(at * lanes.len()..)?.get(..lanes.len())
     }
 
-    /// True when there is a megaflow, and the key meets its condition.
+    /// True if the position is used and the key meets the match of its megaflow.
     #[inline]
     pub(super) fn matches(&self, at: usize, lanes: &[Lane], key: &FlowKey) -> bool {
         let Some(values) = self.values(at, lanes) else { return false };
-        // All lanes are looked at: that they agree is by far the most frequent case.
+        // There is no early exit, because all lanes agree in by far the most cases.
         let differ = lanes.iter().zip(values).fold(0, |all, (lane, v)| all | (lane.of(key) ^ v));
         differ == 0 && self.taken >> at & 1 == 1
     }
 
-    /// The values of the condition, put back where they belong.
+    /// The match's values as a key.
     pub(super) fn key(&self, at: usize, lanes: &[Lane]) -> FlowKey {
         let mut key = FlowKey::default();
         for (lane, value) in lanes.iter().zip(self.values(at, lanes).unwrap_or_default()) {
@@ -144,7 +145,7 @@ impl Chunk {
         key
     }
 
-    /// Adds a megaflow to a chunk that is not full, and says where.
+    /// Adds a megaflow to a chunk that is not full; returns its position.
     pub(super) fn insert(&mut self, lanes: &[Lane], key: &FlowKey, record: Record) -> usize {
         let at = self.taken.trailing_ones() as usize;
         self.taken |= 1 << at;
@@ -171,13 +172,13 @@ impl Chunk {
         Some(record)
     }
 
-    /// The megaflows from a place on, with their places.
+    /// The megaflows from a position on, with their positions.
     pub(super) fn iter_from(&self, first: usize) -> impl Iterator<Item = (usize, &Record)> {
         let records = self.records.iter().enumerate().skip(first);
         records.filter_map(|(at, record)| Some((at, record.as_ref()?)))
     }
 
-    /// Bytes that the chunk has allocated.
+    /// Bytes allocated by the chunk.
     fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<u64>()
             + self.records.capacity() * size_of::<Option<Record>>()
@@ -187,7 +188,7 @@ impl Chunk {
 /// All chunks.
 pub(super) type Store = Slab<Chunk>;
 
-/// Bytes of all chunks.
+/// Bytes allocated by all chunks.
 pub(super) fn memory_bytes(store: &Store) -> usize {
     let chunks = store.iter_from(0).map(|(_, chunk)| chunk.memory_bytes());
     store.memory_bytes() + chunks.sum::<usize>()

@@ -1,40 +1,42 @@
-//! All megaflows with one mask.
+//! The megaflows with one mask.
 
 use super::index::Index;
 use flow::{FlowKey, FlowMask};
 
-/// A word of a key of which a mask lets some bits through.
+/// One word of a key, and the bits of it that a mask selects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
     pub(super) bits: u64,
-    /// Less than [`flow::WORDS`].
+    /// The number of the word, less than [`flow::WORDS`].
     pub(super) word: usize,
 }
 
 impl Lane {
-    /// Those of a mask.
+    /// The lanes of a mask.
     pub(super) fn all(mask: &FlowMask) -> Box<[Self]> {
         let words = mask.words().iter().enumerate().filter(|&(_, &bits)| bits != 0);
         words.map(|(word, &bits)| Self { bits, word }).collect()
     }
 
-    /// What `key` has there.
+    /// The masked word of `key`.
     #[inline]
     pub(super) const fn of(&self, key: &FlowKey) -> u64 {
         key.words()[self.word] & self.bits
     }
 }
 
-/// See the module. The megaflows themselves are in the chunks of the store.
+/// The index of the megaflows with one mask. The megaflows themselves are in the chunks of the
+/// store.
 pub(super) struct Subtable {
     pub(super) lanes: Box<[Lane]>,
-    /// By the hash of what the lanes let through.
+    /// Slots by the hash of the masked words.
     pub(super) index: Index,
-    /// The chunks that are not full.
+    /// Chunks with free positions.
     pub(super) open: Vec<u32>,
-    /// How many megaflows.
+    /// The number of megaflows.
     pub(super) len: usize,
-    /// How many searches found one here, the older ones halved with every [`maintain`](super::Cache::maintain).
+    /// Searches that were hits here. [`maintain`](super::Cache::maintain) halves it, so that old
+    /// hits count less.
     pub(super) hits: u64,
 }
 
@@ -52,7 +54,7 @@ impl Subtable {
         mask
     }
 
-    /// Bytes that the subtable has allocated.
+    /// Bytes allocated by the subtable.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.lanes)
             + self.index.memory_bytes()

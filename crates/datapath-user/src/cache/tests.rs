@@ -194,7 +194,8 @@ fn chunks_go_to_another_mask_and_back_when_they_are_empty() {
     };
     let mut memory_bytes = Vec::new();
     for round in 2..20 {
-        // Of each round a few stay, in the first chunk and the last, until those of the next are there.
+        // Of each round a few stay, in the first chunk and the last, until those of the next are
+        // there.
         let stays = |at: usize| at % 1_000 < 10 || at % 1_000 > 990;
         for megaflow in of_round(round) {
             assert_eq!(cache.put(&megaflow), Ok(()));
@@ -300,7 +301,8 @@ fn equal_lists_are_kept_once_and_forgotten_when_unused() {
     assert_eq!((cache.action_lists(), lists[0].len()), (0, 1));
 }
 
-/// Conditions as a logical switch with access control makes them, for a frame that came through a tunnel.
+/// Conditions as a logical switch with access control makes them, for a frame that came through a
+/// tunnel.
 fn tunnelled(at: u64) -> Megaflow {
     let key = key(&[
         (Field::InPort, (at % 100).into()),
@@ -371,7 +373,8 @@ fn nothing_is_left_when_cleared() {
     assert_eq!(cache.get(megaflow.id), Some((megaflow, Usage::default())));
 }
 
-/// What a random test does. Numbers choose among few masks and values, so that conditions meet each other again and again.
+/// What a random test does. Numbers choose among few masks and values, so that conditions meet each
+/// other again and again.
 #[derive(Clone, Debug)]
 enum Step {
     Put { mask: usize, values: u8, port: u32 },
@@ -514,7 +517,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn cache_agrees_with_a_list_when_megaflows_come_and_go(steps in steps(), limit in 1..150_usize) {
+    fn cache_agrees_with_a_list_after_any_steps(steps in steps(), limit in 1..150_usize) {
         let mut cache = Cache::new(CacheLimits { megaflows: limit });
         let mut model = Model::default();
         for (step, now_ms) in steps.into_iter().zip(1..) {

@@ -1,13 +1,13 @@
 //! The interface to eBPF programs that run in front of the user datapath (docs/adr/0011).
 //!
-//! A program of the kernel datapath either executes all actions of a packet's megaflow, or punts the
-//! unchanged packet: it redirects it to a TAP ([`punt`]) behind an Ethernet header that names the
-//! ingress port. The user datapath then continues as if it had read the packet from that port.
+//! A program of the kernel datapath either executes all actions of a packet's megaflow, or punts
+//! the unchanged packet: it redirects it to a TAP ([`punt`]) behind an Ethernet header that names
+//! the ingress port. The user datapath then continues as if it had read the packet from that port.
 //!
-//! With programs in front, the sockets of ports and uplink only send, except those of UDP tunnels and
-//! STT. A guest's device is a veth pair ([`veth`]) instead of a TAP, because the programs are attached
-//! to its outer end. Its frames have room for outer headers ([`veth_headroom`]), and the kernel joins
-//! the segments that arrive in VXLAN ([`vxlan_gro`]).
+//! With programs in front, the sockets of ports and uplink only send, except those of UDP tunnels
+//! and STT. A guest's device is a veth pair ([`veth`]) instead of a TAP, because the programs are
+//! attached to its outer end. Its frames have room for outer headers ([`veth_headroom`]), and the
+//! kernel joins the segments that arrive in VXLAN ([`vxlan_gro`]).
 
 pub(crate) mod punt;
 pub(crate) mod veth;
@@ -55,9 +55,10 @@ pub struct PortRedirect {
 ///
 /// Changes are reported in the order in which they happen. The reporting thread is the one that
 /// starts the datapath, adds or removes a port, or sets an underlay, before that call returns;
-/// otherwise it is a thread of the datapath. The thread that removes a port may be in another network
-/// namespace than the devices. All calls are made while the datapath is locked, so an implementation
-/// must not call the datapath. There are no calls after the datapath was asked to stop.
+/// otherwise it is a thread of the datapath. The thread that removes a port may be in another
+/// network namespace than the devices. All calls are made while the datapath is locked, so an
+/// implementation must not call the datapath. There are no calls after the datapath was asked to
+/// stop.
 pub trait FastPath: Send + Sync + Debug {
     /// Packets can be punted to the TAP with this index; `None`: there is no TAP, so they cannot be
     /// punted. The first call precedes those about ports.
@@ -74,18 +75,18 @@ pub trait FastPath: Send + Sync + Debug {
     /// [usable](Link::is_usable).
     fn uplink(&self, link: Option<&Link>);
 
-    /// The state of a port's device has changed; `None`: it is gone or about to be removed. Frames can
-    /// be sent to the guest while it is [usable](Link::is_usable). Of a veth pair
+    /// The state of a port's device has changed; `None`: it is gone or about to be removed. Frames
+    /// can be sent to the guest while it is [usable](Link::is_usable). Of a veth pair
     /// ([`Link::has_peer_in_other_netns`]) it is the outer end. The same state may be reported repeatedly.
     fn port(&self, port: PortNo, link: Option<&Link>);
 
     /// The next hops of these end points have changed. All end points that are no multicast groups
-    /// are reported. After a change of the underlay, those with a known next hop are reported again.
-    /// An end point that was never reported is unresolved.
+    /// are reported. After a change of the underlay, those with a known next hop are reported
+    /// again. An end point that was never reported is unresolved.
     fn resolved(&self, changes: &[Resolved]);
 
-    /// The path MTUs toward these end points have changed. They are reported again after each change
-    /// of the underlay.
+    /// The path MTUs toward these end points have changed. They are reported again after each
+    /// change of the underlay.
     fn path_mtus(&self, changes: &[PathMtu]);
 }
 
@@ -95,8 +96,8 @@ pub fn veth_name(device: &DeviceConfig) -> Option<String> {
     Some(veth::outer_name(guest.as_ref().map(|guest| guest.netns.as_str()), name))
 }
 
-/// Removes the devices that a killed process has left in this thread's network namespace. Returns the
-/// number of veth pairs removed.
+/// Removes the devices that a killed process has left in this thread's network namespace. Returns
+/// the number of veth pairs removed.
 ///
 /// # Errors
 /// The kernel refuses to list or delete a device.

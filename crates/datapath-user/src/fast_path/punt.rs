@@ -1,11 +1,5 @@
-//! What programs in front of the datapath hand over to it, and what they are told (docs/adr/0011).
-//!
-//! A program of the kernel datapath does the whole of what a packet's megaflow says, or it redirects the packet as it is to a TAP,
-//! with an Ethernet header in front that names the port by which it came in. Here it is read, with the state of its offloads, and
-//! goes on as if it had been read from that port's own device.
-//!
-//! In this mode the devices of ports and the sockets of the uplink only send, but for UDP and STT. A TAP that the datapath would
-//! have made is a veth pair ([`super::pair`]): programs stand at its outer end.
+//! The TAP by which eBPF programs punt frames to the workers, and the header in front of such a
+//! frame.
 
 use flow::PortNo;
 use netdev::tap::Tap;
@@ -14,18 +8,20 @@ use packet::{Checksum, PacketBuf};
 use wire::vlan::{TAG_LEN, Tag};
 use wire::{EtherType, ethernet};
 
-/// The type of the header in front of a frame that is handed over: that for experiments (IEEE 802, clause 9.2.4).
+/// The EtherType of the punt header: local experimental EtherType 1 (IEEE 802, clause 9.2.4).
 pub const ETHERTYPE: EtherType = EtherType(0x88b5);
-/// Frames of each worker that wait to be read.
+/// Punted frames that may wait for each worker.
 const QUEUE_LEN: u32 = 4096;
-/// The longest that the kernel allows.
+/// The longest MTU that the kernel allows for a TAP, in bytes.
 const MTU: u32 = 65_521;
-/// Where a frame is read to, so that it begins where others do when the header in front of it is off.
+/// The headroom before a punted frame, so that its headroom is the usual one without the punt
+/// header.
 const READ_HEADROOM: usize = PacketBuf::HEADROOM - ethernet::HEADER_LEN - TAG_LEN;
 
-/// Makes the TAP, with so many queues. The kernel keeps a flow in one of them by its hash, which it takes from the frame where the
-/// program has found it: the header in front does not matter as long as the program leaves the protocol of the packet as it is. By
-/// that protocol it also looks once more at super-packets that it did not make itself, those of virtual machines.
+/// Makes the TAP with one queue for each worker. The kernel selects the queue by the flow hash of
+/// the frame, which it computes from the original headers: the punt header does not matter as long
+/// as the program keeps `skb->protocol`. The kernel also uses that protocol to validate
+/// super-packets from virtual machines.
 pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<Tap>, Ifindex), Error> {
     let taps = Tap::open_queues(name, queues)?;
     let name = &taps.iter().take(1).map(Tap::name).collect::<Result<String, Error>>()?;
@@ -33,20 +29,23 @@ pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<Tap>, Ifindex), Err
     let index = netlink.index_of(name)?;
     netdev::silence_host_stack(name)?;
     netlink.set_tx_queue_len(index, QUEUE_LEN)?;
-    // Super-packets have none, but whoever sends by a socket, as tests do, is held to it.
+    // The MTU does not limit super-packets, but it limits frames sent by a packet socket, as in
+    // tests.
     netlink.set_mtu(index, MTU)?;
     netlink.set_up(index)?;
     Ok((taps, index))
 }
 
-/// Reads the next frame from a queue of the TAP; it still has the header in front.
+/// Reads the next frame from a queue of the TAP, with its punt header.
 pub(crate) fn recv(tap: &Tap, packet: &mut PacketBuf) -> netdev::io_error::IoResult<Option<()>> {
     tap.recv_with_headroom(READ_HEADROOM, packet)
 }
 
-/// Takes the header off a frame that was handed over, and says by which port it came in. A tag that the kernel had beside the bytes
-/// of the frame, and has put behind the addresses of this header, goes where it belongs. A frame that was too long for the header has
-/// two tags that say it instead: `WEFT_PUNT_ETHERTYPE` in `bpf/intf.h`. `None`: it has neither.
+/// Removes the punt header and returns the ingress port; `None` if there is no valid header.
+///
+/// If the kernel had a VLAN tag in the metadata of the frame, it has inserted that tag behind the
+/// addresses of the punt header; the tag is moved into the frame. A frame too long for the header
+/// carries the port number in two outer tags instead (`bpf/intf.h` describes both forms).
 pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PortNo> {
     let head = packet.head();
     let port = PortNo(u32::from_be_bytes(*head.first_chunk()?));
@@ -76,7 +75,7 @@ pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PortNo> {
     }
 }
 
-/// The port that the two outermost tags of a frame say.
+/// Removes the two outermost tags of a frame, which carry the ingress port.
 fn decode_tags(packet: &mut PacketBuf) -> Option<PortNo> {
     let high = flow::pop_vlan(packet)?.tci();
     let low = flow::pop_vlan(packet)?.tci();
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_and_its_offload_are_as_they_were_when_the_header_is_off() {
+    fn frame_and_offload_are_restored_when_the_header_is_removed() {
         let front = [0, 0, 0x12, 0x34, 9, 9, 9, 9, 9, 9, 9, 9, 0x88, 0xb5];
         let mut packet = punted(&front, &FRAME);
         packet.offload.checksum = Checksum::Partial { start: 14 + 34, offset: 16 };
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_is_put_back_into_the_frame_when_it_stands_in_front() {
+    fn tag_is_moved_into_the_frame_when_it_is_in_the_punt_header() {
         for tpid in [[0x81, 0], [0x88, 0xa8]] {
             let tag = [tpid[0], tpid[1], 0x60, 7];
             let front = [&[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], &tag[..], &[0x88, 0xb5]].concat();
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn port_is_in_two_tags_when_the_frame_is_too_long_for_a_header() {
+    fn port_is_read_from_two_tags_when_the_frame_is_too_long_for_a_header() {
         let tags = [0x88, 0xa8, 0xf2, 0x34, 0x81, 0, 0xff, 0xff];
         let own = [0x88, 0xa8, 0, 7];
         for own in [&[][..], &own] {
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_refused_when_the_header_is_another() {
+    fn frame_is_refused_when_it_has_no_punt_header() {
         let fronts: [&[u8]; 4] = [
             &[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0],
             &[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0, 0, 1, 8, 0],
@@ -151,7 +150,7 @@ mod tests {
         for len in 0..front.len() {
             assert_eq!(decode(&mut punted(&front[..len], &[])), None, "{len}");
         }
-        assert_eq!(decode(&mut punted(&front, &[1; 13])), None, "no place for the tag");
+        assert_eq!(decode(&mut punted(&front, &[1; 13])), None, "too short for the tag");
         let mut packet = punted(&front[..12], &[&[0x88, 0xb5][..], &FRAME].concat());
         packet.offload.checksum = Checksum::Partial { start: 4, offset: 6 };
         assert_eq!(decode(&mut packet), None, "a checksum over the header");

@@ -1,21 +1,23 @@
-//! A port as a veth pair: the inner end is the guest's, programs stand at the outer one.
+//! A guest's device as a veth pair: the inner end is the guest's, eBPF programs are attached to the
+//! outer.
 //!
-//! What programs serve goes on when the process is killed if they are pinned, as a filter of clsact always is; so a pair outlives the
-//! process: the next one finds the outer end by its name, which depends on the guest's namespace and device alone, and takes it over if
-//! it is as configured. At an orderly end, or when its port is removed, the pair goes.
+//! Pinned programs (and clsact filters always) keep forwarding when the process is killed, so a
+//! pair outlives the process. The next process finds the outer end by its name, which depends only
+//! on the guest's namespace and device name, and adopts the pair if it is as configured. An orderly
+//! stop and the removal of the port delete the pair.
 
 use super::veth_headroom;
-use crate::device::{configure_guest, refuse_taken};
+use crate::device::{check_name_is_free, configure_guest};
 use datapath::config::GuestConfig;
 use netdev::{Address, Error, Ethtool, Ifindex, IpNet, Link, LinkKind, LinkSpec, Netlink, Netns};
 
-/// How the names of outer ends begin; ten hexadecimal digits follow.
+/// The prefix of the names of outer ends; ten hexadecimal digits follow.
 const PREFIX: &str = "weft-";
 const DIGITS: usize = 10;
 
-/// Offloads that a veth device claims, but not a TAP, by which frames are handed over: the guest does them itself. Kernels do not
-/// have all of them.
-const NOT_OF_TAPS: [&str; 10] = [
+/// Offloads that a veth device has and a TAP has not. They are switched off, because frames with
+/// them could not be punted. Some kernels lack some of them.
+const OFFLOADS_WITHOUT_TAP: [&str; 10] = [
     "tx-checksum-sctp",
     "tx-sctp-segmentation",
     "tx-udp_tnl-segmentation",
@@ -27,17 +29,18 @@ const NOT_OF_TAPS: [&str; 10] = [
     "tx-esp-segmentation",
     "tx-gso-list",
 ];
-/// What a TAP does since Linux 6.2.
+/// UDP segmentation, which TAPs have since Linux 6.2.
 const UDP_SEGMENTATION: &str = "tx-udp-segmentation";
 
-/// The guest's end, as it is to be.
+/// The configuration of the guest's end.
 #[derive(Clone, Copy)]
 pub(crate) struct GuestEnd<'a> {
     pub(crate) name: &'a str,
-    /// The namespace and what the device is given in it; without, it stays in ours, for others to configure.
+    /// The guest's namespace and the device's settings in it. Without, the device stays in this
+    /// namespace, for others to configure.
     pub(crate) guest: Option<(&'a Netns, &'a GuestConfig)>,
     pub(crate) mtu: u16,
-    /// Whether UDP super-packets can be handed over.
+    /// Whether UDP super-packets can be punted.
     pub(crate) udp_segmentation: bool,
 }
 
@@ -52,9 +55,9 @@ impl GuestEnd<'_> {
     }
 }
 
-/// The name of the outer end, whose inner end is `inner` in the namespace of this name.
+/// The name of the outer end of a pair whose inner end is `inner` in the namespace `netns`.
 pub(crate) fn outer_name(netns: Option<&str>, inner: &str) -> String {
-    // FNV-1a: the same for all times and machines. A slash is in neither name.
+    // FNV-1a gives the same name in every process. A slash occurs in neither of the two names.
     let bytes = netns.unwrap_or_default().bytes().chain(*b"/").chain(inner.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -62,7 +65,7 @@ pub(crate) fn outer_name(netns: Option<&str>, inner: &str) -> String {
     format!("{PREFIX}{:0DIGITS$x}", hash >> 24)
 }
 
-/// Makes a pair, or takes over the one that is there. Returns our end of it.
+/// Makes a pair, or adopts an existing one. Returns the link of the outer end.
 pub(crate) fn open(inner: &GuestEnd<'_>) -> Result<Link, Error> {
     let (here, there) = (Netlink::open()?, inner.netlink()?);
     let name = inner.outer_name();
@@ -77,9 +80,9 @@ pub(crate) fn open(inner: &GuestEnd<'_>) -> Result<Link, Error> {
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),
     }
-    refuse_taken(&there, inner.name, inner.guest.map(|(netns, _)| netns))?;
+    check_name_is_free(&there, inner.name, inner.guest.map(|(netns, _)| netns))?;
     make(&name, inner, &here, &there).inspect_err(|_| {
-        // The first error is the one that tells. It may not have been made.
+        // The first error is the one to report; the pair may not have been made at all.
         let _ = here.index_of(&name).and_then(|index| here.delete(index));
     })
 }
@@ -96,8 +99,9 @@ fn make(name: &str, inner: &GuestEnd<'_>, here: &Netlink, there: &Netlink) -> Re
     veth_headroom::provide(here, outer);
     let ethtool = inner.guest.map_or_else(Ethtool::open, |(netns, _)| netns.ethtool())?;
     let udp = (!inner.udp_segmentation).then_some(UDP_SEGMENTATION);
-    let off: Vec<_> = NOT_OF_TAPS.into_iter().chain(udp).map(|feature| (feature, false)).collect();
-    // Those that the kernel does not have are not missed.
+    let off: Vec<_> =
+        OFFLOADS_WITHOUT_TAP.into_iter().chain(udp).map(|feature| (feature, false)).collect();
+    // Offloads that the kernel does not know need not be switched off.
     let _ = ethtool.set_features(inner.name, &off)?;
     let index = there.index_of(inner.name)?;
     match inner.guest {
@@ -108,7 +112,8 @@ fn make(name: &str, inner: &GuestEnd<'_>, here: &Netlink, there: &Netlink) -> Re
     here.link_by_index(outer)
 }
 
-/// Whether a pair that is there has all that it would be given now. What the guest has besides is its own affair.
+/// Whether an existing pair matches the configuration. Additional addresses of the guest are
+/// allowed.
 fn is_as_configured(outer: &Link, inner: &GuestEnd<'_>, there: &Netlink) -> Result<bool, Error> {
     let link = match there.link(inner.name) {
         Ok(link) => link,
@@ -125,7 +130,7 @@ fn is_as_configured(outer: &Link, inner: &GuestEnd<'_>, there: &Netlink) -> Resu
     let Some((netns, guest)) = inner.guest.filter(|_| is_pair) else { return Ok(is_pair) };
     let has: Vec<IpNet> =
         there.addresses(Some(link.index))?.iter().map(|Address { prefix, .. }| *prefix).collect();
-    // A guest without IPv6 never gets such an address, which is no reason to take its device away.
+    // With IPv6 disabled, the guest lacks its IPv6 addresses; the pair still matches.
     let key = format!("net/ipv6/conf/{}/disable_ipv6", inner.name);
     let without_ipv6 = netns.read_sysctl(&key).map_or(true, |disabled| disabled != "0");
     let is_there =
@@ -133,7 +138,7 @@ fn is_as_configured(outer: &Link, inner: &GuestEnd<'_>, there: &Netlink) -> Resu
     Ok(link.mac == guest.mac && guest.addresses.iter().all(is_there))
 }
 
-/// Removes the pair of an outer end, unless it is gone with the guest's namespace.
+/// Removes a pair by its outer end. It may be gone already, with the guest's namespace.
 pub(crate) fn close(outer: Ifindex) -> Result<(), Error> {
     let netlink = Netlink::open()?;
     match netlink.delete(outer) {
@@ -147,13 +152,13 @@ fn delete(netlink: &Netlink, link: &Link) -> Result<(), Error> {
     if !link.is_veth() {
         return Err(Error::invalid(
             format!("create veth link {}", link.name),
-            "there is a link of that name that is no veth: remove it, or give it another name",
+            "another device has that name and is no veth: remove or rename it",
         ));
     }
     netlink.delete(link.index)
 }
 
-/// Removes the pair that another process has left behind in the place of this device, if there is one.
+/// Removes the pair that an earlier process has left behind for this device, if there is one.
 pub(crate) fn remove(netns: Option<&str>, inner: &str) -> Result<(), Error> {
     let netlink = Netlink::open()?;
     match netlink.link(&outer_name(netns, inner)) {
@@ -164,7 +169,8 @@ pub(crate) fn remove(netns: Option<&str>, inner: &str) -> Result<(), Error> {
     }
 }
 
-/// Removes all pairs of this thread's network namespace, but those whose outer ends have these names.
+/// Removes all pairs of this thread's network namespace except those whose outer ends are in
+/// `keep`. Returns their number.
 pub(crate) fn remove_others(keep: &[String]) -> Result<usize, Error> {
     let netlink = Netlink::open()?;
     let links = netlink.links()?;
@@ -175,7 +181,7 @@ pub(crate) fn remove_others(keep: &[String]) -> Result<usize, Error> {
             Err(error) if error.is_not_found() => {}
             result => result?,
         }
-        tracing::info!(device = %link.name, "removed a port that was left behind");
+        tracing::info!(device = %link.name, "removed the veth pair of a former port");
         removed += 1;
     }
     veth_headroom::remove_unused(&netlink)?;
@@ -194,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_of_the_outer_end_is_the_same_for_all_times_and_fits() {
+    fn outer_name_is_stable_and_a_valid_link_name() {
         let name = outer_name(Some("blue"), "eth0");
         assert_eq!(name, "weft-56203aac08");
         assert!(netdev::check_link_name(&name).is_ok());

@@ -1,50 +1,55 @@
-//! Room in front of guests' frames for outer headers.
+//! Headroom for outer headers in front of guests' frames that arrive by veth pairs.
 //!
-//! A guest's socket leaves in front of a datagram what its device asks for, which of a veth is nothing. A program that puts such a
-//! datagram into a tunnel, or a second tag in front of it, has the kernel move all of it to another place first
-//! (`pskb_expand_head`), at half of what all the rest costs. Nobody can tell a veth to ask for more but the kernel's own switches: a
-//! bridge asks of each port what any other port needs (`netdev_set_rx_headroom`).
+//! A socket reserves as much headroom as the device asks for, and a veth asks for none. An eBPF
+//! program that encapsulates such a frame, or adds a second tag, then makes the kernel copy it
+//! (`pskb_expand_head`), which costs half as much as everything else. Only the kernel's own
+//! switches can make a veth ask for more: a bridge sets the headroom of each port to the most that
+//! any of its ports needs (`netdev_set_rx_headroom`).
 //!
-//! So the outer ends of pairs are ports of a bridge, of which a VXLAN device is a port as well; a bridge that is full is followed by
-//! another. Neither is ever up, so that this bridge forwards nothing and no UDP port is taken; besides, its ports are isolated from one
-//! another, and programs take what comes from guests before a bridge sees it. Where the kernel does not have these devices, the
-//! datapath does the same at its former cost.
+//! So the outer ends of the pairs are ports of a bridge that has a VXLAN device as another port. A
+//! full bridge is followed by another. These bridges and VXLAN devices are never up, so they
+//! forward nothing and occupy no UDP port. In addition, the bridge ports are isolated from one
+//! another, and programs consume guests' frames before a bridge would see them. If the kernel has
+//! no such devices, frames are forwarded without the headroom, at a higher cost.
 
 use netdev::{Error, Ifindex, Link, LinkKind, LinkSpec, Netlink, VxlanSpec};
 use std::sync::atomic::{AtomicU8, Ordering};
 use wire::{MacAddr, Vni};
 
-/// A bridge has 1,023 ports at most (BR_MAX_PORTS of the kernel), and there are no more ports than [`MAX_PORT`](datapath::config::MAX_PORT).
-const ROOMS: u8 = 65;
+/// The most bridges: enough for [`MAX_PORT`](datapath::config::MAX_PORT) ports. A bridge has at
+/// most 1,023 ports (`BR_MAX_PORTS` of the kernel), of which the VXLAN device is one.
+const MAX_BRIDGES: u8 = 65;
 const PREFIX: &str = "weft-room";
-/// How the addresses of these devices begin, by which they are told from somebody else's of such a name.
-const MARK: [u8; 5] = [2, b'w', b'e', b'f', b't'];
-/// A device of the kernel's is told from another by its VNI and UDP port: one that nobody has for VXLAN ("discard", RFC 863).
+/// The first bytes of the MAC addresses of these devices. They distinguish the devices from others
+/// with such a name.
+const MAC_PREFIX: [u8; 5] = [2, b'w', b'e', b'f', b't'];
+/// The kernel requires that VXLAN devices differ in VNI or UDP port. Nobody uses this port for
+/// VXLAN ("discard", RFC 863).
 const UNUSED_PORT: u16 = 9;
 const FIRST_VNI: u32 = 0x00ff_ff00;
 
-/// Where the latest port has found a place: there is likely to be another.
+/// The number of the bridge that the latest port joined: it is likely to have room for another.
 static LATEST: AtomicU8 = AtomicU8::new(0);
 
-/// Sees to it that frames which come by `outer` have room in front of them, if the kernel can do that.
+/// Gives frames that arrive by `outer` headroom, if the kernel supports it.
 pub(super) fn provide(netlink: &Netlink, outer: Ifindex) {
-    if let Err(error) = find_room(netlink, outer, &LATEST) {
-        tracing::debug!("guests' datagrams have no room for outer headers: {error}");
+    if let Err(error) = join_any_bridge(netlink, outer, &LATEST) {
+        tracing::debug!("cannot give guests' frames headroom: {error}");
     }
 }
 
-fn find_room(netlink: &Netlink, outer: Ifindex, latest: &AtomicU8) -> Result<(), Error> {
-    let is_room = |master| netlink.link_by_index(master).is_ok_and(|master| is_ours(&master));
-    if netlink.link_by_index(outer)?.master.is_some_and(is_room) {
+fn join_any_bridge(netlink: &Netlink, outer: Ifindex, latest: &AtomicU8) -> Result<(), Error> {
+    let is_our_bridge = |master| netlink.link_by_index(master).is_ok_and(|master| is_ours(&master));
+    if netlink.link_by_index(outer)?.master.is_some_and(is_our_bridge) {
         return Ok(());
     }
     let first = latest.load(Ordering::Relaxed);
-    for room in (first..ROOMS).chain(0..first) {
-        let Some(bridge) = bridge(netlink, room)? else { continue };
+    for number in (first..MAX_BRIDGES).chain(0..first) {
+        let Some(bridge) = bridge(netlink, number)? else { continue };
         match join(netlink, outer, bridge) {
             Err(error) if error.is_full() => {}
             result => {
-                latest.store(room, Ordering::Relaxed);
+                latest.store(number, Ordering::Relaxed);
                 return result;
             }
         }
@@ -52,7 +57,7 @@ fn find_room(netlink: &Netlink, outer: Ifindex, latest: &AtomicU8) -> Result<(),
     Ok(())
 }
 
-/// Removes the devices that no pair uses any more.
+/// Removes the bridges that have no veth as port any more, and their VXLAN devices.
 pub(super) fn remove_unused(netlink: &Netlink) -> Result<(), Error> {
     let links = netlink.links()?;
     let has_ports =
@@ -69,7 +74,7 @@ pub(super) fn remove_unused(netlink: &Netlink) -> Result<(), Error> {
 
 fn is_ours(link: &Link) -> bool {
     link.name.starts_with(PREFIX)
-        && link.mac.0.starts_with(&MARK)
+        && link.mac.0.starts_with(&MAC_PREFIX)
         && matches!(link.kind.as_deref(), Some("bridge" | "vxlan"))
 }
 
@@ -78,19 +83,19 @@ fn join(netlink: &Netlink, port: Ifindex, bridge: Ifindex) -> Result<(), Error> 
     netlink.isolate(port)
 }
 
-/// A bridge, which has its VXLAN device; `None` when one of them has a name that somebody else has.
-fn bridge(netlink: &Netlink, room: u8) -> Result<Option<Ifindex>, Error> {
-    let [bridge, vxlan] = [room * 2, room * 2 + 1].map(|last| {
-        let [a, b, c, d, e] = MARK;
+/// Finds or makes a bridge with its VXLAN device. `None` if another device has one of their names.
+fn bridge(netlink: &Netlink, number: u8) -> Result<Option<Ifindex>, Error> {
+    let [bridge, vxlan] = [number * 2, number * 2 + 1].map(|last| {
+        let [a, b, c, d, e] = MAC_PREFIX;
         MacAddr([a, b, c, d, e, last])
     });
-    let name = format!("{PREFIX}{room}");
+    let name = format!("{PREFIX}{number}");
     let Some(bridge) = find_or_make(netlink, &name, bridge, &LinkKind::Bridge)? else {
         return Ok(None);
     };
-    let Some(vni) = Vni::new(FIRST_VNI + u32::from(room)) else { return Ok(None) };
+    let Some(vni) = Vni::new(FIRST_VNI + u32::from(number)) else { return Ok(None) };
     let spec = VxlanSpec { port: UNUSED_PORT, ..VxlanSpec::new(vni) };
-    let name = format!("{PREFIX}{room}-vx");
+    let name = format!("{PREFIX}{number}-vx");
     let Some(vxlan) = find_or_make(netlink, &name, vxlan, &LinkKind::Vxlan(spec))? else {
         return Ok(None);
     };
@@ -139,11 +144,11 @@ mod tests {
         let netlink = host.netlink();
         let devices: Vec<Ifindex> = (1..=1030).map(|number| device(netlink, number)).collect();
         let latest = AtomicU8::new(0);
-        devices.iter().for_each(|&device| find_room(netlink, device, &latest).unwrap());
+        devices.iter().for_each(|&device| join_any_bridge(netlink, device, &latest).unwrap());
         let ports = |at: usize| masters(netlink)[at].1;
         assert_eq!((masters(netlink).len(), ports(0), ports(1)), (2, 1022, 8));
-        find_room(netlink, devices[0], &latest).unwrap();
-        assert_eq!((ports(0), ports(1)), (1022, 8), "it is in one");
+        join_any_bridge(netlink, devices[0], &latest).unwrap();
+        assert_eq!((ports(0), ports(1)), (1022, 8), "it is in one already");
         devices[..1022].iter().for_each(|&device| netlink.delete(device).unwrap());
         remove_unused(netlink).unwrap();
         assert_eq!(masters(netlink).iter().map(|it| it.1).collect::<Vec<_>>(), [8]);
@@ -161,9 +166,9 @@ mod tests {
         let theirs = netlink.create(&LinkSpec::new(&name), &LinkKind::Bridge).unwrap();
         let external = LinkKind::Vxlan(VxlanSpec::external());
         let own = device(netlink, 1);
-        find_room(netlink, own, &AtomicU8::new(0)).unwrap();
-        netlink.create(&LinkSpec::new("vxlan0"), &external).expect("its port is nobody's");
-        let master = netlink.link_by_index(own).unwrap().master.expect("there is another");
+        join_any_bridge(netlink, own, &AtomicU8::new(0)).unwrap();
+        netlink.create(&LinkSpec::new("vxlan0"), &external).expect("its UDP port is free");
+        let master = netlink.link_by_index(own).unwrap().master.expect("another bridge");
         assert_ne!(master, theirs);
         netlink.delete(own).unwrap();
         remove_unused(netlink).unwrap();

@@ -1,17 +1,20 @@
-//! Has the kernel join what comes out of VXLAN, before programs see it (docs/adr/0014).
+//! Makes the kernel's GRO join the segments inside VXLAN before eBPF programs see them
+//! (docs/adr/0014).
 //!
-//! GRO joins the TCP segments inside of UDP only where a tunnel of the kernel's own has the UDP port. So a VXLAN device has it, which does
-//! nothing else: programs lead what they do not serve to the user datapath's sockets, at another port. Where the kernel has no such
-//! device, or somebody else has the port, segments stay single, and sockets are at the tunnel's own port.
+//! GRO joins TCP segments inside UDP only if a tunnel device of the kernel owns the UDP port. So a
+//! VXLAN device owns the tunnel's port and does nothing else. Programs redirect the datagrams that
+//! they do not forward to the user datapath's sockets at another port. If the kernel has no VXLAN
+//! device, or the port is in use, segments are not joined, and the sockets are at the tunnel's own
+//! port.
 
 use netdev::{Error, Link, LinkKind, LinkSpec, Netlink, VxlanSpec};
 use wire::MacAddr;
 
 const NAME: &str = "weft-gro";
-/// By it the device is told from somebody else's of this name.
+/// The MAC address of the device. It distinguishes the device from another with its name.
 const ADDRESS: MacAddr = MacAddr([2, b'w', b'e', b'f', b't', 0xff]);
 
-/// Has a device of ours own the UDP port, that of a process which was killed if it is there.
+/// Makes a VXLAN device that owns the UDP port, or adopts the one that a killed process has left.
 pub(crate) fn provide(netlink: &Netlink, port: u16) -> Result<(), Error> {
     if let Some(link) = find(netlink)? {
         if link.tunnel_port == Some(port) && link.up {
@@ -19,16 +22,17 @@ pub(crate) fn provide(netlink: &Netlink, port: u16) -> Result<(), Error> {
         }
         netlink.delete(link.index)?;
     }
-    // Of what comes to the device itself, because no program has led it elsewhere, nothing is for the host's own stack.
+    // The device drops datagrams that no program has redirected: with `vnifilter` and no VNI, none
+    // reaches the host's stack.
     let kind = LinkKind::Vxlan(VxlanSpec { port, filters_vnis: true, ..VxlanSpec::external() });
     let index = netlink.create(&LinkSpec::new(NAME).mac(ADDRESS), &kind)?;
     netdev::silence_host_stack(NAME).and_then(|()| netlink.set_up(index)).inspect_err(|_| {
-        // The first error is the one that tells.
+        // The first error is the one to report.
         let _ = netlink.delete(index);
     })
 }
 
-/// Removes that device; true when there was one.
+/// Removes the device. True if it existed.
 pub(crate) fn remove(netlink: &Netlink) -> Result<bool, Error> {
     let Some(link) = find(netlink)? else { return Ok(false) };
     match netlink.delete(link.index) {
@@ -37,7 +41,7 @@ pub(crate) fn remove(netlink: &Netlink) -> Result<bool, Error> {
     }
 }
 
-/// Whether there is that device, and it has its port.
+/// True if the device exists and owns its port.
 pub(crate) fn is_up(netlink: &Netlink) -> Result<bool, Error> {
     Ok(find(netlink)?.is_some_and(|link| link.up))
 }
@@ -64,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn device_has_the_port_until_it_is_removed() {
+    fn device_owns_the_port_until_it_is_removed() {
         testkit::require_root!();
         let host = TestHost::new("gro");
         let netlink = host.netlink();
@@ -79,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn host_gets_nothing_out_of_the_tunnel_when_no_program_leads_it_elsewhere() {
+    fn host_receives_nothing_from_the_tunnel_when_no_program_redirects_it() {
         testkit::require_root!();
         let host = TestHost::new("gro-filter");
         let netlink = host.netlink();
@@ -97,7 +101,7 @@ mod tests {
         let before = received();
         let [lo, ours] = before[..] else { panic!("{before:?}") };
         assert_eq!([lo, ours], [1, 0]);
-        // Of a device that does not filter, it would have come.
+        // A device without the filter does deliver it.
         netlink.delete(netlink.index_of(NAME).unwrap()).unwrap();
         let open = LinkSpec::new(NAME).mac(ADDRESS).up();
         netlink.create(&open, &LinkKind::Vxlan(VxlanSpec::external())).unwrap();
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn device_of_somebody_else_stays_when_it_has_the_name_or_the_port() {
+    fn foreign_device_stays_when_it_has_the_name_or_the_port() {
         testkit::require_root!();
         let host = TestHost::new("gro-taken");
         let netlink = host.netlink();
@@ -113,7 +117,7 @@ mod tests {
         let index = netlink.create(&LinkSpec::new("vx"), &LinkKind::Vxlan(theirs.clone())).unwrap();
         netlink.set_up(index).unwrap();
         assert!(provide_in(&host, 4789).is_err());
-        assert!(netlink.link(NAME).unwrap_err().is_not_found(), "nothing is left");
+        assert!(netlink.link(NAME).unwrap_err().is_not_found(), "the device was removed again");
         netlink.delete(index).unwrap();
         netlink.create(&LinkSpec::new(NAME), &LinkKind::Vxlan(theirs)).unwrap();
         assert!(provide_in(&host, 4789).is_err());

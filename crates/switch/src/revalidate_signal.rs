@@ -1,24 +1,24 @@
-//! What the revalidator waits for.
+//! [`RevalidateSignal`]: wakes the revalidator thread.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Why the waiting has ended.
+/// Why the revalidator wakes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Call {
-    /// It is time for the next sweep.
+pub(crate) enum WakeReason {
+    /// The next periodic sweep is due.
     Due,
-    /// Something has changed.
+    /// The program or learned state has changed.
     Changed,
-    /// Everything ends.
+    /// The switch stops.
     Stop,
 }
 
-/// See the module.
+/// A signal that may be raised from any thread.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub(crate) struct RevalidateSignal {
     state: Mutex<State>,
-    bell: Condvar,
+    raised: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -27,47 +27,47 @@ struct State {
     stopped: bool,
 }
 
-impl Alarm {
-    /// Something has changed.
+impl RevalidateSignal {
+    /// Reports a change of the program or of learned state.
     pub fn changed(&self) {
         let mut state = self.lock();
         if !state.changed {
             state.changed = true;
             drop(state);
-            self.bell.notify_all();
+            self.raised.notify_all();
         }
     }
 
-    /// Everything ends.
+    /// Stops the revalidator.
     pub fn stop(&self) {
         self.lock().stopped = true;
-        self.bell.notify_all();
+        self.raised.notify_all();
     }
 
     pub fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
 
-    /// Waits until `due`, or until something has changed, but for that until `earliest` at least.
-    pub fn wait(&self, due: Instant, earliest: Instant) -> Call {
+    /// Waits until `due`. A reported change ends the wait earlier, but not before `earliest`.
+    pub fn wait(&self, due: Instant, earliest: Instant) -> WakeReason {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
             let until = if state.changed { due.min(earliest) } else { due };
             if state.stopped {
-                return Call::Stop;
+                return WakeReason::Stop;
             }
             if now >= until {
                 state.changed = false;
-                return if now >= due { Call::Due } else { Call::Changed };
+                return if now >= due { WakeReason::Due } else { WakeReason::Changed };
             }
-            let waited = self.bell.wait_timeout(state, until - now);
+            let waited = self.raised.wait_timeout(state, until - now);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Two flags are always whole.
+        // A panic cannot leave the two flags inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
