@@ -82,8 +82,8 @@ pub struct HeadroomError {
 /// The result of the last header walk.
 #[derive(Debug)]
 struct HeaderWalk {
-    /// The Ethernet header at which it began, from the start of the storage; [`HeaderWalk::NONE`] if
-    /// there is no result.
+    /// The Ethernet header at which it began, from the start of the storage; [`HeaderWalk::NONE`]
+    /// if there is no result.
     base: Cell<usize>,
     located: Cell<Located>,
 }
@@ -227,8 +227,8 @@ impl PacketBuf {
         &mut self.storage[self.start..self.end]
     }
 
-    /// Locates the headers of the frame. The frame is walked only if that was not done before, or if
-    /// its bytes may have changed since.
+    /// Locates the headers of the frame. The frame is walked only if that was not done before, or
+    /// if its bytes may have changed since.
     ///
     /// # Errors
     /// As [`transport_offset_in`]: a header is malformed, or not whole in the linear part.
@@ -319,9 +319,9 @@ impl PacketBuf {
         Ok(&mut self.storage[start..start + len])
     }
 
-    /// Puts the last `len` bytes of `header` in front of the frame, with a gap of `gap` bytes between
-    /// the two, and returns header and gap. The contents of the gap, and of the headroom, are
-    /// unspecified.
+    /// Puts the last `len` bytes of `header` in front of the frame, with a gap of `gap` bytes
+    /// between the two, and returns header and gap. The contents of the gap, and of the headroom,
+    /// are unspecified.
     ///
     /// If there is headroom for `N` bytes, the copy has a constant length and compiles to few
     /// instructions.

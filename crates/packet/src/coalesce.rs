@@ -1,39 +1,43 @@
-//! Coalescing of in-order TCP segments of one flow into super-packets: the inverse of [segmentation](crate::segment).
+//! Coalescing of in-order TCP segments of one flow into super-packets: the inverse of
+//! [segmentation](crate::segment).
 //!
-//! [`coalesce_ranges`] takes a train of frames received into one storage and copies no payload; [`Coalescer`] takes frames
-//! received one by one. The rules are those of Linux's GRO (`inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive`),
-//! so that a super-packet made here cuts back into the very segments it was made of. A segment continues others when
+//! [`coalesce_ranges`] joins a train of frames in one buffer without copying payload. [`Coalescer`]
+//! joins frames received one by one. The rules are those of Linux's GRO (`inet_gro_receive`,
+//! `ipv6_gro_receive`, `tcp_gro_receive`), so that segmenting the result gives the original
+//! segments. A segment is joined to others if
 //!
-//! - all are whole IP packets with TCP behind the same bytes of Ethernet header and tags; IPv4 without options and with a
-//!   valid header checksum, or IPv6 with the same options headers and no other extension header. Lengths are the IP
-//!   header's: padding of the frame is dropped;
-//! - addresses, TTL or hop limit, TOS or traffic class (so DSCP and ECN), flow label and DF are equal. The IPv4
-//!   identification goes up by 1; or it is always 0 with DF set, where it means nothing (RFC 6864 section 4.1) and
-//!   segmentation may number anew;
-//! - ports, acknowledgement number, window, urgent pointer and all option bytes (timestamps too) are equal, and the
-//!   sequence number follows;
-//! - none has SYN, RST or URG, and all agree in ECE and the remaining bits. CWR is on the first only, PSH and FIN on the
-//!   last only;
+//! - all are whole IP packets with TCP behind the same bytes of Ethernet header and tags; IPv4
+//!   without options and with a valid header checksum, or IPv6 with the same options headers and no
+//!   other extension header. Lengths are those of the IP header, and padding of the frame is
+//!   dropped;
+//! - addresses, TTL or hop limit, TOS or traffic class (so DSCP and ECN), flow label and DF are
+//!   equal. The IPv4 identification increases by 1. With DF set it may instead always be 0: it has
+//!   no meaning then (RFC 6864 section 4.1), and segmentation may number the segments differently;
+//! - ports, acknowledgement number, window, urgent pointer and all option bytes (timestamps too)
+//!   are equal, and the sequence number follows;
+//! - none has SYN, RST or URG, and all agree in ECE and the remaining bits. CWR is on the first
+//!   only, PSH and FIN on the last only;
 //! - all payloads are as long as the first, only the last may be shorter, none is empty;
 //! - the IP packet stays within 65,535 bytes, its header included;
-//! - all TCP checksums are valid, unless somebody vouches for them. A segment whose checksum is wrong passes through alone
-//!   and untouched, for its receiver to refuse.
+//! - all TCP checksums are valid, or known to be verified. A segment with a wrong checksum is
+//!   passed on alone and unchanged, and its receiver drops it.
 
 use std::ops::Range;
 
 use crate::buf::{Checksum, Offload, PacketBuf};
 use crate::merge::{Class, Run, Segment, classify};
 
-/// Makes the longest run of joinable frames at the front of `frames` one packet, in place, and returns how many frames
-/// that took (0 only when `frames` is empty). A frame that cannot be joined with the next is a run of one, unchanged.
+/// Joins the longest possible run of frames at the front of `frames` in place, and returns the
+/// number of frames in it (0 only if `frames` is empty). A frame that cannot be joined with the
+/// next is a run of one and unchanged.
 ///
-/// `frames` are ranges of the bytes behind the headroom ([`PacketBuf::spare_mut`]), each an Ethernet frame, in the order
-/// received, all to be treated alike (same tunnel key, same outer ECN mark). `verified` says that somebody vouches for
-/// the bytes, such as a checksum of the outer packet; otherwise inner TCP checksums are verified before segments are
-/// joined. Of a super-packet's payload nothing moves: it becomes fragments.
+/// `frames` are ranges of [`PacketBuf::spare_mut`]. Each is an Ethernet frame, in the order
+/// received, and all have the same tunnel key and outer ECN mark. `verified` means that the bytes
+/// are known to be intact, e.g. by a checksum of the outer packet; otherwise inner TCP checksums
+/// are verified. No payload moves: it becomes fragments of the frame.
 ///
-/// What lies behind the run in the storage is not touched, so the rest of the train is had from the same buffer once the
-/// run has been dealt with:
+/// The storage behind the run is not touched, so the rest of the train can be joined from the same
+/// buffer afterwards:
 ///
 /// ```
 /// # use packet::{PacketBuf, coalesce_ranges};
@@ -70,7 +74,8 @@ pub fn coalesce_ranges(packet: &mut PacketBuf, frames: &[Range<usize>], verified
     run.count
 }
 
-/// The longest run at the front of `frames`, ranges of `storage`; `None` when the first frame can be in none.
+/// The longest run at the front of `frames`, which are ranges of `storage`; `None` if the first
+/// frame cannot be in any run.
 fn longest_run(storage: &[u8], frames: &[Range<usize>], verified: bool) -> Option<Run> {
     let mut frames = frames.iter().map(|range| storage.get(range.clone()));
     let head = frames.next()??;
@@ -92,7 +97,7 @@ fn longest_run(storage: &[u8], frames: &[Range<usize>], verified: bool) -> Optio
     Some(run)
 }
 
-/// A flow's packet that waits for more.
+/// A packet of a flow that waits for more segments.
 #[derive(Debug)]
 struct Held<K> {
     key: K,
@@ -100,14 +105,15 @@ struct Held<K> {
     run: Run,
 }
 
-/// Joins TCP segments that were received one by one.
+/// Joins TCP segments received one by one.
 ///
-/// Packets are given with [`Coalescer::push`] and come out through its closure, those of one flow in the order they went
-/// in; call [`Coalescer::flush`] at the end of each receive batch, so that nothing waits longer than that. `K` is what must
-/// be equal besides the packet itself, and comes out with the packet: the tunnel, its key, the outer ECN mark.
+/// [`Coalescer::push`] takes packets and emits them through its closure; packets of one flow keep
+/// their order. Call [`Coalescer::flush`] at the end of each receive batch, so that no packet waits
+/// longer. `K` must be equal for joined packets and is emitted with them: the tunnel, its key, the
+/// outer ECN mark.
 ///
-/// A packet whose [`Checksum`] is `Verified` or `Partial` is trusted; that of an `Unverified` one is verified before
-/// it is joined.
+/// A [`Checksum`] that is `Verified` or `Partial` is trusted. An `Unverified` one is verified
+/// before the packet is joined.
 #[derive(Debug)]
 pub struct Coalescer<K> {
     /// Oldest first.
@@ -116,14 +122,15 @@ pub struct Coalescer<K> {
 }
 
 impl<K: Copy + Eq> Coalescer<K> {
-    /// A coalescer that holds packets of at most `max_flows` flows (at least 1) at a time.
+    /// Makes a coalescer that holds packets of up to `max_flows` flows, at least one.
     pub fn new(max_flows: usize) -> Self {
         let max_flows = max_flows.max(1);
         Self { held: Vec::with_capacity(max_flows), max_flows }
     }
 
-    /// Takes a packet in. It is joined to its flow's held packet, or held, or emitted; in the last two cases after
-    /// whatever of its flow was held. A joined packet's buffer is returned for another use.
+    /// Takes a packet. It is joined to the held packet of its flow, or held, or emitted; in the
+    /// last two cases, a held packet of its flow is emitted first. The buffer of a joined packet is
+    /// returned for reuse.
     pub fn push(
         &mut self,
         key: K,
@@ -168,14 +175,14 @@ impl<K: Copy + Eq> Coalescer<K> {
         None
     }
 
-    /// Emits everything held, oldest flow first.
+    /// Emits all held packets, the oldest flow first.
     pub fn flush(&mut self, mut emit: impl FnMut(K, PacketBuf)) {
         for held in self.held.drain(..) {
             held.emit(&mut emit);
         }
     }
 
-    /// True when nothing is held.
+    /// True if no packet is held.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Completing a partial transport checksum in software, and verifying a complete one.
+//! Transport checksums: completing partial ones in software, verifying complete ones, and inferring
+//! their state.
 
 use std::ops::Range;
 
@@ -6,64 +7,66 @@ use wire::checksum::Sum;
 use wire::{Crc32c, EtherType, Protocol, UdpPacket, tcp, udp};
 
 use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
-use crate::headers::tags_in_front;
+use crate::headers::excess_tags_len;
 use crate::locate::{Location, locate, whole};
 
-/// A partial checksum that cannot be completed.
+/// Why a partial checksum cannot be completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChecksumError {
     /// The checksum field is not inside the linear part of the frame.
     #[error("the checksum field is outside the frame")]
     OutsideFrame,
-    /// A super-packet has one checksum per segment: segment it.
-    #[error("a super-packet has no single checksum")]
+    /// A super-packet has one checksum for each segment, so it must be segmented.
+    #[error("a super-packet has no single checksum: segment it first")]
     SuperPacket,
 }
 
-/// What [`verify_checksum`] found.
+/// The result of [`verify_checksum`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The transport checksum is right.
     Valid,
     /// The transport checksum is wrong.
     Invalid,
-    /// There is none to verify: not TCP or UDP over IP, a fragment, malformed headers, UDP without checksum over IPv4, a
-    /// checksum still partial, or an IPv6 routing header that hides the final destination.
+    /// It cannot be verified: not TCP or UDP over IP, a fragment, malformed headers, UDP over IPv4
+    /// without checksum, a partial checksum, or an IPv6 routing header, which hides the final
+    /// destination.
     Unknown,
 }
 
-/// Fills in the checksum of a packet that has it partial; any other packet is left alone. The sum ends where the IP
-/// packet ends, so that padding behind it does not count. The packet becomes [`Checksum::Verified`].
+/// Completes a partial checksum; any other packet is left alone. The sum ends with the IP packet,
+/// so padding behind it does not count. The packet becomes [`Checksum::Verified`].
 ///
 /// # Errors
-/// [`ChecksumError`]; the packet is unchanged then.
+/// [`ChecksumError`]; the packet is unchanged.
 pub fn complete_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
     if packet.offload.gso.is_some() {
         return Err(ChecksumError::SuperPacket);
     }
-    let owed = owed(packet, 0, start, offset)?;
-    let value = owed.compute(packet);
-    packet.head_mut()[owed.field..owed.field + 2].copy_from_slice(&value.to_be_bytes());
+    let partial = partial_sum(packet, 0, start, offset)?;
+    let value = partial.compute(packet);
+    packet.head_mut()[partial.field..partial.field + 2].copy_from_slice(&value.to_be_bytes());
     packet.offload.checksum = Checksum::Verified;
     Ok(())
 }
 
-/// Where the checksum stands in an SCTP header (RFC 9260 section 3.1), four bytes of it.
+/// Offset of the checksum, four bytes long, in an SCTP header (RFC 9260 section 3.1).
 pub(crate) const SCTP_CHECKSUM_OFFSET: u16 = 8;
 
-/// Completes the checksum of an SCTP packet that has it partial; any other packet is left alone. True when it did so.
+/// Completes the checksum of an SCTP packet that has it partial; any other packet is left alone.
+/// Returns true if it did so.
 ///
-/// SCTP has a CRC where others have a sum, and a virtio-net header has no words for that: it says "the checksum at this
-/// offset is to be completed", which whoever reads it takes for a sum. A kernel whose interface claims to compute the CRC
-/// (veth does) leaves it to the reader of a packet socket. So it is completed where such frames come in, and everywhere
-/// else a partial checksum is a sum.
+/// SCTP has a CRC32c instead of a sum. A virtio-net header cannot express that: it only names the
+/// offset of a checksum to complete, which its reader takes for a sum. A kernel whose device claims
+/// to compute the CRC (veth does) leaves it to the reader of a packet socket. So it is completed
+/// where such frames are received, and everywhere else a partial checksum is a sum.
 pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     const FIELD: Range<usize> = SCTP_CHECKSUM_OFFSET as usize..SCTP_CHECKSUM_OFFSET as usize + 4;
     let Checksum::Partial { start, offset: SCTP_CHECKSUM_OFFSET } = packet.offload.checksum else {
         return false;
     };
-    let (start, skipped) = (usize::from(start), tags_in_front(packet.head()));
+    let (start, skipped) = (usize::from(start), excess_tags_len(packet.head()));
     let is_sctp = |at: &Location| at.protocol == Protocol::SCTP && at.l4 + skipped == start;
     let Some(end) = locate(packet, skipped).filter(is_sctp).map(|at| at.end + skipped) else {
         return false;
@@ -77,18 +80,22 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     true
 }
 
-/// Completes the partial checksum of a guest's frame that is neither that of the frame's own TCP or UDP header nor of something
-/// behind all headers that a pipeline reads, as those of a guest's own tunnels are. Of the frame's own transport that says nothing:
-/// unless it is SCTP, whose CRC it was, the frame is [`Checksum::Unverified`] then. It must be done before anybody reads the frame: a guest
-/// names any place, and what comes to stand there is what the guest chose to be summed. Completed later, it would change an
-/// address or a port that the pipeline has decided by.
+/// Completes a guest's partial checksum unless that is harmless to leave partial. It is harmless
+/// for the frame's own TCP or UDP header, and behind all headers that a pipeline reads, as in a
+/// guest's own tunnels. Completing any other one says nothing about the frame's own transport, so
+/// the frame becomes [`Checksum::Unverified`], except that a completed SCTP CRC is verified.
+///
+/// This must be done before anybody reads the frame. The guest chooses where the checksum is stored
+/// and which bytes are summed. Completed later, it could change an address or port that the
+/// pipeline has already matched.
 ///
 /// # Errors
-/// [`ChecksumError::SuperPacket`] when a super-packet has such a checksum; no sender makes one.
+/// [`ChecksumError::SuperPacket`] if a super-packet has such a checksum, which no real sender
+/// produces.
 #[inline]
 pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(()) };
-    if is_out_of_the_way(packet, start, offset) || complete_crc32c(packet) {
+    if may_stay_partial(packet, start, offset) || complete_crc32c(packet) {
         return Ok(());
     }
     complete_checksum(packet)?;
@@ -96,12 +103,12 @@ pub fn settle_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
     Ok(())
 }
 
-/// True when completing the checksum changes nothing that a pipeline reads.
-fn is_out_of_the_way(packet: &PacketBuf, start: u16, offset: u16) -> bool {
-    // The longest header of those without a length that have ports.
+/// True if completing the checksum changes nothing that a pipeline reads.
+fn may_stay_partial(packet: &PacketBuf, start: u16, offset: u16) -> bool {
+    // The longest fixed-length header with ports, that of SCTP.
     const PORTS: usize = 12;
-    // What stands behind more tags is read once some are taken off.
-    let skipped = tags_in_front(packet.head());
+    // A pipeline reads behind the outermost tags once it has removed some.
+    let skipped = excess_tags_len(packet.head());
     let Some(start) = usize::from(start).checked_sub(skipped) else { return false };
     let Some(frame) = packet.head().get(skipped..) else { return false };
     let Ok(at) = packet.located_behind(skipped) else { return false };
@@ -115,14 +122,14 @@ fn is_out_of_the_way(packet: &PacketBuf, start: u16, offset: u16) -> bool {
             (Some(tcp::CHECKSUM_OFFSET), (words * 4).max(tcp::MIN_HEADER_LEN))
         }
         Protocol::UDP => (Some(udp::CHECKSUM_OFFSET), PORTS),
-        // Neighbours and their options are read.
+        // Neighbour discovery messages are read with all their options.
         Protocol::ICMP | Protocol::ICMPV6 => return false,
         _ => (None, PORTS),
     };
     (start == l4 && own == Some(usize::from(offset))) || start >= l4 + header_len
 }
 
-/// Verifies the TCP or UDP checksum of a packet; the packet's own offload state only matters if it is partial.
+/// Verifies the TCP or UDP checksum of a packet. Of its offload state only `Partial` matters.
 pub fn verify_checksum(packet: &PacketBuf) -> Verdict {
     if matches!(packet.offload.checksum, Checksum::Partial { .. }) {
         return Verdict::Unknown;
@@ -151,14 +158,15 @@ pub fn verify_checksum(packet: &PacketBuf) -> Verdict {
     if sum.is_valid() { Verdict::Valid } else { Verdict::Invalid }
 }
 
-/// Marks the transport checksum of a packet as partial when it must be: when nobody knows its state
-/// ([`Checksum::Unverified`]) and its field holds the sum of the pseudo header, as a sender leaves it for a NIC to complete.
-/// True when it did so.
+/// Marks the transport checksum of a packet as partial if its state is unknown
+/// ([`Checksum::Unverified`]) and the field holds the sum of the pseudo header, as a sender leaves
+/// it for a NIC to complete. Returns true if it did so.
 ///
-/// Between hosts on one machine nothing completes a checksum on the way. A packet socket tells, but a UDP socket has no words
-/// for the state of a checksum *inside* its datagrams: a tunnel end point sees only a frame with a wrong sum, which its
-/// receiver would refuse. A complete checksum equals the sum of its pseudo header once in 65,535 packets; that does no harm,
-/// since completing such a packet gives the same bytes, and the outer packet was verified before it got here.
+/// Between hosts on one machine, nothing completes a checksum on the way. A packet socket reports
+/// that, but a UDP socket cannot report the state of a checksum *inside* its datagrams. A tunnel
+/// end point would see a frame with a wrong checksum, which the receiver would drop. A complete
+/// checksum equals the sum of its pseudo header in one of 65,535 packets. That does no harm:
+/// completing such a packet gives the same bytes, and the outer packet was verified before.
 pub fn infer_partial(packet: &mut PacketBuf) -> bool {
     if packet.offload.checksum != Checksum::Unverified || packet.offload.gso.is_some() {
         return false;
@@ -172,7 +180,7 @@ pub fn infer_partial(packet: &mut PacketBuf) -> bool {
     };
     let field = head.get(at.l4 + offset..at.end).and_then(|rest| rest.first_chunk());
     let Some(field) = field.map(|bytes| u16::from_be_bytes(*bytes)) else { return false };
-    // The sum of a pseudo header is never zero; in UDP that says that there is no checksum.
+    // The sum of a pseudo header is never 0, and in UDP 0 means that there is no checksum.
     if field == 0 || at.pseudo_header(head, (at.end - at.l4) as u16).fold() != field {
         return false;
     }
@@ -180,18 +188,19 @@ pub fn infer_partial(packet: &mut PacketBuf) -> bool {
     true
 }
 
-/// A super-packet that came without the length of its segments.
+/// A super-packet arrived without its segment size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("nothing says how long the segments of the super-packet are")]
+#[error("the segment size of the super-packet is unknown")]
 pub struct SegmentSizeLost;
 
-/// As [`infer_partial`], for a frame that may be a super-packet: its sender left the cutting to the NIC, too. A TCP packet
-/// in a frame longer than `max_frame_len` (what fits the path in one piece, in bytes) becomes a super-packet of segments of
-/// that length. The true ones were no longer; nobody but the sender knows, and nobody needs to.
+/// Like [`infer_partial`], for a frame that may be a super-packet whose sender left segmentation to
+/// the NIC as well. A TCP packet in a frame longer than `max_frame_len` bytes (what the path
+/// carries in one piece) becomes a super-packet with segments of that length. The sender's segment
+/// size is unknown and not needed; it was no longer.
 ///
 /// # Errors
-/// [`SegmentSizeLost`] for any other packet in a frame too long: the ends of datagrams are lost. Only the checksum's state
-/// is changed then.
+/// [`SegmentSizeLost`] for any other packet in a frame too long, because the boundaries of
+/// datagrams are lost. Only the checksum's state has changed then.
 pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(), SegmentSizeLost> {
     if !infer_partial(packet) {
         return Ok(());
@@ -213,27 +222,28 @@ pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(),
     Ok(())
 }
 
-/// A partial checksum: where it goes and what it covers.
+/// A partial checksum: where it is stored and what it covers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owed {
-    /// Where summing starts, from the start of the frame.
+pub(crate) struct PartialSum {
+    /// The first byte that is summed, from the start of the frame.
     start: usize,
     /// The checksum field, from the start of the frame.
     pub field: usize,
     /// The end of what is summed, from the start of the frame.
     pub end: usize,
-    /// The content of the field.
+    /// The content of the field: the sum of the pseudo header.
     pub pseudo: u16,
     is_udp: bool,
 }
 
-/// What `packet`, with `outer_len` bytes before its Ethernet header, owes for a partial checksum of `start` and `offset`.
-pub(crate) fn owed(
+/// Describes the partial checksum at `start` and `offset` of a packet with `outer_len` bytes before
+/// its Ethernet header.
+pub(crate) fn partial_sum(
     packet: &PacketBuf,
     outer_len: usize,
     start: u16,
     offset: u16,
-) -> Result<Owed, ChecksumError> {
+) -> Result<PartialSum, ChecksumError> {
     let head = packet.head();
     let (start, is_udp) = (usize::from(start), usize::from(offset) == udp::CHECKSUM_OFFSET);
     let field = start + usize::from(offset);
@@ -249,18 +259,18 @@ pub(crate) fn owed(
         }
         _ => packet.len(),
     };
-    Ok(Owed { start, field, end, pseudo: u16::from_be_bytes(value), is_udp })
+    Ok(PartialSum { start, field, end, pseudo: u16::from_be_bytes(value), is_udp })
 }
 
-impl Owed {
-    /// The complete checksum: of UDP never zero, which would say that there is none (RFC 768).
+impl PartialSum {
+    /// The complete checksum. For UDP it is never 0, which would mean that there is none (RFC 768).
     pub(crate) fn compute(&self, packet: &PacketBuf) -> u16 {
         let sum = sum_range(packet, self.start, self.end, Sum::new());
         if self.is_udp { sum.udp_checksum() } else { sum.checksum() }
     }
 }
 
-/// The bytes `range` of the frame, in the pieces they lie in.
+/// The bytes `range` of the frame as slices of its pieces.
 fn pieces_of(packet: &PacketBuf, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
     let mut at = 0;
     packet.pieces().map(move |piece| {
@@ -271,7 +281,7 @@ fn pieces_of(packet: &PacketBuf, range: Range<usize>) -> impl Iterator<Item = &[
     })
 }
 
-/// `sum` continued by the bytes `start..end` of the frame, whatever pieces they lie in.
+/// Adds the bytes `start..end` of the frame to `sum`.
 pub(crate) fn sum_range(packet: &PacketBuf, start: usize, end: usize, sum: Sum) -> Sum {
     pieces_of(packet, start..end).fold(sum, Sum::bytes)
 }

@@ -1,63 +1,63 @@
-//! Whether a frame fits what its path carries, and what is to be done when it does not: [`fit`].
+//! [`fit`] decides whether a frame fits its path, and what to do if it does not.
 //!
-//! The limit is `max_frame_len`: the longest *inner* frame, in bytes from its Ethernet header on, that reaches the remote
-//! end in one piece. It is the path MTU of the underlay less the outer headers that stand between the outer IP header
-//! (included) and the inner Ethernet header (not included). The MTU that a guest is told is less by the guest's own Ethernet
-//! header and tags.
+//! The limit is `max_frame_len`: the longest *inner* frame that reaches the remote end in one
+//! piece, in bytes from its Ethernet header on. It is the path MTU of the underlay less the headers
+//! between the outer IP header (included) and the inner Ethernet header (excluded). The MTU
+//! reported to a guest is less by the guest's own Ethernet header and tags.
 //!
-//! | what is too long | don't fragment | what is to be done |
+//! | too long | don't fragment | result |
 //! |---|---|---|
-//! | only padding behind the IP packet | | [`Fit::Resize`]: it is cut off |
-//! | IPv4, TCP super-packet | no | [`Fit::Resize`]: segments are made shorter |
+//! | only padding behind the IP packet | | [`Fit::Resize`]: the padding is removed |
+//! | IPv4, TCP super-packet | no | [`Fit::Resize`]: segments become shorter |
 //! | IPv4, anything else | no | [`Fit::Fragment`] (RFC 791 section 3.2) |
 //! | IPv4 | yes | [`Fit::TooBig`] (RFC 1191 section 4) |
 //! | IPv6 | always | [`Fit::TooBig`] (RFC 8200 section 5) |
-//! | not IP, malformed IP, or IPv4 where fewer than 68 bytes of it fit | | [`Fit::Never`] |
+//! | not IP, malformed IP, or IPv4 with a limit below 68 bytes | | [`Fit::Never`] |
 //!
-//! A TCP super-packet is a stream that its sender has not cut yet: any cut is as good as another. Segments that number more
-//! than the sender expected take identifications that it may use again; without "don't fragment" that matters only where a
-//! later router fragments them (RFC 6864 section 4.3).
+//! A TCP super-packet may be segmented in any way, because its sender has not segmented it yet.
+//! More segments than the sender expected use identifications that it may use again. Without "don't
+//! fragment", that matters only if a later router fragments them (RFC 6864 section 4.3).
 
 use wire::{EtherType, Ipv4Packet, Located, icmp::too_big::MIN_MTU_V4, udp};
 
 use crate::buf::{Checksum, GsoKind, PacketBuf};
 
-/// The least payload of a segment that a TCP super-packet is cut into rather than fragmented; what Linux allows at least.
+/// The least payload of a TCP segment; below that, fragmentation is used. Linux has the same limit.
 const MIN_SEGMENT: usize = 8;
 
-/// How a frame meets the limit of its path; see the module.
+/// The relation of a frame to the limit of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fit {
-    /// It fits as it is.
+    /// It fits.
     Fits,
-    /// It fits after a change of its lengths.
+    /// It fits after a change of its length or of its segment size.
     Resize(Resize),
-    /// An IPv4 packet to be fragmented: [`crate::Fragmenter`], to whom this is said.
+    /// It is an IPv4 packet that [`crate::Fragmenter`] must fragment.
     Fragment {
-        /// The longest IP packet, in bytes.
+        /// The longest IP packet in bytes.
         mtu: u16,
     },
-    /// An IP packet whose sender is to be told.
+    /// It is an IP packet whose sender must be told (ICMP "packet too big").
     TooBig {
-        /// The longest IP packet, in bytes.
+        /// The longest IP packet in bytes.
         mtu: u16,
     },
-    /// It cannot be carried, and there is nobody to tell.
+    /// It cannot be carried, and no sender can be told.
     Never,
 }
 
-/// How a frame is made to fit.
+/// A change that makes a frame fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Resize {
-    /// By cutting off what lies behind this length, in bytes.
+    /// Truncate the frame to this length in bytes.
     Truncate(usize),
-    /// By cutting the super-packet into segments of so many bytes of payload.
+    /// Set the segment size to this payload in bytes.
     Segments(u16),
 }
 
 impl Resize {
-    /// Makes `packet`, which is as it was when [`fit`] looked at it, fit.
+    /// Applies the change to the packet for which [`fit`] returned it.
     pub fn apply(self, packet: &mut PacketBuf) {
         match (self, &mut packet.offload.gso) {
             (Self::Truncate(len), _) => packet.truncate(len),
@@ -67,7 +67,7 @@ impl Resize {
     }
 }
 
-/// Bytes of the frame as it will be on a wire; of a super-packet, of its longest segment.
+/// The length in bytes of the frame on a wire; of a super-packet, that of its longest segment.
 #[inline]
 pub fn wire_len(packet: &PacketBuf) -> usize {
     let len = packet.len();
@@ -77,7 +77,8 @@ pub fn wire_len(packet: &PacketBuf) -> usize {
     }
 }
 
-/// Bytes in front of the payload of a super-packet, and of payload in each segment; `None` when it is no super-packet.
+/// The header length and the payload length of each segment of a super-packet, in bytes; `None` for
+/// other packets.
 #[inline]
 fn segment_header_len(packet: &PacketBuf) -> Option<(usize, usize)> {
     let (Some(gso), Checksum::Partial { start, .. }) =
@@ -95,7 +96,7 @@ fn segment_header_len(packet: &PacketBuf) -> Option<(usize, usize)> {
     Some((l4 + header_len, usize::from(gso.size)))
 }
 
-/// Compares `packet` with the longest frame that its path carries. Nothing is copied or changed.
+/// Compares `packet` with the longest frame that its path carries.
 #[inline]
 pub fn fit(packet: &PacketBuf, max_frame_len: usize) -> Fit {
     if wire_len(packet) <= max_frame_len { Fit::Fits } else { too_long(packet, max_frame_len) }
@@ -110,7 +111,7 @@ fn too_long(packet: &PacketBuf, max_frame_len: usize) -> Fit {
     if wire_len(packet).min(at.l3_end) <= max_frame_len {
         return Fit::Resize(Resize::Truncate(at.l3_end));
     }
-    // An IP packet is no longer than 65,535 bytes, and this one is longer than the limit.
+    // The cast is lossless: an IP packet has at most 65,535 bytes, and this one exceeds the limit.
     let mtu = max_frame_len.saturating_sub(at.l3).min(usize::from(u16::MAX)) as u16;
     if at.ethertype == EtherType::IPV6 {
         return Fit::TooBig { mtu };
@@ -128,7 +129,8 @@ fn too_long(packet: &PacketBuf, max_frame_len: usize) -> Fit {
     }
 }
 
-/// The payload of segments of a TCP super-packet that fit; `None` when it is no such packet, or next to nothing would fit.
+/// The segment size with which a TCP super-packet fits; `None` for other packets, or if it would be
+/// too small.
 fn shorter_segments(packet: &PacketBuf, at: &Located, max_frame_len: usize) -> Option<u16> {
     let gso = packet.offload.gso.filter(|gso| gso.kind != GsoKind::UdpL4)?;
     let (header_len, _) = segment_header_len(packet).filter(|(len, _)| *len > at.l3)?;

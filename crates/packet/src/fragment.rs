@@ -1,16 +1,17 @@
-//! Fragmentation of IPv4 packets (RFC 791 section 3.2, RFC 1812 section 5.2.6), for those too long for a tunnel whose
-//! senders allow it. IPv6 packets are fragmented by nobody but their source (RFC 8200 section 5).
+//! Fragmentation of IPv4 packets (RFC 791 section 3.2, RFC 1812 section 5.2.6) that are too long
+//! for a tunnel and may be fragmented. IPv6 packets are fragmented only by their source (RFC 8200
+//! section 5).
 //!
 //! | field | in the fragment at *offset* |
 //! |---|---|
 //! | total length | of the fragment |
 //! | fragment offset | the packet's + *offset*, a multiple of 8 |
 //! | more fragments | set on all but the last, which has the packet's |
-//! | options | in the first all of the packet's; in the others only those to be copied, the others overwritten by "no operation" |
+//! | options | in the first all; in the others only those with the "copied" flag, the rest become "no operation" |
 //! | header checksum | complete |
 //!
-//! All other fields, and the Ethernet header and tags, are the packet's. Because what is fragmented may be a fragment
-//! itself, the fragments are at home in the same datagram.
+//! All other fields, the Ethernet header and tags are copied. A fragment may be fragmented again:
+//! all results belong to the same datagram.
 
 use std::ops::Range;
 
@@ -23,24 +24,24 @@ use crate::segment::{SegmentError, SplitLimits, split};
 /// Why a packet cannot be fragmented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FragmentError {
-    /// Not a well-formed IPv4 packet.
+    /// It is no well-formed IPv4 packet.
     #[error("not an IPv4 packet")]
     NotIpv4,
-    /// The sender forbids it.
+    /// It has "don't fragment" set.
     #[error("the packet must not be fragmented")]
     DontFragment,
-    /// Not even eight bytes of payload fit.
+    /// The MTU leaves fewer than eight bytes for payload.
     #[error("an MTU of {0} bytes has no room for a fragment")]
     MtuTooSmall(usize),
-    /// A fragment that reaches beyond the 65,535 bytes of a datagram.
+    /// The packet is a fragment that ends beyond 65,535 bytes of its datagram.
     #[error("the fragment ends beyond its datagram")]
     BeyondDatagram,
-    /// A super-packet that cannot be cut, or a checksum that cannot be completed.
+    /// The super-packet cannot be segmented, or the checksum cannot be completed.
     #[error(transparent)]
     Offload(#[from] SegmentError),
 }
 
-/// Fragments packets; keeps its memory from one packet to the next.
+/// Fragments packets, and reuses its buffers.
 #[derive(Debug)]
 pub struct Fragmenter {
     fragment: PacketBuf,
@@ -53,18 +54,19 @@ impl Default for Fragmenter {
 }
 
 impl Fragmenter {
-    /// A fragmenter with memory for fragments of common MTUs.
+    /// Makes a fragmenter with a buffer for common MTUs.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Cuts the IPv4 packet in `packet` into fragments of at most `mtu` bytes, from the IP header on, and calls `each` with
-    /// every one in order: a frame of its own, with the usual headroom, that may be changed at will. A partial checksum
-    /// is completed; a super-packet is cut first, and its segments are fragmented one by one. Each byte is copied once.
-    /// Padding is left out. Returns how many fragments there were; one, when the packet fits.
+    /// Divides the IPv4 packet in `packet` into fragments of up to `mtu` bytes, IP header included,
+    /// and calls `each` with every fragment in order. A fragment is a frame with the usual
+    /// headroom, which `each` may change. A partial checksum is completed. A super-packet is
+    /// segmented first. Each byte is copied once, and padding is dropped. Returns the number of
+    /// fragments; one if the packet fits.
     ///
     /// # Errors
-    /// [`FragmentError`]; `each` has not been called then.
+    /// [`FragmentError`]; `each` was not called.
     pub fn fragment(
         &mut self,
         packet: &PacketBuf,
@@ -111,17 +113,18 @@ impl Fragmenter {
     }
 }
 
-/// How a packet is to be cut.
+/// How a packet is divided.
 struct Plan {
     /// The IP header, from the start of the frame.
     l3: usize,
     /// The payload of the IP packet, from the start of the frame.
     payload: Range<usize>,
-    /// Bytes of payload in each fragment but the last; a multiple of 8 unless one fragment holds all.
+    /// The payload length in bytes of each fragment but the last; a multiple of 8 unless there is
+    /// only one.
     step: usize,
     /// The packet's own flags and fragment offset.
     flags: u16,
-    /// Where the transport's checksum stands, from the start of the frame, and what it is.
+    /// The offset of the transport checksum from the start of the frame, and its value.
     checksum: Option<(usize, [u8; 2])>,
 }
 
@@ -155,7 +158,8 @@ impl Plan {
         Ok(Self { l3: at.l3, payload, step, flags, checksum })
     }
 
-    /// Makes the copied headers in `frame` those of the fragment with the bytes `range` of the packet's frame.
+    /// Turns the copied headers in `frame` into those of the fragment with the bytes `range` of the
+    /// packet.
     fn finish(&self, frame: &mut [u8], range: Range<usize>) {
         let (headers, data) = frame.split_at_mut(self.payload.start);
         if let Some((field, bytes)) = self.checksum {
@@ -180,7 +184,7 @@ impl Plan {
     }
 }
 
-/// Where flags and fragment offset stand in the IP header.
+/// The offset of flags and fragment offset in the IP header.
 const FLAGS: usize = 6;
 
 /// The checksum that `packet` owes, and where in `payload` it stands.
@@ -189,15 +193,16 @@ fn checksum(
     payload: &Range<usize>,
 ) -> Result<Option<(usize, [u8; 2])>, SegmentError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(None) };
-    let owed = complete::owed(packet, 0, start, offset)?;
-    if owed.field < payload.start || owed.field + 2 > payload.end {
+    let partial = complete::partial_sum(packet, 0, start, offset)?;
+    if partial.field < payload.start || partial.field + 2 > payload.end {
         return Err(SegmentError::ChecksumMisplaced);
     }
-    Ok(Some((owed.field, owed.compute(packet).to_be_bytes())))
+    Ok(Some((partial.field, partial.compute(packet).to_be_bytes())))
 }
 
-/// Overwrites the options that belong in the first fragment only, those without the "copied" flag (RFC 791 section 3.1), by
-/// "no operation". What follows the end of the list or a malformed option stays.
+/// Overwrites options without the "copied" flag by "no operation": they belong to the first
+/// fragment only (RFC 791 section 3.1). Bytes behind the end of the list or a malformed option
+/// stay.
 fn drop_uncopied_options(mut options: &mut [u8]) {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;

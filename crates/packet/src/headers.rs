@@ -1,4 +1,4 @@
-//! The headers of one TCP or UDP super-packet, and how they change from segment to segment.
+//! The headers of a TCP or UDP super-packet, and those of its segments.
 
 use wire::checksum::Sum;
 use wire::vlan::{ETHERTYPE_OFFSET, MAX_TAGS, TAG_LEN};
@@ -8,20 +8,20 @@ use crate::buf::{Checksum, Gso, GsoKind, PacketBuf};
 use crate::locate::locate;
 use crate::segment::{MAX_HEADER_LEN, SegmentError};
 
-/// A piece of a super-packet's payload that gets headers of its own.
+/// A range of a super-packet's payload that becomes a packet with its own headers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// Segments in front of the piece.
+    /// The number of segments before it.
     pub index: usize,
-    /// Payload bytes in front of the piece.
+    /// The number of payload bytes before it.
     pub offset: usize,
-    /// Payload bytes of the piece.
+    /// Its length in bytes.
     pub len: usize,
-    /// True when the super-packet's payload ends with the piece.
+    /// True if the super-packet's payload ends with it.
     pub is_last: bool,
 }
 
-/// Where the headers of a super-packet are, and the parts of their sums that are the same for all segments.
+/// The location of a super-packet's headers, and the partial sums that are equal for all segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SuperHeaders {
     pub gso: Gso,
@@ -31,7 +31,7 @@ pub(crate) struct SuperHeaders {
     pub l4: usize,
     /// The first byte of payload, from the start of the frame.
     pub payload: usize,
-    /// The end of the payload by the IP length, from the start of the frame.
+    /// The end of the payload by the IP length field, from the start of the frame.
     pub end: usize,
     is_v6: bool,
     ip_id: u16,
@@ -39,13 +39,13 @@ pub(crate) struct SuperHeaders {
     ip_sum: Sum,
     tcp_seq: u32,
     tcp_flags: u8,
-    /// Pseudo header without the length.
+    /// The sum of the pseudo header without its length.
     pseudo_sum: Sum,
-    /// `pseudo_sum` and those bytes of the transport header that no segment changes.
+    /// `pseudo_sum` plus the bytes of the transport header that are equal in all segments.
     l4_sum: Sum,
 }
 
-/// The checksum field of the transport that `kind` segments, from the start of its header.
+/// The offset of the checksum in the transport header of segments of `kind`.
 pub(crate) fn checksum_offset(kind: GsoKind) -> u16 {
     match kind {
         GsoKind::TcpV4 | GsoKind::TcpV6 => tcp::CHECKSUM_OFFSET as u16,
@@ -53,15 +53,16 @@ pub(crate) fn checksum_offset(kind: GsoKind) -> u16 {
     }
 }
 
-/// Bytes of those tags of a frame in front that are more than are looked behind, however many.
-pub(crate) fn tags_in_front(frame: &[u8]) -> usize {
+/// The length in bytes of the outermost tags beyond [`MAX_TAGS`]: the header walk starts behind
+/// them.
+pub(crate) fn excess_tags_len(frame: &[u8]) -> usize {
     let (tags, _) = frame.get(ETHERTYPE_OFFSET..).unwrap_or_default().as_chunks::<TAG_LEN>();
     let is_tag = |tag: &&[u8; TAG_LEN]| EtherType(u16::from_be_bytes([tag[0], tag[1]])).is_vlan();
     TAG_LEN * tags.iter().take_while(is_tag).count().saturating_sub(MAX_TAGS)
 }
 
 impl SuperHeaders {
-    /// Reads the headers of `packet`, whose first `outer_len` bytes stand before its Ethernet header.
+    /// Parses the headers of a packet with `outer_len` bytes before its Ethernet header.
     pub(crate) fn parse(
         packet: &PacketBuf,
         gso: Gso,
@@ -69,8 +70,8 @@ impl SuperHeaders {
     ) -> Result<Self, SegmentError> {
         let head = packet.head();
         let frame = head.get(outer_len..).ok_or(SegmentError::OuterLength)?;
-        // Of more tags than are looked behind those in front are as good as outer bytes: every segment gets them.
-        let outer_len = outer_len + tags_in_front(frame);
+        // Excess tags are treated like outer headers: they are copied to every segment.
+        let outer_len = outer_len + excess_tags_len(frame);
         let at = locate(packet, outer_len).ok_or(SegmentError::NotTransport)?;
         let (protocol, least, fits_version) = match gso.kind {
             GsoKind::TcpV4 => (Protocol::TCP, tcp::MIN_HEADER_LEN, !at.is_v6),
@@ -117,12 +118,12 @@ impl SuperHeaders {
             pseudo_sum: Sum::new(),
             l4_sum: Sum::new(),
         };
-        this.take_sums(&head[..payload]);
+        this.compute_sums(&head[..payload]);
         Ok(this)
     }
 
-    /// Keeps what every segment's header is computed from.
-    fn take_sums(&mut self, headers: &[u8]) {
+    /// Computes the sums that the segments' headers are derived from.
+    fn compute_sums(&mut self, headers: &[u8]) {
         let word = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]);
         if !self.is_v6 {
             let ip = &headers[self.l3..self.l4];
@@ -132,8 +133,9 @@ impl SuperHeaders {
         let l4 = &headers[self.l4..];
         let total_len = (self.end - self.l4) as u16;
         let field = self.l4 + usize::from(self.checksum_offset());
-        // The partial checksum is the pseudo header's sum, length included: take the length back out. That rests on
-        // the guest's sum rather than on the addresses, as it must where a routing header hides the final address.
+        // The partial checksum is the sum of the pseudo header: subtract its length. Using the
+        // guest's sum instead of the addresses is necessary if a routing header hides the final
+        // address.
         self.pseudo_sum = Sum::new().u16(word(field)).u16(!total_len);
         self.l4_sum = self.pseudo_sum.bytes(&l4[..4]);
         if self.gso.kind != GsoKind::UdpL4 {
@@ -148,24 +150,24 @@ impl SuperHeaders {
         }
     }
 
-    /// Payload bytes of the super-packet.
+    /// The length of the payload in bytes.
     pub(crate) fn payload_len(&self) -> usize {
         self.end - self.payload
     }
 
-    /// Segments of the super-packet; at least one.
+    /// The number of segments, at least one.
     pub(crate) fn count(&self) -> usize {
         self.payload_len().div_ceil(usize::from(self.gso.size)).max(1)
     }
 
-    /// The checksum field, from the start of the transport header.
+    /// The offset of the checksum in the transport header.
     pub(crate) fn checksum_offset(&self) -> u16 {
         checksum_offset(self.gso.kind)
     }
 
-    /// Turns a copy of the super-packet's headers (`payload` bytes) into those of `piece` and returns the sum of its
-    /// pseudo header. With `payload_sum` the transport checksum is complete, without it the returned sum is left in the
-    /// field.
+    /// Turns a copy of the super-packet's headers into those of `piece`, and returns the sum of its
+    /// pseudo header. With `payload_sum` the transport checksum is complete; otherwise it is the
+    /// returned sum.
     pub(crate) fn patch(&self, header: &mut [u8], piece: Piece, payload_sum: Option<u16>) -> u16 {
         self.patch_ip(&mut header[self.l3..self.l4], piece);
         let l4 = &mut header[self.l4..self.payload];

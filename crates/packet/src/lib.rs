@@ -1,5 +1,6 @@
-//! One frame with headroom and its offload state, and what can be done to it without a device: software
-//! segmentation and fragmentation, checksum completion, coalescing of segments into super-packets, reassembly of STT frames.
+//! A frame with headroom and offload state, and the offloads in software: segmentation,
+//! fragmentation, checksums, coalescing of segments into super-packets, and reassembly of STT
+//! frames.
 //!
 //! No I/O and no clock.
 #![forbid(unsafe_code)]

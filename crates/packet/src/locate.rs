@@ -20,9 +20,9 @@ pub(crate) struct Location {
     pub is_v6: bool,
 }
 
-/// Locates the headers of the frame behind `outer_len` bytes; offsets are counted from there. `None`
-/// if the frame is malformed, fragmented, not IP, or if its IP packet is not whole in the linear
-/// part.
+/// Locates the headers of the frame behind `outer_len` bytes; offsets are counted from there.
+/// `None` if the frame is malformed, fragmented, not IP, or if its IP packet is not whole in the
+/// linear part.
 pub(crate) fn locate(packet: &PacketBuf, outer_len: usize) -> Option<Location> {
     let location = whole(&packet.located_behind(outer_len).ok()?)?;
     (outer_len + location.end <= packet.head().len()).then_some(location)

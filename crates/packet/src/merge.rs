@@ -1,6 +1,8 @@
-//! When one TCP segment continues another, and what the super-packet's headers then are.
+//! Decides whether a TCP segment can be joined to others, and writes the headers of the
+//! super-packet.
 //!
-//! The rules are in [`crate::coalesce`]; the functions here name the same fields in the same order.
+//! The rules are listed in [`crate::coalesce`]; the functions here check the fields in the same
+//! order.
 
 use wire::checksum::Sum;
 use wire::{Protocol, TcpFlags, tcp, transport_offset};
@@ -17,12 +19,12 @@ const CWR: u8 = TcpFlags::CWR.0;
 
 const MAX_IP_LEN: usize = 65_535;
 
-/// What a frame is to coalescing.
+/// The class of a frame for coalescing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Class {
     /// A TCP segment.
     Tcp(Segment),
-    /// Something that may belong to a TCP flow without saying to which: a fragment, or malformed.
+    /// A fragment or malformed frame, which may belong to an unknown TCP flow.
     Blind,
     /// Not TCP.
     Other,
@@ -47,7 +49,7 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 /// Classifies a frame.
 pub(crate) fn classify(frame: &[u8]) -> Class {
     let Ok(located) = transport_offset(frame) else { return Class::Blind };
-    // What is not IP has no protocol either.
+    // A frame that is not IP has no protocol either.
     if located.protocol != Protocol::TCP {
         return Class::Other;
     }
@@ -76,12 +78,12 @@ impl Segment {
         self.at.end - self.payload
     }
 
-    /// True when nothing may be appended behind the segment.
+    /// True if no segment may be joined behind this one.
     pub(crate) fn ends_run(&self) -> bool {
         self.flags & (PSH | FIN) != 0
     }
 
-    /// True when a partial checksum, if there is one, is that of the segment.
+    /// True unless there is a partial checksum that is not this segment's own.
     pub(crate) fn owes_nothing_else(&self, offload: Offload) -> bool {
         match offload.checksum {
             Checksum::Partial { start, offset } => {
@@ -96,13 +98,13 @@ impl Segment {
         &frame[self.payload..self.at.end]
     }
 
-    /// True when the TCP checksum is right.
+    /// True if the TCP checksum is valid.
     pub(crate) fn is_valid(&self, frame: &[u8]) -> bool {
         let tcp = &frame[self.at.l4..self.at.end];
         self.at.pseudo_header(frame, tcp.len() as u16).bytes(tcp).is_valid()
     }
 
-    /// True when addresses and ports are those of `other`.
+    /// True if addresses and ports equal those of `other`.
     pub(crate) fn is_same_flow(&self, frame: &[u8], other: &Self, other_frame: &[u8]) -> bool {
         fn addresses<'a>(at: &Location, frame: &'a [u8]) -> &'a [u8] {
             if at.is_v6 { &frame[at.l3 + 8..at.l3 + 40] } else { &frame[at.l3 + 12..at.l3 + 20] }
@@ -117,15 +119,15 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Segments joined so far.
+/// The segments joined so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub first: Segment,
-    /// Segments in the run.
+    /// The number of segments.
     pub count: usize,
     payload_len: usize,
     last_flags: u8,
-    /// Nothing more can be joined.
+    /// No further segment can be joined.
     pub is_closed: bool,
     /// The IPv4 identification stays 0.
     id_is_fixed: bool,
@@ -134,7 +136,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A run of one segment, which must be mergeable; `is_valid` vouches for its checksum.
+    /// Starts a run with one mergeable segment; `is_valid` means that its checksum is known to be
+    /// valid.
     pub(crate) fn new(first: Segment, is_valid: bool) -> Self {
         Self {
             first,
@@ -147,23 +150,23 @@ impl Run {
         }
     }
 
-    /// Bytes of payload in each segment but the last.
+    /// The payload length in bytes of each segment but the last.
     pub(crate) fn size(&self) -> usize {
         self.first.payload_len()
     }
 
-    /// Bytes of payload of all segments.
+    /// The payload length in bytes of all segments.
     pub(crate) fn payload_len(&self) -> usize {
         self.payload_len
     }
 
-    /// Bytes of the headers of the first segment.
+    /// The header length in bytes of the first segment.
     pub(crate) fn header_len(&self) -> usize {
         self.first.payload
     }
 
-    /// Joins `next` if the rules allow it. `head` is the first frame (or the super-packet so far), `is_valid` vouches for
-    /// the checksum of `next`.
+    /// Joins `next` if the rules allow it. `head` is the first frame (or the super-packet so far),
+    /// `is_valid` means that the checksum of `next` is known to be valid.
     pub(crate) fn join(
         &mut self,
         head: &[u8],
@@ -175,7 +178,7 @@ impl Run {
             return false;
         }
         if !self.is_first_valid {
-            // The first frame is still as received here: a run of two is made of valid segments only.
+            // Verify the first segment before its headers change; a run has only valid segments.
             if !self.first.is_valid(head) {
                 self.is_closed = true;
                 return false;
@@ -225,7 +228,7 @@ impl Run {
             && same(l4 + 18, a.payload)
     }
 
-    /// The rule of the IPv4 identification; both headers are at the same place.
+    /// Checks the IPv4 identification; both headers are at the same offset.
     fn id_follows(&self, head: &[u8], frame: &[u8]) -> bool {
         let l3 = self.first.at.l3;
         let (first, next) = (be16(head, l3 + 4), be16(frame, l3 + 4));
@@ -240,8 +243,8 @@ impl Run {
         }
     }
 
-    /// Makes the headers of the first segment, at the start of `head`, those of the super-packet, and returns what the
-    /// offloads then owe. Call it only for a run of two or more.
+    /// Turns the headers of the first segment, at the start of `head`, into those of the
+    /// super-packet, and returns its offload state. Call it only for a run of two or more segments.
     pub(crate) fn finish(&self, head: &mut [u8]) -> Offload {
         let at = self.first.at;
         let (l3, l4) = (at.l3, at.l4);

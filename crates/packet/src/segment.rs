@@ -1,8 +1,8 @@
 //! Software segmentation without copying payload.
 //!
-//! A [`Segmenter`] builds the headers of all segments of a super-packet in memory that it keeps; the payload of each
-//! segment stays a slice of the super-packet. What it returns, [`Segments`], is ready for vectored I/O, whole or in
-//! [trains](Segments::trains) of what one send may carry.
+//! A [`Segmenter`] builds the headers of all segments of a super-packet in a buffer that it reuses.
+//! The payload of each segment remains a slice of the super-packet. The result, [`Segments`], is
+//! ready for vectored I/O, as a whole or in [trains](Segments::trains) that one send may carry.
 //!
 //! | field | in segment *i* |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | TCP CWR | on the first only (RFC 3168 section 6.1.2) |
 //! | TCP, UDP checksum | complete, or the pseudo header's sum: [`SegmentChecksum`] |
 //!
-//! [`split`] cuts a super-packet into smaller super-packets instead.
+//! [`split`] divides a super-packet into smaller super-packets instead.
 
 use wire::checksum::Sum;
 
@@ -22,18 +22,18 @@ use crate::buf::{Checksum, Offload, PacketBuf};
 use crate::complete::{self, ChecksumError};
 use crate::headers::{Piece, SuperHeaders};
 
-/// The most segments of one super-packet: 64 KiB in pieces of 8 bytes, what Linux accepts as the least TCP segment.
-/// It bounds the memory a guest can make a [`Segmenter`] keep.
+/// The most segments of one super-packet: 64 KiB in segments of 8 bytes, the smallest TCP segment
+/// that Linux accepts. It bounds the memory of a [`Segmenter`].
 pub const MAX_SEGMENTS: usize = 8192;
-/// The most bytes of headers in front of each segment's payload, the outer prefix included. With [`MAX_SEGMENTS`] it bounds
-/// that memory to 4 MiB.
+/// The longest header of a segment in bytes, outer headers included. With [`MAX_SEGMENTS`] it
+/// limits that memory to 4 MiB.
 pub const MAX_HEADER_LEN: usize = 512;
 
 /// Why a packet cannot be segmented, completed or split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SegmentError {
     /// The frame has fragments: [`PacketBuf::linearize`] it first.
-    #[error("the frame is not linear")]
+    #[error("the frame is not linear: linearize it first")]
     NotLinear,
     /// The frame is shorter than the outer headers it should start with.
     #[error("the frame is shorter than its outer headers")]
@@ -50,7 +50,7 @@ pub enum SegmentError {
     /// The transport header is cut, or its length field impossible.
     #[error("the transport header is truncated")]
     Truncated,
-    /// Segments of zero bytes.
+    /// The segment size is 0.
     #[error("the segment size is zero")]
     ZeroSize,
     /// More than [`MAX_SEGMENTS`].
@@ -59,7 +59,7 @@ pub enum SegmentError {
     /// Headers longer than [`MAX_HEADER_LEN`].
     #[error("{0} bytes of headers, more than {MAX_HEADER_LEN}")]
     HeadersTooLong(usize),
-    /// Not even one segment fits the limits of [`split`], or the packet is too long and no super-packet.
+    /// A single segment exceeds the limits of [`split`], or the packet does and is no super-packet.
     #[error("a segment does not fit the limits")]
     LimitTooSmall,
 }
@@ -79,7 +79,7 @@ pub enum SegmentChecksum {
     Partial,
 }
 
-/// One segment in the making, as the `fix` closure of [`Segmenter::segment`] sees it.
+/// A segment before it is finished, as the `fix` closure of [`Segmenter::segment`] sees it.
 #[derive(Debug)]
 pub struct SegmentHead<'a> {
     /// Number of the segment, from 0.
@@ -90,12 +90,12 @@ pub struct SegmentHead<'a> {
     pub header: &'a mut [u8],
     /// The payload behind `header`.
     pub payload: &'a [u8],
-    /// The inner transport, from which an outer checksum follows without reading the payload
-    /// (`wire::checksum::local_offload`); `None` when it is not known, because the packet owed no checksum.
+    /// The inner transport, from which an outer checksum can be computed without reading the
+    /// payload (`wire::checksum::local_offload`). `None` if the packet's checksum was not partial.
     pub transport: Option<Transport>,
 }
 
-/// An inner TCP or UDP segment whose checksum is complete, or partial.
+/// The location and pseudo-header sum of an inner TCP or UDP segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transport {
     /// The transport header, in bytes from the start of the segment, outer prefix included.
@@ -106,26 +106,26 @@ pub struct Transport {
     pub pseudo: u16,
 }
 
-/// Segments packets; keeps its memory from one packet to the next.
+/// Segments packets, and reuses its buffer.
 #[derive(Debug, Default)]
 pub struct Segmenter {
     headers: Vec<u8>,
 }
 
 impl Segmenter {
-    /// A segmenter without memory yet.
+    /// Makes a segmenter. Its buffer is allocated on first use.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Cuts `packet` into segments, each with a copy of the first `outer_len` bytes (tunnel headers already pushed in
-    /// front of the frame) before its own headers. `fix` is called once per segment, in order, to set the outer
-    /// lengths, identification and checksum.
+    /// Divides `packet` into segments. Each gets a copy of the first `outer_len` bytes, which are
+    /// the outer headers, before its own headers. `fix` is called once for each segment in order,
+    /// to set the outer lengths, identification and checksum.
     ///
-    /// A packet that is no super-packet comes out as one segment, its checksum completed if it was partial.
+    /// A packet that is no super-packet becomes one segment. A partial checksum is completed.
     ///
     /// # Errors
-    /// [`SegmentError`]; `fix` has not been called then.
+    /// [`SegmentError`]; `fix` was not called.
     pub fn segment<'a>(
         &'a mut self,
         packet: &'a PacketBuf,
@@ -142,13 +142,13 @@ impl Segmenter {
         match packet.offload.gso {
             Some(gso) => {
                 let headers = SuperHeaders::parse(packet, gso, outer_len)?;
-                self.cut(packet, &headers, checksum, fix)
+                self.divide(packet, &headers, checksum, fix)
             }
             None => self.single(packet, outer_len, checksum, fix),
         }
     }
 
-    fn cut<'a>(
+    fn divide<'a>(
         &'a mut self,
         packet: &'a PacketBuf,
         from: &SuperHeaders,
@@ -199,16 +199,16 @@ impl Segmenter {
         let head = packet.head();
         let (mut header_len, mut transport, mut completed) = (outer_len, None, None);
         if let Checksum::Partial { start, offset } = packet.offload.checksum {
-            let owed = complete::owed(packet, outer_len, start, offset)?;
+            let partial = complete::partial_sum(packet, outer_len, start, offset)?;
             let start = usize::from(start);
             if start < outer_len {
                 return Err(SegmentError::ChecksumMisplaced);
             }
-            header_len = owed.field + 2;
+            header_len = partial.field + 2;
             transport =
-                Some(Transport { offset: start, len: owed.end - start, pseudo: owed.pseudo });
+                Some(Transport { offset: start, len: partial.end - start, pseudo: partial.pseudo });
             if mode == SegmentChecksum::Complete {
-                completed = Some(owed.compute(packet));
+                completed = Some(partial.compute(packet));
             }
         }
         let (template, payload) = head.split_at(header_len);
@@ -241,7 +241,8 @@ fn room(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut memory[..len]
 }
 
-/// Segments in order, as (header, payload) pairs. All headers have the same length, all payloads but the last too.
+/// An iterator over segments as (header, payload) pairs. All headers have the same length, and all
+/// payloads except the last.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<'a> {
     headers: &'a [u8],
@@ -253,28 +254,30 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// Bytes of each header, the outer prefix included.
+    /// Length in bytes of each header, outer headers included.
     pub fn header_len(&self) -> usize {
         self.header_len
     }
 
-    /// Bytes of the first segment, which no other exceeds; zero when there is none.
+    /// Length in bytes of the first segment, which is the longest; 0 if there is none.
     pub fn segment_len(&self) -> usize {
         if self.count == 0 { 0 } else { self.header_len + self.size.min(self.payload.len()) }
     }
 
-    /// Bytes of all segments together.
+    /// Length in bytes of all segments together.
     pub fn total_len(&self) -> usize {
         self.headers.len() + self.payload.len()
     }
 
-    /// The offload state of each segment; a partial checksum counts from the start of the outer prefix.
+    /// The offload state of each segment; a partial checksum counts from the start of the outer
+    /// prefix.
     pub fn offload(&self) -> Offload {
         Offload { checksum: self.checksum, gso: None }
     }
 
-    /// The segments in groups of at most `max_segments` that are at most `max_bytes` long together (both at least one
-    /// segment), such as UDP_SEGMENT takes: 64 and 65,507. Within a group only the last segment may be shorter.
+    /// The segments in groups of up to `max_segments` with up to `max_bytes` in total, but at least
+    /// one segment each. UDP_SEGMENT takes 64 segments and 65,507 bytes. Only the last segment of a
+    /// group may be shorter than the others.
     pub fn trains(
         self,
         max_segments: usize,
@@ -286,7 +289,7 @@ impl<'a> Segments<'a> {
         std::iter::from_fn(move || (rest.count > 0).then(|| rest.take_front(per_train)))
     }
 
-    /// Takes the first `count` segments (at most all) off.
+    /// Removes and returns the first `count` segments, at most all.
     fn take_front(&mut self, count: usize) -> Self {
         let count = count.min(self.count);
         let payload_len = if count == self.count { self.payload.len() } else { count * self.size };
@@ -320,20 +323,20 @@ impl<'a> Iterator for Segments<'a> {
 
 impl ExactSizeIterator for Segments<'_> {}
 
-/// How large the super-packets that come out of [`split`] may be.
+/// The limits of each super-packet that [`split`] produces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitLimits {
-    /// Segments in each.
+    /// The most segments.
     pub max_segments: usize,
-    /// Bytes of each as a frame: its headers once, and the payload of all its segments.
+    /// The most bytes of the frame: its headers once, and the payload of all segments.
     pub max_bytes: usize,
 }
 
-/// The first segment of a super-packet as it will be on a wire, checksum and all; a copy of any other packet, with its checksum
-/// completed. No more than that segment is copied and summed.
+/// A copy of the first segment of a super-packet with complete checksum; of any other packet, a
+/// copy with complete checksum. Only that segment is copied and summed.
 ///
 /// # Errors
-/// [`SegmentError`] for a super-packet whose headers do not fit, and a checksum that cannot be completed.
+/// [`SegmentError`] if the super-packet's headers are invalid, or a checksum cannot be completed.
 pub fn first_segment(packet: &PacketBuf) -> Result<PacketBuf, SegmentError> {
     let Some(gso) = packet.offload.gso else {
         let mut copy = packet.clone();
@@ -355,13 +358,14 @@ pub fn first_segment(packet: &PacketBuf) -> Result<PacketBuf, SegmentError> {
     Ok(first)
 }
 
-/// Cuts a super-packet that exceeds `limits` into smaller ones: `packet` becomes the first in place, the others are
-/// returned in order (nothing, without allocating, when `packet` is within the limits). Only the payload that leaves
-/// `packet` is copied. Each part has its own lengths, identification, sequence number and pseudo header's sum; a part of
-/// one segment is no super-packet any more.
+/// Divides a super-packet that exceeds `limits` into smaller ones. `packet` becomes the first in
+/// place, and the others are returned in order. Nothing is returned or allocated if `packet` is
+/// within the limits. Only payload that leaves `packet` is copied. Each part has its own lengths,
+/// identification, sequence number and pseudo-header sum; a part of one segment is no super-packet
+/// any more.
 ///
 /// # Errors
-/// [`SegmentError`]; `packet` has the same bytes then.
+/// [`SegmentError`]; the bytes of `packet` are unchanged.
 pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBuf>, SegmentError> {
     let Some(gso) = packet.offload.gso else {
         let fits = packet.len() <= limits.max_bytes && limits.max_segments > 0;

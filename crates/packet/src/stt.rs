@@ -1,12 +1,14 @@
-//! Reassembly of STT frames from the TCP-shaped segments that carry them (draft-davie-stt section 4).
+//! Reassembly of STT frames from the TCP-shaped segments that carry them (draft-davie-stt section
+//! 4).
 //!
-//! A segment tells the length of its frame and its own place in it (the two halves of the sequence number). A frame that
-//! arrives whole, as GRO or an unsegmented super-packet delivers it, passes through without a copy. Anything else is
-//! copied into a buffer of the frame's length.
+//! A segment tells the length of its frame and its own place in it (the two halves of the sequence
+//! number). A frame that arrives whole, as GRO or an unsegmented super-packet delivers it, passes
+//! through without a copy. Anything else is copied into a buffer of the frame's length.
 //!
-//! Invariants: every entry has between 1 and `total - 1` bytes; the ranges of an entry are sorted, disjoint and not
-//! adjacent; `bytes` is the sum of all entries' totals and at most `max_bytes`; `ages` has exactly the keys of `entries`.
-//! Whoever can forge segments can spoil or evict frames (STT has no protection against it), but not exceed these bounds.
+//! Invariants: every entry has between 1 and `total - 1` bytes; the ranges of an entry are sorted,
+//! disjoint and not adjacent; `bytes` is the sum of all entries' totals and at most `max_bytes`;
+//! `ages` has exactly the keys of `entries`. Whoever can forge segments can spoil or evict frames
+//! (STT has no protection against it), but not exceed these bounds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +18,8 @@ use crate::buf::PacketBuf;
 
 /// Bytes of the STT header with its padding; no frame is shorter.
 const STT_HEADER_LEN: u16 = 18;
-/// Ranges of a frame with gaps between them. In-order delivery needs 1; this bounds what a frame in crumbs can cost.
+/// Ranges of a frame with gaps between them. In-order delivery needs 1; this bounds what a frame in
+/// crumbs can cost.
 const MAX_RANGES: usize = 64;
 /// Buffers kept for the next frames.
 const MAX_SPARES: usize = 4;
@@ -87,7 +90,8 @@ pub enum SttDrop {
     /// A frame that was not complete in time. Counts frames.
     #[error("incomplete STT frame expired")]
     Expired,
-    /// An incomplete frame whose packet id came again with a whole frame: its sender has started anew. Counts frames.
+    /// An incomplete frame whose packet id came again with a whole frame: its sender has started
+    /// anew. Counts frames.
     #[error("incomplete STT frame superseded by a whole one")]
     Superseded,
 }
@@ -141,7 +145,8 @@ struct Frame {
 pub struct SttReassembler {
     limits: SttLimits,
     frames: HashMap<SttFrameKey, Frame>,
-    /// Incomplete frames in order of their first segment: serial -> (key, time of the first segment in ms).
+    /// Incomplete frames in order of their first segment: serial -> (key, time of the first segment
+    /// in ms).
     ages: BTreeMap<u64, (SttFrameKey, u64)>,
     next_serial: u64,
     bytes: usize,
@@ -157,14 +162,15 @@ impl SttReassembler {
         Self { limits, ..Self::default() }
     }
 
-    /// Takes in the segment in `packet`: the bytes behind the TCP-shaped header, without padding. `now_ms` is a monotonic
-    /// time in milliseconds.
+    /// Takes in the segment in `packet`: the bytes behind the TCP-shaped header, without padding.
+    /// `now_ms` is a monotonic time in milliseconds.
     ///
-    /// When the frame is complete, `packet` holds it, starting with the STT header. Its buffer may be another one then, just
-    /// large enough: [`SttReassembler::give_back`] exchanges it again.
+    /// When the frame is complete, `packet` holds it, starting with the STT header. Its buffer may
+    /// be another one then, just large enough: [`SttReassembler::give_back`] exchanges it again.
     ///
     /// # Errors
-    /// [`SttDrop`], counted already; the segment is not part of any frame then, and `packet` is unchanged.
+    /// [`SttDrop`], counted already; the segment is not part of any frame then, and `packet` is
+    /// unchanged.
     pub fn push(
         &mut self,
         key: SttFrameKey,
@@ -180,8 +186,8 @@ impl SttReassembler {
         result
     }
 
-    /// Gives `packet` the buffer back that the last [`SttReassembler::push`] took from it, if it did, and keeps the one of
-    /// the frame for the frames to come. `packet` is empty then.
+    /// Gives `packet` the buffer back that the last [`SttReassembler::push`] took from it, if it
+    /// did, and keeps the one of the frame for the frames to come. `packet` is empty then.
     pub fn give_back(&mut self, packet: &mut PacketBuf) {
         if let Some(mut buffer) = self.borrowed.take() {
             buffer.reset(PacketBuf::HEADROOM);
@@ -189,8 +195,8 @@ impl SttReassembler {
         }
     }
 
-    /// Gives up every frame whose first segment is older than the timeout. [`SttReassembler::push`] does so too; call
-    /// it besides only to free memory while nothing arrives.
+    /// Gives up every frame whose first segment is older than the timeout. [`SttReassembler::push`]
+    /// does so too; call it besides only to free memory while nothing arrives.
     pub fn expire(&mut self, now_ms: u64) {
         while let Some((_, &(key, born_ms))) = self.ages.first_key_value() {
             if now_ms.saturating_sub(born_ms) < self.limits.timeout_ms {
@@ -259,8 +265,8 @@ impl SttReassembler {
         Ok(SttProgress::Complete { ce: frame.ce })
     }
 
-    /// Makes room for a frame of `total` bytes and starts it. It has no segment yet, which the caller adds at once: none
-    /// of the refusals of a first segment can happen any more.
+    /// Makes room for a frame of `total` bytes and starts it. It has no segment yet, which the
+    /// caller adds at once: none of the refusals of a first segment can happen any more.
     fn open(&mut self, key: SttFrameKey, total: u16, now_ms: u64) -> Result<(), SttDrop> {
         let total_bytes = usize::from(total);
         if total_bytes > self.limits.max_bytes || self.limits.max_frames == 0 {

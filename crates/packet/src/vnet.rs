@@ -1,14 +1,14 @@
-//! The virtio-net header in front of every frame of a TAP (`IFF_VNET_HDR`) or packet socket (`PACKET_VNET_HDR`), to and
-//! from [`Offload`].
+//! The virtio-net header in front of every frame of a TAP (`IFF_VNET_HDR`) or packet socket
+//! (`PACKET_VNET_HDR`), to and from [`Offload`].
 //!
 //! ```text
 //!  0       1          2         4          6            8             10
 //!  | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | (num_buffers) |
 //! ```
 //!
-//! Virtual I/O Device (VIRTIO) 1.2 section 5.1.6. The legacy interface that Linux uses here has the byte order of the
-//! host; weft runs on little-endian hosts only. The last field exists in the 12-byte form and says nothing outside a
-//! virtqueue: it is written as zero and not read.
+//! Virtual I/O Device (VIRTIO) 1.2 section 5.1.6. The legacy interface that Linux uses here has the
+//! byte order of the host; weft runs on little-endian hosts only. The last field exists in the
+//! 12-byte form and says nothing outside a virtqueue: it is written as zero and not read.
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload, PacketBuf};
 use crate::complete::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
@@ -48,7 +48,8 @@ pub enum VnetError {
     /// A checksum offset that is not the one of the transport being segmented.
     #[error("virtio-net header: checksum offset {0} does not belong to the segmentation type")]
     GsoChecksumOffset(u16),
-    /// The checksum field, or the transport header of a super-packet, reaches past the end of the frame.
+    /// The checksum field, or the transport header of a super-packet, reaches past the end of the
+    /// frame.
     #[error("virtio-net header: {needed} bytes of frame needed, {have} there")]
     OutsideFrame {
         /// Bytes that the header speaks of, from the start of the frame.
@@ -61,8 +62,8 @@ pub enum VnetError {
 /// What the virtio-net header `hdr` says about a frame of `frame_len` bytes.
 ///
 /// # Errors
-/// [`VnetError`] when the header is short, asks for something unsupported, or points outside the frame. The devices
-/// that write these headers are driven by guests, so none of it is trusted.
+/// [`VnetError`] when the header is short, asks for something unsupported, or points outside the
+/// frame. The devices that write these headers are driven by guests, so none of it is trusted.
 pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
     let hdr: &[u8; VNET_LEN] = hdr.first_chunk().ok_or(VnetError::Truncated(hdr.len()))?;
     let [flags, gso_type, _, _, size0, size1, start0, start1, offset0, offset1] = *hdr;
@@ -108,9 +109,10 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
     Ok(Offload { checksum, gso: Some(Gso { kind, size, ecn }) })
 }
 
-/// Makes the first `len` bytes of the spare room of `packet` its frame, as a device has read them behind the virtio-net header
-/// `hdr`. A partial checksum of SCTP is completed; see [`complete_crc32c`]. Of a frame of a guest's, see
-/// [`settle_checksum`](crate::settle_checksum), too.
+/// Makes the first `len` bytes of the spare room of `packet` its frame, as a device has read them
+/// behind the virtio-net header `hdr`. A partial checksum of SCTP is completed; see
+/// [`complete_crc32c`]. Of a frame of a guest's, see [`settle_checksum`](crate::settle_checksum),
+/// too.
 ///
 /// # Errors
 /// As [`decode`]; the packet is as before then.
@@ -124,12 +126,15 @@ pub fn receive(packet: &mut PacketBuf, hdr: &[u8], len: usize) -> Result<(), Vne
     Ok(())
 }
 
-/// Writes the virtio-net header of `packet` to `out` (10 or 12 bytes; whatever lies behind the first 10 is zeroed).
+/// Writes the virtio-net header of `packet` to `out` (10 or 12 bytes; whatever lies behind the
+/// first 10 is zeroed).
 ///
-/// `hdr_len` is the real length of all headers of a super-packet, which the kernel takes as the part to keep linear.
+/// `hdr_len` is the real length of all headers of a super-packet, which the kernel takes as the
+/// part to keep linear.
 ///
 /// # Errors
-/// [`VnetError`] when `out` is short, or the offload state does not fit the bytes of the packet; `out` is unspecified.
+/// [`VnetError`] when `out` is short, or the offload state does not fit the bytes of the packet;
+/// `out` is unspecified.
 pub fn encode(packet: &PacketBuf, out: &mut [u8]) -> Result<(), VnetError> {
     if out.len() < VNET_LEN {
         return Err(VnetError::Truncated(out.len()));
