@@ -38,7 +38,7 @@ impl NetnsLock {
     }
 
     /// The process that holds the lock `name`, if its PID is visible here. `None` also after
-    /// [`QUERIES`] queries, because the holder accepts no connection.
+    /// 128 queries, because the holder accepts no connection.
     pub fn holder(name: &str) -> Option<u32> {
         let socket = open().ok()?;
         connect(socket.as_raw_fd(), &address(name).ok()?).ok()?;

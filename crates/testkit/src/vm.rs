@@ -112,7 +112,7 @@ impl Vm {
     /// address `mac` and the MTU `mtu` in bytes.
     ///
     /// # Panics
-    /// When it does not boot within [`PATIENCE`]; check with [`require_vm!`](crate::require_vm)
+    /// When it does not boot within `PATIENCE`; check with [`require_vm!`](crate::require_vm)
     /// first.
     pub fn start(host: &TestHost, tap: &str, mac: &str, mtu: u16) -> Self {
         let netdev = format!("tap,id=net0,ifname={tap},script=no,downscript=no");
@@ -176,7 +176,7 @@ impl Vm {
     /// command (`&`) must redirect both.
     ///
     /// # Panics
-    /// When it fails or takes longer than [`PATIENCE`].
+    /// When it fails or takes longer than `PATIENCE`.
     pub fn run(&mut self, line: &str) -> String {
         let (code, printed) = self.try_run(line);
         assert_eq!(code, 0, "{line:?} failed in the machine:\n{printed}");
@@ -186,7 +186,7 @@ impl Vm {
     /// Like [`Vm::run`], but returns the exit code instead of panicking on failure.
     ///
     /// # Panics
-    /// When it takes longer than [`PATIENCE`].
+    /// When it takes longer than `PATIENCE`.
     pub fn try_run(&mut self, line: &str) -> (i32, String) {
         assert!(!line.contains('\n'), "{line:?} is one line");
         self.console.write_all(format!("{line}\n").as_bytes()).expect("the machine runs");
