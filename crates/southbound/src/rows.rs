@@ -38,7 +38,8 @@ rows! {
     DatapathBinding in "Datapath_Binding" {
         /// The tunnel key.
         tunnel_key: DatapathKey = "tunnel_key",
-        /// `logical-switch` or `logical-router` with the name of the row of the northbound database, `name`, and others.
+        /// The UUID of the row in the northbound database as `logical-switch` or `logical-router`,
+        /// `name`, and others.
         external_ids: Options = "external_ids",
     } others ["load_balancers"];
 

@@ -1,12 +1,12 @@
-//! An instance of Open vSwitch with a datapath that exists only in its memory. It has a directory of its own, so that one
-//! that runs on the machine is left alone, and needs no privilege.
+//! An instance of Open vSwitch with a userspace-only datapath. It has a directory of its own, so
+//! that it does not disturb one that runs on the machine, and needs no privilege.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::program::{self, Running};
 
-/// Where Debian puts the schema of its database.
+/// The path of the database schema on Debian.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// A directory that is removed when dropped.
@@ -24,21 +24,22 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What cannot be removed is a temporary file.
+        // A leftover is only a temporary file.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A running instance: a bridge `br0` with the ports p1 to p4, which looks at two VLAN tags as weft does.
+/// A running instance with a bridge `br0` and the ports p1 to p4. It parses two VLAN tags like
+/// weft.
 pub struct OpenVswitch {
-    // In the order in which they are ended.
+    // In the order in which they are stopped.
     _switch: Running,
     _database: Running,
     directory: Directory,
 }
 
 impl OpenVswitch {
-    /// Starts it.
+    /// Starts an instance.
     pub fn start() -> Self {
         let directory = Directory::new();
         let path = directory.0.as_path();
@@ -80,14 +81,14 @@ impl OpenVswitch {
                 " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port}"
             );
         }
-        // Returns when the switch has applied it.
+        // ovs-vsctl returns when the switch has applied the change.
         tool(path, "ovs-vsctl", &script.split_whitespace().collect::<Vec<_>>());
-        // The first fragment of a packet shows its ports, as it does here.
+        // Ports of first fragments can be matched, like in weft.
         tool(path, "ovs-ofctl", &["set-frags", "unix:br0.mgmt", "nx-match"]);
         Self { _switch: switch, _database: database, directory }
     }
 
-    /// Gives the bridge these flows and no others.
+    /// Replaces all flows of the bridge.
     pub fn replace_flows(&self, flows: &str) {
         let path = &self.directory.0;
         std::fs::write(path.join("flows.txt"), flows).expect("a file can be written");
@@ -95,10 +96,10 @@ impl OpenVswitch {
         tool(path, "ovs-ofctl", &["-O", "OpenFlow15", "add-flows", "unix:br0.mgmt", "flows.txt"]);
     }
 
-    /// What the datapath is told to do with a packet.
+    /// The datapath actions for a packet.
     pub fn trace(&self, packet: &str) -> String {
         let path = &self.directory.0;
-        // A path that is not absolute would be the name of a daemon.
+        // ovs-appctl would take a relative path for the name of a daemon.
         let control = path.join("switch.ctl");
         let control = control.to_str().expect("a temporary directory has a plain name");
         let text =
@@ -108,7 +109,8 @@ impl OpenVswitch {
     }
 }
 
-/// What Open vSwitch makes of a flow in the newest or oldest version of OpenFlow that can say it, or its errors.
+/// How Open vSwitch prints a flow in the newest or oldest version of OpenFlow that can express it,
+/// or its errors.
 pub fn canonical(line: &str) -> Result<String, String> {
     canonical_in("OpenFlow15", line)
         .or_else(|error| canonical_in("OpenFlow10", line).map_err(|older| error + &older))
@@ -118,19 +120,20 @@ fn canonical_in(version: &str, line: &str) -> Result<String, String> {
     let directory = Directory::new();
     std::fs::write(directory.0.join("flow.txt"), line).expect("a file can be written");
     let arguments = ["-O", version, "--no-names", "parse-flows", "flow.txt"];
-    // It reads a file of one line and ends.
+    // It parses a file of one line and exits.
     let output =
         command(&directory.0, "ovs-ofctl", &arguments).output().expect("ovs-ofctl can be run");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let flow = text.lines().find(|line| line.contains("_MOD "));
     match flow.filter(|flow| output.status.success() && !flow.contains("decode error")) {
-        // In front of it is the kind of message.
+        // The line begins with the type of the message.
         Some(flow) => Ok(flow.split_once("): ").map_or(flow, |(_, flow)| flow).to_owned()),
         None => Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))),
     }
 }
 
-/// A program of the package, run in the directory: sockets are named relative to it, because their paths have a limit.
+/// Runs a program of the package in the directory. Sockets are named relative to it because the
+/// length of their paths is limited.
 fn command(directory: &Path, name: &str, arguments: &[&str]) -> Command {
     let mut command = program::command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {

@@ -137,7 +137,8 @@ pub fn acls() -> Network {
     }
 }
 
-/// Three routers in a row and a switch at each, static routes, ECMP routes, both IP versions, DHCP options.
+/// Three routers in a row with a switch each; static routes, ECMP routes, both IP versions, DHCP
+/// options.
 pub fn routers() -> Network {
     let mut commands = lines(
         r#"
